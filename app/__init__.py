@@ -1,0 +1,1 @@
+"""The domain: no Flask, no Celery; Redis only in app/store."""

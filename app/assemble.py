@@ -1,0 +1,109 @@
+"""Put real models behind the pipeline's segments, as the settings say. Imports torch; worth calling once a process."""
+
+import json
+import logging
+import uuid
+from pathlib import Path
+
+import torch
+
+from app.config import ROOT, Settings
+from app.costs import CostTable
+from app.engine.guesser import load_guesser
+from app.engine.measure import check_exactness, measure_costs
+from app.engine.model import load
+from app.engine.runner import ModelRunner
+from app.engine.source import resolve
+from app.engine.tokenizer import Tokenizer
+from app.errors import ModelRefused
+from app.following import fetcher
+from app.pipeline import Drafting, Fusing, Local, Verifying
+from app.running import Crew, Running
+from app.stages.draft.model import ModelDrafter
+from app.stages.draft.protocol import Drafter
+from app.stages.draft.registry import RESIDENT, build
+from app.store.memory import MemoryStore
+from app.store.protocol import Requests
+
+log = logging.getLogger(__name__)
+SLACK_TOKENS = 256  # pages beyond the longest sequence: its tree and the forks of it
+DRAFT_KV_BYTES = 256 * 2**20
+
+
+def target_folder(settings: Settings) -> Path:
+    """Where the target's files are; fetched and converted on first use. Raises ModelRefused."""
+    return resolve(settings.model, settings.home, log.info)
+
+
+def verifying(settings: Settings, owner: str, mailbox: str, store: Requests) -> Verifying:
+    """A verifier with its model loaded, checked and measured. Raises ModelRefused."""
+    torch.set_num_threads(settings.verify_threads)
+    folder = target_folder(settings)
+    tokenizer = Tokenizer(folder)
+    runner = ModelRunner(load(folder), kv_bytes=settings.kv_bytes, page_tokens=settings.page_tokens)
+    if runner.capacity_tokens < tokenizer.context_tokens + SLACK_TOKENS:
+        raise ModelRefused(
+            f"kv_bytes={settings.kv_bytes} holds {runner.capacity_tokens} tokens, "
+            f"fewer than one sequence of {tokenizer.context_tokens}; raise PACELINE_KV_BYTES"
+        )
+    check_exactness(runner, tokenizer.vocab_size)
+    costs = CostTable(measure_costs(runner, tokenizer.vocab_size))
+    log.info("step costs, ms by rows: %s", costs.dumps())
+    running = Running(runner, costs, tokenizer.vocab_size, mailbox)
+    return Verifying(owner, runner, running, store, settings)
+
+
+def drafters(settings: Settings) -> list[Drafter]:
+    """The model drafters the settings name, loaded. Raises ModelRefused."""
+    torch.set_num_threads(settings.draft_threads)
+    target = target_folder(settings)
+    return [_drafter(name, settings, target) for name in settings.drafters]
+
+
+def drafting(settings: Settings, store: Requests) -> Drafting:
+    """A drafter node. Raises ModelRefused."""
+    return Drafting(drafters(settings), fetcher(store))
+
+
+def fusing(settings: Settings, tokenizer: Tokenizer, store: Requests) -> Fusing:
+    """The fusion task's segment, with the resident drafters."""
+    return Fusing(build(), tokenizer.vocab_size, fetcher(store))
+
+
+def local(settings: Settings) -> Local:
+    """The whole pipeline in this process. Raises ModelRefused."""
+    store = MemoryStore(ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
+    models = drafters(settings)
+    verifier = verifying(settings, uuid.uuid4().hex, "local", store)
+    verifier.running.crew = Crew({d.name: "local" for d in models}, tuple(RESIDENT), share=1.0)
+    tokenizer = Tokenizer(target_folder(settings))
+    return Local(
+        verifier, Drafting(models, fetcher(store)), fusing(settings, tokenizer, store), store, tokenizer
+    )
+
+
+def drafter_folder(name: str) -> Path:
+    """The folder a drafter's name stands for: one of those shipped, or a path."""
+    shipped = ROOT / "drafters" / name
+    return shipped if shipped.is_dir() else Path(name)
+
+
+def _drafter(name: str, settings: Settings, target: Path) -> ModelDrafter:
+    folder = drafter_folder(name)
+    if not (folder / "config.json").exists():
+        raise ModelRefused(f"no drafter {name!r}: {folder} holds no config.json")
+    _check_tokenizer(folder, target)
+    guesser = load_guesser(folder, target, kv_bytes=DRAFT_KV_BYTES, page_tokens=settings.page_tokens)
+    return ModelDrafter(folder.name, guesser, guesser.max_context)
+
+
+def _check_tokenizer(folder: Path, target: Path) -> None:
+    """A drafter's tokens must mean what the target's do: its card or its own tokenizer has to agree."""
+    wanted = Tokenizer(target).sha256
+    card = folder / "drafter.json"
+    if card.exists():
+        found = json.loads(card.read_text()).get("tokenizer_sha256")
+    else:
+        found = Tokenizer(folder).sha256
+    if found != wanted:
+        raise ModelRefused(f"the drafter in {folder} has another tokenizer than the target")

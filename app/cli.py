@@ -1,0 +1,62 @@
+"""`./paceline`: reads the command line, calls one function, turns errors into a sentence and an exit code.
+
+Exit codes: 0 done; 1 failed; 2 wrong usage or input; 3 not running; 130 interrupted.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+
+from app.cli_generate import add_generate
+from app.cli_run import MODULES, add_commands, run_module
+from app.config import Settings
+from app.errors import InvalidRequest, PacelineError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if words and words[0] in MODULES:
+            return run_module(words[0], words[1:])
+        arguments = _parser().parse_args(words)
+        return int(arguments.run(arguments, Settings.from_env()))
+    except ValidationError as error:
+        return _fail(_settings_text(error), 2)
+    except InvalidRequest as error:
+        return _fail(str(error), 2)
+    except PacelineError as error:
+        return _fail(str(error), 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:  # `| head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="paceline",
+        description="Serve a large language model faster without changing what it says.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    add_generate(commands)
+    add_commands(commands)
+    return parser
+
+
+def _settings_text(error: ValidationError) -> str:
+    lines = [f"PACELINE_{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
+    return "\n".join(lines)
+
+
+def _fail(text: str, code: int) -> int:
+    print(f"paceline: {text}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

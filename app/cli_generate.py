@@ -1,0 +1,105 @@
+"""`./paceline generate`: from flags to a request, and its text or result to standard output."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from app.cli_instance import find
+from app.config import Settings
+from app.engine.source import resolve
+from app.errors import InvalidRequest
+from app.local.client import OnText
+from app.local.client import generate as generate_remotely
+from app.local.progress import end_line, progress_line
+from app.messages import GenerateRequest, Result, Status
+
+# Flags that are fields of a request under the same name; one not given leaves the field's default.
+FIELDS = ("prompt", "raw", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed")
+
+
+def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the command line."""
+    text = "generate text: with the running instance, or in this process if none runs"
+    parser = commands.add_parser("generate", help=text, description=text)
+    parser.set_defaults(run=_run)
+    parser.add_argument("prompt", nargs="?", help="the prompt; - reads it from standard input")
+    parser.add_argument(
+        "--messages-file", type=Path, metavar="FILE", help='JSON: [{"role": ..., "content": ...}, ...]'
+    )
+    parser.add_argument("--raw", action="store_true", default=None, help="without the chat template")
+    parser.add_argument("--max-tokens", type=int, metavar="N")
+    parser.add_argument("--temperature", type=float, metavar="T", help="0, the default, is greedy")
+    parser.add_argument("--top-p", type=float, metavar="P")
+    parser.add_argument("--top-k", type=int, metavar="K")
+    parser.add_argument("--min-p", type=float, metavar="P")
+    parser.add_argument("--seed", type=int, metavar="S", help="same seed, same text")
+    parser.add_argument("--no-speculation", action="store_true", help="slower, and the same text")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    parser.add_argument("--instance", metavar="NAME", help="use this running instance")
+
+
+def _run(arguments: argparse.Namespace, settings: Settings) -> int:
+    request = _request(arguments)
+    on_text = None if arguments.json else _print
+    _, state = find(settings.state, arguments.instance)
+    if state is not None and state.ready:
+        result = generate_remotely(state.url, request, on_text)
+    else:
+        result = _generate_here(request, settings, on_text)
+    return _show(result, arguments.json)
+
+
+def _request(arguments: argparse.Namespace) -> GenerateRequest:
+    values = {name: getattr(arguments, name) for name in FIELDS if getattr(arguments, name) is not None}
+    if values.get("prompt") == "-":
+        values["prompt"] = sys.stdin.read()
+    if arguments.messages_file is not None:
+        values["messages"] = _messages(arguments.messages_file)
+    if arguments.no_speculation:
+        values["speculation"] = False
+    try:
+        return GenerateRequest.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "prompt"
+        raise InvalidRequest(field, first["msg"].removeprefix("Value error, ")) from error
+
+
+def _messages(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("messages-file", str(error)) from error
+
+
+def _generate_here(request: GenerateRequest, settings: Settings, on_text: OnText | None) -> Result:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded, which is below
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    progress = progress_line()
+    folder = resolve(settings.model, settings.home, progress)
+    progress("loading the model")
+    # Loads torch; a command that talks to a running instance must start without.
+    from app.local.inprocess import generate
+
+    end_line()
+    return generate(request, settings.model_copy(update={"model": str(folder)}), on_text)
+
+
+def _show(result: Result, as_json: bool) -> int:
+    if as_json:
+        print(result.model_dump_json(indent=1))
+    elif result.text:
+        print()
+    if result.status is Status.FAILED:
+        print(f"paceline: {result.error or 'the request failed'}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _print(text: str) -> None:
+    print(text, end="", flush=True)

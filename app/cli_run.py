@@ -1,0 +1,169 @@
+"""The commands that run and look after an instance (up, down, status, doctor), and those for modules."""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+from app.cli_instance import find
+from app.config import ROOT, Settings
+from app.errors import InstanceError
+from app.local.doctor import Level, examine
+from app.local.health import Health, check
+from app.local.instance import DEFAULT, Instance, State, running
+from app.local.progress import end_line, progress_line
+from app.local.up import READY, detach, serve, stop
+
+Run = Callable[[argparse.Namespace, Settings], int]
+Commands = argparse._SubParsersAction  # what add_subparsers() gives; argparse has no public name for it
+
+NOT_READY, NOT_RUNNING = 1, 3
+MODULES = {
+    "test": ("pytest", "run the tests; arguments go to pytest"),
+    "bench": ("bench.run", "measure; arguments go to bench.run"),
+    "train": ("training.distill", "train a drafter; arguments go to training.distill"),
+}
+UP_TEXT = """\
+Start Redis, the workers and the web server, and print the URL when everything answers. Ctrl-C stops it all;
+with -d it runs on in the background until `paceline down`.
+
+Several instances can run at once. Without --instance the one called "default" is meant. If that runs already,
+`up` says where and is content; unless --port asks for another port: then a second instance, named after the
+port, is started beside it.
+"""
+WHICH = "which instance; needed only if several run and none of them is the default one"
+
+
+def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
+    """Add them to the command line."""
+    up = _command(commands, "up", _up, "start everything and print the URL", UP_TEXT)
+    up.add_argument("--port", type=_port, help="of the web server; without it 8000 or the next free one")
+    up.add_argument(
+        "-d", "--detach", action="store_true", help="return once all is ready, and leave it running"
+    )
+    up.add_argument("--instance", metavar="NAME", help="name of this instance")
+    up.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
+    down = _command(commands, "down", _down, "stop a running instance")
+    down.add_argument("--instance", metavar="NAME", help=WHICH)
+    down.add_argument("--all", action="store_true", help="every instance of this installation")
+    status = _command(commands, "status", _status, "show what runs and whether it gets on")
+    status.add_argument("--instance", metavar="NAME", help=WHICH)
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+    doctor = _command(commands, "doctor", _doctor, "say what is wrong with this installation")
+    doctor.add_argument("--instance", metavar="NAME", help=WHICH)
+    for name, (_, text) in MODULES.items():
+        commands.add_parser(name, help=text, add_help=False)
+
+
+def run_module(name: str, arguments: Sequence[str]) -> int:
+    """Run `python -m <module> ARGS` in the root folder: test, bench and train, whose flags are not ours."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    return subprocess.call([sys.executable, "-m", MODULES[name][0], *arguments], cwd=ROOT)
+
+
+def _command(
+    commands: "Commands[argparse.ArgumentParser]",
+    name: str,
+    run: Run,
+    text: str,
+    description: str | None = None,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name, help=text, description=description or text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 1 <= port <= 65535:
+        raise argparse.ArgumentTypeError("a port is a number from 1 to 65535")
+    return port
+
+
+def _up(arguments: argparse.Namespace, settings: Settings) -> int:
+    instance = Instance(settings.state, _name_for(arguments, settings))
+    state = instance.running()
+    if state is not None:
+        return _already(instance, state, arguments.port)
+    progress = progress_line()
+    if arguments.detach:
+        state = detach(settings, instance, arguments.port, progress)
+        end_line()
+        print(state.url)
+        return 0
+
+    def ready() -> None:
+        end_line()
+        if (now := instance.running()) is not None:
+            print(f"Paceline is ready at {now.url}" + ("" if arguments.ready_fd else "  (Ctrl-C stops it)"))
+        sys.stdout.flush()
+        if arguments.ready_fd is not None:
+            os.write(arguments.ready_fd, READY)
+            os.close(arguments.ready_fd)
+
+    serve(settings, instance, arguments.port, progress, ready)
+    return 0
+
+
+def _name_for(arguments: argparse.Namespace, settings: Settings) -> str:
+    """The instance to start: see UP_TEXT."""
+    if arguments.instance is not None:
+        return str(arguments.instance)
+    state = Instance(settings.state).running()
+    beside = state is not None and arguments.port is not None and not state.url.endswith(f":{arguments.port}")
+    return f"port-{arguments.port}" if beside else DEFAULT
+
+
+def _already(instance: Instance, state: State, port: int | None) -> int:
+    if port is not None and not state.url.endswith(f":{port}"):
+        raise InstanceError(
+            f"instance {instance.name!r} already runs, at {state.url}; stop it or name another"
+        )
+    print(f"already running: {state.url}")
+    return 0
+
+
+def _down(arguments: argparse.Namespace, settings: Settings) -> int:
+    names = list(running(settings.state)) if arguments.all else []
+    meant = [Instance(settings.state, name) for name in names] or [
+        find(settings.state, arguments.instance)[0]
+    ]
+    stopped = [instance.name for instance in meant if stop(instance)]
+    print(f"stopped: {', '.join(stopped)}" if stopped else "not running")
+    if others := list(running(settings.state)):
+        print(f"still running: {', '.join(others)}")
+    return 0
+
+
+def _status(arguments: argparse.Namespace, settings: Settings) -> int:
+    instance, state = find(settings.state, arguments.instance)
+    health = check(instance.name, state, settings.lease_s)
+    if arguments.json:
+        print(health.model_dump_json(indent=1))
+    else:
+        _print_health(health)
+    if state is None:
+        return NOT_RUNNING
+    return 0 if health.ready else NOT_READY
+
+
+def _print_health(health: Health) -> None:
+    if health.url is None:
+        print(f"{health.instance}: not running")
+        return
+    print(f"{health.instance}: {'ready' if health.ready else 'not ready'} at {health.url}")
+    for role, pids in health.processes.items():
+        print(f"  {role:<8}{', '.join(map(str, pids)) or '-'}")
+    for problem in health.problems:
+        print(f"  ! {problem}")
+
+
+def _doctor(arguments: argparse.Namespace, settings: Settings) -> int:
+    findings = examine(settings, find(settings.state, arguments.instance)[0])
+    for finding in findings:
+        print(finding)
+    return 1 if any(finding.level is Level.FAIL for finding in findings) else 0

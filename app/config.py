@@ -1,0 +1,54 @@
+"""Settings: read from the environment once, frozen, passed as an argument."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+ROOT = Path(__file__).resolve().parent.parent
+PREFIX = "PACELINE_"
+
+
+class Settings(BaseModel):
+    """Every knob with its unit and default. `PACELINE_<NAME>` in the environment sets `<name>`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    home: Path = Field(Path.home() / ".cache" / "paceline", description="converted models live here")
+    state: Path = Field(ROOT / ".paceline", description="pids, logs and Redis data of `up`, a folder an instance")
+    redis_url: str | None = Field(None, description="broker, results and state; `up` starts its own when absent")
+    namespace: str = Field("paceline", pattern=r"^[A-Za-z0-9_-]{1,40}$", description="prefix of every Redis key")
+    model: str = Field("smollm2-135m", description="the target: a known name or a model folder")
+    drafters: tuple[str, ...] = Field(("smol-general",), description="model drafters: names in drafters/, or folders")
+    node: str | None = Field(None, description="name of this worker's node, e.g. verify-1; required by workers")
+
+    max_prompt_tokens: int = Field(8000, ge=1, description="a longer prompt is refused")
+    max_tokens: int = Field(4096, ge=1, description="cap on a request's max_tokens")
+    max_active_requests: int = Field(256, ge=1, description="admitted and not ended; beyond it QueueFull")
+    request_ttl_s: float = Field(3600.0, ge=1.0, description="how long an ended request can be read")
+    active_ttl_s: float = Field(86400.0, ge=60.0, description="a request that nobody ends is dropped after this")
+
+    lease_s: float = Field(2.0, gt=0.1, description="a worker silent for longer is taken for dead")
+    linger_s: float = Field(0.05, ge=0.0, description="how long an idle worker waits on its mailbox before it leaves")
+    attend_s: float = Field(20.0, gt=0.0, description="longest stay at a mailbox before Celery gets its turn")
+    max_strikes: int = Field(5, ge=1, description="verifiers a request may take down before it fails alone")
+
+    verify_threads: int = Field(2, ge=1, description="CPU threads of a verifier")
+    draft_threads: int = Field(1, ge=1, description="CPU threads of a drafter")
+    kv_bytes: int = Field(2 * 2**30, ge=2**20, description="memory of a verifier's paged KV cache")
+    page_tokens: int = Field(128, ge=16, description="tokens a KV page; also the key block of exact attention")
+    max_sequences: int = Field(64, ge=1, description="sequences a verifier runs at once; the rest wait")
+    log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Build from PACELINE_* variables; unknown ones of that prefix are ignored. Raises pydantic.ValidationError."""
+        environ = os.environ if environ is None else environ
+        values: dict[str, object] = {}
+        for name in cls.model_fields:
+            text = environ.get(PREFIX + name.upper())
+            if text is not None and text != "":
+                values[name] = tuple(part for part in text.split(",") if part) if name == "drafters" else text
+        return cls.model_validate(values)

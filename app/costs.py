@@ -1,0 +1,110 @@
+"""What things cost in seconds: a verifier step by its packed rows, a drafter's answer by batch and depth.
+
+`CostTable` is a frozen measurement, made at start, times one slowly corrected ratio. `DraftCosts` is learnt
+online.
+"""
+
+import json
+from collections.abc import Mapping
+from itertools import accumulate, pairwise
+from typing import Self
+
+DECAY = 0.9  # of the past at a new observation
+MAX_RATIO = 8.0  # the machine's pace may drift this far from the measurement, either way
+TABLE_ROWS = 2048  # looked up up to here, computed beyond
+DEFAULT_HOP_S = 0.001  # a job's way to a drafter and back before anything is measured
+
+
+class CostTable:
+    """Seconds of one target step by packed rows: lines between the measured points, never falling.
+
+    Measure on both sides of a step of the hardware (one row to two, a CUDA-graph tier) and it stays a step.
+    """
+
+    def __init__(self, points: Mapping[int, float], ratio: float = 1.0) -> None:
+        if (
+            not points
+            or min(points) < 1
+            or not all(0.0 < seconds < float("inf") for seconds in points.values())
+        ):
+            raise ValueError("a cost table needs measured points: rows >= 1, seconds > 0")
+        rows = sorted(points)
+        self._points = tuple(zip(rows, accumulate((points[n] for n in rows), max), strict=True))
+        self._table = [self._measured(n) for n in range(TABLE_ROWS)]
+        self.ratio = ratio  # present pace / measured pace
+
+    def seconds(self, rows: int) -> float:
+        """What a step of so many rows takes at the present pace."""
+        measured = self._table[rows] if rows < len(self._table) else self._measured(rows)
+        return measured * self.ratio
+
+    def span(self, rows: int, count: int) -> list[float]:
+        """`seconds` of rows, rows + 1, ... as a list of `count`: what a search reads."""
+        if rows + count <= len(self._table):
+            return [measured * self.ratio for measured in self._table[rows : rows + count]]
+        return [self.seconds(n) for n in range(rows, rows + count)]
+
+    def correct(self, rows: int, measured_s: float) -> None:
+        """Follow the machine: a step of so many rows took `measured_s`. One outlier moves little."""
+        if not 0.0 < measured_s < float("inf"):
+            return
+        seen = min(2.0, max(0.5, measured_s / self.seconds(rows)))
+        self.ratio = min(MAX_RATIO, max(1.0 / MAX_RATIO, self.ratio * (DECAY + (1.0 - DECAY) * seen)))
+
+    def dumps(self) -> str:
+        """The measurement and the present ratio as JSON."""
+        return json.dumps({"points": self._points, "ratio": self.ratio})
+
+    @classmethod
+    def loads(cls, text: str) -> Self:
+        """Inverse of `dumps`."""
+        data = json.loads(text)
+        return cls({int(rows): float(seconds) for rows, seconds in data["points"]}, float(data["ratio"]))
+
+    def _measured(self, rows: int) -> float:
+        first_rows, first_s = self._points[0]
+        if rows <= first_rows or len(self._points) == 1:
+            return first_s * max(1.0, rows / first_rows)
+        segments = pairwise(self._points)
+        (low, low_s), (high, high_s) = next(
+            (segment for segment in segments if rows <= segment[1][0]), self._points[-2:]
+        )
+        return low_s + (high_s - low_s) * (rows - low) / (high - low)  # beyond the last point: its last slope
+
+
+class DraftCosts:
+    """Seconds from asking for drafts to having them, learnt from what it took: hop + depth x step(batch).
+
+    One weighted least-squares line over depth for each power of two of the batch, with forgetting. Knows
+    nothing at first and then says the hop alone: asking is how it learns.
+    """
+
+    def __init__(self, hop_s: float = DEFAULT_HOP_S) -> None:
+        self._hop_s = hop_s
+        self._lines: dict[int, list[float]] = {}  # batch size class -> sums of 1, d, d*d, t, d*t
+
+    def observe(self, batch: int, depth: int, seconds: float) -> None:
+        """Asked for `depth` tokens of `batch` sequences at once, a drafter answered after `seconds`."""
+        if batch < 1 or depth < 1 or not 0.0 <= seconds < float("inf"):
+            return
+        sums = self._lines.setdefault(batch.bit_length(), [0.0] * 5)
+        for i, value in enumerate((1.0, depth, depth * depth, seconds, depth * seconds)):
+            sums[i] = sums[i] * DECAY + value
+
+    def seconds(self, batch: int, depth: int) -> float:
+        """What asking takes; 0 for nothing asked. An unmeasured batch costs what the nearest does."""
+        if batch < 1 or depth < 1:
+            return 0.0
+        if not self._lines:
+            return self._hop_s
+        size = batch.bit_length()
+        hop_s, step_s = self._line(min(self._lines, key=lambda known: (abs(known - size), known)))
+        return hop_s + depth * step_s
+
+    def _line(self, size: int) -> tuple[float, float]:
+        """Intercept and slope, both >= 0. The configured hop is one more observation, at depth 0: one depth
+        alone would leave the line undetermined."""
+        n, d, dd, t, dt = self._lines[size]
+        n, t = n + 1.0, t + self._hop_s
+        step_s = max(0.0, (n * dt - d * t) / max(n * dd - d * d, 1e-9))
+        return max(0.0, (t - step_s * d) / n), step_s

@@ -1,0 +1,1 @@
+"""Models, tokenizers, the paged KV cache and the model runner."""

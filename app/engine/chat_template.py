@@ -1,0 +1,82 @@
+"""A model's chat template: messages in, the prompt's text out, as Hugging Face's apply_chat_template has it.
+
+Templates come with models, so they are other people's programs: they run in jinja's immutable sandbox and
+see plain strings only. Knows nothing about tokens; needs neither torch nor transformers.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jinja2 import TemplateError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from app.errors import InvalidRequest, ModelRefused
+from app.messages import ChatMessage
+
+
+class ChatTemplate:
+    """A compiled template and the special tokens that it may name."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        self._special_tokens = dict(special_tokens)
+        try:
+            self._template = _environment().from_string(source)
+        except TemplateError as error:
+            raise ModelRefused(f"the model's chat template does not compile: {error}") from error
+
+    def render(self, messages: Sequence[ChatMessage]) -> str:
+        """The conversation as one text that ends where the assistant's answer begins."""
+        plain = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            return self._template.render(messages=plain, add_generation_prompt=True, **self._special_tokens)
+        except (TemplateError, TypeError, ValueError, OverflowError) as error:
+            raise InvalidRequest("messages", f"the model's chat template refuses them: {error}") from error
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what an assistant said, for training; here its body is only passed through."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    # jinja's own tojson escapes HTML, which no model was trained on
+    environment.filters["tojson"] = _to_json
+    helpers: dict[str, Callable[..., Any]] = {
+        "raise_exception": _raise_exception,
+        "strftime_now": _strftime_now,
+    }
+    environment.globals.update(helpers)
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _strftime_now(format_: str) -> str:
+    return datetime.now().strftime(format_)

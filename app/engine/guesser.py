@@ -1,0 +1,101 @@
+"""A drafter's model behind the two best guesses for each sequence: loading, sampling with the target's own noise.
+
+A drafter folder holds config.json and model.safetensors of a small causal LM. With `"embedding": "target"` in its
+drafter.json it brings only its layers: embedding and head are rows of the target's embedding, the head trimmed to
+the tokens in `head_ids`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from app.engine.model import load, prepare
+from app.engine.runner import Logits, ModelRunner, choice_of
+from app.errors import ModelRefused
+from app.messages import Sampling
+from app.stages.draft.model import Guess
+from app.state import Sequence, Work
+from kernels.gumbel_noise import gumbel_noise_reference
+from kernels.target_token import filtered
+
+
+class ModelGuesser:
+    """Runs a drafter's model over paged KV and turns its logits into guesses."""
+
+    def __init__(self, model: nn.Module, head_ids: torch.Tensor | None, *, kv_bytes: int, page_tokens: int) -> None:
+        self._runner = ModelRunner(model, kv_bytes=kv_bytes, page_tokens=page_tokens)
+        self._head_ids = head_ids  # (Vh,) int64, the token each row of the head stands for; None: all, in order
+        self.max_context: int = model.config.get_text_config().max_position_embeddings
+
+    def try_reserve(self, work: Work) -> bool:
+        return self._runner.try_reserve(work)
+
+    def release(self, sequence: Sequence) -> None:
+        self._runner.release(sequence)
+
+    @torch.inference_mode()
+    def guess(self, works: list[Work]) -> list[Guess | None]:
+        """One pass; a guess for each final work."""
+        return [
+            None if rows is None else self._pick(rows, work.start + len(work.tokens), work.sequence.record.sampling)
+            for work, rows in zip(works, self._runner.forward(works), strict=True)
+        ]
+
+    def _pick(self, rows: Logits, position: int, sampling: Sampling) -> Guess:
+        """Best and second best of log q + G, G being the noise the target will meet at `position` (design D1)."""
+        logits, ids = rows.rows[0], self._head_ids
+        if sampling.temperature == 0.0:
+            q, scores = logits.softmax(-1), logits
+        else:
+            kept, z = filtered(logits, choice_of(sampling))
+            ids = kept if ids is None else ids[kept]
+            q, scores = z.softmax(-1), z + gumbel_noise_reference(ids, sampling.seed or 0, 0, position)
+        best = scores.topk(min(2, len(scores))).indices
+        tokens = (best if ids is None else ids[best]).tolist()
+        chances = q[best].tolist()
+        return Guess(tokens[0], chances[0], tokens[-1], chances[-1] if len(tokens) > 1 else 0.0)
+
+
+def load_guesser(folder: Path, target: Path, *, kv_bytes: int, page_tokens: int) -> ModelGuesser:
+    """Load the drafter in `folder` for the target in `target`. Raises ModelRefused."""
+    card_file = folder / "drafter.json"
+    card = json.loads(card_file.read_text()) if card_file.exists() else {}
+    if card.get("embedding") != "target":
+        return ModelGuesser(load(folder), None, kv_bytes=kv_bytes, page_tokens=page_tokens)
+    model, head_ids = _with_target_embedding(folder, target)
+    return ModelGuesser(prepare(model), head_ids, kv_bytes=kv_bytes, page_tokens=page_tokens)
+
+
+def _with_target_embedding(folder: Path, target: Path) -> tuple[nn.Module, torch.Tensor]:
+    embedding = _embedding(target)  # (V, d)
+    config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
+    if embedding.shape[1] != config.hidden_size:
+        raise ModelRefused(f"{folder} was distilled from another target: its width is {config.hidden_size}")
+    config.tie_word_embeddings = False
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    weights = load_file(folder / "model.safetensors")
+    head_ids = weights.pop("head_ids").long()
+    state = {name: tensor.float() for name, tensor in weights.items()}
+    state["model.embed_tokens.weight"] = embedding
+    model.lm_head = nn.Linear(config.hidden_size, len(head_ids), bias=False, device="meta")
+    state["lm_head.weight"] = embedding[head_ids]
+    missing, unexpected = model.load_state_dict(state, strict=False, assign=True)
+    if missing or unexpected:
+        raise ModelRefused(f"{folder}: weights missing {missing[:3]}, not expected {unexpected[:3]}")
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its buffers are computed, not stored
+    return model, head_ids
+
+
+def _embedding(target: Path) -> torch.Tensor:
+    for file in sorted(target.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as weights:
+            if "model.embed_tokens.weight" in weights.keys():  # noqa: SIM118 - not a dict
+                return weights.get_tensor("model.embed_tokens.weight").float()
+    raise ModelRefused(f"{target} holds no model.embed_tokens.weight")

@@ -1,0 +1,141 @@
+"""The model runner: the only file that builds tensors for the target. Works in, rows of logits out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from app.engine.kv import KVCache, PagePool, bytes_per_page
+from app.engine.plan import forks, main_branch, plan
+from app.errors import ModelRefused
+from app.messages import Sampling
+from app.state import Sequence, Work
+from kernels.target_token import Choice, shaped, target_token_reference
+
+
+@dataclass(slots=True)
+class Logits:
+    """A final work's logits: row 0 for its last token, row i for tree node i."""
+
+    rows: torch.Tensor  # (1 + N, V) float32
+    greedy: torch.Tensor | list[int]  # (1 + N,) argmax of each row
+
+    def token(self, node: int, position: int, sampling: Sampling, history: list[int]) -> int:
+        """The target's token after `node`, to stand at `position`; `history` is every token before it (design D1)."""
+        s = sampling
+        plain = not (s.frequency_penalty or s.presence_penalty or s.logit_bias or s.allowed_token_ids)
+        if plain and s.temperature == 0.0:
+            return int(self.greedy[node])
+        z = self.rows[node]
+        if not plain:
+            z = shaped(
+                z,
+                history,
+                frequency_penalty=s.frequency_penalty,
+                presence_penalty=s.presence_penalty,
+                bias=s.logit_bias,
+                allowed=s.allowed_token_ids,
+            )
+        return target_token_reference(z, choice_of(s), position)
+
+
+def choice_of(sampling: Sampling) -> Choice:
+    """The sampling of a request as the kernels take it; admission has settled the seed."""
+    return Choice(sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.seed or 0)
+
+
+class ModelRunner:
+    """Runs batches of works over one model and its paged KV cache."""
+
+    def __init__(self, model: nn.Module, *, kv_bytes: int, page_tokens: int) -> None:
+        config: Any = model.config.get_text_config()
+        self.model = model
+        self.num_layers = config.num_hidden_layers
+        self.num_heads = config.num_attention_heads
+        self.num_key_heads = getattr(config, "num_key_value_heads", None) or self.num_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.num_heads
+        page_bytes = bytes_per_page(self.num_layers, self.num_key_heads, head_dim, page_tokens)
+        num_pages = max(2, min(kv_bytes // page_bytes, 2**20))
+        self.pool = PagePool(num_pages, page_tokens)
+        self.kv = KVCache(self.num_layers, num_pages, self.num_key_heads, head_dim, page_tokens)
+        self._checked = False
+
+    @property
+    def capacity_tokens(self) -> int:
+        """The longest sequence, with its tree, that fits alone."""
+        return self.pool.num_pages * self.pool.page_tokens
+
+    @torch.inference_mode()
+    def forward(self, works: list[Work]) -> list[Logits | None]:
+        """One packed pass; Logits for final works, None for prompt chunks. The sequences already hold the pages."""
+        batch = plan(works, self.kv, self.num_heads, self.num_key_heads)
+        wanted: list[int] = []
+        first = 0
+        for work in works:
+            last = first + len(work.tokens) - 1
+            first = last + 1 + len(work.tree)
+            wanted += range(last, first) if work.final else ()
+        logits = self.model(
+            input_ids=batch.ids[None],
+            position_ids=batch.positions[None],
+            use_cache=False,
+            logits_to_keep=torch.tensor(wanted or [0]),
+            plan=batch,
+        ).logits[0]
+        if not self._checked:
+            self._check(batch.calls, logits.shape[0], max(1, len(wanted)))
+        greedy = logits.argmax(-1).tolist()
+        out: list[Logits | None] = []
+        first = 0
+        for work in works:
+            size = 1 + len(work.tree)
+            out.append(Logits(logits[first : first + size], greedy[first : first + size]) if work.final else None)
+            first += size if work.final else 0
+        return out
+
+    def try_reserve(self, work: Work) -> bool:
+        """Get the pages for a work's rows: the sequence's own and its tree's forks. False: none were taken."""
+        size, below = self.pool.page_tokens, work.start + len(work.tokens)
+        branches = forks(work.tree)
+        held = len(work.sequence.pages)
+        if self.pool.try_grow(work.sequence.pages, below + len(main_branch(work.tree))):
+            for fork in branches:
+                first = (below + fork.first) // size * size
+                if not self.pool.try_grow(fork.pages, below + len(fork.path) - first):
+                    break
+            else:
+                work.forks = branches
+                return True
+        for fork in branches:
+            self.pool.release(fork.pages)
+        self.pool.trim(work.sequence.pages, held * size)
+        return False
+
+    def accept(self, work: Work, path: list[int]) -> None:
+        """Keep the accepted nodes' keys and values and give the rest up: a fork's pages take the place of the own ones.
+
+        Afterwards the cache covers the sequence's tokens up to the last accepted node.
+        """
+        pages, below = work.sequence.pages, work.start + len(work.tokens)
+        if path and path[-1] not in main_branch(work.tree):
+            fork = next(fork for fork in work.forks if fork.path[: len(path)] == path)
+            cut = (below + fork.first) // self.pool.page_tokens
+            pages[cut:], fork.pages = fork.pages, pages[cut:]
+        for fork in work.forks:
+            self.pool.release(fork.pages)
+        work.sequence.cached = below + len(path)
+        self.pool.trim(pages, work.sequence.cached)
+
+    def release(self, sequence: Sequence) -> None:
+        """Give the sequence's pages back; its prefix must be computed again if it goes on."""
+        self.pool.release(sequence.pages)
+        sequence.cached = 0
+
+    def _check(self, calls: int, rows: int, wanted: int) -> None:
+        name = type(self.model).__name__
+        if calls != self.num_layers:
+            raise ModelRefused(f"{name} used the attention interface in {calls} of {self.num_layers} layers")
+        if rows != wanted:
+            raise ModelRefused(f"{name} ignores logits_to_keep, so it cannot be served")
+        self._checked = True

@@ -1,0 +1,52 @@
+"""Every error Paceline raises on purpose.
+
+    PacelineError
+      InvalidRequest      the caller's input is wrong (names the field)
+      NotFound            no such request (never was, or its time to live is over)
+      QueueFull           too many requests wait; try again after `retry_after_s`
+      ModelRefused        a model, drafter or tokenizer that cannot be served, and why
+      StoreUnavailable    Redis does not answer
+      GenerationFailed    an accepted request ended with an error
+      InstanceError       `up` cannot start or find its processes on this machine, and why
+"""
+
+
+class PacelineError(Exception):
+    """Base of all; its text is fit to be shown to a user."""
+
+
+class InvalidRequest(PacelineError):
+    """The caller's input is wrong. `field` is the dotted name of what is wrong."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+        self.message = message
+
+
+class NotFound(PacelineError):
+    """No such request."""
+
+
+class QueueFull(PacelineError):
+    """Too many requests are waiting."""
+
+    def __init__(self, waiting: int, retry_after_s: float) -> None:
+        super().__init__(f"{waiting} requests are waiting; try again in {retry_after_s:.0f} s")
+        self.retry_after_s = retry_after_s
+
+
+class ModelRefused(PacelineError):
+    """A model, drafter or tokenizer that cannot be served."""
+
+
+class StoreUnavailable(PacelineError):
+    """Redis does not answer."""
+
+
+class GenerationFailed(PacelineError):
+    """An accepted request ended with an error."""
+
+
+class InstanceError(PacelineError):
+    """The processes of `up` cannot be started or found."""

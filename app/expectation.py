@@ -1,0 +1,118 @@
+"""How many of a sequence's next draft tokens will be right: acceptance by depth, learnt from what came.
+
+A sequence leans on its tenant's mean while it has little evidence of its own, the tenant on a constant.
+Tenants share nothing (D9). Verdicts compare the *uncut* tree with what came, so a sequence learns even from
+nodes not verified.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from app.state import Tree
+
+MAX_DEPTH = 16  # deeper ones are expected to go as this one
+START = 0.6  # conditional acceptance before anything is known: high enough to try
+PRIOR_WEIGHT = 4.0  # observations the tenant's mean counts for in a sequence
+SEQUENCE_DECAY = 0.9  # of a depth's past at a new observation: a sequence remembers about 10 rounds,
+TENANT_DECAY = 0.99  # a tenant 100
+SILENT_DECAY = 0.98  # of a sequence's own past with each silent round: it drifts to its tenant's mean
+FIRST_PROBE_ROUNDS = 4  # silent rounds before a new sequence asks once to see whether asking pays;
+MIN_PROBE_ROUNDS = 2  # halved after a probe that found something,
+MAX_PROBE_ROUNDS = 256  # doubled after one that did not
+
+
+class Expectation:
+    """Conditional acceptance by depth, and how long this sequence has been silent. No `prior`: a tenant's."""
+
+    __slots__ = ("_accepted", "_decay", "_prior", "_probe_rounds", "_seen", "silent_rounds")
+
+    def __init__(self, prior: "Expectation | None" = None) -> None:
+        self._prior = prior
+        self._decay = SEQUENCE_DECAY if prior else TENANT_DECAY
+        self._accepted = [0.0] * MAX_DEPTH
+        self._seen = [0.0] * MAX_DEPTH
+        self._probe_rounds = FIRST_PROBE_ROUNDS
+        self.silent_rounds = 0  # since the last ask; 0: it asked in its last round
+
+    def survival(self, depth: int) -> list[float]:
+        """Probability that the draft tokens at depth 1 ... `depth` and all before each are right."""
+        survival, product = [], 1.0
+        for i in range(depth):
+            product *= self._conditional(min(i, MAX_DEPTH - 1))
+            survival.append(product)
+        return survival
+
+    def observe(self, offered: int, accepted: int) -> None:
+        """A draft offered `offered` levels, `accepted` of them were right; the rest says nothing."""
+        for i in range(min(offered, accepted + 1, MAX_DEPTH)):
+            self._accepted[i] = self._accepted[i] * self._decay + (i < accepted)
+            self._seen[i] = self._seen[i] * self._decay + 1.0
+        if accepted:
+            self._probe_rounds = max(MIN_PROBE_ROUNDS, self._probe_rounds // 4)  # `asked` has doubled it
+        if self._prior:
+            self._prior.observe(offered, accepted)
+
+    def learn(self, tree: Tree, committed: Sequence[int]) -> None:
+        """Observe what `committed`, the tokens after the tree's root, says about the whole tree."""
+        self.observe(*levels(tree, committed))
+
+    def asked(self, draft_tokens: int) -> None:
+        """The sequence asked for so many draft tokens this round; 0 is a silent round."""
+        if draft_tokens and self.is_probing:
+            self._probe_rounds = min(MAX_PROBE_ROUNDS, 2 * self._probe_rounds)
+        self.silent_rounds = 0 if draft_tokens else self.silent_rounds + 1
+        if not draft_tokens:
+            self._accepted = [value * SILENT_DECAY for value in self._accepted]
+            self._seen = [value * SILENT_DECAY for value in self._seen]
+
+    @property
+    def is_probing(self) -> bool:
+        """Has it been silent for so long that it should ask once, cheaply, whatever is expected?"""
+        return self.silent_rounds >= self._probe_rounds
+
+    def _conditional(self, i: int) -> float:
+        prior = self._prior._conditional(i) if self._prior else START
+        return (self._accepted[i] + PRIOR_WEIGHT * prior) / (self._seen[i] + PRIOR_WEIGHT)
+
+
+class Expectations:
+    """The expectations of all requests of a process; bounded, least recently used first."""
+
+    def __init__(self, max_requests: int = 4096, max_tenants: int = 1024) -> None:
+        self._max_requests, self._max_tenants = max_requests, max_tenants
+        self._requests: OrderedDict[str, Expectation] = OrderedDict()
+        self._tenants: OrderedDict[str, Expectation] = OrderedDict()
+
+    def of(self, request_id: str, tenant: str) -> Expectation:
+        """The request's expectation, made on first use."""
+        if request_id not in self._requests:
+            prior = _kept(self._tenants, tenant, self._max_tenants)
+            self._requests[request_id] = Expectation(prior)
+        return _kept(self._requests, request_id, self._max_requests)
+
+    def forget(self, request_id: str) -> None:
+        """The request is over; its tenant keeps what was learnt."""
+        self._requests.pop(request_id, None)
+
+
+def levels(tree: Tree, committed: Sequence[int]) -> tuple[int, int]:
+    """(offered, accepted) of a tree: levels that `committed` can judge, and those of them that were right."""
+    right_nodes = {0: 0}  # node -> its depth
+    for i, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True), start=1):
+        depth = right_nodes.get(parent)
+        if depth is not None and depth < len(committed) and committed[depth] == token:
+            right_nodes[i] = depth + 1
+    deepest, accepted = max(right_nodes.items(), key=lambda item: item[1])
+    is_failed = accepted < len(committed) and deepest in tree.parents
+    return accepted + is_failed, accepted
+
+
+def _kept(kept: OrderedDict[str, Expectation], key: str, limit: int) -> Expectation:
+    """The entry, made if need be, as the most recently used one of at most `limit`."""
+    found = kept.get(key)
+    if found is None:
+        found = kept[key] = Expectation()
+    kept.move_to_end(key)
+    while len(kept) > limit:
+        kept.popitem(last=False)
+    return found

@@ -1,0 +1,69 @@
+"""The rounds a fusion task has open: each waits for the drafts of the drafters that were asked, until it is due."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from app.messages import Draft, DraftJob
+from app.stages.draft.protocol import Context
+
+MAX_EARLY = 512  # drafts kept that overtook their job
+MAX_ENDED = 4096  # rounds kept for judging
+
+
+@dataclass(slots=True)
+class Round:
+    """A job, its sequence, and the drafts that are in, by drafter."""
+
+    job: DraftJob
+    context: Context
+    drafts: dict[str, Draft] = field(default_factory=dict)
+
+
+class Gathering:
+    """Opens, fills and closes rounds. `residents` draft in this process, so nobody waits for them."""
+
+    def __init__(self, residents: Iterable[str]) -> None:
+        self._residents = frozenset(residents)
+        self._open: dict[str, Round] = {}
+        self._early: OrderedDict[tuple[str, int], list[Draft]] = OrderedDict()
+        self._ended: OrderedDict[str, Round] = OrderedDict()
+
+    def open(self, job: DraftJob, context: Context) -> None:
+        """A new round; it takes the place of an older one of the same sequence."""
+        self._open[job.request_id] = opened = Round(job, context)
+        for draft in self._early.pop((job.request_id, job.base), ()):
+            opened.drafts.setdefault(draft.drafter, draft)
+
+    def add(self, draft: Draft) -> None:
+        """A draft came in. Without an open round for it, it waits a little for its job."""
+        found = self._open.get(draft.request_id)
+        if found and found.job.base == draft.base:
+            found.drafts.setdefault(draft.drafter, draft)
+            return
+        self._early.setdefault((draft.request_id, draft.base), []).append(draft)
+        while len(self._early) > MAX_EARLY:
+            self._early.popitem(last=False)
+
+    def close_ready(self, now_s: float) -> list[Round]:
+        """The rounds that have all they wait for, or are due; they are closed and kept for `last`."""
+        ready = [r for r in self._open.values() if now_s >= r.job.due_s or self._is_complete(r)]
+        for closed in ready:
+            del self._open[closed.job.request_id]
+            self._ended[closed.job.request_id] = closed
+            self._ended.move_to_end(closed.job.request_id)
+        while len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
+        return ready
+
+    def last(self, request_id: str) -> Round | None:
+        """Take the sequence's last closed round; whatever is still open for it is dropped."""
+        self._open.pop(request_id, None)
+        return self._ended.pop(request_id, None)
+
+    def wait_s(self, now_s: float) -> float | None:
+        """How long until a round is due; None when none is open."""
+        return min((max(0.0, r.job.due_s - now_s) for r in self._open.values()), default=None)
+
+    def _is_complete(self, opened: Round) -> bool:
+        return all(name in opened.drafts or name in self._residents for name in opened.job.drafters)

@@ -1,0 +1,1 @@
+"""One machine's processes: what `./paceline up`, `down`, `status` and `doctor` do."""

@@ -1,0 +1,172 @@
+"""Child processes that are kept alive, and that die with their parent.
+
+One thread only: on Linux a child is bound to the thread that started it, and dies when that thread ends.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+from app.local.instance import ProcessId
+
+FIRST_DELAY_S = 0.2  # before a restart; doubles with every death
+LONGEST_DELAY_S = 5.0
+STABLE_S = 10.0  # a process that lived this long starts again at the first delay
+GRACE_S = 10.0  # between the request to stop and the kill
+LOG_BYTES = 10_000_000  # a longer log is moved aside when its process starts
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One process to keep running. Lower `stop_order` stops first."""
+
+    role: str
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    stop_order: int = 0
+    farewell: signal.Signals = signal.SIGKILL  # what it gets when the supervisor is killed
+    cwd: Path | None = None
+
+
+@dataclass(slots=True)
+class Child:
+    """A service and the process that runs it now, if one does."""
+
+    service: Service
+    process: subprocess.Popen[bytes] | None = None
+    started_s: float = 0.0
+    due_s: float = 0.0  # when it is started again
+    delay_s: float = FIRST_DELAY_S
+    deaths: int = 0  # in a row, none of them after a stable life
+
+
+class Children:
+    """Starts services, starts again what dies, stops all. `changed` is told whenever the processes change."""
+
+    def __init__(self, logs: Path, changed: Callable[["Children"], None] = lambda _: None) -> None:
+        self._logs = logs
+        self._changed = changed
+        self._children: list[Child] = []
+
+    def start(self, services: Sequence[Service]) -> None:
+        """Start these beside what runs already."""
+        added = [Child(service) for service in services]
+        self._children += added
+        for child in added:
+            self._spawn(child)
+        self._changed(self)
+
+    def tend(self) -> None:
+        """Notice deaths, and start again what is due. Never waits."""
+        now = time.monotonic()
+        changed = False
+        for child in self._children:
+            if child.process is not None and child.process.poll() is not None:
+                self._bury(child, now)
+                changed = True
+            if child.process is None and child.due_s <= now:
+                self._spawn(child)
+                changed = True
+        if changed:
+            self._changed(self)
+
+    def pause(self, longest_s: float) -> float:
+        """Seconds until something is due to be started again, at most `longest_s`."""
+        due = [child.due_s for child in self._children if child.process is None]
+        return max(0.0, min([longest_s, *(moment - time.monotonic() for moment in due)]))
+
+    def restless(self, deaths: int) -> Service | None:
+        """A service that has died this often in a row."""
+        return next((child.service for child in self._children if child.deaths >= deaths), None)
+
+    def processes(self) -> dict[str, tuple[ProcessId, ...]]:
+        """The living, by role; a role whose processes are all dead is there, with none."""
+        found: dict[str, tuple[ProcessId, ...]] = {child.service.role: () for child in self._children}
+        for child in self._children:
+            identity = ProcessId.of(child.process.pid) if child.process is not None else None
+            if identity is not None:
+                found[child.service.role] += (identity,)
+        return found
+
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        """Stop all, one stop order after another; whoever has not gone after `grace_s` is killed."""
+        by_order = sorted(self._children, key=lambda child: child.service.stop_order)
+        for _, group in groupby(by_order, key=lambda child: child.service.stop_order):
+            _stop([child.process for child in group if child.process is not None], grace_s)
+        self._children = []
+        self._changed(self)
+
+    def log(self, service: Service) -> Path:
+        """Where a service's output goes."""
+        return self._logs / f"{service.name}.log"
+
+    def _spawn(self, child: Child) -> None:
+        service = child.service
+        log = self.log(service)
+        if log.exists() and log.stat().st_size > LOG_BYTES:
+            log.replace(log.with_suffix(".log.1"))
+        with log.open("ab") as output:
+            child.process = subprocess.Popen(
+                service.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **service.env},
+                cwd=service.cwd,
+                start_new_session=True,  # Ctrl-C is the supervisor's alone; it stops the others in order
+                preexec_fn=_bound_to_parent(service.farewell),
+            )
+        child.started_s = time.monotonic()
+
+    def _bury(self, child: Child, now: float) -> None:
+        assert child.process is not None
+        stable = now - child.started_s >= STABLE_S
+        delay = FIRST_DELAY_S if stable else child.delay_s
+        child.deaths = 1 if stable else child.deaths + 1
+        child.due_s, child.delay_s = now + delay, min(2 * delay, LONGEST_DELAY_S)
+        _kill_group(child.process.pid)  # what it may have started must not outlive it
+        with self.log(child.service).open("a") as log:
+            log.write(f"-- {child.service.name} ended ({child.process.returncode}); again in {delay:.1f} s\n")
+        child.process = None
+
+
+def _bound_to_parent(farewell: signal.Signals) -> Callable[[], None]:
+    """What a child does between fork and exec: ask the kernel for `farewell` when its parent dies."""
+    parent = os.getpid()
+
+    def bind() -> None:
+        if _libc is not None:
+            _libc.prctl(PR_SET_PDEATHSIG, int(farewell), 0, 0, 0)
+        if os.getppid() != parent:  # it died before we had asked
+            os._exit(1)
+
+    return bind
+
+
+def _stop(processes: list[subprocess.Popen[bytes]], grace_s: float) -> None:
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + grace_s
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        _kill_group(process.pid)
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,135 @@
+"""A running instance's JSON API, seen from the command line: send a request, follow its stream to the end.
+
+A stream that breaks off (the web server was restarted) is taken up again where it stopped.
+"""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.client import HTTPException, HTTPResponse
+from typing import Any
+
+from app.errors import GenerationFailed, InvalidRequest, PacelineError
+from app.messages import GenerateRequest, Result
+
+OnText = Callable[[str], None]
+SILENCE_S = 60.0  # the stream sends a heartbeat far more often
+RESUME_S = 60.0  # how long a broken stream is tried again
+RETRY_S = 0.3
+
+
+def generate(url: str, request: GenerateRequest, on_text: OnText | None) -> Result:
+    """Run a request on the instance at `url`; `on_text` gets each new piece of text."""
+    body = {**request.model_dump(mode="json", exclude_none=True), "stream": True}
+    post = urllib.request.Request(
+        f"{url}/api/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    response = _open(post)
+    follower = _Follower(on_text)
+    request_id = response.headers.get("X-Request-Id")
+    broken_s = time.monotonic()
+    while True:
+        before = follower.offset
+        with response:
+            result = follower.read(response)
+        if result is not None:
+            return result
+        if follower.offset > before:
+            broken_s = time.monotonic()
+        response = _resume(url, request_id, follower, broken_s + RESUME_S)
+
+
+class _Follower:
+    """Reads one stream after another of the same request."""
+
+    def __init__(self, on_text: OnText | None) -> None:
+        self._on_text = on_text
+        self.offset = 0  # generated tokens seen
+        self.last_error = "the stream broke off before its end"
+
+    def read(self, response: HTTPResponse) -> Result | None:
+        """Read to the end; None when the stream broke off before it."""
+        try:
+            for kind, data in _frames(response):
+                if kind == "end":
+                    return Result.model_validate(data)
+                if kind == "tokens":
+                    self.offset = int(data["offset"]) + len(data["tokens"])
+                    if self._on_text is not None:
+                        self._on_text(data["text"])
+                elif kind == "error":  # this stream cannot go on; the request may
+                    self.last_error = _explanation(data)
+                    return None
+        except (OSError, HTTPException):
+            pass
+        return None
+
+
+def _frames(response: HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The server-sent events: (event, data)."""
+    kind, data = "message", ""
+    for raw in response:
+        line = raw.decode().rstrip("\r\n")
+        if not line:
+            if data:
+                yield kind, json.loads(data)
+            kind, data = "message", ""
+        elif line.startswith("event:"):
+            kind = line[6:].strip()
+        elif line.startswith("data:"):
+            data += line[5:].strip()
+
+
+def _open(request: urllib.request.Request | str) -> HTTPResponse:
+    try:
+        response: HTTPResponse = urllib.request.urlopen(request, timeout=SILENCE_S)
+        return response
+    except urllib.error.HTTPError as error:
+        with error:
+            raise _refusal(error) from error
+    except OSError as error:
+        raise PacelineError(
+            f"the running instance does not answer: {getattr(error, 'reason', error)}"
+        ) from error
+
+
+def _resume(url: str, request_id: str | None, follower: _Follower, deadline: float) -> HTTPResponse:
+    while True:
+        time.sleep(RETRY_S)
+        if request_id is None or time.monotonic() > deadline:
+            raise GenerationFailed(follower.last_error)
+        try:
+            return _open(f"{url}/api/requests/{request_id}/stream?offset={follower.offset}")
+        except InvalidRequest:
+            raise
+        except PacelineError:
+            continue  # the web server is not back yet
+
+
+def _refusal(error: urllib.error.HTTPError) -> PacelineError:
+    text = error.read().decode(errors="replace")
+    try:
+        body = json.loads(text)
+    except ValueError:
+        return PacelineError(f"the running instance answers {error.code}: {text[:200]}")
+    return (
+        _Refused(_explanation(body)) if error.code in (400, 404, 422) else PacelineError(_explanation(body))
+    )
+
+
+class _Refused(InvalidRequest):
+    """The server's words about wrong input, which name the field already."""
+
+    def __init__(self, text: str) -> None:
+        Exception.__init__(self, text)
+        self.field, self.message = "request", text
+
+
+def _explanation(body: Any) -> str:
+    """The sentence in an error's answer, whatever its exact shape."""
+    found = body.get("error", body) if isinstance(body, dict) else body
+    if isinstance(found, dict):
+        found = found.get("message", found)
+    return found if isinstance(found, str) else json.dumps(found)

@@ -1,0 +1,212 @@
+"""`./paceline doctor`: everything that is known to go wrong with an installation, looked at one by one.
+
+Each check gives one finding: what was looked at, how bad it is, and how to mend it. Changes nothing.
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from app.config import ROOT, Settings
+from app.engine.source import FREE_BYTES, KNOWN, MANIFEST, check_folder, damaged
+from app.errors import PacelineError
+from app.local.doctor_drafters import drafter_problem
+from app.local.health import check
+from app.local.instance import Instance
+from app.local.ports import FIRST_PORT, is_free
+from app.local.redis_server import find_server, no_answer
+
+MODEL_BYTES = 2_500_000_000  # what a verifier with the default target holds beside its KV cache
+PROBE = "from kernels.packed_linear import can_pack; print(can_pack())"
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "OK"
+    WARN = "WARN"
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found."""
+
+    level: Level
+    text: str
+    mend: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.level:<4}  {self.text}" + (f"\n      -> {self.mend}" if self.mend else "")
+
+
+Check = Callable[[Settings, Instance], Finding]
+
+
+def examine(settings: Settings, instance: Instance) -> list[Finding]:
+    """Run every check. None of them raises."""
+    return [_guarded(one, settings, instance) for one in CHECKS]
+
+
+def _guarded(one: Check, settings: Settings, instance: Instance) -> Finding:
+    try:
+        return one(settings, instance)
+    except (PacelineError, OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+        name = one.__name__.strip("_").replace("_", " ")
+        return Finding(Level.FAIL, f"{name}: {error}", "")
+
+
+def _python(settings: Settings, instance: Instance) -> Finding:
+    found = ".".join(map(str, sys.version_info[:3]))
+    return Finding(Level.OK, f"Python {found} ({sys.executable})")
+
+
+def _packages(settings: Settings, instance: Instance) -> Finding:
+    lines = (line.split("#")[0].strip() for line in (ROOT / "requirements.txt").read_text().splitlines())
+    wrong = [text for line in lines if line and (text := _package_problem(Requirement(line)))]
+    if wrong:
+        return Finding(Level.FAIL, f"packages: {', '.join(wrong)}", "remove .venv and run ./paceline again")
+    return Finding(Level.OK, "packages are those of requirements.txt")
+
+
+def _package_problem(requirement: Requirement) -> str | None:
+    try:
+        found = version(requirement.name)
+    except PackageNotFoundError:
+        return f"{requirement.name} is missing"
+    return (
+        None if requirement.specifier.contains(found, prereleases=True) else f"{requirement.name} is {found}"
+    )
+
+
+def _disk(settings: Settings, instance: Instance) -> Finding:
+    place = next(folder for folder in (settings.home, *settings.home.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    text = f"{free / 1e9:.1f} GB free on the disk of {settings.home}"
+    if free < FREE_BYTES and not (settings.home / "models" / settings.model / MANIFEST).is_file():
+        return Finding(
+            Level.FAIL, text, f"converting the model needs {FREE_BYTES / 1e9:.1f} GB; or set PACELINE_HOME"
+        )
+    return Finding(Level.OK if free > FREE_BYTES else Level.WARN, text)
+
+
+def _memory(settings: Settings, instance: Instance) -> Finding:
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():
+        return Finding(Level.OK, "memory: not known on this system")
+    fields = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in meminfo.read_text().splitlines()}
+    needed = MODEL_BYTES + settings.kv_bytes
+    text = (
+        f"{fields['MemAvailable'] / 1e9:.1f} GB of memory available, about {needed / 1e9:.1f} wanted at most"
+    )
+    if fields["MemAvailable"] >= needed:
+        return Finding(Level.OK, text)
+    return Finding(Level.WARN, text, "end other programs, or set PACELINE_KV_BYTES lower")
+
+
+def _port(settings: Settings, instance: Instance) -> Finding:
+    if is_free(FIRST_PORT) or instance.running() is not None:
+        return Finding(Level.OK, f"port {FIRST_PORT} is free or ours")
+    return Finding(
+        Level.WARN, f"port {FIRST_PORT} is taken", "`up` takes the next free one; or choose with --port"
+    )
+
+
+def _redis(settings: Settings, instance: Instance) -> Finding:
+    if settings.redis_url is None:
+        server = find_server()
+        said = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=10, check=True)
+        return Finding(Level.OK, f"embedded Redis: {said.stdout.split(' sha')[0].strip()}")
+    if (silent := no_answer(settings.redis_url)) is not None:
+        return Finding(Level.FAIL, f"PACELINE_REDIS_URL: {silent}", "start that Redis, or unset the variable")
+    return Finding(Level.OK, "the Redis at PACELINE_REDIS_URL answers")
+
+
+def _model(settings: Settings, instance: Instance) -> Finding:
+    if settings.model not in KNOWN:
+        check_folder(Path(settings.model).expanduser())
+        return Finding(Level.OK, f"model folder {settings.model}")
+    folder = settings.home / "models" / settings.model
+    if not (folder / MANIFEST).is_file():
+        return Finding(Level.OK, f"model {settings.model} is not here yet; `up` fetches it")
+    wrong = damaged(folder)
+    if wrong:
+        return Finding(Level.FAIL, f"{folder}: damaged: {', '.join(wrong)}", f"remove it: rm -r {folder}")
+    return Finding(Level.OK, f"model {settings.model} in {folder}, hashes right")
+
+
+def _drafters(settings: Settings, instance: Instance) -> Finding:
+    target = settings.home / "models" / settings.model if settings.model in KNOWN else Path(settings.model)
+    found = [text for name in settings.drafters if (text := drafter_problem(name, target))]
+    if found:
+        return Finding(
+            Level.WARN,
+            f"drafters: {'; '.join(found)}",
+            "set PACELINE_DRAFTERS; without any it is only slower",
+        )
+    return Finding(
+        Level.OK, f"drafters: {', '.join(settings.drafters) or 'none'}, with the target's tokenizer"
+    )
+
+
+def _instance(settings: Settings, instance: Instance) -> Finding:
+    state = instance.read()
+    if state is None:
+        return Finding(Level.OK, f"instance {instance.name!r} is not running")
+    if not state.supervisor.alive():
+        mend = f"`./paceline down --instance {instance.name}` or the next `up` cleans up"
+        return Finding(
+            Level.WARN,
+            f"instance {instance.name!r}: its supervisor (pid {state.supervisor.pid}) is dead",
+            mend,
+        )
+    health = check(instance.name, state, settings.lease_s)
+    if health.ready:
+        return Finding(Level.OK, f"instance {instance.name!r} is ready at {state.url}")
+    return Finding(
+        Level.FAIL if state.ready else Level.WARN,
+        f"instance {instance.name!r} is not ready: {'; '.join(health.problems)}",
+        f"see the logs in {instance.logs}",
+    )
+
+
+def _processor(settings: Settings, instance: Instance) -> Finding:
+    cpuinfo = Path("/proc/cpuinfo")
+    flags = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
+    features = [name for name in ("avx2", "avx512f", "amx_bf16", "asimd") if name in flags]
+    # In a process of its own: torch costs seconds and memory that this command need not keep.
+    said = subprocess.run(
+        [sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=120, cwd=ROOT, check=False
+    )
+    packed = said.stdout.strip() or "unknown"
+    text = f"processor: {' '.join(features) or 'no known vector unit'}; packed linears: {packed}"
+    if packed == "True":
+        return Finding(Level.OK, text)
+    if said.returncode:
+        return Finding(
+            Level.FAIL, f"{text}: {said.stderr.strip().splitlines()[-1]}", "remove .venv and run again"
+        )
+    return Finding(
+        Level.WARN, text, "plain linears are used: slower, and text may differ at near ties between batches"
+    )
+
+
+CHECKS: tuple[Check, ...] = (
+    _python,
+    _packages,
+    _disk,
+    _memory,
+    _port,
+    _redis,
+    _model,
+    _drafters,
+    _instance,
+    _processor,
+)

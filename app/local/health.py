@@ -1,0 +1,93 @@
+"""How an instance is: what runs, and whether it gets on.
+
+A live process is not enough: every role must have a heartbeat in Redis and have got somewhere lately, and the
+web server must call itself ready.
+"""
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+
+from app.errors import StoreUnavailable
+from app.local.instance import ROLES, State
+from app.messages import Message
+from app.store.connect import connect
+from app.store.nodes import Nodes
+
+PROGRESS_S = 30.0  # a role without any progress for longer hangs; idle workers make progress by waking
+HTTP_TIMEOUT_S = 2.0
+
+
+class Health(Message):
+    """`./paceline status --json`."""
+
+    instance: str
+    url: str | None = None
+    redis_url: str | None = None
+    namespace: str | None = None
+    ready: bool = False
+    processes: dict[str, tuple[int, ...]]
+    problems: tuple[str, ...] = ()
+
+
+def check(instance: str, state: State | None, lease_s: float) -> Health:
+    """Look at an instance from outside. `state` None: it does not run."""
+    if state is None:
+        return Health(instance=instance, processes=dict.fromkeys(ROLES, ()), problems=("not running",))
+    found = problems(state, lease_s)
+    return Health(
+        instance=state.instance,
+        url=state.url,
+        redis_url=state.redis_url,
+        namespace=state.namespace,
+        ready=not found,
+        processes=_pids(state),
+        problems=tuple(found),
+    )
+
+
+def problems(state: State, lease_s: float) -> list[str]:
+    """What keeps the instance from being ready; empty when it is."""
+    wanted = [role for role in state.processes if role != "redis"]
+    missing = [role for role, pids in _pids(state).items() if role in state.processes and not pids]
+    found = [f"{role}: no process" for role in missing]
+    found += _silent([role for role in wanted if role not in missing], state, lease_s)
+    web = web_problem(state.url)
+    return [*found, web] if web else found
+
+
+def web_problem(url: str) -> str | None:
+    """Why the web server is not ready; None when it is."""
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=HTTP_TIMEOUT_S):
+            return None
+    except urllib.error.HTTPError as error:
+        with error:
+            return f"web: /readyz answers {error.code}"
+    except OSError as error:
+        return f"web: no answer ({getattr(error, 'reason', error)})"
+
+
+def _silent(roles: Iterable[str], state: State, lease_s: float) -> list[str]:
+    client = connect(state.redis_url)
+    try:
+        nodes = Nodes(client, state.namespace, lease_s=lease_s).live()
+    except StoreUnavailable as error:
+        return [f"redis: {error}"]
+    finally:
+        client.close()
+    newest: dict[str, float] = {}
+    for node in nodes:
+        newest[node.kind] = max(newest.get(node.kind, 0.0), node.progress_s)
+    now = time.time()
+    found = [f"{role}: no heartbeat" for role in roles if role not in newest]
+    ages = [(role, now - newest[role]) for role in roles if role in newest]
+    return found + [f"{role}: no progress for {age:.0f} s" for role, age in ages if age > PROGRESS_S]
+
+
+def _pids(state: State) -> dict[str, tuple[int, ...]]:
+    return {
+        role: tuple(process.pid for process in state.processes.get(role, ()) if process.alive())
+        for role in ROLES
+    }

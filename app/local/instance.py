@@ -1,0 +1,135 @@
+"""One running Paceline on this machine: its folder, its lock, and what it says of itself.
+
+`<state>/<name>/` holds state.json (who runs, where), logs/, redis/ and the lock. The lock is the kernel's, so
+it is gone the moment its supervisor is; a pid is believed only together with the moment its process started.
+"""
+
+import fcntl
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+from pydantic import ValidationError
+
+from app.errors import InstanceError
+from app.messages import Message
+
+DEFAULT = "default"
+ROLES = ("web", "control", "fuse", "draft", "verify", "beat", "redis")
+
+
+class ProcessId(Message):
+    """A process, told apart from a later one with the same number by when it started."""
+
+    pid: int
+    started: str
+
+    @classmethod
+    def of(cls, pid: int) -> Self | None:
+        """The process that has this number now, if one lives."""
+        started = _started(pid)
+        return None if started is None else cls(pid=pid, started=started)
+
+    def alive(self) -> bool:
+        return _started(self.pid) == self.started
+
+
+class State(Message):
+    """What a supervisor writes about itself and others read."""
+
+    instance: str
+    supervisor: ProcessId
+    url: str
+    redis_url: str
+    namespace: str
+    ready: bool = False  # has been ready once; whether it is now, health.py finds out
+    processes: dict[str, tuple[ProcessId, ...]] = {}  # role to processes
+
+
+class Instance:
+    """Names and files of one instance."""
+
+    def __init__(self, state: Path, name: str = DEFAULT) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,19}", name):
+            raise InstanceError(f"{name!r} is no name for an instance: 1 to 20 letters, digits, - and _")
+        self.name = name
+        self.folder = state.absolute() / name
+        self.logs = self.folder / "logs"
+        self.redis = self.folder / "redis"
+        self._state = self.folder / "state.json"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Be the instance's one supervisor, or raise InstanceError."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
+        with exclusive(self.folder / "lock") as held:
+            if not held:
+                raise InstanceError(f"instance {self.name!r} is already running or starting")
+            yield
+
+    def write(self, state: State) -> None:
+        """Replace state.json in one step. Only its owner can read it: the Redis URL holds a password."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor, path = tempfile.mkstemp(prefix=".state-", dir=self.folder)  # mkstemp makes it 0600
+        with os.fdopen(descriptor, "w") as file:
+            file.write(state.model_dump_json())
+        os.replace(path, self._state)
+
+    def read(self) -> State | None:
+        """What was written last, be it by a supervisor that is long dead."""
+        try:
+            return State.model_validate_json(self._state.read_text())
+        except (FileNotFoundError, ValidationError):
+            return None
+
+    def running(self) -> State | None:
+        """The state of a supervisor that lives."""
+        state = self.read()
+        return state if state is not None and state.supervisor.alive() else None
+
+    def clear(self) -> None:
+        """Say that nothing runs any more."""
+        self._state.unlink(missing_ok=True)
+
+
+def running(state: Path) -> dict[str, State]:
+    """All instances of this state folder that run, by name."""
+    names = sorted(path.parent.name for path in state.glob("*/state.json"))
+    found = {name: Instance(state, name).running() for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[bool]:
+    """Hold a lock file for the block; gives False when another process holds it."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def _started(pid: int) -> str | None:
+    """When a living process started, in the system's own words. None for a zombie: it runs nothing."""
+    if sys.platform != "linux":
+        return _started_by_ps(pid)
+    with suppress(OSError):
+        # The name in parentheses may hold spaces and parentheses itself: count after the last one.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else fields[19]
+    return None
+
+
+def _started_by_ps(pid: int) -> str | None:
+    command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
+    fields = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+    return None if not fields or fields[0].startswith("Z") else " ".join(fields[1:])

@@ -1,0 +1,58 @@
+"""Free loopback ports, and promises among this user's instances not to take each other's."""
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from app.errors import InstanceError
+from app.local.instance import exclusive
+
+HOST = "127.0.0.1"
+FIRST_PORT = 8000  # of the web server; the next free one if it is taken
+TRIED_PORTS = 100
+
+
+@contextmanager
+def web_port(wanted: int | None) -> Iterator[int]:
+    """A port to serve on, kept for the block: `wanted` or an error; None: the first free one from 8000 on."""
+    candidates = range(FIRST_PORT, FIRST_PORT + TRIED_PORTS) if wanted is None else [wanted]
+    with ExitStack() as stack:
+        for port in candidates:
+            # The promise comes first: two instances that start together both see the port free.
+            if stack.enter_context(exclusive(_promise(port))) and is_free(port):
+                yield port
+                return
+        if wanted is None:
+            raise InstanceError(
+                f"no free port from {FIRST_PORT} to {FIRST_PORT + TRIED_PORTS - 1}; give --port"
+            )
+        raise InstanceError(f"port {wanted} is taken by another program; choose another with --port")
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # as servers do; TIME_WAIT is no hindrance
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def any_free() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _promise(port: int) -> Path:
+    folder = Path(tempfile.gettempdir()) / f"paceline-ports-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / str(port)

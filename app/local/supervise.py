@@ -1,0 +1,109 @@
+"""The supervisor: starts an instance's processes, keeps them running, stops them all when told to.
+
+Runs in the foreground until SIGINT, SIGTERM or SIGHUP. One thread, which only ever waits for the next signal,
+so that a dead child is noticed at once.
+"""
+
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Self
+
+from app.errors import InstanceError
+from app.local.children import Children, Service
+
+START_S = 300.0  # longest start; a model loads and its costs are measured in it
+POLL_S = 0.2  # between two looks at whether all is ready
+IDLE_S = 1.0  # between two looks at the children without any signal
+MAX_DEATHS = 5  # in a row, while starting: then it will not come up
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopped(Exception):
+    """A signal asked for the end while something was being waited for."""
+
+
+class Signals:
+    """Turns signals into something to wait on: `wait` returns early for a dead child or a call to stop."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self._reader, self._writer = socket.socketpair()
+
+    def __enter__(self) -> Self:
+        self._writer.setblocking(False)
+        self._reader.setblocking(False)
+        self._old_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        handlers = dict.fromkeys(STOPPING, self._stop) | {signal.SIGCHLD: _nothing}
+        self._old = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._old_fd)
+        self._reader.close()
+        self._writer.close()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a signal, at most this long."""
+        if not self.stopping and select.select([self._reader], [], [], seconds)[0]:
+            self._reader.recv(4096)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.stopping = True
+
+
+class Supervisor:
+    """Children, kept until a signal ends them."""
+
+    def __init__(self, children: Children, signals: Signals) -> None:
+        self._children = children
+        self._signals = signals
+
+    def start(
+        self, services: Sequence[Service], ready: Callable[[], str | None], limit_s: float = START_S
+    ) -> None:
+        """Start these and wait until `ready` has nothing left to name. Raises InstanceError, or Stopped."""
+        self._children.start(services)
+        deadline = time.monotonic() + limit_s
+        while missing := ready():
+            self._children.tend()
+            if self._signals.stopping:
+                raise Stopped
+            if (dying := self._children.restless(MAX_DEATHS)) is not None:
+                raise InstanceError(f"{dying.name} does not start. {self._last_words(dying)}")
+            if time.monotonic() > deadline:
+                raise InstanceError(f"not ready after {limit_s:.0f} s: {missing}")
+            self._signals.wait(POLL_S)
+
+    def watch(self) -> None:
+        """Keep all running until a signal ends it."""
+        while not self._signals.stopping:
+            self._children.tend()
+            self._signals.wait(self._children.pause(IDLE_S))
+
+    def _last_words(self, service: Service) -> str:
+        log = self._children.log(service)
+        lines = log.read_text(errors="replace").splitlines()[-15:]
+        return f"Its log is {log} and ends:\n" + "\n".join(lines)
+
+
+@contextmanager
+def supervising(children: Children) -> Iterator[Supervisor]:
+    """A supervisor for the block; whatever ends the block, no child is left."""
+    with Signals() as signals:
+        try:
+            yield Supervisor(children, signals)
+        finally:
+            children.stop()
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """SIGCHLD needs a handler, or it wakes nobody."""

@@ -1,0 +1,202 @@
+"""Start and stop an instance: Redis, then workers and web server, in the foreground or detached.
+
+A detached instance is the same supervisor in a session of its own; over a pipe it tells the one who started
+it that all is ready.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from app.config import ROOT, Settings
+from app.engine.source import Progress, resolve
+from app.errors import InstanceError, StoreUnavailable
+from app.local.children import GRACE_S, Children, Service
+from app.local.health import problems
+from app.local.instance import Instance, ProcessId, State
+from app.local.ports import HOST, web_port
+from app.local.redis_server import embedded_redis, no_answer
+from app.local.services import namespace, services, settings_environment
+from app.local.supervise import Stopped, Supervisor, supervising
+
+STOP_S = 3 * GRACE_S + 5.0  # three groups, one after the other
+READY = b"ready\n"
+Plan = Callable[[Settings, int], list[Service]]  # what to run, given the web server's port
+
+
+def serve(
+    settings: Settings,
+    instance: Instance,
+    port: int | None,
+    progress: Progress,
+    ready: Callable[[], None],
+    plan: Plan = services,
+) -> None:
+    """Run an instance until a signal ends it; `ready` is called once, when all that is planned answers."""
+    with instance.lock(), web_port(port) as chosen:
+        _end_left_over(instance)
+        settings = settings.model_copy(
+            update={"model": str(resolve(settings.model, settings.home, progress))}
+        )
+        state = State(
+            instance=instance.name,
+            supervisor=_myself(),
+            url=f"http://{HOST}:{chosen}",
+            redis_url=settings.redis_url or "",
+            namespace=namespace(settings, instance),
+        )
+        _Serving(settings, instance, state, progress).run(plan, chosen, ready)
+
+
+def detach(settings: Settings, instance: Instance, port: int | None, progress: Progress) -> State:
+    """Run an instance in the background; returns when it is ready, or raises its last words."""
+    if instance.running() is not None:
+        raise InstanceError(f"instance {instance.name!r} is already running or starting")
+    folder = resolve(settings.model, settings.home, progress)  # here, where the user sees it
+    instance.logs.mkdir(parents=True, exist_ok=True)
+    log = instance.logs / "supervisor.log"
+    reader, writer = os.pipe()
+    command = [sys.executable, "-m", "app.cli", "up", "--instance", instance.name, "--ready-fd", str(writer)]
+    command += [] if port is None else ["--port", str(port)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **_given(settings), "PACELINE_MODEL": str(folder)},
+            cwd=ROOT,
+            pass_fds=[writer],
+            start_new_session=True,  # no terminal: neither its Ctrl-C nor its end reaches it
+        )
+    os.close(writer)
+    return _await_ready(process, reader, instance, log, progress)
+
+
+def stop(instance: Instance) -> bool:
+    """Stop an instance and wait until it is gone; False when it does not run."""
+    state = instance.running()
+    if state is None:
+        _end_left_over(instance)
+        return False
+    _end(state.supervisor, STOP_S)
+    _end_left_over(instance)
+    return True
+
+
+class _Serving:
+    """One life of an instance, its state file kept up to date."""
+
+    def __init__(self, settings: Settings, instance: Instance, state: State, progress: Progress) -> None:
+        self._settings = settings
+        self._instance = instance
+        self._state = state
+        self._progress = progress
+        self._children = Children(instance.logs, self._changed)
+
+    def run(self, plan: Plan, port: int, ready: Callable[[], None]) -> None:
+        self._instance.write(self._state)
+        try:
+            with supervising(self._children) as supervisor, suppress(Stopped):
+                self._start_redis(supervisor)
+                self._start_services(supervisor, plan, port)
+                ready()
+                supervisor.watch()
+        finally:
+            self._instance.clear()
+
+    def _start_redis(self, supervisor: Supervisor) -> None:
+        if self._settings.redis_url is not None:
+            if (silent := no_answer(self._settings.redis_url)) is not None:
+                raise StoreUnavailable(silent)
+            return
+        self._progress("starting Redis")
+        service, url = embedded_redis(self._instance)
+        self._update(redis_url=url)
+        supervisor.start([service], lambda: no_answer(url))
+
+    def _start_services(self, supervisor: Supervisor, plan: Plan, port: int) -> None:
+        self._progress("starting workers and web server")
+        update = {"redis_url": self._state.redis_url, "namespace": self._state.namespace}
+        wanted = plan(self._settings.model_copy(update=update), port)
+        supervisor.start(wanted, self._problem)
+        self._update(ready=True)
+
+    def _problem(self) -> str | None:
+        found = problems(self._state, self._settings.lease_s)
+        if found:
+            self._progress(f"waiting for {'; '.join(found)}")
+        return "; ".join(found) or None
+
+    def _changed(self, children: Children) -> None:
+        self._update(processes=children.processes())
+
+    def _update(self, **changes: object) -> None:
+        self._state = self._state.model_copy(update=changes)
+        self._instance.write(self._state)
+
+
+def _await_ready(
+    process: subprocess.Popen[bytes], reader: int, instance: Instance, log: Path, progress: Progress
+) -> State:
+    try:
+        with os.fdopen(reader, "rb") as pipe:
+            # It can be read when the supervisor has closed its end, ready or dead.
+            while not select.select([pipe], [], [], 0.2)[0]:
+                progress(_last_line(log) or "starting in the background")
+            said = pipe.read()
+    except KeyboardInterrupt:
+        process.terminate()
+        process.wait(STOP_S)
+        raise
+    state = instance.running()
+    if said == READY and state is not None:
+        process.returncode = 0  # it is not ours any more: no warning that it still runs
+        return state
+    process.wait(STOP_S)
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
+    raise InstanceError(f"it did not start. Its log is {log} and ends:\n{tail}")
+
+
+def _last_line(log: Path) -> str:
+    return "".join(log.read_text(errors="replace").splitlines()[-1:])
+
+
+def _given(settings: Settings) -> dict[str, str]:
+    """The settings that were given, not the defaults: a namespace of one's own depends on the difference."""
+    names = {f"PACELINE_{name.upper()}" for name in settings.model_fields_set}
+    return {name: value for name, value in settings_environment(settings).items() if name in names}
+
+
+def _end_left_over(instance: Instance) -> None:
+    """End what a killed supervisor left behind. On Linux the kernel has done so already."""
+    state = instance.read()
+    if state is None or state.supervisor.alive() and state.supervisor.pid != os.getpid():
+        return
+    for processes in state.processes.values():
+        for process in processes:
+            _end(process, GRACE_S)
+    instance.clear()
+
+
+def _end(process: ProcessId, grace_s: float) -> None:
+    """Stop a process that is not our child, and wait until it is gone."""
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, GRACE_S)):
+        deadline = time.monotonic() + wait_s
+        if process.alive():
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+        while process.alive() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+
+def _myself() -> ProcessId:
+    identity = ProcessId.of(os.getpid())
+    assert identity is not None
+    return identity

@@ -1,0 +1,296 @@
+"""The order of the stages: admit -> route -> draft -> fuse -> schedule -> verify -> commit -> stream.
+
+The only file that knows it. Each segment is what one kind of worker runs; the Celery workers and `Local`, the
+whole pipeline in one process, call the same ones. A segment keeps caches only: whatever it forgets costs time,
+never a token (design D2). No torch here: models are arguments.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from app.calibration import Calibration
+from app.config import Settings
+from app.engine.tokenizer import Tokenizer
+from app.errors import NotFound
+from app.following import Fetch, Following
+from app.gathering import Gathering
+from app.messages import Draft, DraftJob, Event, FinishReason, GenerateRequest, Policy, Record, Status, TreeMessage
+from app.running import Memory, Running
+from app.stages.admit import admit
+from app.stages.commit import conclude
+from app.stages.draft.protocol import Drafter
+from app.stages.fuse import fuse
+from app.stages.schedule import ask, compose, wait_s
+from app.stages.verify import Rows, verify
+from app.state import Sequence, Verdict, Work
+from app.store.protocol import Outcome, Requests
+
+log = logging.getLogger(__name__)
+
+
+def take_in(
+    request: GenerateRequest,
+    tokenizer: Tokenizer,
+    store: Requests,
+    settings: Settings,
+    *,
+    request_id: str | None = None,
+    tenant: str = "public",
+    task: str | None = None,
+) -> Record:
+    """Admit a request and write it down. Asking again under the same id changes nothing.
+
+    Raises InvalidRequest, QueueFull.
+    """
+    request_id = request_id or uuid.uuid4().hex
+    record = admit(request, tokenizer, settings, request_id=request_id, tenant=tenant, now_s=time.time())
+    if not store.create(record, limit=settings.max_active_requests, task=task):
+        return store.snapshot(request_id).record
+    return record
+
+
+class Drafting:
+    """What a drafter node runs: jobs in, drafts out."""
+
+    def __init__(self, drafters: Iterable[Drafter], fetch: Fetch) -> None:
+        self._following = Following(drafters, fetch)
+
+    def run(self, jobs: Iterable[DraftJob]) -> list[Draft]:
+        """Draft for the newest job of every sequence; each drafter only where it was asked."""
+        contexts = []
+        for job in {job.request_id: job for job in jobs}.values():
+            context = self._following.follow(job)
+            if job.is_last:
+                self._following.forget(job.request_id)
+            elif context:
+                contexts.append((job, context))
+        drafts: list[Draft] = []
+        for drafter in self._following.drafters:
+            asked = [context for job, context in contexts if drafter.name in job.drafters]
+            drafts += drafter.draft(asked) if asked else []
+        return drafts
+
+
+class Fusing:
+    """What the fusion task runs: gathers a round's drafts, adds the resident drafters' own, makes the tree."""
+
+    def __init__(self, residents: Iterable[Drafter], vocab_size: int, fetch: Fetch) -> None:
+        self._following = Following(residents, fetch)
+        self._gathering = Gathering(drafter.name for drafter in self._following.drafters)
+        self._calibration = Calibration()
+        self._vocab_size = vocab_size
+
+    def expect(self, jobs: Iterable[DraftJob]) -> None:
+        """A verifier asks for trees; what it committed since the last round says how good that round's drafts were."""
+        for job in jobs:
+            context = self._following.follow(job)
+            last = self._gathering.last(job.request_id)
+            if context and last and last.job.base < job.base:
+                self._calibration.learn(last.drafts.values(), context.tokens[last.job.base :])
+            if job.is_last:
+                self._following.forget(job.request_id)
+            elif context:
+                self._gathering.open(job, context)
+
+    def receive(self, drafts: Iterable[Draft]) -> None:
+        """Drafters answer."""
+        for draft in drafts:
+            self._gathering.add(draft)
+
+    def collect(self, now_s: float) -> list[tuple[str, TreeMessage]]:
+        """(verifier's mailbox, tree) of every round that has all its drafts or is due."""
+        rounds = self._gathering.close_ready(now_s)
+        by_id = {r.job.request_id: r for r in rounds}
+        for drafter in self._following.drafters:
+            asked = [r.context for r in rounds if drafter.name in r.job.drafters]
+            for draft in drafter.draft(asked) if asked else ():
+                by_id[draft.request_id].drafts[draft.drafter] = draft
+        return [(r.job.verifier, self._tree(r.job, list(r.drafts.values()))) for r in rounds]
+
+    def wait_s(self, now_s: float) -> float | None:
+        """How long until a round is due; None when none is open."""
+        return self._gathering.wait_s(now_s)
+
+    def _tree(self, job: DraftJob, drafts: list[Draft]) -> TreeMessage:
+        tree = fuse(job, drafts, self._vocab_size, self._calibration)
+        return TreeMessage(
+            request_id=job.request_id,
+            base=job.base,
+            tokens=tuple(tree.tokens),
+            parents=tuple(tree.parents),
+            survival=tuple(tree.survival),
+            proposers=tuple(tree.proposers),
+        )
+
+
+class Target(Memory, Protocol):
+    """The model runner, as a verifier uses it."""
+
+    def forward(self, works: list[Work]) -> list[Rows | None]: ...
+    def accept(self, work: Work, path: list[int]) -> None: ...
+
+
+class Verifying:
+    """What a verifier runs: schedule, verify, commit, and ask for the next drafts. It owns its sequences' progress."""
+
+    def __init__(self, owner: str, target: Target, running: Running, store: Requests, settings: Settings) -> None:
+        self.owner = owner
+        self.running = running
+        self.policy = Policy()
+        self._target = target
+        self._store = store
+        self._max_sequences = settings.max_sequences
+
+    def adopt(self, request_ids: Iterable[str]) -> None:
+        """Take over requests that the store says are ours; others are left alone."""
+        for request_id in request_ids:
+            if request_id in self.running.sequences:
+                continue
+            try:
+                snapshot = self._store.snapshot(request_id)
+            except NotFound:
+                continue
+            if snapshot.status is Status.ACTIVE and snapshot.owner == self.owner:
+                self.running.start(snapshot)
+
+    def offer(self, trees: Iterable[TreeMessage]) -> None:
+        """Drafts came in, fused."""
+        for tree in trees:
+            self.running.offer(tree)
+
+    def wait_s(self, now_s: float) -> float | None:
+        """How long until a sequence can go on without its tree; 0 if one can now, None if there is none."""
+        return wait_s(self._runnable(), now_s)
+
+    def step(self, now_s: float) -> list[DraftJob]:
+        """Run one batch, if any sequence is ready, and commit what came out. Returns the jobs for the next drafts."""
+        running = self.running
+        works = compose(self._runnable(), self.policy, now_s, running.costs, running.suspects)
+        works = running.reserve(works)
+        if not works:
+            return []
+        started = time.perf_counter()
+        try:
+            verdicts = verify(works, self._target.forward(works))
+        except (RuntimeError, MemoryError) as error:
+            self._isolate(works, error)
+            return []
+        took_s = time.perf_counter() - started
+        if all(work.final for work in works):
+            running.costs.correct(sum(len(work.tokens) + len(work.tree) for work in works), took_s)
+        return self._commit(works, verdicts)
+
+    def _runnable(self) -> list[Sequence]:
+        sequences = sorted(self.running.sequences.values(), key=lambda s: (s.record.created_s, s.record.id))
+        return sequences[: self._max_sequences]
+
+    def _commit(self, works: list[Work], verdicts: list[Verdict | None]) -> list[DraftJob]:
+        now_s = time.time()
+        final: list[tuple[Work, Verdict, Event]] = []
+        for work, verdict in zip(works, verdicts, strict=True):
+            if verdict is None:
+                work.sequence.cached += len(work.tokens)
+            else:
+                final.append((work, verdict, conclude(work.sequence, work.tree, verdict, now_s)))
+        outcomes = self._store.commit(self.owner, [(work.sequence.record.id, event) for work, _, event in final])
+        jobs: list[DraftJob] = []
+        going_on: list[Sequence] = []
+        for (work, verdict, event), outcome in zip(final, outcomes, strict=True):
+            if outcome is Outcome.COMMITTED:
+                self._advance(work, verdict, event)
+            else:
+                log.info("request %s: commit %s, letting go", work.sequence.record.id, outcome)
+            if outcome is Outcome.COMMITTED and event.finish_reason is None:
+                going_on.append(work.sequence)
+            else:
+                self.running.stop(work.sequence.record.id)
+                jobs += self.running.farewell(work.sequence)
+        return jobs + self._ask(going_on)
+
+    def _advance(self, work: Work, verdict: Verdict, event: Event) -> None:
+        sequence = work.sequence
+        if sequence.tree is not None:
+            expectation = self.running.expectations.of(sequence.record.id, sequence.record.tenant)
+            expectation.learn(sequence.tree, event.tokens)
+        self._target.accept(work, verdict.path)
+        sequence.tokens += event.tokens
+        sequence.stats = event.stats
+        sequence.tree, sequence.due_s = None, 0.0
+        self.running.suspects.discard(sequence.record.id)
+
+    def _ask(self, sequences: list[Sequence]) -> list[DraftJob]:
+        """Ask for as many draft tokens as pay (design D5); sequences that get none go on at once."""
+        running = self.running
+        limits = [self._limit(sequence) for sequence in sequences]
+        if not any(limits):
+            return []
+        expectations = [running.expectations.of(s.record.id, s.record.tenant) for s in sequences]
+        others = len(running.sequences) - len(sequences)
+        busy_s = running.costs.seconds(others) if others else 0.0
+        depths = ask(
+            expectations, limits, running.costs, running.draft_costs, busy_s=busy_s, share=running.crew.share
+        )
+        for expectation, depth in zip(expectations, depths, strict=True):
+            expectation.asked(depth)
+        return running.jobs(sequences, depths, self.policy)
+
+    def _limit(self, sequence: Sequence) -> int:
+        wish = sequence.record.speculation
+        if not wish.enabled or not self.running.crew.allowed(wish.drafters):
+            return 0
+        own = self.policy.max_draft_tokens if wish.max_draft_tokens is None else wish.max_draft_tokens
+        return max(0, min(own, self.policy.max_draft_tokens, sequence.record.max_tokens - sequence.generated - 1))
+
+    def _isolate(self, works: list[Work], error: Exception) -> None:
+        """A step failed: its sequences run one by one until the guilty one fails alone."""
+        log.exception("a step of %d sequences failed", len(works))
+        for work in works:
+            self._target.accept(work, [])
+            self._target.release(work.sequence)
+            self.running.suspects.add(work.sequence.record.id)
+        if len(works) == 1:
+            request_id = works[0].sequence.record.id
+            self.running.stop(request_id)
+            self._store.end(request_id, FinishReason.ERROR, f"the target failed on this request: {error}")
+
+
+class Local:
+    """The whole pipeline in one process: one verifier, its drafters, the fusion; the same segments, no queues."""
+
+    def __init__(
+        self, verifying: Verifying, drafting: Drafting, fusing: Fusing, store: Requests, tokenizer: Tokenizer
+    ) -> None:
+        self.verifying = verifying
+        self.store = store
+        self.tokenizer = tokenizer
+        self._drafting = drafting
+        self._fusing = fusing
+
+    def submit(self, request: GenerateRequest, settings: Settings) -> Record:
+        """Admit a request; `step` or `events` runs it. Raises InvalidRequest, QueueFull."""
+        record = take_in(request, self.tokenizer, self.store, settings)
+        self.store.assign(record.id, self.verifying.owner)
+        self.verifying.adopt([record.id])
+        return record
+
+    def step(self) -> None:
+        """One verifier step and the drafts for the next."""
+        jobs = self.verifying.step(float("inf"))
+        if jobs:
+            self._fusing.expect(jobs)
+            self._fusing.receive(self._drafting.run(jobs))
+            self.verifying.offer(tree for _, tree in self._fusing.collect(float("inf")))
+
+    def events(self, record: Record) -> Iterator[Event]:
+        """Run until the request ends, yielding its events as they are committed."""
+        offset = 0
+        while True:
+            for event in self.store.events(record.id, offset):
+                yield event
+                offset = event.offset + len(event.tokens)
+                if event.finish_reason is not None:
+                    return
+            self.step()

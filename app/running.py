@@ -1,0 +1,174 @@
+"""The sequences a verifier runs: their memory, their drafts under way, who may draft for them."""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Protocol
+
+from app.costs import CostTable, DraftCosts
+from app.expectation import Expectations
+from app.messages import DraftJob, Policy, TreeMessage
+from app.state import Sequence, Tree, Work
+from app.store.protocol import Snapshot
+
+MAX_NODES = 63
+MIN_WAIT_S = 0.03  # a tree is waited for at least so long,
+WAIT_FACTOR = 3.0  # and otherwise this many times what drafting usually takes, within the policy
+
+
+class Memory(Protocol):
+    """The KV cache as the running sequences need it (`app.engine.runner.ModelRunner`)."""
+
+    def try_reserve(self, work: Work) -> bool: ...
+    def release(self, sequence: Sequence) -> None: ...
+
+
+@dataclass(slots=True)
+class Crew:
+    """Who drafts at present: model drafters by name with their mailbox, resident ones, and the cores they share.
+
+    `share` is 1.0 when the drafters run on the verifier's own cores, 0.0 on other machines.
+    """
+
+    remote: Mapping[str, str] = field(default_factory=dict)
+    resident: tuple[str, ...] = ()
+    share: float = 1.0
+
+    def allowed(self, names: Iterable[str] | None) -> tuple[str, ...]:
+        """All drafters, or those of them a request named."""
+        everyone = (*self.remote, *self.resident)
+        return everyone if names is None else tuple(name for name in everyone if name in set(names))
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A job under way: for measuring how long drafts take."""
+
+    base: int
+    at_s: float  # monotonic
+    batch: int
+    depth: int
+
+
+class Running:
+    """Bookkeeping of a verifier's sequences. Decides nothing about their text."""
+
+    def __init__(self, memory: Memory, costs: CostTable, vocab_size: int, mailbox: str) -> None:
+        self.sequences: dict[str, Sequence] = {}
+        self.suspects: set[str] = set()
+        self.expectations = Expectations()
+        self.costs = costs
+        self.draft_costs = DraftCosts()
+        self.crew = Crew()
+        self._memory = memory
+        self._vocab_size = vocab_size
+        self._mailbox = mailbox
+        self._told: dict[str, int] = {}  # tokens the crew has been sent
+        self._sent: dict[str, _Sent] = {}
+
+    def start(self, snapshot: Snapshot) -> None:
+        """Run a request from what is committed of it. One that was taken from a dead verifier runs alone at first."""
+        record = snapshot.record
+        tokens = [*record.prompt_ids, *snapshot.tokens]
+        self.sequences[record.id] = Sequence(record, tokens, stats=snapshot.stats)
+        if snapshot.strikes:
+            self.suspects.add(record.id)
+
+    def stop(self, request_id: str) -> Sequence | None:
+        """Forget a sequence and give its memory back."""
+        sequence = self.sequences.pop(request_id, None)
+        if sequence is not None:
+            self._memory.release(sequence)
+        self.suspects.discard(request_id)
+        self.expectations.forget(request_id)
+        self._sent.pop(request_id, None)
+        return sequence
+
+    def reserve(self, works: list[Work]) -> list[Work]:
+        """Those of the works that get memory. Short of it, trees go first, then the youngest sequences' caches."""
+        kept: list[Work] = []
+        busy: set[str] = set()
+        for work in works:
+            sequence = work.sequence
+            if sequence.cached != work.start:
+                continue  # lost its cache to an older one
+            busy.add(sequence.record.id)
+            while not self._memory.try_reserve(work):
+                if len(work.tree):
+                    work.tree = Tree()
+                elif not self._preempt(busy):
+                    busy.discard(sequence.record.id)
+                    break
+            else:
+                kept.append(work)
+        return kept
+
+    def offer(self, message: TreeMessage) -> None:
+        """Take a tree in, if it is for a sequence's present length and well formed; else nothing happens."""
+        sent = self._sent.get(message.request_id)
+        if sent and sent.base == message.base:
+            self.draft_costs.observe(sent.batch, sent.depth, time.monotonic() - sent.at_s)
+            del self._sent[message.request_id]
+        sequence = self.sequences.get(message.request_id)
+        if sequence and message.base == len(sequence.tokens) and _is_sound(message, self._vocab_size):
+            sequence.tree = Tree(
+                list(message.tokens), list(message.parents), list(message.survival), list(message.proposers)
+            )
+
+    def jobs(self, sequences: list[Sequence], depths: list[int], policy: Policy) -> list[DraftJob]:
+        """Draft jobs for the sequences that ask for any; from now on they wait for their tree, within bounds."""
+        asking = [(s, depth) for s, depth in zip(sequences, depths, strict=True) if depth]
+        deepest = max((depth for _, depth in asking), default=0)
+        usual_s = self.draft_costs.seconds(len(asking), deepest)
+        wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, WAIT_FACTOR * usual_s))
+        due_s = time.time() + wait_s
+        for sequence, depth in asking:
+            sequence.due_s = due_s
+            self._sent[sequence.record.id] = _Sent(len(sequence.tokens), time.monotonic(), len(asking), deepest)
+        return [self._job(sequence, depth, due_s) for sequence, depth in asking]
+
+    def farewell(self, sequence: Sequence) -> list[DraftJob]:
+        """Tell those who followed an ended sequence what came last."""
+        if sequence.record.id not in self._told:
+            return []
+        job = self._job(sequence, 1, 0.0).model_copy(update={"is_last": True})
+        del self._told[sequence.record.id]
+        return [job]
+
+    def _job(self, sequence: Sequence, depth: int, due_s: float) -> DraftJob:
+        record = sequence.record
+        start = self._told.get(record.id, 0)
+        self._told[record.id] = len(sequence.tokens)
+        return DraftJob(
+            request_id=record.id,
+            tenant=record.tenant,
+            verifier=self._mailbox,
+            base=len(sequence.tokens),
+            start=start,
+            tokens=tuple(sequence.tokens[start:]),
+            prompt_length=len(record.prompt_ids),
+            max_draft_tokens=depth,
+            drafters=self.crew.allowed(record.speculation.drafters),
+            sampling=record.sampling,
+            due_s=due_s,
+        )
+
+    def _preempt(self, busy: set[str]) -> bool:
+        """Take the cache of the youngest sequence that is not in the batch yet; it will be computed again."""
+        idle = [s for s in self.sequences.values() if s.pages and s.record.id not in busy]
+        if not idle:
+            return False
+        self._memory.release(max(idle, key=lambda s: (s.record.created_s, s.record.id)))
+        return True
+
+
+def _is_sound(message: TreeMessage, vocab_size: int) -> bool:
+    size = len(message.tokens)
+    return (
+        size == len(message.parents) == len(message.survival) == len(message.proposers) <= MAX_NODES
+        and all(token in range(vocab_size) for token in message.tokens)
+        and all(parent in range(i + 1) for i, parent in enumerate(message.parents))
+        and all(isfinite(value) for value in message.survival)
+        and all(message.proposers)
+    )

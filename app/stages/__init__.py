@@ -1,0 +1,1 @@
+"""A request's life, one verb a file; stages do not import each other."""

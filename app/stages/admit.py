@@ -1,0 +1,79 @@
+"""Admission: a caller's request in, the record that its text depends on out. Raises InvalidRequest.
+
+Tokenises, checks lengths and token ids against the model, and draws the seed when none is given. Neither
+stores the record nor bounds the queue: that is the store's, in one step with writing.
+"""
+
+import secrets
+
+from app.config import Settings
+from app.engine.tokenizer import Tokenizer
+from app.errors import InvalidRequest
+from app.messages import MAX_SEED, ChatMessage, GenerateRequest, Record
+
+
+def admit(
+    request: GenerateRequest,
+    tokenizer: Tokenizer,
+    settings: Settings,
+    *,
+    request_id: str,
+    tenant: str,
+    now_s: float,
+) -> Record:
+    """Check `request` against the model and the settings, and settle everything it left open."""
+    if request.max_tokens > settings.max_tokens:
+        raise InvalidRequest("max_tokens", f"at most {settings.max_tokens} here, not {request.max_tokens}")
+    _check_vocabulary(request, tokenizer.vocab_size)
+    prompt_ids = _prompt_ids(request, tokenizer)
+    _check_prompt(_input_field(request), prompt_ids, tokenizer, settings)
+    return Record(
+        id=request_id,
+        tenant=tenant,
+        prompt_ids=tuple(prompt_ids),
+        max_tokens=min(request.max_tokens, tokenizer.context_tokens - len(prompt_ids)),
+        eos_ids=tokenizer.eos_ids,
+        sampling=request.sampling(secrets.randbelow(MAX_SEED + 1) if request.seed is None else request.seed),
+        speculation=request.speculation,
+        created_s=now_s,
+    )
+
+
+def _check_vocabulary(request: GenerateRequest, vocab_size: int) -> None:
+    for field, ids in (
+        ("logit_bias", request.logit_bias),
+        ("allowed_token_ids", request.allowed_token_ids or ()),
+    ):
+        unknown = next((id_ for id_ in ids if id_ >= vocab_size), None)
+        if unknown is not None:
+            raise InvalidRequest(field, f"token id {unknown} is outside the vocabulary of {vocab_size}")
+
+
+def _prompt_ids(request: GenerateRequest, tokenizer: Tokenizer) -> list[int]:
+    if request.messages is not None:
+        return tokenizer.chat(request.messages)
+    prompt = request.prompt or ""
+    if not prompt:
+        raise InvalidRequest("prompt", "is empty")
+    return (
+        tokenizer.encode(prompt)
+        if request.raw
+        else tokenizer.chat([ChatMessage(role="user", content=prompt)])
+    )
+
+
+def _check_prompt(field: str, ids: list[int], tokenizer: Tokenizer, settings: Settings) -> None:
+    # one position of the context must stay free for the first generated token
+    most = min(settings.max_prompt_tokens, tokenizer.context_tokens - 1)
+    if not ids:
+        raise InvalidRequest(field, "has no tokens")
+    if len(ids) > most:
+        raise InvalidRequest(field, f"is {len(ids)} tokens long; at most {most} fit")
+    if max(ids) >= tokenizer.vocab_size:
+        raise InvalidRequest(
+            field, f"has token {max(ids)}, outside the model's vocabulary of {tokenizer.vocab_size}"
+        )
+
+
+def _input_field(request: GenerateRequest) -> str:
+    return "messages" if request.messages is not None else "prompt"

@@ -1,0 +1,41 @@
+"""Turn a verdict into the event that commits it: stop rules, who proposed what, the request's running statistics.
+
+The store appends the event by compare-and-set on its offset; nothing is committed before it says so.
+"""
+
+from app.messages import DrafterStats, Event, FinishReason, Stats
+from app.state import Sequence, Tree, Verdict
+
+
+def conclude(sequence: Sequence, tree: Tree, verdict: Verdict, now_s: float) -> Event:
+    """The event for a verdict on `tree` (as verified), cut at an end-of-sequence token or at max_tokens."""
+    room = sequence.record.max_tokens - sequence.generated
+    tokens, reason = verdict.tokens, None
+    end = next((i for i, token in enumerate(tokens) if token in sequence.record.eos_ids), None)
+    if end is not None and end < room:
+        tokens, reason = tokens[: end + 1], FinishReason.STOP
+    elif len(tokens) >= room:
+        tokens, reason = tokens[:room], FinishReason.LENGTH
+    return Event(
+        offset=sequence.generated,
+        tokens=tuple(tokens),
+        proposers=tuple(verdict.proposers(tree)[: len(tokens)]),
+        finish_reason=reason,
+        stats=_stats(sequence.stats, tree, verdict.path[: len(tokens)], now_s),
+    )
+
+
+def _stats(stats: Stats, tree: Tree, accepted: list[int], now_s: float) -> Stats:
+    by_drafter = dict(stats.by_drafter)
+    for node, proposers in enumerate(tree.proposers, start=1):
+        for name in proposers:
+            old = by_drafter.get(name, DrafterStats())
+            by_drafter[name] = DrafterStats(drafted=old.drafted + 1, accepted=old.accepted + (node in accepted))
+    return Stats(
+        rounds=stats.rounds + 1,
+        drafted=stats.drafted + len(tree),
+        accepted=stats.accepted + len(accepted),
+        by_drafter=by_drafter,
+        first_token_s=now_s if stats.first_token_s is None else stats.first_token_s,
+        last_token_s=now_s,
+    )

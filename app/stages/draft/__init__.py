@@ -1,0 +1,1 @@
+"""Drafters: everything that guesses the next tokens of a sequence."""

@@ -1,0 +1,176 @@
+"""The `model` drafter: a small causal LM with its own KV cache, batched over sequences.
+
+A committed token that was guessed stays in the cache, a wrong guess is rolled back by forgetting its length.
+Under the top guess of each step the second best hangs as a leaf, if it is likely enough to be worth a row.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence as Listed
+from typing import NamedTuple, Protocol
+
+from app.messages import Draft, Record, Sampling, Speculation
+from app.stages.draft.protocol import Context
+from app.state import Sequence, Tree, Work
+
+MIN_SURVIVAL = 0.03  # a guess less likely than this, with all before it, is not worth going on from
+MIN_SECOND = 0.15  # least confidence of a second branch
+CHUNK_TOKENS = 512  # prompt tokens a pass
+MAX_SEQUENCES = 1024  # known at once, far more than are ever in one round
+
+
+class Guess(NamedTuple):
+    """The best and second best next token, with the probability the drafter gives each."""
+
+    token: int
+    confidence: float
+    second: int
+    second_confidence: float
+
+
+class Guesser(Protocol):
+    """The model behind the drafter (`app.engine.guesser`)."""
+
+    def try_reserve(self, work: Work) -> bool: ...
+    def guess(self, works: list[Work]) -> list[Guess | None]: ...
+    def release(self, sequence: Sequence) -> None: ...
+
+
+class ModelDrafter:
+    """Drafts chains with second-best leaves, all contexts in step."""
+
+    def __init__(self, name: str, guesser: Guesser, max_context: int) -> None:
+        self.name = name
+        self._guesser = guesser
+        self._max_context = max_context
+        self._sequences: OrderedDict[str, Sequence] = OrderedDict()
+
+    def draft(self, contexts: Listed[Context]) -> list[Draft]:
+        """One draft a context; none for a context too long for the model or its cache."""
+        lanes = [_Lane(c, self._align(c)) for c in contexts if len(c.tokens) + c.max_draft_tokens <= self._max_context]
+        self._read(lanes)
+        active = lanes
+        while active:
+            works = self._works(active)
+            guesses = self._guesser.guess([work for _, work in works])
+            for (lane, work), guess in zip(works, guesses, strict=True):
+                lane.sequence.cached = work.start + len(work.tokens)
+                if guess is not None:
+                    lane.take(guess)
+            active = [lane for lane, _ in works if not lane.is_done]
+        return [lane.draft(self.name) for lane in lanes if lane.tokens]
+
+    def observe(self, context: Context) -> None:
+        """Nothing to learn: the weights stand."""
+
+    def forget(self, request_id: str) -> None:
+        """Give the sequence's cache back."""
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is not None:
+            self._guesser.release(sequence)
+
+    def _align(self, context: Context) -> Sequence:
+        """The context's cached sequence, rolled back to what it shares with the committed tokens."""
+        sequence = self._sequences.get(context.request_id)
+        if sequence is None:
+            sequence = self._sequences[context.request_id] = Sequence(_record(context), [])
+        self._sequences.move_to_end(context.request_id)
+        if len(self._sequences) > MAX_SEQUENCES:
+            self.forget(next(iter(self._sequences)))
+        known, tokens = sequence.tokens, context.tokens
+        shared = min(sequence.cached, len(tokens) - 1)
+        if known[:shared] != tokens[:shared]:
+            shared = next(i for i in range(shared) if known[i] != tokens[i])
+        sequence.cached = shared
+        sequence.tokens = list(tokens)
+        return sequence
+
+    def _read(self, lanes: list["_Lane"]) -> None:
+        """Read long unread prefixes chunk by chunk, up to a last piece that the first guess takes along."""
+        for lane in lanes:
+            sequence = lane.sequence
+            while len(sequence.tokens) - sequence.cached > CHUNK_TOKENS:
+                chunk = sequence.tokens[sequence.cached : sequence.cached + CHUNK_TOKENS]
+                works = self._reserve([(lane, Work(sequence, sequence.cached, chunk, Tree(), final=False))])
+                if not works:
+                    break
+                self._guesser.guess([work for _, work in works])
+                sequence.cached += len(chunk)
+
+    def _works(self, lanes: list["_Lane"]) -> list[tuple["_Lane", Work]]:
+        works = []
+        for lane in lanes:
+            s = lane.sequence
+            if len(s.tokens) - s.cached <= CHUNK_TOKENS:
+                works.append((lane, Work(s, s.cached, s.tokens[s.cached :], Tree(), final=True)))
+        return self._reserve(works)
+
+    def _reserve(self, works: list[tuple["_Lane", Work]]) -> list[tuple["_Lane", Work]]:
+        """Those works whose pages could be had; idle sequences lose their cache first, the longest idle before others."""
+        busy = {lane.sequence.record.id for lane, _ in works}
+        return [(lane, work) for lane, work in works if self._try_reserve(work, busy)]
+
+    def _try_reserve(self, work: Work, busy: set[str]) -> bool:
+        while not self._guesser.try_reserve(work):
+            idle = next((i for i, s in self._sequences.items() if i not in busy and s.pages), None)
+            if idle is None:
+                return False
+            self.forget(idle)
+        return True
+
+
+class _Lane:
+    """One context on its way through a drafting round."""
+
+    def __init__(self, context: Context, sequence: Sequence) -> None:
+        self.context = context
+        self.sequence = sequence
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.confidences: list[float] = []
+        self.depth = 0
+        self._tip = 0  # node the next guess hangs below
+        self._survival = 1.0
+
+    @property
+    def is_done(self) -> bool:
+        return self.depth >= self.context.max_draft_tokens or self._survival < MIN_SURVIVAL
+
+    def take(self, guess: Guess) -> None:
+        """Append a step's guess; the sequence goes on with it."""
+        parent = self._tip
+        self._add(guess.token, parent, guess.confidence)
+        self._tip = len(self.tokens)
+        if guess.second_confidence >= MIN_SECOND:
+            self._add(guess.second, parent, guess.second_confidence)
+        self.depth += 1
+        self._survival *= guess.confidence
+        self.sequence.tokens.append(guess.token)
+
+    def draft(self, drafter: str) -> Draft:
+        return Draft(
+            request_id=self.context.request_id,
+            base=len(self.context.tokens),
+            drafter=drafter,
+            tokens=tuple(self.tokens),
+            parents=tuple(self.parents),
+            confidences=tuple(self.confidences),
+        )
+
+    def _add(self, token: int, parent: int, confidence: float) -> None:
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.confidences.append(min(1.0, max(0.0, confidence)))
+
+
+def _record(context: Context) -> Record:
+    """The drafter's cache rides on the same sequence state as the target's, which wants a record."""
+    return Record(
+        id=context.request_id,
+        tenant=context.tenant,
+        prompt_ids=tuple(context.tokens[: context.prompt_length]),
+        max_tokens=1,
+        eos_ids=(),
+        sampling=Sampling(),
+        speculation=Speculation(),
+        created_s=0.0,
+    )

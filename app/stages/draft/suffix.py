@@ -1,0 +1,179 @@
+"""Guess from past outputs: what followed the same few tokens in other answers of the same tenant.
+
+Counts of next tokens after each n-gram (sizes 8/4/2, the longest known one speaks); a draft is a small tree,
+grown best first. Tenants share nothing. Bounded: the least recently used outputs are unlearned again, count
+by count. Trust by size was measured on 600 greedy SmolLM2-135M generations after 300 others: the top token
+after a known 8-gram came next in 90-93 % of cases, after a 4-gram in 51-61 %, after a 2-gram in 35-43 %.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from operator import itemgetter
+
+from app.messages import Draft
+from app.stages.draft.protocol import Context
+
+TRUST = {8: 0.95, 4: 0.7, 2: 0.5}  # n-gram size -> how far its counts are believed; longest first
+LONGEST = max(TRUST)
+MAX_CHILDREN = 3
+MIN_SURVIVAL = 0.03  # below it a guess is not worth a row of any verifier
+MAX_FOLLOWING = 32  # distinct next tokens kept of one n-gram; where more came, none is likely
+TOTAL = -1  # in a count table, beside the tokens: all that came, kept or not
+Gram = tuple[int, ...]
+Counts = dict[
+    int, int | dict[int, int]
+]  # n-gram hash -> the one token that came once, or token -> count and TOTAL
+
+
+class Suffix:
+    """Drafter over past outputs. Learns at most `max_tokens` tokens over all tenants."""
+
+    name = "suffix"
+
+    def __init__(self, max_tokens: int = 200_000) -> None:
+        self._max_tokens = max_tokens
+        self._learnt_tokens = 0
+        self._counts: dict[str, Counts] = {}  # by tenant
+        self._outputs: OrderedDict[tuple[str, str], _Output] = OrderedDict()
+
+    def draft(self, contexts: Sequence[Context]) -> list[Draft]:
+        drafts = (self._draft(context) for context in contexts if context.max_draft_tokens > 0)
+        return [draft for draft in drafts if draft is not None]
+
+    def observe(self, context: Context) -> None:
+        """Learn the generated tokens not learnt yet; the prompt only lends its last tokens as context."""
+        key = (context.tenant, context.request_id)
+        output = self._outputs.get(key)
+        if output is not None and not output.is_prefix_of(context.tokens):
+            self._unlearn(key)
+            output = None
+        if output is None:
+            output = self._outputs[key] = _Output(context.tokens, context.prompt_length)
+        self._outputs.move_to_end(key)
+        self._learn(context.tenant, output, context.tokens)
+        while self._learnt_tokens > self._max_tokens:
+            self._unlearn(next(iter(self._outputs)))
+
+    def forget(self, request_id: str) -> None:
+        """Nothing: a finished output is what this drafter lives on; its size bound makes room."""
+
+    def _draft(self, context: Context) -> Draft | None:
+        counts = self._counts.get(context.tenant)
+        if not counts or len(context.tokens) < min(TRUST):
+            return None
+        tokens, parents, confidences = _grow(
+            counts, tuple(context.tokens[-LONGEST:]), context.max_draft_tokens
+        )
+        if not tokens:
+            return None
+        return Draft.model_construct(
+            request_id=context.request_id,
+            base=len(context.tokens),
+            drafter=self.name,
+            tokens=tuple(tokens),
+            parents=tuple(parents),
+            confidences=tuple(confidences),
+        )
+
+    def _learn(self, tenant: str, output: "_Output", tokens: list[int]) -> None:
+        counts = self._counts.setdefault(tenant, {})
+        start, output.end = output.end, max(output.end, len(tokens))
+        for position in range(start, len(tokens)):
+            output.tokens.append(tokens[position])
+            for gram in _grams(output.tokens, len(output.tokens) - 1):
+                _add(counts, gram, tokens[position])
+        self._learnt_tokens += max(0, len(tokens) - start)
+
+    def _unlearn(self, key: tuple[str, str]) -> None:
+        output, counts = self._outputs.pop(key), self._counts.get(key[0], {})
+        for position in range(output.lead, len(output.tokens)):
+            for gram in _grams(output.tokens, position):
+                _subtract(counts, gram, output.tokens[position])
+        if not counts:
+            self._counts.pop(key[0], None)
+        self._learnt_tokens -= len(output.tokens) - output.lead
+
+
+class _Output:
+    """One learnt output: `lead` prompt tokens as context, then the generated ones up to position `end`."""
+
+    __slots__ = ("end", "lead", "tokens")
+
+    def __init__(self, tokens: list[int], prompt_length: int) -> None:
+        self.end = min(prompt_length, len(tokens))
+        self.tokens = tokens[max(0, self.end - LONGEST) : self.end]
+        self.lead = len(self.tokens)
+
+    def is_prefix_of(self, tokens: list[int]) -> bool:
+        """Same last tokens at the same place. A copy that lags behind is compared as far as it goes."""
+        end = min(self.end, len(tokens))
+        behind = self.end - end
+        mine = self.tokens[max(0, len(self.tokens) - behind - LONGEST) : len(self.tokens) - behind]
+        return behind < len(self.tokens) and tokens[end - len(mine) : end] == mine
+
+
+def _grams(tokens: list[int], position: int) -> list[int]:
+    """Hashes of the n-grams just before `position`."""
+    return [hash(tuple(tokens[position - size : position])) for size in TRUST if position >= size]
+
+
+def _add(counts: Counts, gram: int, token: int) -> None:
+    following = counts.get(gram)
+    if following is None:
+        counts[gram] = token
+        return
+    if isinstance(following, int):  # most n-grams come once: no table for them
+        following = counts[gram] = {TOTAL: 1, following: 1}
+    following[TOTAL] += 1
+    if token in following or len(following) <= MAX_FOLLOWING:
+        following[token] = following.get(token, 0) + 1
+
+
+def _subtract(counts: Counts, gram: int, token: int) -> None:
+    following = counts[gram]
+    if isinstance(following, int) or following[TOTAL] == 1:
+        del counts[gram]
+        return
+    following[TOTAL] -= 1
+    left = following.pop(token, 1) - 1
+    if left:
+        following[token] = left
+
+
+def _grow(counts: Counts, context: Gram, max_tokens: int) -> tuple[list[int], list[int], list[float]]:
+    """The `max_tokens` likeliest nodes: always open the most likely leaf next."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    confidences: list[float] = []
+    heap: list[
+        tuple[float, int, int, float, Gram]
+    ] = []  # -survival, parent, token, confidence, parent's context
+
+    def offer(survival: float, node: int, context: Gram) -> None:
+        for token, confidence in _children(counts, context):
+            if survival * confidence >= MIN_SURVIVAL:
+                heappush(heap, (-survival * confidence, node, token, confidence, context))
+
+    offer(1.0, 0, context)
+    while heap and len(tokens) < max_tokens:
+        negative, parent, token, confidence, context = heappop(heap)
+        tokens.append(token)
+        parents.append(parent)
+        confidences.append(confidence)
+        if len(tokens) < max_tokens:
+            offer(-negative, len(tokens), (*context[-LONGEST + 1 :], token))
+    return tokens, parents, confidences
+
+
+def _children(counts: Counts, context: Gram) -> list[tuple[int, float]]:
+    """The likeliest next tokens after the longest known suffix of `context`, with count share times trust."""
+    for size, trust in TRUST.items():
+        following = counts.get(hash(context[-size:])) if len(context) >= size else None
+        if isinstance(following, int):
+            return [(following, trust)]
+        if following:
+            share = trust / following[TOTAL]
+            best = sorted(following.items(), key=itemgetter(1), reverse=True)[: MAX_CHILDREN + 1]
+            return [(token, share * count) for token, count in best if token != TOTAL][:MAX_CHILDREN]
+    return []

@@ -1,0 +1,240 @@
+"""Decide what a verifier does next: which sequences go into the step, how much of each tree is worth its
+rows, and how many draft tokens are worth asking for.
+
+Pure functions of the sequences, the policy and the clock: nothing here waits, sends or changes state. The
+rule for rows is D5's: the n best nodes of the batch, for the n that gives the most tokens a second.
+"""
+
+from collections.abc import Callable, Set
+from collections.abc import Sequence as Listed
+from functools import cache
+from itertools import accumulate
+from operator import truediv
+
+from app.costs import CostTable, DraftCosts
+from app.expectation import Expectation
+from app.messages import Policy
+from app.state import Sequence, Tree, Work
+
+DEPTH_CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # draft lengths tried by `ask`
+PROBE_TOKENS = 2  # asked for by a sequence that only wants to know whether asking pays again
+HYSTERESIS = 0.05  # a silent sequence's survivals count for so much less, so that it does not flicker
+MIN_SURVIVAL = 0.02  # less likely tokens are not worth asking for at any price list; bounds the search
+TAIL_TOKENS = 8  # a running sequence with no more than this uncached decodes; else it is refilled
+
+
+def compose(
+    sequences: Listed[Sequence],
+    policy: Policy,
+    now_s: float,
+    costs: CostTable,
+    suspects: Set[str] = frozenset(),
+) -> list[Work]:
+    """The next batch, empty if all wait for trees (see `wait_s`). Oldest first; at most `max_batch_tokens`
+    rows.
+
+    Running sequences that are ready get their rows first, but while a prompt waits a chunk is kept free for
+    it, so neither side starves the other; trees get what rows are left, cut to what pays. Suspects of having
+    brought a verifier down run alone, in turn with the others: whoever committed longest ago is next.
+    """
+    ready = sorted(
+        (s for s in sequences if _is_ready(s, now_s)), key=lambda s: (s.record.created_s, s.record.id)
+    )
+    ready = _one_party(ready, suspects)
+    prompts = [s for s in ready if not _is_running(s)]
+    chunk_tokens = min(policy.prefill_chunk_tokens, policy.max_batch_tokens)
+    wanted = min(chunk_tokens, sum(_tail(s) for s in prompts))
+    running = _first(
+        [s for s in ready if _is_running(s)], policy.max_batch_tokens - min(wanted, _reserve(policy))
+    )
+    base_rows = sum(_tail(s) for s in running)
+    chunks = _chunks(prompts, min(chunk_tokens, policy.max_batch_tokens - base_rows))
+    base_rows += sum(len(work.tokens) for work in chunks)
+
+    trees = [_offered(s, policy) for s in running]
+    others = sum(work.final for work in chunks)
+    kept = cut(trees, base_rows, costs, policy.max_batch_tokens, others)
+    decodes = [
+        Work(s, s.cached, s.tokens[s.cached :], tree.cut(nodes), final=True)
+        for s, tree, nodes in zip(running, trees, kept, strict=True)
+    ]
+    return decodes + chunks
+
+
+def wait_s(sequences: Listed[Sequence], now_s: float) -> float | None:
+    """How long until a sequence is due without its tree: 0 if one is ready, None if there is none."""
+    return min((0.0 if _is_ready(s, now_s) else s.due_s - now_s for s in sequences), default=None)
+
+
+def cut(
+    trees: Listed[Tree], base_rows: int, costs: CostTable, max_rows: int, other_sequences: int = 0
+) -> list[int]:
+    """How many nodes of each tree to verify: the n best of all by survival, for the n that maximises
+    (sequences + their survival) / seconds(base_rows + n). 0 allowed; the fewest at equal worth.
+
+    The maximum over *all* n: seconds() has steps, behind which more rows can pay again. `other_sequences`
+    commit a token in this step without a tree. Among nodes of equal survival the earlier tree's go first.
+    """
+    survival = [
+        s for tree in trees for s in accumulate(tree.survival, min)
+    ]  # min: never a child before its parent
+    owners = [i for i, tree in enumerate(trees) for _ in tree.survival]
+    order = sorted(range(len(survival)), key=survival.__getitem__, reverse=True)  # stable, reverse too
+    del order[max(0, max_rows - base_rows) :]
+    tokens = accumulate((survival[index] for index in order), initial=float(len(trees) + other_sequences))
+    paces = list(map(truediv, tokens, costs.span(base_rows, len(order) + 1)))
+    best_n = paces.index(max(paces))
+    kept = [0] * len(trees)
+    for index in order[:best_n]:
+        kept[owners[index]] += 1
+    return kept
+
+
+def ask(
+    expectations: Listed[Expectation],
+    limits: Listed[int],
+    costs: CostTable,
+    draft_costs: DraftCosts,
+    *,
+    busy_s: float = 0.0,
+    share: float = 0.0,
+) -> list[int]:
+    """How many draft tokens to request of each of the B sequences that go into their next round together.
+
+    Drafts that do not exist yet have a price, so it is in the denominator: of all draft lengths, take the one
+    that maximises (B + expected survival of the n tokens asked) / (T(B + n) + exposed draft time). Asking b
+    sequences for at most d tokens takes D = draft_costs.seconds(b, d), hop included. While the verifier has
+    `busy_s` of other work, D hides behind it except for the `share` of the verifier's pace that drafters on
+    the same cores take (0: other machines, 1: the very same cores); what is longer than `busy_s` is waited
+    for in full. In an idle system that is all of D; hence 0 for everybody where speculation loses. `limits`
+    are the most tokens of each sequence, 0 without a live drafter. Survival falls with depth, so for each cap
+    on the depth the best n tokens are a prefix of one sorted list; all prefixes of all caps are tried.
+
+    A sequence that did not ask last time must gain HYSTERESIS more to begin again, and asks for PROBE_TOKENS
+    after a growing number of silent rounds, so that it notices when its text got easier. The caller tells the
+    expectation what was asked (`Expectation.asked`): nothing changes here.
+    """
+
+    @cache
+    def exposed_s(batch: int, depth: int) -> float:
+        draft_s = draft_costs.seconds(batch, depth)
+        return draft_s - min(draft_s, busy_s) * (1.0 - share)
+
+    tokens = sorted(
+        (-survival * (1.0 - HYSTERESIS * (e.silent_rounds > 0)), depth, i)
+        for i, (e, limit) in enumerate(zip(expectations, limits, strict=True))
+        for depth, survival in enumerate(e.survival(limit), start=1)
+        if survival >= MIN_SURVIVAL
+    )
+    verify_s = costs.span(len(limits), len(tokens) + 1)
+    deepest = max((depth for _, depth, _ in tokens), default=0)
+    best, best_pace = [0] * len(limits), len(limits) / verify_s[0]
+    for cap in DEPTH_CAPS[: 1 + sum(cap < deepest for cap in DEPTH_CAPS)]:
+        allowed = [token for token in tokens if token[1] <= cap]
+        n, pace = _best_prefix(allowed, len(limits), verify_s, exposed_s)
+        if pace > best_pace:
+            best, best_pace = [0] * len(limits), pace
+            for _, depth, i in allowed[:n]:
+                best[i] = max(best[i], depth)
+    return [
+        min(PROBE_TOKENS, limit) if not asked and e.is_probing else asked
+        for asked, limit, e in zip(best, limits, expectations, strict=True)
+    ]
+
+
+def _best_prefix(
+    tokens: list[tuple[float, int, int]],
+    sequences: int,
+    verify_s: list[float],
+    exposed_s: Callable[[int, int], float],
+) -> tuple[int, float]:
+    """How many (-survival, depth, sequence) to take from the front for the best pace, and it."""
+    committed, deepest, waited_s, asked = float(sequences), 0, 0.0, set[int]()
+    best_n, best_pace = 0, 0.0
+    for n, (negative, depth, i) in enumerate(tokens, start=1):
+        committed -= negative
+        if i not in asked or depth > deepest:
+            asked.add(i)
+            deepest = max(deepest, depth)
+            waited_s = exposed_s(len(asked), deepest)
+        pace = committed / (verify_s[n] + waited_s)
+        if pace > best_pace:
+            best_n, best_pace = n, pace
+    return best_n, best_pace
+
+
+def _tail(sequence: Sequence) -> int:
+    """Tokens whose keys and values are still to be computed."""
+    return len(sequence.tokens) - sequence.cached
+
+
+def _is_running(sequence: Sequence) -> bool:
+    """Past its prompt and up to date: it decodes. Otherwise a prompt, or one that lost its cache."""
+    return sequence.generated > 0 and _tail(sequence) <= TAIL_TOKENS
+
+
+def _is_ready(sequence: Sequence, now_s: float) -> bool:
+    """A prompt never waits; a running sequence does for its tree, until it is due."""
+    return sequence.tree is not None or sequence.due_s <= now_s or not _is_running(sequence)
+
+
+def _one_party(ready: list[Sequence], suspects: Set[str]) -> list[Sequence]:
+    """Either all that are not suspected, or one suspect: the side that holds whoever has waited longest."""
+    if not suspects or not ready:
+        return ready
+    first = min(ready, key=lambda s: (s.stats.last_token_s or s.record.created_s, s.record.id))
+    if first.record.id in suspects:
+        return [first]
+    return [s for s in ready if s.record.id not in suspects]
+
+
+def _reserve(policy: Policy) -> int:
+    """Rows that running sequences leave to a waiting prompt: a chunk, but at most half of the step."""
+    return min(policy.prefill_chunk_tokens, policy.max_batch_tokens // 2)
+
+
+def _first(running: list[Sequence], max_rows: int) -> list[Sequence]:
+    """As many of the oldest as fit."""
+    ends = accumulate(_tail(s) for s in running)
+    return [s for s, end in zip(running, ends, strict=True) if end <= max_rows]
+
+
+def _chunks(prompts: list[Sequence], max_tokens: int) -> list[Work]:
+    """Up to `max_tokens` prompt tokens, the oldest prompt first."""
+    chunks: list[Work] = []
+    for s in prompts:
+        count = min(_tail(s), max_tokens)
+        if count <= 0:
+            break
+        max_tokens -= count
+        end = s.cached + count
+        chunks.append(Work(s, s.cached, s.tokens[s.cached : end], Tree(), final=end == len(s.tokens)))
+    return chunks
+
+
+def _offered(sequence: Sequence, policy: Policy) -> Tree:
+    """What of the sequence's tree may be verified at all: its own and the policy's bounds, and no node so
+    deep that the target's own token would already end the request."""
+    speculation = sequence.record.speculation
+    if sequence.tree is None or not speculation.enabled:
+        return Tree()
+    own = policy.max_draft_tokens if speculation.max_draft_tokens is None else speculation.max_draft_tokens
+    tree = sequence.tree.cut(min(own, policy.max_draft_tokens))
+    return _shallow(tree, sequence.record.max_tokens - sequence.generated - 1)
+
+
+def _shallow(tree: Tree, max_depth: int) -> Tree:
+    """Without the nodes deeper than `max_depth`."""
+    if len(tree) <= max_depth:
+        return tree
+    depths, places = [0], [0]  # of every node; places: its index among those kept
+    kept = Tree()
+    for i, parent in enumerate(tree.parents):
+        depths.append(depths[parent] + 1)
+        if depths[-1] <= max_depth:
+            kept.tokens.append(tree.tokens[i])
+            kept.parents.append(places[parent])
+            kept.survival.append(tree.survival[i])
+            kept.proposers.append(tree.proposers[i])
+        places.append(len(kept))
+    return kept

@@ -1,0 +1,40 @@
+"""Walk each tree along the target's own tokens. In: a batch's works and their logits; out: a verdict for each.
+
+A draft token is right if it equals the target's token at its place (design D1), so a verdict never depends on what
+was drafted; only how many tokens it holds does.
+"""
+
+from collections.abc import Sequence as Listed
+from typing import Protocol
+
+from app.messages import Sampling
+from app.state import Verdict, Work
+
+
+class Rows(Protocol):
+    """The target's opinion on one work: row 0 after its last token, row i after tree node i."""
+
+    def token(self, node: int, position: int, sampling: Sampling, history: list[int]) -> int:
+        """The target's token after `node`, to stand at `position`, given every token before it."""
+        ...
+
+
+def verify(works: Listed[Work], logits: Listed[Rows | None]) -> list[Verdict | None]:
+    """A verdict for every final work, None for prompt chunks. Rows off the accepted path are never looked at."""
+    return [None if rows is None else _walk(work, rows) for work, rows in zip(works, logits, strict=True)]
+
+
+def _walk(work: Work, rows: Rows) -> Verdict:
+    record, tree = work.sequence.record, work.tree
+    child_of = {(tree.parents[i], tree.tokens[i]): i + 1 for i in reversed(range(len(tree)))}
+    history = list(work.sequence.tokens)
+    node, path, tokens = 0, [], []
+    while True:
+        token = rows.token(node, len(history), record.sampling, history)
+        tokens.append(token)
+        history.append(token)
+        child = child_of.get((node, token))
+        if child is None or token in record.eos_ids:
+            return Verdict(path, tokens)
+        path.append(child)
+        node = child

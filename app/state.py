@@ -1,0 +1,86 @@
+"""State that lives in one process: a sequence as its verifier sees it, trees, verdicts, batches of work.
+
+Letters for shapes, everywhere: B sequences, N tree nodes, T packed rows, V vocabulary, L layers,
+H query heads, HK key heads, D head dim, P pages, S tokens a page.
+"""
+
+from dataclasses import dataclass, field
+
+from app.messages import TARGET, Record, Stats
+
+
+@dataclass(slots=True)
+class Tree:
+    """Fused drafts. Node i >= 1 is tokens[i - 1]; node 0 is the root. Nodes by falling survival, parents first,
+    so every prefix of the lists is a tree of its own: cutting to the n best is a slice."""
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    survival: list[float] = field(default_factory=list)
+    proposers: list[tuple[str, ...]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def cut(self, nodes: int) -> "Tree":
+        """The tree of the first `nodes` nodes."""
+        return Tree(self.tokens[:nodes], self.parents[:nodes], self.survival[:nodes], self.proposers[:nodes])
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the target said about one tree: the accepted nodes root to leaf, and the tokens to commit."""
+
+    path: list[int]  # accepted nodes, from 1; empty when no draft token was right
+    tokens: list[int]  # tokens on the path, then the target's own next token
+
+    def proposers(self, tree: Tree) -> list[str]:
+        """Who proposed each of `tokens`: the most confident drafter behind it, or the target."""
+        return [tree.proposers[node - 1][0] for node in self.path] + [TARGET]
+
+
+@dataclass(slots=True)
+class Sequence:
+    """A request as its verifier runs it. tokens = prompt + committed; KV covers the first `cached` of them."""
+
+    record: Record
+    tokens: list[int]
+    stats: Stats = field(default_factory=Stats)
+    cached: int = 0
+    pages: list[int] = field(default_factory=list)
+    tree: Tree | None = None  # arrived for the present length, not yet verified
+    due_s: float = 0.0  # when the sequence goes on without a tree; 0: it waits for none
+
+    @property
+    def generated(self) -> int:
+        """Tokens committed after the prompt."""
+        return len(self.tokens) - len(self.record.prompt_ids)
+
+
+@dataclass(slots=True)
+class Work:
+    """One sequence's rows in a batch: tokens from `start` on, then the nodes of `tree` below the last of them.
+
+    `final` says that the rows reach the sequence's end, so the target's token is wanted at the last row
+    and at every node; otherwise the work is a chunk of a prompt. `forks` is filled when pages are reserved.
+    """
+
+    sequence: Sequence
+    start: int
+    tokens: list[int]
+    tree: Tree
+    final: bool
+    forks: list["Fork"] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Fork:
+    """A side branch of a tree: `path` leads from below the root to a leaf, and the nodes from `first` on are its own.
+
+    They live in `pages`, copies of the sequence's last pages that branch off at the page of `path[first]`: so every
+    branch looks like a plain chain, and a row's sums are added in the same order as they would be in one.
+    """
+
+    path: list[int]  # nodes, root excluded
+    first: int  # index into path of the first node no earlier branch computed
+    pages: list[int] = field(default_factory=list)

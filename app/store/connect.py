@@ -1,0 +1,97 @@
+"""Connections to Redis and the Lua scripts beside this file.
+
+`connect()` gives a client that reconnects by itself for about two seconds and then raises StoreUnavailable,
+never a redis exception about the network. A call may therefore run twice (its reply was lost): every script
+is written so that the second run has no further effect, or costs at most a hint.
+"""
+
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+import redis
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.client import Pipeline
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from app.errors import StoreUnavailable
+
+SOCKET_TIMEOUT_S = 5.0
+BLOCK_S = 2.0  # longest single blocking command; must stay well below the socket timeout
+RETRIES = 6
+MAX_CONNECTIONS = 1024  # every waiting stream of the web tier holds one
+
+Args = Sequence[Any]  # of a script: str, int, float
+
+
+def connect(url: str) -> redis.Redis:
+    """Make a client for `url`; connects on first use."""
+    return _Client.from_url(
+        url,
+        decode_responses=True,
+        protocol=2,  # one shape of replies, whatever the server
+        socket_timeout=SOCKET_TIMEOUT_S,
+        socket_connect_timeout=SOCKET_TIMEOUT_S,
+        socket_keepalive=True,
+        health_check_interval=30,
+        max_connections=MAX_CONNECTIONS,
+        # A timeout is not retried: a server that hangs would hold a caller for half a minute.
+        retry=Retry(ExponentialWithJitterBackoff(cap=1.0, base=0.05), RETRIES, (RedisConnectionError,)),
+    )
+
+
+class Script:
+    """A Lua script out of `scripts/`, run by its hash; loaded again by itself after a restart of Redis."""
+
+    def __init__(self, client: redis.Redis, *names: str) -> None:
+        folder = files("app.store") / "scripts"
+        # Several names are one script: what the earlier ones define, the last one uses.
+        text = "\n".join((folder / f"{name}.lua").read_text() for name in names)
+        self._client = client
+        self._script = client.register_script(text)
+
+    def __call__(self, keys: Sequence[str], args: Args) -> Any:
+        """Run once, in one round trip."""
+        return self._script(keys=keys, args=args)
+
+    def stage(self, pipe: Pipeline, keys: Sequence[str], args: Args) -> None:
+        """Put a run into a pipeline. Not through redis-py's Script, which asks SCRIPT EXISTS first."""
+        pipe.evalsha(self._script.sha, len(keys), *keys, *args)
+
+    def each(self, calls: Sequence[tuple[Sequence[str], Args]]) -> list[Any]:
+        """Run once for every (keys, args), all in one round trip, each on its own (no MULTI)."""
+        pipe = self._client.pipeline(transaction=False)
+        for keys, args in calls:
+            self.stage(pipe, keys, args)
+        replies = pipe.execute(raise_on_error=False)
+        return [self.reply(reply, *call) for reply, call in zip(replies, calls, strict=True)]
+
+    def reply(self, reply: Any, keys: Sequence[str], args: Args) -> Any:
+        """A staged run's reply; runs it again if the server had forgotten the script."""
+        if isinstance(reply, NoScriptError):
+            return self(keys, args)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+class _Client(redis.Redis):
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().execute_command(*args, **options)
+        except (RedisConnectionError, RedisTimeoutError) as error:
+            raise StoreUnavailable(f"Redis does not answer: {error}") from error
+
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
+        return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+
+
+class _Pipeline(Pipeline):
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        try:
+            return super().execute(raise_on_error)
+        except (RedisConnectionError, RedisTimeoutError) as error:
+            raise StoreUnavailable(f"Redis does not answer: {error}") from error

@@ -1,0 +1,91 @@
+"""Names of every Redis key. Nothing else in Paceline spells one; scripts get them as arguments.
+
+Times to live: an ended request dies after `ttl_s`, an active one after `active_ttl_s`. Scores are wall clock
+milliseconds at which the member stops counting, so an index never outgrows what it points at.
+
+    key (after the namespace)   type    holds                                         dies
+    request:<id>                hash    record, status, owner, length, stats, ...     PX, see above
+    events:<id>                 stream  the committed tokens, an entry a commit       with its request
+    active                      zset    ids of requests not ended                     empty, <= limit
+    owned:<owner>               zset    ids a verifier owns                           empty, or PX active_ttl
+    unsettled                   zset    ids whose Celery task waits for its result    empty, scores
+    settle:<id>                 string  somebody is storing that result now           PX of the claim
+    mail:<mailbox>              list    items waiting (hints, design D10)             empty, PX 10 min; 10,000
+    attend:<mailbox>            string  the attendant, or "ringing"                   PX lease, PX 2 s
+    mailboxes                   set     mailboxes that may hold items                 empty
+    node:<kind>:<name>          hash    owner, node (JSON)                            PX lease
+    nodes                       zset    <kind>:<name> seen lately                     empty, scores
+    lease:<owner>               string  that the process `owner` lives                PX lease
+    policy                      hash    version, policy (JSON)                        never; one small hash
+    lock:<name>                 string  a tick or sweep is running                    PX of the lock
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one namespace."""
+
+    namespace: str
+
+    def request(self, request_id: str) -> str:
+        """What is stored of a request but its tokens."""
+        return f"{self.namespace}:request:{request_id}"
+
+    def events(self, request_id: str) -> str:
+        """A request's committed tokens; entry `<generated after>-0`, or `<generated>-1` when it only ends."""
+        return f"{self.namespace}:events:{request_id}"
+
+    @property
+    def active(self) -> str:
+        """Requests that have not ended."""
+        return f"{self.namespace}:active"
+
+    def owned(self, owner: str) -> str:
+        """Requests a verifier owns."""
+        return f"{self.namespace}:owned:{owner}"
+
+    @property
+    def unsettled(self) -> str:
+        """Requests whose submitting Celery task has no result yet."""
+        return f"{self.namespace}:unsettled"
+
+    def settle(self, request_id: str) -> str:
+        """Claim to settle one request."""
+        return f"{self.namespace}:settle:{request_id}"
+
+    def mail(self, mailbox: str) -> str:
+        """Items of a mailbox."""
+        return f"{self.namespace}:mail:{mailbox}"
+
+    def attend(self, mailbox: str) -> str:
+        """Attending lease of a mailbox."""
+        return f"{self.namespace}:attend:{mailbox}"
+
+    @property
+    def mailboxes(self) -> str:
+        """Mailboxes that may hold items."""
+        return f"{self.namespace}:mailboxes"
+
+    def node(self, kind: str, name: str) -> str:
+        """One process of the deployment."""
+        return f"{self.namespace}:node:{kind}:{name}"
+
+    @property
+    def nodes(self) -> str:
+        """Index of the processes."""
+        return f"{self.namespace}:nodes"
+
+    def lease(self, owner: str) -> str:
+        """Life sign of one process; `owner` is random, so a restarted process is another one."""
+        return f"{self.namespace}:lease:{owner}"
+
+    @property
+    def policy(self) -> str:
+        """What the steering task decided last."""
+        return f"{self.namespace}:policy"
+
+    def lock(self, name: str) -> str:
+        """Guard of a periodic job."""
+        return f"{self.namespace}:lock:{name}"

@@ -1,0 +1,95 @@
+"""Mailboxes: work for a worker waits in a Redis list; a doorbell is rung only if nobody attends (design D4).
+
+Items are hints (design D10): a crash between taking and doing loses them, and that costs time only. Promised:
+an item never waits without an attendant, a fresh ringing mark, or a mention by `forgotten()`, and whoever has
+lost the attending lease takes nothing more. Ringing itself (a Celery task) is the caller's.
+"""
+
+import time
+
+import redis
+
+from app.store.connect import BLOCK_S, Script
+from app.store.keys import Keys
+
+RINGING_S = 2.0  # a doorbell not answered for so long is taken for lost
+MAIL_TTL_S = 600.0  # since the last post
+MAX_WAITING = 10_000  # items a mailbox holds; beyond it the oldest are dropped
+
+
+class Mailboxes:
+    """All mailboxes of a deployment."""
+
+    def __init__(self, client: redis.Redis, namespace: str, *, lease_s: float) -> None:
+        self._client = client
+        self._keys = Keys(namespace)
+        self._lease_ms = int(lease_s * 1000)
+        self._post = Script(client, "post")
+        self._attend = Script(client, "attend")
+        self._renew = Script(client, "renew")
+        self._leave = Script(client, "leave")
+        self._release = Script(client, "release")
+        self._take = Script(client, "take")
+        self._forgotten = Script(client, "forgotten")
+
+    def post(self, mailbox: str, items: list[str]) -> bool:
+        """Put items in; True if nobody attends, so that the caller must ring the doorbell."""
+        if not items:
+            return False
+        keys = [self._keys.mail(mailbox), self._keys.attend(mailbox), self._keys.mailboxes]
+        return bool(self._post(keys, [mailbox, _RINGING_MS, int(MAIL_TTL_S * 1000), MAX_WAITING, *items]))
+
+    def attend(self, mailbox: str, holder: str) -> bool:
+        """Take the attending lease if it is free, only rung for, or already ours."""
+        return bool(self._attend([self._keys.attend(mailbox)], [holder, self._lease_ms]))
+
+    def renew(self, mailbox: str, holder: str) -> bool:
+        """Prolong the attending lease; False if it is lost, and with it the right to take."""
+        return bool(self._renew([self._keys.attend(mailbox)], [holder, self._lease_ms]))
+
+    def leave(self, mailbox: str, holder: str) -> bool:
+        """Drop the lease if nothing waits. False: items wait, or the lease is lost; `renew` tells which."""
+        return bool(self._leave([self._keys.mail(mailbox), self._keys.attend(mailbox)], [holder]))
+
+    def release(self, mailbox: str, holder: str) -> bool:
+        """Drop the lease though items may wait; True if they do: the caller must ring the doorbell."""
+        return bool(
+            self._release([self._keys.mail(mailbox), self._keys.attend(mailbox)], [holder, _RINGING_MS])
+        )
+
+    def take(self, mailbox: str, holder: str, count: int, wait_s: float) -> list[str]:
+        """Take up to `count` items, waiting up to `wait_s` for the first; nothing if the lease is lost.
+
+        A blocking pop cannot ask whose lease it is: it would hand an item to an attendant that has slept
+        through its lease. So the wait only looks: BLMOVE from the list's head to its head changes nothing and
+        returns as soon as there is an item; then the fenced script takes. Both travel in one round trip,
+        since a connection's later commands wait behind a blocked one.
+        """
+        until = time.monotonic() + wait_s
+        while True:
+            left_s = until - time.monotonic()
+            items = self._look_and_take(mailbox, holder, count, min(left_s, BLOCK_S))
+            if items or left_s <= BLOCK_S:
+                return items
+
+    def waiting(self, mailbox: str) -> int:
+        """How many items wait."""
+        return int(self._client.llen(self._keys.mail(mailbox)))
+
+    def forgotten(self) -> list[str]:
+        """Mailboxes with items, no attendant, no fresh ringing mark; marks them, so that one caller rings."""
+        args = [_RINGING_MS, self._keys.mail(""), self._keys.attend("")]
+        return list(self._forgotten([self._keys.mailboxes], args))
+
+    def _look_and_take(self, mailbox: str, holder: str, count: int, wait_s: float) -> list[str]:
+        mail = self._keys.mail(mailbox)
+        keys, args = [mail, self._keys.attend(mailbox), self._keys.mailboxes], [mailbox, holder, count]
+        if wait_s <= 0:
+            return list(self._take(keys, args))
+        pipe = self._client.pipeline(transaction=False)
+        pipe.blmove(mail, mail, wait_s, src="LEFT", dest="LEFT")  # type: ignore[arg-type]
+        self._take.stage(pipe, keys, args)
+        return list(self._take.reply(pipe.execute(raise_on_error=False)[1], keys, args))
+
+
+_RINGING_MS = int(RINGING_S * 1000)

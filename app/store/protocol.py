@@ -1,0 +1,133 @@
+"""What a store of requests promises: `Requests`, kept by RequestStore (Redis) and MemoryStore (one process).
+
+A request's committed tokens are its events, laid end to end. Only the owner adds to them, by compare-and-set
+on their number; anybody may end it. Ended is final.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from app.messages import Event, FinishReason, Record, Stats, Status
+
+RETRY_AFTER_S = 1.0  # told to a caller who finds the queue full
+
+
+class Outcome(StrEnum):
+    """What became of a commit."""
+
+    COMMITTED = "committed"
+    STALE = "stale"  # it does not start where the committed tokens end
+    FENCED = "fenced"  # somebody else owns the request now
+    ENDED = "ended"  # the request is over, or its time to live is
+
+
+class Orphan(NamedTuple):
+    """An active request without a live owner, and how many owners it has outlived without a commit."""
+
+    request_id: str
+    strikes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A request at one moment."""
+
+    record: Record
+    status: Status
+    tokens: tuple[int, ...]  # generated and committed
+    finish_reason: FinishReason | None
+    error: str | None
+    stats: Stats
+    owner: str  # the last one; empty before the first
+    strikes: int
+    ended_s: float | None
+
+
+class Requests(Protocol):
+    """Requests from admission to their end."""
+
+    def create(self, record: Record, *, limit: int, task: str | None = None) -> bool:
+        """Store a new request; False if its id is known. `task` is a Celery task's context as JSON.
+
+        Raises QueueFull when `limit` requests are active.
+        """
+
+    def assign(self, request_id: str, owner: str) -> bool:
+        """Make `owner` the owner unless the request has a live one or has ended.
+
+        Taking it from a dead owner is a strike; a commit wipes them.
+        """
+
+    def owned(self, owner: str) -> set[str]:
+        """Active requests of `owner`."""
+
+    def commit(self, owner: str, events: list[tuple[str, Event]]) -> list[Outcome]:
+        """Append each event to its request; `finish_reason` ends it. The same commit again counts once."""
+
+    def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:
+        """End a request from outside; False if it had ended. Raises NotFound."""
+
+    def snapshot(self, request_id: str) -> Snapshot:
+        """The request as it is now. Raises NotFound."""
+
+    def events(self, request_id: str, offset: int, wait_s: float = 0.0) -> list[Event]:
+        """What follows the first `offset` generated tokens, waiting up to `wait_s` while there is nothing.
+
+        The first event starts exactly at `offset`. At the end of an ended request, that is the terminal event
+        without tokens. Raises NotFound.
+        """
+
+    def orphans(self, count: int = 100) -> list[Orphan]:
+        """Active requests without a live owner, the oldest first."""
+
+    def active(self) -> int:
+        """How many requests have not ended."""
+
+    def unsettled(self) -> list[str]:
+        """Requests whose submitting task has no result yet, running ones included; the oldest first."""
+
+    def task(self, request_id: str) -> str | None:
+        """What `create` was given as `task`."""
+
+    def claim_settle(self, request_id: str, ttl_s: float) -> bool:
+        """Become the only one to settle this request for `ttl_s`; False if it is settled or claimed."""
+
+    def settled(self, request_id: str) -> None:
+        """The task has its result."""
+
+
+def final_status(reason: FinishReason) -> Status:
+    """What a request is after it ended for `reason`."""
+    return _FINAL[reason]
+
+
+def past(events: list[Event], offset: int) -> list[Event]:
+    """What `events` say after the first `offset` tokens: the rest of one event, then those after it.
+
+    A terminal event is kept even if none of its tokens are past.
+    """
+    rest = [_cut(event, offset) for event in events]
+    return [event for event in rest if event.tokens or event.finish_reason is not None]
+
+
+def check(event: Event) -> None:
+    """Raise ValueError for an event that commits nothing."""
+    if not event.tokens and event.finish_reason is None:
+        raise ValueError("an event without tokens has to end its request")
+
+
+def _cut(event: Event, offset: int) -> Event:
+    skip = min(max(offset - event.offset, 0), len(event.tokens))
+    if skip == 0:
+        return event
+    rest = {"tokens": event.tokens[skip:], "proposers": event.proposers[skip:]}
+    return event.model_copy(update={"offset": event.offset + skip, **rest})
+
+
+_FINAL = {
+    FinishReason.STOP: Status.DONE,
+    FinishReason.LENGTH: Status.DONE,
+    FinishReason.CANCELLED: Status.CANCELLED,
+    FinishReason.ERROR: Status.FAILED,
+}

@@ -1,0 +1,173 @@
+"""Requests in Redis: what was admitted, what is committed, who works on it (design D2, D10).
+
+Every change of a request is one Lua call, fenced by its owner's name and compared with its committed length,
+so a message that comes twice, late or from a worker taken for dead changes nothing.
+"""
+
+import json
+import time
+from typing import Any, cast
+
+import redis
+
+from app.errors import NotFound, QueueFull
+from app.messages import Event, FinishReason, Record, Stats, Status
+from app.store.connect import BLOCK_S, Args, Script
+from app.store.keys import Keys
+from app.store.protocol import RETRY_AFTER_S, Orphan, Outcome, Snapshot, check, final_status, past
+
+__all__ = ["Orphan", "Outcome", "RequestStore", "Snapshot"]
+
+
+class RequestStore:
+    """The store of requests that all processes of a deployment share. Implements `Requests`."""
+
+    def __init__(self, client: redis.Redis, namespace: str, *, ttl_s: float, active_ttl_s: float) -> None:
+        self._client = client
+        self._keys = Keys(namespace)
+        self._ttl_ms = int(ttl_s * 1000)
+        self._active_ttl_ms = int(active_ttl_s * 1000)
+        self._create = Script(client, "create")
+        self._assign = Script(client, "assign")
+        self._commit = Script(client, "finish", "commit")
+        self._end = Script(client, "finish", "end")
+        self._orphans = Script(client, "orphans")
+        self._claim = Script(client, "claim")
+
+    def create(self, record: Record, *, limit: int, task: str | None = None) -> bool:
+        """Store a new request; False if its id is known. Raises QueueFull."""
+        keys = [self._keys.request(record.id), self._keys.active, self._keys.unsettled]
+        stored = record.model_dump_json()  # in full: another version may have other defaults
+        made, *active = self._create(keys, [record.id, stored, limit, self._active_ttl_ms, task or ""])
+        if made < 0:
+            raise QueueFull(active[0], RETRY_AFTER_S)
+        return bool(made)
+
+    def assign(self, request_id: str, owner: str) -> bool:
+        """Make `owner` the owner unless the request has a live one or has ended."""
+        keys = [self._keys.request(request_id), self._keys.owned(owner)]
+        args = [request_id, owner, self._active_ttl_ms, self._keys.owned(""), self._keys.lease("")]
+        return bool(self._assign(keys, args))
+
+    def owned(self, owner: str) -> set[str]:
+        """Active requests of `owner`."""
+        return set(self._members(self._keys.owned(owner)))
+
+    def commit(self, owner: str, events: list[tuple[str, Event]]) -> list[Outcome]:
+        """Append each event to its request, all in one round trip; each stands or falls alone."""
+        calls = [self._commit_call(owner, request_id, event) for request_id, event in events]
+        replies = self._commit.each(calls)
+        return [Outcome(reply) for reply in replies]
+
+    def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:
+        """End a request from outside; False if it had ended. Raises NotFound."""
+        name = self._keys
+        keys = [name.request(request_id), name.events(request_id), name.active, name.unsettled]
+        final, owned = final_status(reason), name.owned("")
+        args = [request_id, self._ttl_ms, final, reason, error or "", json.dumps(error), owned]
+        reply = self._end(keys, args)
+        if reply < 0:
+            raise NotFound(request_id)
+        return bool(reply)
+
+    def snapshot(self, request_id: str) -> Snapshot:
+        """The request as it is now: fields and tokens of one moment (MULTI). Raises NotFound."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.hgetall(self._keys.request(request_id))
+        pipe.xrange(self._keys.events(request_id))
+        fields, entries = pipe.execute()
+        if not fields:
+            raise NotFound(request_id)
+        return _snapshot(fields, _events(entries))
+
+    def events(self, request_id: str, offset: int, wait_s: float = 0.0) -> list[Event]:
+        """What follows the first `offset` generated tokens, waiting up to `wait_s`. Raises NotFound."""
+        until = time.monotonic() + wait_s
+        while True:
+            found = self._events_now(request_id, offset)
+            left_s = until - time.monotonic()
+            if found or left_s <= 0:
+                return found
+            found = self._next_events(request_id, offset, min(left_s, BLOCK_S))
+            if found:
+                return found
+
+    def orphans(self, count: int = 100) -> list[Orphan]:
+        """Active requests without a live owner, the oldest first."""
+        args = [count, self._keys.request(""), self._keys.lease("")]
+        flat = self._orphans([self._keys.active], args)
+        return [Orphan(flat[i], int(flat[i + 1])) for i in range(0, len(flat), 2)]
+
+    def active(self) -> int:
+        """How many requests have not ended."""
+        return self._client.zcount(self._keys.active, _now_ms(), "+inf")
+
+    def unsettled(self) -> list[str]:
+        """Requests whose submitting task has no result yet, running ones included."""
+        return self._members(self._keys.unsettled)
+
+    def task(self, request_id: str) -> str | None:
+        """What `create` was given as `task`."""
+        return cast(str | None, self._client.hget(self._keys.request(request_id), "task"))
+
+    def claim_settle(self, request_id: str, ttl_s: float) -> bool:
+        """Become the only one to settle this request for `ttl_s`; False if it is settled or claimed."""
+        keys = [self._keys.unsettled, self._keys.settle(request_id)]
+        return bool(self._claim(keys, [request_id, int(ttl_s * 1000)]))
+
+    def settled(self, request_id: str) -> None:
+        """The task has its result. The claim runs out by itself, so nobody with an old list settles again."""
+        self._client.zrem(self._keys.unsettled, request_id)
+
+    def _commit_call(self, owner: str, request_id: str, event: Event) -> tuple[list[str], Args]:
+        check(event)
+        own = [self._keys.request(request_id), self._keys.events(request_id)]
+        keys = [*own, self._keys.active, self._keys.owned(owner), self._keys.unsettled]
+        stored = event.model_dump_json(exclude_defaults=True)
+        stats = event.stats.model_dump_json(exclude_defaults=True)
+        commit = [request_id, owner, event.offset, len(event.tokens), stored, stats]
+        reason = event.finish_reason
+        end = ["", "", ""] if reason is None else [final_status(reason), reason, event.error or ""]
+        return keys, [*commit, self._ttl_ms, *end]
+
+    def _events_now(self, request_id: str, offset: int) -> list[Event]:
+        pipe = self._client.pipeline(transaction=True)
+        pipe.hget(self._keys.request(request_id), "status")
+        pipe.xrange(self._keys.events(request_id), min=f"({offset}-0")
+        status, entries = pipe.execute()
+        if status is None:
+            raise NotFound(request_id)
+        if not entries and status != Status.ACTIVE:  # all read, or the terminal event carried the last tokens
+            entries = self._client.xrevrange(self._keys.events(request_id), count=1)
+        return past(_events(entries), offset)
+
+    def _next_events(self, request_id: str, offset: int, wait_s: float) -> list[Event]:
+        key = self._keys.events(request_id)
+        reply: Any = self._client.xread({key: f"{offset}-0"}, block=max(1, int(wait_s * 1000)))
+        return past(_events(reply[0][1]), offset) if reply else []
+
+    def _members(self, key: str) -> list[str]:
+        return cast(list[str], self._client.zrangebyscore(key, _now_ms(), "+inf"))
+
+
+def _events(entries: list[tuple[str, dict[str, str]]]) -> list[Event]:
+    return [Event.model_validate_json(fields["event"]) for _, fields in entries]
+
+
+def _snapshot(fields: dict[str, str], events: list[Event]) -> Snapshot:
+    reason, ended_ms = fields.get("finish_reason"), fields.get("ended_ms")
+    return Snapshot(
+        record=Record.model_validate_json(fields["record"]),
+        status=Status(fields["status"]),
+        tokens=tuple(token for event in events for token in event.tokens),
+        finish_reason=FinishReason(reason) if reason else None,
+        error=fields.get("error") or None,
+        stats=Stats.model_validate_json(fields["stats"]),
+        owner=fields["owner"],
+        strikes=int(fields["strikes"]),
+        ended_s=int(ended_ms) / 1000 if ended_ms else None,
+    )
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,1 @@
+"""Measuring Paceline against itself and against its peers."""

@@ -1,0 +1,140 @@
+"""Children are restarted when they die, stopped in order, and never outlive their parent."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.config import ROOT
+from app.local.children import FIRST_DELAY_S, Children, Service
+from app.local.instance import ProcessId
+
+LIMIT_S = 20.0
+PARENT = """
+import sys, time
+from pathlib import Path
+from app.local.children import Children, Service
+children = Children(Path(sys.argv[1]))
+children.start([Service("verify", f"verify-{i}", ("sleep", "300")) for i in range(2)])
+print(*(process.pid for process in children.processes()["verify"]), flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.fixture
+def children(tmp_path: Path) -> Iterator[Children]:
+    made = Children(tmp_path)
+    yield made
+    made.stop(grace_s=0.0)
+
+
+def _service(name: str, script: str, **more: int) -> Service:
+    return Service(role=name, name=name, argv=("sh", "-c", script), **more)
+
+
+def _wait(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def _pid(children: Children, role: str) -> int | None:
+    processes = children.processes()[role]
+    return processes[0].pid if processes else None
+
+
+def test_killed_child_is_started_again(children: Children) -> None:
+    children.start([_service("a", "exec sleep 300"), _service("b", "exec sleep 300")])
+    first, neighbour = _pid(children, "a"), _pid(children, "b")
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    _wait(lambda: children.tend() or _pid(children, "a") not in (None, first))
+    assert _pid(children, "b") == neighbour
+
+
+def test_child_that_keeps_dying_is_given_longer_and_longer_pauses(children: Children, tmp_path: Path) -> None:
+    children.start([_service("a", "date +%s.%N >> " + str(tmp_path / "times"))])
+    times_file = tmp_path / "times"
+    times_file.touch()
+    _wait(lambda: children.tend() or len(times_file.read_text().split()) >= 4)
+    times = [float(text) for text in times_file.read_text().split()]
+    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    assert all(gap >= FIRST_DELAY_S * 2**i for i, gap in enumerate(gaps[:3]))
+    assert children.restless(3) is not None
+
+
+def test_dead_role_is_still_named_with_no_process(children: Children) -> None:
+    children.start([_service("a", "exit 3")])
+    _wait(lambda: _pid(children, "a") is None)
+    children.tend()
+    assert children.processes() == {"a": ()}
+    assert "ended (3)" in (children.log(_service("a", ""))).read_text()
+
+
+def test_stop_ends_all_in_order_and_those_that_refuse_too(tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    script = (
+        "trap 'echo {0} >> "
+        + str(order)
+        + "; exit' TERM; echo {0} >> "
+        + str(order)
+        + ".up; while :; do sleep 0.05; done"
+    )
+    children = Children(tmp_path)
+    children.start(
+        [
+            _service("last", script.format("last"), stop_order=2),
+            _service("first", script.format("first"), stop_order=0),
+            _service(
+                "deaf",
+                "trap '' TERM; echo deaf >> " + str(order) + ".up; while :; do sleep 0.05; done",
+                stop_order=1,
+            ),
+        ]
+    )
+    living = [process for processes in children.processes().values() for process in processes]
+    up = tmp_path / "order.up"
+    _wait(lambda: up.exists() and len(up.read_text().split()) == 3)
+    children.stop(grace_s=0.5)
+    assert order.read_text().split() == ["first", "last"]
+    assert not any(process.alive() for process in living)
+    assert children.processes() == {}
+
+
+def test_what_a_child_started_goes_with_it(children: Children, tmp_path: Path) -> None:
+    children.start([_service("a", f"sleep 300 & echo $! > {tmp_path}/pid; wait")])
+    pid_file = tmp_path / "pid"
+    _wait(lambda: pid_file.exists() and pid_file.read_text().strip())
+    grandchild = ProcessId.of(int(pid_file.read_text()))
+    assert grandchild is not None
+    children.stop(grace_s=1.0)
+    _wait(lambda: not grandchild.alive())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can bind a child's life to its parent's")
+def test_nothing_survives_a_killed_parent(tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    with parent:
+        assert parent.stdout is not None
+        living = [ProcessId.of(int(pid)) for pid in parent.stdout.readline().split()]
+        assert len(living) == 2 and all(process is not None and process.alive() for process in living)
+        parent.kill()
+    _wait(lambda: not any(process is not None and process.alive() for process in living))
+
+
+def test_changes_are_told(tmp_path: Path) -> None:
+    told: list[set[str]] = []
+    children = Children(
+        tmp_path, lambda now: told.append({role for role, pids in now.processes().items() if pids})
+    )
+    children.start([_service("a", "exec sleep 300")])
+    children.stop(grace_s=1.0)
+    assert told == [{"a"}, set()]

@@ -1,0 +1,68 @@
+"""What the doctor says of installations with something wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.config import Settings
+from app.engine.source import MANIFEST
+from app.local.doctor import Finding, Level, examine
+from app.local.instance import Instance, ProcessId, State
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(state=tmp_path / "state", home=tmp_path / "home", drafters=())
+
+
+def _found(settings: Settings, words: str) -> Finding:
+    """The one finding with these words."""
+    (finding,) = [one for one in examine(settings, Instance(settings.state)) if words in one.text]
+    return finding
+
+
+def test_every_finding_is_a_line_with_its_level(settings: Settings) -> None:
+    for finding in examine(settings, Instance(settings.state)):
+        assert str(finding).split()[0] in ("OK", "WARN", "FAIL")
+        assert finding.level is not Level.FAIL or finding.mend
+
+
+def test_damaged_model_fails_and_says_how_to_mend_it(settings: Settings) -> None:
+    folder = settings.home / "models" / settings.model
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"not what was written")
+    (folder / MANIFEST).write_text(json.dumps({"files": {"model.safetensors": "0" * 64}}))
+    finding = _found(settings, "damaged: model.safetensors")
+    assert finding.level is Level.FAIL and str(folder) in finding.mend
+
+
+def test_model_that_cannot_be_served_fails(settings: Settings) -> None:
+    finding = _found(settings.model_copy(update={"model": str(settings.home)}), "config.json")
+    assert finding.level is Level.FAIL
+
+
+def test_dead_supervisor_is_told(settings: Settings) -> None:
+    dead = ProcessId(pid=1, started="1")
+    state = State(instance="default", supervisor=dead, url="http://x", redis_url="redis://x", namespace="n")
+    Instance(settings.state).write(state)
+    finding = _found(settings, "is dead")
+    assert finding.level is Level.WARN and "down" in finding.mend
+
+
+def test_silent_redis_fails(settings: Settings, free_port: int) -> None:
+    url = f"redis://127.0.0.1:{free_port}/0"
+    assert _found(settings.model_copy(update={"redis_url": url}), "PACELINE_REDIS_URL").level is Level.FAIL
+
+
+def test_drafter_with_another_tokenizer_is_a_warning(settings: Settings, tmp_path: Path) -> None:
+    target, drafter = tmp_path / "target", tmp_path / "drafter"
+    for folder, text in ((target, "a"), (drafter, "b")):
+        folder.mkdir()
+        (folder / "config.json").write_text('{"model_type": "llama", "vocab_size": 8}')
+        (folder / "model.safetensors").touch()
+        (folder / "tokenizer.json").write_text(text)
+    wrong = settings.model_copy(update={"model": str(target), "drafters": (str(drafter),)})
+    assert _found(wrong, "drafters:").level is Level.WARN
+    (drafter / "tokenizer.json").write_text("a")
+    assert _found(wrong, "drafters:").level is Level.OK

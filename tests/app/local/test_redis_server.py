@@ -1,0 +1,86 @@
+"""The embedded Redis is private, keeps its data, and stays where it is."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from app.local.children import Children
+from app.local.instance import Instance
+from app.local.ports import HOST
+from app.local.redis_server import embedded_redis, no_answer
+from app.local.supervise import Supervisor, supervising
+from app.store.connect import connect
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[Instance]:
+    made = Instance(tmp_path / "a folder with spaces", "test")
+    with made.lock():
+        yield made
+
+
+def _start(supervisor: Supervisor, instance: Instance) -> str:
+    service, url = embedded_redis(instance)
+    supervisor.start([service], lambda: no_answer(url), limit_s=30)
+    return url
+
+
+def test_data_and_address_survive_a_stop(instance: Instance) -> None:
+    with supervising(Children(instance.logs)) as supervisor:
+        first = _start(supervisor, instance)
+        connect(first).set("key", "value")
+    with supervising(Children(instance.logs)) as supervisor:
+        second = _start(supervisor, instance)
+        assert connect(second).get("key") == "value"
+    assert second == first
+
+
+def test_data_survives_kill_9_and_the_server_comes_back_at_the_same_address(instance: Instance) -> None:
+    children = Children(instance.logs)
+    with supervising(children) as supervisor:
+        url = _start(supervisor, instance)
+        client = connect(url)
+        client.set("key", "value")
+        (process,) = children.processes()["redis"]
+        os.kill(process.pid, signal.SIGKILL)
+        supervisor.start([], lambda: None if _pid(children) not in (None, process.pid) else "old", limit_s=20)
+        supervisor.start([], lambda: no_answer(url), limit_s=20)
+        assert client.get("key") == "value"
+
+
+def test_nobody_without_the_password_gets_in(instance: Instance) -> None:
+    with supervising(Children(instance.logs)) as supervisor:
+        url = _start(supervisor, instance)
+        bare = redis.Redis.from_url(f"redis://{url.partition('@')[2]}")
+        with pytest.raises(redis.exceptions.AuthenticationError):
+            bare.ping()
+        bare.close()
+    for name in ("redis-password", "redis.conf"):
+        assert (instance.folder / name).stat().st_mode & 0o077 == 0
+
+
+def test_memory_policy_never_evicts_and_every_write_is_logged(instance: Instance) -> None:
+    with supervising(Children(instance.logs)) as supervisor:
+        client = connect(_start(supervisor, instance))
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        assert client.config_get("append*")["appendfsync"] == "everysec"
+        assert client.config_get("append*")["appendonly"] == "yes"
+
+
+def test_another_port_is_taken_when_the_old_one_is_in_use(instance: Instance) -> None:
+    _, first = embedded_redis(instance)
+    with socket.socket() as taken:
+        taken.bind((HOST, int(first.rpartition(":")[2].partition("/")[0])))
+        taken.listen()
+        _, second = embedded_redis(instance)
+    assert second != first
+
+
+def _pid(children: Children) -> int | None:
+    processes = children.processes()["redis"]
+    return processes[0].pid if processes else None

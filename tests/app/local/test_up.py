@@ -1,0 +1,172 @@
+"""A whole instance with dummy services: the real supervisor in its own process, the real Redis."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.config import ROOT
+from app.local.health import Health, check
+from app.local.instance import Instance, ProcessId, State
+from app.local.up import stop
+from app.store.connect import connect
+
+LIMIT_S = 30.0
+DUMMY_UP = Path(__file__).parent / "dummy_up.py"
+
+
+class Up:
+    """Supervisors started by one test, all under one state folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = folder / "state"
+        self._model = folder / "model"
+        self._model.mkdir()
+        (self._model / "config.json").write_text('{"model_type": "llama"}')
+        for name in ("model.safetensors", "tokenizer.json"):
+            (self._model / name).touch()
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def start(self, name: str = "default", **environ: str) -> subprocess.Popen[str]:
+        """Start a supervisor and wait until it says that all is ready."""
+        process = subprocess.Popen(
+            [sys.executable, str(DUMMY_UP), name],
+            env={**os.environ, "PYTHONPATH": str(ROOT), **self.environ(), **environ},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._processes.append(process)
+        assert process.stdout is not None
+        said = [line for line in iter(process.stdout.readline, "") if line == "READY\n" or print(line)][:1]
+        assert said == ["READY\n"]
+        return process
+
+    def environ(self) -> dict[str, str]:
+        return {"PACELINE_STATE": str(self.state), "PACELINE_MODEL": str(self._model)}
+
+    def of(self, name: str = "default") -> State:
+        state = Instance(self.state, name).running()
+        assert state is not None
+        return state
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    made = Up(tmp_path)
+    yield made
+    made.end()
+
+
+def _health(up: Up, name: str = "default") -> Health:
+    return check(name, Instance(up.state, name).running(), lease_s=2.0)
+
+
+def _wait(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def _processes(state: State) -> list[ProcessId]:
+    return [process for processes in state.processes.values() for process in processes]
+
+
+@pytest.mark.parametrize("role", ["verify", "web", "redis"])
+def test_killed_process_comes_back_under_another_pid_and_all_is_ready_again(up: Up, role: str) -> None:
+    up.start()
+    before = _health(up)
+    assert before.ready and before.problems == ()
+    (pid,) = before.processes[role]
+    os.kill(pid, signal.SIGKILL)
+    _wait(lambda: _health(up).processes[role] not in ((pid,), ()))
+    _wait(lambda: _health(up).ready)
+    after = _health(up)
+    assert (after.url, after.redis_url) == (before.url, before.redis_url)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_stops_every_process_and_the_instance_is_gone(up: Up, number: int) -> None:
+    supervisor = up.start()
+    living = _processes(up.of())
+    assert len(living) == 3
+    supervisor.send_signal(number)
+    assert supervisor.wait(LIMIT_S) == 0
+    assert not any(process.alive() for process in living)
+    assert Instance(up.state).read() is None
+
+
+def test_stop_ends_a_detached_instance(up: Up) -> None:
+    supervisor = up.start()
+    living = _processes(up.of())
+    assert stop(Instance(up.state))
+    assert not any(process.alive() for process in living)
+    assert supervisor.wait(LIMIT_S) == 0
+    assert not stop(Instance(up.state))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can bind a child's life to its parent's")
+def test_killed_supervisor_leaves_nothing_behind_and_the_next_start_works(up: Up) -> None:
+    supervisor = up.start()
+    before = up.of()
+    connect(before.redis_url).set("key", "value")
+    supervisor.kill()
+    supervisor.communicate()
+    _wait(lambda: not any(process.alive() for process in _processes(before)))
+    assert Instance(up.state).running() is None and Instance(up.state).read() is not None
+    up.start()
+    assert connect(up.of().redis_url).get("key") == "value"
+
+
+def test_two_instances_live_side_by_side(up: Up) -> None:
+    up.start("one")
+    up.start("two")
+    one, two = up.of("one"), up.of("two")
+    assert one.url != two.url and one.redis_url != two.redis_url
+    stop(Instance(up.state, "one"))
+    assert Instance(up.state, "one").running() is None
+    assert _health(up, "two").ready
+
+
+def test_in_a_given_redis_instances_keep_to_keys_of_their_own(up: Up, redis_url: str) -> None:
+    up.start("one", PACELINE_REDIS_URL=redis_url)
+    up.start("two", PACELINE_REDIS_URL=redis_url)
+    one, two = up.of("one"), up.of("two")
+    assert one.redis_url == two.redis_url == redis_url and one.namespace != two.namespace
+    assert _health(up, "one").ready and _health(up, "two").ready
+    assert "redis" not in one.processes
+
+
+def test_silent_process_makes_an_instance_not_ready(up: Up) -> None:
+    up.start()
+    (pid,) = _health(up).processes["verify"]
+    os.kill(pid, signal.SIGSTOP)
+    _wait(lambda: "verify: no heartbeat" in _health(up).problems)
+    assert not _health(up).ready and _health(up).processes["verify"] == (pid,)
+    os.kill(pid, signal.SIGCONT)
+    _wait(lambda: _health(up).ready)
+
+
+def test_detached_start_that_fails_says_why_and_leaves_nothing(up: Up, free_port: int) -> None:
+    environ = {**os.environ, **up.environ(), "PACELINE_REDIS_URL": f"redis://127.0.0.1:{free_port}/0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "app.cli", "up", "-d"],
+        env=environ,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1 and done.stdout == ""
+    assert "did not start" in done.stderr and "Redis does not answer" in done.stderr
+    assert Instance(up.state).read() is None

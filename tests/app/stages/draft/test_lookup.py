@@ -1,0 +1,122 @@
+import random
+import time
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.messages import Draft, Sampling
+from app.stages.draft.lookup import LONGEST, SIZES, Lookup
+from app.stages.draft.protocol import Context
+
+texts = st.lists(st.integers(0, 3), min_size=1, max_size=60)
+
+
+def context(tokens: list[int], request_id: str = "r", most: int = 4, prompt_length: int = 1) -> Context:
+    return Context(request_id, "public", tokens, prompt_length, most, Sampling())
+
+
+def draft(drafter: Lookup, tokens: list[int], **rest: Any) -> Draft | None:
+    drafts = drafter.draft([context(tokens, **rest)])
+    return drafts[0] if drafts else None
+
+
+def test_repeats_what_followed_the_same_words() -> None:
+    said = draft(Lookup(), [5, 6, 7, 8, 9, 1, 5, 6])
+    assert said is not None
+    assert said.tokens == (7, 8, 9, 1)
+    assert said.parents == (0, 1, 2, 3)
+    assert said.base == 8
+
+
+def test_prefers_the_longest_match_then_the_most_recent() -> None:
+    longest = draft(Lookup(), [1, 2, 3, 4, 7, 9, 3, 4, 8, 1, 2, 3, 4], most=1)
+    recent = draft(Lookup(), [3, 4, 7, 3, 4, 8, 3, 4], most=1)
+    assert longest is not None and longest.tokens == (7,)
+    assert recent is not None and recent.tokens == (8,)
+
+
+def test_a_match_that_runs_into_the_end_repeats_its_period() -> None:
+    said = draft(Lookup(), [1, 2, 1, 2, 1, 2], most=5)
+    assert said is not None and said.tokens == (1, 2, 1, 2, 1)
+
+
+def test_says_nothing_without_a_match_or_a_budget() -> None:
+    assert draft(Lookup(), [1, 2, 3, 4]) is None
+    assert draft(Lookup(), [1, 2, 1, 2], most=0) is None
+    assert draft(Lookup(), [1]) is None
+
+
+def plain(tokens: list[int], most: int) -> tuple[int, ...]:
+    """Lookup's rule without an index: of each size's last place, the one with the longest match, then the
+    latest."""
+    best = (0, 0)
+    for size in SIZES:
+        places = [i for i in range(size, len(tokens)) if tokens[i - size : i] == tokens[-size:]]
+        for i in places[-1:]:
+            length = size
+            while length < min(i, LONGEST) and tokens[i - 1 - length] == tokens[-1 - length]:
+                length += 1
+            best = max(best, (length, i))
+    period = tokens[best[1] :] if best[0] else []
+    return tuple(period[i % len(period)] for i in range(most)) if period else ()
+
+
+@given(texts, st.lists(st.integers(1, 7), max_size=20))
+def test_growing_step_by_step_equals_searching_the_whole_text(tokens: list[int], steps: list[int]) -> None:
+    drafter, length = Lookup(), 1
+    for step in [*steps, len(tokens)]:
+        length = min(len(tokens), length + step)
+        said = draft(drafter, tokens[:length])
+        assert (said.tokens if said else ()) == plain(tokens[:length], 4)
+
+
+@given(texts, texts)
+def test_a_replaced_sequence_is_noticed(first: list[int], second: list[int]) -> None:
+    fresh, used = Lookup(), Lookup()
+    draft(used, first)
+    said, expected = draft(used, second), draft(fresh, second)
+    assert (said and said.tokens) == (expected and expected.tokens)
+
+
+def test_confidence_follows_what_happened() -> None:
+    drafter, tokens = Lookup(), [1, 2]
+    before = draft(drafter, [*tokens, 9, 1, 2], request_id="other")
+    for i in range(60):  # after 1 2 something else comes each time
+        tokens += [10 + i, 1, 2]
+        draft(drafter, tokens)
+    after = draft(drafter, tokens)
+    assert before is not None and after is not None
+    assert after.confidences[0] < before.confidences[0] / 3
+
+
+@given(texts)
+def test_confidences_are_probabilities(tokens: list[int]) -> None:
+    said = draft(Lookup(), tokens)
+    assert said is None or all(0.0 < c < 1.0 for c in said.confidences)
+
+
+def test_memory_is_bounded_and_forgetting_frees_it() -> None:
+    drafter = Lookup(max_tokens=100)
+    for i in range(10):
+        drafter.observe(context(list(range(40)), request_id=str(i)))
+    assert drafter._indexed_tokens == 80
+    assert list(drafter._indexes) == ["8", "9"]
+    drafter.forget("9")
+    drafter.forget("unknown")
+    assert drafter._indexed_tokens == 40
+
+
+@settings(max_examples=5)
+@given(st.integers(0, 100))
+def test_a_round_takes_microseconds(seed: int) -> None:
+    tokens = random.Random(seed).choices(range(50), k=2000)
+    drafter = Lookup()
+    drafter.observe(context(tokens))
+    best = 1.0
+    for _ in range(20):
+        tokens += random.Random(len(tokens)).choices(range(50), k=3)
+        start = time.perf_counter()
+        drafter.draft([context(tokens, most=8)])
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.001

@@ -1,0 +1,34 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.messages import Sampling
+from app.stages.draft.protocol import Context
+from app.stages.draft.registry import RESIDENT, build
+
+
+def test_every_resident_drafter_bears_its_name() -> None:
+    assert [drafter.name for drafter in build()] == list(RESIDENT)
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(KeyError):
+        build(["nobody"])
+
+
+@pytest.mark.parametrize("name", RESIDENT)
+@given(tokens=st.lists(st.integers(0, 2), min_size=1, max_size=40), most=st.integers(0, 9))
+def test_a_draft_is_a_tree_on_the_end_of_its_context(name: str, tokens: list[int], most: int) -> None:
+    (drafter,) = build([name])
+    past = Context("past", "public", [0, 1, 2] * 10, 1, most, Sampling())
+    now = Context("now", "public", tokens, 1, most, Sampling())
+    for context in (past, now, now):
+        drafter.observe(context)
+    for draft in drafter.draft([now, past]):
+        assert draft.drafter == name
+        assert draft.base == len(tokens if draft.request_id == "now" else past.tokens)
+        assert 0 < len(draft.tokens) == len(draft.parents) == len(draft.confidences) <= most
+        assert all(0 <= parent <= i for i, parent in enumerate(draft.parents))
+        draft.model_validate(draft.model_dump())
+    assert now.tokens == tokens
+    drafter.forget("now")

@@ -1,0 +1,189 @@
+import math
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.calibration import Calibration
+from app.messages import TARGET, Draft, DraftJob, Sampling
+from app.stages.fuse import MAX_NODES, fuse
+from app.state import Tree
+
+VOCAB = 10
+JOB = DraftJob(
+    request_id="r",
+    verifier="v",
+    base=5,
+    start=5,
+    tokens=(),
+    prompt_length=2,
+    max_draft_tokens=16,
+    drafters=(),
+    sampling=Sampling(),
+    due_s=0.0,
+)
+
+
+def draft(name: str, tokens: Any, parents: Any = None, confidences: Any = None, **rest: Any) -> Draft:
+    values = {
+        "request_id": "r",
+        "base": 5,
+        "drafter": name,
+        "tokens": tuple(tokens),
+        "parents": tuple(range(len(tokens))) if parents is None else parents,
+        "confidences": (0.5,) * len(tokens) if confidences is None else confidences,
+    }
+    return Draft.model_construct(**{**values, **rest})
+
+
+def fused(*drafts: Draft, max_nodes: int = MAX_NODES) -> Tree:
+    return fuse(JOB, drafts, VOCAB, Calibration(), max_nodes)
+
+
+def check_contract(tree: Tree, max_nodes: int = MAX_NODES) -> None:
+    assert len(tree) <= max_nodes
+    assert len(tree.tokens) == len(tree.parents) == len(tree.survival) == len(tree.proposers)
+    assert tree.survival == sorted(tree.survival, reverse=True)
+    assert all(0.0 <= s < 1.0 for s in tree.survival)
+    assert all(0 <= token < VOCAB for token in tree.tokens)
+    assert all(0 <= parent <= i for i, parent in enumerate(tree.parents))
+    assert len(set(zip(tree.parents, tree.tokens, strict=True))) == len(tree), "siblings are distinct"
+    mass = dict.fromkeys(range(len(tree) + 1), 0.0)
+    for parent, survival in zip(tree.parents, tree.survival, strict=True):
+        mass[parent] += survival
+    for node, total in mass.items():
+        assert total <= (tree.survival[node - 1] if node else 1.0) + 1e-9
+    assert all(names and len(set(names)) == len(names) for names in tree.proposers)
+
+
+weird_ints = st.integers(-2, VOCAB + 1) | st.sampled_from([10**30, True, None, "7", 1.5])
+weird_floats = st.floats() | st.sampled_from([None, "0.5", 1, 0, True, 10**400])
+weird_drafts = st.lists(
+    st.builds(
+        lambda **fields: Draft.model_construct(**fields),
+        request_id=st.sampled_from(["r", "r", "r", "other", None]),
+        base=st.sampled_from([5, 5, 5, 4, 6, None]),
+        drafter=st.sampled_from(["a", "b", "c", TARGET, "", None]),
+        tokens=st.lists(weird_ints, max_size=20).map(tuple) | st.none(),
+        parents=st.lists(st.integers(-1, 20) | st.none(), max_size=20).map(tuple),
+        confidences=st.lists(weird_floats, max_size=20).map(tuple),
+    ),
+    max_size=6,
+)
+
+
+@st.composite
+def sound_draft(draw: st.DrawFn, name: str) -> Draft:
+    size = draw(st.integers(0, 12))
+    return draft(
+        name,
+        draw(st.lists(st.integers(0, 3), min_size=size, max_size=size)),
+        tuple(draw(st.integers(0, i)) for i in range(size)),
+        tuple(draw(st.lists(st.floats(0, 1), min_size=size, max_size=size))),
+    )
+
+
+@given(weird_drafts, st.integers(0, 70))
+def test_any_garbage_becomes_a_tree(drafts: list[Draft], max_nodes: int) -> None:
+    check_contract(fused(*drafts, max_nodes=max_nodes), min(max_nodes, MAX_NODES))
+
+
+@settings(max_examples=200)
+@given(sound_draft("a"), sound_draft("b"), sound_draft("c"), st.integers(0, 12))
+def test_sound_drafts_become_a_tree(a: Draft, b: Draft, c: Draft, max_nodes: int) -> None:
+    check_contract(fused(a, b, c, max_nodes=max_nodes), max_nodes)
+
+
+@given(sound_draft("a"), sound_draft("b"), st.integers(0, 12))
+def test_fewer_nodes_are_the_first_of_more(a: Draft, b: Draft, max_nodes: int) -> None:
+    assert fused(a, b, max_nodes=max_nodes) == fused(a, b).cut(max_nodes)
+
+
+def test_a_lone_draft_keeps_its_confidences() -> None:
+    tree = fused(draft("a", [1, 2, 3], (0, 0, 1), (0.6, 0.3, 0.5)))
+    assert tree.tokens == [1, 2, 3]
+    assert tree.parents == [0, 0, 1]
+    assert tree.survival == pytest.approx([0.6, 0.3, 0.3])
+
+
+def test_agreement_raises_and_disagreement_lowers() -> None:
+    agreed = fused(draft("a", [1], confidences=(0.6,)), draft("b", [1], confidences=(0.5,)))
+    assert (
+        0.6 < agreed.survival[0] < 1 - 0.4 * 0.5
+    )  # more than the strongest, less than independent witnesses
+    assert agreed.proposers == [("a", "b")]
+    split = fused(draft("a", [1], confidences=(0.6,)), draft("b", [2], confidences=(0.5,)))
+    assert split.survival == pytest.approx([0.6 * 0.5 / 0.7, 0.5 * 0.4 / 0.7])
+
+
+def test_shared_beginnings_merge() -> None:
+    tree = fused(draft("a", [1, 2, 3]), draft("b", [1, 2, 4]))
+    assert sorted(tree.tokens) == [1, 2, 3, 4]
+    assert tree.parents == [0, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        draft("a", [1, 2, VOCAB, 3]),
+        draft("a", [1, 2, -1, 3]),
+        draft("a", [1, 2, 3, 4], confidences=(0.5, 0.5, math.nan, 0.5)),
+        draft("a", [1, 2, 3, 4], confidences=(0.5, 0.5, math.inf, 0.5)),
+        draft("a", [1, 2, 3, 4], parents=(0, 1, 3, 2)),
+        draft("a", [1, 2, 3, 4], parents=(0, 1, -1, 2)),
+        draft("a", [1, 2, 3, 4], confidences=(0.5, 0.5)),
+    ],
+)
+def test_a_draft_is_cut_at_its_first_bad_node(bad: Draft) -> None:
+    assert fused(bad).tokens == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [{"base": 4}, {"base": 6}, {"request_id": "other"}, {"drafter": TARGET}, {"drafter": ""}],
+)
+def test_a_draft_for_something_else_is_dropped(rest: dict[str, Any]) -> None:
+    assert len(fused(draft("a", [1, 2], **rest))) == 0
+
+
+def test_confidences_out_of_range_are_clamped() -> None:
+    tree = fused(draft("a", [1, 2], confidences=(7.0, -3.0)))
+    assert 0.99 < tree.survival[0] < 1.0
+    assert 0.0 < tree.survival[1] < 0.01
+
+
+def test_a_crowd_that_agrees_and_a_number_beyond_floats_do_no_harm() -> None:
+    tree = fused(*[draft(f"d{i}", [1], confidences=(10**400,)) for i in range(500)])
+    check_contract(tree)
+    assert tree.tokens == [1]
+
+
+def test_a_draft_too_long_is_cut() -> None:
+    assert len(fused(draft("a", [1] * 60))) == JOB.max_draft_tokens
+
+
+def test_a_repeated_draft_counts_once() -> None:
+    once = fused(draft("a", [1, 2]))
+    assert fused(draft("a", [1, 2]), draft("a", [1, 2])) == once
+    assert fused(draft("a", [1, 1], parents=(0, 0))).survival == pytest.approx([0.5])
+
+
+def test_a_liar_is_found_out() -> None:
+    calibration = Calibration()
+    for _ in range(100):
+        calibration.learn([draft("liar", [1], confidences=(1.0,)), draft("honest", [2])], [2])
+    tree = fuse(JOB, [draft("liar", [1], confidences=(1.0,)), draft("honest", [2])], VOCAB, calibration, 8)
+    assert tree.tokens == [2, 1]
+    assert tree.survival[1] < 0.05
+
+
+def test_fusing_takes_less_than_a_millisecond() -> None:
+    drafts = [draft(name, [i % VOCAB for i in range(k, k + 8)]) for k, name in enumerate("abcd")]
+    best = 1.0
+    for _ in range(20):
+        start = time.perf_counter()
+        fused(*drafts)
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.002

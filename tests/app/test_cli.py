@@ -1,0 +1,123 @@
+"""The command line: what it refuses, in what words, with which exit code."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from app.config import ROOT
+from app.local.instance import Instance, ProcessId, State
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PACELINE_STATE", str(tmp_path))
+    return tmp_path
+
+
+def _pretend(folder: Path, name: str, port: int = 8000) -> None:
+    """An instance whose supervisor is this process."""
+    me = ProcessId.of(os.getpid())
+    assert me is not None
+    state = State(
+        instance=name,
+        supervisor=me,
+        url=f"http://127.0.0.1:{port}",
+        redis_url="redis://127.0.0.1:1",
+        namespace="n",
+    )
+    Instance(folder, name).write(state)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["generate"], "prompt: give either prompt or messages"),
+        (["generate", "x", "--top-p", "7"], "top_p: Input should be less than or equal to 1"),
+        (["generate", "x", "--max-tokens", "0"], "max_tokens: "),
+        (["generate", "x", "--temperature", "nan"], "temperature: "),
+        (["generate", "x", "--messages-file", "/nowhere"], "messages-file: "),
+        (["generate", "--raw", "--messages-file", "MESSAGES"], "raw needs prompt"),
+    ],
+)
+def test_wrong_input_names_the_field(
+    words: list[str], said: str, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (state / "messages").write_text('[{"role": "user", "content": "hi"}]')
+    assert main([str(state / "messages") if word == "MESSAGES" else word for word in words]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err and captured.out == ""
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["fly"], ["up", "--port", "0"], ["up", "--port", "99999"], ["status", "x"]]
+)
+def test_wrong_usage_exits_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(words)
+    assert exit_.value.code == 2
+    assert "usage: paceline" in capsys.readouterr().err
+
+
+def test_wrong_setting_names_its_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PACELINE_LEASE_S", "soon")
+    assert main(["status"]) == 2
+    assert "PACELINE_LEASE_S: " in capsys.readouterr().err
+
+
+def test_status_of_nothing_is_3_and_still_an_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--json"]) == 3
+    said = json.loads(capsys.readouterr().out)
+    assert said["ready"] is False and said["url"] is None
+    assert set(said["processes"]) == {"web", "control", "fuse", "draft", "verify", "beat", "redis"}
+
+
+def test_down_of_nothing_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["down"]) == 0
+    assert capsys.readouterr().out == "not running\n"
+
+
+def test_unknown_model_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PACELINE_MODEL", "no-such-model")
+    for words in (["up", "-d"], ["generate", "x"]):
+        assert main(words) == 1
+        assert "no model 'no-such-model'" in capsys.readouterr().err
+    assert not list(state.glob("*/redis"))
+
+
+def test_up_of_a_running_instance_says_where(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _pretend(state, "default")
+    for words in (["up", "-d"], ["up"], ["up", "--port", "8000"]):
+        assert main(words) == 0
+        assert capsys.readouterr().out == "already running: http://127.0.0.1:8000\n"
+    assert main(["up", "--instance", "default", "--port", "8001"]) == 1
+    assert "already runs" in capsys.readouterr().err
+
+
+def test_one_of_several_instances_must_be_named(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _pretend(state, "one")
+    _pretend(state, "two")
+    assert main(["status"]) == 1
+    assert "one, two" in capsys.readouterr().err
+
+
+def test_command_line_starts_without_torch() -> None:
+    script = (
+        "import sys, app.cli; sys.exit(bool({'torch', 'transformers', 'flask', 'celery'} & set(sys.modules)))"
+    )
+    assert subprocess.call([sys.executable, "-c", script], cwd=ROOT) == 0
+
+
+def test_flags_of_test_go_to_pytest() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "app.cli", "test", "--version"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "pytest" in done.stdout + done.stderr

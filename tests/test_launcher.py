@@ -1,0 +1,79 @@
+"""`./paceline` itself, in a clone of its own: the first use, the second, two at once, and one that fails."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.config import ROOT
+from tests.app.local.wheels import make_wheel
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Iterator[Path]:
+    """The launcher beside an app that says who runs it, and packages that cost nothing."""
+    made = tmp_path / "a clone"
+    (made / "app").mkdir(parents=True)
+    shutil.copy(ROOT / "paceline", made)
+    (made / "requirements.txt").write_text("torch==0.0.1\nother==0.0.1\n")
+    (made / "app" / "cli.py").write_text("import sys, torch, other; print(sys.executable, sys.argv[1:])")
+    for name in ("torch", "other"):
+        make_wheel(tmp_path / "wheels", name, "0.0.1", {f"{name}.py": b""})
+    yield made
+    shutil.rmtree(made)
+
+
+def _run(clone: Path, *words: str, **environ: str) -> "subprocess.Popen[str]":
+    kept = {name: value for name, value in os.environ.items() if name != "PACELINE_PYTHON"}
+    packages = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(clone.parent / "wheels")}
+    return subprocess.Popen(
+        [sys.executable, str(clone / "paceline"), *words],
+        env={**kept, **packages, **environ},
+        cwd=clone.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_two_first_uses_at_once_make_one_environment_and_later_ones_make_none(clone: Path) -> None:
+    both = [process.communicate(timeout=300) for process in [_run(clone, "a"), _run(clone, "b")]]
+    python = str(clone / ".venv" / "bin" / "python")
+    assert [out for out, _ in both] == [f"{python} ['a']\n", f"{python} ['b']\n"]
+    assert sorted("[2/3] torch" in err for _, err in both) == [False, True]
+    assert _run(clone, "-x", "c d").communicate(timeout=60) == (f"{python} ['-x', 'c d']\n", "")
+    (clone / "requirements.txt").write_text("torch==0.0.1\nother==0.0.1\n# changed\n")
+    out, err = _run(clone).communicate(timeout=300)
+    assert out == f"{python} []\n" and "updating" in err
+
+
+@pytest.mark.slow
+def test_failing_install_says_what_pip_said_and_where_its_log_is(clone: Path) -> None:
+    (clone / "requirements.txt").write_text("torch==9.9.9\n")
+    process = _run(clone)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 1 and out == ""
+    assert (
+        "torch==9.9.9" in err and str(clone / ".paceline" / "install.log") in err and "Traceback" not in err
+    )
+
+
+def test_given_interpreter_is_used_and_no_environment_made(clone: Path) -> None:
+    (clone / "app" / "cli.py").write_text("import sys; print(sys.argv[1:])")
+    out, _ = _run(clone, "status", PACELINE_PYTHON=sys.executable).communicate(timeout=60)
+    assert out == "['status']\n" and not (clone / ".venv").exists()
+    process = _run(clone, PACELINE_PYTHON="/nowhere/python")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and "cannot run /nowhere/python" in err
+
+
+def test_folder_named_app_where_the_user_stands_is_not_taken_for_ours(clone: Path) -> None:
+    (clone / "app" / "cli.py").write_text("print('ours')")
+    (clone.parent / "app").mkdir()
+    (clone.parent / "app" / "cli.py").write_text("print('theirs')")
+    assert _run(clone, PACELINE_PYTHON=sys.executable).communicate(timeout=60)[0] == "ours\n"

@@ -1,0 +1,67 @@
+"""The real application over a real Redis, with a scripted verifier behind it."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import redis
+from flask.testing import FlaskClient
+
+from app.config import Settings
+from app.engine.tokenizer import Tokenizer
+from tests.models import model_dir
+from tests.web.doubles import Desk, ScriptedVerifier
+from web.factory import create_app
+from web.server import WebServer
+
+TEXT = "Größe matters: 👩‍🚀 flew, naïvely, to 日本.\n\n<script>alert('no')</script> & done"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running web server on a socket of its own."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(model_dir())
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(max_active_requests=8, max_tokens=500, max_prompt_tokens=2000)
+
+
+@pytest.fixture
+def desk(redis_client: redis.Redis, settings: Settings, tokenizer: Tokenizer) -> Desk:
+    return Desk.over(redis_client, settings, tokenizer)
+
+
+@pytest.fixture
+def verifier(desk: Desk, tokenizer: Tokenizer) -> Iterator[ScriptedVerifier]:
+    with ScriptedVerifier(desk, [*tokenizer.encode(TEXT), tokenizer.eos_ids[0]]) as verifier:
+        yield verifier
+
+
+@pytest.fixture
+def client(desk: Desk) -> FlaskClient:
+    return create_app(desk).test_client()
+
+
+@pytest.fixture
+def server(desk: Desk) -> Iterator[Server]:
+    stopping = threading.Event()
+    server = WebServer(create_app(desk, stopping), "127.0.0.1", 0, max_streams=8)
+    thread = threading.Thread(target=server.serve, args=(stopping,))
+    thread.start()
+    yield Server("127.0.0.1", server.port)
+    stopping.set()
+    thread.join()

@@ -1,0 +1,133 @@
+"""The two neighbours of the web tier in its tests: an office without queues, and a verifier without a model.
+
+Store, admission, tokenizer and HTTP are real. The verifier says what its script says, a few tokens a round.
+"""
+
+import threading
+import time
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import redis
+
+from app.config import Settings
+from app.engine.tokenizer import Tokenizer
+from app.messages import TARGET, DrafterStats, Event, FinishReason, GenerateRequest, Record, Stats
+from app.stages.admit import admit
+from app.store.nodes import Nodes
+from app.store.requests import Outcome, RequestStore
+
+ROUND = 3  # tokens a round: two drafted, one the target's own
+DRAFTERS = ("lookup", "smol-general")
+
+
+@dataclass
+class Desk:
+    """The part of workers.office.Office that the web tier uses; admitted requests just lie in the store."""
+
+    settings: Settings
+    tokenizer: Tokenizer
+    requests: RequestStore
+    nodes: Nodes
+
+    @classmethod
+    def over(cls, client: redis.Redis, settings: Settings, tokenizer: Tokenizer) -> "Desk":
+        name = settings.namespace
+        requests = RequestStore(
+            client, name, ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s
+        )
+        return cls(settings, tokenizer, requests, Nodes(client, name, lease_s=settings.lease_s))
+
+    def submit(self, request: GenerateRequest) -> Record:
+        record = admit(
+            request, self.tokenizer, self.settings, request_id=uuid4().hex, tenant="public", now_s=time.time()
+        )
+        self.requests.create(record, limit=self.settings.max_active_requests)
+        return record
+
+
+@dataclass
+class ScriptedVerifier:
+    """Takes every request and answers it with `answer`, a round each `pause_s` while `going` is set."""
+
+    desk: Desk
+    answer: list[int]
+    pause_s: float = 0.005
+    going: threading.Event = field(default_factory=threading.Event)
+    fail: str | None = None  # end with this error after the first round
+    seen: list[str] = field(default_factory=list)  # ids of the requests it took
+
+    def __post_init__(self) -> None:
+        self.going.set()
+        self._owner = uuid4().hex
+        self._running: dict[str, tuple[Record, int, Stats]] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "ScriptedVerifier":
+        self._beat()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self.pause_s):
+            self._beat()
+            for orphan in self.desk.requests.orphans():
+                if self.desk.requests.assign(orphan.request_id, self._owner):
+                    record = self.desk.requests.snapshot(orphan.request_id).record
+                    self._running[record.id] = (record, 0, Stats())
+                    self.seen.append(record.id)
+            if self.going.is_set():
+                self._step()
+
+    def _beat(self) -> None:
+        for kind in ("verify", "control"):
+            self.desk.nodes.beat(kind, f"{kind}-1", self._owner, progress_s=time.time(), info={})
+
+    def _step(self) -> None:
+        events = [(request_id, self._event(*state)) for request_id, state in self._running.items()]
+        for (request_id, event), outcome in zip(
+            events, self.desk.requests.commit(self._owner, events), strict=True
+        ):
+            record, offset, _ = self._running.pop(request_id)
+            if outcome is Outcome.COMMITTED and event.finish_reason is None:
+                self._running[request_id] = (record, offset + len(event.tokens), event.stats)
+
+    def _event(self, record: Record, offset: int, stats: Stats) -> Event:
+        if self.fail is not None and offset:
+            return Event(offset=offset, finish_reason=FinishReason.ERROR, error=self.fail, stats=stats)
+        end = min(offset + ROUND, record.max_tokens, len(self.answer))
+        tokens = tuple(self.answer[offset:end])
+        by_drafter = record.speculation.enabled
+        proposers = tuple(
+            DRAFTERS[i % 2] if by_drafter and i < len(tokens) - 1 else TARGET for i in range(len(tokens))
+        )
+        reason = None
+        if end == len(self.answer):
+            reason = FinishReason.STOP
+        elif end == record.max_tokens:
+            reason = FinishReason.LENGTH
+        return Event(
+            offset=offset,
+            tokens=tokens,
+            proposers=proposers,
+            finish_reason=reason,
+            stats=_after(stats, tokens),
+        )
+
+
+def _after(stats: Stats, tokens: tuple[int, ...]) -> Stats:
+    drafted = stats.drafted + ROUND
+    accepted = stats.accepted + len(tokens) - 1
+    return Stats(
+        rounds=stats.rounds + 1,
+        drafted=drafted,
+        accepted=accepted,
+        by_drafter={DRAFTERS[0]: DrafterStats(drafted=drafted, accepted=accepted)},
+        first_token_s=stats.first_token_s or time.time(),
+        last_token_s=time.time(),
+    )

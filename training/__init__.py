@@ -1,0 +1,1 @@
+"""Making drafters: distilling a target into a small causal LM."""

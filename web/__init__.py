@@ -1,0 +1,1 @@
+"""Flask: the page, the JSON API and the event streams."""

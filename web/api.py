@@ -1,0 +1,135 @@
+"""The JSON API: parse, call the office, format. No rule of the domain lives here.
+
+    POST   /api/generate                       Result when it is done; `stream`: events (web/sse.py);
+                                               `wait: false`: 202 {id, url, stream_url} at once
+    GET    /api/requests/<id>                  Result as it stands, `status` active while it runs
+    GET    /api/requests/<id>/stream?offset=N  events after N generated tokens; Last-Event-ID goes before
+    DELETE /api/requests/<id>                  cancel; Result. An ended request stays as it is
+
+A client that closes a waiting POST cancels the request: it never learned its id. One that closes a stream
+does not. When the server stops, waiting callers get the 202 of `wait: false`.
+A request that was accepted and failed is a Result too (200, `status` failed, `error` says why).
+"""
+
+from collections.abc import Callable
+from threading import Event as Flag
+
+from flask import Blueprint, Response, request, url_for
+from pydantic import BaseModel, ValidationError
+from werkzeug.exceptions import UnsupportedMediaType
+
+from app.errors import InvalidRequest
+from app.messages import FinishReason, GenerateRequest, Message, Record
+from web.errors import InvalidBody
+from web.follow import current, follow
+from web.office import Office
+from web.sse import frames
+
+
+class GenerateBody(GenerateRequest):
+    """A generate request and how its caller wants the answer. `stream` goes before `wait`."""
+
+    stream: bool = False
+    wait: bool = True
+
+    def request(self) -> GenerateRequest:
+        """The request alone; it has been validated, and is not again."""
+        return GenerateRequest.model_construct(
+            **{name: getattr(self, name) for name in GenerateRequest.model_fields}
+        )
+
+
+class Accepted(Message):
+    """Where to find a request that runs."""
+
+    id: str
+    url: str
+    stream_url: str
+
+
+def blueprint(office: Office, stopping: Flag) -> Blueprint:
+    """The routes under /api."""
+    routes = Blueprint("api", __name__, url_prefix="/api")
+
+    @routes.post("/generate")
+    def generate() -> Response:
+        body = _body()
+        record = office.submit(body.request())
+        if body.stream:
+            response = _stream(office, record.id, (), stopping)
+        elif body.wait and _ended(office, record, stopping):
+            response = _json(current(office, record.id))
+        else:
+            response = _json(_accepted(record), 202)
+        response.headers["Location"] = url_for("api.show", request_id=record.id)
+        response.headers["X-Request-Id"] = record.id
+        return response
+
+    @routes.get("/requests/<request_id>")
+    def show(request_id: str) -> Response:
+        return _json(current(office, request_id))
+
+    @routes.get("/requests/<request_id>/stream")
+    def stream(request_id: str) -> Response:
+        offset = _offset()
+        tokens = office.requests.snapshot(request_id).tokens
+        if offset > len(tokens):
+            raise InvalidRequest("offset", f"only {len(tokens)} tokens have been generated")
+        return _stream(office, request_id, tokens[:offset], stopping)
+
+    @routes.delete("/requests/<request_id>")
+    def cancel(request_id: str) -> Response:
+        office.requests.end(request_id, FinishReason.CANCELLED)
+        return _json(current(office, request_id))
+
+    return routes
+
+
+def _body() -> GenerateBody:
+    # a content type of its own also keeps other sites' forms out: they cannot send it without our leave
+    if request.mimetype != "application/json":
+        raise UnsupportedMediaType("send the body as Content-Type: application/json")
+    try:
+        return GenerateBody.model_validate_json(request.get_data(cache=False))
+    except ValidationError as error:
+        raise InvalidBody(error) from error
+
+
+def _offset() -> int:
+    """Where the client wants to go on; an EventSource that reconnects repeats its URL and adds an id."""
+    text = request.headers.get("Last-Event-ID") or request.args.get("offset", "0")
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise InvalidRequest("offset", "is not a number of tokens")
+    return int(text)
+
+
+def _stream(office: Office, request_id: str, before: tuple[int, ...], stopping: Flag) -> Response:
+    response = Response(frames(office, request_id, before, stopping), mimetype="text/event-stream")
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Accel-Buffering"] = "no"  # a reverse proxy must not collect the stream
+    return response
+
+
+def _ended(office: Office, record: Record, stopping: Flag) -> bool:
+    """Wait for the end of a request, or cancel it when its client leaves; False if the server stops first."""
+    is_gone: Callable[[], bool] = request.environ.get("waitress.client_disconnected", lambda: False)
+    for event in follow(office, record.id, 0, stopping):
+        if event is not None and event.finish_reason is not None:
+            return True
+        if is_gone():
+            office.requests.end(record.id, FinishReason.CANCELLED)
+    return False
+
+
+def _accepted(record: Record) -> Accepted:
+    return Accepted(
+        id=record.id,
+        url=url_for("api.show", request_id=record.id),
+        stream_url=url_for("api.stream", request_id=record.id),
+    )
+
+
+def _json(message: BaseModel, status: int = 200) -> Response:
+    response = Response(message.model_dump_json(), status=status, mimetype="application/json")
+    response.headers["Cache-Control"] = "no-store"
+    return response

@@ -1,0 +1,40 @@
+"""create_app(office): the whole web application, the only entry. Starts nothing and holds no state."""
+
+from threading import Event as Flag
+
+from flask import Flask, Response
+
+from web import api, errors, health, page
+from web.office import Office
+
+MAX_BODY_BYTES = (
+    2**20
+)  # a prompt of 8,000 tokens is some 40 kB; the rest is room for biases and allowed tokens
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+def create_app(office: Office, stopping: Flag | None = None) -> Flask:
+    """Wire pages, API and error answers to `office`. Once `stopping` is set, running streams end early."""
+    app = Flask(__name__)
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+    app.register_blueprint(page.blueprint(office))
+    app.register_blueprint(health.blueprint(office))
+    app.register_blueprint(api.blueprint(office, stopping or Flag()))
+    errors.install(app)
+    app.after_request(_secure)
+    return app
+
+
+def _secure(response: Response) -> Response:
+    for name, value in SECURITY_HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response

@@ -1,0 +1,22 @@
+"""GET /: the form. All it does, it does through the JSON API, in static/app.js."""
+
+from flask import Blueprint, render_template
+
+from web.office import Office
+
+DEFAULT_MAX_TOKENS = 256
+
+
+def blueprint(office: Office) -> Blueprint:
+    """The one page."""
+    routes = Blueprint("page", __name__)
+    settings = office.settings
+    cap = min(settings.max_tokens, office.tokenizer.context_tokens - 1)
+
+    @routes.get("/")
+    def index() -> str:
+        return render_template(
+            "index.html", model=settings.model, max_tokens=min(DEFAULT_MAX_TOKENS, cap), max_tokens_cap=cap
+        )
+
+    return routes

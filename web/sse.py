@@ -1,0 +1,84 @@
+"""A request as server-sent events.
+
+    id: <offset after>          generated tokens so far; the place to resume at
+    event: tokens               data: {id, offset, tokens, proposers, pieces, text, stats}
+    event: end                  data: the Result
+    event: error                data: as any error's answer; the stream cannot go on, the request may
+    : comment                   a heartbeat after 10 s of silence
+
+`pieces` holds the text of each token; together they are `text`, and all `text` together is the result's. A
+character of several tokens comes with the last of them. Closing the connection does not cancel the
+request: the client, or another one, can come back with its last id; DELETE cancels.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from json import dumps
+from threading import Event as Flag
+
+from app.errors import NotFound, StoreUnavailable
+from app.messages import Event
+from app.stages.stream import TextStream
+from web.errors import error_body
+from web.follow import current, follow
+from web.office import Office
+
+HEARTBEAT_S = 10.0
+RECONNECT_MS = 1000
+
+
+def frames(office: Office, request_id: str, before: Sequence[int], stopping: Flag) -> Iterator[str]:
+    """The stream after the generated tokens `before`, which the client already has."""
+    yield f"retry: {RECONNECT_MS}\n: request {request_id}\n\n"  # out at once, and the headers with it
+    try:
+        yield from _frames(office, request_id, before, stopping)
+    except NotFound:
+        yield _frame("error", error_body("the request has been forgotten"))
+    except StoreUnavailable:
+        yield _frame("error", error_body("the store does not answer; come back with your last id"))
+
+
+def _frames(office: Office, request_id: str, before: Sequence[int], stopping: Flag) -> Iterator[str]:
+    text = TextStream(office.tokenizer)
+    text.feed(before)
+    sent_s = time.monotonic()
+    ended = False
+    for event in follow(office, request_id, len(before), stopping):
+        if event is not None:
+            frame = _tokens_frame(request_id, event, text)
+            ended = event.finish_reason is not None
+        elif time.monotonic() - sent_s >= HEARTBEAT_S:
+            frame = ": still here\n\n"
+        else:
+            frame = ""
+        if frame:
+            yield frame
+            sent_s = time.monotonic()
+    if ended:
+        result = current(office, request_id)
+        yield _frame("end", result.model_dump_json(), len(result.token_ids))
+
+
+def _tokens_frame(request_id: str, event: Event, text: TextStream) -> str:
+    """Empty for an end that brings neither tokens nor text."""
+    pieces = text.pieces(event.tokens)
+    rest = text.flush() if event.finish_reason is not None else ""
+    if pieces:
+        pieces[-1] += rest
+    elif not rest:
+        return ""
+    data = {
+        "id": request_id,
+        "offset": event.offset,
+        "tokens": event.tokens,
+        "proposers": event.proposers,
+        "pieces": pieces,
+        "text": "".join(pieces) or rest,
+        "stats": event.stats.model_dump(mode="json"),
+    }
+    return _frame("tokens", dumps(data), event.offset + len(event.tokens))
+
+
+def _frame(kind: str, data: str, offset: int | None = None) -> str:
+    place = "" if offset is None else f"id: {offset}\n"
+    return f"{place}event: {kind}\ndata: {data}\n\n"  # JSON has no line breaks of its own

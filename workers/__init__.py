@@ -1,0 +1,1 @@
+"""Celery: thin tasks around the pipeline's segments."""
