@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from app.assemble_resident import fusing
 from app.config import ROOT, Settings
 from app.costs import CostTable
 from app.engine.guesser import load_guesser
@@ -17,11 +18,11 @@ from app.engine.source import resolve
 from app.engine.tokenizer import Tokenizer
 from app.errors import ModelRefused
 from app.following import fetcher
-from app.pipeline import Drafting, Fusing, Local, Verifying
+from app.pipeline import Drafting, Local, Verifying
 from app.running import Crew, Running
 from app.stages.draft.model import ModelDrafter
 from app.stages.draft.protocol import Drafter
-from app.stages.draft.registry import RESIDENT, build
+from app.stages.draft.registry import RESIDENT
 from app.store.memory import MemoryStore
 from app.store.protocol import Requests
 
@@ -60,16 +61,6 @@ def drafters(settings: Settings) -> list[Drafter]:
     return [_drafter(name, settings, target) for name in settings.drafters]
 
 
-def drafting(settings: Settings, store: Requests) -> Drafting:
-    """A drafter node. Raises ModelRefused."""
-    return Drafting(drafters(settings), fetcher(store))
-
-
-def fusing(settings: Settings, tokenizer: Tokenizer, store: Requests) -> Fusing:
-    """The fusion task's segment, with the resident drafters."""
-    return Fusing(build(), tokenizer.vocab_size, fetcher(store))
-
-
 def local(settings: Settings) -> Local:
     """The whole pipeline in this process. Raises ModelRefused."""
     store = MemoryStore(ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
@@ -78,7 +69,7 @@ def local(settings: Settings) -> Local:
     verifier.running.crew = Crew({d.name: "local" for d in models}, tuple(RESIDENT), share=1.0)
     tokenizer = Tokenizer(target_folder(settings))
     return Local(
-        verifier, Drafting(models, fetcher(store)), fusing(settings, tokenizer, store), store, tokenizer
+        verifier, Drafting(models, fetcher(store)), fusing(tokenizer, store), store, tokenizer
     )
 
 

@@ -110,6 +110,7 @@ class Record(Message):
     sampling: Sampling
     speculation: Speculation
     created_s: float  # wall clock
+    is_task: bool = False  # a Celery task waits for the result
 
 
 class DrafterStats(Message):
@@ -201,6 +202,12 @@ class ToFuser(Message):
 
     jobs: tuple[DraftJob, ...] = ()
     drafts: tuple[Draft, ...] = ()
+
+
+class Settle(Message):
+    """An item in control's mailbox: this request ended, and its Celery task wants the result."""
+
+    request_id: str
 
 
 class Policy(Message):

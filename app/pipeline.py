@@ -47,6 +47,7 @@ def take_in(
     """
     request_id = request_id or uuid.uuid4().hex
     record = admit(request, tokenizer, settings, request_id=request_id, tenant=tenant, now_s=time.time())
+    record = record.model_copy(update={"is_task": task is not None})
     if not store.create(record, limit=settings.max_active_requests, task=task):
         return store.snapshot(request_id).record
     return record
@@ -141,6 +142,7 @@ class Verifying:
         self.running = running
         self.policy = Policy()
         self._target = target
+        self.ended: list[Record] = []  # whoever runs the segment takes them from here
         self._store = store
         self._max_sequences = settings.max_sequences
 
@@ -155,6 +157,11 @@ class Verifying:
                 continue
             if snapshot.status is Status.ACTIVE and snapshot.owner == self.owner:
                 self.running.start(snapshot)
+
+    def let_go(self, request_ids: Iterable[str]) -> None:
+        """Drop sequences that are no longer ours: cancelled, or taken over by another verifier."""
+        for request_id in request_ids:
+            self.running.stop(request_id)
 
     def offer(self, trees: Iterable[TreeMessage]) -> None:
         """Drafts came in, fused."""
@@ -207,6 +214,7 @@ class Verifying:
                 going_on.append(work.sequence)
             else:
                 self.running.stop(work.sequence.record.id)
+                self.ended.append(work.sequence.record)
                 jobs += self.running.farewell(work.sequence)
         return jobs + self._ask(going_on)
 

@@ -44,7 +44,7 @@ class WebServer:
         return not self._server.task_dispatcher.queue
 
     def serve(self, stopping: Flag) -> None:
-        """Serve until `stopping`; then wait up to five seconds for running requests; streams end by the flag."""
+        """Serve until `stopping`; then wait up to five seconds for requests; streams end by the flag."""
         try:
             while not stopping.is_set():
                 self._server.asyncore.loop(timeout=LOOK_UP_S, use_poll=True, map=self._sockets, count=1)

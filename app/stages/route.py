@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence as Listed
 
-from app.messages import Speculation
 from app.store.nodes import Node
 
 
@@ -11,17 +10,14 @@ def verifier(live: Listed[Node]) -> Node | None:
     return min(live, key=lambda node: (node.info.get("sequences", 0), node.name), default=None)
 
 
-def drafters(live: Listed[Node], speculation: Speculation, tokenizer_sha256: str) -> dict[str, str]:
-    """Drafter name -> mailbox of the model drafters to ask: alive, of the target's tokenizer, allowed by the request.
+def drafters(live: Listed[Node], tokenizer_sha256: str) -> dict[str, str]:
+    """Drafter name -> mailbox of the model drafters alive that speak the target's tokens.
 
     One node for each name: the one that has the fewest jobs waiting.
     """
-    if not speculation.enabled or speculation.max_draft_tokens == 0:
-        return {}
     chosen: dict[str, str] = {}
     for node in sorted(live, key=lambda node: (node.info.get("waiting", 0), node.name)):
-        for name in node.info.get("drafters", ()):
-            allowed = speculation.drafters is None or name in speculation.drafters
-            if allowed and node.info.get("tokenizer") == tokenizer_sha256:
+        if node.info.get("tokenizer") == tokenizer_sha256:
+            for name in node.info.get("drafters", ()):
                 chosen.setdefault(name, f"{node.kind}:{node.name}")
     return chosen

@@ -22,8 +22,8 @@ class Detokenizer(Protocol):
 class TextStream:
     """Text of a growing sequence. No character is ever split: bytes that are not one yet wait for their rest.
 
-    All deltas and flush() together are decode(all tokens). How much text is out depends on how many tokens came,
-    not on how they were cut: a second stream, fed the first N tokens, goes on where the first one stood.
+    All deltas and flush() together are decode(all tokens). How much text is out depends on how many tokens
+    came, not on how they were cut: a second stream, fed the first N tokens, goes on where the first stood.
     Only a short window is decoded each time: the tokens behind the last delta (`_seen`; they decide whether a
     space follows) and those that came since (`_held`).
     """

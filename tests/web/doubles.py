@@ -78,15 +78,15 @@ class ScriptedVerifier:
             self._beat()
             for orphan in self.desk.requests.orphans():
                 if self.desk.requests.assign(orphan.request_id, self._owner):
-                    record = self.desk.requests.snapshot(orphan.request_id).record
-                    self._running[record.id] = (record, 0, Stats())
-                    self.seen.append(record.id)
+                    found = self.desk.requests.snapshot(orphan.request_id)
+                    self._running[found.record.id] = (found.record, len(found.tokens), found.stats)
+                    self.seen.append(found.record.id)
             if self.going.is_set():
                 self._step()
 
     def _beat(self) -> None:
         for kind in ("verify", "control"):
-            self.desk.nodes.beat(kind, f"{kind}-1", self._owner, progress_s=time.time(), info={})
+            self.desk.nodes.beat(kind, self._owner, self._owner, progress_s=time.time(), info={})
 
     def _step(self) -> None:
         events = [(request_id, self._event(*state)) for request_id, state in self._running.items()]

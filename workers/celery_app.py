@@ -1,0 +1,57 @@
+"""The Celery application: one Redis for broker and results, JSON only, one task at a time."""
+
+from celery import Celery
+from kombu import Queue
+
+from app.config import Settings
+from app.errors import StoreUnavailable
+
+ATTEND = "paceline.attend"
+GENERATE = "paceline.generate"
+STEER = "paceline.steer"
+PUBLIC_QUEUE = "celery"  # where send_task("paceline.generate") of any other Celery application lands
+STEER_EVERY_S = 1.0
+DOORBELL_TTL_S = 10.0
+
+
+def make_celery(settings: Settings) -> Celery:
+    """An application on the settings' Redis. Raises StoreUnavailable when no URL is set."""
+    if settings.redis_url is None:
+        raise StoreUnavailable("no Redis: set PACELINE_REDIS_URL, or let `paceline up` start one")
+    app = Celery("paceline", broker=settings.redis_url, backend=settings.redis_url)
+    app.conf.update(
+        task_serializer="json",
+        result_serializer="json",
+        accept_content=["json"],
+        task_default_queue=PUBLIC_QUEUE,
+        task_create_missing_queues=True,
+        worker_prefetch_multiplier=1,
+        worker_hijack_root_logger=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        broker_connection_retry_on_startup=True,
+        broker_transport_options={"unacked_restore_interval": 1, "unacked_restore_throttle": 1},
+        result_expires=int(settings.request_ttl_s),
+        beat_schedule={
+            "steer": {
+                "task": STEER,
+                "schedule": STEER_EVERY_S,
+                "options": {"queue": control_queue(settings), "expires": STEER_EVERY_S * 2, "ignore_result": True},
+            }
+        },
+    )
+    return app
+
+
+def control_queue(settings: Settings) -> str:
+    """The queue of ticks and of settling results."""
+    return f"{settings.namespace}.control"
+
+
+def mailbox_queue(settings: Settings, mailbox: str) -> str:
+    """The Celery queue in which a mailbox's doorbell rings: its worker's own, or control's."""
+    return control_queue(settings) if mailbox == "settle" else f"{settings.namespace}.{mailbox}"
+
+
+def queues(settings: Settings, *mailboxes: str) -> list[Queue]:
+    """The doorbell queues a worker listens on."""
+    return [Queue(mailbox_queue(settings, mailbox)) for mailbox in mailboxes]

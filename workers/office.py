@@ -1,0 +1,101 @@
+"""What every process of a deployment shares: the store, the mailboxes, the nodes, Celery's bell. No torch here."""
+
+import logging
+from collections.abc import Iterable
+from typing import Self
+
+from celery import Celery
+
+from app.config import Settings
+from app.engine.source import resolve
+from app.engine.tokenizer import Tokenizer
+from app.errors import NotFound
+from app.messages import FinishReason, GenerateRequest, Message, Record, Settle, ToVerifier
+from app.pipeline import take_in
+from app.stages.route import verifier
+from app.store.connect import connect
+from app.store.mailbox import Mailboxes
+from app.store.nodes import Nodes
+from app.store.requests import RequestStore
+from workers.celery_app import ATTEND, DOORBELL_TTL_S, mailbox_queue, make_celery
+
+log = logging.getLogger(__name__)
+FUSE = "fuse"
+SETTLE = "settle"
+
+
+def mailbox_of(kind: str, node: str) -> str:
+    """The mailbox of one worker instance: its caches are why it has its own."""
+    return f"{kind}:{node}"
+
+
+class Office:
+    """One process's way to all the others."""
+
+    def __init__(self, settings: Settings, celery: Celery, tokenizer: Tokenizer) -> None:
+        assert settings.redis_url is not None  # make_celery has refused that
+        client = connect(settings.redis_url)
+        self.settings = settings
+        self.celery = celery
+        self.tokenizer = tokenizer
+        self.requests = RequestStore(
+            client, settings.namespace, ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s
+        )
+        self.mailboxes = Mailboxes(client, settings.namespace, lease_s=settings.lease_s)
+        self.nodes = Nodes(client, settings.namespace, lease_s=settings.lease_s)
+
+    @classmethod
+    def open(cls, settings: Settings) -> Self:
+        """Connect as the settings say. Raises StoreUnavailable, ModelRefused."""
+        return cls(settings, make_celery(settings), Tokenizer(resolve(settings.model, settings.home, log.info)))
+
+    def submit(
+        self,
+        request: GenerateRequest,
+        *,
+        request_id: str | None = None,
+        tenant: str = "public",
+        task: str | None = None,
+    ) -> Record:
+        """Admit, store and route a request. Raises InvalidRequest, QueueFull, StoreUnavailable."""
+        record = take_in(
+            request, self.tokenizer, self.requests, self.settings, request_id=request_id, tenant=tenant, task=task
+        )
+        self.place(record.id)
+        return record
+
+    def place(self, request_id: str) -> None:
+        """Give an unowned request to a verifier. Without a live one it waits: the sweep places it later."""
+        node = verifier(self.nodes.live("verify"))
+        if node is not None and self.requests.assign(request_id, node.owner):
+            self.post(mailbox_of("verify", node.name), [ToVerifier(adopt=(request_id,))])
+
+    def post(self, mailbox: str, messages: Iterable[Message]) -> None:
+        """Put messages into a mailbox and ring if nobody attends it."""
+        if self.mailboxes.post(mailbox, [message.model_dump_json() for message in messages]):
+            self.ring(mailbox)
+
+    def ring(self, mailbox: str) -> None:
+        """Send the mailbox's worker a Celery task: somebody should look."""
+        queue = mailbox_queue(self.settings, mailbox)
+        self.celery.send_task(ATTEND, args=[mailbox], queue=queue, expires=DOORBELL_TTL_S, ignore_result=True)
+
+    def sweep(self) -> None:
+        """Bring on what stands still: requests without a live owner, mailboxes nobody attends. Any process may."""
+        for orphan in self.requests.orphans():
+            if orphan.strikes >= self.settings.max_strikes:
+                self.give_up(orphan.request_id, orphan.strikes)
+            else:
+                self.place(orphan.request_id)
+        for mailbox in self.mailboxes.forgotten():
+            self.ring(mailbox)
+
+    def give_up(self, request_id: str, strikes: int) -> None:
+        """End a request that took down one verifier after the other."""
+        from_whom = f"{strikes} verifiers died with this request before it committed a token"
+        log.error("request %s: %s", request_id, from_whom)
+        try:
+            self.requests.end(request_id, FinishReason.ERROR, from_whom)
+        except NotFound:
+            return
+        self.post(SETTLE, [Settle(request_id=request_id)])

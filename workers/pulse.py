@@ -1,0 +1,101 @@
+"""A process's heartbeat: a thread that keeps its leases, says how it fares, and sweeps up after others.
+
+A frozen process freezes its pulse too, so its leases run out and others take over. Progress is reported apart from
+being alive: a process that hangs in one step still has a pulse, but its progress stands still.
+"""
+
+import logging
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from app.errors import StoreUnavailable
+from workers.office import Office
+
+log = logging.getLogger(__name__)
+SWEEP_EVERY_S = 1.0
+
+
+class Pulse(threading.Thread):
+    """Beats for one node. `owner` is this process's identity: random, so that nobody can come back as it."""
+
+    def __init__(
+        self,
+        office: Office,
+        kind: str,
+        node: str,
+        *,
+        owner: str | None = None,
+        info: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        super().__init__(name=f"pulse-{node}", daemon=True)
+        self.owner = owner or uuid.uuid4().hex
+        self.kind = kind
+        self.node = node
+        self.on_beat: list[Callable[[], None]] = []  # what else to refresh, e.g. the policy
+        self._office = office
+        self._info = info
+        self._mailboxes: set[str] = set()
+        self._busy_since_s: float | None = None
+        self._stopping = threading.Event()
+        self._swept_s = 0.0
+
+    def begin(self) -> None:
+        """Take the node's name, waiting for a dead namesake's lease to run out, then beat on."""
+        while not self._beat():
+            log.info("%s is still held by another process; waiting", self.node)
+            time.sleep(self._office.settings.lease_s / 4)
+        self.start()
+
+    def end(self) -> None:
+        """Stop beating and give the name up at once."""
+        self._stopping.set()
+        try:
+            self._office.nodes.retire(self.kind, self.node, self.owner)
+        except StoreUnavailable as error:
+            log.warning("could not retire: %s", error)
+
+    def busy(self, is_busy: bool) -> None:
+        """Progress: the process begins a piece of work, or has ended one."""
+        self._busy_since_s = time.time() if is_busy else None
+
+    def hold(self, mailbox: str) -> None:
+        """Renew this mailbox's lease from now on."""
+        self._mailboxes.add(mailbox)
+
+    def let_go(self, mailbox: str) -> None:
+        """No more renewals."""
+        self._mailboxes.discard(mailbox)
+
+    def run(self) -> None:
+        while not self._stopping.wait(self._office.settings.lease_s / 4):
+            try:
+                if not self._beat():
+                    log.error("another process took over as %s; leaving", self.node)
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
+                self._look_around()
+            except StoreUnavailable as error:
+                log.warning("no pulse: %s", error)
+            except Exception:  # the pulse must outlive whatever a refresh runs into
+                log.exception("a heartbeat failed")
+
+    def _beat(self) -> bool:
+        progress_s = self._busy_since_s or time.time()
+        alive = self._office.nodes.beat(self.kind, self.node, self.owner, progress_s=progress_s, info=self._info())
+        for mailbox in list(self._mailboxes):
+            self._office.mailboxes.renew(mailbox, self.owner)
+        return alive
+
+    def _look_around(self) -> None:
+        for refresh in self.on_beat:
+            refresh()
+        now = time.monotonic()
+        if now - self._swept_s >= SWEEP_EVERY_S:
+            self._swept_s = now
+            if self._office.nodes.try_lock("sweep", SWEEP_EVERY_S * 0.9):
+                self._office.sweep()

@@ -1,0 +1,86 @@
+"""Control: takes requests in from Celery, gives results back to it, and ticks the scheduler. Always answers."""
+
+import json
+import logging
+from typing import Any
+
+from celery import Task
+from celery.exceptions import Ignore
+from pydantic import ValidationError
+
+from app.errors import QueueFull
+from app.messages import GenerateRequest, Settle
+from app.stages.steer import Load, steer
+from workers.attend import attend
+from workers.celery_app import ATTEND, GENERATE, PUBLIC_QUEUE, STEER
+from workers.office import FUSE, SETTLE, Office
+from workers.pulse import Pulse
+from workers.settle import Settler, saved_context
+
+log = logging.getLogger(__name__)
+MAX_RETRIES = 120  # a full queue: try again each second for two minutes
+
+
+def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
+    """Register the public task, the tick and the settling of results."""
+    pulse = Pulse(office, "control", node)
+    settler = Settler(office)
+    pulse.on_beat.append(settler.catch_up)
+
+    @office.celery.task(name=GENERATE, bind=True, acks_late=True, max_retries=MAX_RETRIES)
+    def generate(self: Task, *args: Any, **kwargs: Any) -> None:
+        """Admit; the result is stored under this task's id when the request ends, so no slot waits (design D12)."""
+        request = _request(args, kwargs)
+        try:
+            office.submit(request, request_id=self.request.id, task=json.dumps(saved_context(self.request)))
+        except QueueFull as error:
+            raise self.retry(exc=error, countdown=error.retry_after_s) from error
+        raise Ignore()
+
+    @office.celery.task(name=STEER, ignore_result=True)
+    def steer_tick() -> None:
+        """Read the queues' depths, write the policy. Two ticks at once do no harm: the version decides."""
+        if office.nodes.try_lock("steer", 0.5):
+            policy = office.nodes.policy()
+            fresh = steer(_load(office), policy)
+            if fresh != policy:
+                office.nodes.set_policy(fresh)
+
+    @office.celery.task(name=ATTEND, ignore_result=True)
+    def settle(rung: str) -> None:
+        attend(office, pulse, SETTLE, handle)
+
+    def handle(items: list[str]) -> None:
+        for item in items:
+            settler.settle(Settle.model_validate_json(item).request_id)
+
+    return pulse, [SETTLE]
+
+
+def _request(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GenerateRequest:
+    """The request in a task's arguments. In a chain the task before gives the prompt, or a dict of fields.
+
+    Raises ValueError with pydantic's explanation: a plain exception travels through every result backend.
+    """
+    if len(args) > 1:
+        raise ValueError("give keyword arguments; at most the prompt may come by position")
+    if args:
+        kwargs = {**(args[0] if isinstance(args[0], dict) else {"prompt": args[0]}), **kwargs}
+    try:
+        return GenerateRequest.model_validate(kwargs)
+    except ValidationError as error:
+        raise ValueError(str(error)) from None
+
+
+def _load(office: Office) -> Load:
+    verifiers = office.nodes.live("verify")
+    return Load(
+        active=office.requests.active(),
+        running=sum(int(node.info.get("sequences", 0)) for node in verifiers),
+        fuse_waiting=office.mailboxes.waiting(FUSE),
+        draft_waiting=sum(int(node.info.get("waiting", 0)) for node in office.nodes.live("draft")),
+        verifiers=len(verifiers),
+    )
+
+
+QUEUES = (PUBLIC_QUEUE,)

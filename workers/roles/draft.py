@@ -1,0 +1,48 @@
+"""A drafter node: batches of jobs in, drafts to the fusion task."""
+
+import socket
+import time
+
+from app.assemble import drafters
+from app.following import fetcher
+from app.messages import DraftJob, ToDrafter, ToFuser
+from app.pipeline import Drafting
+from workers.attend import attend
+from workers.celery_app import ATTEND
+from workers.office import FUSE, Office, mailbox_of
+from workers.pulse import Pulse
+
+
+def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
+    """Load the drafters, register the doorbell's task."""
+    models = drafters(office.settings)
+    drafting = Drafting(models, fetcher(office.requests))
+    mailbox = mailbox_of("draft", node)
+
+    def info() -> dict[str, object]:
+        return {
+            "drafters": [drafter.name for drafter in models],
+            "tokenizer": office.tokenizer.sha256,
+            "waiting": office.mailboxes.waiting(mailbox),
+            "host": socket.gethostname(),
+        }
+
+    pulse = Pulse(office, "draft", node, info=info)
+
+    def handle(items: list[str]) -> None:
+        jobs = [job for item in items for job in ToDrafter.model_validate_json(item).jobs]
+        drafts = drafting.run(_in_time(jobs))
+        if drafts:
+            office.post(FUSE, [ToFuser(drafts=tuple(drafts))])
+
+    @office.celery.task(name=ATTEND, ignore_result=True)
+    def draft(rung: str) -> None:
+        attend(office, pulse, mailbox, handle)
+
+    return pulse, [mailbox]
+
+
+def _in_time(jobs: list[DraftJob]) -> list[DraftJob]:
+    """Without the jobs whose verifier has gone on already: a drafter that lags must not lag for ever."""
+    now_s = time.time()
+    return [job for job in jobs if job.is_last or job.due_s > now_s]

@@ -1,0 +1,99 @@
+"""The verifier: owns its sequences' progress, steps on whatever is ready, never waits for a message it may not get."""
+
+import socket
+import time
+import uuid
+
+from app.assemble import verifying
+from app.messages import DraftJob, Settle, ToDrafter, ToFuser, ToVerifier
+from app.pipeline import Verifying
+from app.running import Crew
+from app.stages.draft.registry import RESIDENT
+from app.stages.route import drafters
+from app.store.nodes import Node
+from workers.attend import attend
+from workers.celery_app import ATTEND
+from workers.office import FUSE, SETTLE, Office, mailbox_of
+from workers.pulse import Pulse
+
+RECONCILE_EVERY_S = 1.0
+
+
+def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
+    """Load the target, register the doorbell's task; the pulse to begin with and the mailboxes to listen at."""
+    mailbox = mailbox_of("verify", node)
+    owner = uuid.uuid4().hex
+    verifier = verifying(office.settings, owner, mailbox, office.requests)
+
+    def info() -> dict[str, object]:
+        return {"sequences": len(verifier.running.sequences), "host": socket.gethostname()}
+
+    pulse = Pulse(office, "verify", node, owner=owner, info=info)
+    desk = Desk(office, verifier)
+    pulse.on_beat.append(desk.refresh)
+
+    @office.celery.task(name=ATTEND, ignore_result=True)
+    def verify(rung: str) -> None:
+        attend(office, pulse, mailbox, desk.handle)
+
+    return pulse, [mailbox]
+
+
+class Desk:
+    """Mail in, one step, mail out."""
+
+    def __init__(self, office: Office, verifier: Verifying) -> None:
+        self._office = office
+        self._verifier = verifier
+        self._reconciled_s = 0.0
+
+    def handle(self, items: list[str]) -> float | None:
+        """Take the mail in, run one step, send the jobs for the next drafts out."""
+        for item in items:
+            message = ToVerifier.model_validate_json(item)
+            self._verifier.adopt(message.adopt)
+            self._verifier.offer(message.trees)
+        self._reconcile()
+        jobs = self._verifier.step(time.time())
+        self._send(jobs)
+        self._settle()
+        return self._verifier.wait_s(time.time())
+
+    def refresh(self) -> None:
+        """From the pulse: who drafts, and what the scheduler wants."""
+        live = self._office.nodes.live()
+        self._verifier.running.crew = _crew(live, self._office.tokenizer.sha256)
+        self._verifier.policy = self._office.nodes.policy()
+
+    def _reconcile(self) -> None:
+        """What the store says is ours counts, whatever mail was lost."""
+        now = time.monotonic()
+        if now - self._reconciled_s >= RECONCILE_EVERY_S:
+            self._reconciled_s = now
+            owned = self._office.requests.owned(self._verifier.owner)
+            self._verifier.adopt(sorted(owned))
+            self._verifier.let_go(set(self._verifier.running.sequences) - owned)
+
+    def _send(self, jobs: list[DraftJob]) -> None:
+        if not jobs:
+            return
+        for name, mailbox in self._verifier.running.crew.remote.items():
+            asked = tuple(job for job in jobs if name in job.drafters)
+            if asked:
+                self._office.post(mailbox, [ToDrafter(jobs=asked)])
+        self._office.post(FUSE, [ToFuser(jobs=tuple(jobs))])
+
+    def _settle(self) -> None:
+        ended, self._verifier.ended = self._verifier.ended, []
+        self._office.post(SETTLE, [Settle(request_id=record.id) for record in ended if record.is_task])
+
+
+def _crew(live: list[Node], tokenizer_sha256: str) -> Crew:
+    """The drafters alive; none at all without a fusion task, since nobody would bring their trees."""
+    if not any(node.kind == FUSE for node in live):
+        return Crew()
+    nodes = [node for node in live if node.kind == "draft"]
+    remote = drafters(nodes, tokenizer_sha256)
+    here = socket.gethostname()
+    share = 1.0 if any(node.info.get("host") == here for node in nodes) else 0.0
+    return Crew(remote, tuple(RESIDENT), share)

@@ -1,0 +1,65 @@
+"""`python -m workers.run ROLE --node NAME`: one worker process of a deployment, until SIGTERM.
+
+Roles: control, fuse, draft, verify, beat. Settings come from PACELINE_*. Thread settings are put into the
+environment before torch is loaded: idle OpenMP threads that spin for long would starve the processes beside them,
+threads that sleep at once would pay a wake-up in each of a step's hundreds of operators; hence a short spin.
+"""
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+
+from app.config import Settings
+from app.errors import PacelineError
+from workers.beat import run_beat
+from workers.celery_app import queues
+from workers.office import Office
+
+ROLES = ("control", "fuse", "draft", "verify", "beat")
+THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000", "TOKENIZERS_PARALLELISM": "false"}
+CONTROL_THREADS = 4
+log = logging.getLogger(__name__)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve one role; the exit status."""
+    parser = argparse.ArgumentParser(prog="workers.run", description=__doc__.splitlines()[0])
+    parser.add_argument("role", choices=ROLES)
+    parser.add_argument("--node", help="this worker's name (default: ROLE-1)")
+    args = parser.parse_args(argv)
+    for name, value in THREADS.items():
+        os.environ.setdefault(name, value)
+    settings = Settings.from_env()
+    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for chatty in ("celery.worker.strategy", "celery.app.trace", "celery.beat"):  # a line a doorbell, a line a tick
+        logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.root.level))
+    try:
+        serve(args.role, args.node or f"{args.role}-1", settings)
+    except PacelineError as error:
+        log.error("%s", error)
+        return 1
+    return 0
+
+
+def serve(role: str, node: str, settings: Settings) -> None:
+    """Open the office, let the role register its tasks, and work until told to stop."""
+    office = Office.open(settings)
+    if role == "beat":
+        run_beat(office, node)
+        return
+    module = importlib.import_module(f"workers.roles.{role}")  # only its own role: the others load torch
+    pulse, mailboxes = module.serve(office, node)
+    pulse.begin()
+    wanted = [queue.name for queue in queues(settings, *mailboxes)] + list(getattr(module, "QUEUES", ()))
+    pool = ["-P", "threads", "-c", str(CONTROL_THREADS)] if role == "control" else ["-P", "solo"]
+    options = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", settings.log_level]
+    try:
+        office.celery.worker_main(["worker", "-n", f"{node}@%h", "-Q", ",".join(wanted), *pool, *options])
+    finally:
+        pulse.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
