@@ -68,9 +68,7 @@ def local(settings: Settings) -> Local:
     verifier = verifying(settings, uuid.uuid4().hex, "local", store)
     verifier.running.crew = Crew({d.name: "local" for d in models}, tuple(RESIDENT), share=1.0)
     tokenizer = Tokenizer(target_folder(settings))
-    return Local(
-        verifier, Drafting(models, fetcher(store)), fusing(tokenizer, store), store, tokenizer
-    )
+    return Local(verifier, Drafting(models, fetcher(store)), fusing(tokenizer, store), store, tokenizer)
 
 
 def drafter_folder(name: str) -> Path:
@@ -92,9 +90,6 @@ def _check_tokenizer(folder: Path, target: Path) -> None:
     """A drafter's tokens must mean what the target's do: its card or its own tokenizer has to agree."""
     wanted = Tokenizer(target).sha256
     card = folder / "drafter.json"
-    if card.exists():
-        found = json.loads(card.read_text()).get("tokenizer_sha256")
-    else:
-        found = Tokenizer(folder).sha256
+    found = json.loads(card.read_text()).get("tokenizer_sha256") if card.exists() else Tokenizer(folder).sha256
     if found != wanted:
         raise ModelRefused(f"the drafter in {folder} has another tokenizer than the target")

@@ -15,7 +15,7 @@ from app.engine.source import resolve
 from app.errors import InvalidRequest
 from app.local.client import OnText
 from app.local.client import generate as generate_remotely
-from app.local.progress import end_line, progress_line
+from app.local.progress import ProgressLine
 from app.messages import GenerateRequest, Result, Status
 
 # Flags that are fields of a request under the same name; one not given leaves the field's default.
@@ -45,12 +45,18 @@ def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def _run(arguments: argparse.Namespace, settings: Settings) -> int:
     request = _request(arguments)
-    on_text = None if arguments.json else _print
+    progress = ProgressLine()
+
+    def show(text: str) -> None:
+        progress.end()
+        print(text, end="", flush=True)
+
+    on_text = None if arguments.json else show
     _, state = find(settings.state, arguments.instance)
     if state is not None and state.ready:
         result = generate_remotely(state.url, request, on_text)
     else:
-        result = _generate_here(request, settings, on_text)
+        result = _generate_here(request, settings, on_text, progress)
     return _show(result, arguments.json)
 
 
@@ -77,17 +83,21 @@ def _messages(path: Path) -> Any:
         raise InvalidRequest("messages-file", str(error)) from error
 
 
-def _generate_here(request: GenerateRequest, settings: Settings, on_text: OnText | None) -> Result:
+def _generate_here(
+    request: GenerateRequest, settings: Settings, on_text: OnText | None, progress: ProgressLine
+) -> Result:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded, which is below
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    progress = progress_line()
+    os.environ.setdefault("TQDM_DISABLE", "1")  # transformers' own bars would mix with the text
     folder = resolve(settings.model, settings.home, progress)
     progress("loading the model")
     # Loads torch; a command that talks to a running instance must start without.
     from app.local.inprocess import generate
 
-    end_line()
-    return generate(request, settings.model_copy(update={"model": str(folder)}), on_text)
+    try:
+        return generate(request, settings.model_copy(update={"model": str(folder)}), on_text)
+    finally:
+        progress.end()  # if no text has done so
 
 
 def _show(result: Result, as_json: bool) -> int:
@@ -99,7 +109,3 @@ def _show(result: Result, as_json: bool) -> int:
         print(f"paceline: {result.error or 'the request failed'}", file=sys.stderr)
         return 1
     return 0
-
-
-def _print(text: str) -> None:
-    print(text, end="", flush=True)

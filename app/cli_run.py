@@ -12,7 +12,7 @@ from app.errors import InstanceError
 from app.local.doctor import Level, examine
 from app.local.health import Health, check
 from app.local.instance import DEFAULT, Instance, State, running
-from app.local.progress import end_line, progress_line
+from app.local.progress import ProgressLine
 from app.local.up import READY, detach, serve, stop
 
 Run = Callable[[argparse.Namespace, Settings], int]
@@ -89,15 +89,15 @@ def _up(arguments: argparse.Namespace, settings: Settings) -> int:
     state = instance.running()
     if state is not None:
         return _already(instance, state, arguments.port)
-    progress = progress_line()
+    progress = ProgressLine()
     if arguments.detach:
         state = detach(settings, instance, arguments.port, progress)
-        end_line()
+        progress.end()
         print(state.url)
         return 0
 
     def ready() -> None:
-        end_line()
+        progress.end()
         if (now := instance.running()) is not None:
             print(f"Paceline is ready at {now.url}" + ("" if arguments.ready_fd else "  (Ctrl-C stops it)"))
         sys.stdout.flush()
@@ -122,6 +122,10 @@ def _already(instance: Instance, state: State, port: int | None) -> int:
     if port is not None and not state.url.endswith(f":{port}"):
         raise InstanceError(
             f"instance {instance.name!r} already runs, at {state.url}; stop it or name another"
+        )
+    if not state.ready:
+        raise InstanceError(
+            f"instance {instance.name!r} is still starting; `paceline status` shows how far it is"
         )
     print(f"already running: {state.url}")
     return 0

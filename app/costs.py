@@ -22,14 +22,10 @@ class CostTable:
     """
 
     def __init__(self, points: Mapping[int, float], ratio: float = 1.0) -> None:
-        if (
-            not points
-            or min(points) < 1
-            or not all(0.0 < seconds < float("inf") for seconds in points.values())
-        ):
+        if not points or min(points) < 1 or not all(0.0 < seconds < float("inf") for seconds in points.values()):
             raise ValueError("a cost table needs measured points: rows >= 1, seconds > 0")
         rows = sorted(points)
-        self._points = tuple(zip(rows, accumulate((points[n] for n in rows), max), strict=True))
+        self._points = tuple(zip(rows, _never_falling([points[n] for n in rows]), strict=True))
         self._table = [self._measured(n) for n in range(TABLE_ROWS)]
         self.ratio = ratio  # present pace / measured pace
 
@@ -70,6 +66,11 @@ class CostTable:
             (segment for segment in segments if rows <= segment[1][0]), self._points[-2:]
         )
         return low_s + (high_s - low_s) * (rows - low) / (high - low)  # beyond the last point: its last slope
+
+
+def _never_falling(seconds: list[float]) -> list[float]:
+    """More rows never take less: a point above a later one was disturbed while it was measured."""
+    return list(accumulate(reversed(seconds), min))[::-1]
 
 
 class DraftCosts:

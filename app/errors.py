@@ -1,13 +1,13 @@
 """Every error Paceline raises on purpose.
 
-    PacelineError
-      InvalidRequest      the caller's input is wrong (names the field)
-      NotFound            no such request (never was, or its time to live is over)
-      QueueFull           too many requests wait; try again after `retry_after_s`
-      ModelRefused        a model, drafter or tokenizer that cannot be served, and why
-      StoreUnavailable    Redis does not answer
-      GenerationFailed    an accepted request ended with an error
-      InstanceError       `up` cannot start or find its processes on this machine, and why
+PacelineError
+  InvalidRequest      the caller's input is wrong (names the field)
+  NotFound            no such request (never was, or its time to live is over)
+  QueueFull           too many requests wait; try again after `retry_after_s`
+  ModelRefused        a model, drafter or tokenizer that cannot be served, and why
+  StoreUnavailable    Redis does not answer
+  GenerationFailed    an accepted request ended with an error
+  InstanceError       `up` cannot start or find its processes on this machine, and why
 """
 
 

@@ -42,9 +42,7 @@ class Following:
             if fetched is None or len(fetched) < job.base:
                 return None
             tokens = self._mirror.replace(job.request_id, fetched[: job.base])
-        context = Context(
-            job.request_id, job.tenant, tokens, job.prompt_length, job.max_draft_tokens, job.sampling
-        )
+        context = Context(job.request_id, job.tenant, tokens, job.prompt_length, job.max_draft_tokens, job.sampling)
         for drafter in self.drafters:
             drafter.observe(context)
         return context

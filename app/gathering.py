@@ -4,8 +4,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from app.messages import Draft, DraftJob
+from app.messages import Draft, DraftJob, TreeMessage
 from app.stages.draft.protocol import Context
+from app.state import Tree
 
 MAX_EARLY = 512  # drafts kept that overtook their job
 MAX_ENDED = 4096  # rounds kept for judging
@@ -67,3 +68,15 @@ class Gathering:
 
     def _is_complete(self, opened: Round) -> bool:
         return all(name in opened.drafts or name in self._residents for name in opened.job.drafters)
+
+
+def message(job: DraftJob, tree: Tree) -> TreeMessage:
+    """A job's tree, ready for its verifier."""
+    return TreeMessage(
+        request_id=job.request_id,
+        base=job.base,
+        tokens=tuple(tree.tokens),
+        parents=tuple(tree.parents),
+        survival=tuple(tree.survival),
+        proposers=tuple(tree.proposers),
+    )

@@ -76,7 +76,9 @@ class GenerateRequest(Sampling):
     """What a caller asks for: the JSON API's body, the Celery task's keyword arguments, the CLI's flags."""
 
     prompt: str | None = Field(None, description="text; becomes one user turn unless raw")
-    messages: tuple[ChatMessage, ...] | None = Field(None, min_length=1, description="a conversation, instead of prompt")
+    messages: tuple[ChatMessage, ...] | None = Field(
+        None, min_length=1, description="a conversation, instead of prompt"
+    )
     raw: bool = Field(False, description="continue the prompt as it stands, without the chat template")
     max_tokens: int = Field(256, ge=1, description="most tokens to generate")
     speculation: Speculation = Field(default_factory=Speculation, description="bounds, or just true or false")

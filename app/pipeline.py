@@ -9,26 +9,36 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import Protocol
 
 from app.calibration import Calibration
 from app.config import Settings
 from app.engine.tokenizer import Tokenizer
 from app.errors import NotFound
 from app.following import Fetch, Following
-from app.gathering import Gathering
-from app.messages import Draft, DraftJob, Event, FinishReason, GenerateRequest, Policy, Record, Status, TreeMessage
-from app.running import Memory, Running
+from app.gathering import Gathering, message
+from app.messages import (
+    Draft,
+    DraftJob,
+    Event,
+    FinishReason,
+    GenerateRequest,
+    Policy,
+    Record,
+    Status,
+    TreeMessage,
+)
+from app.running import Running, Target
 from app.stages.admit import admit
 from app.stages.commit import conclude
 from app.stages.draft.protocol import Drafter
 from app.stages.fuse import fuse
-from app.stages.schedule import ask, compose, wait_s
-from app.stages.verify import Rows, verify
+from app.stages.schedule import ask, compose, splits, wait_s
+from app.stages.verify import verify
 from app.state import Sequence, Verdict, Work
 from app.store.protocol import Outcome, Requests
 
 log = logging.getLogger(__name__)
+PROBE_EVERY_STEPS = 16  # a batch that drafts nothing waits for the probes of some at most so often
 
 
 def take_in(
@@ -106,32 +116,16 @@ class Fusing:
         rounds = self._gathering.close_ready(now_s)
         by_id = {r.job.request_id: r for r in rounds}
         for drafter in self._following.drafters:
-            asked = [r.context for r in rounds if drafter.name in r.job.drafters]
-            for draft in drafter.draft(asked) if asked else ():
+            for draft in drafter.draft([r.context for r in rounds if drafter.name in r.job.drafters]):
                 by_id[draft.request_id].drafts[draft.drafter] = draft
-        return [(r.job.verifier, self._tree(r.job, list(r.drafts.values()))) for r in rounds]
+        return [
+            (r.job.verifier, message(r.job, fuse(r.job, [*r.drafts.values()], self._vocab_size, self._calibration)))
+            for r in rounds
+        ]
 
     def wait_s(self, now_s: float) -> float | None:
         """How long until a round is due; None when none is open."""
         return self._gathering.wait_s(now_s)
-
-    def _tree(self, job: DraftJob, drafts: list[Draft]) -> TreeMessage:
-        tree = fuse(job, drafts, self._vocab_size, self._calibration)
-        return TreeMessage(
-            request_id=job.request_id,
-            base=job.base,
-            tokens=tuple(tree.tokens),
-            parents=tuple(tree.parents),
-            survival=tuple(tree.survival),
-            proposers=tuple(tree.proposers),
-        )
-
-
-class Target(Memory, Protocol):
-    """The model runner, as a verifier uses it."""
-
-    def forward(self, works: list[Work]) -> list[Rows | None]: ...
-    def accept(self, work: Work, path: list[int]) -> None: ...
 
 
 class Verifying:
@@ -142,6 +136,8 @@ class Verifying:
         self.running = running
         self.policy = Policy()
         self._target = target
+        self._is_together = True
+        self._silent_steps = 0
         self.ended: list[Record] = []  # whoever runs the segment takes them from here
         self._store = store
         self._max_sequences = settings.max_sequences
@@ -170,13 +166,14 @@ class Verifying:
 
     def wait_s(self, now_s: float) -> float | None:
         """How long until a sequence can go on without its tree; 0 if one can now, None if there is none."""
-        return wait_s(self._runnable(), now_s)
+        return wait_s(self._runnable(), now_s, self._is_together)
 
     def step(self, now_s: float) -> list[DraftJob]:
         """Run one batch, if any sequence is ready, and commit what came out. Returns the jobs for the next drafts."""
         running = self.running
-        works = compose(self._runnable(), self.policy, now_s, running.costs, running.suspects)
-        works = running.reserve(works)
+        works = running.reserve(
+            compose(self._runnable(), self.policy, now_s, running.costs, running.suspects, self._is_together)
+        )
         if not works:
             return []
         started = time.perf_counter()
@@ -232,25 +229,29 @@ class Verifying:
     def _ask(self, sequences: list[Sequence]) -> list[DraftJob]:
         """Ask for as many draft tokens as pay (design D5); sequences that get none go on at once."""
         running = self.running
-        limits = [self._limit(sequence) for sequence in sequences]
+        limits = [running.limit(sequence, self.policy) for sequence in sequences]
         if not any(limits):
             return []
         expectations = [running.expectations.of(s.record.id, s.record.tenant) for s in sequences]
-        others = len(running.sequences) - len(sequences)
+        draft_s = running.draft_costs.seconds(len(sequences), max(limits))
+        self._is_together = not splits(running.costs, len(running.sequences), draft_s)
+        others = 0 if self._is_together else len(running.sequences) - len(sequences)
         busy_s = running.costs.seconds(others) if others else 0.0
+        self._silent_steps += 1
         depths = ask(
-            expectations, limits, running.costs, running.draft_costs, busy_s=busy_s, share=running.crew.share
+            expectations,
+            limits,
+            running.costs,
+            running.draft_costs,
+            busy_s=busy_s,
+            share=running.crew.share,
+            may_probe=self._silent_steps > PROBE_EVERY_STEPS or len(sequences) == 1,
         )
+        if any(depths):
+            self._silent_steps = 0
         for expectation, depth in zip(expectations, depths, strict=True):
             expectation.asked(depth)
         return running.jobs(sequences, depths, self.policy)
-
-    def _limit(self, sequence: Sequence) -> int:
-        wish = sequence.record.speculation
-        if not wish.enabled or not self.running.crew.allowed(wish.drafters):
-            return 0
-        own = self.policy.max_draft_tokens if wish.max_draft_tokens is None else wish.max_draft_tokens
-        return max(0, min(own, self.policy.max_draft_tokens, sequence.record.max_tokens - sequence.generated - 1))
 
     def _isolate(self, works: list[Work], error: Exception) -> None:
         """A step failed: its sequences run one by one until the guilty one fails alone."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Protocol
@@ -9,6 +10,7 @@ from typing import Protocol
 from app.costs import CostTable, DraftCosts
 from app.expectation import Expectations
 from app.messages import DraftJob, Policy, TreeMessage
+from app.stages.verify import Rows
 from app.state import Sequence, Tree, Work
 from app.store.protocol import Snapshot
 
@@ -17,11 +19,13 @@ MIN_WAIT_S = 0.03  # a tree is waited for at least so long,
 WAIT_FACTOR = 3.0  # and otherwise this many times what drafting usually takes, within the policy
 
 
-class Memory(Protocol):
-    """The KV cache as the running sequences need it (`app.engine.runner.ModelRunner`)."""
+class Target(Protocol):
+    """The model runner as a verifier uses it (`app.engine.runner.ModelRunner`)."""
 
     def try_reserve(self, work: Work) -> bool: ...
     def release(self, sequence: Sequence) -> None: ...
+    def forward(self, works: list[Work]) -> Listed[Rows | None]: ...
+    def accept(self, work: Work, path: list[int]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -54,7 +58,7 @@ class _Sent:
 class Running:
     """Bookkeeping of a verifier's sequences. Decides nothing about their text."""
 
-    def __init__(self, memory: Memory, costs: CostTable, vocab_size: int, mailbox: str) -> None:
+    def __init__(self, memory: Target, costs: CostTable, vocab_size: int, mailbox: str) -> None:
         self.sequences: dict[str, Sequence] = {}
         self.suspects: set[str] = set()
         self.expectations = Expectations()
@@ -115,6 +119,14 @@ class Running:
             sequence.tree = Tree(
                 list(message.tokens), list(message.parents), list(message.survival), list(message.proposers)
             )
+
+    def limit(self, sequence: Sequence, policy: Policy) -> int:
+        """The most draft tokens the sequence may ask for: its own and the policy's bound, and the room it has left."""
+        wish = sequence.record.speculation
+        if not wish.enabled or not self.crew.allowed(wish.drafters):
+            return 0
+        own = policy.max_draft_tokens if wish.max_draft_tokens is None else wish.max_draft_tokens
+        return max(0, min(own, policy.max_draft_tokens, sequence.record.max_tokens - sequence.generated - 1))
 
     def jobs(self, sequences: list[Sequence], depths: list[int], policy: Policy) -> list[DraftJob]:
         """Draft jobs for the sequences that ask for any; from now on they wait for their tree, within bounds."""

@@ -1,10 +1,11 @@
-"""State that lives in one process: a sequence as its verifier sees it, trees, verdicts, batches of work.
+"""State that lives in one process: a sequence as its verifier sees it, trees, verdicts, batches of work, guesses.
 
 Letters for shapes, everywhere: B sequences, N tree nodes, T packed rows, V vocabulary, L layers,
 H query heads, HK key heads, D head dim, P pages, S tokens a page.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from app.messages import TARGET, Record, Stats
 
@@ -77,10 +78,21 @@ class Work:
 class Fork:
     """A side branch of a tree: `path` leads from below the root to a leaf, and the nodes from `first` on are its own.
 
-    They live in `pages`, copies of the sequence's last pages that branch off at the page of `path[first]`: so every
-    branch looks like a plain chain, and a row's sums are added in the same order as they would be in one.
+    The branch leaves the main one at `path[leaves]`; the nodes from there to `first` belong to an earlier fork too.
+    All from `leaves` on live in `pages`, copies of the sequence's last pages: so every branch looks like a plain
+    chain, and a row's sums are added in the same order as they would be in one.
     """
 
     path: list[int]  # nodes, root excluded
+    leaves: int  # index into path of the first node that is not on the main branch
     first: int  # index into path of the first node no earlier branch computed
     pages: list[int] = field(default_factory=list)
+
+
+class Guess(NamedTuple):
+    """A drafter's model's best and second best next token, with the probability it gives each."""
+
+    token: int
+    confidence: float
+    second: int
+    second_confidence: float

@@ -14,10 +14,19 @@ GOLDEN = 0x9E3779B9
 
 def gumbel_noise_reference(tokens: torch.Tensor, seed: int, choice: int, position: int) -> torch.Tensor:
     """tokens: (n,) int64 token ids -> (n,) float32 noise. This is the specification."""
+    return gumbel(noise_bits(tokens, seed, choice, position))
+
+
+def noise_bits(tokens: torch.Tensor, seed: int, choice: int, position: int) -> torch.Tensor:
+    """tokens: (n,) int64 -> (n,) int64 that hold 32 uniform bits each."""
     low, high = noise_key(seed, choice, position)
     h = _mix(tokens * GOLDEN + low & MASK)
-    h = _mix((h ^ high) + GOLDEN & MASK)
-    u = ((h >> 9).to(torch.float32) + 0.5) * 2.0**-23
+    return _mix((h ^ high) + GOLDEN & MASK)
+
+
+def gumbel(bits: torch.Tensor) -> torch.Tensor:
+    """bits: (n,) int64 holding 32 bits -> (n,) float32 noise."""
+    u = ((bits >> 9).to(torch.float32) + 0.5) * 2.0**-23
     return -torch.log(-torch.log(u))
 
 

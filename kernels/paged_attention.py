@@ -81,7 +81,7 @@ def _fold(q: torch.Tensor, group: TileGroup, num_key_heads: int) -> torch.Tensor
     tiles = q.new_zeros(group.num_tiles * group.height, num_heads, head_dim)
     tiles[group.places] = q
     tiles = tiles.view(group.num_tiles, group.height, num_key_heads, -1, head_dim).transpose(1, 2)
-    return tiles.reshape(group.num_tiles, num_key_heads, -1, head_dim)
+    return tiles.reshape(group.num_tiles, num_key_heads, -1, head_dim).contiguous()  # a view if H is HK
 
 
 def _unfold(out: torch.Tensor, group: TileGroup) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 
 from kernels.gumbel_noise import gumbel_noise_reference
 
+MIN_TEMPERATURE = 1e-5  # below it logits / temperature would leave float32
 HEAD = 256  # top-p looks at this many likeliest tokens before it sorts them all
 
 
@@ -37,7 +38,7 @@ def target_token_reference(logits: torch.Tensor, choice: Choice, position: int) 
 
 def filtered(logits: torch.Tensor, choice: Choice) -> tuple[torch.Tensor, torch.Tensor]:
     """(ids ascending (n,) int64, their logits over the temperature (n,)) of the tokens the filters keep."""
-    z = logits / choice.temperature
+    z = logits / max(choice.temperature, MIN_TEMPERATURE)
     floor = torch.tensor(-torch.inf)
     if 0 < choice.top_k < len(z):
         floor = z.topk(choice.top_k).values[-1]

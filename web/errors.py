@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 from flask import Flask, Response
+from kombu.exceptions import OperationalError
 from pydantic import ValidationError
 from werkzeug.exceptions import HTTPException
 
@@ -35,6 +36,7 @@ def install(app: Flask) -> None:
     """Register a handler for everything that can be raised."""
     app.register_error_handler(InvalidBody, _invalid_body)
     app.register_error_handler(PacelineError, _ours)
+    app.register_error_handler(OperationalError, _no_redis)  # the doorbell's way to Redis is Celery's
     app.register_error_handler(HTTPException, _http)
     app.register_error_handler(Exception, _unexpected)
 
@@ -78,6 +80,11 @@ def _ours(error: PacelineError) -> Response:
         case _:
             log.error("%s", error, exc_info=error)
             return _answer(500, error_body(str(error)))
+
+
+def _no_redis(error: Exception) -> Response:
+    log.warning("%s", error)
+    return _answer(503, error_body("the store does not answer; try again"), retry_after_s=RETRY_AFTER_S)
 
 
 def _http(error: HTTPException) -> Response:

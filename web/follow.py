@@ -24,10 +24,11 @@ def follow(office: Office, request_id: str, offset: int, stopping: Flag) -> Iter
     Raises NotFound, and StoreUnavailable when Redis stays away for long.
     """
     answered_s = time.monotonic()
+    wait_s = 0.0  # the first look does not wait: the request may have ended long ago
     while not stopping.is_set():
         try:
-            events = office.requests.events(request_id, offset, wait_s=POLL_S)
-            answered_s = time.monotonic()
+            events = office.requests.events(request_id, offset, wait_s)
+            answered_s, wait_s = time.monotonic(), POLL_S
         except StoreUnavailable:
             if time.monotonic() - answered_s > OUTAGE_S:
                 raise

@@ -39,10 +39,6 @@ class WebServer:
             ident="paceline",
         )
 
-    def is_keeping_up(self) -> bool:
-        """Whether no request waits for a thread."""
-        return not self._server.task_dispatcher.queue
-
     def serve(self, stopping: Flag) -> None:
         """Serve until `stopping`; then wait up to five seconds for requests; streams end by the flag."""
         try:

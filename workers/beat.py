@@ -12,7 +12,11 @@ def run_beat(office: Office, node: str) -> None:
     pulse.begin()
     try:
         office.celery.Beat(
-            scheduler_cls=Scheduler, schedule=None, max_interval=1, loglevel=office.settings.log_level, quiet=True
+            scheduler_cls=Scheduler,
+            schedule=None,
+            max_interval=1,
+            loglevel=office.settings.log_level,
+            quiet=True,
         ).run()
     finally:
         pulse.end()

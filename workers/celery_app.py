@@ -1,7 +1,6 @@
 """The Celery application: one Redis for broker and results, JSON only, one task at a time."""
 
 from celery import Celery
-from kombu import Queue
 
 from app.config import Settings
 from app.errors import StoreUnavailable
@@ -35,7 +34,11 @@ def make_celery(settings: Settings) -> Celery:
             "steer": {
                 "task": STEER,
                 "schedule": STEER_EVERY_S,
-                "options": {"queue": control_queue(settings), "expires": STEER_EVERY_S * 2, "ignore_result": True},
+                "options": {
+                    "queue": control_queue(settings),
+                    "expires": STEER_EVERY_S * 2,
+                    "ignore_result": True,
+                },
             }
         },
     )
@@ -50,8 +53,3 @@ def control_queue(settings: Settings) -> str:
 def mailbox_queue(settings: Settings, mailbox: str) -> str:
     """The Celery queue in which a mailbox's doorbell rings: its worker's own, or control's."""
     return control_queue(settings) if mailbox == "settle" else f"{settings.namespace}.{mailbox}"
-
-
-def queues(settings: Settings, *mailboxes: str) -> list[Queue]:
-    """The doorbell queues a worker listens on."""
-    return [Queue(mailbox_queue(settings, mailbox)) for mailbox in mailboxes]

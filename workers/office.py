@@ -59,7 +59,13 @@ class Office:
     ) -> Record:
         """Admit, store and route a request. Raises InvalidRequest, QueueFull, StoreUnavailable."""
         record = take_in(
-            request, self.tokenizer, self.requests, self.settings, request_id=request_id, tenant=tenant, task=task
+            request,
+            self.tokenizer,
+            self.requests,
+            self.settings,
+            request_id=request_id,
+            tenant=tenant,
+            task=task,
         )
         self.place(record.id)
         return record

@@ -14,7 +14,7 @@ import sys
 from app.config import Settings
 from app.errors import PacelineError
 from workers.beat import run_beat
-from workers.celery_app import queues
+from workers.celery_app import mailbox_queue
 from workers.office import Office
 
 ROLES = ("control", "fuse", "draft", "verify", "beat")
@@ -33,7 +33,11 @@ def main(argv: list[str] | None = None) -> int:
         os.environ.setdefault(name, value)
     settings = Settings.from_env()
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for chatty in ("celery.worker.strategy", "celery.app.trace", "celery.beat"):  # a line a doorbell, a line a tick
+    for chatty in (
+        "celery.worker.strategy",
+        "celery.app.trace",
+        "celery.beat",
+    ):  # a line a doorbell, a line a tick
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.root.level))
     try:
         serve(args.role, args.node or f"{args.role}-1", settings)
@@ -52,7 +56,7 @@ def serve(role: str, node: str, settings: Settings) -> None:
     module = importlib.import_module(f"workers.roles.{role}")  # only its own role: the others load torch
     pulse, mailboxes = module.serve(office, node)
     pulse.begin()
-    wanted = [queue.name for queue in queues(settings, *mailboxes)] + list(getattr(module, "QUEUES", ()))
+    wanted = [*(mailbox_queue(settings, mailbox) for mailbox in mailboxes), *getattr(module, "QUEUES", ())]
     pool = ["-P", "threads", "-c", str(CONTROL_THREADS)] if role == "control" else ["-P", "solo"]
     options = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", settings.log_level]
     try:

@@ -13,14 +13,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from app.engine.model import load, prepare
 from app.engine.runner import Logits, ModelRunner, choice_of
 from app.errors import ModelRefused
 from app.messages import Sampling
-from app.stages.draft.model import Guess
-from app.state import Sequence, Work
+from app.state import Guess, Sequence, Work
 from kernels.gumbel_noise import gumbel_noise_reference
 from kernels.target_token import filtered
 
@@ -28,7 +27,9 @@ from kernels.target_token import filtered
 class ModelGuesser:
     """Runs a drafter's model over paged KV and turns its logits into guesses."""
 
-    def __init__(self, model: nn.Module, head_ids: torch.Tensor | None, *, kv_bytes: int, page_tokens: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, head_ids: torch.Tensor | None, *, kv_bytes: int, page_tokens: int
+    ) -> None:
         self._runner = ModelRunner(model, kv_bytes=kv_bytes, page_tokens=page_tokens)
         self._head_ids = head_ids  # (Vh,) int64, the token each row of the head stands for; None: all, in order
         self.max_context: int = model.config.get_text_config().max_position_embeddings
@@ -72,7 +73,7 @@ def load_guesser(folder: Path, target: Path, *, kv_bytes: int, page_tokens: int)
     return ModelGuesser(prepare(model), head_ids, kv_bytes=kv_bytes, page_tokens=page_tokens)
 
 
-def _with_target_embedding(folder: Path, target: Path) -> tuple[nn.Module, torch.Tensor]:
+def _with_target_embedding(folder: Path, target: Path) -> tuple[PreTrainedModel, torch.Tensor]:
     embedding = _embedding(target)  # (V, d)
     config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
     if embedding.shape[1] != config.hidden_size:

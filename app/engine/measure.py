@@ -13,21 +13,19 @@ from app.state import Sequence, Tree, Work
 log = logging.getLogger(__name__)
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 CONTEXT = 96  # cached tokens under the measured rows
-PASSES = 3
+PASSES = 5
 
 
 def measure_costs(runner: ModelRunner, vocab_size: int) -> dict[int, float]:
     """Seconds of one step for each number of packed rows, best of a few passes. Takes seconds."""
     sequence = _sequence(CONTEXT + max(ROWS), vocab_size)
     _run(runner, sequence, 0, CONTEXT)
-    points = {}
-    for rows in ROWS:
-        times = []
-        for _ in range(PASSES):
+    points = dict.fromkeys(ROWS, float("inf"))
+    for _ in range(PASSES):  # pass by pass, so that a disturbance spoils one figure of each size at most
+        for rows in ROWS:
             started = time.perf_counter()
             _run(runner, sequence, CONTEXT, CONTEXT + rows)
-            times.append(time.perf_counter() - started)
-        points[rows] = min(times)
+            points[rows] = min(points[rows], time.perf_counter() - started)
     runner.release(sequence)
     return points
 

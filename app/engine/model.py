@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
 
 from app.engine.plan import Plan
 from app.errors import ModelRefused
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 ATTENTION = "paceline"
 
 
-def load(folder: Path) -> nn.Module:
+def load(folder: Path) -> PreTrainedModel:
     """Load the model in `folder` in float32, ready for `ModelRunner`. Raises ModelRefused."""
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
@@ -29,7 +29,7 @@ def load(folder: Path) -> nn.Module:
     return prepare(model)
 
 
-def prepare(model: nn.Module) -> nn.Module:
+def prepare(model: PreTrainedModel) -> PreTrainedModel:
     """Plug the packed attention and the packed linears into a loaded model, in place. Raises ModelRefused."""
     model.eval()
     model.requires_grad_(False)
@@ -44,11 +44,16 @@ def prepare(model: nn.Module) -> nn.Module:
 
 
 def pack_linears(model: nn.Module) -> None:
-    """Replace every nn.Linear by its packed twin; the original weight goes unless something else holds it."""
+    """Replace every linear layer by its packed twin; the original weight goes unless something else holds it."""
     for name, module in list(model.named_modules()):
         if type(module) is nn.Linear and module.weight.dtype == torch.float32:
-            parent = model.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], PackedLinear(module.weight, module.bias))
+            packed = PackedLinear(module.weight, module.bias)
+        elif type(module) is Conv1D and module.weight.dtype == torch.float32:  # GPT-2's, its weight transposed
+            packed = PackedLinear(module.weight.T, module.bias)
+        else:
+            continue
+        parent = model.get_submodule(name.rpartition(".")[0])
+        setattr(parent, name.rpartition(".")[2], packed)
 
 
 def _attention(
@@ -69,7 +74,7 @@ def _attention(
         raise ModelRefused("the model does not hand extra arguments down to its attention layers")
     if s_aux is not None:
         raise ModelRefused("attention sinks are not supported")
-    layer = module.layer_idx
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
     plan.store(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
     plan.calls += 1
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

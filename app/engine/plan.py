@@ -15,7 +15,11 @@ from app.engine.kv import KVCache
 from app.state import Fork, Tree, Work
 from kernels.paged_attention import MIN_ROWS, TileGroup
 
-TREE_TILES = (4, 8, 16)  # a chain of at most 16 rows gets one tile, all such chains of a batch the same height
+TREE_TILES = (
+    4,
+    8,
+    16,
+)  # a chain of at most 16 rows gets one tile, all such chains of a batch the same height
 CHUNK_TILE = 32
 
 
@@ -68,14 +72,16 @@ def forks(tree: Tree) -> list[Fork]:
         children.setdefault(parent, []).append(node)
     if all(len(nodes) == 1 for nodes in children.values()):
         return []
-    computed = set(main_branch(tree))
+    main = set(main_branch(tree))
+    computed = set(main)
     found = []
     for leaf in range(1, len(tree) + 1):
         if leaf not in children and leaf not in computed:
             path = _path(tree, leaf)
+            leaves = next(i for i, node in enumerate(path) if node not in main)
             first = next(i for i, node in enumerate(path) if node not in computed)
             computed.update(path)
-            found.append(Fork(path, first))
+            found.append(Fork(path, leaves, first))
     return found
 
 
@@ -119,11 +125,13 @@ def plan(works: list[Work], kv: KVCache, num_heads: int, num_key_heads: int) -> 
         spans.append(Span(rows, work.start, work.sequence.pages))
         own += _slots(spans[-1], kv.page_tokens)
         for fork in work.forks:
-            cut = (below + fork.first) // kv.page_tokens  # the sequence's own pages up to here
+            cut = (below + fork.leaves) // kv.page_tokens  # the sequence's own pages up to here
             pages = work.sequence.pages[:cut] + fork.pages
             copies += zip(fork.pages, work.sequence.pages[cut:], strict=False)
             whole = Span([base + node for node in fork.path], below, pages)
-            forked += [slot for slot, node in zip(_slots(whole, kv.page_tokens), fork.path, strict=True) if node not in main]
+            forked += [
+                slot for slot, node in zip(_slots(whole, kv.page_tokens), fork.path, strict=True) if node not in main
+            ]
             spans.append(Span(whole.rows[fork.first :], below + fork.first, pages))
     return Plan(
         kv=kv,

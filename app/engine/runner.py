@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from transformers import PreTrainedModel
 
 from app.engine.kv import KVCache, PagePool, bytes_per_page
 from app.engine.plan import forks, main_branch, plan
@@ -48,7 +48,7 @@ def choice_of(sampling: Sampling) -> Choice:
 class ModelRunner:
     """Runs batches of works over one model and its paged KV cache."""
 
-    def __init__(self, model: nn.Module, *, kv_bytes: int, page_tokens: int) -> None:
+    def __init__(self, model: PreTrainedModel, *, kv_bytes: int, page_tokens: int) -> None:
         config: Any = model.config.get_text_config()
         self.model = model
         self.num_layers = config.num_hidden_layers
@@ -101,7 +101,7 @@ class ModelRunner:
         held = len(work.sequence.pages)
         if self.pool.try_grow(work.sequence.pages, below + len(main_branch(work.tree))):
             for fork in branches:
-                first = (below + fork.first) // size * size
+                first = (below + fork.leaves) // size * size  # position of the fork's first slot
                 if not self.pool.try_grow(fork.pages, below + len(fork.path) - first):
                     break
             else:
@@ -120,7 +120,7 @@ class ModelRunner:
         pages, below = work.sequence.pages, work.start + len(work.tokens)
         if path and path[-1] not in main_branch(work.tree):
             fork = next(fork for fork in work.forks if fork.path[: len(path)] == path)
-            cut = (below + fork.first) // self.pool.page_tokens
+            cut = (below + fork.leaves) // self.pool.page_tokens
             pages[cut:], fork.pages = fork.pages, pages[cut:]
         for fork in work.forks:
             self.pool.release(fork.pages)

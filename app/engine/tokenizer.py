@@ -66,9 +66,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; special tokens and ids outside the vocabulary have none."""
-        return str(
-            self._backend.decode(ids if isinstance(ids, list) else list(ids), skip_special_tokens=True)
-        )
+        return str(self._backend.decode(ids if isinstance(ids, list) else list(ids), skip_special_tokens=True))
 
     def _encode(self, text: str, field: str, *, add_special_tokens: bool) -> list[int]:
         try:

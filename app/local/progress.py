@@ -3,36 +3,37 @@
 import re
 import shutil
 import sys
-from collections.abc import Callable
 
 
-def progress_line() -> Callable[[str], None]:
-    """A function to call with the present state, as often as one likes.
+class ProgressLine:
+    """Call it with the present state, as often as you like.
 
     On a terminal the line is rewritten in place; elsewhere one is written when more than its numbers change.
     """
-    return _rewrite if sys.stderr.isatty() else _Log()
 
+    def __init__(self) -> None:
+        self._rewrites = sys.stderr.isatty()
+        self._shown = ""
 
-def end_line() -> None:
-    """Clear the line, before something else is printed."""
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
+    def __call__(self, text: str) -> None:
+        """Show this."""
+        if self._rewrites:
+            width = shutil.get_terminal_size().columns - 1
+            self._write("\r\x1b[K" + text.replace("\n", " ")[:width])
+        elif _words(text) != _words(self._shown):
+            self._write(text + "\n")
+        self._shown = text
+
+    def end(self) -> None:
+        """Clear the line if one is shown, before something else is printed."""
+        if self._rewrites and self._shown:
+            self._write("\r\x1b[K")
+        self._shown = ""
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
         sys.stderr.flush()
 
 
-def _rewrite(text: str) -> None:
-    width = shutil.get_terminal_size().columns - 1
-    sys.stderr.write("\r\x1b[K" + text.replace("\n", " ")[:width])
-    sys.stderr.flush()
-
-
-class _Log:
-    def __init__(self) -> None:
-        self._last = ""
-
-    def __call__(self, text: str) -> None:
-        words = re.sub(r"\d+", "", text)
-        if words != self._last:
-            print(text, file=sys.stderr, flush=True)
-        self._last = words
+def _words(text: str) -> str:
+    return re.sub(r"\d+", "", text)

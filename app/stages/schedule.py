@@ -29,6 +29,7 @@ def compose(
     now_s: float,
     costs: CostTable,
     suspects: Set[str] = frozenset(),
+    is_together: bool = False,
 ) -> list[Work]:
     """The next batch, empty if all wait for trees (see `wait_s`). Oldest first; at most `max_batch_tokens`
     rows.
@@ -36,17 +37,18 @@ def compose(
     Running sequences that are ready get their rows first, but while a prompt waits a chunk is kept free for
     it, so neither side starves the other; trees get what rows are left, cut to what pays. Suspects of having
     brought a verifier down run alone, in turn with the others: whoever committed longest ago is next.
+    With `is_together` the running sequences go in one batch, so while one waits only prompts are read.
     """
+    is_held = is_together and any(not _is_ready(s, now_s) for s in sequences)
     ready = sorted(
-        (s for s in sequences if _is_ready(s, now_s)), key=lambda s: (s.record.created_s, s.record.id)
+        (s for s in sequences if _is_ready(s, now_s) and not (is_held and _is_running(s))),
+        key=lambda s: (s.record.created_s, s.record.id),
     )
     ready = _one_party(ready, suspects)
     prompts = [s for s in ready if not _is_running(s)]
     chunk_tokens = min(policy.prefill_chunk_tokens, policy.max_batch_tokens)
     wanted = min(chunk_tokens, sum(_tail(s) for s in prompts))
-    running = _first(
-        [s for s in ready if _is_running(s)], policy.max_batch_tokens - min(wanted, _reserve(policy))
-    )
+    running = _first([s for s in ready if _is_running(s)], policy.max_batch_tokens - min(wanted, _reserve(policy)))
     base_rows = sum(_tail(s) for s in running)
     chunks = _chunks(prompts, min(chunk_tokens, policy.max_batch_tokens - base_rows))
     base_rows += sum(len(work.tokens) for work in chunks)
@@ -61,23 +63,30 @@ def compose(
     return decodes + chunks
 
 
-def wait_s(sequences: Listed[Sequence], now_s: float) -> float | None:
-    """How long until a sequence is due without its tree: 0 if one is ready, None if there is none."""
-    return min((0.0 if _is_ready(s, now_s) else s.due_s - now_s for s in sequences), default=None)
+def wait_s(sequences: Listed[Sequence], now_s: float, is_together: bool = False) -> float | None:
+    """How long until something can go on without the trees that are missing: 0 if something is ready now,
+    None if there is no sequence."""
+    waits = [0.0 if _is_ready(s, now_s) else s.due_s - now_s for s in sequences]
+    if is_together and any(waits) and all(_is_running(s) for s in sequences):
+        return max(waits)
+    return min(waits, default=None)
 
 
-def cut(
-    trees: Listed[Tree], base_rows: int, costs: CostTable, max_rows: int, other_sequences: int = 0
-) -> list[int]:
+def splits(costs: CostTable, sequences: int, draft_s: float) -> bool:
+    """Does it pay to verify one half of the sequences while the other half drafts? Only where two half batches
+    take no longer than a whole one with its drafting: rarely where a step costs much the same for any batch."""
+    half = (sequences + 1) // 2
+    return sequences > 1 and 2.0 * costs.seconds(half) <= costs.seconds(sequences) + draft_s
+
+
+def cut(trees: Listed[Tree], base_rows: int, costs: CostTable, max_rows: int, other_sequences: int = 0) -> list[int]:
     """How many nodes of each tree to verify: the n best of all by survival, for the n that maximises
     (sequences + their survival) / seconds(base_rows + n). 0 allowed; the fewest at equal worth.
 
     The maximum over *all* n: seconds() has steps, behind which more rows can pay again. `other_sequences`
     commit a token in this step without a tree. Among nodes of equal survival the earlier tree's go first.
     """
-    survival = [
-        s for tree in trees for s in accumulate(tree.survival, min)
-    ]  # min: never a child before its parent
+    survival = [s for tree in trees for s in accumulate(tree.survival, min)]  # min: never a child before its parent
     owners = [i for i, tree in enumerate(trees) for _ in tree.survival]
     order = sorted(range(len(survival)), key=survival.__getitem__, reverse=True)  # stable, reverse too
     del order[max(0, max_rows - base_rows) :]
@@ -98,6 +107,7 @@ def ask(
     *,
     busy_s: float = 0.0,
     share: float = 0.0,
+    may_probe: bool = True,
 ) -> list[int]:
     """How many draft tokens to request of each of the B sequences that go into their next round together.
 
@@ -137,7 +147,7 @@ def ask(
             for _, depth, i in allowed[:n]:
                 best[i] = max(best[i], depth)
     return [
-        min(PROBE_TOKENS, limit) if not asked and e.is_probing else asked
+        min(PROBE_TOKENS, limit) if may_probe and not asked and e.is_probing else asked
         for asked, limit, e in zip(best, limits, expectations, strict=True)
     ]
 

@@ -28,7 +28,9 @@ def _walk(work: Work, rows: Rows) -> Verdict:
     record, tree = work.sequence.record, work.tree
     child_of = {(tree.parents[i], tree.tokens[i]): i + 1 for i in reversed(range(len(tree)))}
     history = list(work.sequence.tokens)
-    node, path, tokens = 0, [], []
+    node = 0
+    path: list[int] = []
+    tokens: list[int] = []
     while True:
         token = rows.token(node, len(history), record.sampling, history)
         tokens.append(token)

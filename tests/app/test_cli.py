@@ -19,7 +19,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _pretend(folder: Path, name: str, port: int = 8000) -> None:
+def _pretend(folder: Path, name: str, port: int = 8000, ready: bool = True) -> None:
     """An instance whose supervisor is this process."""
     me = ProcessId.of(os.getpid())
     assert me is not None
@@ -89,7 +89,7 @@ def test_unknown_model_is_refused_before_anything_starts(
     monkeypatch.setenv("PACELINE_MODEL", "no-such-model")
     for words in (["up", "-d"], ["generate", "x"]):
         assert main(words) == 1
-        assert "no model 'no-such-model'" in capsys.readouterr().err
+        assert "'no-such-model' is neither" in capsys.readouterr().err
     assert not list(state.glob("*/redis"))
 
 
@@ -100,6 +100,9 @@ def test_up_of_a_running_instance_says_where(state: Path, capsys: pytest.Capture
         assert capsys.readouterr().out == "already running: http://127.0.0.1:8000\n"
     assert main(["up", "--instance", "default", "--port", "8001"]) == 1
     assert "already runs" in capsys.readouterr().err
+    _pretend(state, "default", ready=False)
+    assert main(["up"]) == 1
+    assert "still starting" in capsys.readouterr().err
 
 
 def test_one_of_several_instances_must_be_named(state: Path, capsys: pytest.CaptureFixture[str]) -> None:

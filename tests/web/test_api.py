@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import redis
 from flask.testing import FlaskClient
+from kombu.exceptions import OperationalError
 from werkzeug.test import TestResponse
 
 from app.config import Settings
 from app.engine.tokenizer import Tokenizer
+from app.messages import GenerateRequest, Record
 from app.store.connect import connect
 from tests.web.conftest import TEXT
 from tests.web.doubles import Desk, ScriptedVerifier
@@ -227,6 +229,16 @@ def test_without_redis_the_answer_is_unavailable(settings: Settings, tokenizer: 
     assert client.get("/healthz").status_code == 200
     ready = client.get("/readyz")
     assert (ready.status_code, ready.json["missing"]) == (503, ["redis"])
+
+
+def test_a_doorbell_that_cannot_ring_is_unavailable_too(
+    desk: Desk, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit(request: GenerateRequest) -> Record:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(desk, "submit", submit)
+    assert client.post("/api/generate", json={"prompt": "a"}).status_code == 503
 
 
 def test_a_fault_of_ours_shows_no_traceback(

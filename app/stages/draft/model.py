@@ -6,25 +6,16 @@ Under the top guess of each step the second best hangs as a leaf, if it is likel
 
 from collections import OrderedDict
 from collections.abc import Sequence as Listed
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from app.messages import Draft, Record, Sampling, Speculation
 from app.stages.draft.protocol import Context
-from app.state import Sequence, Tree, Work
+from app.state import Guess, Sequence, Tree, Work
 
 MIN_SURVIVAL = 0.03  # a guess less likely than this, with all before it, is not worth going on from
 MIN_SECOND = 0.15  # least confidence of a second branch
 CHUNK_TOKENS = 512  # prompt tokens a pass
 MAX_SEQUENCES = 1024  # known at once, far more than are ever in one round
-
-
-class Guess(NamedTuple):
-    """The best and second best next token, with the probability the drafter gives each."""
-
-    token: int
-    confidence: float
-    second: int
-    second_confidence: float
 
 
 class Guesser(Protocol):

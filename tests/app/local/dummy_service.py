@@ -1,4 +1,4 @@
-"""`python dummy_service.py ROLE NAME PORT`: a process that beats like a worker; the `web` one answers HTTP."""
+"""`python dummy_service.py ROLE NAME PORT`: a process that beats like a worker; a `web` one answers HTTP."""
 
 import os
 import sys

@@ -42,8 +42,10 @@ class Up:
         )
         self._processes.append(process)
         assert process.stdout is not None
-        said = [line for line in iter(process.stdout.readline, "") if line == "READY\n" or print(line)][:1]
-        assert said == ["READY\n"]
+        line = "before the first"
+        while line not in ("READY\n", ""):
+            line = process.stdout.readline()
+        assert line == "READY\n", "the supervisor has ended"
         return process
 
     def environ(self) -> dict[str, str]:
@@ -57,7 +59,9 @@ class Up:
     def end(self) -> None:
         for process in self._processes:
             process.kill()
-            process.communicate()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 @pytest.fixture
@@ -121,7 +125,7 @@ def test_killed_supervisor_leaves_nothing_behind_and_the_next_start_works(up: Up
     before = up.of()
     connect(before.redis_url).set("key", "value")
     supervisor.kill()
-    supervisor.communicate()
+    supervisor.wait()
     _wait(lambda: not any(process.alive() for process in _processes(before)))
     assert Instance(up.state).running() is None and Instance(up.state).read() is not None
     up.start()

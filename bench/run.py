@@ -1,0 +1,197 @@
+"""`./paceline bench`: Paceline against transformers' `generate` and against itself, in one interleaved run.
+
+Measures tokens/s and time to first token with speculation on and off at several concurrencies, in one process and
+through a whole deployment (Celery, Redis, web), and on against off for each prompt domain. Every run's tokens are
+compared: a figure with other tokens is no figure. Bars are printed beside what was measured.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is loaded, as in the workers
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+from app.config import ROOT, Settings
+from bench.arms import Arm, Run, local_arms, server_arms, transformers_arm
+from bench.prompts import PROMPTS
+from bench.stats import median, paired_ratio
+
+INSTANCE = "bench"
+Figures = dict[str, Any]
+
+
+def main() -> int:
+    """Measure, print, and write the figures with the machine named."""
+    args = parse_args()
+    settings = Settings.from_env()
+    url = None if args.no_server else start_server()
+    try:
+        arms = make_arms(settings, args.max_tokens, url)
+        figures: Figures = {
+            "machine": machine(),
+            "max_tokens": args.max_tokens,
+            "at": time.strftime("%Y-%m-%d"),
+        }
+        figures["concurrency"] = {n: at_concurrency(arms, n, args.repeats) for n in args.concurrency}
+        if not args.no_domains:
+            figures["domains"] = by_domain(arms, args.domain_prompts)
+        figures["bars"] = bars(figures)
+    finally:
+        if url:
+            stop_server()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(figures, indent=2) + "\n")
+    print(json.dumps(figures, indent=2))
+    return 0
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="paceline bench", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16], help="requests at once")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds over all arms at each concurrency")
+    parser.add_argument("--max-tokens", type=int, default=64, help="tokens a request")
+    parser.add_argument("--domain-prompts", type=int, default=10, help="pairs for each domain, at most 10")
+    parser.add_argument("--no-domains", action="store_true", help="leave the comparison by domain out")
+    parser.add_argument("--no-server", action="store_true", help="leave the deployment out")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "cpu.json", help="file to write")
+    return parser.parse_args()
+
+
+def make_arms(settings: Settings, max_tokens: int, url: str | None) -> dict[str, Arm]:
+    """All arms, loaded and warm."""
+    on, off = local_arms(settings, max_tokens)
+    arms = {"transformers": transformers_arm(settings, max_tokens), "local_on": on, "local_off": off}
+    if url:
+        arms["server_on"], arms["server_off"] = server_arms(url, max_tokens)
+    for arm in arms.values():
+        arm(["Say hello."])
+    return arms
+
+
+def at_concurrency(arms: dict[str, Arm], n: int, repeats: int) -> Figures:
+    """Every arm on the same n prompts, in turn and in changing order, so that all meet the same disturbances."""
+    prompts = [prompt for group in zip(*PROMPTS.values(), strict=True) for prompt in group]
+    names = [name for name in arms if n == 1 or name != "transformers"]
+    runs: dict[str, list[Run]] = {name: [] for name in names}
+    for repeat in range(repeats):
+        batch = [prompts[(repeat * n + i) % len(prompts)] for i in range(n)]
+        for name in random.Random(repeat).sample(names, len(names)):
+            runs[name].append(arms[name](batch))
+            print(f"{n:3d} at once  {name:13s} {runs[name][-1].tokens_per_s:7.1f} tokens/s", flush=True)
+        check_same([runs[name][-1] for name in names])
+    return {name: summary(runs[name]) for name in names} | {
+        "ratios": {f"{a} / {b}": ratio(runs[a], runs[b]) for a, b in COMPARED if a in runs and b in runs}
+    }
+
+
+COMPARED = (
+    ("local_off", "transformers"),
+    ("local_on", "transformers"),
+    ("local_on", "local_off"),
+    ("server_on", "server_off"),
+    ("server_off", "local_off"),
+    ("server_on", "local_on"),
+)
+
+
+def by_domain(arms: dict[str, Arm], count: int) -> Figures:
+    """Speculation on against off for each domain, one request at a time, paired and interleaved."""
+    kind = "server" if "server_on" in arms else "local"
+    found: Figures = {"arm": kind}
+    for domain, prompts in PROMPTS.items():
+        on: list[Run] = []
+        off: list[Run] = []
+        for i, prompt in enumerate(prompts[:count]):
+            for name in ("on", "off") if i % 2 else ("off", "on"):
+                (on if name == "on" else off).append(arms[f"{kind}_{name}"]([prompt]))
+            check_same([on[-1], off[-1]])
+        found[domain] = {
+            "on / off": ratio(on, off),
+            "tokens_per_round": round(sum(r.tokens for r in on) / sum(r.rounds for r in on), 3),
+        }
+        print(f"{domain:6s} {found[domain]}", flush=True)
+    return found
+
+
+def summary(runs: list[Run]) -> Figures:
+    return {
+        "tokens_per_s": round(median([run.tokens_per_s for run in runs]), 2),
+        "ttft_s": round(median([t for run in runs for t in run.ttft_s]), 4),
+        "tokens_per_round": round(sum(run.tokens for run in runs) / max(1, sum(run.rounds for run in runs)), 3),
+        "ms_per_round": round(median([1e3 * run.seconds * len(run.token_ids) / max(1, run.rounds) for run in runs]), 2),
+    }
+
+
+def ratio(new: list[Run], old: list[Run]) -> dict[str, float]:
+    return paired_ratio([r.tokens_per_s for r in new], [r.tokens_per_s for r in old]).asdict()
+
+
+def check_same(runs: list[Run]) -> None:
+    """All arms must have said the same; anything else is a bug, not a figure."""
+    if any(run.token_ids != runs[0].token_ids for run in runs):
+        raise SystemExit("the arms generated different tokens: no figures")
+
+
+def bars(figures: Figures) -> Figures:
+    """What was promised, what was measured, and whether it holds."""
+    found: Figures = {}
+
+    def bar(name: str, value: float, least: float) -> None:
+        found[name] = {"measured": round(value, 3), "at_least": least, "holds": value >= least}
+
+    for n, at in figures["concurrency"].items():
+        ratios = at["ratios"]
+        if n == 1:
+            bar(
+                "in process, speculation off / transformers, 1 request",
+                ratios["local_off / transformers"]["mean"],
+                1.1,
+            )
+        if n in (1, 16) and "server_off / local_off" in ratios:
+            bar(f"deployment / in process, off, {n} at once", ratios["server_off / local_off"]["mean"], 0.9)
+            bar(f"deployment / in process, on, {n} at once", ratios["server_on / local_on"]["mean"], 0.9)
+    for domain, value in figures.get("domains", {}).items():
+        if isinstance(value, dict):
+            bar(f"on / off, lower bound, {domain}", value["on / off"]["lower"], 0.95)
+    return found
+
+
+def machine() -> Figures:
+    cpu = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.processor(),
+    )
+    packages = {name: version(name) for name in ("torch", "transformers", "celery", "redis")}
+    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), **packages}
+
+
+def start_server() -> str:
+    """A deployment of its own. Its URL."""
+    paceline = str(ROOT / "paceline")
+    environment = {**os.environ, "PACELINE_PYTHON": sys.executable}
+    subprocess.run([paceline, "up", "-d", "--instance", INSTANCE], check=True, env=environment)
+    status = subprocess.run(
+        [paceline, "status", "--json", "--instance", INSTANCE],
+        check=True,
+        env=environment,
+        capture_output=True,
+    )
+    return str(json.loads(status.stdout)["url"])
+
+
+def stop_server() -> None:
+    environment = {**os.environ, "PACELINE_PYTHON": sys.executable}
+    subprocess.run([str(ROOT / "paceline"), "down", "--instance", INSTANCE], check=True, env=environment)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

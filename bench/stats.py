@@ -1,0 +1,36 @@
+"""Medians, and paired ratios with a confidence bound."""
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+RESAMPLES = 2000
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Geometric mean of paired ratios, its one-sided lower confidence bound (bootstrap over pairs), and the pairs."""
+
+    mean: float
+    lower: float
+    pairs: int
+
+    def asdict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def paired_ratio(new: Sequence[float], old: Sequence[float], seed: int = 0) -> Ratio:
+    """new[i] / old[i] over pairs measured side by side."""
+    logs = [math.log(a / b) for a, b in zip(new, old, strict=True)]
+    draw = random.Random(seed)
+    means = sorted(statistics.fmean(draw.choices(logs, k=len(logs))) for _ in range(RESAMPLES))
+    lower = means[int((1 - CONFIDENCE) * RESAMPLES)]
+    return Ratio(math.exp(statistics.fmean(logs)), math.exp(lower), len(logs))
+
+
+def median(values: Sequence[float]) -> float:
+    """Median; 0 for nothing measured."""
+    return statistics.median(values) if values else 0.0

@@ -1,0 +1,326 @@
+"""Tiny random models, drafters of every character, and the whole pipeline around them without a file."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+import torch
+import transformers
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+from app.costs import CostTable
+from app.engine.kv import bytes_per_page
+from app.engine.model import prepare
+from app.engine.runner import ModelRunner
+from app.engine.tokenizer import Tokenizer
+from app.following import fetcher
+from app.messages import ChatMessage, Draft, Policy, Record, Sampling, Speculation
+from app.pipeline import Drafting, Fusing, Local, Verifying
+from app.config import Settings
+from app.running import Crew, Running
+from app.stages.draft.protocol import Context, Drafter
+from app.state import Sequence as State
+from app.state import Tree, Work
+from app.store.memory import MemoryStore
+
+torch.set_num_threads(1)  # on matrices this small a second thread only costs
+
+VOCAB = 61  # odd and no multiple of anything
+PAGE_TOKENS = 16
+FLAT = {1: 10.0, 4096: 10.0}  # seconds by rows: rows are free and drafts too, so all that is offered is verified
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"num_key_value_heads": 2},
+    "qwen2": {"num_key_value_heads": 1},
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 16},
+    "mistral": {"num_key_value_heads": 2, "sliding_window": 9},
+    "gemma2": {
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "sliding_window": 9,
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 5.0,
+        "query_pre_attn_scalar": 16,
+    },
+    "phi3": {"num_key_value_heads": 4, "pad_token_id": 0},
+    "gpt2": {},
+    "gpt_neox": {},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32, "pad_token_id": 0},
+    "falcon": {},
+    "bloom": {},
+}
+
+
+def tiny(family: str = "llama", *, seed: int = 0, vocab_size: int = VOCAB, **overrides: Any) -> nn.Module:
+    """A model of two layers whose random weights are large enough that its text depends on all of its context."""
+    config = transformers.AutoConfig.for_model(
+        family,
+        **{
+            "vocab_size": vocab_size,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 512,
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "tie_word_embeddings": False,
+            **FAMILIES[family],
+            **overrides,
+        },
+    )
+    with torch.random.fork_rng():
+        model = AutoModelForCausalLM.from_config(config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            if weight.dim() == 1:
+                weight.add_(noise, alpha=0.1)
+            elif any(part in name for part in ("embed", "wte", "wpe")):  # small: the layers have the say
+                weight.copy_(noise * 0.1)
+            else:
+                weight.copy_(noise * 2 * weight.shape[-1] ** -0.5)
+    return model.eval()
+
+
+def runner(model: nn.Module, *, pages: int = 64, page_tokens: int = PAGE_TOKENS) -> ModelRunner:
+    """A runner over a model that `prepare` has seen, with just so many pages."""
+    config: Any = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    page_bytes = bytes_per_page(config.num_hidden_layers, heads, head_dim, page_tokens)
+    return ModelRunner(model, kv_bytes=pages * page_bytes, page_tokens=page_tokens)
+
+
+def served(family: str = "llama", *, pages: int = 64, page_tokens: int = PAGE_TOKENS, **overrides: Any) -> ModelRunner:
+    """A tiny model ready to run."""
+    return runner(prepare(tiny(family, **overrides)), pages=pages, page_tokens=page_tokens)
+
+
+def record(
+    prompt_ids: Iterable[int],
+    max_tokens: int = 16,
+    *,
+    request_id: str = "r",
+    sampling: Sampling = Sampling(seed=0),
+    speculation: Speculation = Speculation(),
+    eos_ids: tuple[int, ...] = (),
+    created_s: float = 0.0,
+) -> Record:
+    """An admitted request."""
+    return Record(
+        id=request_id,
+        prompt_ids=tuple(prompt_ids),
+        max_tokens=max_tokens,
+        eos_ids=eos_ids,
+        sampling=sampling,
+        speculation=speculation,
+        created_s=created_s,
+    )
+
+
+def sequence(tokens: Sequence[int], **rest: Any) -> State:
+    """A sequence that is all prompt."""
+    return State(record(tokens, **rest), list(tokens))
+
+
+def tree(tokens: Sequence[int], parents: Sequence[int] | None = None, proposer: str = "test") -> Tree:
+    """A tree of falling survival; a chain unless parents are given."""
+    size = len(tokens)
+    return Tree(
+        list(tokens),
+        list(range(size)) if parents is None else list(parents),
+        [0.99**i for i in range(1, size + 1)],
+        [(proposer,)] * size,
+    )
+
+
+def work(state: State, start: int, end: int | None = None, drafts: Tree | None = None) -> Work:
+    """The sequence's tokens `start ... end - 1`, and below the last of them a tree."""
+    end = len(state.tokens) if end is None else end
+    return Work(state, start, state.tokens[start:end], drafts or Tree(), final=end == len(state.tokens))
+
+
+class Characters:
+    """A tokenizer without a file: token i is the character chr(97 + i), so every text is as long as its ids."""
+
+    byte_ids: frozenset[int] = frozenset()
+
+    def __init__(self, vocab_size: int = VOCAB, eos_ids: tuple[int, ...] = (), context_tokens: int = 256) -> None:
+        self.vocab_size = vocab_size
+        self.eos_ids = eos_ids
+        self.context_tokens = context_tokens
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) - 97 for character in text]
+
+    def chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        return [0, *self.encode("".join(message.content for message in messages)), 1]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(chr(97 + id_) for id_ in ids)
+
+
+def pipeline(
+    target: Any,
+    drafters: Sequence[Drafter] = (),
+    residents: Sequence[Drafter] = (),
+    *,
+    vocab_size: int = VOCAB,
+    eos_ids: tuple[int, ...] = (),
+    policy: Policy | None = None,
+    max_sequences: int = 64,
+    store: MemoryStore | None = None,
+) -> Local:
+    """The pipeline in one process around a target and any drafters, model drafters first."""
+    store = store or MemoryStore()
+    running = Running(target, CostTable(FLAT), vocab_size, "local")
+    running.crew = Crew({d.name: "local" for d in drafters}, tuple(d.name for d in residents))
+    verifying = Verifying("owner", target, running, store, Settings(max_sequences=max_sequences))
+    verifying.policy = policy or Policy()
+    fetch = fetcher(store)
+    tokenizer = cast(Tokenizer, Characters(vocab_size, eos_ids))
+    return Local(verifying, Drafting(drafters, fetch), Fusing(residents, vocab_size, fetch), store, tokenizer)
+
+
+def submit(local: Local, *records: Record) -> None:
+    """Let the pipeline run these, beside what it runs already."""
+    for one in records:
+        local.store.create(one, limit=10_000)
+        local.store.assign(one.id, local.verifying.owner)
+    local.verifying.adopt([one.id for one in records])
+
+
+def finish(local: Local, max_steps: int = 5000) -> None:
+    """Step until every request has ended."""
+    for _ in range(max_steps):
+        if not local.store.active():
+            return
+        local.step()
+    raise AssertionError(f"{local.store.active()} requests did not end in {max_steps} steps")
+
+
+def texts(local: Local, *records: Record) -> list[list[int]]:
+    """Run these records and give their tokens."""
+    submit(local, *records)
+    finish(local)
+    return [list(local.store.snapshot(one.id).tokens) for one in records]
+
+
+@torch.inference_mode()
+def alone(model: nn.Module, prompt_ids: Iterable[int], max_tokens: int) -> list[int]:
+    """What transformers' own greedy `generate` says; the model is one that `prepare` has not seen."""
+    ids = torch.tensor([list(prompt_ids)])
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_tokens, pad_token_id=0
+    )
+    return out[0, ids.shape[1] :].tolist()
+
+
+class Scripted:
+    """A drafter that says what a function of the context says."""
+
+    def __init__(self, name: str, say: Callable[[Context], list[Draft]]) -> None:
+        self.name = name
+        self._say = say
+        self.seen: list[str] = []
+
+    def draft(self, contexts: Sequence[Context]) -> list[Draft]:
+        self.seen += [context.request_id for context in contexts]
+        return [draft for context in contexts for draft in self._say(context)]
+
+    def observe(self, context: Context) -> None:
+        pass
+
+    def forget(self, request_id: str) -> None:
+        pass
+
+
+def said(context: Context, name: str, tokens: Sequence[Any], **rest: Any) -> Draft:
+    """A draft, unchecked, as a hostile drafter may send it; a confident chain unless told otherwise."""
+    values: dict[str, Any] = {
+        "request_id": context.request_id,
+        "base": len(context.tokens),
+        "drafter": name,
+        "tokens": tuple(tokens),
+        "parents": tuple(range(len(tokens))),
+        "confidences": (0.9,) * len(tokens),
+    }
+    return Draft.model_construct(**{**values, **rest})
+
+
+class Book:
+    """What each request will say, for drafters that know or that know better. Prompts tell the requests apart."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[int]] = {}
+
+    def write(self, one: Record, text: Sequence[int]) -> None:
+        self._texts[one.id] = [*one.prompt_ids, *text]
+
+    def next(self, context: Context, count: int) -> list[int]:
+        """The tokens after the context; zeros where the book ends."""
+        known = self._texts.get(context.request_id, [])[len(context.tokens) :]
+        return (known + [0] * count)[:count]
+
+
+NAN = float("nan")
+
+
+def characters(book: Book, vocab_size: int = VOCAB) -> dict[str, Scripted]:
+    """Drafters of every character by name. The honest ones draft up to what was asked, the others as they like."""
+
+    def right(c: Context) -> list[int]:
+        return book.next(c, c.max_draft_tokens)
+
+    def wrong(c: Context) -> list[int]:
+        return [(token + 1) % vocab_size for token in right(c)]
+
+    def noise(c: Context, count: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(len(c.tokens))
+        return torch.rand(count, generator=generator)
+
+    def random(c: Context) -> list[Draft]:
+        count = c.max_draft_tokens
+        tokens = (noise(c, count) * vocab_size).int().tolist()
+        parents = [int(share * (i + 1)) for i, share in enumerate(noise(c, count).tolist())]
+        return [said(c, "random", tokens, parents=tuple(parents), confidences=tuple(noise(c, count).tolist()))]
+
+    def shy(c: Context) -> list[Draft]:
+        """Right, below a more confident wrong sibling at every step: what is accepted is never the main branch."""
+        tokens, parents, tip = [], [], 0
+        for good, bad in zip(right(c), wrong(c), strict=True):
+            tokens += [bad, good]
+            parents += [tip, tip]
+            tip = len(tokens)
+        confidences = (0.52, 0.47) * (len(tokens) // 2)
+        return [said(c, "shy", tokens, parents=tuple(parents), confidences=confidences)]
+
+    ways: dict[str, Callable[[Context], list[Draft]]] = {
+        "oracle": lambda c: [said(c, "oracle", right(c))],
+        "wrong": lambda c: [said(c, "wrong", wrong(c))],
+        "half": lambda c: [said(c, "half", [*right(c)[:2], *wrong(c)[2:]])],
+        "shy": shy,
+        "random": random,
+        "nan": lambda c: [said(c, "nan", right(c), confidences=(0.9, NAN) * 40)],
+        "infinite": lambda c: [said(c, "infinite", wrong(c), confidences=(float("inf"), -1.0, 1e300) * 20)],
+        "foreign": lambda c: [said(c, "foreign", [right(c)[0], vocab_size, -1, 10**12])],
+        "stale": lambda c: [said(c, "stale", right(c), base=len(c.tokens) - 1)],
+        "early": lambda c: [said(c, "early", right(c), base=len(c.tokens) + 2)],
+        "stranger": lambda c: [said(c, "stranger", right(c), request_id="nobody")],
+        "impostor": lambda c: [said(c, "target", wrong(c))],
+        "twice": lambda c: [said(c, "twice", wrong(c)), said(c, "twice", right(c))],
+        "repeating": lambda c: [said(c, "repeating", right(c)[:1] * 8, parents=(0,) * 8)],
+        "long": lambda c: [said(c, "long", [*right(c), *wrong(c) * 100])],
+        "empty": lambda c: [said(c, "empty", [])],
+        "silent": lambda c: [],
+        "torn": lambda c: [said(c, "torn", right(c), parents=(0,), confidences=())],
+        "cyclic": lambda c: [said(c, "cyclic", right(c), parents=tuple(range(1, 65)))],
+    }
+    return {name: Scripted(name, say) for name, say in ways.items()}
+
+
+def now_s() -> float:
+    return time.time()

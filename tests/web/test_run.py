@@ -1,0 +1,94 @@
+"""The web server as its own process: what it loads, how it registers, how it ends."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+import redis
+
+from tests.models import model_dir
+from tests.web.conftest import TEXT, Server
+from tests.web.doubles import Desk, ScriptedVerifier
+from tests.web.events import parse_text
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture
+def process(redis_client: redis.Redis, redis_url: str) -> Iterator[subprocess.Popen[str]]:
+    environment = os.environ | {
+        "PACELINE_REDIS_URL": redis_url,
+        "PACELINE_MODEL": str(model_dir()),
+        "PACELINE_MAX_ACTIVE_REQUESTS": "8",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", "web.run", "--port", "0"], env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def running(process: subprocess.Popen[str]) -> Server:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.search(r"serving on http://127\.0\.0\.1:(\d+)", line):
+            return Server("127.0.0.1", int(found[1]))
+    raise AssertionError(f"the web server ended with {process.wait()}")
+
+
+def test_a_request_goes_through_the_real_process(
+    running: Server, process: subprocess.Popen[str], verifier: ScriptedVerifier
+) -> None:
+    with closing(http.client.HTTPConnection(running.host, running.port, timeout=20)) as connection:
+        connection.request("POST", "/api/generate", json.dumps({"prompt": "Hi", "stream": True}), JSON)
+        events = parse_text(connection.getresponse().read().decode())
+    assert events[-1].data["text"] == TEXT
+    _assert_has_no_torch(process.pid)
+
+
+def test_it_registers_and_leaves_at_once_when_told_to(
+    running: Server, process: subprocess.Popen[str], desk: Desk
+) -> None:
+    assert [(node.name, node.info["pid"]) for node in desk.nodes.live("web")] == [("web-1", process.pid)]
+    with closing(http.client.HTTPConnection(running.host, running.port, timeout=20)) as connection:
+        connection.request("POST", "/api/generate", json.dumps({"prompt": "Hi", "stream": True}), JSON)
+        response = connection.getresponse()
+        started_s = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        response.read()  # the open stream ends, too
+    assert process.wait(timeout=10) == 0
+    assert time.monotonic() - started_s < 5
+    assert desk.nodes.live("web") == []
+    assert desk.requests.active() == 1  # the request itself goes on
+
+
+def test_a_taken_port_is_an_error_and_no_traceback(running: Server, redis_url: str) -> None:
+    environment = os.environ | {"PACELINE_REDIS_URL": redis_url, "PACELINE_MODEL": str(model_dir())}
+    second = subprocess.run(
+        [sys.executable, "-m", "web.run", "--port", str(running.port)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert second.returncode == 1
+    assert "in use" in second.stderr and "Traceback" not in second.stderr
+
+
+def _assert_has_no_torch(pid: int) -> None:
+    """Read from the process's memory map; importing torch maps its library."""
+    if not os.path.exists(f"/proc/{pid}/maps"):
+        pytest.skip("no /proc here")
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
+        libraries = maps.read()
+    assert "tokenizers" in libraries  # the reading itself works
+    assert "libtorch" not in libraries and "transformers" not in libraries

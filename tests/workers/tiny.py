@@ -1,0 +1,59 @@
+"""A target and a drafter made on the spot: random weights, a byte-level tokenizer, steps of a few milliseconds."""
+
+import json
+from pathlib import Path
+
+import tokenizers
+import torch
+from tokenizers import decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+EOS = "<eos>"
+CONTEXT_TOKENS = 8192
+SHARPNESS = 12.0  # of the head: random weights must not leave near ties, nor a chance for the end token
+
+
+def make_model(folder: Path, seed: int = 0, layers: int = 2) -> Path:
+    """Write a small random llama; its texts end by their length only. The same seed gives the same weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    vocab_size = _write_tokenizer(folder)
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT_TOKENS,
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=0,
+        tie_word_embeddings=False,
+    )
+    generator = torch.Generator().manual_seed(seed)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2:
+                std = {"model.embed_tokens.weight": 1.0, "lm_head.weight": SHARPNESS / 8}.get(name, 0.25)
+                weight.copy_(torch.randn(weight.shape, generator=generator) * std)
+        model.lm_head.weight[0] = 0.0  # logit 0 for the end token, dozens below the best
+    model.save_pretrained(folder)
+    return folder
+
+
+def _write_tokenizer(folder: Path) -> int:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: id_ for id_, token in enumerate([EOS, *alphabet])}
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([EOS])
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": EOS, "tokenizer_class": "PreTrainedTokenizerFast"})
+    )
+    (folder / "chat_template.jinja").write_text(
+        "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+    )
+    return len(vocab)
