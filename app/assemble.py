@@ -9,7 +9,6 @@ import torch
 
 from app.assemble_resident import fusing
 from app.config import ROOT, Settings
-from app.costs import CostTable
 from app.engine.guesser import load_guesser
 from app.engine.measure import check_exactness, measure_costs
 from app.engine.model import load
@@ -48,7 +47,7 @@ def verifying(settings: Settings, owner: str, mailbox: str, store: Requests) -> 
             f"fewer than one sequence of {tokenizer.context_tokens}; raise PACELINE_KV_BYTES"
         )
     check_exactness(runner, tokenizer.vocab_size)
-    costs = CostTable(measure_costs(runner, tokenizer.vocab_size))
+    costs = measure_costs(runner, tokenizer.vocab_size)
     log.info("step costs, ms by rows: %s", costs.dumps())
     running = Running(runner, costs, tokenizer.vocab_size, mailbox)
     return Verifying(owner, runner, running, store, settings)

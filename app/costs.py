@@ -21,13 +21,19 @@ class CostTable:
     Measure on both sides of a step of the hardware (one row to two, a CUDA-graph tier) and it stays a step.
     """
 
-    def __init__(self, points: Mapping[int, float], ratio: float = 1.0) -> None:
+    def __init__(self, points: Mapping[int, float], ratio: float = 1.0, fork_s: float = 0.0) -> None:
         if not points or min(points) < 1 or not all(0.0 < seconds < float("inf") for seconds in points.values()):
             raise ValueError("a cost table needs measured points: rows >= 1, seconds > 0")
         rows = sorted(points)
         self._points = tuple(zip(rows, _never_falling([points[n] for n in rows]), strict=True))
         self._table = [self._measured(n) for n in range(TABLE_ROWS)]
         self.ratio = ratio  # present pace / measured pace
+        self._fork_s = fork_s
+
+    @property
+    def fork_s(self) -> float:
+        """What a side branch of a tree costs beside its rows."""
+        return self._fork_s * self.ratio
 
     def seconds(self, rows: int) -> float:
         """What a step of so many rows takes at the present pace."""
@@ -49,13 +55,15 @@ class CostTable:
 
     def dumps(self) -> str:
         """The measurement and the present ratio as JSON."""
-        return json.dumps({"points": self._points, "ratio": self.ratio})
+        return json.dumps({"points": self._points, "ratio": self.ratio, "fork_s": self._fork_s})
 
     @classmethod
     def loads(cls, text: str) -> Self:
         """Inverse of `dumps`."""
         data = json.loads(text)
-        return cls({int(rows): float(seconds) for rows, seconds in data["points"]}, float(data["ratio"]))
+        return cls(
+            {int(rows): float(seconds) for rows, seconds in data["points"]}, float(data["ratio"]), float(data["fork_s"])
+        )
 
     def _measured(self, rows: int) -> float:
         first_rows, first_s = self._points[0]

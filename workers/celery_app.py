@@ -11,6 +11,7 @@ STEER = "paceline.steer"
 PUBLIC_QUEUE = "celery"  # where send_task("paceline.generate") of any other Celery application lands
 STEER_EVERY_S = 1.0
 DOORBELL_TTL_S = 10.0
+VISIBILITY_S = 10  # ours are taken in within moments: one not acknowledged by then went down with its worker
 
 
 def make_celery(settings: Settings) -> Celery:
@@ -28,7 +29,7 @@ def make_celery(settings: Settings) -> Celery:
         worker_hijack_root_logger=False,
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
-        broker_transport_options={"unacked_restore_interval": 1, "unacked_restore_throttle": 1},
+        broker_transport_options=_unacked(settings.namespace),
         result_expires=int(settings.request_ttl_s),
         beat_schedule={
             "steer": {
@@ -43,6 +44,20 @@ def make_celery(settings: Settings) -> Celery:
         },
     )
     return app
+
+
+def _unacked(namespace: str) -> dict[str, object]:
+    """Keep the tasks our workers have taken and not acknowledged apart from other applications' on the same Redis:
+    ours come back soon after a worker was killed, while theirs may run for hours."""
+    return {
+        "visibility_timeout": VISIBILITY_S,
+        "unacked_restore_interval": 1,
+        "unacked_restore_throttle": 1,
+        "unacked_key": f"{namespace}.unacked",
+        "unacked_index_key": f"{namespace}.unacked_index",
+        "unacked_mutex_key": f"{namespace}.unacked_mutex",
+        "unacked_mutex_expire": 10,  # the longest a worker killed in the act keeps the others from restoring
+    }
 
 
 def control_queue(settings: Settings) -> str:

@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from typing import Self
 
 from celery import Celery
+from kombu.exceptions import OperationalError
 
 from app.config import Settings
 from app.engine.source import resolve
 from app.engine.tokenizer import Tokenizer
-from app.errors import NotFound
+from app.errors import NotFound, StoreUnavailable
 from app.messages import FinishReason, GenerateRequest, Message, Record, Settle, ToVerifier
 from app.pipeline import take_in
 from app.stages.route import verifier
@@ -57,7 +58,10 @@ class Office:
         tenant: str = "public",
         task: str | None = None,
     ) -> Record:
-        """Admit, store and route a request. Raises InvalidRequest, QueueFull, StoreUnavailable."""
+        """Admit, store and route a request. Raises InvalidRequest, QueueFull, StoreUnavailable.
+
+        Once it is stored it is accepted: if routing fails, the sweep places it later.
+        """
         record = take_in(
             request,
             self.tokenizer,
@@ -67,7 +71,10 @@ class Office:
             tenant=tenant,
             task=task,
         )
-        self.place(record.id)
+        try:
+            self.place(record.id)
+        except StoreUnavailable as error:
+            log.warning("request %s is stored and not placed yet: %s", record.id, error)
         return record
 
     def place(self, request_id: str) -> None:
@@ -82,9 +89,12 @@ class Office:
             self.ring(mailbox)
 
     def ring(self, mailbox: str) -> None:
-        """Send the mailbox's worker a Celery task: somebody should look."""
+        """Send the mailbox's worker a Celery task: somebody should look. The sweep repeats a ring that fails."""
         queue = mailbox_queue(self.settings, mailbox)
-        self.celery.send_task(ATTEND, args=[mailbox], queue=queue, expires=DOORBELL_TTL_S, ignore_result=True)
+        try:
+            self.celery.send_task(ATTEND, args=[mailbox], queue=queue, expires=DOORBELL_TTL_S, ignore_result=True)
+        except OperationalError as error:
+            log.warning("could not ring at %s: %s", mailbox, error)
 
     def sweep(self) -> None:
         """Bring on what stands still: requests without a live owner, mailboxes nobody attends. Any process may."""

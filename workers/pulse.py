@@ -1,9 +1,11 @@
 """A process's heartbeat: a thread that keeps its leases, says how it fares, and sweeps up after others.
 
 A frozen process freezes its pulse too, so its leases run out and others take over. Progress is reported apart from
-being alive: a process that hangs in one step still has a pulse, but its progress stands still.
+being alive: a process that hangs in one step still has a pulse, but its progress stands still. When one piece of
+work has taken longer than any can, the pulse ends the process, so that it is started again.
 """
 
+import faulthandler
 import logging
 import os
 import signal
@@ -18,6 +20,7 @@ from workers.office import Office
 
 log = logging.getLogger(__name__)
 SWEEP_EVERY_S = 1.0
+HUNG_S = 180.0  # one step or one batch of drafts; far beyond a long prompt's chunk on a slow machine
 
 
 class Pulse(threading.Thread):
@@ -40,7 +43,8 @@ class Pulse(threading.Thread):
         self._office = office
         self._info = info
         self._mailboxes: set[str] = set()
-        self._busy_since_s: float | None = None
+        self._mailboxes_lock = threading.Lock()
+        self._busy_since_s: float | None = None  # monotonic
         self._stopping = threading.Event()
         self._swept_s = 0.0
 
@@ -54,6 +58,8 @@ class Pulse(threading.Thread):
     def end(self) -> None:
         """Stop beating and give the name up at once."""
         self._stopping.set()
+        if self.is_alive():
+            self.join(timeout=self._office.settings.lease_s)  # a beat under way would take the name again
         try:
             self._office.nodes.retire(self.kind, self.node, self.owner)
         except StoreUnavailable as error:
@@ -61,18 +67,28 @@ class Pulse(threading.Thread):
 
     def busy(self, is_busy: bool) -> None:
         """Progress: the process begins a piece of work, or has ended one."""
-        self._busy_since_s = time.time() if is_busy else None
+        self._busy_since_s = time.monotonic() if is_busy else None
 
-    def hold(self, mailbox: str) -> None:
-        """Renew this mailbox's lease from now on."""
-        self._mailboxes.add(mailbox)
+    def hold(self, mailbox: str) -> bool:
+        """Renew this mailbox's lease from now on; False if this process does so already."""
+        with self._mailboxes_lock:
+            if mailbox in self._mailboxes:
+                return False
+            self._mailboxes.add(mailbox)
+            return True
 
     def let_go(self, mailbox: str) -> None:
         """No more renewals."""
-        self._mailboxes.discard(mailbox)
+        with self._mailboxes_lock:
+            self._mailboxes.discard(mailbox)
+
+    def holds(self, mailbox: str) -> bool:
+        """Whether a thread of this process attends the mailbox."""
+        return mailbox in self._mailboxes
 
     def run(self) -> None:
         while not self._stopping.wait(self._office.settings.lease_s / 4):
+            self._end_if_hung()
             try:
                 if not self._beat():
                     log.error("another process took over as %s; leaving", self.node)
@@ -85,11 +101,21 @@ class Pulse(threading.Thread):
                 log.exception("a heartbeat failed")
 
     def _beat(self) -> bool:
-        progress_s = self._busy_since_s or time.time()
+        progress_s = time.time() - self._busy_for_s()
         alive = self._office.nodes.beat(self.kind, self.node, self.owner, progress_s=progress_s, info=self._info())
         for mailbox in list(self._mailboxes):
             self._office.mailboxes.renew(mailbox, self.owner)
         return alive
+
+    def _end_if_hung(self) -> None:
+        if self._busy_for_s() > HUNG_S:
+            log.critical("%s has been at one piece of work for %.0f s; ending it", self.node, HUNG_S)
+            faulthandler.dump_traceback()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _busy_for_s(self) -> float:
+        since_s = self._busy_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
 
     def _look_around(self) -> None:
         for refresh in self.on_beat:

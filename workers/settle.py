@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 KEPT = (
     "id", "task", "root_id", "parent_id", "group", "group_index", "chord", "chain", "callbacks", "errbacks",
     "headers", "reply_to", "correlation_id", "delivery_info", "stamps", "stamped_headers", "replaced_task_nesting",
+    "ignore_result",
 )  # fmt: skip
 CLAIM_TTL_S = 10.0
 CATCH_UP_EVERY_S = 2.0
@@ -41,7 +42,24 @@ class Settler:
         self._caught_up_s = time.monotonic()
 
     def settle(self, request_id: str) -> None:
-        """Store the result and send the callbacks, if the request has ended and waits for that."""
+        """Store the result and send the callbacks, if the request has ended and waits for that.
+
+        Whatever goes wrong with one request is logged and tried again: others wait behind it.
+        """
+        try:
+            self._settle(request_id)
+        except Exception:  # callbacks are strangers' signatures: they may raise anything
+            log.exception("request %s: its result is not stored yet", request_id)
+
+    def catch_up(self) -> None:
+        """From the pulse: settle what a lost message left behind."""
+        now = time.monotonic()
+        if now - self._caught_up_s >= CATCH_UP_EVERY_S:
+            self._caught_up_s = now
+            for request_id in self._office.requests.unsettled():
+                self.settle(request_id)
+
+    def _settle(self, request_id: str) -> None:
         store = self._office.requests
         try:
             end = store.snapshot(request_id)
@@ -60,14 +78,6 @@ class Settler:
             )  # fmt: skip
             self._succeed(context, answer.model_dump(mode="json"))
         store.settled(request_id)
-
-    def catch_up(self) -> None:
-        """From the pulse: settle what a lost message left behind."""
-        now = time.monotonic()
-        if now - self._caught_up_s >= CATCH_UP_EVERY_S:
-            self._caught_up_s = now
-            for request_id in self._office.requests.unsettled():
-                self.settle(request_id)
 
     def _succeed(self, context: Context, value: dict[str, Any]) -> None:
         app = self._office.celery

@@ -40,7 +40,7 @@ class PagePool:
 
 
 class KVCache:
-    """Keys (L, P, HK, D, S) and values (L, P, HK, S, D) of all pages; keys lie transposed, as the products want them."""
+    """Keys (L, P, HK, D, S) and values (L, P, HK, S, D) of all pages; keys lie transposed, as products want them."""
 
     def __init__(self, num_layers: int, num_pages: int, num_key_heads: int, head_dim: int, page_tokens: int) -> None:
         self.page_tokens = page_tokens

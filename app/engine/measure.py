@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from app.costs import CostTable
 from app.engine.runner import ModelRunner
 from app.messages import Record, Sampling, Speculation
 from app.state import Sequence, Tree, Work
@@ -14,20 +15,27 @@ log = logging.getLogger(__name__)
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 CONTEXT = 96  # cached tokens under the measured rows
 PASSES = 5
+FORKS = 3  # side branches of the tree whose cost is compared with a chain of as many rows
 
 
-def measure_costs(runner: ModelRunner, vocab_size: int) -> dict[int, float]:
-    """Seconds of one step for each number of packed rows, best of a few passes. Takes seconds."""
+def measure_costs(runner: ModelRunner, vocab_size: int) -> CostTable:
+    """Time one step for each number of packed rows, and a side branch, best of a few passes. Takes seconds."""
     sequence = _sequence(CONTEXT + max(ROWS), vocab_size)
     _run(runner, sequence, 0, CONTEXT)
     points = dict.fromkeys(ROWS, float("inf"))
+    forked: dict[int, list[float]] = {0: [], FORKS: []}
     for _ in range(PASSES):  # pass by pass, so that a disturbance spoils one figure of each size at most
         for rows in ROWS:
             started = time.perf_counter()
             _run(runner, sequence, CONTEXT, CONTEXT + rows)
             points[rows] = min(points[rows], time.perf_counter() - started)
+        for branches, times in forked.items():
+            started = time.perf_counter()
+            _run_tree(runner, sequence, branches)
+            times.append(time.perf_counter() - started)
     runner.release(sequence)
-    return points
+    fork_s = max(0.0, min(forked[FORKS]) - min(forked[0])) / FORKS
+    return CostTable(points, fork_s=fork_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,7 @@ def check_exactness(runner: ModelRunner, vocab_size: int) -> Exactness:
     chunked = _sequence(150, vocab_size)
     for start, end in ((0, 7), (7, 40), (40, 131), (131, 144)):
         _run(runner, chunked, start, end)
-    nodes = Tree([tail[1] ^ 1, *tail[1:]], [0, 0, 2, 3, 4, 5], [1.0] * 6, [("probe",)] * 6)
+    nodes = Tree([(tail[1] + 1) % vocab_size, *tail[1:]], [0, 0, 2, 3, 4, 5], [1.0] * 6, [("probe",)] * 6)
     work = Work(chunked, 144, tail[:1], nodes, final=True)
     other = Work(_sequence(33, vocab_size), 0, whole.tokens[:33], Tree(), final=True)
     runner.try_reserve(work)
@@ -72,6 +80,17 @@ def _run(runner: ModelRunner, sequence: Sequence, start: int, end: int) -> torch
     assert logits is not None
     sequence.cached = end
     return logits.rows
+
+
+def _run_tree(runner: ModelRunner, sequence: Sequence, branches: int) -> None:
+    """A chain of 7 nodes, or a shorter one with `branches` leaves beside it, below the token at CONTEXT."""
+    chain = 7 - branches
+    parents = [*range(chain), *range(branches)]
+    tree = Tree([1] * chain + [2] * branches, parents, [1.0] * 7, [("probe",)] * 7)
+    work = Work(sequence, CONTEXT, sequence.tokens[CONTEXT : CONTEXT + 1], tree, final=True)
+    runner.try_reserve(work)
+    runner.forward([work])
+    runner.accept(work, [])
 
 
 def _sequence(length: int, vocab_size: int) -> Sequence:

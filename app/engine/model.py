@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from app.engine.plan import Plan
 from app.errors import ModelRefused

@@ -15,11 +15,7 @@ from app.engine.kv import KVCache
 from app.state import Fork, Tree, Work
 from kernels.paged_attention import MIN_ROWS, TileGroup
 
-TREE_TILES = (
-    4,
-    8,
-    16,
-)  # a chain of at most 16 rows gets one tile, all such chains of a batch the same height
+TREE_TILES = (4, 8, 16)  # a chain of at most 16 rows gets one tile, all such chains of a batch the same height
 CHUNK_TILE = 32
 
 
@@ -30,6 +26,7 @@ class Span:
     rows: list[int]
     position: int  # of the first row
     pages: list[int]
+    is_fork: bool = False
 
 
 @dataclass(slots=True)
@@ -129,10 +126,8 @@ def plan(works: list[Work], kv: KVCache, num_heads: int, num_key_heads: int) -> 
             pages = work.sequence.pages[:cut] + fork.pages
             copies += zip(fork.pages, work.sequence.pages[cut:], strict=False)
             whole = Span([base + node for node in fork.path], below, pages)
-            forked += [
-                slot for slot, node in zip(_slots(whole, kv.page_tokens), fork.path, strict=True) if node not in main
-            ]
-            spans.append(Span(whole.rows[fork.first :], below + fork.first, pages))
+            forked += _slots(whole, kv.page_tokens)[fork.leaves :]
+            spans.append(Span(whole.rows[fork.first :], below + fork.first, pages, is_fork=True))
     return Plan(
         kv=kv,
         ids=torch.tensor(ids),
@@ -156,16 +151,16 @@ def _columns(slots: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Ten
 
 
 def _groups(plan: Plan, window: int | None) -> list[TileGroup]:
-    short = [span for span in plan.spans if len(span.rows) <= TREE_TILES[-1]]
-    long = [span for span in plan.spans if len(span.rows) > TREE_TILES[-1]]
+    """Short chains, forks and long chains apart: forks share pages with their chain, so theirs must be gathered."""
+    kinds: dict[tuple[bool, bool], list[Span]] = {}
+    for span in plan.spans:
+        kinds.setdefault((len(span.rows) > TREE_TILES[-1], span.is_fork), []).append(span)
+    fold = plan.num_heads // plan.num_key_heads
     groups = []
-    if short:
-        fold = plan.num_heads // plan.num_key_heads
-        most = max(len(span.rows) for span in short)
-        height = next(h for h in TREE_TILES if h >= most and h * fold >= MIN_ROWS)
-        groups.append(_group(plan, short, height, window, whole=not long))
-    if long:
-        groups.append(_group(plan, long, CHUNK_TILE, window, whole=not short))
+    for (is_long, _), spans in kinds.items():
+        most = max(len(span.rows) for span in spans)
+        height = CHUNK_TILE if is_long else next(h for h in TREE_TILES if h >= most and h * fold >= MIN_ROWS)
+        groups.append(_group(plan, spans, height, window, whole=len(kinds) == 1))
     return groups
 
 

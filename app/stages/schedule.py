@@ -53,8 +53,8 @@ def compose(
     chunks = _chunks(prompts, min(chunk_tokens, policy.max_batch_tokens - base_rows))
     base_rows += sum(len(work.tokens) for work in chunks)
 
-    trees = [_offered(s, policy) for s in running]
     others = sum(work.final for work in chunks)
+    trees = _lopped([_offered(s, policy) for s in running], base_rows, costs, others)
     kept = cut(trees, base_rows, costs, policy.max_batch_tokens, others)
     decodes = [
         Work(s, s.cached, s.tokens[s.cached :], tree.cut(nodes), final=True)
@@ -237,11 +237,44 @@ def _shallow(tree: Tree, max_depth: int) -> Tree:
     """Without the nodes deeper than `max_depth`."""
     if len(tree) <= max_depth:
         return tree
-    depths, places = [0], [0]  # of every node; places: its index among those kept
-    kept = Tree()
-    for i, parent in enumerate(tree.parents):
+    depths = [0]
+    for parent in tree.parents:
         depths.append(depths[parent] + 1)
-        if depths[-1] <= max_depth:
+    return _only(tree, [depth <= max_depth for depth in depths])
+
+
+def _lopped(trees: list[Tree], base_rows: int, costs: CostTable, others: int) -> list[Tree]:
+    """Without the side branches that cost more than they bring: a branch off the main one (first children) costs
+    `fork_s` beside its rows, so its survival must be worth that time at the pace of the step as a whole."""
+    if costs.fork_s == 0.0 or not any(len(set(tree.parents)) < len(tree) for tree in trees):
+        return trees
+    whole = base_rows + sum(len(tree) for tree in trees)
+    tokens = len(trees) + others + sum(sum(tree.survival) for tree in trees)
+    least = costs.fork_s * max((len(trees) + others) / costs.seconds(base_rows), tokens / costs.seconds(whole))
+    return [_without_branches(tree, least) for tree in trees]
+
+
+def _without_branches(tree: Tree, least: float) -> Tree:
+    """Keep the main branch, and side branches whose nodes' survival sums to `least`."""
+    tip, branch = 0, [0]  # branch: of every node the side branch it is on, named by its first node; 0 is the main one
+    worth: dict[int, float] = {0: least}
+    for node, parent in enumerate(tree.parents, start=1):
+        if parent == tip and branch[parent] == 0:
+            tip = node
+            branch.append(0)
+        else:
+            branch.append(branch[parent] or node)
+            worth[branch[-1]] = worth.get(branch[-1], 0.0) + tree.survival[node - 1]
+    return _only(tree, [worth[name] >= least for name in branch])
+
+
+def _only(tree: Tree, keep: list[bool]) -> Tree:
+    """The nodes to keep, by node number, the root included; a kept node's parent is kept too."""
+    if all(keep):
+        return tree
+    places, kept = [0], Tree()  # places: of every node its number among those kept
+    for i, parent in enumerate(tree.parents):
+        if keep[i + 1]:
             kept.tokens.append(tree.tokens[i])
             kept.parents.append(places[parent])
             kept.survival.append(tree.survival[i])

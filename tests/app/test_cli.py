@@ -29,6 +29,7 @@ def _pretend(folder: Path, name: str, port: int = 8000, ready: bool = True) -> N
         url=f"http://127.0.0.1:{port}",
         redis_url="redis://127.0.0.1:1",
         namespace="n",
+        ready=ready,
     )
     Instance(folder, name).write(state)
 
@@ -53,9 +54,7 @@ def test_wrong_input_names_the_field(
     assert said in captured.err and captured.out == ""
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["fly"], ["up", "--port", "0"], ["up", "--port", "99999"], ["status", "x"]]
-)
+@pytest.mark.parametrize("words", [[], ["fly"], ["up", "--port", "0"], ["up", "--port", "99999"], ["status", "x"]])
 def test_wrong_usage_exits_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(words)
@@ -63,9 +62,7 @@ def test_wrong_usage_exits_2(words: list[str], capsys: pytest.CaptureFixture[str
     assert "usage: paceline" in capsys.readouterr().err
 
 
-def test_wrong_setting_names_its_variable(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_setting_names_its_variable(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PACELINE_LEASE_S", "soon")
     assert main(["status"]) == 2
     assert "PACELINE_LEASE_S: " in capsys.readouterr().err
@@ -113,9 +110,7 @@ def test_one_of_several_instances_must_be_named(state: Path, capsys: pytest.Capt
 
 
 def test_command_line_starts_without_torch() -> None:
-    script = (
-        "import sys, app.cli; sys.exit(bool({'torch', 'transformers', 'flask', 'celery'} & set(sys.modules)))"
-    )
+    script = "import sys, app.cli; sys.exit(bool({'torch', 'transformers', 'flask', 'celery'} & set(sys.modules)))"
     assert subprocess.call([sys.executable, "-c", script], cwd=ROOT) == 0
 
 

@@ -5,10 +5,10 @@ import logging
 from typing import Any
 
 from celery import Task
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Reject
 from pydantic import ValidationError
 
-from app.errors import QueueFull
+from app.errors import InvalidRequest, QueueFull, StoreUnavailable
 from app.messages import GenerateRequest, Settle
 from app.stages.steer import Load, steer
 from workers.attend import attend
@@ -35,6 +35,10 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
             office.submit(request, request_id=self.request.id, task=json.dumps(saved_context(self.request)))
         except QueueFull as error:
             raise self.retry(exc=error, countdown=error.retry_after_s) from error
+        except InvalidRequest as error:
+            raise ValueError(str(error)) from None
+        except StoreUnavailable as error:
+            raise Reject(error, requeue=True) from error  # or, without Redis, again when it is back
         raise Ignore()
 
     @office.celery.task(name=STEER, ignore_result=True)
@@ -48,11 +52,11 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
 
     @office.celery.task(name=ATTEND, ignore_result=True)
     def settle(rung: str) -> None:
-        attend(office, pulse, SETTLE, handle)
+        attend(office, pulse, SETTLE, Settle, handle)
 
-    def handle(items: list[str]) -> None:
-        for item in items:
-            settler.settle(Settle.model_validate_json(item).request_id)
+    def handle(messages: list[Settle]) -> None:
+        for message in messages:
+            settler.settle(message.request_id)
 
     return pulse, [SETTLE]
 

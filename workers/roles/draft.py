@@ -29,17 +29,22 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
 
     pulse = Pulse(office, "draft", node, info=info)
 
-    def handle(items: list[str]) -> None:
-        jobs = [job for item in items for job in ToDrafter.model_validate_json(item).jobs]
+    def handle(messages: list[ToDrafter]) -> None:
+        jobs = [job for message in messages for job in message.jobs if _is_readable(job, office.tokenizer.vocab_size)]
         drafts = drafting.run(_in_time(jobs))
         if drafts:
             office.post(FUSE, [ToFuser(drafts=tuple(drafts))])
 
     @office.celery.task(name=ATTEND, ignore_result=True)
     def draft(rung: str) -> None:
-        attend(office, pulse, mailbox, handle)
+        attend(office, pulse, mailbox, ToDrafter, handle)
 
     return pulse, [mailbox]
+
+
+def _is_readable(job: DraftJob, vocab_size: int) -> bool:
+    """Whether the model knows all its tokens; an id outside the embedding would bring a GPU's process down."""
+    return max(job.tokens, default=0) < vocab_size
 
 
 def _in_time(jobs: list[DraftJob]) -> list[DraftJob]:

@@ -15,9 +15,8 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
     segment = fusing(office.tokenizer, office.requests)
     pulse = Pulse(office, "fuse", node)
 
-    def handle(items: list[str]) -> float | None:
-        for item in items:
-            message = ToFuser.model_validate_json(item)
+    def handle(messages: list[ToFuser]) -> float | None:
+        for message in messages:
             segment.expect(message.jobs)
             segment.receive(message.drafts)
         _send(office, segment.collect(time.time()))
@@ -25,7 +24,7 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
 
     @office.celery.task(name=ATTEND, ignore_result=True)
     def fuse(rung: str) -> None:
-        attend(office, pulse, FUSE, handle)
+        attend(office, pulse, FUSE, ToFuser, handle)
 
     return pulse, [FUSE]
 

@@ -29,12 +29,12 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
         return {"sequences": len(verifier.running.sequences), "host": socket.gethostname()}
 
     pulse = Pulse(office, "verify", node, owner=owner, info=info)
-    desk = Desk(office, verifier)
+    desk = Desk(office, verifier, pulse, mailbox)
     pulse.on_beat.append(desk.refresh)
 
     @office.celery.task(name=ATTEND, ignore_result=True)
     def verify(rung: str) -> None:
-        attend(office, pulse, mailbox, desk.handle)
+        attend(office, pulse, mailbox, ToVerifier, desk.handle)
 
     return pulse, [mailbox]
 
@@ -42,15 +42,16 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
 class Desk:
     """Mail in, one step, mail out."""
 
-    def __init__(self, office: Office, verifier: Verifying) -> None:
+    def __init__(self, office: Office, verifier: Verifying, pulse: Pulse, mailbox: str) -> None:
         self._office = office
         self._verifier = verifier
+        self._pulse = pulse
+        self._mailbox = mailbox
         self._reconciled_s = 0.0
 
-    def handle(self, items: list[str]) -> float | None:
+    def handle(self, messages: list[ToVerifier]) -> float | None:
         """Take the mail in, run one step, send the jobs for the next drafts out."""
-        for item in items:
-            message = ToVerifier.model_validate_json(item)
+        for message in messages:
             self._verifier.adopt(message.adopt)
             self._verifier.offer(message.trees)
         self._reconcile()
@@ -60,10 +61,14 @@ class Desk:
         return self._verifier.wait_s(time.time())
 
     def refresh(self) -> None:
-        """From the pulse: who drafts, and what the scheduler wants."""
+        """From the pulse: who drafts, what the scheduler wants, and whether sequences wait with nobody at work."""
         live = self._office.nodes.live()
         self._verifier.running.crew = _crew(live, self._office.tokenizer.sha256)
         self._verifier.policy = self._office.nodes.policy()
+        # Work must not hang on one message (design D10): the doorbell, or the mail that told of a new sequence, may
+        # have been lost with a connection or a process. Mail of its own is rung for until somebody comes.
+        if not self._pulse.holds(self._mailbox) and self._office.requests.owned(self._verifier.owner):
+            self._office.post(self._mailbox, [ToVerifier()])
 
     def _reconcile(self) -> None:
         """What the store says is ours counts, whatever mail was lost."""

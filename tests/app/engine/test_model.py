@@ -66,10 +66,10 @@ def cache_of(runner: ModelRunner, state: Sequence) -> torch.Tensor:
     return torch.stack([keys, values])
 
 
-def alone(runner: ModelRunner, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """(row of the last token, cache) when nobody else is there and every token comes by itself."""
+def alone(runner: ModelRunner, ids: list[int], *cuts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(row of the last token, cache) when nobody else is there."""
     state = fakes.sequence(ids)
-    row = read(runner, state, *range(1, len(ids)))
+    row = read(runner, state, *cuts)
     found = cache_of(runner, state)
     runner.release(state)
     return row, found
@@ -98,17 +98,21 @@ def test_greedy_tokens_are_those_of_transformers(family):
     assert fakes.texts(fakes.pipeline(served(family)), *records) == expected
 
 
+@cache
+def one_by_one(family: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Seventy tokens, each in a step of its own."""
+    return alone(served(family), tokens(70), *range(1, 70))
+
+
 @bitwise
 @pytest.mark.parametrize("family", SERVED)
 @settings(max_examples=6, deadline=None, derandomize=True)
-@given(st.sets(st.integers(1, 69), max_size=6), st.integers(0, 1000))
-def test_bits_are_the_same_at_any_chunking(family, cuts, salt):
-    runner, ids = served(family), tokens(70, salt)
-    row, kv = alone(runner, ids)
-    state = fakes.sequence(ids)
-    assert torch.equal(read(runner, state, *sorted(cuts)), row)
-    assert torch.equal(cache_of(runner, state), kv)
-    runner.release(state)
+@given(st.sets(st.integers(1, 69), max_size=6))
+def test_bits_are_the_same_at_any_chunking(family, cuts):
+    row, kv = one_by_one(family)
+    chunked_row, chunked_kv = alone(served(family), tokens(70), *sorted(cuts))
+    assert torch.equal(chunked_row, row)
+    assert torch.equal(chunked_kv, kv)
 
 
 @bitwise
@@ -119,8 +123,7 @@ def test_bits_are_the_same_in_any_batch(family, sizes):
     """Sequences of (cached, new) tokens read on together, each with the row and the cache it has alone."""
     runner = served(family)
     states = [fakes.sequence(tokens(cached + new, salt=i)) for i, (cached, new) in enumerate(sizes)]
-    for state, (cached, _) in zip(states, sizes, strict=True):
-        step(runner, fakes.work(state, 0, cached))
+    step(runner, *(fakes.work(state, 0, cached) for state, (cached, _) in zip(states, sizes, strict=True)))
     together = step(runner, *(fakes.work(state, state.cached) for state in states))
     for state, rows in zip(states, together, strict=True):
         row, kv = alone(runner, state.tokens)
@@ -144,16 +147,16 @@ def path_to(drafts, node: int) -> list[int]:
 
 def check_tree(family: str, length: int, drafts, tail: int = 1) -> None:
     """Every node's row, and after any node's acceptance the cache and the rows to come, are as if nobody drafted."""
-    runner, ids = served(family), tokens(length)
+    runner, ids = fakes.runner(served(family).model), tokens(length)
     others = [fakes.sequence(tokens(count, salt=9)) for count in (5, 40)]
-    for node in range(len(drafts) + 1):
+    for node in sorted({0, *range(1, len(drafts) + 1, 1 + len(drafts) // 12), len(drafts)}):
         path = path_to(drafts, node)
         spoken = [drafts.tokens[i - 1] for i in path]
         row, _ = alone(runner, ids + spoken)
         state = fakes.sequence(ids)
-        if length > tail:
-            step(runner, fakes.work(state, 0, length - tail))
-        work = fakes.work(state, max(0, length - tail), drafts=drafts)
+        read(runner, state, length - tail)
+        state.cached = max(0, length - tail)
+        work = fakes.work(state, state.cached, drafts=drafts)
         _, rows, _ = step(runner, fakes.work(others[0], 0), work, fakes.work(others[1], 0))
         assert torch.equal(rows[node], row), f"node {node} of {drafts.parents}"
         runner.accept(work, path)
@@ -161,6 +164,7 @@ def check_tree(family: str, length: int, drafts, tail: int = 1) -> None:
         assert state.cached == length + len(path)
         following, kv = alone(runner, state.tokens)
         assert torch.equal(read(runner, state), following), f"after node {node} of {drafts.parents}"
+        assert len(state.pages) == -(-state.cached // PAGE_TOKENS), "no page is held in vain"
         assert torch.equal(cache_of(runner, state), kv)
         for one in (state, *others):
             runner.release(one)

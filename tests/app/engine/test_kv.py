@@ -1,0 +1,95 @@
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from app.engine.kv import KVCache, PagePool, bytes_per_page
+
+PAGES, SIZE = 12, 16
+
+
+class Pool(RuleBasedStateMachine):
+    """Sequences that come, grow, shrink and go; no page is lost or lent twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = PagePool(PAGES, SIZE)
+        self.held: list[list[int]] = []
+
+    @rule()
+    def come(self) -> None:
+        self.held.append([])
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), tokens=st.integers(0, (PAGES + 2) * SIZE))
+    def grow(self, data: st.DataObject, tokens: int) -> None:
+        pages = data.draw(st.sampled_from(self.held))
+        before, free = list(pages), self.pool.num_free
+        could = self.pool.try_grow(pages, tokens)
+        missing = max(0, -(-tokens // SIZE) - len(before))
+        assert could == (missing <= free)
+        assert pages[: len(before)] == before
+        assert len(pages) == len(before) + (missing if could else 0)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), tokens=st.integers(0, PAGES * SIZE))
+    def trim(self, data: st.DataObject, tokens: int) -> None:
+        pages = data.draw(st.sampled_from(self.held))
+        before = list(pages)
+        self.pool.trim(pages, tokens)
+        assert pages == before[: -(-tokens // SIZE)]
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def go(self, data: st.DataObject) -> None:
+        pages = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+        self.pool.release(pages)
+        assert pages == []
+
+    @invariant()
+    def no_page_is_lost_or_lent_twice(self) -> None:
+        lent = [page for pages in self.held for page in pages]
+        assert len(set(lent)) == len(lent) == PAGES - self.pool.num_free
+        assert all(page in range(PAGES) for page in lent)
+
+
+Pool.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)
+TestPagePool = Pool.TestCase
+
+
+def test_the_lowest_free_pages_are_lent_first():
+    pool, first, second, third = PagePool(8, SIZE), [], [], []
+    pool.try_grow(first, 3 * SIZE)
+    pool.try_grow(second, 2 * SIZE)
+    pool.release(first)
+    pool.try_grow(third, 4 * SIZE)
+    assert (second, third) == ([3, 4], [0, 1, 2, 5])
+
+
+def test_what_is_written_is_read_at_its_page_and_offset_and_nothing_else_changes():
+    cache = KVCache(2, 4, 3, 5, SIZE)
+    k, v = torch.randn(2, 6, 3, 5, generator=torch.Generator().manual_seed(0))
+    pages, offsets = torch.tensor([3, 0, 0, 1, 3, 2]), torch.tensor([15, 0, 7, 3, 2, 2])
+    cache.write(1, pages, offsets, k, v)
+    for i, (page, offset) in enumerate(zip(pages.tolist(), offsets.tolist(), strict=True)):
+        assert torch.equal(cache.keys[1, page, :, :, offset], k[i])
+        assert torch.equal(cache.values[1, page, :, offset], v[i])
+    assert not cache.keys[0].any() and not cache.values[0].any()
+    assert torch.count_nonzero(cache.keys).item() == torch.count_nonzero(cache.values).item() == 6 * 3 * 5
+
+
+def test_a_copied_page_is_whole_and_of_one_layer():
+    cache = KVCache(2, 4, 3, 5, SIZE)
+    for tensor in (cache.keys, cache.values):
+        tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(1)))
+    keys, values = cache.keys.clone(), cache.values.clone()
+    cache.copy(1, torch.tensor([0, 3]), torch.tensor([2, 1]))
+    for now, before in ((cache.keys, keys), (cache.values, values)):
+        assert torch.equal(now[1], before[1][[2, 1, 2, 1]])
+        assert torch.equal(now[0], before[0])
+
+
+def test_bytes_per_page_are_those_of_the_tensors():
+    cache = KVCache(3, 7, 2, 8, SIZE)
+    total = sum(tensor.numel() * tensor.element_size() for tensor in (cache.keys, cache.values))
+    assert total == 7 * bytes_per_page(3, 2, 8, SIZE)

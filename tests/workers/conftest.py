@@ -1,0 +1,116 @@
+"""Deployments that the tests of this folder share; each test leaves them ready and idle."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from celery import Celery
+
+from app.assemble import local
+from app.config import ROOT, Settings
+from app.messages import GenerateRequest
+from app.running import Crew
+from tests.models import model_dir
+from tests.workers.deployment import Deployment, running, wait_for
+from tests.workers.tiny import make_model
+from workers.office import Office
+
+MAX_ACTIVE = 40
+HELPERS_QUEUE = "helpers"
+Alone = Callable[[GenerateRequest], list[int]]
+
+
+@pytest.fixture(scope="session")
+def tiny_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Settings for a tiny target whose drafter guesses well: it has the target's own weights."""
+    folder = tmp_path_factory.mktemp("models")
+    make_model(folder / "target")
+    make_model(folder / "twin")
+    return {
+        "PACELINE_MODEL": str(folder / "target"),
+        "PACELINE_DRAFTERS": str(folder / "twin"),
+        "PACELINE_KV_BYTES": str(64 * 2**20),
+        "PACELINE_VERIFY_THREADS": "1",
+        "PACELINE_MAX_ACTIVE_REQUESTS": str(MAX_ACTIVE),
+    }
+
+
+@pytest.fixture(scope="session")
+def shared(tiny_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with running(f"tiny-{os.getpid()}", tmp_path_factory.mktemp("state"), tiny_environ) as deployment:
+        yield deployment
+
+
+@pytest.fixture
+def deployment(shared: Deployment) -> Iterator[Deployment]:
+    """The tiny target's deployment, ready; and ready again after the test."""
+    shared.await_ready()
+    yield shared
+    shared.await_ready()
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """The default target with the drafter that is shipped."""
+    environ = {"PACELINE_MODEL": str(model_dir())}
+    with running(f"real-{os.getpid()}", tmp_path_factory.mktemp("state"), environ) as deployment:
+        yield deployment
+
+
+@pytest.fixture(scope="session")
+def alone(tiny_environ: dict[str, str]) -> Alone:
+    """What the tiny target says with nobody beside it: one request, no drafts, in this process."""
+    settings = Settings.from_env(tiny_environ)
+    pipeline = local(settings.model_copy(update={"drafters": ()}))
+    pipeline.verifying.running.crew = Crew()
+    known: dict[str, list[int]] = {}
+
+    def tokens(request: GenerateRequest) -> list[int]:
+        key = request.model_dump_json()
+        if key not in known:
+            record = pipeline.submit(request, settings)
+            known[key] = [token for event in pipeline.events(record) for token in event.tokens]
+        return known[key]
+
+    return tokens
+
+
+@pytest.fixture
+def office(deployment: Deployment) -> Office:
+    return deployment.office()
+
+
+@pytest.fixture
+def client(deployment: Deployment) -> Iterator[Celery]:
+    """Another service: it knows the Redis and nothing else of Paceline."""
+    app = Celery("stranger", broker=deployment.redis_url, backend=deployment.redis_url, set_as_current=False)
+    yield app
+    app.close()
+
+
+@pytest.fixture(scope="session")
+def helpers(shared: Deployment) -> Iterator[str]:
+    """A worker of that service with small tasks, on a queue of its own; the queue's name."""
+    command = [sys.executable, "-m", "celery", "-A", "tests.workers.helper_tasks", "worker", "-P", "solo"]
+    log_file = shared.state / "helpers.log"
+    with log_file.open("wb") as log:
+        worker = subprocess.Popen(
+            [*command, "-Q", HELPERS_QUEUE, "-n", "helpers@%h"],
+            env={**os.environ, "HELPERS_REDIS_URL": shared.redis_url},
+            cwd=ROOT,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    wait_for(lambda: " ready." in log_file.read_text(), what="the helpers' worker")
+    yield HELPERS_QUEUE
+    worker.terminate()
+    worker.wait(30)
+
+
+@pytest.fixture
+def logs(deployment: Deployment) -> Iterator[Path]:
+    """Where the deployment's logs are."""
+    yield deployment.state / deployment.name / "logs"

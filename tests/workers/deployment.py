@@ -1,0 +1,235 @@
+"""A whole deployment of real processes for tests: `./paceline up -d`, what runs in it, and a client that resumes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import Any
+
+from app.config import ROOT, Settings
+from app.local.health import Health, check
+from app.local.instance import Instance
+from app.messages import GenerateRequest
+from tests.web.events import parse
+from workers.office import Office
+
+READY_S = 180.0
+RECOVERY_S = 90.0  # on a busy machine a model worker takes a dozen seconds to import and load
+LEASE_S = 2.0
+
+
+def wait_for(condition: Callable[[], Any], limit_s: float = RECOVERY_S, what: str = "") -> Any:
+    """The first true value of `condition`, or a failed test."""
+    deadline = time.monotonic() + limit_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited in vain for {what or condition}"
+        time.sleep(0.02)
+    return value
+
+
+class Deployment:
+    """One instance under a state folder of its own."""
+
+    def __init__(self, name: str, folder: Path, environ: dict[str, str]) -> None:
+        self.name = name
+        self.state = folder
+        self._environ = {
+            **os.environ,
+            "PACELINE_PYTHON": sys.executable,
+            "PACELINE_STATE": str(folder),
+            **environ,
+        }
+        self._instance = Instance(folder, name)
+        self.url = self.redis_url = self.namespace = ""
+
+    def up(self) -> None:
+        """Start it; returns when all answers."""
+        done = self._paceline("up", "-d", "--instance", self.name)
+        assert done.returncode == 0, done.stderr + self.tails()
+        status = json.loads(self._paceline("status", "--json", "--instance", self.name).stdout)
+        assert status["ready"], status
+        self.url, self.redis_url, self.namespace = status["url"], status["redis_url"], status["namespace"]
+
+    def down(self) -> None:
+        """Stop it, and every process of it."""
+        self._paceline("down", "--instance", self.name)
+
+    def status(self) -> Health:
+        """What `paceline status --json` prints, without starting a process for it."""
+        return check(self.name, self._instance.running(), LEASE_S)
+
+    def pid(self, role: str) -> int:
+        """The one process of this role; waits for it if it is being started again."""
+        (pid,) = wait_for(lambda: self.status().processes[role], what=f"a {role} process")
+        return int(pid)
+
+    def signal(self, role: str, number: signal.Signals) -> int:
+        """Send the role's process a signal; its pid."""
+        pid = self.pid(role)
+        os.kill(pid, number)
+        return pid
+
+    def await_ready(self) -> None:
+        """Until every role has a heartbeat again."""
+        wait_for(lambda: self.status().ready, what=f"{self.name} to be ready: {self.status().problems}")
+
+    def await_restart(self, role: str, old_pid: int) -> float:
+        """Until the supervisor has put another process in the place of `old_pid`, and all is ready; seconds."""
+        started = time.monotonic()
+        wait_for(lambda: self.status().processes[role] not in ((old_pid,), ()), what=f"another {role}")
+        self.await_ready()
+        return time.monotonic() - started
+
+    def settings(self) -> Settings:
+        """What its workers run under."""
+        values = {name: value for name, value in self._environ.items() if name.startswith("PACELINE_")}
+        return Settings.from_env(
+            {**values, "PACELINE_REDIS_URL": self.redis_url, "PACELINE_NAMESPACE": self.namespace}
+        )
+
+    def office(self) -> Office:
+        """A way into its store and mailboxes."""
+        return Office.open(self.settings())
+
+    def log(self, role: str) -> str:
+        """What the role's processes have written so far."""
+        return (self.state / self.name / "logs" / f"{role}-1.log").read_text(errors="replace")
+
+    def tails(self) -> str:
+        """The ends of all logs, for a failed test's report."""
+        logs = sorted((self.state / self.name / "logs").glob("*.log"))
+        return "\n".join(f"== {log.name}\n{log.read_text(errors='replace')[-2000:]}" for log in logs)
+
+    def start_worker(self, role: str, node: str) -> "subprocess.Popen[bytes]":
+        """One more worker beside those of the supervisor."""
+        environ = {
+            **self._environ,
+            "PACELINE_REDIS_URL": self.redis_url,
+            "PACELINE_NAMESPACE": self.namespace,
+            "HF_HUB_OFFLINE": "1",
+        }
+        with (self.state / self.name / "logs" / f"{node}.log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "workers.run", role, "--node", node],
+                env=environ,
+                cwd=ROOT,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def post(self, body: dict[str, Any]) -> dict[str, Any]:
+        """POST /api/generate; the answer."""
+        with urllib.request.urlopen(self._generate(body), timeout=120) as response:
+            return dict(json.load(response))
+
+    def get(self, path: str, method: str = "GET") -> dict[str, Any]:
+        """Any other call."""
+        call = urllib.request.Request(self.url + path, method=method)
+        with urllib.request.urlopen(call, timeout=30) as response:
+            return dict(json.load(response))
+
+    def stream(self, request: GenerateRequest) -> "Stream":
+        """Start a request and follow it."""
+        body = {**request.model_dump(mode="json", exclude_none=True), "stream": True}
+        return Stream(self.url, urllib.request.urlopen(self._generate(body), timeout=60))
+
+    def _generate(self, body: dict[str, Any]) -> urllib.request.Request:
+        content = {"Content-Type": "application/json"}
+        return urllib.request.Request(f"{self.url}/api/generate", json.dumps(body).encode(), content)
+
+    def _paceline(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, str(ROOT / "paceline"), *arguments],
+            env=self._environ,
+            capture_output=True,
+            text=True,
+            timeout=READY_S,
+        )
+
+
+class Stream:
+    """A request's stream as a client follows it: it comes back with its offset when the connection breaks."""
+
+    def __init__(self, url: str, response: HTTPResponse) -> None:
+        self._url = url
+        self._response = response
+        self.id = str(response.headers["X-Request-Id"])
+        self.tokens: list[int] = []
+        self.proposers: list[str] = []
+        self.text = ""
+        self.result: dict[str, Any] = {}
+        self.reconnects = 0
+        self.longest_gap_s = 0.0
+        self.first_s: float | None = None  # since it began to be read
+
+    def read(self, until: int | None = None) -> "Stream":
+        """Read on, to the end or until there are `until` tokens."""
+        started = last = time.monotonic()
+        while not self.result and (until is None or len(self.tokens) < until):
+            for kind, data, _ in self._events():
+                now = time.monotonic()
+                self.longest_gap_s, last = max(self.longest_gap_s, now - last), now
+                if kind == "end":
+                    self.result = data
+                    self._response.close()
+                    break
+                assert kind == "tokens", (kind, data)
+                self.first_s = self.first_s or now - started
+                self._take(data)
+                if until is not None and len(self.tokens) >= until:
+                    break
+            else:
+                self._resume()
+        return self
+
+    def close(self) -> None:
+        self._response.close()
+
+    def _take(self, data: dict[str, Any]) -> None:
+        assert data["offset"] == len(self.tokens), "a gap or a repetition"
+        self.tokens += data["tokens"]
+        self.proposers += data["proposers"]
+        self.text += data["text"]
+
+    def _events(self) -> Iterator[Any]:
+        """Dispatched events until the connection ends, in whatever way."""
+        try:
+            yield from parse(line.decode().rstrip("\n") for line in self._response)
+        except (OSError, HTTPException):
+            return
+
+    def _resume(self) -> None:
+        self._response.close()
+        self.reconnects += 1
+        address = f"{self._url}/api/requests/{self.id}/stream?offset={len(self.tokens)}"
+
+        def opened() -> HTTPResponse | None:
+            try:
+                return urllib.request.urlopen(address, timeout=60)  # type: ignore[no-any-return]
+            except urllib.error.HTTPError as error:
+                with error:
+                    assert error.code == 503, error.read()
+                return None
+            except OSError:
+                return None
+
+        self._response = wait_for(opened, what="the web server to take the stream up again")
+
+
+@contextmanager
+def running(name: str, folder: Path, environ: dict[str, str]) -> Iterator[Deployment]:
+    """A deployment for the block."""
+    deployment = Deployment(name, folder, environ)
+    try:
+        deployment.up()
+        yield deployment
+    finally:
+        deployment.down()

@@ -1,0 +1,163 @@
+"""Processes killed and frozen in mid-stream: the client's stream goes on, and the text is the same text."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from app.messages import GenerateRequest
+from tests.workers.conftest import Alone
+from tests.workers.deployment import RECOVERY_S, Deployment, wait_for
+from workers.office import Office
+
+TOKENS = 240
+KILL_AT = 50
+ROLES = ("draft", "fuse", "beat", "control", "web", "redis", "verify")
+
+
+def _request(seed: int, max_tokens: int = TOKENS) -> GenerateRequest:
+    # every test a seed of its own: what the suffix drafter has seen before would end the stream too soon
+    return GenerateRequest(prompt="Tell me", raw=True, max_tokens=max_tokens, temperature=0.8, seed=seed)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_stream_goes_on_with_the_same_text_when_a_process_is_killed(
+    deployment: Deployment, alone: Alone, role: str
+) -> None:
+    request = _request(seed=100 + ROLES.index(role))
+    stream = deployment.stream(request).read(until=KILL_AT)
+    assert not stream.result
+    killed = deployment.signal(role, signal.SIGKILL)
+    stream.read()
+    recovered_s = deployment.await_restart(role, killed)
+    assert stream.tokens == alone(request)
+    assert stream.result["token_ids"] == stream.tokens and stream.result["text"] == stream.text
+    assert (stream.reconnects > 0) == (role == "web")
+    print(f"killed {role}: longest gap {stream.longest_gap_s:.1f} s, ready {recovered_s:.1f} s after the end")
+
+
+def test_two_streams_survive_the_verifier_twice_in_a_row(deployment: Deployment, alone: Alone) -> None:
+    greedy = GenerateRequest(prompt="Again and again", raw=True, max_tokens=TOKENS)
+    sampled = _request(seed=120)
+    first, second = deployment.stream(greedy), deployment.stream(sampled)
+    first.read(until=KILL_AT)
+    killed = deployment.signal("verify", signal.SIGKILL)
+    deployment.await_restart("verify", killed)
+    first.read(until=KILL_AT + 40)
+    killed = deployment.signal("verify", signal.SIGKILL)
+    assert first.read().tokens == alone(greedy)
+    assert second.read().tokens == alone(sampled)
+    deployment.await_restart("verify", killed)
+
+
+def test_frozen_verifier_goes_on_when_it_wakes(deployment: Deployment, alone: Alone) -> None:
+    request = _request(seed=130)
+    stream = deployment.stream(request).read(until=KILL_AT)
+    pid = deployment.signal("verify", signal.SIGSTOP)
+    wait_for(lambda: any("verify" in problem for problem in deployment.status().problems), what="its lease to end")
+    os.kill(pid, signal.SIGCONT)
+    woken = time.monotonic()
+    assert stream.read().tokens == alone(request)
+    assert deployment.pid("verify") == pid
+    print(f"frozen verifier: the stream's end {time.monotonic() - woken:.1f} s after it woke")
+    twin = [name for name in stream.proposers[-60:] if name != "target"]
+    assert twin, "it has its mailbox back: drafts reach it again"
+
+
+def test_sequences_of_a_frozen_verifier_move_to_another_and_it_is_fenced_out(
+    deployment: Deployment, office: Office, alone: Alone
+) -> None:
+    request = _request(seed=140, max_tokens=400)
+    stream = deployment.stream(request).read(until=KILL_AT)
+    first = office.requests.snapshot(stream.id).owner
+    pid = deployment.signal("verify", signal.SIGSTOP)
+    other = deployment.start_worker("verify", "verify-2")
+    try:
+        stream.read(until=150)
+        second = office.requests.snapshot(stream.id).owner
+        os.kill(pid, signal.SIGCONT)
+        stream.read()
+        assert stream.tokens == alone(request)
+        assert first != second == office.requests.snapshot(stream.id).owner
+        assert stream.longest_gap_s < RECOVERY_S
+        wait_for(lambda: _sequences(office) == [0, 0], what="both verifiers to have let go")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        _end(other)
+
+
+def test_plain_decoding_goes_on_while_drafters_die_again_and_again(deployment: Deployment, alone: Alone) -> None:
+    request = _request(seed=150)
+    stopping = threading.Event()
+    killed: set[int] = set()
+
+    def kill() -> None:
+        while not stopping.wait(0.05):
+            for pid in deployment.status().processes["draft"]:
+                if pid not in killed:
+                    os.kill(pid, signal.SIGKILL)
+                    killed.add(pid)
+
+    killer = threading.Thread(target=kill)
+    stream = deployment.stream(request).read(until=5)
+    killer.start()
+    try:
+        stream.read()
+    finally:
+        stopping.set()
+        killer.join()
+    assert stream.tokens == alone(request)
+    assert killed
+    deployment.await_ready()
+
+
+def test_verifier_told_to_stop_leaves_in_time_and_its_requests_go_on(deployment: Deployment, alone: Alone) -> None:
+    request = _request(seed=160)
+    stream = deployment.stream(request).read(until=KILL_AT)
+    pid = deployment.signal("verify", signal.SIGTERM)
+    started = time.monotonic()
+    wait_for(lambda: pid not in deployment.status().processes["verify"], limit_s=10.0, what="its end")
+    print(f"verifier left {time.monotonic() - started:.1f} s after SIGTERM")
+    assert stream.read().tokens == alone(request)
+    deployment.await_restart("verify", pid)
+
+
+@pytest.mark.parametrize("role", ["control", "fuse", "draft", "beat", "web"])
+def test_idle_process_told_to_stop_leaves_in_time(deployment: Deployment, role: str) -> None:
+    pid = deployment.signal(role, signal.SIGTERM)
+    started = time.monotonic()
+    wait_for(lambda: pid not in deployment.status().processes[role], limit_s=10.0, what="its end")
+    print(f"{role} left {time.monotonic() - started:.1f} s after SIGTERM")
+    deployment.await_restart(role, pid)
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_real_model_says_the_same_while_everything_around_it_is_killed(real: Deployment) -> None:
+    request = GenerateRequest(prompt="Explain in a few sentences why the sky is blue.", max_tokens=140)
+    undisturbed = real.stream(request.model_copy(update={"speculation": {"enabled": False}})).read()
+    stream = real.stream(request)
+    for role, at in (("draft", 15), ("fuse", 40), ("beat", 55), ("verify", 70), ("draft", 100)):
+        stream.read(until=at)
+        assert not stream.result
+        started = time.monotonic()
+        killed = real.signal(role, signal.SIGKILL)
+        stream.read(until=at + 5)
+        print(f"{role} killed: five tokens more after {time.monotonic() - started:.1f} s")
+        wait_for(lambda role=role, killed=killed: killed != real.pid(role), what=f"another {role}")
+    stream.read()
+    assert stream.tokens == undisturbed.tokens and stream.text == undisturbed.text
+    assert any(name not in ("target", "lookup", "suffix") for name in stream.proposers), "a model drafted"
+    real.await_ready()
+
+
+def _sequences(office: Office) -> list[int]:
+    return [node.info["sequences"] for node in office.nodes.live("verify")]
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    process.wait(30)
