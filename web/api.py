@@ -34,9 +34,7 @@ class GenerateBody(GenerateRequest):
 
     def request(self) -> GenerateRequest:
         """The request alone; it has been validated, and is not again."""
-        return GenerateRequest.model_construct(
-            **{name: getattr(self, name) for name in GenerateRequest.model_fields}
-        )
+        return GenerateRequest.model_construct(**{name: getattr(self, name) for name in GenerateRequest.model_fields})
 
 
 class Accepted(Message):

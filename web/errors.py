@@ -49,8 +49,7 @@ def error_body(message: str, field: str | None = None, details: list[dict[str, s
 def _invalid_body(invalid: InvalidBody) -> Response:
     # without the input: it may hold a prompt, and NaN is not JSON
     details = [
-        _detail(item)
-        for item in invalid.error.errors(include_input=False, include_url=False, include_context=False)
+        _detail(item) for item in invalid.error.errors(include_input=False, include_url=False, include_context=False)
     ]
     first = details[0]
     more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
@@ -74,9 +73,7 @@ def _ours(error: PacelineError) -> Response:
             return _answer(429, error_body(str(error)), retry_after_s=error.retry_after_s)
         case StoreUnavailable():
             log.warning("%s", error)
-            return _answer(
-                503, error_body("the store does not answer; try again"), retry_after_s=RETRY_AFTER_S
-            )
+            return _answer(503, error_body("the store does not answer; try again"), retry_after_s=RETRY_AFTER_S)
         case _:
             log.error("%s", error, exc_info=error)
             return _answer(500, error_body(str(error)))

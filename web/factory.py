@@ -7,9 +7,7 @@ from flask import Flask, Response
 from web import api, errors, health, page
 from web.office import Office
 
-MAX_BODY_BYTES = (
-    2**20
-)  # a prompt of 8,000 tokens is some 40 kB; the rest is room for biases and allowed tokens
+MAX_BODY_BYTES = 2**20  # a prompt of 8,000 tokens is some 40 kB; the rest is room for biases and allowed tokens
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "

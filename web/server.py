@@ -34,8 +34,7 @@ class WebServer:
             connection_limit=2 * threads,
             asyncore_use_poll=True,  # select() ends at 1,024 descriptors
             channel_request_lookahead=1,  # tells a waiting request that its client has gone
-            max_request_body_size=4
-            * MAX_BODY_BYTES,  # to here Flask refuses in JSON, beyond it waitress in a word
+            max_request_body_size=4 * MAX_BODY_BYTES,  # to here Flask refuses in JSON, beyond it waitress in a word
             ident="paceline",
         )
 
@@ -46,4 +45,5 @@ class WebServer:
                 self._server.asyncore.loop(timeout=LOOK_UP_S, use_poll=True, map=self._sockets, count=1)
         finally:
             stopping.set()
-            self._server.close()
+            self._server.task_dispatcher.shutdown()
+            self._server.asyncore.close_all(self._sockets)

@@ -9,6 +9,7 @@ milliseconds at which the member stops counting, so an index never outgrows what
     active                      zset    ids of requests not ended                     empty, <= limit
     owned:<owner>               zset    ids a verifier owns                           empty, or PX active_ttl
     unsettled                   zset    ids whose Celery task waits for its result    empty, scores
+    ended:<id>                  list    one item once the request has ended           with its request
     settle:<id>                 string  somebody is storing that result now           PX of the claim
     mail:<mailbox>              list    items waiting (hints, design D10)             empty, PX 10 min; 10,000
     attend:<mailbox>            string  the attendant, or "ringing"                   PX lease, PX 2 s
@@ -36,6 +37,10 @@ class Keys:
     def events(self, request_id: str) -> str:
         """A request's committed tokens; entry `<generated after>-0`, or `<generated>-1` when it only ends."""
         return f"{self.namespace}:events:{request_id}"
+
+    def ended(self, request_id: str) -> str:
+        """What those block on who only want to know when a request ends."""
+        return f"{self.namespace}:ended:{request_id}"
 
     @property
     def active(self) -> str:

@@ -127,6 +127,12 @@ class MemoryStore:
                     return found
                 self._changed.wait(left_s)
 
+    def ended(self, request_id: str, wait_s: float = 0.0) -> bool:
+        """Has the request ended, waiting up to `wait_s` for it? Raises NotFound."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._get(request_id).status != Status.ACTIVE, wait_s)
+            return self._get(request_id).status != Status.ACTIVE
+
     def orphans(self, count: int = 100) -> list[Orphan]:
         """Active requests without a live owner, the oldest first."""
         with self._changed:

@@ -78,6 +78,9 @@ class Requests(Protocol):
         without tokens. Raises NotFound.
         """
 
+    def ended(self, request_id: str, wait_s: float = 0.0) -> bool:
+        """Has the request ended, waiting up to about `wait_s` for it? Cheaper than its events. Raises NotFound."""
+
     def orphans(self, count: int = 100) -> list[Orphan]:
         """Active requests without a live owner, the oldest first."""
 

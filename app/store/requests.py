@@ -62,7 +62,8 @@ class RequestStore:
     def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:
         """End a request from outside; False if it had ended. Raises NotFound."""
         name = self._keys
-        keys = [name.request(request_id), name.events(request_id), name.active, name.unsettled]
+        own = [name.request(request_id), name.events(request_id)]
+        keys = [*own, name.active, name.unsettled, name.ended(request_id)]
         final, owned = final_status(reason), name.owned("")
         args = [request_id, self._ttl_ms, final, reason, error or "", json.dumps(error), owned]
         reply = self._end(keys, args)
@@ -83,14 +84,24 @@ class RequestStore:
     def events(self, request_id: str, offset: int, wait_s: float = 0.0) -> list[Event]:
         """What follows the first `offset` generated tokens, waiting up to `wait_s`. Raises NotFound."""
         until = time.monotonic() + wait_s
-        while True:
-            found = self._events_now(request_id, offset)
-            left_s = until - time.monotonic()
-            if found or left_s <= 0:
-                return found
+        while (left_s := until - time.monotonic()) > 0:
             found = self._next_events(request_id, offset, min(left_s, BLOCK_S))
             if found:
                 return found
+            if self.ended(request_id):
+                break
+        return self._events_now(request_id, offset)
+
+    def ended(self, request_id: str, wait_s: float = 0.0) -> bool:
+        """Has the request ended, waiting up to `wait_s` for it? Cheaper than its events. Raises NotFound."""
+        status = self._client.hget(self._keys.request(request_id), "status")
+        if status is None:
+            raise NotFound(request_id)
+        if status != Status.ACTIVE or wait_s <= 0:
+            return status != Status.ACTIVE
+        key = self._keys.ended(request_id)  # moving its item onto itself only looks, so that many can wait
+        found = self._client.blmove(key, key, min(wait_s, BLOCK_S), src="LEFT", dest="LEFT")  # type: ignore[arg-type]
+        return found is not None
 
     def orphans(self, count: int = 100) -> list[Orphan]:
         """Active requests without a live owner, the oldest first."""
@@ -122,7 +133,8 @@ class RequestStore:
     def _commit_call(self, owner: str, request_id: str, event: Event) -> tuple[list[str], Args]:
         check(event)
         own = [self._keys.request(request_id), self._keys.events(request_id)]
-        keys = [*own, self._keys.active, self._keys.owned(owner), self._keys.unsettled]
+        shared = [self._keys.active, self._keys.owned(owner), self._keys.unsettled]
+        keys = [*own, *shared, self._keys.ended(request_id)]
         stored = event.model_dump_json(exclude_defaults=True)
         stats = event.stats.model_dump_json(exclude_defaults=True)
         commit = [request_id, owner, event.offset, len(event.tokens), stored, stats]

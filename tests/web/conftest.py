@@ -15,7 +15,7 @@ from tests.web.doubles import Desk, ScriptedVerifier
 from web.factory import create_app
 from web.server import WebServer
 
-TEXT = "Größe matters: 👩‍🚀 flew, naïvely, to 日本.\n\n<script>alert('no')</script> & done"
+TEXT = "Größe matters: 👩‍🚀 flew, naïvely, to 日本.\n\n<script>alert('no')</script> &amp; &lt; done"
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,7 @@ class Desk:
     @classmethod
     def over(cls, client: redis.Redis, settings: Settings, tokenizer: Tokenizer) -> "Desk":
         name = settings.namespace
-        requests = RequestStore(
-            client, name, ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s
-        )
+        requests = RequestStore(client, name, ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
         return cls(settings, tokenizer, requests, Nodes(client, name, lease_s=settings.lease_s))
 
     def submit(self, request: GenerateRequest) -> Record:
@@ -76,13 +74,17 @@ class ScriptedVerifier:
     def _run(self) -> None:
         while not self._stopping.wait(self.pause_s):
             self._beat()
-            for orphan in self.desk.requests.orphans():
-                if self.desk.requests.assign(orphan.request_id, self._owner):
-                    found = self.desk.requests.snapshot(orphan.request_id)
-                    self._running[found.record.id] = (found.record, len(found.tokens), found.stats)
-                    self.seen.append(found.record.id)
+            self._adopt()
             if self.going.is_set():
                 self._step()
+
+    def _adopt(self) -> None:
+        for orphan in self.desk.requests.orphans():
+            self.desk.requests.assign(orphan.request_id, self._owner)
+        for request_id in self.desk.requests.owned(self._owner) - self._running.keys():
+            found = self.desk.requests.snapshot(request_id)
+            self._running[request_id] = (found.record, len(found.tokens), found.stats)
+            self.seen.append(request_id)
 
     def _beat(self) -> None:
         for kind in ("verify", "control"):
@@ -90,9 +92,7 @@ class ScriptedVerifier:
 
     def _step(self) -> None:
         events = [(request_id, self._event(*state)) for request_id, state in self._running.items()]
-        for (request_id, event), outcome in zip(
-            events, self.desk.requests.commit(self._owner, events), strict=True
-        ):
+        for (request_id, event), outcome in zip(events, self.desk.requests.commit(self._owner, events), strict=True):
             record, offset, _ = self._running.pop(request_id)
             if outcome is Outcome.COMMITTED and event.finish_reason is None:
                 self._running[request_id] = (record, offset + len(event.tokens), event.stats)
@@ -103,9 +103,7 @@ class ScriptedVerifier:
         end = min(offset + ROUND, record.max_tokens, len(self.answer))
         tokens = tuple(self.answer[offset:end])
         by_drafter = record.speculation.enabled
-        proposers = tuple(
-            DRAFTERS[i % 2] if by_drafter and i < len(tokens) - 1 else TARGET for i in range(len(tokens))
-        )
+        proposers = tuple(DRAFTERS[i % 2] if by_drafter and i < len(tokens) - 1 else TARGET for i in range(len(tokens)))
         reason = None
         if end == len(self.answer):
             reason = FinishReason.STOP

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,9 +78,7 @@ def test_without_waiting_gives_the_places_to_look_at(client: FlaskClient, desk: 
     assert desk.requests.active() == 1
 
 
-def test_a_running_request_shows_its_partial_text(
-    client: FlaskClient, desk: Desk, tokenizer: Tokenizer
-) -> None:
+def test_a_running_request_shows_its_partial_text(client: FlaskClient, desk: Desk, tokenizer: Tokenizer) -> None:
     request_id = accepted(client)["id"]
     with ScriptedVerifier(desk, tokenizer.encode("one two three four five"), pause_s=0.05) as verifier:
         while not (running := client.get(f"/api/requests/{request_id}").json)["token_ids"]:
@@ -102,9 +101,7 @@ def test_cancelling_ends_a_request_and_once_ended_it_stays(client: FlaskClient, 
     assert desk.requests.active() == 0
 
 
-def test_cancelling_does_not_change_a_finished_request(
-    client: FlaskClient, verifier: ScriptedVerifier
-) -> None:
+def test_cancelling_does_not_change_a_finished_request(client: FlaskClient, verifier: ScriptedVerifier) -> None:
     result = client.post("/api/generate", json={"prompt": "Hi"}).json
     assert client.delete(f"/api/requests/{result['id']}").json == result
 
@@ -112,9 +109,7 @@ def test_cancelling_does_not_change_a_finished_request(
 def test_a_waiting_caller_learns_of_a_cancel(client: FlaskClient, desk: Desk) -> None:
     results: list[Any] = []
     waiting = threading.Thread(
-        target=lambda: results.append(
-            create_app(desk).test_client().post("/api/generate", json={"prompt": "Hi"})
-        )
+        target=lambda: results.append(create_app(desk).test_client().post("/api/generate", json={"prompt": "Hi"}))
     )
     waiting.start()
     while not (orphans := desk.requests.orphans()):
@@ -241,9 +236,7 @@ def test_a_doorbell_that_cannot_ring_is_unavailable_too(
     assert client.post("/api/generate", json={"prompt": "a"}).status_code == 503
 
 
-def test_a_fault_of_ours_shows_no_traceback(
-    client: FlaskClient, redis_client: redis.Redis, settings: Settings
-) -> None:
+def test_a_fault_of_ours_shows_no_traceback(client: FlaskClient, redis_client: redis.Redis, settings: Settings) -> None:
     request_id = accepted(client)["id"]
     redis_client.hset(f"{settings.namespace}:request:{request_id}", "record", "not a record")
     response = client.get(f"/api/requests/{request_id}")
@@ -278,6 +271,12 @@ def test_every_answer_carries_the_security_headers(path: str, client: FlaskClien
         policy = response.headers["Content-Security-Policy"]
         assert "script-src 'self'" in policy and "unsafe" not in policy
         assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_the_page_names_the_model_and_not_where_it_lies(desk: Desk, settings: Settings, tmp_path: Path) -> None:
+    desk.settings = settings.model_copy(update={"model": str(tmp_path / "tiny-model")})
+    html = create_app(desk).test_client().get("/").text
+    assert "tiny-model" in html and str(tmp_path) not in html
 
 
 def test_the_page_has_no_inline_script_or_style(client: FlaskClient) -> None:

@@ -1,5 +1,6 @@
 """The page in a real Chromium: it streams an answer, colours it, stops it, and shows hostile text as text."""
 
+import json
 import os
 from collections.abc import Iterator
 
@@ -48,9 +49,7 @@ def test_an_answer_streams_in_coloured_by_proposer(page: Browser, verifier: Scri
     assert page.text("#output") == TEXT
     assert page.text("#count") == str(len(verifier.answer))
     assert float(page.text("#speed")) > 0 and float(page.text("#ttft")) > 0
-    titles = page.run(
-        "return [...document.querySelectorAll('#output span')].map((s) => [s.className, s.title])"
-    )
+    titles = page.run("return [...document.querySelectorAll('#output span')].map((s) => [s.className, s.title])")
     assert {(name, title.split(" · ")[0]) for name, title in titles} == {
         ("p0", "drafted by lookup"),
         ("p1", "drafted by smol-general"),
@@ -65,6 +64,22 @@ def test_what_the_model_says_is_never_markup(page: Browser, verifier: ScriptedVe
     finished(page)
     assert "<script>alert('no')</script>" in page.text("#output")
     assert page.run("return document.querySelectorAll('#output *:not(span)').length") == 0
+
+
+def test_hostile_pieces_names_and_errors_are_text(page: Browser) -> None:
+    hostile = "<img src=x onerror=document.title='owned'>"
+    events = [
+        ("tokens", {"offset": 0, "tokens": [1], "proposers": [hostile], "pieces": [hostile], "stats": {"rounds": 1}}),
+        ("error", {"error": {"message": hostile}}),
+    ]
+    stream = "".join(f"event: {kind}\ndata: {json.dumps(data)}\n\n" for kind, data in events)
+    page.run(f"window.fetch = async () => new Response({json.dumps(stream)}, {{headers: {{'X-Request-Id': 'r'}}}})")
+    page.click("#send")
+    page.wait(lambda: page.text("#error"))
+    assert page.text("#output") == page.text("#error") == hostile
+    assert hostile in page.text("#legend")
+    assert page.run("return document.querySelectorAll('main img').length") == 0
+    assert page.run("return document.title") == "Paceline"
 
 
 def test_the_form_reaches_the_engine(page: Browser, verifier: ScriptedVerifier) -> None:
@@ -158,9 +173,7 @@ def test_fits_every_screen(width: int, scheme: str, page: Browser, verifier: Scr
         deviceScaleFactor=1,
         mobile=width < 500,
     )
-    page.emulate(
-        method="Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
-    )
+    page.emulate(method="Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     try:
         page.click("#send")
         finished(page)

@@ -58,9 +58,7 @@ def test_a_stream_resumed_at_any_offset_goes_on_with_the_same_text(
         events = streamed(client, f"{url}?offset={offset}")
         assert text_of(events) == "".join(pieces[offset:])
         assert events[-1].data == result
-        assert [token for event in events[:-1] for token in event.data["tokens"]] == result["token_ids"][
-            offset:
-        ]
+        assert [token for event in events[:-1] for token in event.data["tokens"]] == result["token_ids"][offset:]
 
 
 def test_the_last_event_id_counts_more_than_the_url(client: FlaskClient, verifier: ScriptedVerifier) -> None:
@@ -99,9 +97,7 @@ def test_a_cancelled_answer_shows_its_broken_last_character(
     assert [event.kind for event in events] == ["tokens", "tokens", "end"]
 
 
-def test_a_failed_request_ends_its_stream_with_the_reason(
-    client: FlaskClient, verifier: ScriptedVerifier
-) -> None:
+def test_a_failed_request_ends_its_stream_with_the_reason(client: FlaskClient, verifier: ScriptedVerifier) -> None:
     verifier.fail = "it took three verifiers down"
     events = parse_text(client.post("/api/generate", json={"prompt": "Hi", "stream": True}).text)
     assert (events[-1].kind, events[-1].data["status"], events[-1].data["error"]) == (
@@ -111,9 +107,7 @@ def test_a_failed_request_ends_its_stream_with_the_reason(
     )
 
 
-def test_a_silent_stream_has_heartbeats(
-    client: FlaskClient, desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_stream_has_heartbeats(client: FlaskClient, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web.sse, "HEARTBEAT_S", 0.5)
     answer = client.post("/api/generate", json={"prompt": "Hi", "wait": False}).json
     threading.Timer(2.5, lambda: client.delete(answer["url"])).start()
@@ -158,9 +152,7 @@ def test_a_reader_that_leaves_loses_nothing(server: Server, verifier: ScriptedVe
         first = next(parse(line.decode().removesuffix("\n") for line in response))
         response.close()
     with closing(http.client.HTTPConnection(server.host, server.port, timeout=10)) as connection:
-        connection.request(
-            "GET", f"/api/requests/{first.data['id']}/stream", headers={"Last-Event-ID": first.last_id}
-        )
+        connection.request("GET", f"/api/requests/{first.data['id']}/stream", headers={"Last-Event-ID": first.last_id})
         rest = parse_text(connection.getresponse().read().decode())
     assert text_of([first, *rest]) == TEXT
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from app.messages import GenerateRequest
+from app.messages import GenerateRequest, Speculation
 from tests.workers.conftest import Alone
 from tests.workers.deployment import RECOVERY_S, Deployment, wait_for
 from workers.office import Office
@@ -138,7 +138,7 @@ def test_idle_process_told_to_stop_leaves_in_time(deployment: Deployment, role: 
 @pytest.mark.slow
 def test_real_model_says_the_same_while_everything_around_it_is_killed(real: Deployment) -> None:
     request = GenerateRequest(prompt="Explain in a few sentences why the sky is blue.", max_tokens=140)
-    undisturbed = real.stream(request.model_copy(update={"speculation": {"enabled": False}})).read()
+    undisturbed = real.stream(request.model_copy(update={"speculation": Speculation(enabled=False)})).read()
     stream = real.stream(request)
     for role, at in (("draft", 15), ("fuse", 40), ("beat", 55), ("verify", 70), ("draft", 100)):
         stream.read(until=at)

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence as Listed
 from typing import Protocol
 
-from app.messages import Draft, Record, Sampling, Speculation
+from app.messages import Draft, Record, Speculation
 from app.stages.draft.protocol import Context
 from app.state import Guess, Sequence, Tree, Work
 
@@ -40,8 +40,7 @@ class ModelDrafter:
         lanes = [_Lane(c, self._align(c)) for c in contexts if len(c.tokens) + c.max_draft_tokens <= self._max_context]
         self._read(lanes)
         active = lanes
-        while active:
-            works = self._works(active)
+        while works := self._works(active):
             guesses = self._guesser.guess([work for _, work in works])
             for (lane, work), guess in zip(works, guesses, strict=True):
                 lane.sequence.cached = work.start + len(work.tokens)
@@ -81,31 +80,30 @@ class ModelDrafter:
             sequence = lane.sequence
             while len(sequence.tokens) - sequence.cached > CHUNK_TOKENS:
                 chunk = sequence.tokens[sequence.cached : sequence.cached + CHUNK_TOKENS]
-                works = self._reserve([(lane, Work(sequence, sequence.cached, chunk, Tree(), final=False))])
-                if not works:
+                work = Work(sequence, sequence.cached, chunk, Tree(), final=False)
+                if not self._try_reserve(work, lanes):
                     break
-                self._guesser.guess([work for _, work in works])
+                self._guesser.guess([work])
                 sequence.cached += len(chunk)
 
     def _works(self, lanes: list["_Lane"]) -> list[tuple["_Lane", Work]]:
+        """The next step of all lanes that have read their prefix and get their pages."""
         works = []
         for lane in lanes:
             s = lane.sequence
             if len(s.tokens) - s.cached <= CHUNK_TOKENS:
                 works.append((lane, Work(s, s.cached, s.tokens[s.cached :], Tree(), final=True)))
-        return self._reserve(works)
+        return [(lane, work) for lane, work in works if self._try_reserve(work, lanes)]
 
-    def _reserve(self, works: list[tuple["_Lane", Work]]) -> list[tuple["_Lane", Work]]:
-        """Those works whose pages could be had; idle sequences lose their cache first, the longest idle before others."""
-        busy = {lane.sequence.record.id for lane, _ in works}
-        return [(lane, work) for lane, work in works if self._try_reserve(work, busy)]
-
-    def _try_reserve(self, work: Work, busy: set[str]) -> bool:
+    def _try_reserve(self, work: Work, lanes: list["_Lane"]) -> bool:
+        """Get a work's pages. Sequences that are in no lane lose their cache first, the longest idle before others;
+        if that is not enough the work's own sequence does, so that at least the other lanes get on."""
+        busy = {lane.sequence.record.id for lane in lanes}
         while not self._guesser.try_reserve(work):
             idle = next((i for i, s in self._sequences.items() if i not in busy and s.pages), None)
+            self.forget(work.sequence.record.id if idle is None else idle)
             if idle is None:
                 return False
-            self.forget(idle)
         return True
 
 
@@ -161,7 +159,7 @@ def _record(context: Context) -> Record:
         prompt_ids=tuple(context.tokens[: context.prompt_length]),
         max_tokens=1,
         eos_ids=(),
-        sampling=Sampling(),
+        sampling=context.sampling,
         speculation=Speculation(),
         created_s=0.0,
     )

@@ -1,5 +1,5 @@
 -- Append one event, if `owner` still owns the request and the event starts where its tokens end.
--- KEYS request, events, active, owned:<owner>, unsettled
+-- KEYS request, events, active, owned:<owner>, unsettled, ended
 -- ARGV id, owner, offset, tokens, event, stats, ttl_ms, final status ('' goes on), finish reason, error
 local request = redis.call('HMGET', KEYS[1], 'status', 'owner', 'length', 'expires_ms')
 if not request[1] then return 'ended' end
@@ -21,7 +21,8 @@ redis.call('XADD', KEYS[2], entry, 'event', ARGV[5])
 if length == 0 then redis.call('PEXPIREAT', KEYS[2], request[4]) end
 redis.call('HSET', KEYS[1], 'length', string.format('%.0f', offset + tokens), 'stats', ARGV[6], 'strikes', 0)
 if ARGV[8] ~= '' then
-  local keys = {request = KEYS[1], events = KEYS[2], active = KEYS[3], owned = KEYS[4], unsettled = KEYS[5]}
+  local keys = {request = KEYS[1], events = KEYS[2], active = KEYS[3], owned = KEYS[4], unsettled = KEYS[5],
+    ended = KEYS[6]}
   finish(ARGV[1], keys, ARGV[8], ARGV[9], ARGV[10], ARGV[7])
 end
 return 'committed'

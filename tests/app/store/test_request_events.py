@@ -65,6 +65,28 @@ def test_a_waiting_reader_wakes_when_the_request_is_cancelled(running: Bench) ->
     writer.join()
 
 
+def test_whoever_waits_for_the_end_wakes_at_the_end(running: Bench) -> None:
+    assert not running.store.ended("r1", 0.05)
+    woken: list[tuple[bool, float]] = []
+
+    def wait() -> None:
+        started = time.monotonic()
+        woken.append((running.store.ended("r1", 2.0), time.monotonic() - started))
+
+    waiting = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    time.sleep(0.1)
+    running.store.commit("v1", [("r1", tokens_event(0, 1, finish=FinishReason.STOP))])
+    for thread in waiting:
+        thread.join()
+    assert [ended for ended, _ in woken] == [True] * 3
+    assert max(seconds for _, seconds in woken) < 1.5
+    assert running.store.ended("r1")
+    with pytest.raises(NotFound):
+        running.store.ended("unknown")
+
+
 def test_a_task_is_settled_by_one_claimant_and_once(bench: Bench) -> None:
     bench.store.create(make_record("r1"), limit=10, task='{"id": "t"}')
     bench.store.create(make_record("r2"), limit=10)
@@ -121,7 +143,7 @@ def test_every_key_has_a_time_to_live_or_dies_empty(redis_client: redis.Redis) -
         bench.store.settled(request_id)
         assert redis_client.pttl(f"{NAMESPACE}:events:{request_id}") <= 60_000
     bench.bury("v1")
-    assert {str(key).split(":")[1] for key in redis_client.keys("*")} == {"request", "events"}
+    assert {str(key).split(":")[1] for key in redis_client.keys("*")} == {"request", "events", "ended"}
 
 
 def test_sixteen_commits_are_one_round_trip(
