@@ -8,7 +8,8 @@ from app.messages import Draft, DraftJob, TreeMessage
 from app.stages.draft.protocol import Context
 from app.state import Tree
 
-MAX_EARLY = 512  # drafts kept that overtook their job
+MAX_EARLY = 512  # rounds for which drafts are kept that overtook their job,
+MAX_EARLY_EACH = 32  # and so many for each
 MAX_ENDED = 4096  # rounds kept for judging
 
 
@@ -27,14 +28,13 @@ class Gathering:
     def __init__(self, residents: Iterable[str]) -> None:
         self._residents = frozenset(residents)
         self._open: dict[str, Round] = {}
-        self._early: OrderedDict[tuple[str, int], list[Draft]] = OrderedDict()
+        self._early: OrderedDict[tuple[str, int], dict[str, Draft]] = OrderedDict()
         self._ended: OrderedDict[str, Round] = OrderedDict()
 
     def open(self, job: DraftJob, context: Context) -> None:
         """A new round; it takes the place of an older one of the same sequence."""
         self._open[job.request_id] = opened = Round(job, context)
-        for draft in self._early.pop((job.request_id, job.base), ()):
-            opened.drafts.setdefault(draft.drafter, draft)
+        opened.drafts.update(self._early.pop((job.request_id, job.base), {}))
 
     def add(self, draft: Draft) -> None:
         """A draft came in. Without an open round for it, it waits a little for its job."""
@@ -42,7 +42,9 @@ class Gathering:
         if found and found.job.base == draft.base:
             found.drafts.setdefault(draft.drafter, draft)
             return
-        self._early.setdefault((draft.request_id, draft.base), []).append(draft)
+        early = self._early.setdefault((draft.request_id, draft.base), {})
+        if len(early) < MAX_EARLY_EACH:
+            early.setdefault(draft.drafter, draft)
         while len(self._early) > MAX_EARLY:
             self._early.popitem(last=False)
 

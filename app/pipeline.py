@@ -9,6 +9,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from app.calibration import Calibration
 from app.config import Settings
@@ -32,13 +33,12 @@ from app.stages.admit import admit
 from app.stages.commit import conclude
 from app.stages.draft.protocol import Drafter
 from app.stages.fuse import fuse
-from app.stages.schedule import ask, compose, splits, wait_s
+from app.stages.schedule import compose, wait_s
 from app.stages.verify import verify
 from app.state import Sequence, Verdict, Work
 from app.store.protocol import Outcome, Requests
 
 log = logging.getLogger(__name__)
-PROBE_EVERY_STEPS = 16  # a batch that drafts nothing waits for the probes of some at most so often
 
 
 def take_in(
@@ -117,7 +117,8 @@ class Fusing:
         by_id = {r.job.request_id: r for r in rounds}
         for drafter in self._following.drafters:
             for draft in drafter.draft([r.context for r in rounds if drafter.name in r.job.drafters]):
-                by_id[draft.request_id].drafts[draft.drafter] = draft
+                if draft.request_id in by_id:
+                    by_id[draft.request_id].drafts[draft.drafter] = draft
         return [
             (r.job.verifier, message(r.job, fuse(r.job, [*r.drafts.values()], self._vocab_size, self._calibration)))
             for r in rounds
@@ -136,8 +137,6 @@ class Verifying:
         self.running = running
         self.policy = Policy()
         self._target = target
-        self._is_together = True
-        self._silent_steps = 0
         self.ended: list[Record] = []  # whoever runs the segment takes them from here
         self._store = store
         self._max_sequences = settings.max_sequences
@@ -166,22 +165,21 @@ class Verifying:
 
     def wait_s(self, now_s: float) -> float | None:
         """How long until a sequence can go on without its tree; 0 if one can now, None if there is none."""
-        return wait_s(self._runnable(), now_s, self._is_together)
+        return wait_s(self._runnable(), now_s, self.running.is_together)
 
     def step(self, now_s: float) -> list[DraftJob]:
         """Run one batch, if any sequence is ready, and commit what came out. Returns the jobs for the next drafts."""
         running = self.running
         works = running.reserve(
-            compose(self._runnable(), self.policy, now_s, running.costs, running.suspects, self._is_together)
+            compose(self._runnable(), self.policy, now_s, running.costs, running.suspects, self.running.is_together)
         )
         if not works:
             return []
         started = time.perf_counter()
         try:
             verdicts = verify(works, self._target.forward(works))
-        except (RuntimeError, MemoryError) as error:
-            self._isolate(works, error)
-            return []
+        except Exception as error:  # whatever one request does to the target, the others must get on
+            return self._isolate(works, error)
         took_s = time.perf_counter() - started
         if all(work.final for work in works):
             running.costs.correct(sum(len(work.tokens) + len(work.tree) for work in works), took_s)
@@ -199,7 +197,12 @@ class Verifying:
                 work.sequence.cached += len(work.tokens)
             else:
                 final.append((work, verdict, conclude(work.sequence, work.tree, verdict, now_s)))
-        outcomes = self._store.commit(self.owner, [(work.sequence.record.id, event) for work, _, event in final])
+        try:
+            outcomes = self._store.commit(self.owner, [(work.sequence.record.id, event) for work, _, event in final])
+        except Exception:
+            for work, _, _ in final:
+                self._target.drop(work)
+            raise
         jobs: list[DraftJob] = []
         going_on: list[Sequence] = []
         for (work, verdict, event), outcome in zip(final, outcomes, strict=True):
@@ -207,13 +210,19 @@ class Verifying:
                 self._advance(work, verdict, event)
             else:
                 log.info("request %s: commit %s, letting go", work.sequence.record.id, outcome)
+                self._target.drop(work)
             if outcome is Outcome.COMMITTED and event.finish_reason is None:
                 going_on.append(work.sequence)
             else:
-                self.running.stop(work.sequence.record.id)
-                self.ended.append(work.sequence.record)
-                jobs += self.running.farewell(work.sequence)
-        return jobs + self._ask(going_on)
+                jobs += self._end(work.sequence)
+        return jobs + self.running.ask(going_on, self.policy)
+
+    def _end(self, sequence: Sequence) -> list[DraftJob]:
+        """A sequence is over for us: the jobs that tell those who followed it."""
+        jobs = self.running.farewell(sequence)
+        self.running.stop(sequence.record.id)
+        self.ended.append(sequence.record)
+        return jobs
 
     def _advance(self, work: Work, verdict: Verdict, event: Event) -> None:
         sequence = work.sequence
@@ -226,44 +235,19 @@ class Verifying:
         sequence.tree, sequence.due_s = None, 0.0
         self.running.suspects.discard(sequence.record.id)
 
-    def _ask(self, sequences: list[Sequence]) -> list[DraftJob]:
-        """Ask for as many draft tokens as pay (design D5); sequences that get none go on at once."""
-        running = self.running
-        limits = [running.limit(sequence, self.policy) for sequence in sequences]
-        if not any(limits):
-            return []
-        expectations = [running.expectations.of(s.record.id, s.record.tenant) for s in sequences]
-        draft_s = running.draft_costs.seconds(len(sequences), max(limits))
-        self._is_together = not splits(running.costs, len(running.sequences), draft_s)
-        others = 0 if self._is_together else len(running.sequences) - len(sequences)
-        busy_s = running.costs.seconds(others) if others else 0.0
-        self._silent_steps += 1
-        depths = ask(
-            expectations,
-            limits,
-            running.costs,
-            running.draft_costs,
-            busy_s=busy_s,
-            share=running.crew.share,
-            may_probe=self._silent_steps > PROBE_EVERY_STEPS or len(sequences) == 1,
-        )
-        if any(depths):
-            self._silent_steps = 0
-        for expectation, depth in zip(expectations, depths, strict=True):
-            expectation.asked(depth)
-        return running.jobs(sequences, depths, self.policy)
-
-    def _isolate(self, works: list[Work], error: Exception) -> None:
+    def _isolate(self, works: list[Work], error: Exception) -> list[DraftJob]:
         """A step failed: its sequences run one by one until the guilty one fails alone."""
         log.exception("a step of %d sequences failed", len(works))
         for work in works:
-            self._target.accept(work, [])
+            self._target.drop(work)
             self._target.release(work.sequence)
             self.running.suspects.add(work.sequence.record.id)
-        if len(works) == 1:
-            request_id = works[0].sequence.record.id
-            self.running.stop(request_id)
-            self._store.end(request_id, FinishReason.ERROR, f"the target failed on this request: {error}")
+        if len(works) > 1:
+            return []
+        with suppress(NotFound):
+            record = works[0].sequence.record
+            self._store.end(record.id, FinishReason.ERROR, f"the target failed on this request: {error}")
+        return self._end(works[0].sequence)
 
 
 class Local:

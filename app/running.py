@@ -10,6 +10,7 @@ from typing import Protocol
 from app.costs import CostTable, DraftCosts
 from app.expectation import Expectations
 from app.messages import DraftJob, Policy, TreeMessage
+from app.stages.schedule import ask, splits
 from app.stages.verify import Rows
 from app.state import Sequence, Tree, Work
 from app.store.protocol import Snapshot
@@ -17,6 +18,7 @@ from app.store.protocol import Snapshot
 MAX_NODES = 63
 MIN_WAIT_S = 0.03  # a tree is waited for at least so long,
 WAIT_FACTOR = 3.0  # and otherwise this many times what drafting usually takes, within the policy
+PROBE_EVERY_STEPS = 16  # a batch that drafts nothing waits for the probes of some at most so often
 
 
 class Target(Protocol):
@@ -26,6 +28,7 @@ class Target(Protocol):
     def release(self, sequence: Sequence) -> None: ...
     def forward(self, works: list[Work]) -> Listed[Rows | None]: ...
     def accept(self, work: Work, path: list[int]) -> None: ...
+    def drop(self, work: Work) -> None: ...
 
 
 @dataclass(slots=True)
@@ -65,6 +68,8 @@ class Running:
         self.costs = costs
         self.draft_costs = DraftCosts()
         self.crew = Crew()
+        self.is_together = True  # do the sequences go in one batch, or one half while the other half drafts?
+        self._silent_steps = 0
         self._memory = memory
         self._vocab_size = vocab_size
         self._mailbox = mailbox
@@ -87,26 +92,19 @@ class Running:
         self.suspects.discard(request_id)
         self.expectations.forget(request_id)
         self._sent.pop(request_id, None)
+        self._told.pop(request_id, None)
         return sequence
 
     def reserve(self, works: list[Work]) -> list[Work]:
-        """Those of the works that get memory. Short of it, trees go first, then the youngest sequences' caches."""
-        kept: list[Work] = []
-        busy: set[str] = set()
-        for work in works:
-            sequence = work.sequence
-            if sequence.cached != work.start:
-                continue  # lost its cache to an older one
-            busy.add(sequence.record.id)
-            while not self._memory.try_reserve(work):
-                if len(work.tree):
-                    work.tree = Tree()
-                elif not self._preempt(busy):
-                    busy.discard(sequence.record.id)
-                    break
-            else:
-                kept.append(work)
-        return kept
+        """Those of the works that get memory. Short of it, trees go first, then the youngest sequences' caches.
+
+        Memory goes by age, so the oldest sequence always gets on, and no two take each other's cache in turn.
+        """
+        kept: set[str] = set()
+        for work in sorted(works, key=lambda work: _age(work.sequence)):
+            if work.sequence.cached == work.start and self._try_reserve(work):  # else it lost its cache to an older one
+                kept.add(work.sequence.record.id)
+        return [work for work in works if work.sequence.record.id in kept]
 
     def offer(self, message: TreeMessage) -> None:
         """Take a tree in, if it is for a sequence's present length and well formed; else nothing happens."""
@@ -119,6 +117,31 @@ class Running:
             sequence.tree = Tree(
                 list(message.tokens), list(message.parents), list(message.survival), list(message.proposers)
             )
+
+    def ask(self, sequences: list[Sequence], policy: Policy) -> list[DraftJob]:
+        """Ask for as many draft tokens as pay (design D5); sequences that get none go on at once."""
+        limits = [self.limit(sequence, policy) for sequence in sequences]
+        if not any(limits):
+            return []
+        expectations = [self.expectations.of(s.record.id, s.record.tenant) for s in sequences]
+        draft_s = self.draft_costs.seconds(len(sequences), max(limits))
+        self.is_together = not splits(self.costs, len(self.sequences), draft_s)
+        others = 0 if self.is_together else len(self.sequences) - len(sequences)
+        self._silent_steps += 1
+        depths = ask(
+            expectations,
+            limits,
+            self.costs,
+            self.draft_costs,
+            busy_s=self.costs.seconds(others) if others else 0.0,
+            share=self.crew.share,
+            may_probe=self._silent_steps > PROBE_EVERY_STEPS or len(sequences) == 1,
+        )
+        if any(depths):
+            self._silent_steps = 0
+        for expectation, depth in zip(expectations, depths, strict=True):
+            expectation.asked(depth)
+        return self.jobs(sequences, depths, policy)
 
     def limit(self, sequence: Sequence, policy: Policy) -> int:
         """The most draft tokens the sequence may ask for: its own and the policy's bound, and the room it has left."""
@@ -166,13 +189,21 @@ class Running:
             due_s=due_s,
         )
 
-    def _preempt(self, busy: set[str]) -> bool:
-        """Take the cache of the youngest sequence that is not in the batch yet; it will be computed again."""
-        idle = [s for s in self.sequences.values() if s.pages and s.record.id not in busy]
-        if not idle:
-            return False
-        self._memory.release(max(idle, key=lambda s: (s.record.created_s, s.record.id)))
+    def _try_reserve(self, work: Work) -> bool:
+        while not self._memory.try_reserve(work):
+            younger = [s for s in self.sequences.values() if s.pages and _age(s) > _age(work.sequence)]
+            if len(work.tree):
+                work.tree = Tree()
+            elif younger:
+                self._memory.release(max(younger, key=_age))  # its prefix will be computed again
+            else:
+                return False
         return True
+
+
+def _age(sequence: Sequence) -> tuple[float, str]:
+    """Sorts the oldest first."""
+    return sequence.record.created_s, sequence.record.id
 
 
 def _is_sound(message: TreeMessage, vocab_size: int) -> bool:

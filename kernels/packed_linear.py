@@ -32,6 +32,41 @@ class PackedLinear(nn.Module):
         return out.view(*x.shape[:-1], self.out_features)
 
 
+class PackedSiblings:
+    """Linear layers that read the same input, as one product; `members` take the places of the single layers.
+
+    The first member that sees an input computes all of them; the others find their columns ready. They know the input
+    by identity, so layers that turn out not to share it are still right, only slower.
+    """
+
+    def __init__(self, weights: list[torch.Tensor], biases: list[torch.Tensor | None]) -> None:
+        whole = [bias for bias in biases if bias is not None]
+        self._linear = PackedLinear(torch.cat(weights), torch.cat(whole) if len(whole) == len(biases) else None)
+        self._seen: tuple[torch.Tensor, torch.Tensor] | None = None
+        ends = torch.tensor([len(weight) for weight in weights]).cumsum(0).tolist()
+        self.members = [PackedSibling(self, end - len(w), end) for w, end in zip(weights, ends, strict=True)]
+
+    def columns(self, x: torch.Tensor, start: int, end: int) -> torch.Tensor:
+        """x: (..., K) -> columns `start ... end - 1` of all layers' outputs, (..., end - start)."""
+        if self._seen is None or self._seen[0] is not x:
+            self._seen = (x, self._linear(x))
+        out = self._seen[1][..., start:end]
+        if end == self._linear.out_features:
+            self._seen = None  # the last one reads last: do not hold the memory until the next step
+        return out
+
+
+class PackedSibling(nn.Module):
+    """One of the layers of `PackedSiblings`; (..., K) -> (..., N)."""
+
+    def __init__(self, family: PackedSiblings, start: int, end: int) -> None:
+        super().__init__()
+        self._family, self._start, self._end = family, start, end
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._family.columns(x, self._start, self._end)
+
+
 def can_pack() -> bool:
     """True where the packed operator exists and agrees with the reference."""
     try:

@@ -1,6 +1,5 @@
 """Tiny random models, drafters of every character, and the whole pipeline around them without a file."""
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
@@ -9,6 +8,7 @@ import transformers
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from app.config import Settings
 from app.costs import CostTable
 from app.engine.kv import bytes_per_page
 from app.engine.model import prepare
@@ -17,7 +17,6 @@ from app.engine.tokenizer import Tokenizer
 from app.following import fetcher
 from app.messages import ChatMessage, Draft, Policy, Record, Sampling, Speculation
 from app.pipeline import Drafting, Fusing, Local, Verifying
-from app.config import Settings
 from app.running import Crew, Running
 from app.stages.draft.protocol import Context, Drafter
 from app.state import Sequence as State
@@ -104,8 +103,8 @@ def record(
     max_tokens: int = 16,
     *,
     request_id: str = "r",
-    sampling: Sampling = Sampling(seed=0),
-    speculation: Speculation = Speculation(),
+    sampling: Sampling | None = None,
+    speculation: Speculation | None = None,
     eos_ids: tuple[int, ...] = (),
     created_s: float = 0.0,
 ) -> Record:
@@ -115,8 +114,8 @@ def record(
         prompt_ids=tuple(prompt_ids),
         max_tokens=max_tokens,
         eos_ids=eos_ids,
-        sampling=sampling,
-        speculation=speculation,
+        sampling=sampling or Sampling(seed=0),
+        speculation=speculation or Speculation(),
         created_s=created_s,
     )
 
@@ -320,7 +319,3 @@ def characters(book: Book, vocab_size: int = VOCAB) -> dict[str, Scripted]:
         "cyclic": lambda c: [said(c, "cyclic", right(c), parents=tuple(range(1, 65)))],
     }
     return {name: Scripted(name, say) for name, say in ways.items()}
-
-
-def now_s() -> float:
-    return time.time()

@@ -21,7 +21,7 @@ from werkzeug.exceptions import UnsupportedMediaType
 from app.errors import InvalidRequest
 from app.messages import FinishReason, GenerateRequest, Message, Record
 from web.errors import InvalidBody
-from web.follow import current, follow
+from web.follow import current, until_end
 from web.office import Office
 from web.sse import frames
 
@@ -111,8 +111,8 @@ def _stream(office: Office, request_id: str, before: tuple[int, ...], stopping: 
 def _ended(office: Office, record: Record, stopping: Flag) -> bool:
     """Wait for the end of a request, or cancel it when its client leaves; False if the server stops first."""
     is_gone: Callable[[], bool] = request.environ.get("waitress.client_disconnected", lambda: False)
-    for event in follow(office, record.id, 0, stopping):
-        if event is not None and event.finish_reason is not None:
+    for has_ended in until_end(office, record.id, stopping):
+        if has_ended:
             return True
         if is_gone():
             office.requests.end(record.id, FinishReason.CANCELLED)

@@ -44,6 +44,27 @@ def follow(office: Office, request_id: str, offset: int, stopping: Flag) -> Iter
                 return
 
 
+def until_end(office: Office, request_id: str, stopping: Flag) -> Iterator[bool]:
+    """False after each second the request runs on, then True; nothing more when the server stops.
+
+    Raises NotFound, and StoreUnavailable when Redis stays away for long.
+    """
+    answered_s = time.monotonic()
+    while not stopping.is_set():
+        try:
+            has_ended = office.requests.ended(request_id, POLL_S)
+            answered_s = time.monotonic()
+        except StoreUnavailable:
+            if time.monotonic() - answered_s > OUTAGE_S:
+                raise
+            log.warning("request %s: the store does not answer, trying again", request_id)
+            stopping.wait(RETRY_S)
+            has_ended = False
+        yield has_ended
+        if has_ended:
+            return
+
+
 def current(office: Office, request_id: str) -> Result:
     """The request as it stands. Raises NotFound."""
     snapshot = office.requests.snapshot(request_id)

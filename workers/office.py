@@ -35,7 +35,7 @@ class Office:
 
     def __init__(self, settings: Settings, celery: Celery, tokenizer: Tokenizer) -> None:
         assert settings.redis_url is not None  # make_celery has refused that
-        client = connect(settings.redis_url)
+        self._client = client = connect(settings.redis_url)
         self.settings = settings
         self.celery = celery
         self.tokenizer = tokenizer
@@ -49,6 +49,11 @@ class Office:
     def open(cls, settings: Settings) -> Self:
         """Connect as the settings say. Raises StoreUnavailable, ModelRefused."""
         return cls(settings, make_celery(settings), Tokenizer(resolve(settings.model, settings.home, log.info)))
+
+    def close(self) -> None:
+        """Close the connections. A process that ends need not; one that opens many offices must."""
+        self._client.close()
+        self.celery.close()
 
     def submit(
         self,

@@ -11,18 +11,21 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
+from transformers.utils import logging as transformers_logging
 
 from app.engine.plan import Plan
 from app.errors import ModelRefused
-from kernels.packed_linear import PackedLinear, can_pack
+from kernels.packed_linear import PackedLinear, PackedSiblings, can_pack
 from kernels.paged_attention import paged_attention_reference
 
 log = logging.getLogger(__name__)
 ATTENTION = "paceline"
+SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # layers that read the same input
 
 
 def load(folder: Path) -> PreTrainedModel:
     """Load the model in `folder` in float32, ready for `ModelRunner`. Raises ModelRefused."""
+    transformers_logging.disable_progress_bar()
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     except (OSError, ValueError) as error:
@@ -45,16 +48,32 @@ def prepare(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def pack_linears(model: nn.Module) -> None:
-    """Replace every linear layer by its packed twin; the original weight goes unless something else holds it."""
-    for name, module in list(model.named_modules()):
-        if type(module) is nn.Linear and module.weight.dtype == torch.float32:
-            packed = PackedLinear(module.weight, module.bias)
-        elif type(module) is Conv1D and module.weight.dtype == torch.float32:  # GPT-2's, its weight transposed
-            packed = PackedLinear(module.weight.T, module.bias)
-        else:
-            continue
-        parent = model.get_submodule(name.rpartition(".")[0])
-        setattr(parent, name.rpartition(".")[2], packed)
+    """Replace linear layers by packed twins, those that read one input by one; unless held elsewhere the weights go."""
+    for parent in list(model.modules()):
+        layers = {name: layer for name, layer in parent.named_children() if _is_linear(layer)}
+        for names in SIBLINGS:
+            family = [layers[name] for name in names if name in layers]
+            if len(family) == len(names) and len({layer.bias is None for layer in family}) == 1:
+                siblings = PackedSiblings([_weight(layer) for layer in family], [_bias(layer) for layer in family])
+                for name, member in zip(names, siblings.members, strict=True):
+                    setattr(parent, name, member)
+                    del layers[name]
+        for name, layer in layers.items():
+            setattr(parent, name, PackedLinear(_weight(layer), _bias(layer)))
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return type(module) in (nn.Linear, Conv1D) and module.weight.dtype == torch.float32
+
+
+def _weight(layer: nn.Module) -> torch.Tensor:
+    """(N, K); GPT-2's Conv1D holds it transposed."""
+    weight = layer.get_parameter("weight")
+    return weight.T if type(layer) is Conv1D else weight
+
+
+def _bias(layer: nn.Module) -> torch.Tensor | None:
+    return None if layer.bias is None else layer.get_parameter("bias")
 
 
 def _attention(

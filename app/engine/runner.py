@@ -122,10 +122,14 @@ class ModelRunner:
             fork = next(fork for fork in work.forks if fork.path[: len(path)] == path)
             cut = (below + fork.leaves) // self.pool.page_tokens
             pages[cut:], fork.pages = fork.pages, pages[cut:]
-        for fork in work.forks:
-            self.pool.release(fork.pages)
         work.sequence.cached = below + len(path)
         self.pool.trim(pages, work.sequence.cached)
+        self.drop(work)
+
+    def drop(self, work: Work) -> None:
+        """Give the tree's forks up. The sequence's cache stays as far as it was before the work."""
+        for fork in work.forks:
+            self.pool.release(fork.pages)
 
     def release(self, sequence: Sequence) -> None:
         """Give the sequence's pages back; its prefix must be computed again if it goes on."""

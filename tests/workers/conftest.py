@@ -1,13 +1,16 @@
 """Deployments that the tests of this folder share; each test leaves them ready and idle."""
 
+import gc
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import contextmanager
 
 import pytest
 from celery import Celery
+from kombu import pools
 
 from app.assemble import local
 from app.config import ROOT, Settings
@@ -79,16 +82,33 @@ def alone(tiny_environ: dict[str, str]) -> Alone:
 
 
 @pytest.fixture
-def office(deployment: Deployment) -> Office:
-    return deployment.office()
+def office(deployment: Deployment) -> Iterator[Office]:
+    """A way into the deployment's store and mailboxes."""
+    office = deployment.office()
+    yield office
+    office.close()
+    pools.reset()
 
 
 @pytest.fixture
 def client(deployment: Deployment) -> Iterator[Celery]:
     """Another service: it knows the Redis and nothing else of Paceline."""
+    with stranger(deployment) as app:
+        yield app
+
+
+@contextmanager
+def stranger(deployment: Deployment) -> Iterator[Celery]:
+    """A Celery application with default settings, all its connections closed after the block."""
     app = Celery("stranger", broker=deployment.redis_url, backend=deployment.redis_url, set_as_current=False)
     yield app
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # Celery leaves a socket to the collector now and then
+        gc.collect()  # results unsubscribe when they are collected: while there is a Redis to hear of it
+    app.backend.result_consumer.stop()
+    app.backend.client.close()
     app.close()
+    pools.reset()
 
 
 @pytest.fixture(scope="session")
@@ -98,7 +118,7 @@ def helpers(shared: Deployment) -> Iterator[str]:
     log_file = shared.state / "helpers.log"
     with log_file.open("wb") as log:
         worker = subprocess.Popen(
-            [*command, "-Q", HELPERS_QUEUE, "-n", "helpers@%h"],
+            [*command, "-Q", HELPERS_QUEUE, "-n", "helpers@%h", "-l", "INFO"],
             env={**os.environ, "HELPERS_REDIS_URL": shared.redis_url},
             cwd=ROOT,
             stdout=log,
@@ -108,9 +128,3 @@ def helpers(shared: Deployment) -> Iterator[str]:
     yield HELPERS_QUEUE
     worker.terminate()
     worker.wait(30)
-
-
-@pytest.fixture
-def logs(deployment: Deployment) -> Iterator[Path]:
-    """Where the deployment's logs are."""
-    yield deployment.state / deployment.name / "logs"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from app.config import ROOT, Settings
 from app.local.health import Health, check
@@ -91,9 +91,7 @@ class Deployment:
     def settings(self) -> Settings:
         """What its workers run under."""
         values = {name: value for name, value in self._environ.items() if name.startswith("PACELINE_")}
-        return Settings.from_env(
-            {**values, "PACELINE_REDIS_URL": self.redis_url, "PACELINE_NAMESPACE": self.namespace}
-        )
+        return Settings.from_env({**values, "PACELINE_REDIS_URL": self.redis_url, "PACELINE_NAMESPACE": self.namespace})
 
     def office(self) -> Office:
         """A way into its store and mailboxes."""
@@ -158,10 +156,11 @@ class Deployment:
 class Stream:
     """A request's stream as a client follows it: it comes back with its offset when the connection breaks."""
 
-    def __init__(self, url: str, response: HTTPResponse) -> None:
+    def __init__(self, url: str, response: HTTPResponse, request_id: str | None = None, offset: int = 0) -> None:
         self._url = url
         self._response = response
-        self.id = str(response.headers["X-Request-Id"])
+        self._start = offset
+        self.id = request_id or str(response.headers["X-Request-Id"])
         self.tokens: list[int] = []
         self.proposers: list[str] = []
         self.text = ""
@@ -169,6 +168,12 @@ class Stream:
         self.reconnects = 0
         self.longest_gap_s = 0.0
         self.first_s: float | None = None  # since it began to be read
+
+    @classmethod
+    def at(cls, url: str, request_id: str, offset: int) -> Self:
+        """Come in after `offset` tokens."""
+        address = f"{url}/api/requests/{request_id}/stream?offset={offset}"
+        return cls(url, urllib.request.urlopen(address, timeout=60), request_id, offset)
 
     def read(self, until: int | None = None) -> "Stream":
         """Read on, to the end or until there are `until` tokens."""
@@ -194,7 +199,7 @@ class Stream:
         self._response.close()
 
     def _take(self, data: dict[str, Any]) -> None:
-        assert data["offset"] == len(self.tokens), "a gap or a repetition"
+        assert data["offset"] == self._start + len(self.tokens), "a gap or a repetition"
         self.tokens += data["tokens"]
         self.proposers += data["proposers"]
         self.text += data["text"]
@@ -209,7 +214,7 @@ class Stream:
     def _resume(self) -> None:
         self._response.close()
         self.reconnects += 1
-        address = f"{self._url}/api/requests/{self.id}/stream?offset={len(self.tokens)}"
+        address = f"{self._url}/api/requests/{self.id}/stream?offset={self._start + len(self.tokens)}"
 
         def opened() -> HTTPResponse | None:
             try:

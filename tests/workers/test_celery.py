@@ -1,5 +1,6 @@
 """`paceline.generate` as other services see it: plain Celery with its default settings, and nothing of ours."""
 
+import signal
 import time
 import urllib.error
 import uuid
@@ -14,7 +15,7 @@ from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.result import AsyncResult
 
 from app.messages import FinishReason, GenerateRequest, Result
-from tests.workers.conftest import MAX_ACTIVE, Alone
+from tests.workers.conftest import MAX_ACTIVE, Alone, stranger
 from tests.workers.deployment import Deployment, wait_for
 from workers.office import Office
 
@@ -63,9 +64,7 @@ def test_result_of_a_sent_task_is_the_one_object_of_every_door(
         ({"max_tokens": 3}, "prompt"),
     ],
 )
-def test_bad_input_raises_at_the_caller_and_names_the_field(
-    client: Celery, fields: dict[str, Any], named: str
-) -> None:
+def test_bad_input_raises_at_the_caller_and_names_the_field(client: Celery, fields: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         client.send_task(GENERATE, kwargs=fields).get(timeout=WAIT_S)
 
@@ -141,9 +140,7 @@ def test_bad_input_calls_the_error_callback(client: Celery, helpers: str) -> Non
     assert AsyncResult(mourned, app=client).get(timeout=WAIT_S) == f"mourned {sent.id}"
 
 
-def test_same_task_id_twice_is_one_generation_and_one_callback(
-    client: Celery, office: Office, helpers: str
-) -> None:
+def test_same_task_id_twice_is_one_generation_and_one_callback(client: Celery, office: Office, helpers: str) -> None:
     task_id, key = str(uuid.uuid4()), f"count:{uuid.uuid4()}"
     link = client.signature("helpers.count", args=[key], queue=helpers)
     fields = {**SHORT, "temperature": 1.0}  # no seed: a second generation would say something else
@@ -159,7 +156,9 @@ def test_same_task_id_twice_is_one_generation_and_one_callback(
     assert client.backend.client.get(key) == b"1"
 
 
-def test_task_of_a_cancelled_request_gets_what_there_was(deployment: Deployment, client: Celery, office: Office) -> None:
+def test_task_of_a_cancelled_request_gets_what_there_was(
+    deployment: Deployment, client: Celery, office: Office
+) -> None:
     sent = client.send_task(GENERATE, kwargs=LONG)
     wait_for(lambda: _is_known(office, sent.id) and office.requests.snapshot(sent.id).tokens, what="its tokens")
     cancelled = deployment.get(f"/api/requests/{sent.id}", method="DELETE")
@@ -168,17 +167,15 @@ def test_task_of_a_cancelled_request_gets_what_there_was(deployment: Deployment,
     assert list(answer.token_ids) == cancelled["token_ids"]
 
 
-def test_pickled_message_is_refused_and_never_opened(
-    deployment: Deployment, client: Celery, tmp_path: Path
-) -> None:
+def test_pickled_message_is_refused_and_never_opened(deployment: Deployment, client: Celery, tmp_path: Path) -> None:
     worker = deployment.pid("control")
     trap = tmp_path / "opened"
-    stranger = Celery("pickler", broker=deployment.redis_url, backend=deployment.redis_url, set_as_current=False)
-    stranger.conf.update(task_serializer="pickle", accept_content=["pickle", "json"])
-    sent = stranger.send_task(GENERATE, kwargs={**SHORT, "prompt": _Trap(trap)})
-    with pytest.raises(CeleryTimeout):
-        sent.get(timeout=1.0)
-    stranger.close()
+    with stranger(deployment) as pickler:
+        pickler.conf.update(task_serializer="pickle", accept_content=["pickle", "json"])
+        sent = pickler.send_task(GENERATE, kwargs={**SHORT, "prompt": _Trap(trap)})
+        with pytest.raises(CeleryTimeout):
+            sent.get(timeout=1.0)
+        del sent
     assert _answer(client.send_task(GENERATE, kwargs=SHORT)).status == "done"
     assert not trap.exists() and deployment.pid("control") == worker
 
@@ -238,7 +235,7 @@ def test_tasks_that_wait_for_room_survive_a_killed_control(
     try:
         late = [client.send_task(GENERATE, kwargs=SHORT) for _ in range(6)]
         wait_for(lambda: all(result.state == "RETRY" for result in late), what="the tasks to be put off")
-        deployment.signal("control", 9)
+        deployment.signal("control", signal.SIGKILL)
     finally:
         _cancel(office, [accepted["id"] for accepted in posted])
     started = time.monotonic()

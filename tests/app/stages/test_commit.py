@@ -1,0 +1,76 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.messages import TARGET, DrafterStats, FinishReason, Stats
+from app.stages.commit import conclude
+from app.state import Sequence, Tree, Verdict
+from tests import fakes
+
+EOS = 9
+CHAIN = Tree([1, 2, 3, 4], [0, 1, 2, 3], [0.9, 0.8, 0.7, 0.6], [("a", "b"), ("b",), ("a",), ("c",)])
+
+
+def state(max_tokens: int = 100, generated: int = 0, stats: Stats | None = None) -> Sequence:
+    found = fakes.sequence([5, 6, 7], max_tokens=max_tokens, eos_ids=(EOS, 8))
+    found.tokens += [0] * generated
+    found.stats = stats or Stats()
+    return found
+
+
+def test_accepted_tokens_name_their_most_confident_drafter_and_the_last_one_the_target():
+    event = conclude(state(generated=2), CHAIN, Verdict([1, 2], [1, 2, 6]), now_s=50.0)
+    assert (event.offset, event.tokens, event.proposers) == (2, (1, 2, 6), ("a", "b", TARGET))
+    assert event.finish_reason is None
+
+
+def test_statistics_count_every_node_verified_and_every_drafter_behind_it():
+    old = Stats(
+        rounds=3, drafted=10, accepted=4, by_drafter={"a": DrafterStats(drafted=7, accepted=1)}, first_token_s=1.0
+    )
+    stats = conclude(state(stats=old), CHAIN, Verdict([1, 2], [1, 2, 6]), now_s=50.0).stats
+    assert (stats.rounds, stats.drafted, stats.accepted) == (4, 14, 6)
+    assert stats.by_drafter == {
+        "a": DrafterStats(drafted=9, accepted=2),
+        "b": DrafterStats(drafted=2, accepted=2),
+        "c": DrafterStats(drafted=1, accepted=0),
+    }
+    assert (stats.first_token_s, stats.last_token_s) == (1.0, 50.0)
+    assert old.by_drafter == {"a": DrafterStats(drafted=7, accepted=1)}, "the old statistics stay as they were"
+
+
+def test_the_first_commit_sets_the_first_tokens_time():
+    assert conclude(state(), Tree(), Verdict([], [4]), now_s=50.0).stats.first_token_s == 50.0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "room", "committed", "reason"),
+    [
+        ([1, 2, 3], 9, (1, 2, 3), None),
+        ([1, 2, EOS], 9, (1, 2, EOS), FinishReason.STOP),
+        ([1, EOS, 3], 9, (1, EOS), FinishReason.STOP),
+        ([8, EOS, 3], 9, (8,), FinishReason.STOP),
+        ([1, 2, EOS], 3, (1, 2, EOS), FinishReason.STOP),
+        ([1, 2, EOS], 2, (1, 2), FinishReason.LENGTH),
+        ([1, 2, 3], 3, (1, 2, 3), FinishReason.LENGTH),
+        ([1, 2, 3], 1, (1,), FinishReason.LENGTH),
+    ],
+)
+def test_a_run_is_cut_at_an_end_or_at_the_last_token_there_is_room_for(tokens, room, committed, reason):
+    event = conclude(state(10, 10 - room), CHAIN, Verdict([1, 2], tokens), now_s=0.0)
+    assert (event.tokens, event.finish_reason) == (committed, reason)
+    assert len(event.proposers) == len(committed)
+    assert event.stats.accepted == min(2, len(committed))
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.integers(0, 4), st.integers(1, 8), st.lists(st.sampled_from([1, 2, 3, 8, EOS]), min_size=5, max_size=5))
+def test_what_was_committed_is_never_more_than_there_is_room_for_nor_past_an_end(depth, room, tokens):
+    event = conclude(state(8, 8 - room), CHAIN, Verdict(CHAIN.parents[1 : depth + 1], tokens[: depth + 1]), now_s=0.0)
+    assert 1 <= len(event.tokens) <= min(room, depth + 1)
+    assert not {8, EOS} & set(event.tokens[:-1])
+    ends = event.tokens[-1] in (8, EOS)
+    assert (event.finish_reason is FinishReason.STOP) == ends
+    assert (event.finish_reason is FinishReason.LENGTH) == (len(event.tokens) == room and not ends)
+    assert sum(d.drafted for d in event.stats.by_drafter.values()) == sum(map(len, CHAIN.proposers))
+    assert event.stats.accepted <= event.stats.drafted == len(CHAIN)

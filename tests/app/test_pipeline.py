@@ -1,0 +1,419 @@
+import pytest
+import torch
+
+from app.config import Settings
+from app.errors import StoreUnavailable
+from app.messages import (
+    TARGET,
+    DraftJob,
+    Event,
+    FinishReason,
+    GenerateRequest,
+    Policy,
+    Sampling,
+    Speculation,
+    Status,
+)
+from app.pipeline import Drafting, Fusing, Local, take_in
+from app.store.memory import MemoryStore
+from app.store.protocol import Outcome
+from tests import fakes
+from tests.fakes import PAGE_TOKENS, Book, Characters, Scripted, characters, record, said
+
+PLAIN = fakes.tiny()
+RUNNER = fakes.served()
+PROMPTS = [[(i * 7 + salt) % 50 for i in range(10 + 9 * salt)] for salt in range(4)]
+POISON = 60  # a prompt token that no other prompt has
+
+
+@pytest.fixture(autouse=True)
+def _all_pages_come_back():
+    yield
+    assert RUNNER.pool.num_free == RUNNER.pool.num_pages
+
+
+def expected(prompt: list[int], max_tokens: int) -> list[int]:
+    return fakes.alone(PLAIN, prompt, max_tokens)
+
+
+def speculating(*names: str, **how) -> tuple[Local, Book]:
+    """A pipeline with drafters of these characters, and the book in which they read."""
+    book = Book()
+    return fakes.pipeline(how.pop("target", RUNNER), [characters(book)[name] for name in names], **how), book
+
+
+def job(request_id: str, tokens: list[int], drafters: tuple[str, ...] = ("a",), is_last: bool = False, due_s: float = 9):
+    return DraftJob(
+        request_id=request_id,
+        verifier="v",
+        base=len(tokens),
+        start=0,
+        tokens=tuple(tokens),
+        prompt_length=1,
+        max_draft_tokens=4,
+        drafters=drafters,
+        sampling=Sampling(),
+        due_s=due_s,
+        is_last=is_last,
+    )
+
+
+def guessing(name: str, *tokens: int, **rest) -> Scripted:
+    return Scripted(name, lambda context: [said(context, name, tokens, **rest)])
+
+
+class TestTakingIn:
+    def test_a_request_is_written_down_as_admitted(self):
+        store = MemoryStore()
+        found = take_in(GenerateRequest(prompt="abc", max_tokens=5, seed=3), Characters(), store, Settings())
+        assert store.snapshot(found.id).record == found
+        assert (found.prompt_ids, found.max_tokens, found.sampling.seed) == ((0, 0, 1, 2, 1), 5, 3)
+
+    def test_asking_again_under_the_same_id_changes_nothing(self):
+        store, request = MemoryStore(), GenerateRequest(prompt="abc", temperature=1.0)
+        first = take_in(request, Characters(), store, Settings(), request_id="x")
+        assert take_in(request, Characters(), store, Settings(), request_id="x") == first, "the seed drawn first counts"
+        assert store.active() == 1
+
+
+class TestDrafting:
+    def test_drafters_are_asked_where_they_are_wanted_and_for_the_newest_job_only(self):
+        a, b = guessing("a", 1), guessing("b", 2)
+        jobs = [job("r", [1]), job("s", [1, 2], ("a", "b")), job("r", [1, 5, 6])]
+        drafts = Drafting([a, b], lambda _: None).run(jobs)
+        assert sorted((draft.request_id, draft.drafter, draft.base) for draft in drafts) == [
+            ("r", "a", 3),
+            ("s", "a", 2),
+            ("s", "b", 2),
+        ]
+
+    def test_an_ended_sequence_gets_no_draft(self):
+        a = guessing("a", 1)
+        assert Drafting([a], lambda _: None).run([job("r", [1], is_last=True)]) == []
+        assert a.seen == []
+
+
+class TestFusing:
+    def test_residents_and_others_go_into_one_tree_for_the_jobs_verifier(self):
+        fusing = Fusing([guessing("b", 2)], fakes.VOCAB, lambda _: None)
+        fusing.expect([job("r", [1, 1], ("a", "b"))])
+        assert fusing.collect(0.0) == []
+        fusing.receive(Drafting([guessing("a", 1, 3)], lambda _: None).run([job("r", [1, 1])]))
+        ((mailbox, tree),) = fusing.collect(0.0)
+        assert (mailbox, tree.request_id, tree.base) == ("v", "r", 2)
+        assert sorted(zip(tree.tokens, tree.proposers, strict=True)) == [(1, ("a",)), (2, ("b",)), (3, ("a",))]
+
+    def test_a_due_round_makes_a_tree_of_what_there_is(self):
+        fusing = Fusing([], fakes.VOCAB, lambda _: None)
+        fusing.expect([job("r", [1, 1])])
+        assert fusing.wait_s(4.0) == 5.0
+        ((_, tree),) = fusing.collect(9.0)
+        assert tree.tokens == ()
+
+    def test_what_a_resident_says_of_others_is_dropped(self):
+        fusing = Fusing([guessing("b", 2, request_id="nobody")], fakes.VOCAB, lambda _: None)
+        fusing.expect([job("r", [1, 1], ("b",))])
+        ((_, tree),) = fusing.collect(0.0)
+        assert tree.tokens == ()
+
+    def test_a_drafter_that_was_wrong_is_believed_less(self):
+        fusing = Fusing([], fakes.VOCAB, lambda _: None)
+        drafting = Drafting([guessing("a", 7, confidences=(0.9,))], lambda _: None)
+        survivals = []
+        for length in range(1, 30):
+            fusing.expect([job("r", [1] * length)])
+            fusing.receive(drafting.run([job("r", [1] * length)]))
+            ((_, tree),) = fusing.collect(0.0)
+            survivals.append(tree.survival[0])
+        assert survivals[0] == pytest.approx(0.9)
+        assert survivals[-1] < 0.4
+
+    def test_an_ended_sequence_gets_no_tree(self):
+        fusing = Fusing([], fakes.VOCAB, lambda _: None)
+        fusing.expect([job("r", [1, 1])])
+        fusing.expect([job("r", [1, 1, 1], is_last=True)])
+        assert fusing.collect(99.0) == []
+
+
+class TestVerifying:
+    def test_only_active_requests_of_ones_own_are_adopted_and_each_once(self):
+        local, _ = speculating()
+        for name, owner in (("mine", "owner"), ("theirs", "other"), ("ended", "owner")):
+            local.store.create(record(PROMPTS[0], 4, request_id=name), limit=9)
+            local.store.assign(name, owner)
+        local.store.end("ended", FinishReason.CANCELLED)
+        for _ in range(2):
+            local.verifying.adopt(["mine", "theirs", "ended", "unheard of"])
+        assert list(local.verifying.running.sequences) == ["mine"]
+        local.store.end("theirs", FinishReason.CANCELLED)
+        fakes.finish(local)
+        local.verifying.adopt(["mine"])
+        assert local.verifying.running.sequences == {}
+
+    def test_without_drafters_a_step_commits_one_token_of_each(self):
+        local, _ = speculating()
+        records = [record(prompt, 3, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]
+        fakes.submit(local, *records)
+        for count in (1, 2, 3):
+            local.step()
+            assert [len(local.store.snapshot(one.id).tokens) for one in records] == [count] * 4
+
+    def test_a_right_draft_is_committed_in_one_step(self):
+        local, book = speculating("oracle")
+        one = record(PROMPTS[0], 9)
+        book.write(one, expected(PROMPTS[0], 9))
+        fakes.submit(local, one)
+        local.step()
+        local.step()
+        snapshot = local.store.snapshot(one.id)
+        assert list(snapshot.tokens) == expected(PROMPTS[0], 9)
+        assert (snapshot.stats.rounds, snapshot.stats.drafted, snapshot.stats.accepted) == (2, 7, 7)
+        events = local.store.events(one.id, 0)
+        assert events[1].proposers == ("oracle",) * 7 + (TARGET,)
+        assert [one.id for one in local.verifying.ended] == [one.id]
+
+    def test_a_sequence_waits_for_its_tree_until_it_is_due(self):
+        local, _ = speculating("oracle")
+        fakes.submit(local, record(PROMPTS[0], 9))
+        verifying = local.verifying
+        (asked,) = verifying.step(0.0)
+        assert verifying.step(asked.due_s - 0.1) == []
+        assert verifying.wait_s(asked.due_s - 0.1) == pytest.approx(0.1)
+        assert verifying.running.sequences["r"].generated == 1
+        verifying.step(asked.due_s)
+        assert verifying.running.sequences["r"].generated == 2
+        fakes.finish(local)
+
+    def test_a_stale_tree_is_not_waited_for_nor_verified(self):
+        local, book = speculating("oracle")
+        one = record(PROMPTS[0], 9)
+        book.write(one, expected(PROMPTS[0], 9))
+        fakes.submit(local, one)
+        (asked,) = local.verifying.step(0.0)
+        local.verifying.step(asked.due_s)
+        local._fusing.expect([asked])
+        local._fusing.receive(local._drafting.run([asked]))
+        local.verifying.offer(tree for _, tree in local._fusing.collect(0.0))
+        assert local.verifying.running.sequences["r"].tree is None
+        fakes.finish(local)
+
+    @pytest.mark.parametrize("outcome", [Outcome.STALE, Outcome.FENCED, Outcome.ENDED])
+    def test_a_sequence_that_is_no_longer_ours_is_let_go(self, outcome):
+        is_dead = []
+        store = MemoryStore(is_alive=lambda owner: owner not in is_dead)
+        local, book = speculating("shy", store=store)
+        gone, stays = record(PROMPTS[0], 12, request_id="gone"), record(PROMPTS[1], 12, request_id="stays")
+        for one in (gone, stays):
+            book.write(one, expected(list(one.prompt_ids), 12))
+        fakes.submit(local, gone, stays)
+        local.step()
+        assert local.verifying.running.sequences["gone"].tree.parents[:2] == [0, 0], "side branches are in flight"
+        text = expected(PROMPTS[0], 12)
+        if outcome is Outcome.STALE:
+            store.commit("owner", [("gone", Event(offset=1, tokens=(text[1],), proposers=(TARGET,)))])
+        elif outcome is Outcome.FENCED:
+            is_dead.append("owner")
+            store.assign("gone", "other")
+        else:
+            store.end("gone", FinishReason.CANCELLED)
+        jobs = local.verifying.step(float("inf"))
+        assert "gone" not in local.verifying.running.sequences
+        assert [one.id for one in local.verifying.ended] == ["gone"]
+        assert [one.request_id for one in jobs if one.is_last] == ["gone"]
+        held = [page for s in local.verifying.running.sequences.values() for page in s.pages]
+        assert RUNNER.pool.num_free == RUNNER.pool.num_pages - len(held), "the tree's pages came back too"
+        if outcome is Outcome.FENCED:
+            is_dead[:] = ["other"]
+            store.assign("gone", "owner")
+        local.verifying.adopt(["gone"])
+        fakes.finish(local)
+        assert list(store.snapshot("stays").tokens) == expected(PROMPTS[1], 12)
+        if outcome is not Outcome.ENDED:
+            assert list(store.snapshot("gone").tokens) == text, "whoever goes on with it says the same"
+
+    def test_a_store_that_does_not_answer_costs_a_step_and_no_memory(self):
+        class Failing(MemoryStore):
+            fails = False
+
+            def commit(self, owner, events):
+                if self.fails:
+                    raise StoreUnavailable("gone for a while")
+                return super().commit(owner, events)
+
+        store = Failing()
+        local, book = speculating("shy", store=store)
+        one = record(PROMPTS[0], 12)
+        book.write(one, expected(PROMPTS[0], 12))
+        fakes.submit(local, one)
+        local.step()
+        store.fails = True
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable):
+                local.step()
+        store.fails = False
+        fakes.finish(local)
+        assert list(store.snapshot("r").tokens) == expected(PROMPTS[0], 12)
+
+    @pytest.mark.parametrize("error", [RuntimeError, MemoryError, IndexError, ValueError, ZeroDivisionError])
+    def test_a_request_on_which_the_target_fails_ends_alone(self, error):
+        local, book = speculating("shy", target=Fragile(error))
+        records = [record(prompt, 8, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]
+        poison = record([1, POISON, 2], 8, request_id="poison")
+        for one in records:
+            book.write(one, expected(list(one.prompt_ids), 8))
+        fakes.submit(local, *records[:2])
+        local.step()
+        fakes.submit(local, poison, *records[2:])
+        fakes.finish(local)
+        snapshot = local.store.snapshot("poison")
+        assert (snapshot.status, snapshot.finish_reason) == (Status.FAILED, FinishReason.ERROR)
+        assert "the target failed on this request" in snapshot.error
+        for one in records:
+            snapshot = local.store.snapshot(one.id)
+            assert (snapshot.status, snapshot.error) == (Status.DONE, None)
+            assert list(snapshot.tokens) == expected(list(one.prompt_ids), 8)
+        assert sorted(one.id for one in local.verifying.ended) == ["poison", "r0", "r1", "r2", "r3"]
+        assert not local.verifying.running.suspects
+
+    def test_a_request_whose_logits_are_not_numbers_ends_alone(self):
+        local, _ = speculating(target=NotANumber())
+        good = record(PROMPTS[0], 5, request_id="good", sampling=Sampling(temperature=0.5, seed=1))
+        poison = record([POISON, 2], 5, request_id="poison", sampling=Sampling(temperature=0.5, top_p=0.9, seed=1))
+        alone, _ = speculating()
+        assert fakes.texts(local, good, poison) == [*fakes.texts(alone, good), []]
+        assert local.store.snapshot("poison").status is Status.FAILED
+
+    def test_a_suspect_runs_alone_until_it_has_committed(self):
+        batches = []
+
+        class Watched(Relay):
+            def forward(self, works):
+                batches.append(sorted(work.sequence.record.id for work in works))
+                return super().forward(works)
+
+        store = MemoryStore(is_alive=lambda owner: owner != "dead")
+        local, _ = speculating(target=Watched(), store=store)
+        store.create(record(PROMPTS[0], 3, request_id="suspect"), limit=9)
+        store.assign("suspect", "dead")
+        store.assign("suspect", "owner")
+        fakes.submit(local, record(PROMPTS[1], 3, request_id="other"))
+        local.verifying.adopt(["suspect"])
+        fakes.finish(local)
+        first = next(i for i, batch in enumerate(batches) if "suspect" in batch)
+        assert batches[first] == ["suspect"]
+        assert ["other", "suspect"] in batches[first + 1 :]
+
+    def test_a_request_let_go_from_outside_leaves_nothing_behind(self):
+        local, _ = speculating("random")
+        fakes.submit(local, record(PROMPTS[0], 50))
+        local.step()
+        local.verifying.let_go(["r", "unheard of"])
+        assert local.verifying.running.sequences == {}
+        local.store.end("r", FinishReason.CANCELLED)
+
+    def test_no_more_than_max_sequences_run_at_once_and_all_get_their_turn(self):
+        sizes = []
+
+        class Watched(Relay):
+            def forward(self, works):
+                sizes.append(len(works))
+                return super().forward(works)
+
+        local, _ = speculating(target=Watched(), max_sequences=2)
+        records = [record(PROMPTS[0], 2, request_id=f"r{i}", created_s=float(i)) for i in range(5)]
+        assert fakes.texts(local, *records) == [expected(PROMPTS[0], 2)] * 5
+        assert max(sizes) == 2
+
+    def test_long_prompts_are_read_beside_running_sequences(self):
+        local, _ = speculating(policy=Policy(max_batch_tokens=32, prefill_chunk_tokens=16))
+        short, long = record(PROMPTS[0], 12, request_id="short"), record(list(range(50)) * 2, 3, request_id="long")
+        fakes.submit(local, short)
+        local.step()
+        fakes.submit(local, long)
+        local.step()
+        assert 0 < local.verifying.running.sequences["long"].cached < 100
+        assert local.verifying.running.sequences["short"].generated == 2
+        fakes.finish(local)
+        assert list(local.store.snapshot("long").tokens) == expected(list(range(50)) * 2, 3)
+
+    def test_a_request_that_wants_no_speculation_gets_none(self):
+        local, book = speculating("oracle")
+        records = [
+            record(PROMPTS[0], 6, request_id=f"r{i}", speculation=wish)
+            for i, wish in enumerate((Speculation(enabled=False), Speculation(drafters=("nobody",)), Speculation()))
+        ]
+        for one in records:
+            book.write(one, expected(PROMPTS[0], 6))
+        assert fakes.texts(local, *records) == [expected(PROMPTS[0], 6)] * 3
+        assert [local.store.snapshot(one.id).stats.drafted > 0 for one in records] == [False, False, True]
+
+
+class TestLocal:
+    def test_events_follow_each_other_and_end_with_the_last(self):
+        local, book = speculating("half")
+        one = local.submit(GenerateRequest(prompt="abcd", max_tokens=20), Settings())
+        book.write(one, expected(list(one.prompt_ids), 20))
+        events = list(local.events(one))
+        assert [event.offset for event in events] == [
+            sum(len(event.tokens) for event in events[:i]) for i in range(len(events))
+        ]
+        assert [token for event in events for token in event.tokens] == expected(list(one.prompt_ids), 20)
+        assert [event.finish_reason for event in events] == [None] * (len(events) - 1) + [FinishReason.LENGTH]
+        assert any(len(event.tokens) == 3 for event in events)
+
+    def test_an_end_token_inside_a_draft_ends_the_text_there(self):
+        text = expected(PROMPTS[0], 12)
+        at = next(i for i in range(3, 12) if text[i] not in text[:i])
+        for name in ("oracle", "silent"):
+            local, book = speculating(name)
+            one = record(PROMPTS[0], 12, eos_ids=(text[at],))
+            book.write(one, text)
+            assert fakes.texts(local, one) == [text[: at + 1]]
+            assert local.store.snapshot("r").finish_reason is FinishReason.STOP
+
+
+class Relay:
+    """A target in front of the tiny model."""
+
+    def try_reserve(self, work):
+        return RUNNER.try_reserve(work)
+
+    def release(self, sequence):
+        RUNNER.release(sequence)
+
+    def forward(self, works):
+        return RUNNER.forward(works)
+
+    def accept(self, work, path):
+        RUNNER.accept(work, path)
+
+    def drop(self, work):
+        RUNNER.drop(work)
+
+
+class Fragile(Relay):
+    """A target on which one prompt brings a whole batch down."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self._error = error
+
+    def forward(self, works):
+        if any(POISON in work.sequence.record.prompt_ids for work in works):
+            raise self._error("out of something")
+        return super().forward(works)
+
+
+class NotANumber(Relay):
+    """A target that computes nonsense for one prompt."""
+
+    def forward(self, works):
+        logits = super().forward(works)
+        for work, rows in zip(works, logits, strict=True):
+            if rows is not None and POISON in work.sequence.record.prompt_ids:
+                rows.rows = torch.full_like(rows.rows, torch.nan)
+        return logits
+
+
+def test_the_poison_is_in_no_other_prompt():
+    assert all(POISON not in prompt for prompt in PROMPTS)
+    assert PAGE_TOKENS * RUNNER.pool.num_pages > 500

@@ -1,0 +1,198 @@
+import pytest
+
+from app.costs import CostTable
+from app.messages import Policy, Record, Speculation, Stats, Status, TreeMessage
+from app.running import MAX_NODES, Crew, Running
+from app.state import Tree
+from app.store.protocol import Snapshot
+from tests import fakes
+from tests.fakes import PAGE_TOKENS, VOCAB
+
+MODEL = fakes.served().model
+
+
+def running(pages: int = 64) -> Running:
+    found = Running(fakes.runner(MODEL, pages=pages), CostTable({1: 1.0}), VOCAB, "mailbox")
+    found.crew = Crew({"small": "draft:1"}, ("lookup",))
+    return found
+
+
+def start(one: Running, request_id: str, length: int = 5, generated: int = 0, strikes: int = 0, **rest):
+    record = fakes.record([1] * length, request_id=request_id, **rest)
+    one.start(snapshot(record, generated, strikes))
+    return one.sequences[request_id]
+
+
+def snapshot(record: Record, generated: int, strikes: int) -> Snapshot:
+    return Snapshot(record, Status.ACTIVE, (2,) * generated, None, None, Stats(rounds=generated), "o", strikes, None)
+
+
+def message(**changes) -> TreeMessage:
+    values = {
+        "request_id": "r",
+        "base": 5,
+        "tokens": (1, 2),
+        "parents": (0, 1),
+        "survival": (0.9, 0.8),
+        "proposers": (("a",), ("a",)),
+    }
+    return TreeMessage.model_construct(**{**values, **changes})
+
+
+def test_a_sequence_starts_from_what_is_committed():
+    sequence = start(running(), "r", length=5, generated=3)
+    assert (sequence.tokens, sequence.generated, sequence.cached) == ([1] * 5 + [2] * 3, 3, 0)
+    assert sequence.stats.rounds == 3
+
+
+def test_one_taken_from_a_dead_verifier_is_a_suspect():
+    one = running()
+    start(one, "r", strikes=1)
+    start(one, "s")
+    assert one.suspects == {"r"}
+
+
+def test_a_tree_for_the_present_length_is_taken():
+    one = running()
+    sequence = start(one, "r")
+    one.offer(message())
+    assert sequence.tree == Tree([1, 2], [0, 1], [0.9, 0.8], [("a",), ("a",)])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"base": 4},
+        {"base": 6},
+        {"request_id": "nobody"},
+        {"tokens": (1, VOCAB)},
+        {"tokens": (1, -1)},
+        {"tokens": (1,)},
+        {"parents": (0, 2)},
+        {"parents": (1, 0)},
+        {"parents": (0, -1)},
+        {"survival": (0.9, float("nan"))},
+        {"survival": (0.9, float("inf"))},
+        {"survival": (0.9,)},
+        {"proposers": (("a",), ())},
+        {"proposers": ()},
+        {
+            "tokens": (1,) * (MAX_NODES + 1),
+            "parents": (0,) * (MAX_NODES + 1),
+            "survival": (0.5,) * (MAX_NODES + 1),
+            "proposers": (("a",),) * (MAX_NODES + 1),
+        },
+    ],
+)
+def test_a_stale_or_malformed_tree_changes_nothing(changes):
+    one = running()
+    sequence = start(one, "r")
+    one.offer(message(**changes))
+    assert sequence.tree is None
+
+
+def test_a_job_carries_only_what_its_receivers_do_not_know():
+    one = running()
+    sequence = start(one, "r", length=5, generated=1)
+    (first,) = one.jobs([sequence], [3], Policy())
+    sequence.tokens += [7, 8]
+    (second,) = one.jobs([sequence], [2], Policy())
+    (last,) = one.farewell(sequence)
+    assert (first.start, first.tokens, first.base, first.max_draft_tokens) == (0, (1,) * 5 + (2,), 6, 3)
+    assert (second.start, second.tokens, second.base, second.max_draft_tokens) == (6, (7, 8), 8, 2)
+    assert (last.start, last.tokens, last.is_last) == (8, (), True)
+    assert first.drafters == ("small", "lookup")
+    assert one.farewell(sequence) == [], "nobody follows it any more"
+
+
+def test_who_asks_waits_for_the_tree_within_the_policys_bound():
+    one = running()
+    asking, silent = start(one, "r"), start(one, "s")
+    jobs = one.jobs([asking, silent], [3, 0], Policy(draft_wait_s=0.02))
+    assert [job.request_id for job in jobs] == ["r"]
+    assert asking.due_s == jobs[0].due_s > 0.0
+    assert silent.due_s == 0.0
+
+
+def test_nobody_is_told_of_the_end_of_a_sequence_they_never_heard_of():
+    one = running()
+    assert one.farewell(start(one, "r")) == []
+
+
+@pytest.mark.parametrize(
+    ("wish", "limit"),
+    [
+        (Speculation(), 8),
+        (Speculation(enabled=False), 0),
+        (Speculation(max_draft_tokens=0), 0),
+        (Speculation(max_draft_tokens=3), 3),
+        (Speculation(max_draft_tokens=60), 8),
+        (Speculation(drafters=("lookup",)), 8),
+        (Speculation(drafters=("nobody",)), 0),
+        (Speculation(drafters=()), 0),
+    ],
+)
+def test_the_requests_own_bounds_hold(wish, limit):
+    one = running()
+    assert one.limit(start(one, "r", max_tokens=50, speculation=wish), Policy(max_draft_tokens=8)) == limit
+
+
+def test_no_draft_token_is_asked_for_that_there_is_no_room_for():
+    one = running()
+    for generated, limit in ((0, 4), (2, 2), (4, 0)):
+        assert one.limit(start(one, "r", max_tokens=5, generated=generated), Policy()) == limit
+
+
+def test_short_of_memory_trees_go_first():
+    one = running(pages=2)
+    sequence = start(one, "r", length=2 * PAGE_TOKENS - 1)
+    work = fakes.work(sequence, 0, drafts=fakes.tree([1, 2, 3], [0, 0, 1]))
+    assert one.reserve([work]) == [work]
+    assert (len(work.tree), work.forks) == (0, [])
+
+
+def test_short_of_memory_the_youngest_lose_their_cache():
+    one = running(pages=6)
+    old, middle, young = (
+        start(one, name, length=2 * PAGE_TOKENS, created_s=created_s)
+        for name, created_s in (("z-old", 1.0), ("middle", 2.0), ("a-young", 3.0))
+    )
+    for sequence in (old, middle, young):
+        assert one.reserve([fakes.work(sequence, 0)])
+        sequence.cached = len(sequence.tokens)
+        sequence.tokens.append(1)
+    works = [fakes.work(sequence, sequence.cached) for sequence in (old, middle, young)]
+    assert [work.sequence for work in one.reserve(works)] == [old, middle]
+    assert (young.cached, young.pages) == (0, [])
+    assert old.cached == middle.cached == 2 * PAGE_TOKENS
+
+
+def test_a_younger_sequence_never_takes_an_older_ones_cache():
+    """Else two that do not fit together would take each other's cache in turn, and neither get on."""
+    one = running(pages=3)
+    old = start(one, "old", length=2 * PAGE_TOKENS, created_s=1.0)
+    young = start(one, "young", length=2 * PAGE_TOKENS, created_s=2.0)
+    assert one.reserve([fakes.work(old, 0)])
+    old.cached = len(old.tokens)
+    assert one.reserve([fakes.work(young, 0)]) == []
+    assert (old.cached, len(old.pages)) == (2 * PAGE_TOKENS, 2)
+    assert young.pages == []
+
+
+def test_memory_goes_by_age_whatever_the_order_in_the_batch():
+    one = running(pages=3)
+    old = start(one, "old", length=2 * PAGE_TOKENS, created_s=1.0)
+    young = start(one, "young", length=2 * PAGE_TOKENS, created_s=2.0)
+    kept = one.reserve([fakes.work(young, 0), fakes.work(old, 0)])
+    assert [work.sequence for work in kept] == [old]
+
+
+def test_a_stopped_sequence_leaves_nothing_behind():
+    one = running()
+    sequence = start(one, "r", strikes=1)
+    one.jobs([sequence], [2], Policy())
+    one.reserve([fakes.work(sequence, 0)])
+    assert one.stop("r") is sequence
+    assert one.stop("r") is None
+    assert (one.sequences, one.suspects, one._sent, one._told) == ({}, set(), {}, {})
+    assert one._memory.pool.num_free == one._memory.pool.num_pages

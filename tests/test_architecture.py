@@ -1,0 +1,149 @@
+"""The shape of the code, as a test: imports point down and never in a circle, stages are strangers, files are short."""
+
+import ast
+import subprocess
+import sys
+from fnmatch import fnmatch
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TOPS = ("kernels", "app", "workers", "web", "bench", "training")
+LAYERS = [  # lowest first; a module may import its own layer and those before it in this list
+    ("kernels.*",),
+    ("app.config", "app.errors", "app.messages", "app.state"),
+    ("app.calibration", "app.costs", "app.expectation", "app.mirror"),
+    ("app.store.*", "app.engine.*"),
+    ("app.stages.*",),
+    ("app.following", "app.gathering", "app.running"),
+    ("app.pipeline",),
+    ("app.assemble*",),
+    ("app.local.*", "app.cli*"),
+    ("workers.*",),
+    ("web.*",),
+    ("bench.*", "training.*"),
+]
+WITH_TORCH = (  # all others import without it: web, control and the fusion never load it
+    "kernels.*",
+    "app.engine.convert",
+    "app.engine.guesser",
+    "app.engine.kv",
+    "app.engine.measure",
+    "app.engine.model",
+    "app.engine.plan",
+    "app.engine.runner",
+    "app.assemble",
+    "app.local.inprocess",
+    "workers.roles.draft",
+    "workers.roles.verify",
+    "bench.*",
+    "training.*",
+)
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    for top in TOPS
+    for path in sorted((ROOT / top).rglob("*.py"))
+    if path.name != "__init__.py"
+}
+
+
+def layer(module: str) -> int:
+    return next(i for i, names in enumerate(LAYERS) if any(fnmatch(module, name) for name in names))
+
+
+def imports(path: Path) -> set[str]:
+    """The project modules that a file imports, in-function imports included."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found & FILES.keys()
+
+
+GRAPH = {module: imports(path) for module, path in FILES.items()}
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_imports_point_down(module):
+    assert not [target for target in GRAPH[module] if layer(target) > layer(module)]
+
+
+def test_no_import_circles():
+    TopologicalSorter(GRAPH).prepare()  # raises CycleError, naming the circle
+
+
+def test_stages_are_strangers():
+    """One stage never imports another; drafters share their protocol, and the registry knows them all."""
+
+    def stage(module: str) -> str | None:
+        return module.removeprefix("app.stages.") if module.startswith("app.stages.") else None
+
+    pairs = [(m, t) for m in GRAPH for t in GRAPH[m] if stage(m) and stage(t)]
+    allowed = [(m, t) for m, t in pairs if t == "app.stages.draft.protocol" or m == "app.stages.draft.registry"]
+    assert set(pairs) == {(m, t) for m, t in allowed if m.startswith("app.stages.draft.")}
+
+
+def test_only_the_store_speaks_to_redis():
+    users = {module for module, path in FILES.items() if "redis" in foreign(path)}
+    assert {module for module in users if module.startswith("app.")} <= {
+        *(module for module in FILES if module.startswith("app.store.")),
+        "app.local.redis_server",  # starts one and asks whether it answers
+    }
+
+
+def test_the_app_knows_neither_celery_nor_flask():
+    assert not [
+        m for m, path in FILES.items() if m.startswith(("app.", "kernels.")) and foreign(path) & {"celery", "flask"}
+    ]
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_files_are_short(module):
+    assert len(FILES[module].read_text(encoding="utf-8").splitlines()) <= 300
+
+
+def test_packages_hold_no_code():
+    for top in TOPS:
+        for path in (ROOT / top).rglob("__init__.py"):
+            body = ast.parse(path.read_text(encoding="utf-8")).body
+            assert not [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))], path
+
+
+def test_every_package_has_an_init():
+    """setuptools leaves a folder without one out of the wheel."""
+    for path in FILES.values():
+        for folder in path.relative_to(ROOT).parents[:-1]:
+            assert (ROOT / folder / "__init__.py").exists(), folder
+
+
+def test_what_must_not_load_torch_does_not():
+    """In a process of its own: module by module, so that the first to load it is named."""
+    light = [module for module in FILES if not any(fnmatch(module, name) for name in WITH_TORCH)]
+    program = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+    heavy = {"torch", "transformers", "safetensors"} & sys.modules.keys()
+    if heavy:
+        sys.exit(f"{name} loads {heavy}")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *light], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def foreign(path: Path) -> set[str]:
+    """The top packages a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(str(node.module).split(".")[0])
+    return found

@@ -1,0 +1,233 @@
+"""What is said never depends on who drafts, on the batch, on memory or on chunking: tiny models, everything mixed.
+
+The judge is transformers' own `generate` on an unmodified copy of the model; of sampled texts, the pipeline without
+speculation, whose distribution tests/test_sampling_distribution.py checks.
+"""
+
+from functools import cache
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.engine.guesser import ModelGuesser
+from app.engine.model import prepare
+from app.messages import Policy, Record, Sampling, Speculation, TreeMessage
+from app.pipeline import Local
+from app.stages.draft.model import ModelDrafter
+from app.stages.draft.registry import RESIDENT, build
+from tests import fakes
+from tests.fakes import PAGE_TOKENS, VOCAB, Book, characters, record
+
+PLAIN = fakes.tiny()
+SERVED = fakes.served().model
+SMALL = prepare(fakes.tiny(seed=1))
+EOS = 17
+NAMES = sorted(characters(Book()))
+often = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@cache
+def greedy(prompt: tuple[int, ...], max_tokens: int) -> list[int]:
+    return fakes.alone(PLAIN, prompt, max_tokens)
+
+
+def ended(text: list[int], eos_ids: tuple[int, ...]) -> list[int]:
+    """The text up to its first end token."""
+    end = next((i for i, token in enumerate(text) if token in eos_ids), len(text))
+    return text[: end + 1]
+
+
+prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=60).map(tuple)
+loops = st.tuples(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4), st.integers(2, 12)).map(
+    lambda loop: tuple(loop[0] * loop[1])
+)
+
+
+@st.composite
+def batches(draw, sampling: st.SearchStrategy[Sampling]) -> list[Record]:
+    """A few requests of any length, some of them alike, with bounds of their own."""
+    found: list[Record] = []
+    for i in range(draw(st.integers(1, 5))):
+        prompt = draw(st.sampled_from([one.prompt_ids for one in found])) if found and draw(st.booleans()) else None
+        wish = Speculation(
+            enabled=draw(st.sampled_from([True, True, True, False])),
+            max_draft_tokens=draw(st.sampled_from([None, None, 0, 1, 3, 64])),
+        )
+        found.append(
+            record(
+                prompt or draw(prompts | loops),
+                draw(st.integers(1, 24)),
+                request_id=f"r{i}",
+                sampling=draw(sampling),
+                speculation=wish,
+                eos_ids=draw(st.sampled_from([(), (EOS,), (EOS, 3, 40)])),
+                created_s=float(draw(st.integers(0, 2))),
+            )
+        )
+    return found
+
+
+@st.composite
+def pipelines(draw) -> tuple[Local, Book]:
+    """The pipeline in any shape: drafters of any character, on either side of the hop, memory short, batches small."""
+    book = Book()
+    cast = characters(book)
+    names = draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=4))
+    split = draw(st.integers(0, len(names)))
+    drafters = [cast[name] for name in names[:split]]
+    if draw(st.booleans()):
+        guesser = ModelGuesser(SMALL, None, kv_bytes=draw(st.sampled_from([1, 2**20])), page_tokens=PAGE_TOKENS)
+        drafters.append(ModelDrafter("model", guesser, 512))
+    residents = [cast[name] for name in names[split:]] + build(draw(st.sets(st.sampled_from(sorted(RESIDENT)))))
+    policy = Policy(
+        max_draft_tokens=draw(st.sampled_from([1, 4, 8, 32])),
+        max_batch_tokens=draw(st.sampled_from([16, 40, 512])),
+        prefill_chunk_tokens=draw(st.sampled_from([16, 256])),
+    )
+    target = fakes.runner(SERVED, pages=draw(st.sampled_from([6, 8, 12, 64])))
+    return fakes.pipeline(target, drafters, residents, policy=policy), book
+
+
+def run(local: Local, book: Book, records: list[Record], texts: list[list[int]], arrivals: list[int]) -> None:
+    """Let the requests arrive a few steps apart; they must say `texts`, and leave no page behind."""
+    for one, text in zip(records, texts, strict=True):
+        book.write(one, text)
+    for one, steps in zip(records, arrivals, strict=True):
+        fakes.submit(local, one)
+        for _ in range(steps):
+            local.step()
+    fakes.finish(local)
+    for one, text in zip(records, texts, strict=True):
+        snapshot = local.store.snapshot(one.id)
+        assert snapshot.error is None
+        assert list(snapshot.tokens) == text
+        stats = snapshot.stats
+        assert stats.accepted <= stats.drafted
+        assert stats.rounds + stats.accepted >= len(text), "each round commits its accepted tokens and one more"
+        if not one.speculation.enabled or one.speculation.max_draft_tokens == 0:
+            assert stats.drafted == 0
+    pool = local.verifying._target.pool
+    assert pool.num_free == pool.num_pages
+    assert local.verifying.running.sequences == {}
+
+
+arrivals = st.lists(st.integers(0, 4), min_size=5, max_size=5)
+
+
+@often
+@given(batches(st.just(Sampling(seed=0))), pipelines(), arrivals)
+def test_greedy_text_is_that_of_transformers_generate(records, shape, arriving):
+    texts = [ended(greedy(one.prompt_ids, one.max_tokens), one.eos_ids) for one in records]
+    run(*shape, records, texts, arriving[: len(records)])
+
+
+samplings = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 0.4, 1.0, 3.0]),
+    top_p=st.sampled_from([1.0, 0.9, 0.4]),
+    top_k=st.sampled_from([0, 1, 5, 30]),
+    min_p=st.sampled_from([0.0, 0.05]),
+    seed=st.integers(0, 2**63 - 1),
+)
+shapings = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 1.0]),
+    seed=st.integers(0, 2**63 - 1),
+    frequency_penalty=st.sampled_from([0.0, 1.0, -0.5, 2.0]),
+    presence_penalty=st.sampled_from([0.0, 1.5, -1.0]),
+    logit_bias=st.dictionaries(st.integers(0, VOCAB - 1), st.sampled_from([-100.0, -3.0, 2.0, 8.0]), max_size=4),
+    allowed_token_ids=st.none() | st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=30, unique=True).map(tuple),
+)
+
+
+def plainly(one: Record) -> list[int]:
+    """The request alone, without speculation, on ample memory."""
+    bare = one.model_copy(update={"speculation": Speculation(enabled=False)})
+    return fakes.texts(fakes.pipeline(fakes.runner(SERVED)), bare)[0]
+
+
+@often
+@given(batches(samplings), pipelines(), arrivals)
+def test_sampled_text_of_a_seed_is_the_same_however_it_comes_about(records, shape, arriving):
+    run(*shape, records, [plainly(one) for one in records], arriving[: len(records)])
+
+
+@often
+@given(batches(shapings), pipelines(), arrivals)
+def test_penalties_biases_and_masks_fork_along_the_tree(records, shape, arriving):
+    run(*shape, records, [plainly(one) for one in records], arriving[: len(records)])
+
+
+@often
+@given(st.data(), prompts, st.integers(2, 20), samplings | shapings)
+def test_any_tree_from_anywhere_changes_nothing(data, prompt, max_tokens, sampling):
+    """Trees as a hostile fusion might send them, made of what will be said and of what will not."""
+    one = record(prompt, max_tokens, sampling=sampling)
+    text = plainly(one)
+    local = fakes.pipeline(fakes.runner(SERVED), policy=Policy(max_draft_tokens=40))
+    fakes.submit(local, one)
+    while local.store.active():
+        generated = len(local.store.snapshot(one.id).tokens)
+        local.verifying.offer([data.draw(messages(len(prompt) + generated, text[generated:]))])
+        local.verifying.step(float("inf"))
+    assert list(local.store.snapshot(one.id).tokens) == text
+
+
+@st.composite
+def messages(draw, length: int, future: list[int]) -> TreeMessage:
+    size = draw(st.integers(0, 24))
+    tokens, parents, depths = [], [], [0]
+    for i in range(size):
+        parents.append(draw(st.integers(max(0, i - 3), i)))
+        depths.append(depths[parents[-1]] + 1)
+        right = future[depths[-1] - 1] if depths[-1] <= len(future) else 0
+        tokens.append(draw(st.sampled_from([right, right, right, (right + 1) % VOCAB, 5])))
+    return TreeMessage(
+        request_id="r",
+        base=length + draw(st.sampled_from([0, 0, 0, 0, -1, 1])),
+        tokens=tuple(tokens),
+        parents=tuple(parents),
+        survival=tuple(draw(st.floats(0.01, 1.0)) for _ in range(size)),
+        proposers=(("anybody",),) * size,
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("is_resident", [False, True])
+def test_no_drafter_alone_changes_the_text(name, is_resident):
+    book = Book()
+    one = characters(book)[name]
+    local = fakes.pipeline(fakes.runner(SERVED), [] if is_resident else [one], [one] if is_resident else [])
+    records = [record(range(i, i + 12), 20, request_id=f"r{i}") for i in range(3)]
+    run(local, book, records, [greedy(each.prompt_ids, 20) for each in records], [2, 1, 0])
+    drafted = sum(local.store.snapshot(each.id).stats.drafted for each in records)
+    accepted = sum(local.store.snapshot(each.id).stats.accepted for each in records)
+    if name in ("oracle", "shy", "half", "long", "nan", "foreign"):
+        assert accepted > 0, "it says something right"
+    if name == "wrong":
+        assert drafted > 0 == accepted
+    if name in ("infinite", "stale", "stranger", "impostor", "empty", "silent", "torn", "cyclic"):
+        assert drafted == 0, "nothing of it can be verified"
+
+
+def test_memory_for_one_is_enough_for_many():
+    """Sequences lose their cache to older ones all the time, and say what they would have said."""
+    released = []
+
+    class Counted:
+        def __init__(self) -> None:
+            self._runner = fakes.runner(SERVED, pages=6)
+
+        def __getattr__(self, name):
+            return getattr(self._runner, name)
+
+        def release(self, sequence) -> None:
+            released.append(sequence.generated < sequence.record.max_tokens and sequence.cached > 0)
+            self._runner.release(sequence)
+
+    book = Book()
+    local = fakes.pipeline(Counted(), [characters(book)["shy"], characters(book)["random"]])
+    records = [record(range(i, i + 25), 40, request_id=f"r{i}", created_s=float(i)) for i in range(5)]
+    run(local, book, records, [greedy(each.prompt_ids, 40) for each in records], [1] * 5)
+    assert sum(released) > 3, "caches were lost on the way"

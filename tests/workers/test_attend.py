@@ -1,0 +1,232 @@
+"""Attending a mailbox, and the pulse behind it, over a real Redis: what a doorbell starts and how it ends."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from kombu import pools
+
+from app.config import ROOT, Settings
+from app.engine.tokenizer import Tokenizer
+from app.messages import FinishReason, Record, Sampling, Settle, Speculation, Status
+from tests.models import byte_fallback_tokenizer
+from workers.attend import attend
+from workers.celery_app import make_celery
+from workers.office import Office
+from workers.pulse import Pulse
+from workers.settle import Settler
+
+BOX = "verify:verify-1"
+LEASE_S = 0.4
+
+
+@pytest.fixture
+def office(redis_client: redis.Redis, redis_url: str, tmp_path: Path) -> Iterator[Office]:
+    settings = Settings(redis_url=redis_url, lease_s=LEASE_S, linger_s=0.05, attend_s=20.0)
+    office = Office(settings, make_celery(settings), Tokenizer(byte_fallback_tokenizer(tmp_path)))
+    yield office
+    office.close()
+    pools.reset()
+
+
+class Handler:
+    """Notes what it was given; does nothing else unless told to."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.then: dict[str, object] = {}  # request id to what happens when it comes: an error, or a call
+
+    def __call__(self, messages: list[Settle]) -> None:
+        ids = [message.request_id for message in messages]
+        if ids:
+            self.batches.append(ids)
+        for id_ in ids:
+            match self.then.get(id_):
+                case Exception() as error:
+                    raise error
+                case None:
+                    pass
+                case call:
+                    call()  # type: ignore[operator]
+
+
+def _mail(*ids: str) -> list[str]:
+    return [Settle(request_id=id_).model_dump_json() for id_ in ids]
+
+
+def test_all_that_waits_is_one_batch_and_an_idle_attendant_leaves(office: Office) -> None:
+    office.mailboxes.post(BOX, _mail("a", "b"))
+    handler = Handler()
+    attend(office, Pulse(office, "verify", "v"), BOX, Settle, handler)
+    assert handler.batches == [["a", "b"]]
+    assert office.mailboxes.post(BOX, _mail("c")), "nobody attends any more: the next one has to ring"
+
+
+def test_what_is_no_message_is_dropped_and_its_neighbours_are_served(office: Office) -> None:
+    office.mailboxes.post(BOX, ["", *_mail("a"), "{", '{"request_id": 3}', *_mail("b")])
+    handler = Handler()
+    attend(office, Pulse(office, "verify", "v"), BOX, Settle, handler)
+    assert handler.batches == [["a", "b"]]
+
+
+def test_failing_handler_loses_its_batch_and_goes_on_with_the_next(office: Office) -> None:
+    handler, pulse = Handler(), Pulse(office, "verify", "v")
+
+    def post_more() -> None:
+        office.mailboxes.post(BOX, _mail("b"))
+        raise ValueError("a poisonous message")
+
+    handler.then["a"] = post_more
+    office.mailboxes.post(BOX, _mail("a"))
+    attend(office, pulse, BOX, Settle, handler)
+    assert handler.batches == [["a"], ["b"]]
+
+
+def test_mailbox_has_one_attendant_among_processes_and_one_thread_in_each(office: Office) -> None:
+    handler, pulse = Handler(), Pulse(office, "verify", "v")
+    office.mailboxes.post(BOX, _mail("a"))
+    assert office.mailboxes.attend(BOX, "another process")
+    attend(office, pulse, BOX, Settle, handler)
+    assert handler.batches == [] and office.mailboxes.waiting(BOX) == 1
+    assert office.mailboxes.release(BOX, "another process")
+    nested = Handler()
+    handler.then["a"] = lambda: attend(office, pulse, BOX, Settle, nested)
+    attend(office, pulse, BOX, Settle, handler)
+    assert handler.batches == [["a"]] and nested.batches == []
+    assert not pulse.holds(BOX)
+
+
+def test_attendant_that_slept_through_its_lease_takes_it_again(office: Office) -> None:
+    handler = Handler()
+
+    def sleep() -> None:  # no pulse is beating here: the lease runs out, as for a frozen process
+        time.sleep(2 * LEASE_S)
+        office.mailboxes.post(BOX, _mail("b"))
+
+    handler.then["a"] = sleep
+    office.mailboxes.post(BOX, _mail("a"))
+    attend(office, Pulse(office, "verify", "v"), BOX, Settle, handler)
+    assert handler.batches == [["a"], ["b"]]
+
+
+def test_attendant_whose_mailbox_has_gone_to_another_leaves_it_alone(office: Office) -> None:
+    handler = Handler()
+
+    def lose() -> None:
+        time.sleep(2 * LEASE_S)
+        assert office.mailboxes.attend(BOX, "another process")
+        office.mailboxes.post(BOX, _mail("b"))
+
+    handler.then["a"] = lose
+    office.mailboxes.post(BOX, _mail("a"))
+    attend(office, Pulse(office, "verify", "v"), BOX, Settle, handler)
+    assert handler.batches == [["a"]]
+    assert office.mailboxes.take(BOX, "another process", 10, 0.0) == _mail("b")
+
+
+def test_long_stay_is_handed_over_by_a_ring(office: Office, redis_client: redis.Redis) -> None:
+    office = _with(office, attend_s=0.2)
+    office.mailboxes.post(BOX, _mail("a"))
+    pulse = Pulse(office, "verify", "v")
+    pulse.start()  # else the lease would not last
+    attend(office, pulse, BOX, Settle, lambda messages: 0.01)  # always work at hand
+    pulse.end()
+    assert redis_client.llen(f"paceline.{BOX}") == 1
+    assert office.mailboxes.attend(BOX, "the next one")
+
+
+def test_pulse_waits_for_a_dead_namesake_and_then_has_the_name(office: Office) -> None:
+    assert office.nodes.beat("verify", "v", "dead", progress_s=0.0, info={})
+    pulse = Pulse(office, "verify", "v")
+    started = time.monotonic()
+    pulse.begin()
+    assert time.monotonic() - started > LEASE_S / 2
+    assert [node.owner for node in office.nodes.live("verify")] == [pulse.owner]
+    pulse.end()
+    assert office.nodes.live("verify") == []
+
+
+def test_clean_end_frees_the_name_for_good(office: Office) -> None:
+    for _ in range(20):  # a beat under way must not take the name again after it was given up
+        pulse = Pulse(office, "verify", "v")
+        threads = threading.active_count()
+        pulse.begin()
+        pulse.end()
+        assert office.nodes.live("verify") == [] and threading.active_count() <= threads
+
+
+HUNG = """
+import sys, time
+import workers.pulse as pulses
+from pathlib import Path
+from app.config import Settings
+from app.engine.tokenizer import Tokenizer
+from workers.celery_app import make_celery
+from workers.office import Office
+
+pulses.HUNG_S = 0.5
+settings = Settings(redis_url=sys.argv[1], lease_s=0.4)
+pulse = pulses.Pulse(Office(settings, make_celery(settings), Tokenizer(Path(sys.argv[2]))), "verify", "v")
+pulse.begin()
+pulse.busy(sys.argv[3] == "hung")
+time.sleep(1.5)
+"""
+
+
+@pytest.mark.parametrize(("state", "status"), [("hung", -signal.SIGKILL), ("idle", 0)])
+def test_process_that_hangs_in_one_piece_of_work_is_ended(
+    redis_client: redis.Redis, redis_url: str, tmp_path: Path, state: str, status: int
+) -> None:
+    byte_fallback_tokenizer(tmp_path)
+    command = [sys.executable, "-c", HUNG, redis_url, str(tmp_path), state]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60).returncode == status
+
+
+def test_result_that_cannot_be_delivered_does_not_hold_up_the_others(office: Office) -> None:
+    spoilt = {"id": "a", "chain": [{"task": None, "args": 3, "options": "none"}]}
+    office.requests.create(_record("a"), limit=9, task=json.dumps(spoilt))
+    office.requests.create(_record("b"), limit=9, task=json.dumps({"id": "b"}))
+    for request_id in ("a", "b"):
+        office.requests.end(request_id, FinishReason.CANCELLED)
+    settler = Settler(office)
+    settler._caught_up_s -= 60.0
+    settler.catch_up()
+    assert office.celery.backend.get_result("b")["status"] == Status.CANCELLED
+    assert office.requests.unsettled() == ["a"]
+
+
+def test_request_is_accepted_though_it_cannot_be_placed_or_rung_for(office: Office) -> None:
+    office = _with(office, redis_url="redis://127.0.0.1:1/0", only_celery=True)
+    assert office.nodes.beat("verify", "verify-1", "owner", progress_s=0.0, info={})
+    office.requests.create(_record("a"), limit=9)
+    office.place("a")  # the doorbell goes nowhere: no error
+    assert office.requests.snapshot("a").owner == "owner"
+    assert office.mailboxes.waiting("verify:verify-1") == 1
+    time.sleep(2.2)
+    assert office.mailboxes.forgotten() == ["verify:verify-1"], "the sweep rings again"
+
+
+def _with(office: Office, *, only_celery: bool = False, **changes: object) -> Office:
+    """The same office under other settings."""
+    changed = office.settings.model_copy(update=changes)
+    return Office(office.settings if only_celery else changed, make_celery(changed), office.tokenizer)
+
+
+def _record(request_id: str) -> Record:
+    return Record(
+        id=request_id,
+        prompt_ids=(5,),
+        max_tokens=5,
+        eos_ids=(),
+        sampling=Sampling(seed=1),
+        speculation=Speculation(),
+        created_s=time.time(),
+        is_task=True,
+    )

@@ -1,0 +1,95 @@
+"""Many requests at once, cancelled ones, and ids that nobody knows."""
+
+import time
+import urllib.error
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from app.messages import GenerateRequest, Speculation
+from tests.workers.conftest import Alone
+from tests.workers.deployment import Deployment, Stream, wait_for
+from workers.office import Office
+
+CROWD = 32
+STARVED_S = 10.0  # longest silence of a stream; a step of all 32 takes some 50 ms on two busy cores
+
+
+def _mixed(i: int) -> GenerateRequest:
+    return GenerateRequest(
+        prompt=f"{i}: " + "once upon a time " * (i % 5 * 3 + 1),
+        raw=i % 2 == 0,
+        max_tokens=10 + 7 * (i * 11 % 16),
+        temperature=(0.0, 0.7, 1.0, 1.3)[i % 4],
+        top_p=(1.0, 0.9)[i % 3 == 0],
+        top_k=(0, 20)[i % 5 == 0],
+        seed=1000 + i,
+        speculation=Speculation(enabled=i % 7 != 0),
+    )
+
+
+def test_requests_in_a_crowd_say_what_each_says_alone_and_none_is_starved(deployment: Deployment, alone: Alone) -> None:
+    requests = [_mixed(i) for i in range(CROWD)]
+    with ThreadPoolExecutor(CROWD) as pool:
+        streams = list(pool.map(lambda request: deployment.stream(request).read(), requests))
+    wrong = [i for i, stream in enumerate(streams) if stream.tokens != alone(requests[i])]
+    assert not wrong
+    first_s = sorted(stream.first_s or 0.0 for stream in streams)
+    gaps_s = sorted(stream.longest_gap_s for stream in streams)
+    print(f"first token after {first_s[0]:.2f} to {first_s[-1]:.2f} s, longest silence {gaps_s[-1]:.2f} s")
+    assert gaps_s[-1] < STARVED_S and first_s[-1] < STARVED_S
+
+
+def test_cancelled_request_ends_within_a_round_and_its_memory_is_free(deployment: Deployment, office: Office) -> None:
+    stream = deployment.stream(GenerateRequest(prompt="Go on", raw=True, max_tokens=4000, temperature=0.9))
+    stream.read(until=20)
+    started = time.monotonic()
+    shown = deployment.get(f"/api/requests/{stream.id}", method="DELETE")
+    committed = shown["token_ids"]
+    stream.read()
+    took_s = time.monotonic() - started
+    assert stream.result["finish_reason"] == "cancelled"
+    assert stream.tokens == committed == deployment.get(f"/api/requests/{stream.id}")["token_ids"]
+    assert took_s < 2.0
+    wait_for(lambda: not _running(office), limit_s=5.0, what="the verifier to let go")
+    print(f"cancelled: the stream ended {1e3 * took_s:.0f} ms later")
+
+
+def test_ended_request_stays_as_it_is_when_cancelled(deployment: Deployment) -> None:
+    done = deployment.post({"prompt": "Hello", "max_tokens": 5})
+    assert deployment.get(f"/api/requests/{done['id']}", method="DELETE") == done
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_unknown_id_is_not_found(deployment: Deployment, method: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        deployment.get("/api/requests/nobody", method=method)
+    with refused.value as error:
+        assert error.code == 404
+
+
+def test_any_offset_can_be_resumed_while_it_runs_and_after_its_end(deployment: Deployment, alone: Alone) -> None:
+    request = GenerateRequest(prompt="Resume me", raw=True, max_tokens=60, seed=3, temperature=1.0)
+    stream = deployment.stream(request).read(until=10)
+    stream.close()
+    resumed = Stream.at(deployment.url, stream.id, len(stream.tokens)).read()
+    assert stream.tokens + resumed.tokens == alone(request)
+    for offset in (0, 1, 37, 60):
+        rest = Stream.at(deployment.url, stream.id, offset).read()
+        assert rest.tokens == alone(request)[offset:] and rest.result == resumed.result
+
+
+def test_lost_mail_delays_a_request_and_does_not_lose_it(deployment: Deployment, office: Office, alone: Alone) -> None:
+    """Stored, assigned to an idle verifier, and the process that was to tell it dies before it does."""
+    request = GenerateRequest(prompt="Nobody told", raw=True, max_tokens=20)
+    wait_for(lambda: not _running(office), what="an idle verifier")
+    office.place = lambda request_id: None  # type: ignore[method-assign]
+    record = office.submit(request)
+    (verifier,) = office.nodes.live("verify")
+    assert office.requests.assign(record.id, verifier.owner)
+    wait_for(lambda: office.requests.snapshot(record.id).finish_reason, limit_s=10.0, what="its end")
+    assert list(office.requests.snapshot(record.id).tokens) == alone(request)
+
+
+def _running(office: Office) -> int:
+    return sum(int(node.info["sequences"]) for node in office.nodes.live("verify"))
