@@ -109,9 +109,7 @@ class _Errors:
 
     def shift(self, confidence: float) -> float:
         """How far the truth lies above this confidence, shrunk towards 0."""
-        return sum(
-            part * self.error[i] / (self.weight[i] + PRIOR_WEIGHT) for i, part in _bins_near(confidence)
-        )
+        return sum(part * self.error[i] / (self.weight[i] + PRIOR_WEIGHT) for i, part in _bins_near(confidence))
 
 
 @dataclass(slots=True)

@@ -28,9 +28,7 @@ def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = commands.add_parser("generate", help=text, description=text)
     parser.set_defaults(run=_run)
     parser.add_argument("prompt", nargs="?", help="the prompt; - reads it from standard input")
-    parser.add_argument(
-        "--messages-file", type=Path, metavar="FILE", help='JSON: [{"role": ..., "content": ...}, ...]'
-    )
+    parser.add_argument("--messages-file", type=Path, metavar="FILE", help='JSON: [{"role": ..., "content": ...}, ...]')
     parser.add_argument("--raw", action="store_true", default=None, help="without the chat template")
     parser.add_argument("--max-tokens", type=int, metavar="N")
     parser.add_argument("--temperature", type=float, metavar="T", help="0, the default, is greedy")

@@ -39,9 +39,7 @@ def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
     """Add them to the command line."""
     up = _command(commands, "up", _up, "start everything and print the URL", UP_TEXT)
     up.add_argument("--port", type=_port, help="of the web server; without it 8000 or the next free one")
-    up.add_argument(
-        "-d", "--detach", action="store_true", help="return once all is ready, and leave it running"
-    )
+    up.add_argument("-d", "--detach", action="store_true", help="return once all is ready, and leave it running")
     up.add_argument("--instance", metavar="NAME", help="name of this instance")
     up.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
     down = _command(commands, "down", _down, "stop a running instance")
@@ -120,22 +118,16 @@ def _name_for(arguments: argparse.Namespace, settings: Settings) -> str:
 
 def _already(instance: Instance, state: State, port: int | None) -> int:
     if port is not None and not state.url.endswith(f":{port}"):
-        raise InstanceError(
-            f"instance {instance.name!r} already runs, at {state.url}; stop it or name another"
-        )
+        raise InstanceError(f"instance {instance.name!r} already runs, at {state.url}; stop it or name another")
     if not state.ready:
-        raise InstanceError(
-            f"instance {instance.name!r} is still starting; `paceline status` shows how far it is"
-        )
+        raise InstanceError(f"instance {instance.name!r} is still starting; `paceline status` shows how far it is")
     print(f"already running: {state.url}")
     return 0
 
 
 def _down(arguments: argparse.Namespace, settings: Settings) -> int:
     names = list(running(settings.state)) if arguments.all else []
-    meant = [Instance(settings.state, name) for name in names] or [
-        find(settings.state, arguments.instance)[0]
-    ]
+    meant = [Instance(settings.state, name) for name in names] or [find(settings.state, arguments.instance)[0]]
     stopped = [instance.name for instance in meant if stop(instance)]
     print(f"stopped: {', '.join(stopped)}" if stopped else "not running")
     if others := list(running(settings.state)):

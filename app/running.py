@@ -158,7 +158,7 @@ class Running:
         usual_s = self.draft_costs.seconds(len(asking), deepest)
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, WAIT_FACTOR * usual_s))
         due_s = time.time() + wait_s
-        for sequence, depth in asking:
+        for sequence, _ in asking:
             sequence.due_s = due_s
             self._sent[sequence.record.id] = _Sent(len(sequence.tokens), time.monotonic(), len(asking), deepest)
         return [self._job(sequence, depth, due_s) for sequence, depth in asking]

@@ -1,4 +1,4 @@
-"""Prompts of five domains, written for this benchmark; no two alike, so that nothing is learnt from one for the next."""
+"""Prompts of five domains, written for this benchmark; no two alike: nothing is learnt from one for the next."""
 
 PROMPTS: dict[str, tuple[str, ...]] = {
     "code": (

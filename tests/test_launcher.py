@@ -58,9 +58,7 @@ def test_failing_install_says_what_pip_said_and_where_its_log_is(clone: Path) ->
     process = _run(clone)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 1 and out == ""
-    assert (
-        "torch==9.9.9" in err and str(clone / ".paceline" / "install.log") in err and "Traceback" not in err
-    )
+    assert "torch==9.9.9" in err and str(clone / ".paceline" / "install.log") in err and "Traceback" not in err
 
 
 def test_given_interpreter_is_used_and_no_environment_made(clone: Path) -> None:

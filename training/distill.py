@@ -18,7 +18,9 @@ import math
 import random
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +28,7 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-Row = dict
+Row = dict[str, Any]
 HELD_OUT = 60
 DRAFTED = 4
 
@@ -68,12 +70,12 @@ def parse_args() -> argparse.Namespace:
 class Student(nn.Module):
     """Layers of a target between its own frozen embedding and rows of it as a frozen head."""
 
-    def __init__(self, target: nn.Module, layers: list[int], head: list[int]) -> None:
+    def __init__(self, target: Any, layers: list[int], head: list[int]) -> None:
         super().__init__()
-        self.frozen = {"embed": target.model.embed_tokens, "rope": target.model.rotary_emb}
+        self.frozen: dict[str, Any] = {"embed": target.model.embed_tokens, "rope": target.model.rotary_emb}
         self.layers = nn.ModuleList(copy.deepcopy(target.model.layers[i]) for i in layers)
         for index, layer in enumerate(self.layers):
-            layer.self_attn.layer_idx = index
+            layer.get_submodule("self_attn").layer_idx = index  # type: ignore[assignment]
         self.norm = copy.deepcopy(target.model.norm)
         self.head_ids = torch.tensor(head)
         self.head = target.model.embed_tokens.weight.detach()[self.head_ids]  # (Vh, d)
@@ -87,7 +89,8 @@ class Student(nn.Module):
         for layer in self.layers:
             out = layer(hidden, attention_mask=None, position_ids=positions, position_embeddings=rope)
             hidden = out[0] if isinstance(out, tuple) else out
-        return self.norm(hidden) @ self.head.T
+        logits: torch.Tensor = self.norm(hidden) @ self.head.T
+        return logits
 
 
 def trainable(student: Student) -> int:
@@ -114,7 +117,7 @@ def head_ids(rows: list[Row], vocab_size: int, size: int) -> list[int]:
     return sorted(ids)
 
 
-def train(student: Student, rows: list[Row], args: argparse.Namespace):
+def train(student: Student, rows: list[Row], args: argparse.Namespace) -> Iterator[float]:
     """Yield the loss of each step until the time is up."""
     parameters = list(student.parameters())
     optimiser = torch.optim.AdamW(parameters, lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01)
@@ -181,7 +184,7 @@ def play(student: Student, row: Row) -> tuple[int, int]:
     return rounds, done - start
 
 
-def write(args: argparse.Namespace, student: Student, step: int, scores: dict) -> None:
+def write(args: argparse.Namespace, student: Student, step: int, scores: dict[str, dict[str, float]]) -> None:
     """Write config.json, model.safetensors (fp16) and drafter.json (what it is, and what was measured)."""
     args.out.mkdir(parents=True, exist_ok=True)
     config = AutoConfig.from_pretrained(args.target)

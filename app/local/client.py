@@ -90,9 +90,7 @@ def _open(request: urllib.request.Request | str) -> HTTPResponse:
         with error:
             raise _refusal(error) from error
     except OSError as error:
-        raise PacelineError(
-            f"the running instance does not answer: {getattr(error, 'reason', error)}"
-        ) from error
+        raise PacelineError(f"the running instance does not answer: {getattr(error, 'reason', error)}") from error
 
 
 def _resume(url: str, request_id: str | None, follower: _Follower, deadline: float) -> HTTPResponse:
@@ -114,9 +112,7 @@ def _refusal(error: urllib.error.HTTPError) -> PacelineError:
         body = json.loads(text)
     except ValueError:
         return PacelineError(f"the running instance answers {error.code}: {text[:200]}")
-    return (
-        _Refused(_explanation(body)) if error.code in (400, 404, 422) else PacelineError(_explanation(body))
-    )
+    return _Refused(_explanation(body)) if error.code in (400, 404, 422) else PacelineError(_explanation(body))
 
 
 class _Refused(InvalidRequest):

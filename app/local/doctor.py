@@ -81,9 +81,7 @@ def _package_problem(requirement: Requirement) -> str | None:
         found = version(requirement.name)
     except PackageNotFoundError:
         return f"{requirement.name} is missing"
-    return (
-        None if requirement.specifier.contains(found, prereleases=True) else f"{requirement.name} is {found}"
-    )
+    return None if requirement.specifier.contains(found, prereleases=True) else f"{requirement.name} is {found}"
 
 
 def _disk(settings: Settings, instance: Instance) -> Finding:
@@ -91,9 +89,7 @@ def _disk(settings: Settings, instance: Instance) -> Finding:
     free = shutil.disk_usage(place).free
     text = f"{free / 1e9:.1f} GB free on the disk of {settings.home}"
     if free < FREE_BYTES and not (settings.home / "models" / settings.model / MANIFEST).is_file():
-        return Finding(
-            Level.FAIL, text, f"converting the model needs {FREE_BYTES / 1e9:.1f} GB; or set PACELINE_HOME"
-        )
+        return Finding(Level.FAIL, text, f"converting the model needs {FREE_BYTES / 1e9:.1f} GB; or set PACELINE_HOME")
     return Finding(Level.OK if free > FREE_BYTES else Level.WARN, text)
 
 
@@ -103,9 +99,7 @@ def _memory(settings: Settings, instance: Instance) -> Finding:
         return Finding(Level.OK, "memory: not known on this system")
     fields = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in meminfo.read_text().splitlines()}
     needed = MODEL_BYTES + settings.kv_bytes
-    text = (
-        f"{fields['MemAvailable'] / 1e9:.1f} GB of memory available, about {needed / 1e9:.1f} wanted at most"
-    )
+    text = f"{fields['MemAvailable'] / 1e9:.1f} GB of memory available, about {needed / 1e9:.1f} wanted at most"
     if fields["MemAvailable"] >= needed:
         return Finding(Level.OK, text)
     return Finding(Level.WARN, text, "end other programs, or set PACELINE_KV_BYTES lower")
@@ -114,9 +108,7 @@ def _memory(settings: Settings, instance: Instance) -> Finding:
 def _port(settings: Settings, instance: Instance) -> Finding:
     if is_free(FIRST_PORT) or instance.running() is not None:
         return Finding(Level.OK, f"port {FIRST_PORT} is free or ours")
-    return Finding(
-        Level.WARN, f"port {FIRST_PORT} is taken", "`up` takes the next free one; or choose with --port"
-    )
+    return Finding(Level.WARN, f"port {FIRST_PORT} is taken", "`up` takes the next free one; or choose with --port")
 
 
 def _redis(settings: Settings, instance: Instance) -> Finding:
@@ -151,9 +143,7 @@ def _drafters(settings: Settings, instance: Instance) -> Finding:
             f"drafters: {'; '.join(found)}",
             "set PACELINE_DRAFTERS; without any it is only slower",
         )
-    return Finding(
-        Level.OK, f"drafters: {', '.join(settings.drafters) or 'none'}, with the target's tokenizer"
-    )
+    return Finding(Level.OK, f"drafters: {', '.join(settings.drafters) or 'none'}, with the target's tokenizer")
 
 
 def _instance(settings: Settings, instance: Instance) -> Finding:
@@ -190,12 +180,8 @@ def _processor(settings: Settings, instance: Instance) -> Finding:
     if packed == "True":
         return Finding(Level.OK, text)
     if said.returncode:
-        return Finding(
-            Level.FAIL, f"{text}: {said.stderr.strip().splitlines()[-1]}", "remove .venv and run again"
-        )
-    return Finding(
-        Level.WARN, text, "plain linears are used: slower, and text may differ at near ties between batches"
-    )
+        return Finding(Level.FAIL, f"{text}: {said.stderr.strip().splitlines()[-1]}", "remove .venv and run again")
+    return Finding(Level.WARN, text, "plain linears are used: slower, and text may differ at near ties between batches")
 
 
 CHECKS: tuple[Check, ...] = (

@@ -87,7 +87,4 @@ def _silent(roles: Iterable[str], state: State, lease_s: float) -> list[str]:
 
 
 def _pids(state: State) -> dict[str, tuple[int, ...]]:
-    return {
-        role: tuple(process.pid for process in state.processes.get(role, ()) if process.alive())
-        for role in ROLES
-    }
+    return {role: tuple(process.pid for process in state.processes.get(role, ()) if process.alive()) for role in ROLES}

@@ -10,9 +10,7 @@ from app.messages import GenerateRequest, Result
 from app.stages.stream import TextStream, result
 
 
-def generate(
-    request: GenerateRequest, settings: Settings, on_text: Callable[[str], None] | None = None
-) -> Result:
+def generate(request: GenerateRequest, settings: Settings, on_text: Callable[[str], None] | None = None) -> Result:
     """Load the models, run the request, hand its text out as it comes.
 
     Raises ModelRefused, InvalidRequest, GenerationFailed.

@@ -26,18 +26,14 @@ def web_port(wanted: int | None) -> Iterator[int]:
                 yield port
                 return
         if wanted is None:
-            raise InstanceError(
-                f"no free port from {FIRST_PORT} to {FIRST_PORT + TRIED_PORTS - 1}; give --port"
-            )
+            raise InstanceError(f"no free port from {FIRST_PORT} to {FIRST_PORT + TRIED_PORTS - 1}; give --port")
         raise InstanceError(f"port {wanted} is taken by another program; choose another with --port")
 
 
 def is_free(port: int) -> bool:
     """Whether a server could listen there now."""
     with socket.socket() as probe:
-        probe.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # as servers do; TIME_WAIT is no hindrance
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do; TIME_WAIT is no hindrance
         try:
             probe.bind((HOST, port))
         except OSError:

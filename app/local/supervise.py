@@ -42,9 +42,7 @@ class Signals:
         self._old = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         for number, handler in self._old.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._old_fd)
@@ -67,9 +65,7 @@ class Supervisor:
         self._children = children
         self._signals = signals
 
-    def start(
-        self, services: Sequence[Service], ready: Callable[[], str | None], limit_s: float = START_S
-    ) -> None:
+    def start(self, services: Sequence[Service], ready: Callable[[], str | None], limit_s: float = START_S) -> None:
         """Start these and wait until `ready` has nothing left to name. Raises InstanceError, or Stopped."""
         self._children.start(services)
         deadline = time.monotonic() + limit_s

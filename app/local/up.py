@@ -41,9 +41,7 @@ def serve(
     """Run an instance until a signal ends it; `ready` is called once, when all that is planned answers."""
     with instance.lock(), web_port(port) as chosen:
         _end_left_over(instance)
-        settings = settings.model_copy(
-            update={"model": str(resolve(settings.model, settings.home, progress))}
-        )
+        settings = settings.model_copy(update={"model": str(resolve(settings.model, settings.home, progress))})
         state = State(
             instance=instance.name,
             supervisor=_myself(),

@@ -55,11 +55,7 @@ def _prompt_ids(request: GenerateRequest, tokenizer: Tokenizer) -> list[int]:
     prompt = request.prompt or ""
     if not prompt:
         raise InvalidRequest("prompt", "is empty")
-    return (
-        tokenizer.encode(prompt)
-        if request.raw
-        else tokenizer.chat([ChatMessage(role="user", content=prompt)])
-    )
+    return tokenizer.encode(prompt) if request.raw else tokenizer.chat([ChatMessage(role="user", content=prompt)])
 
 
 def _check_prompt(field: str, ids: list[int], tokenizer: Tokenizer, settings: Settings) -> None:
@@ -70,9 +66,7 @@ def _check_prompt(field: str, ids: list[int], tokenizer: Tokenizer, settings: Se
     if len(ids) > most:
         raise InvalidRequest(field, f"is {len(ids)} tokens long; at most {most} fit")
     if max(ids) >= tokenizer.vocab_size:
-        raise InvalidRequest(
-            field, f"has token {max(ids)}, outside the model's vocabulary of {tokenizer.vocab_size}"
-        )
+        raise InvalidRequest(field, f"has token {max(ids)}, outside the model's vocabulary of {tokenizer.vocab_size}")
 
 
 def _input_field(request: GenerateRequest) -> str:

@@ -78,9 +78,7 @@ def _sound_nodes(draft: Draft, vocab_size: int, max_tokens: int) -> Iterator[tup
         yield token, parent, min(1.0, max(0.0, confidence))
 
 
-def _merge(
-    root: _Node, drafter: str, nodes: Iterable[tuple[int, int, float]], calibration: Calibration
-) -> None:
+def _merge(root: _Node, drafter: str, nodes: Iterable[tuple[int, int, float]], calibration: Calibration) -> None:
     """Add one drafter's nodes; a token it repeats below the same parent counts once, at its best."""
     placed = [root]
     for token, parent, confidence in nodes:

@@ -50,9 +50,7 @@ class TextStream:
     def _take(self, token: int) -> str:
         self._held.append(token)
         text = self._tokenizer.decode(self._seen + self._held)
-        self._in_bytes = token in self._tokenizer.byte_ids or (
-            self._in_bytes and not self._tokenizer.decode([token])
-        )
+        self._in_bytes = token in self._tokenizer.byte_ids or (self._in_bytes and not self._tokenizer.decode([token]))
         # what a byte token means is open until another kind ends their run: one bad byte spoils the whole run
         return "" if self._in_bytes or text.endswith(REPLACEMENT) else self._advance(text)
 

@@ -53,9 +53,7 @@ class Mailboxes:
 
     def release(self, mailbox: str, holder: str) -> bool:
         """Drop the lease though items may wait; True if they do: the caller must ring the doorbell."""
-        return bool(
-            self._release([self._keys.mail(mailbox), self._keys.attend(mailbox)], [holder, _RINGING_MS])
-        )
+        return bool(self._release([self._keys.mail(mailbox), self._keys.attend(mailbox)], [holder, _RINGING_MS]))
 
     def take(self, mailbox: str, holder: str, count: int, wait_s: float) -> list[str]:
         """Take up to `count` items, waiting up to `wait_s` for the first; nothing if the lease is lost.

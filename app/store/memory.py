@@ -220,6 +220,4 @@ class MemoryStore:
 
 def _past(events: list[Event], offset: int) -> list[Event]:
     first = bisect_right(events, offset, key=lambda event: event.offset + len(event.tokens))
-    return past(
-        events[max(0, min(first, len(events) - 1)) :], offset
-    )  # the last one may be the terminal event
+    return past(events[max(0, min(first, len(events) - 1)) :], offset)  # the last one may be the terminal event

@@ -54,9 +54,7 @@ def test_forgets_a_drafter_as_it_was() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(), st.booleans()), max_size=50), st.floats(0, 1))
-def test_values_are_probabilities_whatever_was_seen(
-    seen: list[tuple[float, bool]], confidence: float
-) -> None:
+def test_values_are_probabilities_whatever_was_seen(seen: list[tuple[float, bool]], confidence: float) -> None:
     calibration = Calibration()
     for said, accepted in seen:
         calibration.observe("a", said, accepted)

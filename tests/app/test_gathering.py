@@ -22,9 +22,7 @@ def job(base: int = 5, request_id: str = "r", drafters: tuple[str, ...] = ("a", 
 
 
 def draft(drafter: str, base: int = 5, request_id: str = "r", token: int = 1) -> Draft:
-    return Draft(
-        request_id=request_id, base=base, drafter=drafter, tokens=(token,), parents=(0,), confidences=(0.5,)
-    )
+    return Draft(request_id=request_id, base=base, drafter=drafter, tokens=(token,), parents=(0,), confidences=(0.5,))
 
 
 def opened(*jobs: DraftJob, residents: tuple[str, ...] = ()) -> Gathering:

@@ -42,7 +42,9 @@ def speculating(*names: str, **how) -> tuple[Local, Book]:
     return fakes.pipeline(how.pop("target", RUNNER), [characters(book)[name] for name in names], **how), book
 
 
-def job(request_id: str, tokens: list[int], drafters: tuple[str, ...] = ("a",), is_last: bool = False, due_s: float = 9):
+def job(
+    request_id: str, tokens: list[int], drafters: tuple[str, ...] = ("a",), is_last: bool = False, due_s: float = 9
+):
     return DraftJob(
         request_id=request_id,
         verifier="v",

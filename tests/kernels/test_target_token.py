@@ -18,9 +18,7 @@ from kernels.target_token import Choice, filtered, shaped, target_token_referenc
 GREEDY = Choice(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
 
 
-def choice(
-    temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0, seed: int = 0
-) -> Choice:
+def choice(temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0, seed: int = 0) -> Choice:
     return Choice(temperature, top_p, top_k, min_p, seed)
 
 

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.deployment import Deployment
+from app.messages import GenerateRequest
+from tests.workers.conftest import Alone
+from tests.workers.deployment import Deployment, running
 
 HEAVY = ("libtorch", "/torch/", "/transformers/", "/safetensors/")
 
@@ -24,3 +26,14 @@ def test_running_process_has_neither_torch_nor_transformers_loaded(deployment: D
 @pytest.mark.parametrize("role", ["verify", "draft"])
 def test_model_worker_shows_that_the_check_above_can_fail(deployment: Deployment, role: str) -> None:
     assert "libtorch" in _mapped(deployment.pid(role))
+
+
+@pytest.mark.slow
+def test_deployment_without_any_draft_worker_decodes_all_the_same(
+    tiny_environ: dict[str, str], alone: Alone, tmp_path: Path
+) -> None:
+    request = GenerateRequest(prompt="Nobody drafts", raw=True, max_tokens=60, temperature=0.8, seed=2)
+    with running("bare", tmp_path, {**tiny_environ, "PACELINE_DRAFTERS": ","}) as deployment:
+        status = deployment.status()
+        assert status.ready and status.processes["draft"] == ()
+        assert deployment.stream(request).read().tokens == alone(request)

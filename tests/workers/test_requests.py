@@ -19,7 +19,7 @@ def _mixed(i: int) -> GenerateRequest:
     return GenerateRequest(
         prompt=f"{i}: " + "once upon a time " * (i % 5 * 3 + 1),
         raw=i % 2 == 0,
-        max_tokens=10 + 7 * (i * 11 % 16),
+        max_tokens=8 + 4 * (i * 11 % 16),
         temperature=(0.0, 0.7, 1.0, 1.3)[i % 4],
         top_p=(1.0, 0.9)[i % 3 == 0],
         top_k=(0, 20)[i % 5 == 0],

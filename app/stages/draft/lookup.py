@@ -79,9 +79,7 @@ class _Index:
         self.length = 0
         self.rates = _Rates(rates)
         self._last: tuple[int, ...] = ()  # the last tokens indexed: notices a sequence that changed
-        self._heads: dict[int, dict[int, int]] = {
-            size: {} for size in SIZES
-        }  # n-gram hash -> position after it
+        self._heads: dict[int, dict[int, int]] = {size: {} for size in SIZES}  # n-gram hash -> position after it
         self.match = (0, 0)  # at the end of the indexed tokens: position it continues at, length
 
     def is_prefix_of(self, tokens: list[int]) -> bool:
@@ -95,9 +93,7 @@ class _Index:
             start = max(self.length, size)
             if start >= len(tokens):
                 continue
-            grams = zip(
-                *(tokens[start - size + i : len(tokens) - size + i] for i in range(size)), strict=True
-            )
+            grams = zip(*(tokens[start - size + i : len(tokens) - size + i] for i in range(size)), strict=True)
             heads.update(zip(map(hash, grams), range(start, len(tokens)), strict=True))
         self.length = len(tokens)
         self._last = tuple(tokens[-LONGEST:])

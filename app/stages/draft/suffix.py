@@ -21,9 +21,7 @@ MIN_SURVIVAL = 0.03  # below it a guess is not worth a row of any verifier
 MAX_FOLLOWING = 32  # distinct next tokens kept of one n-gram; where more came, none is likely
 TOTAL = -1  # in a count table, beside the tokens: all that came, kept or not
 Gram = tuple[int, ...]
-Counts = dict[
-    int, int | dict[int, int]
-]  # n-gram hash -> the one token that came once, or token -> count and TOTAL
+Counts = dict[int, int | dict[int, int]]  # n-gram hash -> the one token that came once, or token -> count and TOTAL
 
 
 class Suffix:
@@ -62,9 +60,7 @@ class Suffix:
         counts = self._counts.get(context.tenant)
         if not counts or len(context.tokens) < min(TRUST):
             return None
-        tokens, parents, confidences = _grow(
-            counts, tuple(context.tokens[-LONGEST:]), context.max_draft_tokens
-        )
+        tokens, parents, confidences = _grow(counts, tuple(context.tokens[-LONGEST:]), context.max_draft_tokens)
         if not tokens:
             return None
         return Draft.model_construct(
@@ -146,9 +142,7 @@ def _grow(counts: Counts, context: Gram, max_tokens: int) -> tuple[list[int], li
     tokens: list[int] = []
     parents: list[int] = []
     confidences: list[float] = []
-    heap: list[
-        tuple[float, int, int, float, Gram]
-    ] = []  # -survival, parent, token, confidence, parent's context
+    heap: list[tuple[float, int, int, float, Gram]] = []  # -survival, parent, token, confidence, parent's context
 
     def offer(survival: float, node: int, context: Gram) -> None:
         for token, confidence in _children(counts, context):

@@ -121,4 +121,3 @@ def test_every_row_sees_its_own_past_in_order_and_nothing_else(batch, window):
             assert spelled.seen(row, window) == expected[0 if window is None else -window :]
             row += 1
     assert row == len(spelled.plan.ids)
-

@@ -75,9 +75,7 @@ def test_text_of_any_ids_equals_hugging_faces(ids: list[int], ours: Tokenizer, t
 
 
 @pytest.mark.parametrize("turns", CONVERSATIONS)
-def test_conversations_equal_hugging_faces_template(
-    turns: list[tuple[str, str]], ours: Tokenizer, theirs: Any
-) -> None:
+def test_conversations_equal_hugging_faces_template(turns: list[tuple[str, str]], ours: Tokenizer, theirs: Any) -> None:
     expected = theirs.apply_chat_template(
         [{"role": role, "content": content} for role, content in turns],
         add_generation_prompt=True,
@@ -88,9 +86,7 @@ def test_conversations_equal_hugging_faces_template(
 
 @settings(max_examples=60, deadline=None)
 @given(contents=st.lists(any_text, min_size=1, max_size=4))
-def test_any_conversation_equals_hugging_faces_template(
-    contents: list[str], ours: Tokenizer, theirs: Any
-) -> None:
+def test_any_conversation_equals_hugging_faces_template(contents: list[str], ours: Tokenizer, theirs: Any) -> None:
     turns = [("user" if turn % 2 == 0 else "assistant", content) for turn, content in enumerate(contents)]
     expected = theirs.apply_chat_template(
         [{"role": role, "content": content} for role, content in turns],
@@ -133,9 +129,7 @@ def test_refuses_a_lone_surrogate(call: str, ours: Tokenizer) -> None:
     # pydantic would not let it into a ChatMessage from JSON; other doors hand over Python strings
     bad = "a\ud800b"
     with pytest.raises(InvalidRequest):
-        ours.encode(bad) if call == "encode" else ours.chat(
-            [ChatMessage.model_construct(role="user", content=bad)]
-        )
+        ours.encode(bad) if call == "encode" else ours.chat([ChatMessage.model_construct(role="user", content=bad)])
 
 
 def test_a_template_that_refuses_is_the_callers_error(tmp_path: Path) -> None:
@@ -175,10 +169,7 @@ def test_needs_neither_torch_nor_transformers() -> None:
         "import sys; import app.engine.tokenizer, app.stages.admit, app.stages.stream;"
         "print(*sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        == "\n"
-    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
 
 def _copy(folder: Path) -> Path:

@@ -132,9 +132,7 @@ def test_nothing_survives_a_killed_parent(tmp_path: Path) -> None:
 
 def test_changes_are_told(tmp_path: Path) -> None:
     told: list[set[str]] = []
-    children = Children(
-        tmp_path, lambda now: told.append({role for role, pids in now.processes().items() if pids})
-    )
+    children = Children(tmp_path, lambda now: told.append({role for role, pids in now.processes().items() if pids}))
     children.start([_service("a", "exec sleep 300")])
     children.stop(grace_s=1.0)
     assert told == [{"a"}, set()]

@@ -110,9 +110,7 @@ def test_a_lone_draft_keeps_its_confidences() -> None:
 
 def test_agreement_raises_and_disagreement_lowers() -> None:
     agreed = fused(draft("a", [1], confidences=(0.6,)), draft("b", [1], confidences=(0.5,)))
-    assert (
-        0.6 < agreed.survival[0] < 1 - 0.4 * 0.5
-    )  # more than the strongest, less than independent witnesses
+    assert 0.6 < agreed.survival[0] < 1 - 0.4 * 0.5  # more than the strongest, less than independent witnesses
     assert agreed.proposers == [("a", "b")]
     split = fused(draft("a", [1], confidences=(0.6,)), draft("b", [2], confidences=(0.5,)))
     assert split.survival == pytest.approx([0.6 * 0.5 / 0.7, 0.5 * 0.4 / 0.7])

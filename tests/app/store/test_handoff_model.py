@@ -188,9 +188,7 @@ def _assign_from_the_living(req: Req, call: Call) -> Any:
     return request_step(req._replace(alive=frozenset()) if call[0] == "assign" else req, call)
 
 
-@pytest.mark.parametrize(
-    "broken", [_commit_without_a_fence, _commit_without_comparing, _assign_from_the_living]
-)
+@pytest.mark.parametrize("broken", [_commit_without_a_fence, _commit_without_comparing, _assign_from_the_living])
 def test_a_broken_commit_is_found(broken: Callable[[Any, Call], Any]) -> None:
     with pytest.raises(AssertionError):
         request_system(broken).explore(request_holds, lambda world: None)

@@ -103,9 +103,7 @@ def test_waiting_longer_than_a_single_block_works(boxes: Mailboxes, monkeypatch:
     poster.join()
 
 
-def test_looking_for_items_keeps_the_mailboxs_time_to_live(
-    redis_client: redis.Redis, boxes: Mailboxes
-) -> None:
+def test_looking_for_items_keeps_the_mailboxs_time_to_live(redis_client: redis.Redis, boxes: Mailboxes) -> None:
     looker = threading.Thread(target=boxes.take, args=("m", "h1", 9, 0.3))  # not the attendant: looks only
     looker.start()
     time.sleep(0.1)

@@ -146,9 +146,7 @@ def test_every_key_has_a_time_to_live_or_dies_empty(redis_client: redis.Redis) -
     assert {str(key).split(":")[1] for key in redis_client.keys("*")} == {"request", "events", "ended"}
 
 
-def test_sixteen_commits_are_one_round_trip(
-    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sixteen_commits_are_one_round_trip(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = redis_bench(redis_client)
     for number in range(16):
         bench.store.create(make_record(f"r{number}"), limit=16)

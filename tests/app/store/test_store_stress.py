@@ -21,9 +21,7 @@ REQUESTS = [f"r{number}" for number in range(6)]
 OWNERS = ("v1", "v2", "v3")
 
 
-def test_no_item_is_doubled_or_stuck_when_an_attendant_is_killed(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
+def test_no_item_is_doubled_or_stuck_when_an_attendant_is_killed(redis_url: str, redis_client: redis.Redis) -> None:
     context = multiprocessing.get_context("spawn")
     posters = [context.Process(target=stress.post_all, args=(redis_url, f"p{i}", ITEMS)) for i in range(2)]
     attendants = [context.Process(target=stress.attend_all, args=(redis_url, 2)) for _ in range(2)]

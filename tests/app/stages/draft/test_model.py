@@ -30,12 +30,15 @@ class Guesser(ModelGuesser):
         return super().guess(works)
 
 
+GREEDY = Sampling()
+
+
 def drafter(guesser: Guesser | None = None, max_context: int = 256) -> ModelDrafter:
     return ModelDrafter("small", guesser or Guesser(), max_context)
 
 
 def context(
-    tokens: list[int], request_id: str = "r", depth: int = 4, sampling: Sampling = Sampling(), prompt_length: int = 1
+    tokens: list[int], request_id: str = "r", depth: int = 4, sampling: Sampling = GREEDY, prompt_length: int = 1
 ) -> Context:
     return Context(request_id, "public", tokens, prompt_length, depth, sampling)
 
