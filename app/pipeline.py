@@ -239,8 +239,7 @@ class Verifying:
         """A step failed: its sequences run one by one until the guilty one fails alone."""
         log.exception("a step of %d sequences failed", len(works))
         for work in works:
-            self._target.drop(work)
-            self._target.release(work.sequence)
+            self._target.wipe(work)
             self.running.suspects.add(work.sequence.record.id)
         if len(works) > 1:
             return []

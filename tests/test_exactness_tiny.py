@@ -24,7 +24,7 @@ SERVED = fakes.served().model
 SMALL = prepare(fakes.tiny(seed=1))
 EOS = 17
 NAMES = sorted(characters(Book()))
-often = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+often = settings(max_examples=14, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @cache

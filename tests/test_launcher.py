@@ -28,7 +28,7 @@ def clone(tmp_path: Path) -> Iterator[Path]:
 
 
 def _run(clone: Path, *words: str, **environ: str) -> "subprocess.Popen[str]":
-    kept = {name: value for name, value in os.environ.items() if name != "PACELINE_PYTHON"}
+    kept = {k: v for k, v in os.environ.items() if k not in ("PACELINE_PYTHON", "PYTHONPATH")}  # ours, not its
     packages = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(clone.parent / "wheels")}
     return subprocess.Popen(
         [sys.executable, str(clone / "paceline"), *words],

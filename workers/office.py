@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Self
 
 from celery import Celery
@@ -17,6 +18,7 @@ from app.stages.route import verifier
 from app.store.connect import connect
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
+from app.store.protocol import Orphan
 from app.store.requests import RequestStore
 from workers.celery_app import ATTEND, DOORBELL_TTL_S, mailbox_queue, make_celery
 
@@ -103,13 +105,34 @@ class Office:
 
     def sweep(self) -> None:
         """Bring on what stands still: requests without a live owner, mailboxes nobody attends. Any process may."""
-        for orphan in self.requests.orphans():
-            if orphan.strikes >= self.settings.max_strikes:
-                self.give_up(orphan.request_id, orphan.strikes)
-            else:
-                self.place(orphan.request_id)
+        live = self.nodes.live()
+        if any(node.kind == "verify" for node in live):
+            orphans = self.requests.orphans()
+            guilty = self._guilty([orphan for orphan in orphans if orphan.strikes >= self.settings.max_strikes])
+            for orphan in orphans:
+                if orphan is guilty:
+                    self.give_up(orphan.request_id, orphan.strikes)
+                else:
+                    self.place(orphan.request_id)
+        attended = {FUSE, SETTLE, *(mailbox_of(node.kind, node.name) for node in live)}
         for mailbox in self.mailboxes.forgotten():
-            self.ring(mailbox)
+            if mailbox in attended:  # doorbells for a dead instance would pile up; a restarted one rings for itself
+                self.ring(mailbox)
+
+    def _guilty(self, struck: list[Orphan]) -> Orphan | None:
+        """Which of the requests that lost verifier after verifier brought the last one down: neighbours are not blamed.
+
+        All of them ran alone there, whoever had waited longest first, and those before the guilty one committed.
+        """
+        if len(struck) < 2:
+            return struck[0] if struck else None
+        waiting: dict[tuple[float, str], Orphan] = {}
+        for orphan in struck:
+            with suppress(NotFound):
+                snapshot = self.requests.snapshot(orphan.request_id)
+                since_s = snapshot.stats.last_token_s or snapshot.record.created_s
+                waiting[since_s, orphan.request_id] = orphan
+        return waiting[min(waiting)] if waiting else None
 
     def give_up(self, request_id: str, strikes: int) -> None:
         """End a request that took down one verifier after the other."""

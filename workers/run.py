@@ -56,6 +56,8 @@ def serve(role: str, node: str, settings: Settings) -> None:
     module = importlib.import_module(f"workers.roles.{role}")  # only its own role: the others load torch
     pulse, mailboxes = module.serve(office, node)
     pulse.begin()
+    for mailbox in mailboxes:  # what came while nobody was there
+        office.ring(mailbox)
     wanted = [*(mailbox_queue(settings, mailbox) for mailbox in mailboxes), *getattr(module, "QUEUES", ())]
     pool = ["-P", "threads", "-c", str(CONTROL_THREADS)] if role == "control" else ["-P", "solo"]
     options = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", settings.log_level]

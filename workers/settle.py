@@ -62,11 +62,11 @@ class Settler:
     def _settle(self, request_id: str) -> None:
         store = self._office.requests
         try:
+            kept = store.task(request_id) if store.ended(request_id) else None
+            if kept is None or not store.claim_settle(request_id, CLAIM_TTL_S):
+                return
             end = store.snapshot(request_id)
         except NotFound:
-            return
-        kept = store.task(request_id)
-        if end.status is Status.ACTIVE or kept is None or not store.claim_settle(request_id, CLAIM_TTL_S):
             return
         context = Context(json.loads(kept), task=GENERATE)
         if end.status is Status.FAILED:

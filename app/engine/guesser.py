@@ -40,6 +40,9 @@ class ModelGuesser:
     def release(self, sequence: Sequence) -> None:
         self._runner.release(sequence)
 
+    def wipe(self, work: Work) -> None:
+        self._runner.wipe(work)
+
     @torch.inference_mode()
     def guess(self, works: list[Work]) -> list[Guess | None]:
         """One pass; a guess for each final work."""

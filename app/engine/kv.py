@@ -57,6 +57,11 @@ class KVCache:
         self.keys[layer][to] = self.keys[layer][of]
         self.values[layer][to] = self.values[layer][of]
 
+    def clear(self, pages: list[int]) -> None:
+        """Set whole pages of all layers to zero."""
+        self.keys[:, pages] = 0.0
+        self.values[:, pages] = 0.0
+
 
 def bytes_per_page(num_layers: int, num_key_heads: int, head_dim: int, page_tokens: int) -> int:
     """Memory of one page's keys and values, float32."""

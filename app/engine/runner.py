@@ -68,7 +68,10 @@ class ModelRunner:
 
     @torch.inference_mode()
     def forward(self, works: list[Work]) -> list[Logits | None]:
-        """One packed pass; Logits for final works, None for prompt chunks. The sequences already hold the pages."""
+        """One packed pass; Logits for final works, None for prompt chunks. The sequences already hold the pages.
+
+        Raises ArithmeticError when a row came out as no numbers; then `wipe` the works.
+        """
         batch = plan(works, self.kv, self.num_heads, self.num_key_heads)
         wanted: list[int] = []
         first = 0
@@ -85,7 +88,10 @@ class ModelRunner:
         ).logits[0]
         if not self._checked:
             self._check(batch.calls, logits.shape[0], max(1, len(wanted)))
-        greedy = logits.argmax(-1).tolist()
+        best = logits.max(-1)
+        if not best.values.isfinite().all():
+            raise ArithmeticError("the model's logits are not finite")
+        greedy = best.indices.tolist()
         out: list[Logits | None] = []
         first = 0
         for work in works:
@@ -135,6 +141,14 @@ class ModelRunner:
         """Give the sequence's pages back; its prefix must be computed again if it goes on."""
         self.pool.release(sequence.pages)
         sequence.cached = 0
+
+    def wipe(self, work: Work) -> None:
+        """Give a failed work's sequence and forks up, and leave nothing in their pages: what is not a number there
+        would be none in the sums of whoever gets them next, masked or not."""
+        for pages in (work.sequence.pages, *(fork.pages for fork in work.forks)):
+            self.kv.clear(pages)
+        self.drop(work)
+        self.release(work.sequence)
 
     def _check(self, calls: int, rows: int, wanted: int) -> None:
         name = type(self.model).__name__

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from app.config import Settings
+from app.engine.model import prepare
 from app.errors import StoreUnavailable
 from app.messages import (
     TARGET,
@@ -285,6 +286,19 @@ class TestVerifying:
         assert fakes.texts(local, good, poison) == [*fakes.texts(alone, good), []]
         assert local.store.snapshot("poison").status is Status.FAILED
 
+    @pytest.mark.parametrize("prompt_length", [3, 40])
+    def test_numbers_that_overflow_do_not_reach_those_who_come_after(self, prompt_length):
+        """Masked or not, a slot that is not a number makes every sum over its page one."""
+        model = fakes.tiny()
+        with torch.no_grad():
+            model.model.embed_tokens.weight[POISON] = torch.inf
+        local, _ = speculating(target=fakes.runner(prepare(model), pages=8))
+        poison = record([POISON] * prompt_length, 5, request_id="poison")
+        beside, after = record(PROMPTS[1], 5, request_id="beside"), record(PROMPTS[0], 5, request_id="after")
+        assert fakes.texts(local, poison, beside) == [[], expected(PROMPTS[1], 5)]
+        assert local.store.snapshot("poison").status is Status.FAILED
+        assert fakes.texts(local, after) == [expected(PROMPTS[0], 5)]
+
     def test_a_suspect_runs_alone_until_it_has_committed(self):
         batches = []
 
@@ -391,6 +405,9 @@ class Relay:
 
     def drop(self, work):
         RUNNER.drop(work)
+
+    def wipe(self, work):
+        RUNNER.wipe(work)
 
 
 class Fragile(Relay):

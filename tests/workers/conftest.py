@@ -7,18 +7,22 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+import redis
 from celery import Celery
 from kombu import pools
 
 from app.assemble import local
 from app.config import ROOT, Settings
+from app.engine.tokenizer import Tokenizer
 from app.messages import GenerateRequest
 from app.running import Crew
-from tests.models import model_dir
+from tests.models import byte_fallback_tokenizer, model_dir
 from tests.workers.deployment import Deployment, running, wait_for
 from tests.workers.tiny import make_model
+from workers.celery_app import make_celery
 from workers.office import Office
 
 MAX_ACTIVE = 40
@@ -85,6 +89,16 @@ def alone(tiny_environ: dict[str, str]) -> Alone:
 def office(deployment: Deployment) -> Iterator[Office]:
     """A way into the deployment's store and mailboxes."""
     office = deployment.office()
+    yield office
+    office.close()
+    pools.reset()
+
+
+@pytest.fixture
+def lone_office(redis_client: redis.Redis, redis_url: str, tmp_path: Path) -> Iterator[Office]:
+    """An office over an empty Redis, with nobody else there."""
+    settings = Settings(redis_url=redis_url, lease_s=0.4, linger_s=0.05, attend_s=20.0)
+    office = Office(settings, make_celery(settings), Tokenizer(byte_fallback_tokenizer(tmp_path)))
     yield office
     office.close()
     pools.reset()

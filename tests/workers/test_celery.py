@@ -243,6 +243,20 @@ def test_tasks_that_wait_for_room_survive_a_killed_control(
     print(f"tasks a killed control held: done {time.monotonic() - started:.1f} s later")
 
 
+def test_tasks_sent_just_before_redis_is_killed_are_all_answered(deployment: Deployment, alone: Alone) -> None:
+    requests = [{**SHORT, "max_tokens": 60, "temperature": 0.8, "seed": 200 + i} for i in range(12)]
+    with stranger(deployment) as sender:
+        ids = [sender.send_task(GENERATE, kwargs=fields).id for fields in requests]
+    killed = deployment.signal("redis", signal.SIGKILL)
+    deployment.await_restart("redis", killed)
+    started = time.monotonic()
+    with stranger(deployment) as reader:
+        answers = [_answer(AsyncResult(id_, app=reader)) for id_ in ids]
+    print(f"all answered {time.monotonic() - started:.1f} s after Redis was back")
+    expected = [alone(GenerateRequest.model_validate(fields)) for fields in requests]
+    assert [list(answer.token_ids) for answer in answers] == expected
+
+
 def _refused(deployment: Deployment) -> tuple[int, str | None]:
     with pytest.raises(urllib.error.HTTPError) as refused:
         deployment.post({**SHORT, "wait": False})

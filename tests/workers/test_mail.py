@@ -39,6 +39,8 @@ def test_garbage_is_dropped_and_the_worker_lives(
     deployment: Deployment, office: Office, alone: Alone, mailbox: str
 ) -> None:
     before = deployment.status().processes
+    role = {"settle": "control"}.get(mailbox, mailbox.partition(":")[0])
+    tracebacks = deployment.log(role).count("Traceback")
     request = GenerateRequest(prompt="Amid noise", raw=True, max_tokens=60, seed=5, temperature=0.9)
     stream = deployment.stream(request).read(until=5)
     for item in GARBAGE:
@@ -46,6 +48,7 @@ def test_garbage_is_dropped_and_the_worker_lives(
     assert stream.read().tokens == alone(request)
     wait_for(lambda: office.mailboxes.waiting(mailbox) == 0, limit_s=20.0, what="the mailbox to be empty")
     assert deployment.status().processes == before
+    assert deployment.log(role).count("Traceback") == tracebacks
 
 
 def test_lies_about_a_running_sequence_change_nothing_of_it(

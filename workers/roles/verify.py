@@ -1,11 +1,15 @@
 """The verifier: owns its sequences' progress, steps on whatever is ready, never waits for a message it may not get."""
 
+import logging
 import socket
 import time
 import uuid
+from collections.abc import Iterable
+
+from pydantic import ValidationError
 
 from app.assemble import verifying
-from app.messages import DraftJob, Settle, ToDrafter, ToFuser, ToVerifier
+from app.messages import DraftJob, FinishReason, Settle, ToDrafter, ToFuser, ToVerifier
 from app.pipeline import Verifying
 from app.running import Crew
 from app.stages.draft.registry import RESIDENT
@@ -16,6 +20,7 @@ from workers.celery_app import ATTEND
 from workers.office import FUSE, SETTLE, Office, mailbox_of
 from workers.pulse import Pulse
 
+log = logging.getLogger(__name__)
 RECONCILE_EVERY_S = 1.0
 
 
@@ -52,7 +57,7 @@ class Desk:
     def handle(self, messages: list[ToVerifier]) -> float | None:
         """Take the mail in, run one step, send the jobs for the next drafts out."""
         for message in messages:
-            self._verifier.adopt(message.adopt)
+            self._adopt(message.adopt)
             self._verifier.offer(message.trees)
         self._reconcile()
         jobs = self._verifier.step(time.time())
@@ -70,13 +75,21 @@ class Desk:
         if not self._pulse.holds(self._mailbox) and self._office.requests.owned(self._verifier.owner):
             self._office.post(self._mailbox, [ToVerifier()])
 
+    def _adopt(self, request_ids: Iterable[str]) -> None:
+        for request_id in request_ids:
+            try:
+                self._verifier.adopt([request_id])
+            except ValidationError:  # another version wrote it; it must not stop the others
+                log.exception("request %s cannot be read", request_id)
+                self._office.requests.end(request_id, FinishReason.ERROR, "what is stored of it cannot be read")
+
     def _reconcile(self) -> None:
         """What the store says is ours counts, whatever mail was lost."""
         now = time.monotonic()
         if now - self._reconciled_s >= RECONCILE_EVERY_S:
             self._reconciled_s = now
             owned = self._office.requests.owned(self._verifier.owner)
-            self._verifier.adopt(sorted(owned))
+            self._adopt(sorted(owned))
             self._verifier.let_go(set(self._verifier.running.sequences) - owned)
 
     def _send(self, jobs: list[DraftJob]) -> None:

@@ -4,6 +4,7 @@ A committed token that was guessed stays in the cache, a wrong guess is rolled b
 Under the top guess of each step the second best hangs as a leaf, if it is likely enough to be worth a row.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence as Listed
 from typing import Protocol
@@ -12,6 +13,7 @@ from app.messages import Draft, Record, Speculation
 from app.stages.draft.protocol import Context
 from app.state import Guess, Sequence, Tree, Work
 
+log = logging.getLogger(__name__)
 MIN_SURVIVAL = 0.03  # a guess less likely than this, with all before it, is not worth going on from
 MIN_SECOND = 0.15  # least confidence of a second branch
 CHUNK_TOKENS = 512  # prompt tokens a pass
@@ -24,6 +26,7 @@ class Guesser(Protocol):
     def try_reserve(self, work: Work) -> bool: ...
     def guess(self, works: list[Work]) -> list[Guess | None]: ...
     def release(self, sequence: Sequence) -> None: ...
+    def wipe(self, work: Work) -> None: ...
 
 
 class ModelDrafter:
@@ -41,12 +44,12 @@ class ModelDrafter:
         self._read(lanes)
         active = lanes
         while works := self._works(active):
-            guesses = self._guesser.guess([work for _, work in works])
-            for (lane, work), guess in zip(works, guesses, strict=True):
+            guesses = self._guess([work for _, work in works])
+            for (lane, work), guess in zip(works, guesses, strict=True) if guesses else ():
                 lane.sequence.cached = work.start + len(work.tokens)
                 if guess is not None:
                     lane.take(guess)
-            active = [lane for lane, _ in works if not lane.is_done]
+            active = [lane for lane, _ in works if guesses and not lane.is_done]
         return [lane.draft(self.name) for lane in lanes if lane.tokens]
 
     def observe(self, context: Context) -> None:
@@ -83,8 +86,20 @@ class ModelDrafter:
                 work = Work(sequence, sequence.cached, chunk, Tree(), final=False)
                 if not self._try_reserve(work, lanes):
                     break
-                self._guesser.guess([work])
+                if not self._guess([work]):
+                    break
                 sequence.cached += len(chunk)
+
+    def _guess(self, works: list[Work]) -> list[Guess | None]:
+        """The model's guesses; none at all, and the caches given up, if what it computed is no numbers."""
+        try:
+            return self._guesser.guess(works)
+        except ArithmeticError as error:
+            log.warning("drafter %s: %s", self.name, error)
+            for work in works:
+                self._guesser.wipe(work)
+                self.forget(work.sequence.record.id)
+            return []
 
     def _works(self, lanes: list["_Lane"]) -> list[tuple["_Lane", Work]]:
         """The next step of all lanes that have read their prefix and get their pages."""

@@ -53,7 +53,7 @@ class Pool(RuleBasedStateMachine):
         assert all(page in range(PAGES) for page in lent)
 
 
-Pool.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)
+Pool.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None, derandomize=True)
 TestPagePool = Pool.TestCase
 
 

@@ -106,7 +106,7 @@ def one_by_one(family: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 @bitwise
 @pytest.mark.parametrize("family", SERVED)
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=3, deadline=None, derandomize=True)
 @given(st.sets(st.integers(1, 69), max_size=6))
 def test_bits_are_the_same_at_any_chunking(family, cuts):
     row, kv = one_by_one(family)
@@ -117,7 +117,7 @@ def test_bits_are_the_same_at_any_chunking(family, cuts):
 
 @bitwise
 @pytest.mark.parametrize("family", SERVED)
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=3, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=2, max_size=7))
 def test_bits_are_the_same_in_any_batch(family, sizes):
     """Sequences of (cached, new) tokens read on together, each with the row and the cache it has alone."""
@@ -172,7 +172,7 @@ def check_tree(family: str, length: int, drafts, tail: int = 1) -> None:
 
 
 @bitwise
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(st.integers(1, 40), trees(), st.integers(1, 4))
 def test_bits_are_the_same_in_any_tree_and_after_it(length, drafts, tail):
     check_tree("llama", length, drafts, min(tail, length))

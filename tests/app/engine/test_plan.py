@@ -28,7 +28,7 @@ def path_to(drafts: Tree, node: int) -> list[int]:
     return [] if node == 0 else [*path_to(drafts, drafts.parents[node - 1]), node]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(trees())
 def test_main_branch_and_forks_compute_every_node_once(drafts):
     main, branches = main_branch(drafts), forks(drafts)
@@ -99,7 +99,7 @@ def batches(draw) -> list[tuple[int, int, Tree]]:
     ]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(batches(), st.sampled_from([None, 5, 100]))
 def test_every_row_sees_its_own_past_in_order_and_nothing_else(batch, window):
     runner = fakes.runner(TINY, pages=96)
