@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from app.cli_instance import find
-from app.config import Settings
+from app.config import THREAD_ENVIRONMENT, Settings
 from app.engine.source import resolve
 from app.errors import InvalidRequest
 from app.local.client import OnText
@@ -84,7 +84,7 @@ def _messages(path: Path) -> Any:
 def _generate_here(
     request: GenerateRequest, settings: Settings, on_text: OnText | None, progress: ProgressLine
 ) -> Result:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded, which is below
+    os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # read when torch is loaded, which is below
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TQDM_DISABLE", "1")  # transformers' own bars would mix with the text
     folder = resolve(settings.model, settings.home, progress)

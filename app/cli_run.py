@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from app.cli_instance import find
-from app.config import ROOT, Settings
+from app.config import ROOT, THREAD_ENVIRONMENT, Settings
 from app.errors import InstanceError
 from app.local.doctor import Level, examine
 from app.local.health import Health, check
@@ -56,7 +56,7 @@ def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 def run_module(name: str, arguments: Sequence[str]) -> int:
     """Run `python -m <module> ARGS` in the root folder: test, bench and train, whose flags are not ours."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.update({**THREAD_ENVIRONMENT, **os.environ})
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     return subprocess.call([sys.executable, "-m", MODULES[name][0], *arguments], cwd=ROOT)
 

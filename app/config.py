@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 ROOT = Path(__file__).resolve().parent.parent
 PREFIX = "PACELINE_"
+# For processes that load torch, before they do (docs/decisions/0002): threads that wait for the next operator spin for
+# about a quarter of a millisecond, long enough for the gaps within a step, then sleep and leave the core to others.
+THREAD_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "100000", "TOKENIZERS_PARALLELISM": "false"}
 
 
 class Settings(BaseModel):

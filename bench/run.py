@@ -17,10 +17,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is loaded, as in the workers
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+from app.config import ROOT, THREAD_ENVIRONMENT, Settings
 
-from app.config import ROOT, Settings
+os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
+
 from bench.arms import Arm, Run, local_arms, server_arms, transformers_arm
 from bench.prompts import PROMPTS
 from bench.stats import median, paired_ratio

@@ -1,8 +1,7 @@
 """`python -m workers.run ROLE --node NAME`: one worker process of a deployment, until SIGTERM.
 
-Roles: control, fuse, draft, verify, beat. Settings come from PACELINE_*. Thread settings are put into the
-environment before torch is loaded: idle OpenMP threads that spin for long would starve the processes beside them,
-threads that sleep at once would pay a wake-up in each of a step's hundreds of operators; hence a short spin.
+Roles: control, fuse, draft, verify, beat. Settings come from PACELINE_*. How OpenMP's threads wait is put into the
+environment before torch is loaded.
 """
 
 import argparse
@@ -11,14 +10,13 @@ import logging
 import os
 import sys
 
-from app.config import Settings
+from app.config import THREAD_ENVIRONMENT, Settings
 from app.errors import PacelineError
 from workers.beat import run_beat
 from workers.celery_app import mailbox_queue
 from workers.office import Office
 
 ROLES = ("control", "fuse", "draft", "verify", "beat")
-THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000", "TOKENIZERS_PARALLELISM": "false"}
 CONTROL_THREADS = 4
 log = logging.getLogger(__name__)
 
@@ -29,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("role", choices=ROLES)
     parser.add_argument("--node", help="this worker's name (default: ROLE-1)")
     args = parser.parse_args(argv)
-    for name, value in THREADS.items():
+    for name, value in THREAD_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     settings = Settings.from_env()
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

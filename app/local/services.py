@@ -4,7 +4,7 @@ import hashlib
 import sys
 from pathlib import Path
 
-from app.config import PREFIX, ROOT, Settings
+from app.config import PREFIX, ROOT, THREAD_ENVIRONMENT, Settings
 from app.local.children import Service
 from app.local.instance import Instance
 from app.local.ports import HOST
@@ -53,12 +53,10 @@ def _worker(role: str, settings: Settings, threads: int) -> Service:
 def _environment(settings: Settings, node: str, threads: int) -> dict[str, str]:
     return {
         **settings_environment(settings.model_copy(update={"node": node})),
-        # Idle OpenMP threads sleep. Spinning ones cost a neighbour on the same cores a factor of five.
-        "OMP_WAIT_POLICY": "PASSIVE",
+        **THREAD_ENVIRONMENT,
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
     }
 

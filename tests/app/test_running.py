@@ -187,6 +187,22 @@ def test_memory_goes_by_age_whatever_the_order_in_the_batch():
     assert [work.sequence for work in kept] == [old]
 
 
+def test_a_work_whose_sequence_lost_its_cache_is_not_run():
+    """Though there may be memory again: two caches went for one sequence, and left room for the smaller one."""
+    one = running(pages=7)
+    old = start(one, "old", length=3 * PAGE_TOKENS, created_s=1.0)
+    large = start(one, "large", length=3 * PAGE_TOKENS - 1, created_s=2.0)
+    small = start(one, "small", length=PAGE_TOKENS - 1, created_s=3.0)
+    for sequence in (old, large, small):
+        assert one.reserve([fakes.work(sequence, 0)])
+        sequence.cached = len(sequence.tokens)
+        sequence.tokens.append(1)
+    old.tokens += [1] * PAGE_TOKENS
+    works = [fakes.work(sequence, sequence.cached) for sequence in (old, large, small)]
+    assert [work.sequence for work in one.reserve(works)] == [old]
+    assert one.reserve([fakes.work(small, 0)]), "from its beginning it can"
+
+
 def test_a_stopped_sequence_leaves_nothing_behind():
     one = running()
     sequence = start(one, "r", strikes=1)

@@ -207,9 +207,17 @@ class Stream:
     def _events(self) -> Iterator[Any]:
         """Dispatched events until the connection ends, in whatever way."""
         try:
-            yield from parse(line.decode().rstrip("\n") for line in self._response)
+            yield from parse(self._lines())
         except (OSError, HTTPException):
             return
+
+    def _lines(self) -> Iterator[str]:
+        since = time.monotonic()
+        for line in self._response:  # heartbeats come through the longest silence
+            if line.startswith(b"event:"):
+                since = time.monotonic()
+            assert time.monotonic() - since < RECOVERY_S, f"no token after {len(self.tokens)} for too long"
+            yield line.decode().rstrip("\n")
 
     def _resume(self) -> None:
         self._response.close()
