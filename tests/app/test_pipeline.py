@@ -294,10 +294,10 @@ class TestVerifying:
             model.model.embed_tokens.weight[POISON] = torch.inf
         local, _ = speculating(target=fakes.runner(prepare(model), pages=8))
         poison = record([POISON] * prompt_length, 5, request_id="poison")
-        beside, after = record(PROMPTS[1], 5, request_id="beside"), record(PROMPTS[0], 5, request_id="after")
+        beside, after = record(PROMPTS[1], 5, request_id="beside"), record(PROMPTS[3], 5, request_id="after")
         assert fakes.texts(local, poison, beside) == [[], expected(PROMPTS[1], 5)]
         assert local.store.snapshot("poison").status is Status.FAILED
-        assert fakes.texts(local, after) == [expected(PROMPTS[0], 5)]
+        assert fakes.texts(local, after) == [expected(PROMPTS[3], 5)], "though it gets pages that were the poison's"
 
     def test_a_suspect_runs_alone_until_it_has_committed(self):
         batches = []
