@@ -9,6 +9,7 @@ import torch
 
 from app.assemble_resident import fusing
 from app.config import ROOT, Settings
+from app.engine.fused import FusedForward
 from app.engine.guesser import load_guesser
 from app.engine.measure import check_exactness, measure_costs
 from app.engine.model import load
@@ -40,7 +41,10 @@ def verifying(settings: Settings, owner: str, mailbox: str, store: Requests) -> 
     torch.set_num_threads(settings.verify_threads)
     folder = target_folder(settings)
     tokenizer = Tokenizer(folder)
-    runner = ModelRunner(load(folder), kv_bytes=settings.kv_bytes, page_tokens=settings.page_tokens)
+    model = load(folder)
+    if isinstance(model, FusedForward):
+        torch.set_num_threads(1)  # its team has the cores; torch's own threads would spin beside it
+    runner = ModelRunner(model, kv_bytes=settings.kv_bytes, page_tokens=settings.page_tokens)
     if runner.capacity_tokens < tokenizer.context_tokens + SLACK_TOKENS:
         raise ModelRefused(
             f"kv_bytes={settings.kv_bytes} holds {runner.capacity_tokens} tokens, "

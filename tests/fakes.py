@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from app.config import Settings
 from app.costs import CostTable
+from app.engine.forward import Forward
 from app.engine.kv import bytes_per_page
 from app.engine.model import prepare
 from app.engine.runner import ModelRunner
@@ -30,10 +31,10 @@ PAGE_TOKENS = 16
 FLAT = {1: 10.0, 4096: 10.0}  # seconds by rows: rows are free and drafts too, so all that is offered is verified
 
 FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {"num_key_value_heads": 2},
-    "qwen2": {"num_key_value_heads": 1},
-    "qwen3": {"num_key_value_heads": 2, "head_dim": 16},
-    "mistral": {"num_key_value_heads": 2, "sliding_window": 9},
+    "llama": {"num_key_value_heads": 2, "head_dim": 32},
+    "qwen2": {"num_key_value_heads": 1, "hidden_size": 128},
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 32},
+    "mistral": {"num_key_value_heads": 2, "head_dim": 32, "sliding_window": 9},
     "gemma2": {
         "num_key_value_heads": 2,
         "head_dim": 8,
@@ -84,13 +85,10 @@ def tiny(family: str = "llama", *, seed: int = 0, vocab_size: int = VOCAB, **ove
     return model.eval()
 
 
-def runner(model: nn.Module, *, pages: int = 64, page_tokens: int = PAGE_TOKENS) -> ModelRunner:
-    """A runner over a model that `prepare` has seen, with just so many pages."""
-    config: Any = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    page_bytes = bytes_per_page(config.num_hidden_layers, heads, head_dim, page_tokens)
-    return ModelRunner(model, kv_bytes=pages * page_bytes, page_tokens=page_tokens)
+def runner(forward: Forward, *, pages: int = 64, page_tokens: int = PAGE_TOKENS) -> ModelRunner:
+    """A runner over what `prepare` made of a model, with just so many pages."""
+    page_bytes = bytes_per_page(*forward.shape, page_tokens)
+    return ModelRunner(forward, kv_bytes=pages * page_bytes, page_tokens=page_tokens)
 
 
 def served(family: str = "llama", *, pages: int = 64, page_tokens: int = PAGE_TOKENS, **overrides: Any) -> ModelRunner:

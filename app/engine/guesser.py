@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from app.engine.forward import Forward
 from app.engine.model import load, prepare
 from app.engine.runner import Logits, ModelRunner, choice_of
 from app.errors import ModelRefused
@@ -27,12 +28,10 @@ from kernels.target_token import filtered
 class ModelGuesser:
     """Runs a drafter's model over paged KV and turns its logits into guesses."""
 
-    def __init__(
-        self, model: PreTrainedModel, head_ids: torch.Tensor | None, *, kv_bytes: int, page_tokens: int
-    ) -> None:
-        self._runner = ModelRunner(model, kv_bytes=kv_bytes, page_tokens=page_tokens)
+    def __init__(self, forward: Forward, head_ids: torch.Tensor | None, *, kv_bytes: int, page_tokens: int) -> None:
+        self._runner = ModelRunner(forward, kv_bytes=kv_bytes, page_tokens=page_tokens)
         self._head_ids = head_ids  # (Vh,) int64, the token each row of the head stands for; None: all, in order
-        self.max_context: int = model.config.get_text_config().max_position_embeddings
+        self.max_context = forward.max_positions
 
     def try_reserve(self, work: Work) -> bool:
         return self._runner.try_reserve(work)

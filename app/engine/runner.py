@@ -1,14 +1,12 @@
 """The model runner: the only file that builds tensors for the target. Works in, rows of logits out."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
+from app.engine.forward import Forward
 from app.engine.kv import KVCache, PagePool, bytes_per_page
 from app.engine.plan import forks, main_branch, plan
-from app.errors import ModelRefused
 from app.messages import Sampling
 from app.state import Sequence, Work
 from kernels.target_token import Choice, shaped, target_token_reference
@@ -48,18 +46,12 @@ def choice_of(sampling: Sampling) -> Choice:
 class ModelRunner:
     """Runs batches of works over one model and its paged KV cache."""
 
-    def __init__(self, model: PreTrainedModel, *, kv_bytes: int, page_tokens: int) -> None:
-        config: Any = model.config.get_text_config()
+    def __init__(self, model: Forward, *, kv_bytes: int, page_tokens: int) -> None:
         self.model = model
-        self.num_layers = config.num_hidden_layers
-        self.num_heads = config.num_attention_heads
-        self.num_key_heads = getattr(config, "num_key_value_heads", None) or self.num_heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.num_heads
-        page_bytes = bytes_per_page(self.num_layers, self.num_key_heads, head_dim, page_tokens)
+        page_bytes = bytes_per_page(*model.shape, page_tokens)
         num_pages = max(2, min(kv_bytes // page_bytes, 2**20))
         self.pool = PagePool(num_pages, page_tokens)
-        self.kv = KVCache(self.num_layers, num_pages, self.num_key_heads, head_dim, page_tokens)
-        self._checked = False
+        self.kv = KVCache(model.shape.num_layers, num_pages, *model.shape[1:], page_tokens)
 
     @property
     def capacity_tokens(self) -> int:
@@ -72,31 +64,14 @@ class ModelRunner:
 
         Raises ArithmeticError when a row came out as no numbers; then `wipe` the works.
         """
-        batch = plan(works, self.kv, self.num_heads, self.num_key_heads)
-        wanted: list[int] = []
-        first = 0
-        for work in works:
-            last = first + len(work.tokens) - 1
-            first = last + 1 + len(work.tree)
-            wanted += range(last, first) if work.final else ()
-        logits = self.model(
-            input_ids=batch.ids[None],
-            position_ids=batch.positions[None],
-            use_cache=False,
-            logits_to_keep=torch.tensor(wanted or [0]),
-            plan=batch,
-        ).logits[0]
-        if not self._checked:
-            self._check(batch.calls, logits.shape[0], max(1, len(wanted)))
-        best = logits.max(-1)
-        if not best.values.isfinite().all():
+        rows, greedy = self.model.logits(plan(works, self.kv))
+        if min(greedy, default=0) < 0:
             raise ArithmeticError("the model's logits are not finite")
-        greedy = best.indices.tolist()
         out: list[Logits | None] = []
         first = 0
         for work in works:
             size = 1 + len(work.tree)
-            out.append(Logits(logits[first : first + size], greedy[first : first + size]) if work.final else None)
+            out.append(Logits(rows[first : first + size], greedy[first : first + size]) if work.final else None)
             first += size if work.final else 0
         return out
 
@@ -149,11 +124,3 @@ class ModelRunner:
             self.kv.clear(pages)
         self.drop(work)
         self.release(work.sequence)
-
-    def _check(self, calls: int, rows: int, wanted: int) -> None:
-        name = type(self.model).__name__
-        if calls != self.num_layers:
-            raise ModelRefused(f"{name} used the attention interface in {calls} of {self.num_layers} layers")
-        if rows != wanted:
-            raise ModelRefused(f"{name} ignores logits_to_keep, so it cannot be served")
-        self._checked = True

@@ -7,6 +7,7 @@ import torch
 
 from app.engine.kv import KVCache, PagePool
 from app.engine.plan import plan
+from app.engine.tiles import Layout
 from app.state import Sequence, Work
 from kernels.paged_attention import paged_attention_reference
 from tests import fakes
@@ -46,7 +47,7 @@ class Case:
         works = [self._work(i, start, end) for i in chosen]
         if not sum(len(work.tokens) for work in works):
             return []
-        batch = plan(works, self.kv, self.num_heads, self.num_key_heads)
+        batch = Layout(plan(works, self.kv), self.num_heads, self.num_key_heads)
         q, k, v = (
             torch.cat([values[i][work.start :][: len(work.tokens)] for i, work in zip(chosen, works, strict=True)])
             for values in (self.q, self.k, self.v)

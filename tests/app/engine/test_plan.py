@@ -5,13 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.kv import KVCache
+from app.engine.model import prepare
 from app.engine.plan import forks, main_branch, plan
 from app.engine.runner import ModelRunner
+from app.engine.tiles import Layout
 from app.state import Tree, Work
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB
 
-TINY = fakes.tiny(num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=1, hidden_size=8)
+TINY = prepare(fakes.tiny(num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=1))
 
 
 @st.composite
@@ -60,13 +62,14 @@ class Spelled:
             for position, token in enumerate(work.sequence.tokens[: work.start]):
                 page = work.sequence.pages[position // PAGE_TOKENS]
                 self.kv.keys[0, page, 0, :, position % PAGE_TOKENS] = torch.tensor([token, position]).float()
-        self.plan = plan(works, self.kv, 2, 1)
-        rows = torch.stack([self.plan.ids.float(), self.plan.positions.float()], 1)[:, None]
-        self.plan.store(0, rows, rows)
+        self.plan = plan(works, self.kv)
+        self.layout = Layout(self.plan, 2, 1)
+        rows = torch.tensor([self.plan.ids, self.plan.positions]).float().T[:, None]
+        self.layout.store(0, rows, rows)
 
     def seen(self, row: int, window: int | None = None) -> list[tuple[int, int]]:
         """(token, position) of every slot that a row sees, in the order of its pages."""
-        for group in self.plan.groups(window):
+        for group in self.layout.groups(window):
             rows = list(range(len(self.plan.ids))) if group.rows is None else group.rows.tolist()
             if row in rows:
                 place = int(group.places[rows.index(row)])

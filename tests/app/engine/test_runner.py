@@ -3,6 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.engine.hooked import HookedForward
 from app.engine.runner import Logits
 from app.errors import ModelRefused
 from app.messages import Sampling
@@ -107,9 +108,10 @@ def test_a_token_follows_the_definition(extra, temperature):
 
 
 def test_a_model_that_ignores_logits_to_keep_is_refused():
-    runner = fakes.served()
-    forward = runner.model.forward
-    runner.model.forward = lambda logits_to_keep, **rest: forward(logits_to_keep=0, **rest)
+    model = fakes.tiny()
+    forward = model.forward
+    model.forward = lambda logits_to_keep, **rest: forward(logits_to_keep=0, **rest)
+    runner = fakes.runner(HookedForward(model))
     work = fakes.work(fakes.sequence(range(5)), 0)
     assert runner.try_reserve(work)
     with pytest.raises(ModelRefused, match="logits_to_keep"):
@@ -117,8 +119,9 @@ def test_a_model_that_ignores_logits_to_keep_is_refused():
 
 
 def test_a_model_with_layers_that_pass_the_interface_by_is_refused():
-    runner = fakes.served()
-    runner.num_layers += 1
+    model = fakes.tiny()
+    model.config.num_hidden_layers += 1
+    runner = fakes.runner(HookedForward(model))
     work = fakes.work(fakes.sequence(range(5)), 0)
     assert runner.try_reserve(work)
     with pytest.raises(ModelRefused, match="2 of 3 layers"):

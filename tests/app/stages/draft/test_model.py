@@ -15,7 +15,7 @@ from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB
 
 MODEL = prepare(fakes.tiny(seed=1))
-PAGE_BYTES = bytes_per_page(2, 2, 8, PAGE_TOKENS)
+PAGE_BYTES = bytes_per_page(*MODEL.shape, PAGE_TOKENS)
 
 
 class Guesser(ModelGuesser):
@@ -136,8 +136,8 @@ def test_a_cache_with_a_history_drafts_as_a_fresh_one(data):
 def test_what_is_cached_is_not_computed_again():
     guesser = Guesser()
     one, tokens = drafter(guesser), text(40, 2)
-    (draft,) = one.draft([context(tokens, depth=4)])
-    assert guesser.rows == 40 + 3, "the last guess is not looked at again"
+    (draft,) = one.draft([context(tokens, depth=3)])
+    assert guesser.rows == 40 + 2, "the last guess is not looked at again"
     tokens = [*tokens, *chain(draft)[:2], (chain(draft)[2] + 1) % VOCAB]
     guesser.rows = 0
     one.draft([context(tokens, depth=1)])

@@ -1,0 +1,196 @@
+"""Llama-shaped models as one compiled forward: weights taken from the Hugging Face modules, checked against them.
+
+The rest of the engine sees a `Forward` like any other. What is not of that shape, or does not say the same as the
+modules it was taken from, is refused with NotFusable and runs on its own modules.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from app.engine.hooked import HookedForward
+from app.engine.kv import KVCache, PagePool
+from app.engine.plan import Plan, plan
+from app.engine.steps import Rooms, step_of
+from app.messages import Record, Sampling, Speculation
+from app.state import Sequence, Tree, Work
+from kernels.cpu import shapes
+from kernels.cpu.decoder import decode
+from kernels.cpu.lanes import LANES
+from kernels.cpu.linear import pack, pack_bias
+from kernels.cpu.shapes import Model
+from kernels.cpu.team import team
+
+FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+ROTARY = ("default", "linear", "llama3", "yarn")  # the same angles at a position whatever the sequence's length
+CHECK_TOKENS = 40
+TOLERANCE = 1e-3  # of the logits' standard deviation
+SLACK = 256  # positions beyond the model's context: a tree at its very end
+NO_WINDOW = 2**62
+
+
+class NotFusable(Exception):
+    """The model is not of the fused shape, or the fused forward does not agree with its modules."""
+
+
+class FusedForward:
+    """A Llama-shaped model's weights, packed, and the memory its steps work in."""
+
+    def __init__(self, hooked: HookedForward) -> None:
+        """Raises NotFusable."""
+        _check_shape(hooked)
+        self.shape, self.max_positions, self.vocab_size = hooked.shape, hooked.max_positions, hooked.vocab_size
+        self._held: list[np.ndarray] = []  # the arrays behind the addresses
+        self._kv: KVCache | None = None
+        self._team = team(torch.get_num_threads())
+        self._model = self._take(hooked)
+        self._rooms = Rooms(self._model, self._team.size)
+
+    def logits(self, plan: Plan) -> tuple[torch.Tensor, list[int]]:
+        """See Forward."""
+        if plan.kv is not self._kv:
+            self._attach(plan.kv)
+        if max(plan.positions) >= self._positions or not 0 <= min(plan.ids) <= max(plan.ids) < self.vocab_size:
+            raise ValueError("a token or a position is outside the model's range")  # it would be read from anywhere
+        step = step_of(plan)
+        room, logits, best = self._rooms.room(step)
+        model = self._model
+        self._team.run(lambda thread: decode(model, step, room, thread))
+        return torch.from_numpy(logits)[:, : model.vocab], best.tolist()
+
+    def _attach(self, kv: KVCache) -> None:
+        if kv.page_tokens % LANES:
+            raise ValueError(f"page_tokens must be a multiple of {LANES}, not {kv.page_tokens}")
+        self._kv = kv
+        keys, values = kv.keys, kv.values
+        self._model = self._model._replace(
+            page_tokens=kv.page_tokens, keys=keys.data_ptr(), values=values.data_ptr(), num_pages=keys.shape[1]
+        )
+
+    def _take(self, hooked: HookedForward) -> Model:
+        model: Any = hooked.model
+        config, inner = model.config.get_text_config(), model.model.layers[0].mlp.gate_proj.out_features
+        layers = [self._layer(layer, kind.window) for layer, kind in zip(model.model.layers, hooked.kinds, strict=True)]
+        self._positions = self.max_positions + SLACK
+        positions = torch.arange(self._positions)[None]
+        cos, sin = model.model.rotary_emb(torch.zeros(1, 1, 1), positions)
+        if cos.shape[-1] != self.shape.head_dim:
+            raise NotFusable("positions turn a part of each head only")
+        head = model.lm_head
+        return Model(
+            num_layers=self.shape.num_layers,
+            hidden=config.hidden_size,
+            num_heads=config.num_attention_heads,
+            num_key_heads=self.shape.num_key_heads,
+            head_dim=self.shape.head_dim,
+            inner=inner,
+            vocab=head.weight.shape[0],
+            page_tokens=0,
+            epsilon=float(model.model.norm.variance_epsilon),
+            scale=float(hooked.kinds[0].scale),
+            layers=np.array(layers, np.int64),
+            embedding=self._hold(_array(model.model.embed_tokens.weight)),
+            final_norm=self._hold(_array(model.model.norm.weight)),
+            head=self._hold(pack(_array(head.weight))),
+            head_bias=self._hold(pack_bias(_array(head.bias))),
+            cos=self._hold(_array(cos[0])),
+            sin=self._hold(_array(sin[0])),
+            keys=0,
+            values=0,
+            num_pages=0,
+        )
+
+    def _layer(self, layer: Any, window: int | None) -> list[int]:
+        attention, mlp = layer.self_attn, layer.mlp
+        slots = [0] * shapes.NUM_SLOTS
+        slots[shapes.NORM1] = self._hold(_array(layer.input_layernorm.weight))
+        slots[shapes.NORM2] = self._hold(_array(layer.post_attention_layernorm.weight))
+        siblings = (attention.q_proj, attention.k_proj, attention.v_proj)
+        slots[shapes.QKV] = self._hold(pack(np.concatenate([_array(one.weight) for one in siblings])))
+        if siblings[0].bias is not None:
+            bias = np.concatenate([_array(one.bias) for one in siblings])
+            slots[shapes.QKV_BIAS] = self._hold(pack_bias(bias))
+        for slot, name in ((shapes.Q_NORM, "q_norm"), (shapes.K_NORM, "k_norm")):
+            if hasattr(attention, name):
+                slots[slot] = self._hold(_array(getattr(attention, name).weight))
+        for slot, bias_slot, linear in (
+            (shapes.OUT, shapes.OUT_BIAS, attention.o_proj),
+            (shapes.DOWN, shapes.DOWN_BIAS, mlp.down_proj),
+        ):
+            slots[slot] = self._hold(pack(_array(linear.weight)))
+            slots[bias_slot] = self._hold(pack_bias(_array(linear.bias)))
+        gate, up = pack(_array(mlp.gate_proj.weight)), pack(_array(mlp.up_proj.weight))
+        slots[shapes.GATE_UP] = self._hold(np.stack([gate, up], 1).reshape(-1, *gate.shape[1:]))
+        slots[shapes.WINDOW] = NO_WINDOW if window is None else window
+        return slots
+
+    def _hold(self, array: np.ndarray) -> int:
+        """Keep an array alive and return its address; 0 for an empty one."""
+        if array.size == 0:
+            return 0
+        self._held.append(array)
+        return int(array.ctypes.data)
+
+
+def fuse(hooked: HookedForward) -> FusedForward:
+    """The fused forward of a model, once it has said the same as the model's modules. Raises NotFusable."""
+    _check_family(hooked)
+    expected = _trial(hooked)  # also shows how each layer attends
+    fused = FusedForward(hooked)
+    off = (_trial(fused) - expected).abs().max() / expected.std()
+    if not off < TOLERANCE:
+        raise NotFusable(f"the fused forward is {off:.1e} standard deviations off")
+    return fused
+
+
+def _trial(forward: Any) -> torch.Tensor:
+    """Logits of some tokens read in two pieces."""
+    shape = forward.shape
+    kv = KVCache(shape.num_layers, 4, shape.num_key_heads, shape.head_dim, 32)
+    tokens = [(1 + i) % forward.vocab_size for i in range(CHECK_TOKENS)]
+    record = Record(
+        id="trial", prompt_ids=tuple(tokens), max_tokens=1, eos_ids=(), sampling=Sampling(),
+        speculation=Speculation(), created_s=0.0,
+    )  # fmt: skip
+    sequence = Sequence(record, tokens)
+    PagePool(4, 32).try_grow(sequence.pages, CHECK_TOKENS)
+    half = CHECK_TOKENS // 2
+    forward.logits(plan([Work(sequence, 0, tokens[:half], Tree(), final=False)], kv))
+    rest = plan([Work(sequence, half, tokens[half:], Tree(), final=False)], kv)
+    rest.wanted = list(range(len(rest.ids)))
+    rows, _ = forward.logits(rest)
+    return rows
+
+
+def _check_family(hooked: HookedForward) -> None:
+    name = type(hooked.model).__name__
+    if name not in FAMILIES:
+        raise NotFusable(f"{name} is not among {', '.join(FAMILIES)}")
+    if hooked.model.device.type != "cpu":
+        raise NotFusable("it is not on the CPU")
+
+
+def _check_shape(hooked: HookedForward) -> None:
+    model: Any = hooked.model
+    config = model.config.get_text_config()
+    mlp = model.model.layers[0].mlp
+    if hooked.shape.head_dim % (2 * LANES) or config.hidden_size % LANES or mlp.gate_proj.out_features % LANES:
+        raise NotFusable(f"heads are not of {2 * LANES}, or layers not of {LANES} numbers or multiples")
+    if config.hidden_act not in ("silu", "swish"):
+        raise NotFusable(f"its gate is {config.hidden_act}")
+    if mlp.gate_proj.bias is not None or mlp.up_proj.bias is not None:
+        raise NotFusable("its gate has a bias")
+    if model.model.rotary_emb.rope_type not in ROTARY:
+        raise NotFusable(f"its positions are {model.model.rotary_emb.rope_type}")
+    if len({kind.scale for kind in hooked.kinds}) > 1 or any(kind.softcap for kind in hooked.kinds):
+        raise NotFusable("its layers attend in ways of their own")
+    if any(type(layer) is not nn.Linear for layer in (mlp.gate_proj, mlp.down_proj, model.lm_head)):
+        raise NotFusable("its linear layers are not plain ones")
+
+
+def _array(tensor: torch.Tensor | None) -> np.ndarray:
+    if tensor is None:
+        return np.zeros(0, np.float32)
+    return np.ascontiguousarray(tensor.detach().float().numpy())

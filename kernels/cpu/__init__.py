@@ -1,0 +1,5 @@
+"""The target's forward on CPUs: numba functions over sixteen-lane vectors, run by a team of threads in one call a step.
+
+Every output element is computed by one thread in one fixed order of additions, whatever rows, tiles or threads stand
+beside it: a row's bits cannot depend on its company. docs/decisions/0005 says why and what it gains.
+"""

@@ -1,0 +1,112 @@
+"""softmax(q K^T * scale) V over a sequence's own pages: a tile of a chain's rows, one key head, one split of the keys.
+
+Keys are cut into splits of SPLIT positions, whatever the batch; a split gives its maximum, the sum of its weights and
+the weighted sum of its values; `join` puts a row's splits together in order. What a row may not see adds exact zeros.
+"""
+
+import numpy as np
+
+from kernels.cpu.jit import kernel
+from kernels.cpu.lanes import (
+    LANES,
+    add,
+    div,
+    exp,
+    fma,
+    larger,
+    load,
+    load_one,
+    max_of,
+    splat,
+    store,
+    store_one,
+    sub,
+    sum_of,
+    within,
+)
+from kernels.cpu.tile import product, product_more
+
+SPLIT = 512  # keys
+TILE = 8  # rows of a tile at most
+ZERO, LOWEST = np.float32(0.0), np.float32(-np.inf)
+NO_WINDOW = 2**62
+
+
+@kernel
+def attend(
+    q: int,  # (rows * fold, D), scaled
+    rows: int,
+    fold: int,  # query heads of the key head, standing under each other for each row
+    position: int,  # of the first row
+    split: int,
+    window: int,
+    pages: np.ndarray,  # the sequence's page numbers
+    keys: int,  # of this layer and key head: (pages, D, S), pages `page_bytes` apart
+    values: int,  # the same: (pages, S, D)
+    page_bytes: int,
+    page_tokens: int,
+    depth: int,  # D
+    scores: int,  # room for (rows * fold, SPLIT)
+    sums: int,  # out: (rows * fold, D), not yet divided
+    stats: int,  # out: (rows * fold, 2), maximum and sum of weights
+) -> None:
+    """Attend a tile's rows to the keys of one split."""
+    start = split * SPLIT
+    end = min(start + SPLIT, position + rows)
+    lines = rows * fold
+    for key in range(start, end, LANES):
+        page, offset = pages[key // page_tokens], key % page_tokens
+        at = keys + page * page_bytes + 4 * offset
+        product(lines, q, 4 * depth, at, 4 * page_tokens, depth, scores + 4 * (key - start), 4 * SPLIT)
+    for line in range(lines):
+        seen = position + line // fold + 1
+        row = scores + line * 4 * SPLIT
+        highest, total = weigh(row, max(0, seen - window - start), seen - start, end - start)
+        store_one(stats + 8 * line, highest)
+        store_one(stats + 8 * line + 4, total)
+        for i in range(0, depth, LANES):
+            store(sums + 4 * (line * depth + i), splat(ZERO))
+    for first in range(start - start % page_tokens, end, page_tokens):
+        page, low = pages[first // page_tokens], max(first, start)
+        n = min(first + page_tokens, end) - low
+        for i in range(0, depth, LANES):
+            at = values + page * page_bytes + 4 * ((low - first) * depth + i)
+            product_more(lines, scores + 4 * (low - start), 4 * SPLIT, at, 4 * depth, n, sums + 4 * i, 4 * depth)
+
+
+@kernel
+def weigh(row: int, first: int, end: int, size: int) -> tuple[np.float32, np.float32]:
+    """Turn scores into exp(score - maximum), zero outside `first ... end - 1`. Returns (maximum, sum)."""
+    top = splat(LOWEST)
+    for i in range(0, size, LANES):
+        top = larger(within(load(row + 4 * i), first - i, end - i, LOWEST), top)
+    highest = max_of(top)
+    total = splat(ZERO)
+    if highest == LOWEST:
+        for i in range(0, size, LANES):
+            store(row + 4 * i, total)
+        return LOWEST, ZERO
+    base = splat(highest)
+    for i in range(0, size, LANES):
+        weight = within(exp(sub(load(row + 4 * i), base)), first - i, end - i, ZERO)
+        store(row + 4 * i, weight)
+        total = add(total, weight)
+    return highest, sum_of(total)
+
+
+@kernel
+def join(sums: int, stats: int, splits: int, sums_step: int, stats_step: int, depth: int, out: int) -> None:
+    """out (D,) = a line's splits put together; `sums_step` and `stats_step` bytes from one split to the next."""
+    highest = LOWEST
+    for s in range(splits):
+        highest = max(highest, load_one(stats + s * stats_step))
+    total = splat(ZERO)
+    for s in range(splits):
+        factor = exp(splat(load_one(stats + s * stats_step) - highest))
+        total = fma(factor, splat(load_one(stats + s * stats_step + 4)), total)
+    for i in range(0, depth, LANES):
+        value = splat(ZERO)
+        for s in range(splits):
+            factor = exp(splat(load_one(stats + s * stats_step) - highest))
+            value = fma(factor, load(sums + s * sums_step + 4 * i), value)
+        store(out + 4 * i, div(value, total))

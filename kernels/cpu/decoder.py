@@ -1,0 +1,150 @@
+"""One forward of a Llama-shaped decoder over packed rows and paged keys and values, run by every thread of a team.
+
+    x = norm(h);  q, k, v = x W + b, turned to their positions;  h += attention(q, K, V) W_o
+    x = norm(h);  h += (silu(x W_g) * (x W_u)) W_d;  after the last layer: logits = norm(h) W_head
+
+Llama, Mistral, Qwen2 and Qwen3 are of this shape. `app/engine/fused.py` fills the tuples and checks the result
+against the unmodified model; the plain torch forward is the reference.
+"""
+
+from kernels.cpu.jit import entry, kernel
+from kernels.cpu.lanes import BYTES, LANES
+from kernels.cpu.linear import PANEL, linear
+from kernels.cpu.mixing import columns, fork, mix, place
+from kernels.cpu.rows import add_to, best, copy, gate, rms_norm
+from kernels.cpu.shapes import (
+    DOWN,
+    DOWN_BIAS,
+    GATE_UP,
+    NORM1,
+    NORM2,
+    ON_DOWN,
+    ON_GATE,
+    ON_NEXT,
+    ON_OUT,
+    ON_PLACE,
+    ON_QKV,
+    ON_UPDATE,
+    OUT,
+    OUT_BIAS,
+    PARTS,
+    QKV,
+    QKV_BIAS,
+    Model,
+    Room,
+    Step,
+)
+from kernels.cpu.team import meet, take
+
+
+@entry
+def decode(m: Model, s: Step, r: Room, thread: int) -> None:
+    """One thread's share of a forward; returns when the whole is done. Counters and `words` are zero before."""
+    embed(m, s, r, 0)
+    meet(r.words, r.threads)
+    for layer in range(m.num_layers):
+        first = PARTS * (layer + 1)
+        w = m.layers[layer]
+        project(s, r, first + ON_QKV, r.normed, 4 * m.hidden, w[QKV], m.hidden, w[QKV_BIAS], r.mixed, columns(m))
+        meet(r.words, r.threads)
+        place(m, s, r, first + ON_PLACE, layer)
+        meet(r.words, r.threads)
+        if len(s.copies) > 0:
+            fork(m, s, r, first, layer)
+        mix(m, s, r, first, layer, thread)
+        meet(r.words, r.threads)
+        project(
+            s, r, first + ON_OUT, r.attended, 4 * m.num_heads * m.head_dim, w[OUT], m.num_heads * m.head_dim,
+            w[OUT_BIAS], r.update, m.hidden,
+        )  # fmt: skip
+        meet(r.words, r.threads)
+        update(m, s, r, first + ON_UPDATE, w[NORM2])
+        meet(r.words, r.threads)
+        open_gate(m, s, r, first + ON_GATE, w[GATE_UP], thread)
+        meet(r.words, r.threads)
+        project(s, r, first + ON_DOWN, r.gated, 4 * m.inner, w[DOWN], m.inner, w[DOWN_BIAS], r.update, m.hidden)
+        meet(r.words, r.threads)
+        last = layer == m.num_layers - 1
+        update(m, s, r, first + ON_NEXT, m.final_norm if last else m.layers[layer + 1, NORM1])
+        meet(r.words, r.threads)
+    finish(m, s, r, PARTS * (m.num_layers + 1), thread)
+
+
+@kernel
+def embed(m: Model, s: Step, r: Room, part: int) -> None:
+    """h = the rows' embeddings, x = norm(h)."""
+    while True:
+        row = take(r.words, part, 1)
+        if row >= len(s.ids):
+            return
+        at = 4 * row * m.hidden
+        copy(m.embedding + 4 * m.hidden * s.ids[row], r.hidden + at, m.hidden)
+        rms_norm(r.hidden + at, m.layers[0, NORM1], m.epsilon, m.hidden, r.normed + at)
+
+
+@kernel
+def project(s: Step, r: Room, part: int, x: int, ldx: int, w: int, depth: int, bias: int, out: int, width: int) -> None:
+    """out = x W + b, all rows, some blocks of columns at a time."""
+    blocks = -(-width // LANES)
+    piece = max(1, blocks // (8 * r.threads))
+    while True:
+        first = take(r.words, part, piece)
+        if first >= blocks:
+            return
+        linear(len(s.ids), x, ldx, w, depth, bias, first, min(first + piece, blocks), out, 4 * width)
+
+
+@kernel
+def update(m: Model, s: Step, r: Room, part: int, norm: int) -> None:
+    """h += what a block gave, x = norm(h)."""
+    while True:
+        row = take(r.words, part, 1)
+        if row >= len(s.ids):
+            return
+        at = 4 * row * m.hidden
+        add_to(r.hidden + at, r.update + at, m.hidden)
+        rms_norm(r.hidden + at, norm, m.epsilon, m.hidden, r.normed + at)
+
+
+@kernel
+def open_gate(m: Model, s: Step, r: Room, part: int, w: int, thread: int) -> None:
+    """silu(x W_g) * (x W_u); blocks of the two lie in turn, so that a pair is made and used on the spot."""
+    pairs = m.inner // LANES
+    piece = max(1, pairs // (8 * r.threads))
+    pair_bytes = 2 * m.hidden * BYTES
+    room = r.scores + thread * r.scores_bytes
+    while True:
+        first = take(r.words, part, piece)
+        if first >= pairs:
+            return
+        for top in range(0, len(s.ids), PANEL):
+            rows = min(PANEL, len(s.ids) - top)
+            for pair in range(first, min(first + piece, pairs)):
+                x = r.normed + 4 * top * m.hidden
+                linear(rows, x, 4 * m.hidden, w + pair * pair_bytes, m.hidden, 0, 0, 2, room, 2 * BYTES)
+                for row in range(rows):
+                    gate(room + 2 * BYTES * row, r.gated + 4 * ((top + row) * m.inner + pair * LANES))
+
+
+@kernel
+def finish(m: Model, s: Step, r: Room, part: int, thread: int) -> None:
+    """The wanted rows' logits, and where each row's largest stands."""
+    n = len(s.wanted)
+    if thread == 0:
+        for i in range(n):
+            copy(r.normed + 4 * s.wanted[i] * m.hidden, r.update + 4 * i * m.hidden, m.hidden)
+    meet(r.words, r.threads)
+    blocks = -(-m.vocab // LANES)
+    while True:
+        first = take(r.words, part, 16)
+        if first >= blocks:
+            break
+        end = min(first + 16, blocks)
+        linear(n, r.update, 4 * m.hidden, m.head, m.hidden, m.head_bias, first, end, r.logits, BYTES * blocks)
+    meet(r.words, r.threads)
+    while True:
+        i = take(r.words, part + 1, 1)
+        if i >= n:
+            break
+        r.best[i] = best(r.logits + i * BYTES * blocks, m.vocab)
+    meet(r.words, r.threads)

@@ -1,0 +1,223 @@
+"""Sixteen float32 lanes as a value inside numba functions; LLVM makes of them what the CPU has: AVX2, AVX-512, NEON.
+
+Addresses are plain integers, in bytes; loads and stores need no alignment. `fma` rounds once, on every CPU, so
+that sums keep their bits from machine to machine. Nothing here checks a bound: callers own their buffers' shapes.
+"""
+
+from collections.abc import Callable
+from inspect import Parameter, Signature
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models
+from numba.core.datamodel.registry import register_default
+from numba.extending import intrinsic
+
+LANES = 16
+BYTES = 4 * LANES
+
+_F32, _I1, _I8, _I32 = ir.FloatType(), ir.IntType(1), ir.IntType(8), ir.IntType(32)
+_LANES = ir.VectorType(_F32, LANES)
+_INTS = ir.VectorType(_I32, LANES)
+
+
+class LanesType(types.Type):
+    """numba's type of a value of sixteen lanes."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Lanes")
+
+
+@register_default(LanesType)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, of: LanesType) -> None:
+        super().__init__(manager, of, _LANES)
+
+
+lanes = LanesType()
+address, number, index, nothing = types.intp, types.float32, types.intp, types.void
+Emit = Callable[..., Any]
+
+
+def op(returns: types.Type, *takes: types.Type) -> Callable[[Emit], Any]:
+    """Make an emitter of LLVM instructions callable from numba functions; arguments are cast to `takes`."""
+
+    def wrap(emit: Emit) -> Any:
+        def typed(context: Any, *args: Any) -> Any:
+            def codegen(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+                out = emit(builder, *values)
+                return context.get_dummy_value() if returns is nothing else out
+
+            return returns(*takes), codegen
+
+        typed.__name__, typed.__doc__ = emit.__name__, emit.__doc__
+        names = ("context", *(f"argument{i}" for i in range(len(takes))))  # numba wants them counted
+        typed.__signature__ = Signature([Parameter(name, Parameter.POSITIONAL_ONLY) for name in names])  # type: ignore[attr-defined]
+        return intrinsic(typed)
+
+    return wrap
+
+
+def call(b: ir.IRBuilder, name: str, returns: ir.Type, *args: Any) -> Any:
+    """Call an LLVM intrinsic or a C function."""
+    kind = ir.FunctionType(returns, [arg.type for arg in args])
+    return b.call(cgutils.get_or_insert_function(b.module, kind, name), args)
+
+
+def constant(value: float) -> ir.Constant:
+    return ir.Constant(_LANES, [float(value)] * LANES)
+
+
+def spread(b: ir.IRBuilder, scalar: Any) -> Any:
+    """The scalar in all lanes."""
+    none = ir.Constant(_LANES, ir.Undefined)
+    first = b.insert_element(none, scalar, ir.Constant(_I32, 0))
+    return b.shuffle_vector(first, none, ir.Constant(_INTS, [0] * LANES))
+
+
+def at(b: ir.IRBuilder, where: Any, kind: ir.Type) -> Any:
+    """A typed pointer to an address."""
+    return b.inttoptr(where, kind.as_pointer())
+
+
+def read(b: ir.IRBuilder, where: Any) -> Any:
+    return b.load(at(b, where, _LANES), align=4)
+
+
+def fused(b: ir.IRBuilder, x: Any, y: Any, z: Any) -> Any:
+    return call(b, "llvm.fma.v16f32", _LANES, x, y, z)
+
+
+@op(lanes, address)
+def load(b: ir.IRBuilder, where: Any) -> Any:
+    """Sixteen floats from memory."""
+    return read(b, where)
+
+
+@op(nothing, address, lanes)
+def store(b: ir.IRBuilder, where: Any, value: Any) -> Any:
+    """Sixteen floats to memory."""
+    b.store(value, at(b, where, _LANES), align=4)
+
+
+@op(lanes, address)
+def load_all(b: ir.IRBuilder, where: Any) -> Any:
+    """One float from memory, in all lanes."""
+    return spread(b, b.load(at(b, where, _F32), align=4))
+
+
+@op(number, address)
+def load_one(b: ir.IRBuilder, where: Any) -> Any:
+    """One float from memory."""
+    return b.load(at(b, where, _F32), align=4)
+
+
+@op(nothing, address, number)
+def store_one(b: ir.IRBuilder, where: Any, value: Any) -> Any:
+    """One float to memory."""
+    b.store(value, at(b, where, _F32), align=4)
+
+
+@op(lanes, number)
+def splat(b: ir.IRBuilder, value: Any) -> Any:
+    """One number in all lanes."""
+    return spread(b, value)
+
+
+@op(lanes, lanes, lanes, lanes)
+def fma(b: ir.IRBuilder, x: Any, y: Any, z: Any) -> Any:
+    """x y + z, rounded once."""
+    return fused(b, x, y, z)
+
+
+@op(lanes, lanes, lanes)
+def add(b: ir.IRBuilder, x: Any, y: Any) -> Any:
+    """x + y."""
+    return b.fadd(x, y)
+
+
+@op(lanes, lanes, lanes)
+def sub(b: ir.IRBuilder, x: Any, y: Any) -> Any:
+    """x - y."""
+    return b.fsub(x, y)
+
+
+@op(lanes, lanes, lanes)
+def mul(b: ir.IRBuilder, x: Any, y: Any) -> Any:
+    """x y."""
+    return b.fmul(x, y)
+
+
+@op(lanes, lanes, lanes)
+def div(b: ir.IRBuilder, x: Any, y: Any) -> Any:
+    """x / y."""
+    return b.fdiv(x, y)
+
+
+@op(lanes, lanes, lanes)
+def larger(b: ir.IRBuilder, x: Any, y: Any) -> Any:
+    """The larger of each pair; y where x is not a number."""
+    return b.select(b.fcmp_ordered(">", x, y), x, y)
+
+
+@op(lanes, lanes, index, index, number)
+def within(b: ir.IRBuilder, x: Any, first: Any, end: Any, other: Any) -> Any:
+    """Lanes `first ... end - 1` of x, and `other` in the rest; the bounds may lie outside 0 ... 16."""
+    places = ir.Constant(ir.VectorType(first.type, LANES), list(range(LANES)))
+    keep = None
+    for bound, sign in ((first, ">="), (end, "<")):
+        one = b.insert_element(ir.Constant(places.type, ir.Undefined), bound, ir.Constant(_I32, 0))
+        many = b.shuffle_vector(one, ir.Constant(places.type, ir.Undefined), ir.Constant(_INTS, [0] * LANES))
+        test = b.icmp_signed(sign, places, many)
+        keep = test if keep is None else b.and_(keep, test)
+    return b.select(keep, x, spread(b, other))
+
+
+@op(number, lanes)
+def sum_of(b: ir.IRBuilder, x: Any) -> Any:
+    """The sum of the lanes, halves upon halves."""
+    return _fold(b, x, b.fadd)
+
+
+@op(number, lanes)
+def max_of(b: ir.IRBuilder, x: Any) -> Any:
+    """The largest lane."""
+    return _fold(b, x, lambda x, y: b.select(b.fcmp_ordered(">", x, y), x, y))
+
+
+def _fold(b: ir.IRBuilder, x: Any, join: Callable[[Any, Any], Any]) -> Any:
+    width = LANES
+    while width > 1:
+        width //= 2
+        halves = [ir.Constant(ir.VectorType(_I32, width), list(range(i, i + width))) for i in (0, width)]
+        x = join(*(b.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), half) for half in halves))
+    return b.extract_element(x, ir.Constant(_I32, 0))
+
+
+@op(lanes, lanes)
+def exp(b: ir.IRBuilder, x: Any) -> Any:
+    """e^x within 2 units in the last place; 0 below -87, e^88 above 88, and no numbers stay none.
+
+    x = n ln 2 + r with |r| <= ln(2) / 2, e^r by the polynomial of Cephes' expf, 2^n put into the exponent's bits.
+    """
+    low = b.fcmp_unordered("<", x, constant(-87.0))
+    high = b.fcmp_ordered(">", x, constant(88.0))
+    kept = b.select(high, constant(88.0), b.select(low, constant(-87.0), x))
+    n = call(b, "llvm.rint.v16f32", _LANES, b.fmul(kept, constant(1.44269504088896341)))
+    r = fused(b, n, constant(-0.693359375), kept)
+    r = fused(b, n, constant(2.12194440e-4), r)
+    p = constant(1.9875691500e-4)
+    for c in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+        p = fused(b, p, r, constant(c))
+    p = b.fadd(fused(b, p, b.fmul(r, r), r), constant(1.0))
+    bits = b.shl(b.add(b.fptosi(n, _INTS), ir.Constant(_INTS, [127] * LANES)), ir.Constant(_INTS, [23] * LANES))
+    out = b.select(b.fcmp_ordered("<", x, constant(-87.0)), constant(0.0), b.fmul(p, b.bitcast(bits, _LANES)))
+    return b.select(b.fcmp_unordered("uno", x, x), x, out)
+
+
+@op(nothing, address)
+def prefetch(b: ir.IRBuilder, where: Any) -> Any:
+    """Ask for the cache line at an address; any address will do."""
+    call(b, "llvm.prefetch.p0", ir.VoidType(), at(b, where, _I8), *(ir.Constant(_I32, i) for i in (0, 3, 1)))

@@ -1,0 +1,48 @@
+"""y = x W^T (+ b) over weights packed into blocks of sixteen columns, as many blocks as a thread has been given.
+
+`pack` lays (N, K) out as (ceil(N / 16), K, 16), so that a block streams from memory in order; missing columns are zero.
+"""
+
+import numpy as np
+
+from kernels.cpu.jit import kernel
+from kernels.cpu.lanes import BYTES, LANES, load, store
+from kernels.cpu.tile import product, product_more
+
+PANEL = 48  # rows that go over a few blocks before the next rows do: both stay in the second-level cache
+
+
+def pack(weight: np.ndarray) -> np.ndarray:
+    """(N, K) float32 -> (ceil(N / 16), K, 16) float32."""
+    columns, depth = weight.shape
+    blocks = -(-columns // LANES)
+    whole = np.zeros((blocks * LANES, depth), np.float32)
+    whole[:columns] = weight
+    return np.ascontiguousarray(whole.reshape(blocks, LANES, depth).transpose(0, 2, 1))
+
+
+def pack_bias(bias: np.ndarray) -> np.ndarray:
+    """(N,) float32 -> (16 ceil(N / 16),); the missing ones are zero."""
+    return np.pad(bias, (0, -len(bias) % LANES))
+
+
+@kernel
+def linear(
+    rows: int, x: int, ldx: int, w: int, depth: int, bias: int, first: int, end: int, out: int, ldo: int
+) -> None:
+    """Blocks `first ... end - 1` of out = x W^T + b.
+
+    Addresses of x (rows, depth) at stride ldx, packed W, bias (0: none) and out (rows, 16 blocks) at stride ldo, bytes.
+    """
+    block_bytes = depth * BYTES
+    for top in range(0, rows, PANEL):
+        n = min(PANEL, rows - top)
+        for block in range(first, end):
+            to = out + top * ldo + block * BYTES
+            if bias == 0:
+                product(n, x + top * ldx, ldx, w + block * block_bytes, BYTES, depth, to, ldo)
+            else:
+                values = load(bias + block * BYTES)
+                for row in range(n):
+                    store(to + row * ldo, values)
+                product_more(n, x + top * ldx, ldx, w + block * block_bytes, BYTES, depth, to, ldo)

@@ -1,0 +1,74 @@
+"""What a forward works on, as tuples that numba reads: a model's weights, one step's rows, the memory in between."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+# A layer's slots in `Model.layers`.
+NORM1, QKV, QKV_BIAS, Q_NORM, K_NORM, OUT, OUT_BIAS, NORM2, GATE_UP, DOWN, DOWN_BIAS, WINDOW = range(12)
+NUM_SLOTS = 12
+
+# A layer's counted parts: each has a counter from which threads take its pieces.
+ON_QKV, ON_PLACE, ON_FORK, ON_FORKED, ON_MIX, ON_JOIN, ON_OUT, ON_UPDATE, ON_GATE, ON_DOWN, ON_NEXT = range(11)
+PARTS = 11  # what comes before and after the layers has some counters of its own
+
+
+class Model(NamedTuple):
+    """Weights as addresses of packed float32 arrays, 0 where a model has none; who fills it owns the arrays."""
+
+    num_layers: int
+    hidden: int
+    num_heads: int
+    num_key_heads: int
+    head_dim: int
+    inner: int  # columns of the gate
+    vocab: int
+    page_tokens: int
+    epsilon: float
+    scale: float  # of the scores
+    layers: np.ndarray  # (L, NUM_SLOTS) int64, addresses and the window
+    embedding: int  # (V, hidden)
+    final_norm: int
+    head: int
+    head_bias: int
+    cos: int  # (positions, D)
+    sin: int
+    keys: int  # (L, P, HK, D, S)
+    values: int  # (L, P, HK, S, D)
+    num_pages: int
+
+
+class Step(NamedTuple):
+    """Whose rows stand where; all arrays int64. Rows of one chain at consecutive positions are cut into tiles."""
+
+    ids: np.ndarray  # (T,)
+    positions: np.ndarray  # (T,)
+    own: np.ndarray  # (T, 2) page and offset of each row, -1 for those that stand in forks only
+    copies: np.ndarray  # (C, 2) pages, to and from, once the own rows are written
+    forked: np.ndarray  # (F, 3) row, page, offset, once the pages are copied
+    tile_rows: np.ndarray  # the tiles' rows, tile after tile
+    tiles: np.ndarray  # (NT, 6) first in tile_rows, rows, position, first in pages, first unit, splits
+    pages: np.ndarray  # the tiles' pages, tile after tile
+    units: np.ndarray  # (NU, 3) tile, split, first line of its sums
+    wanted: np.ndarray  # (N,) rows whose logits are wanted
+
+
+class Room(NamedTuple):
+    """Addresses of the memory a step works in."""
+
+    threads: int
+    words: int  # where the team meets
+    hidden: int  # (T, hidden)
+    normed: int  # (T, hidden)
+    mixed: int  # (T, columns of q, k and v)
+    attended: int  # (T, H * D)
+    gated: int  # (T, inner)
+    update: int  # (T, hidden)
+    sums: int  # (lines * H, D)
+    stats: int  # (lines * H, 2)
+    queries: int  # per thread (TILE * fold, D)
+    queries_bytes: int
+    scores: int  # per thread (TILE * fold, SPLIT), and two blocks of gate and up
+    scores_bytes: int
+    logits: int  # (N, columns of the head)
+    best: np.ndarray  # (N,) int64, where each wanted row's largest logit stands; -1: not finite

@@ -1,0 +1,124 @@
+"""out = x W (+ out): a few rows of x against sixteen columns of W, the one product that everything else is made of.
+
+Each output is one chain of fused multiply-adds over k = 0, 1, ...: the same bits in a tile of one row and of six.
+Six rows by sixteen columns are twelve of AVX2's sixteen registers, and W is read once for all of them.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+
+from kernels.cpu.jit import kernel
+from kernels.cpu.lanes import address, at, constant, fused, index, nothing, op, read, spread
+
+ROWS = 6  # of the largest tile
+_AHEAD = 1024  # bytes: W streams from memory, and the next lines are asked for this far ahead
+_UNROLL = 4
+_I64, _F32 = ir.IntType(64), ir.FloatType()
+_LANES = constant(0.0).type
+
+
+def _tile(rows: int, fresh: bool) -> Any:
+    """A tile of `rows` rows; `fresh` ones start at zero, others add to what `out` holds."""
+
+    @op(nothing, address, index, address, index, index, address, index)
+    def tile(b: ir.IRBuilder, x: Any, ldx: Any, w: Any, ldw: Any, k: Any, out: Any, ldo: Any) -> Any:
+        """x: (rows, k) at stride ldx; w: (k, 16) at stride ldw; out: (rows, 16) at stride ldo; strides in bytes."""
+        xs = [b.add(x, b.mul(ldx, _int(row))) for row in range(rows)]
+        outs = [b.add(out, b.mul(ldo, _int(row))) for row in range(rows)]
+        start = [constant(0.0) if fresh else read(b, where) for where in outs]
+        whole = b.and_(k, _int(-_UNROLL))
+        first, sums = _loop(b, xs, w, ldw, _int(0), whole, start, _UNROLL)
+        _, sums = _loop(b, xs, w, ldw, first, k, sums, 1)
+        for where, value in zip(outs, sums, strict=True):
+            b.store(value, at(b, where, _LANES), align=4)
+
+    return tile
+
+
+def _int(value: int) -> ir.Constant:
+    return ir.Constant(_I64, value)
+
+
+def _loop(b: Any, xs: Any, w: Any, ldw: Any, first: Any, end: Any, start: Any, unroll: int) -> tuple[Any, Any]:
+    """Emit `for k in range(first, end, unroll): sums += x[:, k] w[k]`. Returns (the k it ended at, sums)."""
+    before, head, body, after = b.block, *(b.append_basic_block(name) for name in ("head", "body", "after"))
+    b.branch(head)
+    b.position_at_end(head)
+    k = b.phi(_I64)
+    k.add_incoming(first, before)
+    sums = [b.phi(_LANES) for _ in xs]
+    for phi, value in zip(sums, start, strict=True):
+        phi.add_incoming(value, before)
+    b.cbranch(b.icmp_signed("<", k, end), body, after)
+    b.position_at_end(body)
+    news = list(sums)
+    for step in range(unroll):
+        here = b.add(k, _int(step))
+        line = b.add(w, b.mul(here, ldw))
+        weights = read(b, line)
+        for row, x in enumerate(xs):
+            value = b.load(at(b, b.add(x, b.mul(here, _int(4))), _F32), align=4)
+            news[row] = fused(b, spread(b, value), weights, news[row])
+    k.add_incoming(b.add(k, _int(unroll)), body)
+    for phi, value in zip(sums, news, strict=True):
+        phi.add_incoming(value, body)
+    b.branch(head)
+    b.position_at_end(after)
+    return k, sums
+
+
+_new1, _new2, _new3, _new4, _new5, _new6 = (_tile(rows, fresh=True) for rows in range(1, ROWS + 1))
+_more1, _more2, _more3, _more4, _more5, _more6 = (_tile(rows, fresh=False) for rows in range(1, ROWS + 1))
+
+
+@kernel
+def product(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int) -> None:
+    """out = x W for any number of rows; addresses and strides in bytes, x (rows, k), w (k, 16), out (rows, 16)."""
+    while rows > 0:
+        n = _height(rows)
+        if n == 6:
+            _new6(x, ldx, w, ldw, k, out, ldo)
+        elif n == 4:
+            _new4(x, ldx, w, ldw, k, out, ldo)
+        elif n == 1:
+            _new1(x, ldx, w, ldw, k, out, ldo)
+        elif n == 2:
+            _new2(x, ldx, w, ldw, k, out, ldo)
+        elif n == 3:
+            _new3(x, ldx, w, ldw, k, out, ldo)
+        else:
+            _new5(x, ldx, w, ldw, k, out, ldo)
+        x += n * ldx
+        out += n * ldo
+        rows -= n
+
+
+@kernel
+def product_more(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int) -> None:
+    """out += x W, as `product`."""
+    while rows > 0:
+        n = _height(rows)
+        if n == 6:
+            _more6(x, ldx, w, ldw, k, out, ldo)
+        elif n == 4:
+            _more4(x, ldx, w, ldw, k, out, ldo)
+        elif n == 1:
+            _more1(x, ldx, w, ldw, k, out, ldo)
+        elif n == 2:
+            _more2(x, ldx, w, ldw, k, out, ldo)
+        elif n == 3:
+            _more3(x, ldx, w, ldw, k, out, ldo)
+        else:
+            _more5(x, ldx, w, ldw, k, out, ldo)
+        x += n * ldx
+        out += n * ldo
+        rows -= n
+
+
+@kernel
+def _height(rows: int) -> int:
+    """Rows of the next tile: even parts, since a tile of one costs as much of W's traffic as one of six."""
+    if rows == 7 or rows == 8:
+        return 4
+    return min(rows, ROWS)
