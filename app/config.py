@@ -41,7 +41,9 @@ class Settings(BaseModel):
     verify_threads: int = Field(2, ge=1, description="CPU threads of a verifier")
     draft_threads: int = Field(2, ge=1, description="CPU threads of a drafter")
     kv_bytes: int = Field(3 * 2**29, ge=2**20, description="memory of a verifier's paged KV cache")
-    page_tokens: int = Field(128, ge=16, multiple_of=16, description="tokens a KV page; also the key block of exact attention")
+    page_tokens: int = Field(
+        128, ge=16, multiple_of=16, description="tokens a page of the KV cache"
+    )
     max_sequences: int = Field(64, ge=1, description="sequences a verifier runs at once; the rest wait")
     log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
 

@@ -12,6 +12,7 @@ from typing import Self
 DECAY = 0.9  # of the past at a new observation
 MAX_RATIO = 8.0  # the machine's pace may drift this far from the measurement, either way
 TABLE_ROWS = 2048  # looked up up to here, computed beyond
+FEW_UNREAD = 16  # tokens of a sequence that a drafter reads along with its first guess
 DEFAULT_HOP_S = 0.001  # a job's way to a drafter and back before anything is measured
 
 
@@ -82,19 +83,27 @@ def _never_falling(seconds: list[float]) -> list[float]:
 
 
 class DraftCosts:
-    """Seconds from asking for drafts to having them, learnt from what it took: hop + depth x step(batch).
+    """Seconds from asking for drafts to having them, learnt from what it took: hop + depth x step(batch) + reading.
 
     One weighted least-squares line over depth for each power of two of the batch, with forgetting. Knows
-    nothing at first and then says the hop alone: asking is how it learns.
+    nothing at first and then says the hop alone: asking is how it learns. Rounds in which drafters had much to read
+    say nothing about the line; what they took beyond it is the price of reading.
     """
 
     def __init__(self, hop_s: float = DEFAULT_HOP_S) -> None:
         self._hop_s = hop_s
         self._lines: dict[int, list[float]] = {}  # batch size class -> sums of 1, d, d*d, t, d*t
+        self._read_s = 0.0  # a token
 
-    def observe(self, batch: int, depth: int, seconds: float) -> None:
-        """Asked for `depth` tokens of `batch` sequences at once, a drafter answered after `seconds`."""
+    def observe(self, batch: int, depth: int, seconds: float, unread: int = 0) -> None:
+        """Asked for `depth` tokens of `batch` sequences at once, a drafter answered after `seconds`, in which it
+        also had to read `unread` tokens that it had not seen."""
         if batch < 1 or depth < 1 or not 0.0 <= seconds < float("inf"):
+            return
+        if unread > FEW_UNREAD * batch:
+            if self._lines:
+                seen = max(0.0, seconds - self.seconds(batch, depth)) / unread
+                self._read_s = DECAY * self._read_s + (1.0 - DECAY) * seen if self._read_s else seen
             return
         sums = self._lines.setdefault(batch.bit_length(), [0.0] * 5)
         for i, value in enumerate((1.0, depth, depth * depth, seconds, depth * seconds)):
@@ -109,6 +118,10 @@ class DraftCosts:
         size = batch.bit_length()
         hop_s, step_s = self._line(min(self._lines, key=lambda known: (abs(known - size), known)))
         return hop_s + depth * step_s
+
+    def read_s(self, unread: int) -> float:
+        """What reading so many unseen tokens takes; few are part of any draft."""
+        return self._read_s * unread if unread > FEW_UNREAD else 0.0
 
     def _line(self, size: int) -> tuple[float, float]:
         """Intercept and slope, both >= 0. The configured hop is one more observation, at depth 0: one depth

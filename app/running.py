@@ -10,7 +10,8 @@ from typing import Protocol
 from app.costs import CostTable, DraftCosts
 from app.expectation import Expectations
 from app.messages import DraftJob, Policy, TreeMessage
-from app.stages.schedule import ask, splits
+from app.stages.ask import Candidate, ask
+from app.stages.schedule import splits
 from app.stages.verify import Rows
 from app.state import Sequence, Tree, Work
 from app.store.protocol import Snapshot
@@ -57,6 +58,7 @@ class _Sent:
     at_s: float  # monotonic
     batch: int
     depth: int
+    unread: int  # tokens of the batch that drafters had not seen
 
 
 class Running:
@@ -111,7 +113,7 @@ class Running:
         """Take a tree in, if it is for a sequence's present length and well formed; else nothing happens."""
         sent = self._sent.get(message.request_id)
         if sent and sent.base == message.base:
-            self.draft_costs.observe(sent.batch, sent.depth, time.monotonic() - sent.at_s)
+            self.draft_costs.observe(sent.batch, sent.depth, time.monotonic() - sent.at_s, sent.unread)
             del self._sent[message.request_id]
         sequence = self.sequences.get(message.request_id)
         if sequence and message.base == len(sequence.tokens) and _is_sound(message, self._vocab_size):
@@ -124,14 +126,13 @@ class Running:
         limits = [self.limit(sequence, policy) for sequence in sequences]
         if not any(limits):
             return []
-        expectations = [self.expectations.of(s.record.id, s.record.tenant) for s in sequences]
+        candidates = [self._candidate(s, limit) for s, limit in zip(sequences, limits, strict=True)]
         draft_s = self.draft_costs.seconds(len(sequences), max(limits))
         self.is_together = not splits(self.costs, len(self.sequences), draft_s)
         others = 0 if self.is_together else len(self.sequences) - len(sequences)
         self._silent_steps += 1
         depths = ask(
-            expectations,
-            limits,
+            candidates,
             self.costs,
             self.draft_costs,
             busy_s=self.costs.seconds(others) if others else 0.0,
@@ -140,8 +141,8 @@ class Running:
         )
         if any(depths):
             self._silent_steps = 0
-        for expectation, depth in zip(expectations, depths, strict=True):
-            expectation.asked(depth)
+        for candidate, depth in zip(candidates, depths, strict=True):
+            candidate.expectation.asked(depth)
         return self.jobs(sequences, depths, policy)
 
     def limit(self, sequence: Sequence, policy: Policy) -> int:
@@ -156,12 +157,13 @@ class Running:
         """Draft jobs for the sequences that ask for any; from now on they wait for their tree, within bounds."""
         asking = [(s, depth) for s, depth in zip(sequences, depths, strict=True) if depth]
         deepest = max((depth for _, depth in asking), default=0)
-        usual_s = self.draft_costs.seconds(len(asking), deepest)
+        unread = sum(self._unread(sequence) for sequence, _ in asking)
+        usual_s = self.draft_costs.seconds(len(asking), deepest) + self.draft_costs.read_s(unread)
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, WAIT_FACTOR * usual_s))
         due_s = time.time() + wait_s
         for sequence, _ in asking:
             sequence.due_s = due_s
-            self._sent[sequence.record.id] = _Sent(len(sequence.tokens), time.monotonic(), len(asking), deepest)
+            self._sent[sequence.record.id] = _Sent(len(sequence.tokens), time.monotonic(), len(asking), deepest, unread)
         return [self._job(sequence, depth, due_s) for sequence, depth in asking]
 
     def farewell(self, sequence: Sequence) -> list[DraftJob]:
@@ -171,6 +173,19 @@ class Running:
         job = self._job(sequence, 1, 0.0).model_copy(update={"is_last": True})
         del self._told[sequence.record.id]
         return [job]
+
+    def _candidate(self, sequence: Sequence, limit: int) -> Candidate:
+        record = sequence.record
+        return Candidate(
+            self.expectations.of(record.id, record.tenant),
+            limit,
+            self.draft_costs.read_s(self._unread(sequence)),
+            record.max_tokens - sequence.generated,
+        )
+
+    def _unread(self, sequence: Sequence) -> int:
+        """Tokens that drafters have not been sent."""
+        return len(sequence.tokens) - self._told.get(sequence.record.id, 0)
 
     def _job(self, sequence: Sequence, depth: int, due_s: float) -> DraftJob:
         record = sequence.record

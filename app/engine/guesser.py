@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from app.engine.forward import Forward
 from app.engine.model import load, prepare
-from app.engine.runner import Logits, ModelRunner, choice_of
+from app.engine.runner import ModelRunner, choice_of
 from app.errors import ModelRefused
 from app.messages import Sampling
 from app.state import Guess, Sequence, Work
@@ -45,24 +45,40 @@ class ModelGuesser:
     @torch.inference_mode()
     def guess(self, works: list[Work]) -> list[Guess | None]:
         """One pass; a guess for each final work."""
-        return [
-            None if rows is None else self._pick(rows, work.start + len(work.tokens), work.sequence.record.sampling)
-            for work, rows in zip(works, self._runner.forward(works), strict=True)
-        ]
+        found: list[Guess | None] = [None] * len(works)
+        greedy: dict[int, torch.Tensor] = {}
+        for i, (work, rows) in enumerate(zip(works, self._runner.forward(works), strict=True)):
+            sampling = work.sequence.record.sampling
+            if rows is not None and sampling.temperature == 0.0:
+                greedy[i] = rows.rows[0]
+            elif rows is not None:
+                found[i] = self._sampled(rows.rows[0], work.start + len(work.tokens), sampling)
+        for i, guess in zip(greedy, self._greedy([*greedy.values()]), strict=True):
+            found[i] = guess
+        return found
 
-    def _pick(self, rows: Logits, position: int, sampling: Sampling) -> Guess:
+    def _greedy(self, rows: list[torch.Tensor]) -> list[Guess]:
+        """The two largest of each row's logits; all rows in a few operators."""
+        if not rows:
+            return []
+        logits = torch.stack(rows)
+        values, best = logits.topk(min(2, logits.shape[-1]))
+        chances = (values - logits.logsumexp(-1, keepdim=True)).exp().tolist()
+        tokens = (best if self._head_ids is None else self._head_ids[best]).tolist()
+        return [_guess(*both) for both in zip(tokens, chances, strict=True)]
+
+    def _sampled(self, logits: torch.Tensor, position: int, sampling: Sampling) -> Guess:
         """Best and second best of log q + G, G being the noise the target will meet at `position` (design D1)."""
-        logits, ids = rows.rows[0], self._head_ids
-        if sampling.temperature == 0.0:
-            q, scores = logits.softmax(-1), logits
-        else:
-            kept, z = filtered(logits, choice_of(sampling))
-            ids = kept if ids is None else ids[kept]
-            q, scores = z.softmax(-1), z + gumbel_noise_reference(ids, sampling.seed or 0, 0, position)
+        kept, z = filtered(logits, choice_of(sampling))
+        ids = kept if self._head_ids is None else self._head_ids[kept]
+        scores = z + gumbel_noise_reference(ids, sampling.seed or 0, 0, position)
         best = scores.topk(min(2, len(scores))).indices
-        tokens = (best if ids is None else ids[best]).tolist()
-        chances = q[best].tolist()
-        return Guess(tokens[0], chances[0], tokens[-1], chances[-1] if len(tokens) > 1 else 0.0)
+        return _guess(ids[best].tolist(), z.softmax(-1)[best].tolist())
+
+
+def _guess(tokens: list[int], chances: list[float]) -> Guess:
+    """From the best and, if there is one, the second best token."""
+    return Guess(tokens[0], chances[0], tokens[-1], chances[-1] if len(tokens) > 1 else 0.0)
 
 
 def load_guesser(folder: Path, target: Path, *, kv_bytes: int, page_tokens: int) -> ModelGuesser:

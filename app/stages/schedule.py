@@ -1,25 +1,18 @@
-"""Decide what a verifier does next: which sequences go into the step, how much of each tree is worth its
-rows, and how many draft tokens are worth asking for.
+"""Decide what a verifier does next: which sequences go into the step, how much of each tree is worth its rows.
 
 Pure functions of the sequences, the policy and the clock: nothing here waits, sends or changes state. The
 rule for rows is D5's: the n best nodes of the batch, for the n that gives the most tokens a second.
 """
 
-from collections.abc import Callable, Set
 from collections.abc import Sequence as Listed
-from functools import cache
+from collections.abc import Set
 from itertools import accumulate
 from operator import truediv
 
-from app.costs import CostTable, DraftCosts
-from app.expectation import Expectation
+from app.costs import CostTable
 from app.messages import Policy
 from app.state import Sequence, Tree, Work
 
-DEPTH_CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # draft lengths tried by `ask`
-PROBE_TOKENS = 2  # asked for by a sequence that only wants to know whether asking pays again
-HYSTERESIS = 0.05  # a silent sequence's survivals count for so much less, so that it does not flicker
-MIN_SURVIVAL = 0.02  # less likely tokens are not worth asking for at any price list; bounds the search
 TAIL_TOKENS = 8  # a running sequence with no more than this uncached decodes; else it is refilled
 
 
@@ -97,80 +90,6 @@ def cut(trees: Listed[Tree], base_rows: int, costs: CostTable, max_rows: int, ot
     for index in order[:best_n]:
         kept[owners[index]] += 1
     return kept
-
-
-def ask(
-    expectations: Listed[Expectation],
-    limits: Listed[int],
-    costs: CostTable,
-    draft_costs: DraftCosts,
-    *,
-    busy_s: float = 0.0,
-    share: float = 0.0,
-    may_probe: bool = True,
-) -> list[int]:
-    """How many draft tokens to request of each of the B sequences that go into their next round together.
-
-    Drafts that do not exist yet have a price, so it is in the denominator: of all draft lengths, take the one
-    that maximises (B + expected survival of the n tokens asked) / (T(B + n) + exposed draft time). Asking b
-    sequences for at most d tokens takes D = draft_costs.seconds(b, d), hop included. While the verifier has
-    `busy_s` of other work, D hides behind it except for the `share` of the verifier's pace that drafters on
-    the same cores take (0: other machines, 1: the very same cores); what is longer than `busy_s` is waited
-    for in full. In an idle system that is all of D; hence 0 for everybody where speculation loses. `limits`
-    are the most tokens of each sequence, 0 without a live drafter. Survival falls with depth, so for each cap
-    on the depth the best n tokens are a prefix of one sorted list; all prefixes of all caps are tried.
-
-    A sequence that did not ask last time must gain HYSTERESIS more to begin again, and asks for PROBE_TOKENS
-    after a growing number of silent rounds, so that it notices when its text got easier. The caller tells the
-    expectation what was asked (`Expectation.asked`): nothing changes here.
-    """
-
-    @cache
-    def exposed_s(batch: int, depth: int) -> float:
-        draft_s = draft_costs.seconds(batch, depth)
-        return draft_s - min(draft_s, busy_s) * (1.0 - share)
-
-    tokens = sorted(
-        (-survival * (1.0 - HYSTERESIS * (e.silent_rounds > 0)), depth, i)
-        for i, (e, limit) in enumerate(zip(expectations, limits, strict=True))
-        for depth, survival in enumerate(e.survival(limit), start=1)
-        if survival >= MIN_SURVIVAL
-    )
-    verify_s = costs.span(len(limits), len(tokens) + 1)
-    deepest = max((depth for _, depth, _ in tokens), default=0)
-    best, best_pace = [0] * len(limits), len(limits) / verify_s[0]
-    for cap in DEPTH_CAPS[: 1 + sum(cap < deepest for cap in DEPTH_CAPS)]:
-        allowed = [token for token in tokens if token[1] <= cap]
-        n, pace = _best_prefix(allowed, len(limits), verify_s, exposed_s)
-        if pace > best_pace:
-            best, best_pace = [0] * len(limits), pace
-            for _, depth, i in allowed[:n]:
-                best[i] = max(best[i], depth)
-    return [
-        min(PROBE_TOKENS, limit) if may_probe and not asked and e.is_probing else asked
-        for asked, limit, e in zip(best, limits, expectations, strict=True)
-    ]
-
-
-def _best_prefix(
-    tokens: list[tuple[float, int, int]],
-    sequences: int,
-    verify_s: list[float],
-    exposed_s: Callable[[int, int], float],
-) -> tuple[int, float]:
-    """How many (-survival, depth, sequence) to take from the front for the best pace, and it."""
-    committed, deepest, waited_s, asked = float(sequences), 0, 0.0, set[int]()
-    best_n, best_pace = 0, 0.0
-    for n, (negative, depth, i) in enumerate(tokens, start=1):
-        committed -= negative
-        if i not in asked or depth > deepest:
-            asked.add(i)
-            deepest = max(deepest, depth)
-            waited_s = exposed_s(len(asked), deepest)
-        pace = committed / (verify_s[n] + waited_s)
-        if pace > best_pace:
-            best_n, best_pace = n, pace
-    return best_n, best_pace
 
 
 def _tail(sequence: Sequence) -> int:

@@ -97,3 +97,16 @@ def test_draft_costs_never_fall_with_depth(seen: list[tuple[int, int, float]]) -
     times = [costs.seconds(4, depth) for depth in range(17)]
     assert times == sorted(times)
     assert times[0] == 0.0
+
+
+def test_reading_is_priced_apart_from_drafting() -> None:
+    costs = DraftCosts()
+    costs.observe(1, 4, 9.9, unread=1000)
+    assert costs.seconds(1, 4) == DraftCosts().seconds(1, 4), "what reading took says nothing about drafting"
+    assert costs.read_s(1000) == 0.0, "nor is it known how much of it was drafting"
+    for _ in range(50):
+        costs.observe(1, 4, 0.013, unread=4)
+    costs.observe(1, 4, 0.113, unread=1000)
+    assert costs.seconds(1, 4) == pytest.approx(0.013, rel=0.05)
+    assert costs.read_s(500) == pytest.approx(0.05, rel=0.05)
+    assert costs.read_s(5) == 0.0, "a few tokens are read along with the first guess"

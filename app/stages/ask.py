@@ -1,0 +1,153 @@
+"""Decide how many draft tokens are worth asking for, sequence by sequence (design D5).
+
+Pure functions of what is expected and what things cost: nothing here sends or changes state.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+
+from app.costs import CostTable, DraftCosts
+from app.expectation import Expectation
+
+DEPTH_CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # draft lengths tried
+HYSTERESIS = 0.05  # a silent sequence's survivals count for so much less, so that it does not flicker
+MIN_SURVIVAL = 0.02  # less likely tokens are not worth asking for at any price list; bounds the search
+HORIZON_TOKENS = 64  # how far ahead a sequence is believed to go on: what is spent on it must come in by then
+PROBE_TOKENS = 2  # asked for by a sequence that only wants to know whether asking pays
+PROBE_CHANCE = 0.1  # that a probe finds the drafts to be right nearly always,
+PROBE_ACCEPTANCE = 0.9  # which is to say so often
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A sequence that goes into its next round, as asking sees it."""
+
+    expectation: Expectation
+    limit: int  # most draft tokens it may ask for, 0 without a live drafter
+    read_s: float = 0.0  # what drafters take to read what they have not seen of it
+    remaining: int = HORIZON_TOKENS  # tokens it may still generate
+
+    @property
+    def horizon(self) -> int:
+        """Rounds within which what is spent on it should come in, at two tokens a round."""
+        return max(1, min(HORIZON_TOKENS, self.remaining) // 2)
+
+
+def ask(
+    candidates: Listed[Candidate],
+    costs: CostTable,
+    draft_costs: DraftCosts,
+    *,
+    busy_s: float = 0.0,
+    share: float = 0.0,
+    may_probe: bool = True,
+) -> list[int]:
+    """How many draft tokens to request of each of the B candidates, which go into their next round together.
+
+    Drafts that do not exist yet have a price, so it is in the denominator: of all draft lengths, take the one
+    that maximises (B + expected survival of the n tokens asked) / (T(B + n) + exposed draft time). Asking b
+    sequences for at most d tokens takes D = draft_costs.seconds(b, d), hop included, and reading what drafters
+    have not seen of them, spread over a sequence's horizon. While the verifier has `busy_s` of other work, D hides
+    behind it except for the `share` of the verifier's pace that drafters on the same cores take (0: other
+    machines, 1: the very same cores); what is longer than `busy_s` is waited for in full. In an idle system that
+    is all of D; hence 0 for everybody where speculation loses. Survival falls with depth, so for each cap on the
+    depth the best n tokens are a prefix of one sorted list; all prefixes of all caps are tried.
+
+    A sequence that did not ask last time must gain HYSTERESIS more to begin again. After a growing number of
+    silent rounds it asks for PROBE_TOKENS to see whether its text got easier, if that may be worth its price. The
+    caller tells the expectation what was asked (`Expectation.asked`): nothing changes here.
+    """
+    price = _Price(draft_costs, busy_s, share)
+    survivals = [c.expectation.survival(c.limit) for c in candidates]
+    fainter = [1.0 - HYSTERESIS * (c.expectation.silent_rounds > 0) for c in candidates]
+    asked, _ = _best(candidates, survivals, fainter, costs, price)
+    if may_probe and any(c.expectation.is_probing for n, c in zip(asked, candidates, strict=True) if not n):
+        probes = _probes(candidates, asked, costs, price)
+        asked = [n or probe for n, probe in zip(asked, probes, strict=True)]
+    return asked
+
+
+class _Price:
+    """What asking costs the round, in seconds."""
+
+    def __init__(self, draft_costs: DraftCosts, busy_s: float, share: float) -> None:
+        self._draft_costs, self._busy_s, self._share = draft_costs, busy_s, share
+        self._known: dict[tuple[int, int], float] = {}
+
+    def drafting_s(self, batch: int, depth: int) -> float:
+        """Of `batch` sequences, at most `depth` tokens each: the part that nothing hides."""
+        if (batch, depth) not in self._known:
+            draft_s = self._draft_costs.seconds(batch, depth)
+            self._known[batch, depth] = draft_s - min(draft_s, self._busy_s) * (1.0 - self._share)
+        return self._known[batch, depth]
+
+    def reading_s(self, candidate: Candidate) -> float:
+        """Of what drafters have not seen of it."""
+        return candidate.read_s * (self._share if self._busy_s else 1.0)
+
+
+Token = tuple[float, int, int]  # (-survival, depth, candidate): sorts the likeliest first
+
+
+def _best(
+    candidates: Listed[Candidate], survivals: list[list[float]], weights: list[float], costs: CostTable, price: _Price
+) -> tuple[list[int], float]:
+    """The draft lengths of the best pace, and that pace over the one of asking for nothing."""
+    tokens: list[Token] = sorted(
+        (-value * weight, depth, i)
+        for i, (survival, weight) in enumerate(zip(survivals, weights, strict=True))
+        for depth, value in enumerate(survival, start=1)
+        if value >= MIN_SURVIVAL
+    )
+    verify_s = costs.span(len(candidates), len(tokens) + 1)
+    plain = len(candidates) / verify_s[0]
+    deepest = max((depth for _, depth, _ in tokens), default=0)
+    best, best_pace = [0] * len(candidates), plain
+    reading_s = [price.reading_s(c) / c.horizon for c in candidates]
+    for cap in DEPTH_CAPS[: 1 + sum(cap < deepest for cap in DEPTH_CAPS)]:
+        allowed = [token for token in tokens if token[1] <= cap]
+        n, pace = _best_prefix(allowed, reading_s, verify_s, price.drafting_s)
+        if pace > best_pace:
+            best, best_pace = [0] * len(candidates), pace
+            for _, depth, i in allowed[:n]:
+                best[i] = max(best[i], depth)
+    return best, best_pace / plain if candidates else 1.0
+
+
+def _best_prefix(
+    tokens: list[Token],
+    reading_s: list[float],
+    verify_s: list[float],
+    drafting_s: Callable[[int, int], float],
+) -> tuple[int, float]:
+    """How many tokens to take from the front for the best pace, and it."""
+    committed, deepest, drafted_s, read_s, asked = float(len(reading_s)), 0, 0.0, 0.0, set[int]()
+    best_n, best_pace = 0, 0.0
+    for n, (negative, depth, i) in enumerate(tokens, start=1):
+        committed -= negative
+        if i not in asked or depth > deepest:
+            read_s += 0.0 if i in asked else reading_s[i]
+            asked.add(i)
+            deepest = max(deepest, depth)
+            drafted_s = drafting_s(len(asked), deepest)
+        pace = committed / (verify_s[n] + drafted_s + read_s)
+        if pace > best_pace:
+            best_n, best_pace = n, pace
+    return best_n, best_pace
+
+
+def _probes(candidates: Listed[Candidate], asked: list[int], costs: CostTable, price: _Price) -> list[int]:
+    """PROBE_TOKENS for those whose probe costs less than what it may bring: with PROBE_CHANCE, the gain there would
+    be if all drafts were right PROBE_ACCEPTANCE of the time, over the candidate's horizon."""
+    survivals = [[PROBE_ACCEPTANCE**depth for depth in range(1, c.limit + 1)] for c in candidates]
+    _, ratio = _best(candidates, survivals, [1.0] * len(candidates), costs, price)
+    plain_s = costs.seconds(len(candidates))
+    gain_s = PROBE_CHANCE * (1.0 - 1.0 / ratio) * plain_s / len(candidates)  # a round, of this candidate's share
+    cost_s = price.drafting_s(1, PROBE_TOKENS) + costs.seconds(len(candidates) + PROBE_TOKENS) - plain_s
+    return [
+        min(PROBE_TOKENS, c.limit)
+        if not n and c.expectation.is_probing and 2 * c.horizon * gain_s > cost_s + price.reading_s(c)
+        else 0
+        for n, c in zip(asked, candidates, strict=True)
+    ]

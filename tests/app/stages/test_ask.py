@@ -1,0 +1,147 @@
+"""How many draft tokens are asked for, and when a probe is worth its price."""
+
+import time
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.costs import CostTable, DraftCosts
+from app.expectation import MAX_PROBE_ROUNDS, Expectation
+from app.stages.ask import HORIZON_TOKENS, PROBE_TOKENS, Candidate, ask
+
+MEASURED = CostTable({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
+
+
+def learnt(accepted: int, offered: int = 8, rounds: int = 60) -> Expectation:
+    expectation = Expectation(Expectation())
+    for _ in range(rounds):
+        expectation.observe(offered, accepted)
+    return expectation
+
+
+def some(*expectations: Expectation, limit: int = 8) -> list[Candidate]:
+    return [Candidate(expectation, limit) for expectation in expectations]
+
+
+def drafter(step_s: float, hop_s: float = 0.001) -> DraftCosts:
+    costs = DraftCosts(hop_s)
+    for _ in range(50):
+        for batch in (1, 4, 16, 64):
+            for depth in (1, 4, 8):
+                costs.observe(batch, depth, hop_s + step_s * depth)
+    return costs
+
+
+def test_asks_as_deep_as_drafts_hold() -> None:
+    deep, shallow, hopeless = learnt(8), learnt(2), learnt(0)
+    asked = ask(some(deep, shallow, hopeless), MEASURED, drafter(0.001))
+    assert asked[0] == 8
+    assert asked[1] == 2
+    assert asked[2] == 0
+
+
+def test_asks_nothing_of_a_drafter_too_slow_to_pay() -> None:
+    fair = learnt(1)
+    assert ask(some(fair), MEASURED, drafter(0.001))[0] > 0
+    assert ask(some(fair), MEASURED, drafter(0.100)) == [0]
+    assert ask(some(fair), MEASURED, drafter(0.100), busy_s=10.0)[0] > 0, "hidden behind other work"
+    assert ask(some(fair), MEASURED, drafter(0.100), busy_s=10.0, share=1.0) == [0], "on the same cores"
+
+
+def test_limits_are_kept_and_nothing_is_asked_for_nobody() -> None:
+    assert ask([Candidate(learnt(8), 3), Candidate(learnt(8), 0)], MEASURED, drafter(0.0001)) == [3, 0]
+    assert ask([], MEASURED, drafter(0.001)) == []
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=3),
+    st.floats(0, 0.05),
+    st.floats(0, 0.2),
+    st.floats(0, 1),
+)
+def test_what_is_asked_is_expected_to_be_at_least_as_fast_as_asking_nothing(
+    sequences: list[tuple[int, int]], step_s: float, busy_s: float, share: float
+) -> None:
+    expectations = [learnt(accepted, offered=4) for accepted, _ in sequences]
+    costs = drafter(step_s)
+    candidates = [Candidate(e, limit) for e, (_, limit) in zip(expectations, sequences, strict=True)]
+    asked = ask(candidates, MEASURED, costs, busy_s=busy_s, share=share)
+    draft_s = costs.seconds(sum(k > 0 for k in asked), max(asked))
+    exposed_s = draft_s - min(draft_s, busy_s) * (1 - share)
+    tokens = len(asked) + sum(sum(e.survival(k)) for e, k in zip(expectations, asked, strict=True))
+    pace = tokens / (MEASURED.seconds(len(asked) + sum(asked)) + exposed_s)
+    assert pace >= len(asked) / MEASURED.seconds(len(asked)) * (1 - 1e-9)
+
+
+def test_a_silent_sequence_must_gain_more_to_begin_again() -> None:
+    slope = CostTable({1: 1.0, 2: 1.6})
+    expectation = learnt(0, offered=1)
+    expectation.observe(1, 1)
+    gain = 1 + expectation.survival(1)[0]
+    even = CostTable({1: 1.0, 2: gain * 0.999})
+    free = DraftCosts(hop_s=0.0)
+    assert ask(some(expectation, limit=1), even, free) == [1]
+    expectation.silent_rounds = 1
+    assert ask(some(expectation, limit=1), even, free) == [0]
+    assert ask(some(learnt(1), limit=1), slope, free) == [1]
+
+
+def run_rounds(expectation: Expectation, rounds: int, accepted: int, costs: DraftCosts) -> list[int]:
+    history = []
+    for _ in range(rounds):
+        (asked,) = ask(some(expectation), MEASURED, costs)
+        expectation.asked(asked)
+        expectation.observe(asked, min(asked, accepted))
+        history.append(asked)
+    return history
+
+
+def test_probing_is_rare_where_it_never_pays_and_recovers_where_it_does_again() -> None:
+    expectation, costs = learnt(0), drafter(0.003)
+    hopeless = run_rounds(expectation, 1000, 0, costs)
+    assert set(hopeless) == {0, PROBE_TOKENS}
+    assert hopeless.count(PROBE_TOKENS) < 15
+    recovered = run_rounds(expectation, 2 * MAX_PROBE_ROUNDS, 8, costs)
+    assert recovered[-1] == 8
+
+
+def test_asking_for_64_sequences_takes_milliseconds() -> None:
+    expectations, costs, best = [learnt(i % 9) for i in range(64)], drafter(0.003), 1.0
+    for _ in range(5):
+        start = time.perf_counter()
+        ask(some(*expectations), MEASURED, costs)
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.02
+
+
+def probing(rounds: int = 4) -> Expectation:
+    expectation = learnt(0)
+    expectation.silent_rounds = rounds
+    assert expectation.is_probing
+    return expectation
+
+
+def test_a_probe_is_made_where_it_may_be_worth_its_price() -> None:
+    (one,) = some(probing())
+    assert ask([one], MEASURED, drafter(0.003)) == [PROBE_TOKENS]
+    assert ask([one], MEASURED, drafter(0.003), may_probe=False) == [0]
+    assert ask([one], MEASURED, drafter(0.1)) == [0], "the drafter is too slow for any gain"
+    assert ask([replace(one, remaining=3)], MEASURED, drafter(0.003)) == [0], "too few tokens to come for it to pay"
+    assert ask([replace(one, read_s=0.5)], MEASURED, drafter(0.003)) == [0], "the drafter would have to read it first"
+
+
+def test_nobody_probes_where_even_the_best_drafts_would_gain_nothing() -> None:
+    saturated = CostTable({1: 0.01, 1000: 10.0})
+    assert ask(some(*(probing() for _ in range(16))), saturated, drafter(0.003)) == [0] * 16
+
+
+def test_what_must_be_read_first_is_worth_it_for_a_long_answer_only() -> None:
+    unread = Candidate(learnt(4), 8, read_s=0.6)
+    assert ask([unread], MEASURED, drafter(0.001))[0] > 0
+    assert ask([replace(unread, remaining=4)], MEASURED, drafter(0.001)) == [0]
+    assert ask([replace(unread, read_s=0.0, remaining=4)], MEASURED, drafter(0.001))[0] > 0
+    assert ask([replace(unread, read_s=100.0)], MEASURED, drafter(0.001)) == [0]
+    assert ask([replace(unread, remaining=10**6)], MEASURED, drafter(0.001)) == ask([unread], MEASURED, drafter(0.001))
+    assert unread.horizon == HORIZON_TOKENS // 2
