@@ -34,16 +34,14 @@ class Settings(BaseModel):
     active_ttl_s: float = Field(86400.0, ge=60.0, description="a request that nobody ends is dropped after this")
 
     lease_s: float = Field(2.0, gt=0.1, description="a worker silent for longer is taken for dead")
-    linger_s: float = Field(0.05, ge=0.0, description="how long an idle worker waits on its mailbox before it leaves")
+    linger_s: float = Field(0.25, ge=0.0, description="how long an idle worker waits on its mailbox before it leaves")
     attend_s: float = Field(20.0, gt=0.0, description="longest stay at a mailbox before Celery gets its turn")
     max_strikes: int = Field(5, ge=1, description="verifiers a request may take down before it fails alone")
 
     verify_threads: int = Field(2, ge=1, description="CPU threads of a verifier")
     draft_threads: int = Field(2, ge=1, description="CPU threads of a drafter")
     kv_bytes: int = Field(3 * 2**29, ge=2**20, description="memory of a verifier's paged KV cache")
-    page_tokens: int = Field(
-        128, ge=16, multiple_of=16, description="tokens a page of the KV cache"
-    )
+    page_tokens: int = Field(128, ge=16, multiple_of=16, description="tokens a page of the KV cache")
     max_sequences: int = Field(64, ge=1, description="sequences a verifier runs at once; the rest wait")
     log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
 

@@ -5,6 +5,7 @@ online.
 """
 
 import json
+from collections import deque
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from typing import Self
@@ -12,6 +13,9 @@ from typing import Self
 DECAY = 0.9  # of the past at a new observation
 MAX_RATIO = 8.0  # the machine's pace may drift this far from the measurement, either way
 TABLE_ROWS = 2048  # looked up up to here, computed beyond
+MAX_JUMP = 3.0  # an observation counts for at most so many times what was expected; one so much less starts afresh
+HOPED_HOP = 0.5  # of what drafting takes at the depths that were tried
+FAINT = 0.1  # an observation's weight that gives way to any real one
 FEW_UNREAD = 16  # tokens of a sequence that a drafter reads along with its first guess
 DEFAULT_HOP_S = 0.001  # a job's way to a drafter and back before anything is measured
 
@@ -93,7 +97,7 @@ class DraftCosts:
     def __init__(self, hop_s: float = DEFAULT_HOP_S) -> None:
         self._hop_s = hop_s
         self._lines: dict[int, list[float]] = {}  # batch size class -> sums of 1, d, d*d, t, d*t
-        self._read_s = 0.0  # a token
+        self._reading_s = deque[float](maxlen=8)  # a token's, as last seen; the least counts
 
     def observe(self, batch: int, depth: int, seconds: float, unread: int = 0) -> None:
         """Asked for `depth` tokens of `batch` sequences at once, a drafter answered after `seconds`, in which it
@@ -102,9 +106,15 @@ class DraftCosts:
             return
         if unread > FEW_UNREAD * batch:
             if self._lines:
-                seen = max(0.0, seconds - self.seconds(batch, depth)) / unread
-                self._read_s = DECAY * self._read_s + (1.0 - DECAY) * seen if self._read_s else seen
+                self._reading_s.append(max(0.0, seconds - self.seconds(batch, depth)) / unread)
             return
+        if (
+            batch.bit_length() in self._lines
+        ):  # one frozen process must not end all asking: dear is doubted, cheap is not
+            expected = self.seconds(batch, depth)
+            if seconds * MAX_JUMP < expected:
+                del self._lines[batch.bit_length()]
+            seconds = min(seconds, MAX_JUMP * expected)
         sums = self._lines.setdefault(batch.bit_length(), [0.0] * 5)
         for i, value in enumerate((1.0, depth, depth * depth, seconds, depth * seconds)):
             sums[i] = sums[i] * DECAY + value
@@ -121,12 +131,12 @@ class DraftCosts:
 
     def read_s(self, unread: int) -> float:
         """What reading so many unseen tokens takes; few are part of any draft."""
-        return self._read_s * unread if unread > FEW_UNREAD else 0.0
+        return min(self._reading_s, default=0.0) * unread if unread > FEW_UNREAD else 0.0
 
     def _line(self, size: int) -> tuple[float, float]:
-        """Intercept and slope, both >= 0. The configured hop is one more observation, at depth 0: one depth
-        alone would leave the line undetermined."""
+        """Intercept and slope, both >= 0. One depth alone would leave the line undetermined, so what half of the mean
+        time would be at depth 0 is a faint observation more: hopeful, since only asking deeper can tell."""
         n, d, dd, t, dt = self._lines[size]
-        n, t = n + 1.0, t + self._hop_s
+        n, t = n + FAINT, t + FAINT * max(self._hop_s, HOPED_HOP * t / n)
         step_s = max(0.0, (n * dt - d * t) / max(n * dd - d * d, 1e-9))
         return max(0.0, (t - step_s * d) / n), step_s

@@ -8,8 +8,9 @@ never a token (design D2). No torch here: models are arguments.
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 from app.calibration import Calibration
 from app.config import Settings
@@ -129,6 +130,15 @@ class Fusing:
         return self._gathering.wait_s(now_s)
 
 
+@dataclass(slots=True)
+class _Pending:
+    """A commit under way."""
+
+    sequences: list[Sequence]
+    events: list[tuple[str, Event]]
+    outcomes: Callable[[], list[Outcome]]
+
+
 class Verifying:
     """What a verifier runs: schedule, verify, commit, and ask for the next drafts. It owns its sequences' progress."""
 
@@ -139,6 +149,7 @@ class Verifying:
         self._target = target
         self.ended: list[Record] = []  # whoever runs the segment takes them from here
         self._store = store
+        self._pending: _Pending | None = None
         self._max_sequences = settings.max_sequences
 
     def adopt(self, request_ids: Iterable[str]) -> None:
@@ -170,26 +181,28 @@ class Verifying:
     def step(self, now_s: float) -> list[DraftJob]:
         """Run one batch, if any sequence is ready, and commit what came out. Returns the jobs for the next drafts."""
         running = self.running
+        jobs = self._settle()
         works = running.reserve(
             compose(self._runnable(), self.policy, now_s, running.costs, running.suspects, self.running.is_together)
         )
         if not works:
-            return []
+            return jobs
         started = time.perf_counter()
         try:
             verdicts = verify(works, self._target.forward(works))
         except Exception as error:  # whatever one request does to the target, the others must get on
-            return self._isolate(works, error)
+            return jobs + self._isolate(works, error)
         took_s = time.perf_counter() - started
         if all(work.final for work in works):
             running.costs.correct(sum(len(work.tokens) + len(work.tree) for work in works), took_s)
-        return self._commit(works, verdicts)
+        return jobs + self._commit(works, verdicts)
 
     def _runnable(self) -> list[Sequence]:
         sequences = sorted(self.running.sequences.values(), key=lambda s: (s.record.created_s, s.record.id))
         return sequences[: self._max_sequences]
 
     def _commit(self, works: list[Work], verdicts: list[Verdict | None]) -> list[DraftJob]:
+        """Send the verdicts off to be committed, and go on as if they were: `_settle` hears what became of them."""
         now_s = time.time()
         final: list[tuple[Work, Verdict, Event]] = []
         for work, verdict in zip(works, verdicts, strict=True):
@@ -197,28 +210,44 @@ class Verifying:
                 work.sequence.cached += len(work.tokens)
             else:
                 final.append((work, verdict, conclude(work.sequence, work.tree, verdict, now_s)))
+        events = [(work.sequence.record.id, event) for work, _, event in final]
         try:
-            outcomes = self._store.commit(self.owner, [(work.sequence.record.id, event) for work, _, event in final])
+            outcomes = self._store.commit_later(self.owner, events)
         except Exception:
             for work, _, _ in final:
                 self._target.drop(work)
             raise
+        for work, verdict, event in final:
+            self._advance(work, verdict, event)
+        self._pending = _Pending([work.sequence for work, _, _ in final], events, outcomes)
+        going_on = [work.sequence for work, _, event in final if event.finish_reason is None]
+        jobs = self.running.ask(going_on, self.policy)
+        return jobs if len(going_on) == len(final) else jobs + self._settle()
+
+    def _settle(self) -> list[DraftJob]:
+        """What became of the last commit: sequences that ended, or are no longer ours, leave. Raises StoreUnavailable;
+        then the same is committed again the next time."""
+        pending = self._pending
+        if pending is None:
+            return []
+        try:
+            outcomes = pending.outcomes()
+        except Exception:
+            pending.outcomes = lambda: self._store.commit(self.owner, pending.events)
+            raise
+        self._pending = None
         jobs: list[DraftJob] = []
-        going_on: list[Sequence] = []
-        for (work, verdict, event), outcome in zip(final, outcomes, strict=True):
-            if outcome is Outcome.COMMITTED:
-                self._advance(work, verdict, event)
-            else:
-                log.info("request %s: commit %s, letting go", work.sequence.record.id, outcome)
-                self._target.drop(work)
-            if outcome is Outcome.COMMITTED and event.finish_reason is None:
-                going_on.append(work.sequence)
-            else:
-                jobs += self._end(work.sequence)
-        return jobs + self.running.ask(going_on, self.policy)
+        for sequence, (_, event), outcome in zip(pending.sequences, pending.events, outcomes, strict=True):
+            if outcome is not Outcome.COMMITTED:
+                log.info("request %s: commit %s, letting go", sequence.record.id, outcome)
+            if outcome is not Outcome.COMMITTED or event.finish_reason is not None:
+                jobs += self._end(sequence)
+        return jobs
 
     def _end(self, sequence: Sequence) -> list[DraftJob]:
         """A sequence is over for us: the jobs that tell those who followed it."""
+        if self.running.sequences.get(sequence.record.id) is not sequence:
+            return []  # let go since then
         jobs = self.running.farewell(sequence)
         self.running.stop(sequence.record.id)
         self.ended.append(sequence.record)

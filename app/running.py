@@ -19,6 +19,7 @@ from app.store.protocol import Snapshot
 MAX_NODES = 63
 MIN_WAIT_S = 0.03  # a tree is waited for at least so long,
 WAIT_FACTOR = 3.0  # and otherwise this many times what drafting usually takes, within the policy
+PROBE_AFTER_STEPS = 256  # without any draft: then one is asked for, whatever it is believed to cost
 PROBE_EVERY_STEPS = 16  # a batch that drafts nothing waits for the probes of some at most so often
 
 
@@ -138,6 +139,7 @@ class Running:
             busy_s=self.costs.seconds(others) if others else 0.0,
             share=self.crew.share,
             may_probe=self._silent_steps > PROBE_EVERY_STEPS or len(sequences) == 1,
+            must_probe=self._silent_steps > PROBE_AFTER_STEPS,
         )
         if any(depths):
             self._silent_steps = 0

@@ -1,7 +1,7 @@
 """What every process of a deployment shares: the store, the mailboxes, the nodes, Celery's bell. No torch here."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Self
 
@@ -92,7 +92,12 @@ class Office:
 
     def post(self, mailbox: str, messages: Iterable[Message]) -> None:
         """Put messages into a mailbox and ring if nobody attends it."""
-        if self.mailboxes.post(mailbox, [message.model_dump_json() for message in messages]):
+        self.post_all({mailbox: messages})
+
+    def post_all(self, mail: Mapping[str, Iterable[Message]]) -> None:
+        """`post` to several mailboxes, in one round trip."""
+        written = {mailbox: [message.model_dump_json() for message in messages] for mailbox, messages in mail.items()}
+        for mailbox in self.mailboxes.post_all(written):
             self.ring(mailbox)
 
     def ring(self, mailbox: str) -> None:

@@ -42,6 +42,7 @@ def ask(
     busy_s: float = 0.0,
     share: float = 0.0,
     may_probe: bool = True,
+    must_probe: bool = False,
 ) -> list[int]:
     """How many draft tokens to request of each of the B candidates, which go into their next round together.
 
@@ -55,8 +56,9 @@ def ask(
     depth the best n tokens are a prefix of one sorted list; all prefixes of all caps are tried.
 
     A sequence that did not ask last time must gain HYSTERESIS more to begin again. After a growing number of
-    silent rounds it asks for PROBE_TOKENS to see whether its text got easier, if that may be worth its price. The
-    caller tells the expectation what was asked (`Expectation.asked`): nothing changes here.
+    silent rounds it asks for PROBE_TOKENS to see whether its text got easier, if that may be worth its price; with
+    `must_probe` one does, whatever it is believed to cost, since only asking shows what it costs now. The caller
+    tells the expectation what was asked (`Expectation.asked`): nothing changes here.
     """
     price = _Price(draft_costs, busy_s, share)
     survivals = [c.expectation.survival(c.limit) for c in candidates]
@@ -65,6 +67,9 @@ def ask(
     if may_probe and any(c.expectation.is_probing for n, c in zip(asked, candidates, strict=True) if not n):
         probes = _probes(candidates, asked, costs, price)
         asked = [n or probe for n, probe in zip(asked, probes, strict=True)]
+    if must_probe and not any(asked) and any(c.limit for c in candidates):
+        cheapest = min((i for i, c in enumerate(candidates) if c.limit), key=lambda i: candidates[i].read_s)
+        asked[cheapest] = min(PROBE_TOKENS, candidates[cheapest].limit)
     return asked
 
 

@@ -5,7 +5,7 @@ never a redis exception about the network. A call may therefore run twice (its r
 is written so that the second run has no further effect, or costs at most a hint.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -13,7 +13,7 @@ import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
@@ -69,6 +69,34 @@ class Script:
         replies = pipe.execute(raise_on_error=False)
         return [self.reply(reply, *call) for reply, call in zip(replies, calls, strict=True)]
 
+    def send(self, calls: Sequence[tuple[Sequence[str], Args]]) -> Callable[[], list[Any]]:
+        """`each`, but the replies are read when the result is called; what was lost by then is run again."""
+        connection = None
+        try:
+            connection = self._client.connection_pool.get_connection()
+            commands = [("EVALSHA", self._script.sha, len(keys), *keys, *args) for keys, args in calls]
+            connection.send_packed_command(connection.pack_commands(commands))
+        except (RedisConnectionError, RedisTimeoutError):
+            self._give_back(connection)
+            return lambda: self.each(calls)
+
+        def replies() -> list[Any]:
+            try:
+                found = [_reply_of(connection) for _ in calls]
+            except (RedisConnectionError, RedisTimeoutError):
+                self._give_back(connection)
+                return self.each(calls)
+            self._client.connection_pool.release(connection)
+            return [self.reply(reply, *call) for reply, call in zip(found, calls, strict=True)]
+
+        return replies
+
+    def _give_back(self, connection: Any) -> None:
+        """A connection on which something went wrong: what it may still hold belongs to nobody."""
+        if connection is not None:
+            connection.disconnect()
+            self._client.connection_pool.release(connection)
+
     def reply(self, reply: Any, keys: Sequence[str], args: Args) -> Any:
         """A staged run's reply; runs it again if the server had forgotten the script."""
         if isinstance(reply, NoScriptError):
@@ -76,6 +104,13 @@ class Script:
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+
+def _reply_of(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as error:  # the server's answer: NOSCRIPT, or what a script says
+        return error
 
 
 class _Client(redis.Redis):

@@ -6,6 +6,7 @@ lost the attending lease takes nothing more. Ringing itself (a Celery task) is t
 """
 
 import time
+from typing import Any
 
 import redis
 
@@ -34,10 +35,13 @@ class Mailboxes:
 
     def post(self, mailbox: str, items: list[str]) -> bool:
         """Put items in; True if nobody attends, so that the caller must ring the doorbell."""
-        if not items:
-            return False
-        keys = [self._keys.mail(mailbox), self._keys.attend(mailbox), self._keys.mailboxes]
-        return bool(self._post(keys, [mailbox, _RINGING_MS, int(MAIL_TTL_S * 1000), MAX_WAITING, *items]))
+        return bool(self.post_all({mailbox: items}))
+
+    def post_all(self, mail: dict[str, list[str]]) -> list[str]:
+        """Put items into several mailboxes in one round trip; those to ring at."""
+        calls = [self._post_call(mailbox, items) for mailbox, items in mail.items() if items]
+        rung = self._post.each(calls) if calls else []
+        return [call[1][0] for call, ring in zip(calls, rung, strict=True) if ring]
 
     def attend(self, mailbox: str, holder: str) -> bool:
         """Take the attending lease if it is free, only rung for, or already ours."""
@@ -78,6 +82,10 @@ class Mailboxes:
         """Mailboxes with items, no attendant, no fresh ringing mark; marks them, so that one caller rings."""
         args = [_RINGING_MS, self._keys.mail(""), self._keys.attend("")]
         return list(self._forgotten([self._keys.mailboxes], args))
+
+    def _post_call(self, mailbox: str, items: list[str]) -> tuple[list[str], list[Any]]:
+        keys = [self._keys.mail(mailbox), self._keys.attend(mailbox), self._keys.mailboxes]
+        return keys, [mailbox, _RINGING_MS, int(MAIL_TTL_S * 1000), MAX_WAITING, *items]
 
     def _look_and_take(self, mailbox: str, holder: str, count: int, wait_s: float) -> list[str]:
         mail = self._keys.mail(mailbox)

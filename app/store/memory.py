@@ -80,6 +80,11 @@ class MemoryStore:
             self._expire()
             return {entry.record.id for entry in self._active() if entry.owner == owner}
 
+    def commit_later(self, owner: str, events: list[tuple[str, Event]]) -> Callable[[], list[Outcome]]:
+        """There is nothing to wait for here."""
+        outcomes = self.commit(owner, events)
+        return lambda: outcomes
+
     def commit(self, owner: str, events: list[tuple[str, Event]]) -> list[Outcome]:
         """Append each event to its request; each stands or falls alone."""
         for _, event in events:

@@ -4,6 +4,7 @@ A request's committed tokens are its events, laid end to end. Only the owner add
 on their number; anybody may end it. Ended is final.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -64,6 +65,9 @@ class Requests(Protocol):
 
     def commit(self, owner: str, events: list[tuple[str, Event]]) -> list[Outcome]:
         """Append each event to its request; `finish_reason` ends it. The same commit again counts once."""
+
+    def commit_later(self, owner: str, events: list[tuple[str, Event]]) -> Callable[[], list[Outcome]]:
+        """Send a commit off and go on; call the result once for what became of it."""
 
     def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:
         """End a request from outside; False if it had ended. Raises NotFound."""

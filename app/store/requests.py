@@ -6,6 +6,7 @@ so a message that comes twice, late or from a worker taken for dead changes noth
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any, cast
 
 import redis
@@ -58,6 +59,15 @@ class RequestStore:
         calls = [self._commit_call(owner, request_id, event) for request_id, event in events]
         replies = self._commit.each(calls)
         return [Outcome(reply) for reply in replies]
+
+    def commit_later(self, owner: str, events: list[tuple[str, Event]]) -> Callable[[], list[Outcome]]:
+        """`commit`, without waiting for the replies; they are read when the result is called.
+
+        Whatever fails on the way is committed again then: the same commit counts once.
+        """
+        calls = [self._commit_call(owner, request_id, event) for request_id, event in events]
+        replies = self._commit.send(calls)
+        return lambda: [Outcome(reply) for reply in replies()]
 
     def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:
         """End a request from outside; False if it had ended. Raises NotFound."""

@@ -13,15 +13,18 @@ CONTEXT_TOKENS = 8192
 SHARPNESS = 12.0  # of the head: random weights must not leave near ties, nor a chance for the end token
 
 
-def make_model(folder: Path, seed: int = 0, layers: int = 2) -> Path:
-    """Write a small random llama; its texts end by their length only. The same seed gives the same weights."""
+def make_model(folder: Path, idle_layers: int = 0) -> Path:
+    """Write a small random llama of two layers; its texts end by their length only, and are always the same.
+
+    Idle layers add time and nothing else: without them a step is too short for any draft to be worth asking for.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     vocab_size = _write_tokenizer(folder)
     config = LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=layers,
+        num_hidden_layers=2 + idle_layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=CONTEXT_TOKENS,
@@ -30,11 +33,13 @@ def make_model(folder: Path, seed: int = 0, layers: int = 2) -> Path:
         pad_token_id=0,
         tie_word_embeddings=False,
     )
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     model = LlamaForCausalLM(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if weight.dim() == 2:
+            if any(f"layers.{2 + i}." in name for i in range(idle_layers)):
+                weight.fill_(0.0)
+            elif weight.dim() == 2:
                 std = {"model.embed_tokens.weight": 1.0, "lm_head.weight": SHARPNESS / 8}.get(name, 0.25)
                 weight.copy_(torch.randn(weight.shape, generator=generator) * std)
         model.lm_head.weight[0] = 0.0  # logit 0 for the end token, dozens below the best

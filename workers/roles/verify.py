@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pydantic import ValidationError
 
 from app.assemble import verifying
-from app.messages import DraftJob, FinishReason, Settle, ToDrafter, ToFuser, ToVerifier
+from app.messages import DraftJob, FinishReason, Message, Settle, ToDrafter, ToFuser, ToVerifier
 from app.pipeline import Verifying
 from app.running import Crew
 from app.stages.draft.registry import RESIDENT
@@ -95,11 +95,12 @@ class Desk:
     def _send(self, jobs: list[DraftJob]) -> None:
         if not jobs:
             return
+        mail: dict[str, list[Message]] = {}
         for name, mailbox in self._verifier.running.crew.remote.items():
             asked = tuple(job for job in jobs if name in job.drafters)
             if asked:
-                self._office.post(mailbox, [ToDrafter(jobs=asked)])
-        self._office.post(FUSE, [ToFuser(jobs=tuple(jobs))])
+                mail.setdefault(mailbox, []).append(ToDrafter(jobs=asked))
+        self._office.post_all(mail | {FUSE: [ToFuser(jobs=tuple(jobs))]})
 
     def _settle(self) -> None:
         ended, self._verifier.ended = self._verifier.ended, []

@@ -145,3 +145,10 @@ def test_what_must_be_read_first_is_worth_it_for_a_long_answer_only() -> None:
     assert ask([replace(unread, read_s=100.0)], MEASURED, drafter(0.001)) == [0]
     assert ask([replace(unread, remaining=10**6)], MEASURED, drafter(0.001)) == ask([unread], MEASURED, drafter(0.001))
     assert unread.horizon == HORIZON_TOKENS // 2
+
+
+def test_what_is_believed_of_the_price_is_tried_again_some_day() -> None:
+    dear = [Candidate(learnt(0), 0), Candidate(learnt(0), 8, read_s=2.0), Candidate(learnt(0), 8, read_s=1.0)]
+    assert ask(dear, MEASURED, drafter(10.0)) == [0, 0, 0]
+    assert ask(dear, MEASURED, drafter(10.0), must_probe=True) == [0, 0, PROBE_TOKENS]
+    assert ask([Candidate(learnt(0), 0)], MEASURED, drafter(10.0), must_probe=True) == [0]
