@@ -9,8 +9,9 @@ import torch
 
 from app.assemble_resident import fusing
 from app.config import ROOT, Settings
+from app.engine.forward import Forward
 from app.engine.fused import FusedForward
-from app.engine.guesser import load_guesser
+from app.engine.guesser import ModelGuesser, load_guesser
 from app.engine.measure import check_exactness, measure_costs
 from app.engine.model import load
 from app.engine.runner import ModelRunner
@@ -42,8 +43,7 @@ def verifying(settings: Settings, owner: str, mailbox: str, store: Requests) -> 
     folder = target_folder(settings)
     tokenizer = Tokenizer(folder)
     model = load(folder)
-    if isinstance(model, FusedForward):
-        torch.set_num_threads(1)  # its team has the cores; torch's own threads would spin beside it
+    _leave_cores_to(model)
     runner = ModelRunner(model, kv_bytes=settings.kv_bytes, page_tokens=settings.page_tokens)
     if runner.capacity_tokens < tokenizer.context_tokens + SLACK_TOKENS:
         raise ModelRefused(
@@ -61,7 +61,9 @@ def drafters(settings: Settings) -> list[Drafter]:
     """The model drafters the settings name, loaded. Raises ModelRefused."""
     torch.set_num_threads(settings.draft_threads)
     target = target_folder(settings)
-    return [_drafter(name, settings, target) for name in settings.drafters]
+    found = [_drafter(name, settings, target) for name in settings.drafters]
+    _leave_cores_to(*(guesser.model for _, guesser in found))
+    return [ModelDrafter(name, guesser, guesser.max_context) for name, guesser in found]
 
 
 def local(settings: Settings) -> Local:
@@ -80,13 +82,18 @@ def drafter_folder(name: str) -> Path:
     return shipped if shipped.is_dir() else Path(name)
 
 
-def _drafter(name: str, settings: Settings, target: Path) -> ModelDrafter:
+def _leave_cores_to(*models: Forward) -> None:
+    """Fused forwards have teams of their own: torch's threads would only spin beside them."""
+    if all(isinstance(model, FusedForward) for model in models):
+        torch.set_num_threads(1)
+
+
+def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, ModelGuesser]:
     folder = drafter_folder(name)
     if not (folder / "config.json").exists():
         raise ModelRefused(f"no drafter {name!r}: {folder} holds no config.json")
     _check_tokenizer(folder, target)
-    guesser = load_guesser(folder, target, kv_bytes=DRAFT_KV_BYTES, page_tokens=settings.page_tokens)
-    return ModelDrafter(folder.name, guesser, guesser.max_context)
+    return folder.name, load_guesser(folder, target, kv_bytes=DRAFT_KV_BYTES, page_tokens=settings.page_tokens)
 
 
 def _check_tokenizer(folder: Path, target: Path) -> None:

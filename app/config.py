@@ -34,7 +34,7 @@ class Settings(BaseModel):
     active_ttl_s: float = Field(86400.0, ge=60.0, description="a request that nobody ends is dropped after this")
 
     lease_s: float = Field(2.0, gt=0.1, description="a worker silent for longer is taken for dead")
-    linger_s: float = Field(0.25, ge=0.0, description="how long an idle worker waits on its mailbox before it leaves")
+    linger_s: float = Field(2.0, ge=0.0, description="how long an idle worker waits on its mailbox before it leaves")
     attend_s: float = Field(20.0, gt=0.0, description="longest stay at a mailbox before Celery gets its turn")
     max_strikes: int = Field(5, ge=1, description="verifiers a request may take down before it fails alone")
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from importlib.metadata import version
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,9 @@ def main() -> int:
             "max_tokens": args.max_tokens,
             "at": time.strftime("%Y-%m-%d"),
         }
-        figures["concurrency"] = {n: at_concurrency(arms, n, args.repeats) for n in args.concurrency}
-        if not args.no_domains:
+        if not args.no_domains:  # first, and each prompt once: later the suffix drafter would know the answers
             figures["domains"] = by_domain(arms, args.domain_prompts)
+        figures["concurrency"] = {n: at_concurrency(arms, n, args.repeats) for n in args.concurrency}
         figures["bars"] = bars(figures)
     finally:
         if url:
@@ -80,10 +81,11 @@ def make_arms(settings: Settings, max_tokens: int, url: str | None) -> dict[str,
 def at_concurrency(arms: dict[str, Arm], n: int, repeats: int) -> Figures:
     """Every arm on the same n prompts, in turn and in changing order, so that all meet the same disturbances."""
     prompts = [prompt for group in zip(*PROMPTS.values(), strict=True) for prompt in group]
+    new = count()  # no prompt twice: the suffix drafter would know the answer
     names = [name for name in arms if n == 1 or name != "transformers"]
     runs: dict[str, list[Run]] = {name: [] for name in names}
     for repeat in range(repeats):
-        batch = [prompts[(repeat * n + i) % len(prompts)] for i in range(n)]
+        batch = [f"{prompts[i % len(prompts)]} (Question {n}.{i})" for i in islice(new, n)]
         for name in random.Random(repeat).sample(names, len(names)):
             runs[name].append(arms[name](batch))
             print(f"{n:3d} at once  {name:13s} {runs[name][-1].tokens_per_s:7.1f} tokens/s", flush=True)
@@ -103,14 +105,14 @@ COMPARED = (
 )
 
 
-def by_domain(arms: dict[str, Arm], count: int) -> Figures:
+def by_domain(arms: dict[str, Arm], prompts_each: int) -> Figures:
     """Speculation on against off for each domain, one request at a time, paired and interleaved."""
     kind = "server" if "server_on" in arms else "local"
     found: Figures = {"arm": kind}
     for domain, prompts in PROMPTS.items():
         on: list[Run] = []
         off: list[Run] = []
-        for i, prompt in enumerate(prompts[:count]):
+        for i, prompt in enumerate(prompts[:prompts_each]):
             for name in ("on", "off") if i % 2 else ("off", "on"):
                 (on if name == "on" else off).append(arms[f"{kind}_{name}"]([prompt]))
             check_same([on[-1], off[-1]])

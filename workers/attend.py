@@ -50,7 +50,7 @@ def _serve(office: Office, pulse: Pulse, mailbox: str, handle: Callable[[list[st
     idle_since_s: float | None = None
     seen_s = time.monotonic()
     while True:
-        patience_s = office.settings.linger_s if wait_s is None else min(wait_s, LONGEST_WAIT_S)
+        patience_s = min(office.settings.linger_s if wait_s is None else wait_s, LONGEST_WAIT_S)
         items = office.mailboxes.take(mailbox, pulse.owner, MAX_ITEMS, patience_s)
         wait_s = handle(items)
         now = time.monotonic()

@@ -31,6 +31,7 @@ class ModelGuesser:
     def __init__(self, forward: Forward, head_ids: torch.Tensor | None, *, kv_bytes: int, page_tokens: int) -> None:
         self._runner = ModelRunner(forward, kv_bytes=kv_bytes, page_tokens=page_tokens)
         self._head_ids = head_ids  # (Vh,) int64, the token each row of the head stands for; None: all, in order
+        self.model = forward
         self.max_context = forward.max_positions
 
     def try_reserve(self, work: Work) -> bool:

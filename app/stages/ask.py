@@ -11,12 +11,12 @@ from app.costs import CostTable, DraftCosts
 from app.expectation import Expectation
 
 DEPTH_CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # draft lengths tried
+MIN_GAIN = 1.08  # expected pace over that of asking for nothing: costs and chances are estimates
 HYSTERESIS = 0.05  # a silent sequence's survivals count for so much less, so that it does not flicker
 MIN_SURVIVAL = 0.02  # less likely tokens are not worth asking for at any price list; bounds the search
 HORIZON_TOKENS = 64  # how far ahead a sequence is believed to go on: what is spent on it must come in by then
 PROBE_TOKENS = 2  # asked for by a sequence that only wants to know whether asking pays
-PROBE_CHANCE = 0.1  # that a probe finds the drafts to be right nearly always,
-PROBE_ACCEPTANCE = 0.9  # which is to say so often
+PROBE_ACCEPTANCE = 0.9  # how often drafts are right, if the probe finds that they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ def ask(
     have not seen of them, spread over a sequence's horizon. While the verifier has `busy_s` of other work, D hides
     behind it except for the `share` of the verifier's pace that drafters on the same cores take (0: other
     machines, 1: the very same cores); what is longer than `busy_s` is waited for in full. In an idle system that
-    is all of D; hence 0 for everybody where speculation loses. Survival falls with depth, so for each cap on the
-    depth the best n tokens are a prefix of one sorted list; all prefixes of all caps are tried.
+    is all of D; hence 0 for everybody where speculation does not gain MIN_GAIN. Survival falls with depth, so for
+    each cap on the depth the best n tokens are a prefix of one sorted list; all prefixes of all caps are tried.
 
     A sequence that did not ask last time must gain HYSTERESIS more to begin again. After a growing number of
     silent rounds it asks for PROBE_TOKENS to see whether its text got easier, if that may be worth its price; with
@@ -108,7 +108,7 @@ def _best(
     verify_s = costs.span(len(candidates), len(tokens) + 1)
     plain = len(candidates) / verify_s[0]
     deepest = max((depth for _, depth, _ in tokens), default=0)
-    best, best_pace = [0] * len(candidates), plain
+    best, best_pace = [0] * len(candidates), plain * MIN_GAIN
     reading_s = [price.reading_s(c) / c.horizon for c in candidates]
     for cap in DEPTH_CAPS[: 1 + sum(cap < deepest for cap in DEPTH_CAPS)]:
         allowed = [token for token in tokens if token[1] <= cap]
@@ -117,7 +117,7 @@ def _best(
             best, best_pace = [0] * len(candidates), pace
             for _, depth, i in allowed[:n]:
                 best[i] = max(best[i], depth)
-    return best, best_pace / plain if candidates else 1.0
+    return best, best_pace / plain if any(best) else 1.0
 
 
 def _best_prefix(
@@ -143,16 +143,18 @@ def _best_prefix(
 
 
 def _probes(candidates: Listed[Candidate], asked: list[int], costs: CostTable, price: _Price) -> list[int]:
-    """PROBE_TOKENS for those whose probe costs less than what it may bring: with PROBE_CHANCE, the gain there would
-    be if all drafts were right PROBE_ACCEPTANCE of the time, over the candidate's horizon."""
+    """PROBE_TOKENS for those whose probe costs less than what it may bring: as often as probes were right so far, the
+    gain there would be if drafts were right PROBE_ACCEPTANCE of the time, over the candidate's horizon."""
     survivals = [[PROBE_ACCEPTANCE**depth for depth in range(1, c.limit + 1)] for c in candidates]
     _, ratio = _best(candidates, survivals, [1.0] * len(candidates), costs, price)
     plain_s = costs.seconds(len(candidates))
-    gain_s = PROBE_CHANCE * (1.0 - 1.0 / ratio) * plain_s / len(candidates)  # a round, of this candidate's share
+    gain_s = (1.0 - 1.0 / ratio) * plain_s / len(candidates)  # a round, of one candidate's share
     cost_s = price.drafting_s(1, PROBE_TOKENS) + costs.seconds(len(candidates) + PROBE_TOKENS) - plain_s
     return [
         min(PROBE_TOKENS, c.limit)
-        if not n and c.expectation.is_probing and 2 * c.horizon * gain_s > cost_s + price.reading_s(c)
+        if not n
+        and c.expectation.is_probing
+        and 2 * c.horizon * gain_s * c.expectation.probe_chance > cost_s + price.reading_s(c)
         else 0
         for n, c in zip(asked, candidates, strict=True)
     ]
