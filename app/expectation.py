@@ -16,7 +16,7 @@ PRIOR_WEIGHT = 4.0  # observations the tenant's mean counts for in a sequence
 SEQUENCE_DECAY = 0.9  # of a depth's past at a new observation: a sequence remembers about 10 rounds,
 TENANT_DECAY = 0.99  # a tenant 100
 SILENT_DECAY = 0.98  # of a sequence's own past with each silent round: it drifts to its tenant's mean
-FIRST_PROBE_ROUNDS = 4  # silent rounds before a new sequence asks once to see whether asking pays;
+FIRST_PROBE_ROUNDS = 4  # silent rounds before a new sequence has a token drafted to see whether asking would pay;
 MIN_PROBE_ROUNDS = 2  # halved after a probe that found something,
 FIRST_PROBES, FIRST_HITS = 10.0, 1.0  # what is believed of probes before any was made
 MAX_PROBE_ROUNDS = 256  # doubled after one that did not
@@ -64,7 +64,7 @@ class Expectation:
             self._prior._probes = self._prior._probes * TENANT_DECAY + 1.0
             self._prior._hits = self._prior._hits * TENANT_DECAY + (accepted >= offered)
         self._is_probe = False
-        if accepted:
+        if accepted >= offered > 0:
             self._probe_rounds = max(MIN_PROBE_ROUNDS, self._probe_rounds // 4)  # `asked` has doubled it
         if self._prior:
             self._prior.observe(offered, accepted)
@@ -85,7 +85,7 @@ class Expectation:
 
     @property
     def is_probing(self) -> bool:
-        """Has it been silent for so long that it should ask once, cheaply, whatever is expected?"""
+        """Has it been silent for so long that it should see whether that is still right?"""
         return self.silent_rounds >= self._probe_rounds
 
     @property
@@ -120,15 +120,17 @@ class Expectations:
 
 
 def levels(tree: Tree, committed: Sequence[int]) -> tuple[int, int]:
-    """(offered, accepted) of a tree: levels that `committed` can judge, and those of them that were right."""
-    right_nodes = {0: 0}  # node -> its depth
-    for i, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True), start=1):
-        depth = right_nodes.get(parent)
-        if depth is not None and depth < len(committed) and committed[depth] == token:
-            right_nodes[i] = depth + 1
-    deepest, accepted = max(right_nodes.items(), key=lambda item: item[1])
-    is_failed = accepted < len(committed) and deepest in tree.parents
-    return accepted + is_failed, accepted
+    """(offered, accepted) of a tree's main branch, that of first children: the nodes that `committed` can judge, and
+    those before the first wrong one. Side branches are a bonus that nobody counts on: asking prices chains."""
+    tip = accepted = offered = 0
+    for node, parent in enumerate(tree.parents, start=1):
+        if parent != tip or accepted == len(committed):
+            continue
+        tip, offered = node, accepted + 1
+        if tree.tokens[node - 1] != committed[accepted]:
+            break
+        accepted += 1
+    return offered, accepted
 
 
 def _kept(kept: OrderedDict[str, Expectation], key: str, limit: int) -> Expectation:

@@ -11,7 +11,7 @@ from typing import Protocol
 from app.costs import CostTable, DraftCosts
 from app.expectation import Expectations
 from app.messages import DraftJob, Policy, TreeMessage
-from app.stages.ask import Candidate, ask
+from app.stages.ask import Candidate, ask, probe
 from app.stages.schedule import splits
 from app.stages.verify import Rows
 from app.state import Sequence, Tree, Work
@@ -21,8 +21,7 @@ log = logging.getLogger(__name__)
 MAX_NODES = 63
 MIN_WAIT_S = 0.03  # a tree is waited for at least so long,
 WAIT_FACTOR = 3.0  # and otherwise this many times what drafting usually takes, within the policy
-PROBE_AFTER_STEPS = 256  # without any draft: then one is asked for, whatever it is believed to cost
-PROBE_EVERY_STEPS = 16  # a batch that drafts nothing waits for the probes of some at most so often
+ASK_AFTER_STEPS = 256  # without any draft: then one is asked for, whatever it is believed to cost
 
 
 class Target(Protocol):
@@ -55,13 +54,13 @@ class Crew:
 
 @dataclass(slots=True)
 class _Sent:
-    """A job under way: for measuring how long drafts take."""
+    """A job under way: for measuring how long drafts take. A probe, which nobody waits for, says nothing of that."""
 
     base: int
-    at_s: float  # monotonic
-    batch: int
-    depth: int
-    unread: int  # tokens of the batch that drafters had not seen
+    at_s: float = 0.0  # monotonic
+    batch: int = 0
+    depth: int = 0
+    unread: int = 0  # tokens of the batch that drafters had not seen
 
 
 class Running:
@@ -113,15 +112,21 @@ class Running:
         return [work for work in works if work.sequence.record.id in kept]
 
     def offer(self, message: TreeMessage) -> None:
-        """Take a tree in, if it is for a sequence's present length and well formed; else nothing happens."""
+        """Take a tree in, if it is for a sequence's present length and well formed; learn from one that is late."""
         sent = self._sent.get(message.request_id)
-        if sent and sent.base == message.base:
+        is_answer = sent is not None and sent.base == message.base
+        if sent and is_answer:
             self.draft_costs.observe(sent.batch, sent.depth, time.monotonic() - sent.at_s, sent.unread)
             del self._sent[message.request_id]
         sequence = self.sequences.get(message.request_id)
-        if sequence and message.base == len(sequence.tokens) and _is_sound(message, self._vocab_size):
-            sequence.tree = Tree(
-                list(message.tokens), list(message.parents), list(message.survival), list(message.proposers)
+        if sequence is None or not _is_sound(message, self._vocab_size):
+            return
+        tree = Tree(list(message.tokens), list(message.parents), list(message.survival), list(message.proposers))
+        if message.base == len(sequence.tokens):
+            sequence.tree = tree
+        elif is_answer and message.base < len(sequence.tokens):  # too late to be verified, but what came is known
+            self.expectations.of(sequence.record.id, sequence.record.tenant).learn(
+                tree, sequence.tokens[message.base :]
             )
 
     def ask(self, sequences: list[Sequence], policy: Policy) -> list[DraftJob]:
@@ -140,9 +145,9 @@ class Running:
             self.draft_costs,
             busy_s=self.costs.seconds(others) if others else 0.0,
             share=self.crew.share,
-            may_probe=self._silent_steps > PROBE_EVERY_STEPS or len(sequences) == 1,
-            must_probe=self._silent_steps > PROBE_AFTER_STEPS,
+            must_ask=self._silent_steps > ASK_AFTER_STEPS,
         )
+        probes = probe(candidates, depths, self.costs, self.draft_costs, self.crew.share)
         log.debug(
             "asking for %s; a step takes %.1f ms, drafting 1 and 4 deep %.1f and %.1f, reading %s",
             depths,
@@ -152,9 +157,9 @@ class Running:
         )
         if any(depths):
             self._silent_steps = 0
-        for candidate, depth in zip(candidates, depths, strict=True):
-            candidate.expectation.asked(depth)
-        return self.jobs(sequences, depths, policy)
+        for candidate, depth, is_probe in zip(candidates, depths, probes, strict=True):
+            candidate.expectation.asked(depth or int(is_probe))
+        return self.jobs(sequences, depths, policy, probes)
 
     def limit(self, sequence: Sequence, policy: Policy) -> int:
         """The most draft tokens the sequence may ask for: its own and the policy's bound, and the room it has left."""
@@ -164,8 +169,13 @@ class Running:
         own = policy.max_draft_tokens if wish.max_draft_tokens is None else wish.max_draft_tokens
         return max(0, min(own, policy.max_draft_tokens, sequence.record.max_tokens - sequence.generated - 1))
 
-    def jobs(self, sequences: list[Sequence], depths: list[int], policy: Policy) -> list[DraftJob]:
-        """Draft jobs for the sequences that ask for any; from now on they wait for their tree, within bounds."""
+    def jobs(
+        self, sequences: list[Sequence], depths: list[int], policy: Policy, probes: Iterable[bool] = ()
+    ) -> list[DraftJob]:
+        """Draft jobs for the sequences that ask for any; from now on they wait for their tree, within bounds.
+
+        A probe is a job for one token that nobody waits for.
+        """
         asking = [(s, depth) for s, depth in zip(sequences, depths, strict=True) if depth]
         deepest = max((depth for _, depth in asking), default=0)
         unread = sum(self._unread(sequence) for sequence, _ in asking)
@@ -175,6 +185,10 @@ class Running:
         for sequence, _ in asking:
             sequence.due_s = due_s
             self._sent[sequence.record.id] = _Sent(len(sequence.tokens), time.monotonic(), len(asking), deepest, unread)
+        probing = [sequence for sequence, is_probe in zip(sequences, probes, strict=False) if is_probe]
+        for sequence in probing:
+            self._sent[sequence.record.id] = _Sent(len(sequence.tokens))
+        asking += [(sequence, 1) for sequence in probing]
         return [self._job(sequence, depth, due_s) for sequence, depth in asking]
 
     def farewell(self, sequence: Sequence) -> list[DraftJob]:

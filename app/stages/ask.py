@@ -15,8 +15,7 @@ MIN_GAIN = 1.08  # expected pace over that of asking for nothing: costs and chan
 HYSTERESIS = 0.05  # a silent sequence's survivals count for so much less, so that it does not flicker
 MIN_SURVIVAL = 0.02  # less likely tokens are not worth asking for at any price list; bounds the search
 HORIZON_TOKENS = 64  # how far ahead a sequence is believed to go on: what is spent on it must come in by then
-PROBE_TOKENS = 2  # asked for by a sequence that only wants to know whether asking pays
-PROBE_ACCEPTANCE = 0.9  # how often drafts are right, if the probe finds that they are
+PROBE_ACCEPTANCE = 0.8  # how often drafts are right, if the probe finds that they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,7 @@ def ask(
     *,
     busy_s: float = 0.0,
     share: float = 0.0,
-    may_probe: bool = True,
-    must_probe: bool = False,
+    must_ask: bool = False,
 ) -> list[int]:
     """How many draft tokens to request of each of the B candidates, which go into their next round together.
 
@@ -55,22 +53,40 @@ def ask(
     is all of D; hence 0 for everybody where speculation does not gain MIN_GAIN. Survival falls with depth, so for
     each cap on the depth the best n tokens are a prefix of one sorted list; all prefixes of all caps are tried.
 
-    A sequence that did not ask last time must gain HYSTERESIS more to begin again. After a growing number of
-    silent rounds it asks for PROBE_TOKENS to see whether its text got easier, if that may be worth its price; with
-    `must_probe` one does, whatever it is believed to cost, since only asking shows what it costs now. The caller
-    tells the expectation what was asked (`Expectation.asked`): nothing changes here.
+    A sequence that did not ask last time must gain HYSTERESIS more to begin again. With `must_ask` one asks for
+    a little, whatever it is believed to cost: only asking shows what it costs now. The caller tells the expectation
+    what was asked (`Expectation.asked`): nothing changes here.
     """
     price = _Price(draft_costs, busy_s, share)
     survivals = [c.expectation.survival(c.limit) for c in candidates]
     fainter = [1.0 - HYSTERESIS * (c.expectation.silent_rounds > 0) for c in candidates]
     asked, _ = _best(candidates, survivals, fainter, costs, price)
-    if may_probe and any(c.expectation.is_probing for n, c in zip(asked, candidates, strict=True) if not n):
-        probes = _probes(candidates, asked, costs, price)
-        asked = [n or probe for n, probe in zip(asked, probes, strict=True)]
-    if must_probe and not any(asked) and any(c.limit for c in candidates):
+    if must_ask and not any(asked) and any(c.limit for c in candidates):
         cheapest = min((i for i, c in enumerate(candidates) if c.limit), key=lambda i: candidates[i].read_s)
-        asked[cheapest] = min(PROBE_TOKENS, candidates[cheapest].limit)
+        asked[cheapest] = 1
     return asked
+
+
+def probe(
+    candidates: Listed[Candidate], asked: list[int], costs: CostTable, draft_costs: DraftCosts, share: float
+) -> list[bool]:
+    """Whose next token to have drafted without waiting for it, only to see whether the text got easier.
+
+    After a growing number of silent rounds (`Expectation.is_probing`), if what drafters take from the verifier's cores
+    meanwhile is less than what it may bring: as often as probes were right so far, the gain there would be if drafts
+    were right PROBE_ACCEPTANCE of the time, over the candidate's horizon.
+    """
+    chosen = [not n and c.limit > 0 and c.expectation.is_probing for n, c in zip(asked, candidates, strict=True)]
+    if not any(chosen):
+        return chosen
+    survivals = [[PROBE_ACCEPTANCE**depth for depth in range(1, c.limit + 1)] for c in candidates]
+    _, ratio = _best(candidates, survivals, [1.0] * len(candidates), costs, _Price(draft_costs, 0.0, share))
+    gain_s = (1.0 - 1.0 / ratio) * costs.seconds(len(candidates)) / len(candidates)  # a round, of one's share
+    cost_s = draft_costs.seconds(1, 1)
+    return [
+        is_due and 2 * c.horizon * gain_s * c.expectation.probe_chance > share * (cost_s + c.read_s)
+        for is_due, c in zip(chosen, candidates, strict=True)
+    ]
 
 
 class _Price:
@@ -140,21 +156,3 @@ def _best_prefix(
         if pace > best_pace:
             best_n, best_pace = n, pace
     return best_n, best_pace
-
-
-def _probes(candidates: Listed[Candidate], asked: list[int], costs: CostTable, price: _Price) -> list[int]:
-    """PROBE_TOKENS for those whose probe costs less than what it may bring: as often as probes were right so far, the
-    gain there would be if drafts were right PROBE_ACCEPTANCE of the time, over the candidate's horizon."""
-    survivals = [[PROBE_ACCEPTANCE**depth for depth in range(1, c.limit + 1)] for c in candidates]
-    _, ratio = _best(candidates, survivals, [1.0] * len(candidates), costs, price)
-    plain_s = costs.seconds(len(candidates))
-    gain_s = (1.0 - 1.0 / ratio) * plain_s / len(candidates)  # a round, of one candidate's share
-    cost_s = price.drafting_s(1, PROBE_TOKENS) + costs.seconds(len(candidates) + PROBE_TOKENS) - plain_s
-    return [
-        min(PROBE_TOKENS, c.limit)
-        if not n
-        and c.expectation.is_probing
-        and 2 * c.horizon * gain_s * c.expectation.probe_chance > cost_s + price.reading_s(c)
-        else 0
-        for n, c in zip(asked, candidates, strict=True)
-    ]

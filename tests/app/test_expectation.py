@@ -84,12 +84,12 @@ def test_silence_drifts_to_the_tenants_mean() -> None:
     assert before < 0.4 < 0.8 < expectation.survival(1)[0]
 
 
-def test_levels_follow_the_right_branch_of_a_tree() -> None:
-    tree = Tree([1, 2, 3, 4], [0, 0, 2, 3], [0.5] * 4, [("a",)] * 4)
-    assert levels(tree, [2, 3, 4, 9]) == (3, 3)
-    assert levels(tree, [2, 3, 5]) == (3, 2)
-    assert levels(tree, [2, 3]) == (2, 2), "depth 3 is not known yet"
-    assert levels(tree, [1, 9]) == (1, 1), "the leaf offered nothing more"
+def test_levels_follow_the_main_branch_of_a_tree() -> None:
+    tree = Tree([1, 2, 3, 4], [0, 0, 1, 3], [0.5] * 4, [("a",)] * 4)
+    assert levels(tree, [1, 3, 4, 9]) == (3, 3)
+    assert levels(tree, [1, 3, 5]) == (3, 2)
+    assert levels(tree, [1, 3]) == (2, 2), "depth 3 is not known yet"
+    assert levels(tree, [2, 9]) == (1, 0), "a side branch was right, but nobody counts on those"
     assert levels(tree, [7]) == (1, 0)
     assert levels(Tree(), [7]) == (0, 0)
 

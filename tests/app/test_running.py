@@ -212,3 +212,22 @@ def test_a_stopped_sequence_leaves_nothing_behind():
     assert one.stop("r") is None
     assert (one.sequences, one.suspects, one._sent, one._told) == ({}, set(), {}, {})
     assert one._memory.pool.num_free == one._memory.pool.num_pages
+
+
+def test_nobody_waits_for_a_probe_and_a_late_tree_is_learnt_from():
+    one = running()
+    sequence = start(one, "r")
+    (job,) = one.jobs([sequence], [0], Policy(), [True])
+    assert (job.base, job.max_draft_tokens) == (5, 1)
+    assert sequence.due_s == 0.0, "it goes on at once"
+    before = one.draft_costs.seconds(1, 1)
+    expectation = one.expectations.of("r", sequence.record.tenant)
+    (hopeful,) = expectation.survival(1)
+    sequence.tokens.append(9)  # committed in the meantime
+    one.offer(message(tokens=(4,), parents=(0,), survival=(0.9,), proposers=(("a",),)))
+    assert sequence.tree is None, "too late to be verified"
+    assert expectation.survival(1)[0] < hopeful, "but it was wrong"
+    assert one.draft_costs.seconds(1, 1) == before, "when it came says nothing: nobody waited"
+    lowered = expectation.survival(1)[0]
+    one.offer(message(tokens=(4,), parents=(0,), survival=(0.9,), proposers=(("a",),)))
+    assert expectation.survival(1)[0] == lowered, "the same answer again is none"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.costs import CostTable, DraftCosts
 from app.expectation import MAX_PROBE_ROUNDS, Expectation
-from app.stages.ask import HORIZON_TOKENS, MIN_GAIN, PROBE_TOKENS, Candidate, ask
+from app.stages.ask import HORIZON_TOKENS, MIN_GAIN, Candidate, ask, probe
 
 MEASURED = CostTable({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
 
@@ -90,20 +90,24 @@ def test_a_silent_sequence_must_gain_more_to_begin_again() -> None:
 
 
 def run_rounds(expectation: Expectation, rounds: int, accepted: int, costs: DraftCosts) -> list[int]:
+    """Draft tokens a round; a probe's are negative."""
     history = []
     for _ in range(rounds):
-        (asked,) = ask(some(expectation), MEASURED, costs)
-        expectation.asked(asked)
-        expectation.observe(asked, min(asked, accepted))
-        history.append(asked)
+        candidates = some(expectation)
+        (asked,) = ask(candidates, MEASURED, costs)
+        (is_probe,) = probe(candidates, [asked], MEASURED, costs, share=1.0)
+        drafted = asked or int(is_probe)
+        expectation.asked(drafted)
+        expectation.observe(drafted, min(drafted, accepted))
+        history.append(-drafted if is_probe else drafted)
     return history
 
 
 def test_probing_is_rare_where_it_never_pays_and_recovers_where_it_does_again() -> None:
     expectation, costs = learnt(0), drafter(0.003)
     hopeless = run_rounds(expectation, 1000, 0, costs)
-    assert set(hopeless) == {0, PROBE_TOKENS}
-    assert hopeless.count(PROBE_TOKENS) < 15
+    assert set(hopeless) == {0, -1}
+    assert hopeless.count(-1) < 15
     recovered = run_rounds(expectation, 2 * MAX_PROBE_ROUNDS, 8, costs)
     assert recovered[-1] == 8
 
@@ -125,17 +129,27 @@ def probing(rounds: int = 4) -> Expectation:
 
 
 def test_a_probe_is_made_where_it_may_be_worth_its_price() -> None:
+    def probed(candidate: Candidate, costs: DraftCosts, share: float = 1.0, asked: int = 0) -> bool:
+        (found,) = probe([candidate], [asked], MEASURED, costs, share)
+        return found
+
     (one,) = some(probing())
-    assert ask([one], MEASURED, drafter(0.003)) == [PROBE_TOKENS]
-    assert ask([one], MEASURED, drafter(0.003), may_probe=False) == [0]
-    assert ask([one], MEASURED, drafter(0.1)) == [0], "the drafter is too slow for any gain"
-    assert ask([replace(one, remaining=3)], MEASURED, drafter(0.003)) == [0], "too few tokens to come for it to pay"
-    assert ask([replace(one, read_s=0.5)], MEASURED, drafter(0.003)) == [0], "the drafter would have to read it first"
+    assert probed(one, drafter(0.003))
+    assert not probed(one, drafter(0.003), asked=3), "it asks anyway"
+    assert not probed(replace(one, limit=0), drafter(0.003)), "nobody drafts for it"
+    assert not probed(replace(one, expectation=learnt(0)), drafter(0.003)), "it asked a moment ago"
+    assert not probed(one, drafter(1.0)), "the drafter is too slow for any gain"
+    assert probed(one, drafter(0.008))
+    assert not probed(replace(one, remaining=3), drafter(0.008)), "too few tokens to come for it to pay"
+    assert not probed(replace(one, read_s=0.5), drafter(0.003)), "the drafter would have to read it first,"
+    assert probed(replace(one, read_s=0.5), drafter(0.003), share=0.0), "which costs nothing on another machine"
 
 
 def test_nobody_probes_where_even_the_best_drafts_would_gain_nothing() -> None:
     saturated = CostTable({1: 0.01, 1000: 10.0})
-    assert ask(some(*(probing() for _ in range(16))), saturated, drafter(0.003)) == [0] * 16
+    candidates = some(*(probing() for _ in range(16)))
+    assert ask(candidates, saturated, drafter(0.003)) == [0] * 16
+    assert probe(candidates, [0] * 16, saturated, drafter(0.003), 1.0) == [False] * 16
 
 
 def test_what_must_be_read_first_is_worth_it_for_a_long_answer_only() -> None:
@@ -151,5 +165,5 @@ def test_what_must_be_read_first_is_worth_it_for_a_long_answer_only() -> None:
 def test_what_is_believed_of_the_price_is_tried_again_some_day() -> None:
     dear = [Candidate(learnt(0), 0), Candidate(learnt(0), 8, read_s=2.0), Candidate(learnt(0), 8, read_s=1.0)]
     assert ask(dear, MEASURED, drafter(10.0)) == [0, 0, 0]
-    assert ask(dear, MEASURED, drafter(10.0), must_probe=True) == [0, 0, PROBE_TOKENS]
-    assert ask([Candidate(learnt(0), 0)], MEASURED, drafter(10.0), must_probe=True) == [0]
+    assert ask(dear, MEASURED, drafter(10.0), must_ask=True) == [0, 0, 1]
+    assert ask([Candidate(learnt(0), 0)], MEASURED, drafter(10.0), must_ask=True) == [0]
