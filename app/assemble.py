@@ -42,7 +42,7 @@ def verifying(settings: Settings, owner: str, mailbox: str, store: Requests) -> 
     torch.set_num_threads(settings.verify_threads)
     folder = target_folder(settings)
     tokenizer = Tokenizer(folder)
-    model = load(folder)
+    model = load(folder, settings.weights == "int8")
     _leave_cores_to(model)
     runner = ModelRunner(model, kv_bytes=settings.kv_bytes, page_tokens=settings.page_tokens)
     if runner.capacity_tokens < tokenizer.context_tokens + SLACK_TOKENS:
@@ -93,7 +93,8 @@ def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, ModelGue
     if not (folder / "config.json").exists():
         raise ModelRefused(f"no drafter {name!r}: {folder} holds no config.json")
     _check_tokenizer(folder, target)
-    return folder.name, load_guesser(folder, target, kv_bytes=DRAFT_KV_BYTES, page_tokens=settings.page_tokens)
+    memory = {"kv_bytes": DRAFT_KV_BYTES, "page_tokens": settings.page_tokens}
+    return folder.name, load_guesser(folder, target, **memory, is_int8=settings.draft_weights == "int8")
 
 
 def _check_tokenizer(folder: Path, target: Path) -> None:

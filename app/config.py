@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,6 +24,7 @@ class Settings(BaseModel):
     redis_url: str | None = Field(None, description="broker, results and state; `up` starts its own when absent")
     namespace: str = Field("paceline", pattern=r"^[A-Za-z0-9_-]{1,40}$", description="prefix of every Redis key")
     model: str = Field("smollm2-135m", description="the target: a known name or a model folder")
+    weights: Literal["float32", "int8"] = Field("float32", description="of the target; int8 is a target of its own")
     drafters: tuple[str, ...] = Field(("smol-general",), description="model drafters: names in drafters/, or folders")
     node: str | None = Field(None, description="name of this worker's node, e.g. verify-1; required by workers")
 
@@ -38,6 +39,7 @@ class Settings(BaseModel):
     attend_s: float = Field(20.0, gt=0.0, description="longest stay at a mailbox before Celery gets its turn")
     max_strikes: int = Field(5, ge=1, description="verifiers a request may take down before it fails alone")
 
+    draft_weights: Literal["float32", "int8"] = Field("int8", description="of model drafters: they only guess")
     verify_threads: int = Field(2, ge=1, description="CPU threads of a verifier")
     draft_threads: int = Field(2, ge=1, description="CPU threads of a drafter")
     kv_bytes: int = Field(3 * 2**29, ge=2**20, description="memory of a verifier's paged KV cache")

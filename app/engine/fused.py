@@ -19,7 +19,7 @@ from app.state import Sequence, Tree, Work
 from kernels.cpu import shapes
 from kernels.cpu.decoder import decode
 from kernels.cpu.lanes import LANES
-from kernels.cpu.linear import pack, pack_bias
+from kernels.cpu.linear import pack, pack_bias, pack_int8
 from kernels.cpu.shapes import Model
 from kernels.cpu.team import team
 
@@ -38,9 +38,11 @@ class NotFusable(Exception):
 class FusedForward:
     """A Llama-shaped model's weights, packed, and the memory its steps work in."""
 
-    def __init__(self, hooked: HookedForward) -> None:
-        """Raises NotFusable."""
+    def __init__(self, hooked: HookedForward, is_int8: bool = False) -> None:
+        """With `is_int8` the linear layers' weights are rounded to int8, column by column: another model, which says
+        something else, and the same whatever runs beside it. Raises NotFusable."""
         _check_shape(hooked)
+        self._is_int8 = is_int8
         self.shape, self.max_positions, self.vocab_size = hooked.shape, hooked.max_positions, hooked.vocab_size
         self._held: list[np.ndarray] = []  # the arrays behind the addresses
         self._kv: KVCache | None = None
@@ -79,6 +81,7 @@ class FusedForward:
         if cos.shape[-1] != self.shape.head_dim:
             raise NotFusable("positions turn a part of each head only")
         head = model.lm_head
+        packed_head, head_scales = self._weights(_array(head.weight))
         return Model(
             num_layers=self.shape.num_layers,
             hidden=config.hidden_size,
@@ -93,7 +96,8 @@ class FusedForward:
             layers=np.array(layers, np.int64),
             embedding=self._hold(_array(model.model.embed_tokens.weight)),
             final_norm=self._hold(_array(model.model.norm.weight)),
-            head=self._hold(pack(_array(head.weight))),
+            head=packed_head,
+            head_scales=head_scales,
             head_bias=self._hold(pack_bias(_array(head.bias))),
             cos=self._hold(_array(cos[0])),
             sin=self._hold(_array(sin[0])),
@@ -108,23 +112,34 @@ class FusedForward:
         slots[shapes.NORM1] = self._hold(_array(layer.input_layernorm.weight))
         slots[shapes.NORM2] = self._hold(_array(layer.post_attention_layernorm.weight))
         siblings = (attention.q_proj, attention.k_proj, attention.v_proj)
-        slots[shapes.QKV] = self._hold(pack(np.concatenate([_array(one.weight) for one in siblings])))
+        whole = np.concatenate([_array(one.weight) for one in siblings])
+        slots[shapes.QKV], slots[shapes.QKV_SCALES] = self._weights(whole)
         if siblings[0].bias is not None:
             bias = np.concatenate([_array(one.bias) for one in siblings])
             slots[shapes.QKV_BIAS] = self._hold(pack_bias(bias))
         for slot, name in ((shapes.Q_NORM, "q_norm"), (shapes.K_NORM, "k_norm")):
             if hasattr(attention, name):
                 slots[slot] = self._hold(_array(getattr(attention, name).weight))
-        for slot, bias_slot, linear in (
-            (shapes.OUT, shapes.OUT_BIAS, attention.o_proj),
-            (shapes.DOWN, shapes.DOWN_BIAS, mlp.down_proj),
+        for slot, scales, bias_slot, linear in (
+            (shapes.OUT, shapes.OUT_SCALES, shapes.OUT_BIAS, attention.o_proj),
+            (shapes.DOWN, shapes.DOWN_SCALES, shapes.DOWN_BIAS, mlp.down_proj),
         ):
-            slots[slot] = self._hold(pack(_array(linear.weight)))
+            slots[slot], slots[scales] = self._weights(_array(linear.weight))
             slots[bias_slot] = self._hold(pack_bias(_array(linear.bias)))
-        gate, up = pack(_array(mlp.gate_proj.weight)), pack(_array(mlp.up_proj.weight))
-        slots[shapes.GATE_UP] = self._hold(np.stack([gate, up], 1).reshape(-1, *gate.shape[1:]))
+        gate, up = (
+            _array(linear.weight).reshape(-1, LANES, linear.in_features) for linear in (mlp.gate_proj, mlp.up_proj)
+        )
+        pairs = np.stack([gate, up], 1).reshape(-1, mlp.gate_proj.in_features)  # sixteen columns of each in turn
+        slots[shapes.GATE_UP], slots[shapes.GATE_UP_SCALES] = self._weights(pairs)
         slots[shapes.WINDOW] = NO_WINDOW if window is None else window
         return slots
+
+    def _weights(self, weight: np.ndarray) -> tuple[int, int]:
+        """Addresses of a packed weight and of its columns' scales."""
+        if not self._is_int8:
+            return self._hold(pack(weight)), 0
+        packed, scales = pack_int8(weight)
+        return self._hold(packed), self._hold(scales)
 
     def _hold(self, array: np.ndarray) -> int:
         """Keep an array alive and return its address; 0 for an empty one."""
@@ -134,15 +149,32 @@ class FusedForward:
         return int(array.ctypes.data)
 
 
-def fuse(hooked: HookedForward) -> FusedForward:
-    """The fused forward of a model, once it has said the same as the model's modules. Raises NotFusable."""
+def fuse(hooked: HookedForward, is_int8: bool = False) -> FusedForward:
+    """The fused forward of a model, once it has said the same as the model's modules. Raises NotFusable.
+
+    With `is_int8` the modules' weights are rounded already (`round_weights`).
+    """
     _check_family(hooked)
     expected = _trial(hooked)  # also shows how each layer attends
-    fused = FusedForward(hooked)
+    fused = FusedForward(hooked, is_int8)
     off = (_trial(fused) - expected).abs().max() / expected.std()
     if not off < TOLERANCE:
         raise NotFusable(f"the fused forward is {off:.1e} standard deviations off")
     return fused
+
+
+def round_weights(model: nn.Module) -> None:
+    """Round the linear layers' weights, in place, to what int8 columns can hold. Embeddings stay as they are."""
+    tied = model.get_input_embeddings().weight  # type: ignore[operator]
+    for layer in model.modules():
+        if type(layer) is nn.Linear:
+            packed, scales = pack_int8(_array(layer.weight))
+            columns = packed.transpose(0, 2, 1).reshape(-1, layer.in_features)[: layer.out_features]
+            rounded = torch.from_numpy(columns * scales[: layer.out_features, None])
+            if layer.weight is tied:
+                layer.weight = nn.Parameter(rounded, requires_grad=False)
+            else:
+                layer.weight.copy_(rounded)
 
 
 def _trial(forward: Any) -> torch.Tensor:

@@ -82,14 +82,14 @@ def _guess(tokens: list[int], chances: list[float]) -> Guess:
     return Guess(tokens[0], chances[0], tokens[-1], chances[-1] if len(tokens) > 1 else 0.0)
 
 
-def load_guesser(folder: Path, target: Path, *, kv_bytes: int, page_tokens: int) -> ModelGuesser:
+def load_guesser(folder: Path, target: Path, *, kv_bytes: int, page_tokens: int, is_int8: bool = False) -> ModelGuesser:
     """Load the drafter in `folder` for the target in `target`. Raises ModelRefused."""
     card_file = folder / "drafter.json"
     card = json.loads(card_file.read_text()) if card_file.exists() else {}
     if card.get("embedding") != "target":
-        return ModelGuesser(load(folder), None, kv_bytes=kv_bytes, page_tokens=page_tokens)
+        return ModelGuesser(load(folder, is_int8), None, kv_bytes=kv_bytes, page_tokens=page_tokens)
     model, head_ids = _with_target_embedding(folder, target)
-    return ModelGuesser(prepare(model), head_ids, kv_bytes=kv_bytes, page_tokens=page_tokens)
+    return ModelGuesser(prepare(model, is_int8), head_ids, kv_bytes=kv_bytes, page_tokens=page_tokens)
 
 
 def _with_target_embedding(folder: Path, target: Path) -> tuple[PreTrainedModel, torch.Tensor]:

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from app.engine.forward import Forward
-from app.engine.fused import NotFusable, fuse
+from app.engine.fused import NotFusable, fuse, round_weights
 from app.engine.hooked import HookedForward, pack_linears
 from app.errors import ModelRefused
 from kernels.packed_linear import can_pack
@@ -16,27 +16,30 @@ from kernels.packed_linear import can_pack
 log = logging.getLogger(__name__)
 
 
-def load(folder: Path) -> Forward:
-    """Load the model in `folder` in float32. Raises ModelRefused."""
+def load(folder: Path, is_int8: bool = False) -> Forward:
+    """Load the model in `folder`, to compute in float32. Raises ModelRefused."""
     transformers_logging.disable_progress_bar()
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     except (OSError, ValueError) as error:
         raise ModelRefused(f"{folder} does not hold a loadable causal LM: {error}") from error
-    return prepare(model)
+    return prepare(model, is_int8)
 
 
 @torch.inference_mode()
-def prepare(model: PreTrainedModel) -> Forward:
+def prepare(model: PreTrainedModel, is_int8: bool = False) -> Forward:
     """The fused forward if it knows the model's family, else the model's own modules with packed linear layers.
 
+    With `is_int8` the linear layers' weights are rounded to int8 columns: a model of its own, as exact against itself.
     Takes the model over. Raises ModelRefused for one that ignores the attention interface.
     """
     model.eval()
     model.requires_grad_(False)
+    if is_int8:
+        round_weights(model)
     hooked = HookedForward(model)
     try:
-        return fuse(hooked)
+        return fuse(hooked, is_int8)
     except NotFusable as reason:
         log.info("%s runs on its own modules: %s", type(model).__name__, reason)
     if can_pack():

@@ -11,7 +11,7 @@ from app.costs import CostTable, DraftCosts
 from app.expectation import Expectation
 
 DEPTH_CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # draft lengths tried
-MIN_GAIN = 1.08  # expected pace over that of asking for nothing: costs and chances are estimates
+MIN_GAIN = 1.05  # expected pace over that of asking for nothing: costs and chances are estimates
 HYSTERESIS = 0.05  # a silent sequence's survivals count for so much less, so that it does not flicker
 MIN_SURVIVAL = 0.02  # less likely tokens are not worth asking for at any price list; bounds the search
 HORIZON_TOKENS = 64  # how far ahead a sequence is believed to go on: what is spent on it must come in by then

@@ -15,7 +15,9 @@ from kernels.cpu.rows import add_to, best, copy, gate, rms_norm
 from kernels.cpu.shapes import (
     DOWN,
     DOWN_BIAS,
+    DOWN_SCALES,
     GATE_UP,
+    GATE_UP_SCALES,
     NORM1,
     NORM2,
     ON_DOWN,
@@ -27,9 +29,11 @@ from kernels.cpu.shapes import (
     ON_UPDATE,
     OUT,
     OUT_BIAS,
+    OUT_SCALES,
     PARTS,
     QKV,
     QKV_BIAS,
+    QKV_SCALES,
     Model,
     Room,
     Step,
@@ -45,7 +49,8 @@ def decode(m: Model, s: Step, r: Room, thread: int) -> None:
     for layer in range(m.num_layers):
         first = PARTS * (layer + 1)
         w = m.layers[layer]
-        project(s, r, first + ON_QKV, r.normed, 4 * m.hidden, w[QKV], m.hidden, w[QKV_BIAS], r.mixed, columns(m))
+        qkv = (w[QKV], w[QKV_SCALES], w[QKV_BIAS])
+        project(s, r, first + ON_QKV, r.normed, m.hidden, qkv, r.mixed, columns(m))
         meet(r.words, r.threads)
         place(m, s, r, first + ON_PLACE, layer)
         meet(r.words, r.threads)
@@ -53,16 +58,15 @@ def decode(m: Model, s: Step, r: Room, thread: int) -> None:
             fork(m, s, r, first, layer)
         mix(m, s, r, first, layer, thread)
         meet(r.words, r.threads)
-        project(
-            s, r, first + ON_OUT, r.attended, 4 * m.num_heads * m.head_dim, w[OUT], m.num_heads * m.head_dim,
-            w[OUT_BIAS], r.update, m.hidden,
-        )  # fmt: skip
+        out = (w[OUT], w[OUT_SCALES], w[OUT_BIAS])
+        project(s, r, first + ON_OUT, r.attended, m.num_heads * m.head_dim, out, r.update, m.hidden)
         meet(r.words, r.threads)
         update(m, s, r, first + ON_UPDATE, w[NORM2])
         meet(r.words, r.threads)
-        open_gate(m, s, r, first + ON_GATE, w[GATE_UP], thread)
+        open_gate(m, s, r, first + ON_GATE, w[GATE_UP], w[GATE_UP_SCALES], thread)
         meet(r.words, r.threads)
-        project(s, r, first + ON_DOWN, r.gated, 4 * m.inner, w[DOWN], m.inner, w[DOWN_BIAS], r.update, m.hidden)
+        down = (w[DOWN], w[DOWN_SCALES], w[DOWN_BIAS])
+        project(s, r, first + ON_DOWN, r.gated, m.inner, down, r.update, m.hidden)
         meet(r.words, r.threads)
         last = layer == m.num_layers - 1
         update(m, s, r, first + ON_NEXT, m.final_norm if last else m.layers[layer + 1, NORM1])
@@ -83,15 +87,19 @@ def embed(m: Model, s: Step, r: Room, part: int) -> None:
 
 
 @kernel
-def project(s: Step, r: Room, part: int, x: int, ldx: int, w: int, depth: int, bias: int, out: int, width: int) -> None:
-    """out = x W + b, all rows, some blocks of columns at a time."""
+def project(
+    s: Step, r: Room, part: int, x: int, depth: int, weights: tuple[int, int, int], out: int, width: int
+) -> None:
+    """out = x W + b, all rows, some blocks of columns at a time; weights: W, its scales, b."""
     blocks = -(-width // LANES)
     piece = max(1, blocks // (8 * r.threads))
+    w, scales, bias = weights
     while True:
         first = take(r.words, part, piece)
         if first >= blocks:
             return
-        linear(len(s.ids), x, ldx, w, depth, bias, first, min(first + piece, blocks), out, 4 * width)
+        end = min(first + piece, blocks)
+        linear(len(s.ids), x, 4 * depth, w, depth, scales, bias, first, end, out, 4 * width)
 
 
 @kernel
@@ -107,11 +115,11 @@ def update(m: Model, s: Step, r: Room, part: int, norm: int) -> None:
 
 
 @kernel
-def open_gate(m: Model, s: Step, r: Room, part: int, w: int, thread: int) -> None:
+def open_gate(m: Model, s: Step, r: Room, part: int, w: int, scales: int, thread: int) -> None:
     """silu(x W_g) * (x W_u); blocks of the two lie in turn, so that a pair is made and used on the spot."""
     pairs = m.inner // LANES
     piece = max(1, pairs // (8 * r.threads))
-    pair_bytes = 2 * m.hidden * BYTES
+    pair_bytes = 2 * m.hidden * (LANES if scales != 0 else BYTES)
     room = r.scores + thread * r.scores_bytes
     while True:
         first = take(r.words, part, piece)
@@ -121,7 +129,8 @@ def open_gate(m: Model, s: Step, r: Room, part: int, w: int, thread: int) -> Non
             rows = min(PANEL, len(s.ids) - top)
             for pair in range(first, min(first + piece, pairs)):
                 x = r.normed + 4 * top * m.hidden
-                linear(rows, x, 4 * m.hidden, w + pair * pair_bytes, m.hidden, 0, 0, 2, room, 2 * BYTES)
+                own = 0 if scales == 0 else scales + pair * 2 * BYTES
+                linear(rows, x, 4 * m.hidden, w + pair * pair_bytes, m.hidden, own, 0, 0, 2, room, 2 * BYTES)
                 for row in range(rows):
                     gate(room + 2 * BYTES * row, r.gated + 4 * ((top + row) * m.inner + pair * LANES))
 
@@ -140,7 +149,8 @@ def finish(m: Model, s: Step, r: Room, part: int, thread: int) -> None:
         if first >= blocks:
             break
         end = min(first + 16, blocks)
-        linear(n, r.update, 4 * m.hidden, m.head, m.hidden, m.head_bias, first, end, r.logits, BYTES * blocks)
+        x, scales, bias = r.update, m.head_scales, m.head_bias
+        linear(n, x, 4 * m.hidden, m.head, m.hidden, scales, bias, first, end, r.logits, BYTES * blocks)
     meet(r.words, r.threads)
     while True:
         i = take(r.words, part + 1, 1)

@@ -86,6 +86,12 @@ def read(b: ir.IRBuilder, where: Any) -> Any:
     return b.load(at(b, where, _LANES), align=4)
 
 
+def read_int8(b: ir.IRBuilder, where: Any) -> Any:
+    """Sixteen int8 from memory, as floats."""
+    small = b.load(at(b, where, ir.VectorType(_I8, LANES)), align=1)
+    return b.sitofp(b.sext(small, _INTS), _LANES)
+
+
 def fused(b: ir.IRBuilder, x: Any, y: Any, z: Any) -> Any:
     return call(b, "llvm.fma.v16f32", _LANES, x, y, z)
 

@@ -6,8 +6,8 @@
 import numpy as np
 
 from kernels.cpu.jit import kernel
-from kernels.cpu.lanes import BYTES, LANES, load, store
-from kernels.cpu.tile import product, product_more
+from kernels.cpu.lanes import BYTES, LANES, fma, load, mul, store
+from kernels.cpu.tile import product, product_int8, product_more
 
 PANEL = 48  # rows that go over a few blocks before the next rows do: both stay in the second-level cache
 
@@ -21,6 +21,13 @@ def pack(weight: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(whole.reshape(blocks, LANES, depth).transpose(0, 2, 1))
 
 
+def pack_int8(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(N, K) float32 -> (ceil(N / 16), K, 16) int8 and the columns' scales, (16 ceil(N / 16),) float32."""
+    scales = np.maximum(np.abs(weight).max(1), np.float32(1e-30)) / np.float32(127)
+    packed = pack(np.rint(weight / scales[:, None]))
+    return packed.astype(np.int8), pack_bias(scales)
+
+
 def pack_bias(bias: np.ndarray) -> np.ndarray:
     """(N,) float32 -> (16 ceil(N / 16),); the missing ones are zero."""
     return np.pad(bias, (0, -len(bias) % LANES))
@@ -28,21 +35,34 @@ def pack_bias(bias: np.ndarray) -> np.ndarray:
 
 @kernel
 def linear(
-    rows: int, x: int, ldx: int, w: int, depth: int, bias: int, first: int, end: int, out: int, ldo: int
+    rows: int, x: int, ldx: int, w: int, depth: int, scales: int, bias: int, first: int, end: int, out: int, ldo: int
 ) -> None:
     """Blocks `first ... end - 1` of out = x W^T + b.
 
-    Addresses of x (rows, depth) at stride ldx, packed W, bias (0: none) and out (rows, 16 blocks) at stride ldo, bytes.
+    Addresses of x (rows, depth) at stride ldx, packed W, the scales of int8 columns (0: W is float32), bias (0: none)
+    and out (rows, 16 blocks) at stride ldo, bytes.
     """
-    block_bytes = depth * BYTES
+    block_bytes = depth * (LANES if scales != 0 else BYTES)
     for top in range(0, rows, PANEL):
         n = min(PANEL, rows - top)
         for block in range(first, end):
-            to = out + top * ldo + block * BYTES
-            if bias == 0:
-                product(n, x + top * ldx, ldx, w + block * block_bytes, BYTES, depth, to, ldo)
+            to, of = out + top * ldo + block * BYTES, w + block * block_bytes
+            if scales != 0:
+                product_int8(n, x + top * ldx, ldx, of, LANES, depth, to, ldo)
+                rescale(n, scales + block * BYTES, 0 if bias == 0 else bias + block * BYTES, to, ldo)
+            elif bias == 0:
+                product(n, x + top * ldx, ldx, of, BYTES, depth, to, ldo)
             else:
                 values = load(bias + block * BYTES)
                 for row in range(n):
                     store(to + row * ldo, values)
-                product_more(n, x + top * ldx, ldx, w + block * block_bytes, BYTES, depth, to, ldo)
+                product_more(n, x + top * ldx, ldx, of, BYTES, depth, to, ldo)
+
+
+@kernel
+def rescale(rows: int, scales: int, bias: int, out: int, ldo: int) -> None:
+    """out = out * scales + b for sixteen columns."""
+    factors = load(scales)
+    for row in range(rows):
+        at = out + row * ldo
+        store(at, mul(load(at), factors) if bias == 0 else fma(load(at), factors, load(bias)))

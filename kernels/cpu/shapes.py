@@ -6,7 +6,8 @@ import numpy as np
 
 # A layer's slots in `Model.layers`.
 NORM1, QKV, QKV_BIAS, Q_NORM, K_NORM, OUT, OUT_BIAS, NORM2, GATE_UP, DOWN, DOWN_BIAS, WINDOW = range(12)
-NUM_SLOTS = 12
+QKV_SCALES, OUT_SCALES, GATE_UP_SCALES, DOWN_SCALES = range(12, 16)  # of int8 columns; 0: float32
+NUM_SLOTS = 16
 
 # A layer's counted parts: each has a counter from which threads take its pieces.
 ON_QKV, ON_PLACE, ON_FORK, ON_FORKED, ON_MIX, ON_JOIN, ON_OUT, ON_UPDATE, ON_GATE, ON_DOWN, ON_NEXT = range(11)
@@ -14,7 +15,7 @@ PARTS = 11  # what comes before and after the layers has some counters of its ow
 
 
 class Model(NamedTuple):
-    """Weights as addresses of packed float32 arrays, 0 where a model has none; who fills it owns the arrays."""
+    """Weights as addresses of packed arrays, 0 where a model has none; who fills it owns the arrays."""
 
     num_layers: int
     hidden: int
@@ -30,6 +31,7 @@ class Model(NamedTuple):
     embedding: int  # (V, hidden)
     final_norm: int
     head: int
+    head_scales: int
     head_bias: int
     cos: int  # (positions, D)
     sin: int

@@ -1,7 +1,8 @@
 """out = x W (+ out): a few rows of x against sixteen columns of W, the one product that everything else is made of.
 
 Each output is one chain of fused multiply-adds over k = 0, 1, ...: the same bits in a tile of one row and of six.
-Six rows by sixteen columns are twelve of AVX2's sixteen registers, and W is read once for all of them.
+Six rows by sixteen columns are twelve of AVX2's sixteen registers, and W is read once for all of them. W is float32, or
+int8 that becomes float32 on the way: x is never rounded, so a row's result depends on no other row there either.
 """
 
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from llvmlite import ir
 
 from kernels.cpu.jit import kernel
-from kernels.cpu.lanes import address, at, constant, fused, index, nothing, op, read, spread
+from kernels.cpu.lanes import address, at, constant, fused, index, nothing, op, read, read_int8, spread
 
 ROWS = 6  # of the largest tile
 _AHEAD = 1024  # bytes: W streams from memory, and the next lines are asked for this far ahead
@@ -18,8 +19,8 @@ _I64, _F32 = ir.IntType(64), ir.FloatType()
 _LANES = constant(0.0).type
 
 
-def _tile(rows: int, fresh: bool) -> Any:
-    """A tile of `rows` rows; `fresh` ones start at zero, others add to what `out` holds."""
+def _tile(rows: int, fresh: bool, weights: Any = read) -> Any:
+    """A tile of `rows` rows; `fresh` ones start at zero, others add to `out`. `weights` reads a line of W."""
 
     @op(nothing, address, index, address, index, index, address, index)
     def tile(b: ir.IRBuilder, x: Any, ldx: Any, w: Any, ldw: Any, k: Any, out: Any, ldo: Any) -> Any:
@@ -28,8 +29,8 @@ def _tile(rows: int, fresh: bool) -> Any:
         outs = [b.add(out, b.mul(ldo, _int(row))) for row in range(rows)]
         start = [constant(0.0) if fresh else read(b, where) for where in outs]
         whole = b.and_(k, _int(-_UNROLL))
-        first, sums = _loop(b, xs, w, ldw, _int(0), whole, start, _UNROLL)
-        _, sums = _loop(b, xs, w, ldw, first, k, sums, 1)
+        first, sums = _loop(b, weights, xs, w, ldw, (_int(0), whole, _UNROLL), start)
+        _, sums = _loop(b, weights, xs, w, ldw, (first, k, 1), sums)
         for where, value in zip(outs, sums, strict=True):
             b.store(value, at(b, where, _LANES), align=4)
 
@@ -40,8 +41,9 @@ def _int(value: int) -> ir.Constant:
     return ir.Constant(_I64, value)
 
 
-def _loop(b: Any, xs: Any, w: Any, ldw: Any, first: Any, end: Any, start: Any, unroll: int) -> tuple[Any, Any]:
-    """Emit `for k in range(first, end, unroll): sums += x[:, k] w[k]`. Returns (the k it ended at, sums)."""
+def _loop(b: Any, weights: Any, xs: Any, w: Any, ldw: Any, over: tuple[Any, Any, int], start: Any) -> tuple[Any, Any]:
+    """Emit `for k in range(*over): sums += x[:, k] w[k]`, unrolled. Returns (the k it ended at, sums)."""
+    first, end, unroll = over
     before, head, body, after = b.block, *(b.append_basic_block(name) for name in ("head", "body", "after"))
     b.branch(head)
     b.position_at_end(head)
@@ -56,10 +58,10 @@ def _loop(b: Any, xs: Any, w: Any, ldw: Any, first: Any, end: Any, start: Any, u
     for step in range(unroll):
         here = b.add(k, _int(step))
         line = b.add(w, b.mul(here, ldw))
-        weights = read(b, line)
+        columns = weights(b, line)
         for row, x in enumerate(xs):
             value = b.load(at(b, b.add(x, b.mul(here, _int(4))), _F32), align=4)
-            news[row] = fused(b, spread(b, value), weights, news[row])
+            news[row] = fused(b, spread(b, value), columns, news[row])
     k.add_incoming(b.add(k, _int(unroll)), body)
     for phi, value in zip(sums, news, strict=True):
         phi.add_incoming(value, body)
@@ -69,6 +71,7 @@ def _loop(b: Any, xs: Any, w: Any, ldw: Any, first: Any, end: Any, start: Any, u
 
 
 _new1, _new2, _new3, _new4, _new5, _new6 = (_tile(rows, fresh=True) for rows in range(1, ROWS + 1))
+_tiny1, _tiny2, _tiny3, _tiny4, _tiny5, _tiny6 = (_tile(rows, True, read_int8) for rows in range(1, ROWS + 1))
 _more1, _more2, _more3, _more4, _more5, _more6 = (_tile(rows, fresh=False) for rows in range(1, ROWS + 1))
 
 
@@ -111,6 +114,28 @@ def product_more(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int
             _more3(x, ldx, w, ldw, k, out, ldo)
         else:
             _more5(x, ldx, w, ldw, k, out, ldo)
+        x += n * ldx
+        out += n * ldo
+        rows -= n
+
+
+@kernel
+def product_int8(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int) -> None:
+    """out = x W with W of int8, as `product`."""
+    while rows > 0:
+        n = _height(rows)
+        if n == 6:
+            _tiny6(x, ldx, w, ldw, k, out, ldo)
+        elif n == 4:
+            _tiny4(x, ldx, w, ldw, k, out, ldo)
+        elif n == 1:
+            _tiny1(x, ldx, w, ldw, k, out, ldo)
+        elif n == 2:
+            _tiny2(x, ldx, w, ldw, k, out, ldo)
+        elif n == 3:
+            _tiny3(x, ldx, w, ldw, k, out, ldo)
+        else:
+            _tiny5(x, ldx, w, ldw, k, out, ldo)
         x += n * ldx
         out += n * ldo
         rows -= n
