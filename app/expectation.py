@@ -16,26 +16,14 @@ PRIOR_WEIGHT = 4.0  # observations the tenant's mean counts for in a sequence
 SEQUENCE_DECAY = 0.9  # of a depth's past at a new observation: a sequence remembers about 10 rounds,
 TENANT_DECAY = 0.99  # a tenant 100
 SILENT_DECAY = 0.98  # of a sequence's own past with each silent round: it drifts to its tenant's mean
-FIRST_PROBE_ROUNDS = 4  # silent rounds before a new sequence has a token drafted to see whether asking would pay;
-MIN_PROBE_ROUNDS = 2  # halved after a probe that found something,
-FIRST_PROBES, FIRST_HITS = 10.0, 1.0  # what is believed of probes before any was made
-MAX_PROBE_ROUNDS = 256  # doubled after one that did not
+FIRST_PROBE_ROUNDS = 6  # silent rounds before a sequence has a token drafted to see whether asking would pay again,
+MAX_PROBE_ROUNDS = 256  # doubled each time until it asks of its own accord
 
 
 class Expectation:
     """Conditional acceptance by depth, and how long this sequence has been silent. No `prior`: a tenant's."""
 
-    __slots__ = (
-        "_accepted",
-        "_decay",
-        "_hits",
-        "_is_probe",
-        "_prior",
-        "_probe_rounds",
-        "_probes",
-        "_seen",
-        "silent_rounds",
-    )
+    __slots__ = ("_accepted", "_decay", "_prior", "_probe_rounds", "_seen", "silent_rounds")
 
     def __init__(self, prior: "Expectation | None" = None) -> None:
         self._prior = prior
@@ -43,8 +31,6 @@ class Expectation:
         self._accepted = [0.0] * MAX_DEPTH
         self._seen = [0.0] * MAX_DEPTH
         self._probe_rounds = FIRST_PROBE_ROUNDS
-        self._is_probe = False  # was the last ask one?
-        self._probes, self._hits = FIRST_PROBES, FIRST_HITS  # a tenant's: probes, and those of which all was right
         self.silent_rounds = 0  # since the last ask; 0: it asked in its last round
 
     def survival(self, depth: int) -> list[float]:
@@ -60,12 +46,6 @@ class Expectation:
         for i in range(min(offered, accepted + 1, MAX_DEPTH)):
             self._accepted[i] = self._accepted[i] * self._decay + (i < accepted)
             self._seen[i] = self._seen[i] * self._decay + 1.0
-        if self._is_probe and self._prior and offered:
-            self._prior._probes = self._prior._probes * TENANT_DECAY + 1.0
-            self._prior._hits = self._prior._hits * TENANT_DECAY + (accepted >= offered)
-        self._is_probe = False
-        if accepted >= offered > 0:
-            self._probe_rounds = max(MIN_PROBE_ROUNDS, self._probe_rounds // 4)  # `asked` has doubled it
         if self._prior:
             self._prior.observe(offered, accepted)
 
@@ -75,9 +55,10 @@ class Expectation:
 
     def asked(self, draft_tokens: int) -> None:
         """The sequence asked for so many draft tokens this round; 0 is a silent round."""
-        self._is_probe = bool(draft_tokens) and self.is_probing
-        if self._is_probe:
-            self._probe_rounds = min(MAX_PROBE_ROUNDS, 2 * self._probe_rounds)
+        if draft_tokens:
+            self._probe_rounds = (
+                min(MAX_PROBE_ROUNDS, 2 * self._probe_rounds) if self.is_probing else FIRST_PROBE_ROUNDS
+            )
         self.silent_rounds = 0 if draft_tokens else self.silent_rounds + 1
         if not draft_tokens:
             self._accepted = [value * SILENT_DECAY for value in self._accepted]
@@ -87,12 +68,6 @@ class Expectation:
     def is_probing(self) -> bool:
         """Has it been silent for so long that it should see whether that is still right?"""
         return self.silent_rounds >= self._probe_rounds
-
-    @property
-    def probe_chance(self) -> float:
-        """How often a probe of this tenant found all of its drafts right."""
-        known = self._prior or self
-        return known._hits / known._probes
 
     def _conditional(self, i: int) -> float:
         prior = self._prior._conditional(i) if self._prior else START

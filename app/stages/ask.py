@@ -15,7 +15,8 @@ MIN_GAIN = 1.05  # expected pace over that of asking for nothing: costs and chan
 HYSTERESIS = 0.05  # a silent sequence's survivals count for so much less, so that it does not flicker
 MIN_SURVIVAL = 0.02  # less likely tokens are not worth asking for at any price list; bounds the search
 HORIZON_TOKENS = 64  # how far ahead a sequence is believed to go on: what is spent on it must come in by then
-PROBE_ACCEPTANCE = 0.8  # how often drafts are right, if the probe finds that they are
+PROBE_CHANCE = 0.1  # that the text got easier since the sequence fell silent,
+PROBE_ACCEPTANCE = 0.8  # so that drafts are right so often
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,8 @@ def probe(
     """Whose next token to have drafted without waiting for it, only to see whether the text got easier.
 
     After a growing number of silent rounds (`Expectation.is_probing`), if what drafters take from the verifier's cores
-    meanwhile is less than what it may bring: as often as probes were right so far, the gain there would be if drafts
-    were right PROBE_ACCEPTANCE of the time, over the candidate's horizon.
+    meanwhile is less than what it may bring: with PROBE_CHANCE, the gain there would be if drafts were right
+    PROBE_ACCEPTANCE of the time, over the candidate's horizon.
     """
     chosen = [not n and c.limit > 0 and c.expectation.is_probing for n, c in zip(asked, candidates, strict=True)]
     if not any(chosen):
@@ -84,7 +85,7 @@ def probe(
     gain_s = (1.0 - 1.0 / ratio) * costs.seconds(len(candidates)) / len(candidates)  # a round, of one's share
     cost_s = draft_costs.seconds(1, 1)
     return [
-        is_due and 2 * c.horizon * gain_s * c.expectation.probe_chance > share * (cost_s + c.read_s)
+        is_due and 2 * c.horizon * gain_s * PROBE_CHANCE > share * (cost_s + c.read_s)
         for is_due, c in zip(chosen, candidates, strict=True)
     ]
 

@@ -100,29 +100,3 @@ def test_levels_of_a_chain_are_its_common_prefix(tokens: list[int], committed: l
     assert tokens[:accepted] == committed[:accepted]
     ended = accepted == min(len(tokens), len(committed))
     assert offered == accepted + (not ended)
-
-
-def test_probes_that_find_nothing_make_the_next_less_likely_to() -> None:
-    tenant = Expectation()
-    first = tenant.probe_chance
-    for _ in range(20):
-        sequence = Expectation(tenant)
-        assert sequence.probe_chance == tenant.probe_chance
-        for _ in range(FIRST_PROBE_ROUNDS):
-            sequence.asked(0)
-        sequence.asked(2)
-        sequence.observe(2, 0)
-    lowest = tenant.probe_chance
-    assert lowest < first / 2
-    for _ in range(20):
-        sequence = Expectation(tenant)
-        sequence.asked(2)
-        sequence.observe(2, 2)
-    assert tenant.probe_chance == lowest, "what was no probe says nothing of probes"
-    for _ in range(20):
-        sequence = Expectation(tenant)
-        for _ in range(FIRST_PROBE_ROUNDS):
-            sequence.asked(0)
-        sequence.asked(2)
-        sequence.observe(2, 2)
-    assert tenant.probe_chance > 2 * lowest
