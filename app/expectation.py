@@ -53,12 +53,10 @@ class Expectation:
         """Observe what `committed`, the tokens after the tree's root, says about the whole tree."""
         self.observe(*levels(tree, committed))
 
-    def asked(self, draft_tokens: int) -> None:
-        """The sequence asked for so many draft tokens this round; 0 is a silent round."""
+    def asked(self, draft_tokens: int, is_probe: bool = False) -> None:
+        """The sequence asked for so many draft tokens this round, or probed; 0 is a silent round."""
         if draft_tokens:
-            self._probe_rounds = (
-                min(MAX_PROBE_ROUNDS, 2 * self._probe_rounds) if self.is_probing else FIRST_PROBE_ROUNDS
-            )
+            self._probe_rounds = min(MAX_PROBE_ROUNDS, 2 * self._probe_rounds) if is_probe else FIRST_PROBE_ROUNDS
         self.silent_rounds = 0 if draft_tokens else self.silent_rounds + 1
         if not draft_tokens:
             self._accepted = [value * SILENT_DECAY for value in self._accepted]

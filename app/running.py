@@ -158,7 +158,7 @@ class Running:
         if any(depths):
             self._silent_steps = 0
         for candidate, depth, is_probe in zip(candidates, depths, probes, strict=True):
-            candidate.expectation.asked(depth or int(is_probe))
+            candidate.expectation.asked(depth or int(is_probe), is_probe)
         return self.jobs(sequences, depths, policy, probes)
 
     def limit(self, sequence: Sequence, policy: Policy) -> int:

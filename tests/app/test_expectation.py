@@ -53,22 +53,17 @@ def silent_rounds_until_probe(expectation: Expectation) -> int:
     while not expectation.is_probing:
         expectation.asked(0)
         rounds += 1
-    expectation.asked(2)
+    expectation.asked(1, is_probe=True)
     return rounds
 
 
-def test_probes_get_rarer_while_they_find_nothing_and_denser_when_they_do() -> None:
+def test_probes_get_rarer_until_the_sequence_asks_of_its_own_accord() -> None:
     expectation = Expectation(Expectation())
-    gaps = []
-    for _ in range(9):
-        gaps.append(silent_rounds_until_probe(expectation))
-        expectation.observe(2, 0)
+    gaps = [silent_rounds_until_probe(expectation) for _ in range(9)]
     assert gaps[:3] == [FIRST_PROBE_ROUNDS, 2 * FIRST_PROBE_ROUNDS, 4 * FIRST_PROBE_ROUNDS]
     assert gaps[-1] == MAX_PROBE_ROUNDS
-    for _ in range(3):
-        expectation.observe(2, 2)
-        last = silent_rounds_until_probe(expectation)
-    assert last < MAX_PROBE_ROUNDS / 4
+    expectation.asked(3)
+    assert silent_rounds_until_probe(expectation) == FIRST_PROBE_ROUNDS
 
 
 def test_silence_drifts_to_the_tenants_mean() -> None:

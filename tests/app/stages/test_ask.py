@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.costs import CostTable, DraftCosts
-from app.expectation import MAX_PROBE_ROUNDS, Expectation
+from app.expectation import FIRST_PROBE_ROUNDS, MAX_PROBE_ROUNDS, Expectation
 from app.stages.ask import HORIZON_TOKENS, MIN_GAIN, Candidate, ask, probe
 
 MEASURED = CostTable({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
@@ -97,7 +97,7 @@ def run_rounds(expectation: Expectation, rounds: int, accepted: int, costs: Draf
         (asked,) = ask(candidates, MEASURED, costs)
         (is_probe,) = probe(candidates, [asked], MEASURED, costs, share=1.0)
         drafted = asked or int(is_probe)
-        expectation.asked(drafted)
+        expectation.asked(drafted, is_probe)
         expectation.observe(drafted, min(drafted, accepted))
         history.append(-drafted if is_probe else drafted)
     return history
@@ -121,7 +121,7 @@ def test_asking_for_64_sequences_takes_milliseconds() -> None:
     assert best < 0.02
 
 
-def probing(rounds: int = 4) -> Expectation:
+def probing(rounds: int = FIRST_PROBE_ROUNDS) -> Expectation:
     expectation = learnt(0)
     expectation.silent_rounds = rounds
     assert expectation.is_probing
