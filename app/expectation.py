@@ -17,7 +17,7 @@ SEQUENCE_DECAY = 0.9  # of a depth's past at a new observation: a sequence remem
 TENANT_DECAY = 0.99  # a tenant 100
 SILENT_DECAY = 0.98  # of a sequence's own past with each silent round: it drifts to its tenant's mean
 FIRST_PROBE_ROUNDS = 6  # silent rounds before a sequence has a token drafted to see whether asking would pay again,
-MAX_PROBE_ROUNDS = 256  # doubled each time until it asks of its own accord
+MAX_PROBE_ROUNDS = 256  # doubled each time until it asks of its own accord, a quarter of it when all was right
 
 
 class Expectation:
@@ -46,6 +46,8 @@ class Expectation:
         for i in range(min(offered, accepted + 1, MAX_DEPTH)):
             self._accepted[i] = self._accepted[i] * self._decay + (i < accepted)
             self._seen[i] = self._seen[i] * self._decay + 1.0
+        if accepted >= offered > 0:
+            self._probe_rounds = max(FIRST_PROBE_ROUNDS, self._probe_rounds // 4)
         if self._prior:
             self._prior.observe(offered, accepted)
 
