@@ -164,17 +164,13 @@ def fuse(hooked: HookedForward, is_int8: bool = False) -> FusedForward:
 
 
 def round_weights(model: nn.Module) -> None:
-    """Round the linear layers' weights, in place, to what int8 columns can hold. Embeddings stay as they are."""
-    tied = model.get_input_embeddings().weight  # type: ignore[operator]
+    """Round the linear layers' weights to what int8 columns can hold. Embeddings, tied ones too, stay as they are."""
     for layer in model.modules():
         if type(layer) is nn.Linear:
             packed, scales = pack_int8(_array(layer.weight))
             columns = packed.transpose(0, 2, 1).reshape(-1, layer.in_features)[: layer.out_features]
             rounded = torch.from_numpy(columns * scales[: layer.out_features, None])
-            if layer.weight is tied:
-                layer.weight = nn.Parameter(rounded, requires_grad=False)
-            else:
-                layer.weight.copy_(rounded)
+            layer.weight = nn.Parameter(rounded, requires_grad=False)
 
 
 def _trial(forward: Any) -> torch.Tensor:

@@ -74,20 +74,25 @@ class Team:
         self.size = size
         self._lock = threading.Lock()
         self._job: Callable[[int], object] | None = None
+        self._errors: list[BaseException] = []
         self._starts = [threading.Semaphore(0) for _ in range(size - 1)]
         self._ends = threading.Semaphore(0)
         for number, start in enumerate(self._starts, start=1):
             threading.Thread(target=self._follow, args=(number, start), daemon=True, name=f"team-{number}").start()
 
     def run(self, job: Callable[[int], object]) -> None:
-        """Call `job(0)` here and `job(1) ...` in the other threads; returns when all have."""
+        """Call `job(0)` here and `job(1) ...` in the other threads; returns when all have. Raises what one did."""
         with self._lock:
-            self._job = job
+            self._job, self._errors = job, []
             for start in self._starts:
                 start.release()
-            job(0)
-            for _ in self._starts:
-                self._ends.acquire()
+            try:
+                job(0)
+            finally:
+                for _ in self._starts:
+                    self._ends.acquire()
+            if self._errors:
+                raise self._errors[0]
 
     def _follow(self, number: int, start: threading.Semaphore) -> None:
         while True:
@@ -95,6 +100,8 @@ class Team:
             assert self._job is not None
             try:
                 self._job(number)
+            except BaseException as error:  # raised again where the team was called
+                self._errors.append(error)
             finally:
                 self._ends.release()
 

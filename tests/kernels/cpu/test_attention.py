@@ -1,0 +1,82 @@
+"""Attention over pages on the CPU: its definition, and the same bits whatever tile or split company a row has."""
+
+import numpy as np
+import pytest
+
+from kernels.cpu.attention import SPLIT, attend, join
+from kernels.cpu.jit import kernel
+
+NO_WINDOW = 2**62
+PAGE, DEPTH, FOLD = 32, 32, 3
+rng = np.random.default_rng(1)
+
+
+@kernel
+def one_tile(q, position, window, pages, keys, values, out):
+    """Scaled queries (rows, FOLD, D) at positions from `position` on; out of the same shape."""
+    rows = q.shape[0]
+    lines, splits = rows * FOLD, -(-(position + rows) // SPLIT)
+    scores = np.empty((lines, SPLIT), np.float32)
+    sums = np.empty((splits, lines, DEPTH), np.float32)
+    stats = np.empty((splits, lines, 2), np.float32)
+    for split in range(splits):
+        attend(
+            q.ctypes.data, rows, FOLD, position, split, window, pages, keys.ctypes.data, values.ctypes.data,
+            4 * DEPTH * PAGE, PAGE, DEPTH, scores.ctypes.data,
+            sums.ctypes.data + 4 * split * lines * DEPTH, stats.ctypes.data + 8 * split * lines,
+        )  # fmt: skip
+    for line in range(lines):
+        join(
+            sums.ctypes.data + 4 * line * DEPTH, stats.ctypes.data + 8 * line, splits,
+            4 * lines * DEPTH, 8 * lines, DEPTH, out.ctypes.data + 4 * line * DEPTH,
+        )  # fmt: skip
+
+
+class Cache:
+    """A sequence's keys and values in pages that lie anywhere; what nobody wrote is no number."""
+
+    def __init__(self, tokens: int) -> None:
+        self.k = rng.standard_normal((tokens, DEPTH), dtype=np.float32)
+        self.v = rng.standard_normal((tokens, DEPTH), dtype=np.float32)
+        self.q = rng.standard_normal((tokens, FOLD, DEPTH), dtype=np.float32)
+        count = -(-tokens // PAGE)
+        self.pages = rng.permutation(count + 3)[:count].astype(np.int64)
+        self.keys = np.full((count + 3, DEPTH, PAGE), np.nan, np.float32)
+        self.values = np.full((count + 3, PAGE, DEPTH), np.nan, np.float32)
+        for i in range(tokens):
+            self.keys[self.pages[i // PAGE], :, i % PAGE] = self.k[i]
+            self.values[self.pages[i // PAGE], i % PAGE] = self.v[i]
+
+    def attend(self, first: int, rows: int, window: int = NO_WINDOW) -> np.ndarray:
+        out = np.empty((rows, FOLD, DEPTH), np.float32)
+        q = self.q[first : first + rows].copy()
+        one_tile(q, first, window, self.pages, self.keys, self.values, out)
+        return out
+
+    def exact(self, position: int, window: int = NO_WINDOW) -> np.ndarray:
+        seen = slice(max(0, position + 1 - window), position + 1)
+        scores = self.q[position].astype(np.float64) @ self.k[seen].T
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        return weights @ self.v[seen] / weights.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("window", [NO_WINDOW, 1, 7, 40, SPLIT + 9])
+@pytest.mark.parametrize("first", [0, 5, 31, 100, SPLIT - 4, SPLIT + 3, 3 * SPLIT - 1])
+def test_rows_are_their_definition_and_keep_their_bits(first, window):
+    cache = Cache(first + 8)
+    tile = cache.attend(first, 8, window)
+    for i in range(8):
+        np.testing.assert_allclose(tile[i], cache.exact(first + i, window), rtol=2e-4, atol=2e-5)
+    for rows in ([1] * 8, [3, 5], [7, 1]):
+        parts, at = [], first
+        for n in rows:
+            parts.append(cache.attend(at, n, window))
+            at += n
+        assert (np.concatenate(parts) == tile).all(), rows
+
+
+def test_what_is_no_number_reaches_those_who_see_it_only():
+    cache = Cache(60)
+    cache.keys[cache.pages[1], 0, 3] = np.nan
+    tile = cache.attend(30, 8)
+    assert np.isfinite(tile[:5]).all() and np.isnan(tile[5:]).all()

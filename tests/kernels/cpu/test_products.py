@@ -1,0 +1,121 @@
+"""Products, exponentials and packed weights of the CPU's kernels: right, and the same bits in any company."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels.cpu.jit import kernel
+from kernels.cpu.lanes import LANES, exp, load, max_of, store, sum_of, within
+from kernels.cpu.linear import linear, pack, pack_bias, pack_int8
+from kernels.cpu.tile import ROWS, product, product_more
+
+rng = np.random.default_rng(0)
+
+
+@kernel
+def each_exp(x, out):
+    for i in range(0, len(x), LANES):
+        store(out.ctypes.data + 4 * i, exp(load(x.ctypes.data + 4 * i)))
+
+
+@kernel
+def folds(x, first, end):
+    v = within(load(x.ctypes.data), first, end, np.float32(-1.0))
+    return sum_of(v), max_of(v)
+
+
+@kernel
+def multiply(x, w, out, more):
+    call = (x.shape[0], x.ctypes.data, 4 * x.shape[1], w.ctypes.data, 4 * LANES, x.shape[1], out.ctypes.data, 4 * LANES)
+    if more:
+        product_more(*call)
+    else:
+        product(*call)
+
+
+@kernel
+def apply(x, w, scales, bias, out, first, end):
+    linear(
+        x.shape[0], x.ctypes.data, 4 * x.shape[1], w.ctypes.data, x.shape[1],
+        scales.ctypes.data if len(scales) else 0, bias.ctypes.data if len(bias) else 0,
+        first, end, out.ctypes.data, 4 * out.shape[1],
+    )  # fmt: skip
+
+
+def random(*shape: int) -> np.ndarray:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+NONE = np.zeros(0, np.float32)
+
+
+def test_exp_is_right_to_the_last_places():
+    x = np.concatenate([np.linspace(-87, 88, 16 * 4000), np.zeros(16)]).astype(np.float32)
+    out = np.empty_like(x)
+    each_exp(x, out)
+    exact = np.exp(x.astype(np.float64))
+    assert (np.abs(out - exact) / exact).max() < 2 * 2.0**-24 * 2
+    assert (out[-16:] == 1.0).all(), "the one that softmax rests on"
+
+
+def test_exp_of_what_is_no_number():
+    x = np.full(16, np.nan, np.float32)
+    x[1:4] = -np.inf, -90.0, -1e30
+    out = np.empty_like(x)
+    each_exp(x, out)
+    assert np.isnan(out[0]) and np.isnan(out[4:]).all()
+    assert (out[1:4] == 0.0).all()
+
+
+@given(st.integers(-20, 40), st.integers(-20, 40))
+def test_what_is_outside_is_replaced(first, end):
+    x = np.arange(1, 17, dtype=np.float32)
+    kept = [x[i] if first <= i < end else -1.0 for i in range(16)]
+    assert folds(x, first, end) == (sum(kept), max(kept))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 70), st.booleans())
+def test_a_rows_product_is_right_and_has_the_same_bits_in_any_company(rows, depth, more):
+    x, w = random(rows, depth), random(depth, LANES)
+    out = np.ones((rows, LANES), np.float32)
+    multiply(x, w, out, more)
+    np.testing.assert_allclose(out, x @ w + more, rtol=1e-4, atol=1e-4)
+    for row in range(rows):
+        alone = np.ones((1, LANES), np.float32)
+        multiply(x[row : row + 1].copy(), w, alone, more)
+        assert (alone[0] == out[row]).all()
+
+
+@pytest.mark.parametrize("columns", [16, 48, 61])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("is_int8", [False, True])
+def test_a_linear_layer_is_its_definition_in_any_pieces(columns, with_bias, is_int8):
+    x, weight = random(2 * ROWS + 37, 33), random(columns, 33)
+    bias = random(columns) if with_bias else NONE
+    blocks = -(-columns // LANES)
+    if is_int8:
+        packed, scales = pack_int8(weight)
+        steps = np.abs(weight).max(1, keepdims=True) / 127
+        rounded = np.rint(weight / steps) * steps
+        assert packed.dtype == np.int8 and np.abs(rounded - weight).max() <= steps.max() / 2 * 1.001
+    else:
+        packed, scales, rounded = pack(weight), NONE, weight
+    out = np.empty((len(x), blocks * LANES), np.float32)
+    apply(x, packed, scales, pack_bias(bias) if with_bias else NONE, out, 0, blocks)
+    exact = x.astype(np.float64) @ rounded.T.astype(np.float64) + (bias if with_bias else 0.0)
+    np.testing.assert_allclose(out[:, :columns], exact, rtol=1e-4, atol=1e-4)
+    assert (out[:, columns:] == 0.0).all()
+    pieces = np.empty_like(out)
+    for block in reversed(range(blocks)):
+        for top, end in ((0, 1), (1, 8), (8, len(x))):
+            part = np.empty((end - top, blocks * LANES), np.float32)
+            apply(x[top:end].copy(), packed, scales, pack_bias(bias) if with_bias else NONE, part, block, block + 1)
+            pieces[top:end, block * LANES : (block + 1) * LANES] = part[:, block * LANES : (block + 1) * LANES]
+    assert (pieces == out).all()
+
+
+def test_a_column_of_zeros_stays_zero_in_int8():
+    packed, scales = pack_int8(np.zeros((16, 4), np.float32))
+    assert not packed.any() and np.isfinite(scales).all()
