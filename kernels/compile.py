@@ -1,0 +1,145 @@
+"""Compile every Triton kernel for a GPU that is not there, and read what it needs.
+
+A case calls a kernel's own launcher on meta tensors. Triton's launch is replaced for that time: it compiles, with
+the specialisation a real launch would get, and runs nothing. Pointers count as aligned to 16 bytes, as torch's are.
+`python -m kernels.compile` prints one JSON line for each kernel a case launches. It needs a process of its own, in
+which TRITON_INTERPRET is not set: Triton reads that once, and the driver stays replaced.
+"""
+
+import contextlib
+import importlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction, MockTensor
+
+MODULES = (  # every module here has a function compile_cases()
+    "kernels.kv_commit",
+    "kernels.ragged_attention",
+    "kernels.row_compaction",
+)
+CAPABILITIES = (80, 90)
+
+
+@dataclass(frozen=True, slots=True)
+class CompileCase:
+    """One way to call a launcher. `launch` makes its own meta tensors."""
+
+    name: str
+    launch: Callable[[], object]
+    has_dot: bool = False  # tensor cores must be used, by one of the kernels it launches
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What one kernel of one case needs on one kind of GPU."""
+
+    module: str
+    case: str
+    kernel: str
+    capability: int  # 80 for sm_80
+    has_dot: bool  # of the case
+    threads: int  # of one program
+    registers: int  # of one thread
+    stack_bytes: int  # of one thread: what does not fit the registers is spilled there
+    shared_bytes: int  # of one program
+    ptx: str
+    sass: str
+
+
+class NoGPU:
+    """Triton's driver, as far as a compilation asks it."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+
+def compiled(module: str, case: CompileCase, capability: int) -> list[Compiled]:
+    """Compile the kernels `case` launches for sm_<capability>; RuntimeError if it launches none."""
+    with _launches_compile(capability) as seen:
+        case.launch()
+    if not seen:
+        raise RuntimeError(f"{module}, {case.name}: nothing was launched")
+    return [_read(module, case, capability, kernel) for kernel in seen]
+
+
+@contextlib.contextmanager
+def _launches_compile(capability: int) -> Iterator[list[Any]]:
+    """In here `kernel[grid](...)` compiles only; yields the list of what was compiled."""
+    seen: list[Any] = []
+    launch = JITFunction.run
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        mocked = [MockTensor(arg.dtype) if isinstance(arg, torch.Tensor) else arg for arg in args]
+        self.device_caches.clear()  # they know a device by its number, and all of ours are number 0
+        kernel = launch(self, *mocked, grid=grid, warmup=True, **kwargs)
+        seen.append(kernel)
+        return kernel
+
+    driver.set_active(NoGPU(capability))
+    JITFunction.run = run
+    try:
+        yield seen
+    finally:
+        JITFunction.run = launch
+
+
+def _read(module: str, case: CompileCase, capability: int, kernel: Any) -> Compiled:
+    usage = _cuobjdump(kernel.asm["cubin"], "--dump-resource-usage")
+    return Compiled(
+        module=module,
+        case=case.name,
+        kernel=kernel.metadata.name,
+        capability=capability,
+        has_dot=case.has_dot,
+        threads=32 * kernel.metadata.num_warps,
+        registers=int(re.findall(r"REG:(\d+)", usage)[-1]),
+        stack_bytes=int(re.findall(r"STACK:(\d+)", usage)[-1]),
+        shared_bytes=kernel.metadata.shared,
+        ptx=kernel.asm["ptx"],
+        sass=_cuobjdump(kernel.asm["cubin"], "-sass"),
+    )
+
+
+def _cuobjdump(cubin: bytes, what: str) -> str:
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run([tool, what, file.name], check=True, capture_output=True, text=True).stdout
+
+
+def main() -> None:
+    """Arguments: modules, all if none are given."""
+    for module in sys.argv[1:] or MODULES:
+        for case in importlib.import_module(module).compile_cases():
+            for capability in CAPABILITIES:
+                for kernel in compiled(module, case, capability):
+                    print(json.dumps(asdict(kernel)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

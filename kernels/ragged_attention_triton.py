@@ -1,0 +1,207 @@
+"""The two kernels of `ragged_attention`: the attention of one tile of rows, and the joining of slices of keys."""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+# (a kernel's arguments get their types from each launch)
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _add_keys(
+    highest,
+    total,
+    acc,  # (BLOCK_Q,), (BLOCK_Q,), (BLOCK_Q, BLOCK_D): the softmax so far
+    q,  # (BLOCK_Q, BLOCK_D)
+    k_ptr,
+    v_ptr,
+    block_ptr,  # of this sequence
+    slot,  # (BLOCK_N,)
+    visible,  # (BLOCK_Q, BLOCK_N), read if MASKED
+    end,
+    scale,
+    softcap,
+    SOFTCAP: tl.constexpr,
+    MASKED: tl.constexpr,
+    PAGE: tl.constexpr,
+    ROW: tl.constexpr,  # values of one slot, all key heads
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One step of the online softmax, in powers of two."""
+    d = tl.arange(0, BLOCK_D)
+    inside = (d < D)[None, :]
+    if MASKED:
+        page = tl.load(block_ptr + slot // PAGE, mask=slot < end, other=0)
+        inside = inside & (slot < end)[:, None]
+    else:
+        page = tl.load(block_ptr + slot // PAGE)
+    offset = (page.to(tl.int64) * PAGE + slot % PAGE)[:, None] * ROW + d[None, :]
+    k = tl.load(k_ptr + offset, mask=inside, other=0.0)
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+    if SOFTCAP:  # tanh x = 1 - 2 / (1 + e^2x), right at both ends
+        scores = (1.0 - 2.0 / (1.0 + tl.exp2(scores * (2.0 * LOG2_E / softcap)))) * softcap
+    scores = scores * LOG2_E
+    if MASKED:
+        scores = tl.where(visible, scores, -float("inf"))
+    new_highest = tl.maximum(highest, tl.max(scores, 1))
+    anchor = tl.where(new_highest == -float("inf"), 0.0, new_highest)  # a row that has seen nothing yet
+    weights = tl.exp2(scores - anchor[:, None])
+    shrink = tl.exp2(highest - anchor)
+    v = tl.load(v_ptr + offset, mask=inside, other=0.0)
+    acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
+    return new_highest, total * shrink + tl.sum(weights, 1), acc
+
+
+@triton.jit(
+    do_not_specialize=["blocks_stride", "num_packed", "num_splits"],  # they change from step to step
+    do_not_specialize_on_alignment=["first_row_ptr", "num_rows_ptr", "prefix_ptr", "block_ptr"],
+)
+def ragged_attention_kernel(
+    q_ptr,  # (T, H, D), rows q_stride apart
+    k_ptr,  # (P, PAGE, HK, D)
+    v_ptr,  # (P, PAGE, HK, D)
+    out_ptr,  # (T, H, D); SPLIT: (splits, T, H, D) float32
+    lse_ptr,  # SPLIT: (splits, T, H) float32, log2 of the sum of the weights
+    first_row_ptr,  # (B,)
+    num_rows_ptr,  # (B,)
+    prefix_ptr,  # (B,)
+    block_ptr,  # (B, N)
+    ancestors_ptr,  # (T,) int64, read if TREE
+    depth_ptr,  # (T,), read if TREE
+    scale,
+    softcap,
+    q_stride,
+    blocks_stride,
+    num_packed,  # T
+    num_splits,
+    FOLD: tl.constexpr,  # H / HK
+    HK: tl.constexpr,
+    D: tl.constexpr,
+    PAGE: tl.constexpr,
+    TREE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    SPLIT: tl.constexpr,  # keys of one program; 0: all
+    BLOCK_Q: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    tile, head = tl.program_id(0), tl.program_id(1)
+    sequence, split = tl.program_id(2) // num_splits, tl.program_id(2) % num_splits
+    num_rows = tl.load(num_rows_ptr + sequence)
+    if tile * BLOCK_Q >= num_rows * FOLD:
+        return
+    first, prefix = tl.load(first_row_ptr + sequence), tl.load(prefix_ptr + sequence)
+    block_ptr += sequence.to(tl.int64) * blocks_stride
+
+    folded = tile * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    row = folded // FOLD
+    inside = row < num_rows
+    packed = (first + row).to(tl.int64)
+    head_q = head * FOLD + folded % FOLD
+    d = tl.arange(0, BLOCK_D)
+    in_tile = inside[:, None] & (d < D)[None, :]
+    q = tl.load(q_ptr + (packed * q_stride + head_q * D)[:, None] + d[None, :], mask=in_tile, other=0.0)
+
+    top = tile * BLOCK_Q // FOLD  # the tile's first row
+    if TREE:
+        ancestors = tl.load(ancestors_ptr + packed, mask=inside, other=0)
+        depth = tl.load(depth_ptr + packed, mask=inside, other=0)
+        top = 0  # nothing is known of the order of depths
+        all_see = prefix
+        end = prefix + num_rows
+    else:
+        depth = row
+        all_see = prefix + top + 1
+        end = prefix + tl.minimum((tile * BLOCK_Q + BLOCK_Q - 1) // FOLD + 1, num_rows)
+    begin = 0
+    if WINDOW:
+        begin = tl.maximum(prefix + top - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
+        all_see = 0
+    if SPLIT:
+        begin = tl.maximum(begin, split * SPLIT)
+        end = tl.minimum(end, split * SPLIT + SPLIT)
+        if begin >= end:
+            return
+
+    highest = tl.full([BLOCK_Q], -float("inf"), tl.float32)
+    total = tl.zeros([BLOCK_Q], tl.float32)
+    acc = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
+    k_ptr += head * D
+    v_ptr += head * D
+    unmasked_end = tl.minimum(all_see, end) // BLOCK_N * BLOCK_N
+    for start in range(begin, unmasked_end, BLOCK_N):
+        slot = start + tl.arange(0, BLOCK_N)
+        highest, total, acc = _add_keys(
+            highest, total, acc, q, k_ptr, v_ptr, block_ptr, slot, slot, end, scale, softcap,
+            SOFTCAP, False, PAGE, HK * D, D, BLOCK_D, PRECISION,
+        )  # fmt: skip
+    for start in range(tl.maximum(begin, unmasked_end), end, BLOCK_N):
+        slot = start + tl.arange(0, BLOCK_N)
+        new = slot - prefix  # the key's row among the new ones, negative in the prefix
+        is_key = slot < end
+        if TREE:
+            bit = tl.minimum(tl.maximum(new, 0), 63).to(tl.int64)
+            visible = (new < 0)[None, :] | ((ancestors[:, None] >> bit[None, :]) & 1 != 0)
+        else:
+            visible = new[None, :] <= row[:, None]
+        visible = visible & is_key[None, :]
+        if WINDOW:
+            height = new
+            if TREE:
+                in_tree = is_key & (new >= 0)
+                height = tl.where(in_tree, tl.load(depth_ptr + first + new, mask=in_tree, other=0), new)
+            visible = visible & (height[None, :] > depth[:, None] - WINDOW)
+        highest, total, acc = _add_keys(
+            highest, total, acc, q, k_ptr, v_ptr, block_ptr, slot, visible, end, scale, softcap,
+            SOFTCAP, True, PAGE, HK * D, D, BLOCK_D, PRECISION,
+        )  # fmt: skip
+
+    divisor = tl.where(total == 0.0, 1.0, total)  # a row that saw nothing gets zeros, and weighs nothing
+    out = acc / divisor[:, None]
+    if SPLIT:
+        packed += split.to(tl.int64) * num_packed
+        tl.store(lse_ptr + packed * (HK * FOLD) + head_q, highest + tl.log2(divisor), mask=inside)
+    out_offset = (packed * (HK * FOLD) + head_q)[:, None] * D + d[None, :]
+    tl.store(out_ptr + out_offset, out.to(out_ptr.dtype.element_ty), mask=in_tile)
+
+
+@triton.jit(do_not_specialize=["num_packed", "num_splits"])
+def join_splits_kernel(
+    part_ptr,  # (splits, T, H, D) float32
+    lse_ptr,  # (splits, T, H) float32
+    out_ptr,  # (T, H, D)
+    num_packed,  # T
+    num_splits,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """out = sum of 2^lse * part / sum of 2^lse, added in order, so that slices without keys change no bit."""
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    d = tl.arange(0, BLOCK_D)
+    highest = tl.full([BLOCK_H], -float("inf"), tl.float32)
+    for split in range(0, num_splits):
+        lse = tl.load(lse_ptr + (split * num_packed + row) * H + head, mask=head < H, other=-float("inf"))
+        highest = tl.maximum(highest, lse)
+    highest = tl.where(highest == -float("inf"), 0.0, highest)
+    total = tl.zeros([BLOCK_H], tl.float32)
+    acc = tl.zeros([BLOCK_H, BLOCK_D], tl.float32)
+    for split in range(0, num_splits):
+        place = (split * num_packed + row) * H + head
+        lse = tl.load(lse_ptr + place, mask=head < H, other=-float("inf"))
+        weight = tl.exp2(lse - highest)
+        inside = (lse > -float("inf"))[:, None] & (d < D)[None, :]  # nothing was written where there were no keys
+        part = tl.load(part_ptr + place[:, None] * D + d[None, :], mask=inside, other=0.0)
+        total += weight
+        acc += part * weight[:, None]
+    out = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+    offset = (row * H + head)[:, None] * D + d[None, :]
+    tl.store(out_ptr + offset, out.to(out_ptr.dtype.element_ty), mask=(head < H)[:, None] & (d < D)[None, :])

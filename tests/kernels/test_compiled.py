@@ -1,0 +1,97 @@
+"""Every Triton kernel, compiled for GPUs that are not here: does it compile, and does it keep within its means?"""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MAX_SHARED_BYTES = 99 * 1024  # what one program may have on every GPU from sm_80 on
+REGISTERS = 65536  # of one multiprocessor
+MIN_THREADS = 256  # that must find room there, or nothing hides the memory's latency
+VECTOR = re.compile(r"ld\.global\S*\.(v4\.b32|v2\.b64)|cp\.async\.cg\.shared\.global \[[^\]]*\], \[[^\]]*\], (0x10|16)")
+NARROW = re.compile(r"ld\.global\S*\.b(8|16)\b")
+TENSOR_CORES = re.compile(r"\b(mma\.sync|wgmma\.mma_async)")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not made for this machine"),
+]
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory) -> list[dict[str, object]]:
+    """What `python -m kernels.compile` says of all kernels, in a process without the interpreter."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
+    done = subprocess.run(
+        [sys.executable, "-m", "kernels.compile"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-8000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def found(kernels, complaint):
+    """One line for each kernel that `complaint` says something of."""
+    lines = [(f"{k['module']}, {k['case']}, {k['kernel']}, sm_{k['capability']}", complaint(k)) for k in kernels]
+    return [f"{name}: {line}" for name, line in lines if line]
+
+
+def test_all_are_there(kernels):
+    modules = {path.stem for path in (ROOT / "kernels").glob("*.py") if "def compile_cases(" in path.read_text()}
+    assert {k["module"] for k in kernels} == {f"kernels.{name}" for name in modules}
+    cases = {(k["module"], k["case"]) for k in kernels}
+    assert {(k["module"], k["case"], k["capability"]) for k in kernels} == {(*c, sm) for c in cases for sm in (80, 90)}
+
+
+def test_nothing_is_spilled(kernels):
+    assert not found(kernels, lambda k: k["stack_bytes"] and f"{k['stack_bytes']} bytes, {k['registers']} registers")
+
+
+def test_shared_memory_suffices_on_every_gpu(kernels):
+    assert not found(kernels, lambda k: k["shared_bytes"] > MAX_SHARED_BYTES and f"{k['shared_bytes']} bytes")
+
+
+def test_registers_leave_room_for_enough_threads(kernels):
+    def complaint(k):
+        threads = REGISTERS // (k["registers"] * k["threads"]) * k["threads"]
+        return threads < MIN_THREADS and f"{k['registers']} registers: {threads} threads"
+
+    assert not found(kernels, complaint)
+
+
+def test_values_are_read_sixteen_bytes_at_a_time(kernels):
+    assert not found(kernels, lambda k: not VECTOR.search(k["ptx"]) and "no wide load")
+    assert not found(kernels, lambda k: len(NARROW.findall(k["ptx"])) > 1 and "values are read one by one")
+
+
+def test_products_use_tensor_cores(kernels):
+    dots = {(k["module"], k["case"], k["capability"]) for k in kernels if k["has_dot"]}
+    used = {(k["module"], k["case"], k["capability"]) for k in kernels if TENSOR_CORES.search(k["ptx"])}
+    assert dots and dots == used
+
+
+def test_nothing_is_computed_in_double(kernels):
+    assert not found(kernels, lambda k: ".f64" in k["ptx"] and "double precision")
+
+
+def test_a_path_is_loaded_whole_before_any_of_it_is_stored(kernels):
+    """The interpreter cannot miss the barrier: here are the instructions in their order."""
+    commits = [k for k in kernels if k["module"] == "kernels.kv_commit"]
+    assert commits
+    for k in commits:
+        order = re.findall(r"\b(LDG|STG|BAR\.SYNC)", k["sass"])
+        first_store = order.index("STG")
+        last_load = max(i for i, name in enumerate(order) if name == "LDG")
+        assert "BAR.SYNC" in order[last_load:first_store], (k["case"], k["capability"], order)
