@@ -38,7 +38,8 @@ class CompileCase:
 
     name: str
     launch: Callable[[], object]
-    has_dot: bool = False  # tensor cores must be used, by one of the kernels it launches
+    has_dot: bool = False  # one of the kernels it launches must use tensor cores
+    reads_rows: bool = True  # one of them must read 16 bytes at a time, and none single values of 16 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Compiled:
     kernel: str
     capability: int  # 80 for sm_80
     has_dot: bool  # of the case
+    reads_rows: bool  # of the case
     threads: int  # of one program
     registers: int  # of one thread
     stack_bytes: int  # of one thread: what does not fit the registers is spilled there
@@ -115,6 +117,7 @@ def _read(module: str, case: CompileCase, capability: int, kernel: Any) -> Compi
         kernel=kernel.metadata.name,
         capability=capability,
         has_dot=case.has_dot,
+        reads_rows=case.reads_rows,
         threads=32 * kernel.metadata.num_warps,
         registers=int(re.findall(r"REG:(\d+)", usage)[-1]),
         stack_bytes=int(re.findall(r"STACK:(\d+)", usage)[-1]),
@@ -133,10 +136,10 @@ def _cuobjdump(cubin: bytes, what: str) -> str:
 
 
 def main() -> None:
-    """Arguments: modules, all if none are given."""
-    for module in sys.argv[1:] or MODULES:
-        for case in importlib.import_module(module).compile_cases():
-            for capability in CAPABILITIES:
+    """Arguments: capabilities, all if none are given."""
+    for capability in map(int, sys.argv[1:] or CAPABILITIES):
+        for module in MODULES:
+            for case in importlib.import_module(module).compile_cases():
                 for kernel in compiled(module, case, capability):
                     print(json.dumps(asdict(kernel)), flush=True)
 

@@ -1,6 +1,6 @@
 """The two kernels of `ragged_attention`: the attention of one tile of rows, and the joining of slices of keys."""
 
-# mypy: allow-untyped-defs, allow-untyped-calls
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 # (a kernel's arguments get their types from each launch)
 
 import triton

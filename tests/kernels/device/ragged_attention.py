@@ -70,7 +70,7 @@ def check(spans, heads, dtype, tiling, tree=False, page_slots=16, window=0, soft
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("heads", [(2, 2, 16), (6, 2, 32), (4, 1, 64), (3, 1, 24)])
+@pytest.mark.parametrize("heads", [(2, 2, 16), (3, 1, 32), (4, 1, 64), (6, 2, 24)])
 @pytest.mark.parametrize("tree", [False, True])
 def test_every_row_attends_to_what_it_may_see(heads, tree, dtype):
     check(FOREST if tree else CHAINS, heads, dtype, SMALL, tree)
@@ -82,7 +82,7 @@ def test_every_tiling_does_the_same(tiling, tree):
     check(FOREST if tree else [*CHAINS, (20, 40)], (4, 1, 32), torch.float32, tiling, tree)
 
 
-@pytest.mark.parametrize("window", [1, 7, 33, 100])
+@pytest.mark.parametrize("window", [1, 33])
 @pytest.mark.parametrize("tiling", [SMALL, SPLIT, PREFILL], ids=["small", "split", "prefill"])
 @pytest.mark.parametrize("tree", [False, True])
 def test_a_window_counts_positions(window, tiling, tree):
