@@ -44,7 +44,7 @@ def verifying(settings: Settings, owner: str, mailbox: str, store: Requests) -> 
     tokenizer = Tokenizer(folder)
     model = load(folder, settings.weights == "int8")
     _leave_cores_to(model)
-    runner = ModelRunner(model, kv_bytes=settings.kv_bytes, page_tokens=settings.page_tokens)
+    runner = ModelRunner(model, kv_bytes=settings.kv_bytes, page_tokens=settings.page_tokens, shares=True)
     if runner.capacity_tokens < tokenizer.context_tokens + SLACK_TOKENS:
         raise ModelRefused(
             f"kv_bytes={settings.kv_bytes} holds {runner.capacity_tokens} tokens, "

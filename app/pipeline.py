@@ -8,11 +8,11 @@ never a token (design D2). No torch here: models are arguments.
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 from app.calibration import Calibration
+from app.committing import Committing
 from app.config import Settings
 from app.engine.tokenizer import Tokenizer
 from app.errors import NotFound
@@ -130,15 +130,6 @@ class Fusing:
         return self._gathering.wait_s(now_s)
 
 
-@dataclass(slots=True)
-class _Pending:
-    """A commit under way."""
-
-    sequences: list[Sequence]
-    events: list[tuple[str, Event]]
-    outcomes: Callable[[], list[Outcome]]
-
-
 class Verifying:
     """What a verifier runs: schedule, verify, commit, and ask for the next drafts. It owns its sequences' progress."""
 
@@ -149,7 +140,7 @@ class Verifying:
         self._target = target
         self.ended: list[Record] = []  # whoever runs the segment takes them from here
         self._store = store
-        self._pending: _Pending | None = None
+        self._committing = Committing(owner, store)
         self._max_sequences = settings.max_sequences
 
     def adopt(self, request_ids: Iterable[str]) -> None:
@@ -182,8 +173,10 @@ class Verifying:
         """Run one batch, if any sequence is ready, and commit what came out. Returns the jobs for the next drafts."""
         running = self.running
         jobs = self._settle()
+        runnable = self._runnable()
+        running.adopt_prefixes(runnable)
         works = running.reserve(
-            compose(self._runnable(), self.policy, now_s, running.costs, running.suspects, self.running.is_together)
+            compose(runnable, self.policy, now_s, running.costs, running.suspects, running.is_together)
         )
         if not works:
             return jobs
@@ -210,34 +203,22 @@ class Verifying:
                 work.sequence.cached += len(work.tokens)
             else:
                 final.append((work, verdict, conclude(work.sequence, work.tree, verdict, now_s)))
-        events = [(work.sequence.record.id, event) for work, _, event in final]
         try:
-            outcomes = self._store.commit_later(self.owner, events)
+            self._committing.send([(work.sequence, event) for work, _, event in final])
         except Exception:
             for work, _, _ in final:
                 self._target.drop(work)
             raise
         for work, verdict, event in final:
             self._advance(work, verdict, event)
-        self._pending = _Pending([work.sequence for work, _, _ in final], events, outcomes)
         going_on = [work.sequence for work, _, event in final if event.finish_reason is None]
         jobs = self.running.ask(going_on, self.policy)
         return jobs if len(going_on) == len(final) else jobs + self._settle()
 
     def _settle(self) -> list[DraftJob]:
-        """What became of the last commit: sequences that ended, or are no longer ours, leave. Raises StoreUnavailable;
-        then the same is committed again the next time."""
-        pending = self._pending
-        if pending is None:
-            return []
-        try:
-            outcomes = pending.outcomes()
-        except Exception:
-            pending.outcomes = lambda: self._store.commit(self.owner, pending.events)
-            raise
-        self._pending = None
+        """What became of the last commit: sequences that ended, or are no longer ours, leave."""
         jobs: list[DraftJob] = []
-        for sequence, (_, event), outcome in zip(pending.sequences, pending.events, outcomes, strict=True):
+        for sequence, event, outcome in self._committing.settle():
             if outcome is not Outcome.COMMITTED:
                 log.info("request %s: commit %s, letting go", sequence.record.id, outcome)
             if outcome is not Outcome.COMMITTED or event.finish_reason is not None:

@@ -29,6 +29,7 @@ class Target(Protocol):
 
     def try_reserve(self, work: Work) -> bool: ...
     def release(self, sequence: Sequence) -> None: ...
+    def adopt(self, sequence: Sequence) -> int: ...
     def forward(self, works: list[Work]) -> Listed[Rows | None]: ...
     def accept(self, work: Work, path: list[int]) -> None: ...
     def drop(self, work: Work) -> None: ...
@@ -74,6 +75,7 @@ class Running:
         self.draft_costs = DraftCosts()
         self.crew = Crew()
         self.is_together = True  # do the sequences go in one batch, or one half while the other half drafts?
+        self.prompt_tokens = self.reused_tokens = 0  # read so far, and those of them that others had computed
         self._silent_steps = 0
         self._memory = memory
         self._vocab_size = vocab_size
@@ -85,6 +87,7 @@ class Running:
         """Run a request from what is committed of it. One that was taken from a dead verifier runs alone at first."""
         record = snapshot.record
         tokens = [*record.prompt_ids, *snapshot.tokens]
+        self.prompt_tokens += len(tokens)
         self.sequences[record.id] = Sequence(record, tokens, stats=snapshot.stats)
         if snapshot.strikes:
             self.suspects.add(record.id)
@@ -99,6 +102,11 @@ class Running:
         self._sent.pop(request_id, None)
         self._told.pop(request_id, None)
         return sequence
+
+    def adopt_prefixes(self, sequences: Iterable[Sequence]) -> None:
+        """Prompts that begin like what others have computed start from there."""
+        for sequence in sequences:
+            self.reused_tokens += self._memory.adopt(sequence)
 
     def reserve(self, works: list[Work]) -> list[Work]:
         """Those of the works that get memory. Short of it, trees go first, then the youngest sequences' caches.

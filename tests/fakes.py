@@ -88,7 +88,7 @@ def tiny(family: str = "llama", *, seed: int = 0, vocab_size: int = VOCAB, **ove
 def runner(forward: Forward, *, pages: int = 64, page_tokens: int = PAGE_TOKENS) -> ModelRunner:
     """A runner over what `prepare` made of a model, with just so many pages."""
     page_bytes = bytes_per_page(*forward.shape, page_tokens)
-    return ModelRunner(forward, kv_bytes=pages * page_bytes, page_tokens=page_tokens)
+    return ModelRunner(forward, kv_bytes=pages * page_bytes, page_tokens=page_tokens, shares=True)
 
 
 def served(family: str = "llama", *, pages: int = 64, page_tokens: int = PAGE_TOKENS, **overrides: Any) -> ModelRunner:

@@ -7,6 +7,7 @@ import torch
 from app.engine.forward import Forward
 from app.engine.kv import KVCache, PagePool, bytes_per_page
 from app.engine.plan import forks, main_branch, plan
+from app.engine.prefixes import names
 from app.messages import Sampling
 from app.state import Sequence, Work
 from kernels.target_token import Choice, shaped, target_token_reference
@@ -46,8 +47,11 @@ def choice_of(sampling: Sampling) -> Choice:
 class ModelRunner:
     """Runs batches of works over one model and its paged KV cache."""
 
-    def __init__(self, model: Forward, *, kv_bytes: int, page_tokens: int) -> None:
+    def __init__(self, model: Forward, *, kv_bytes: int, page_tokens: int, shares: bool = False) -> None:
+        """`shares`: may sequences that begin alike use each other's pages? Only if what is cached is never taken back,
+        so not for drafters, whose guesses are."""
         self.model = model
+        self._shares = shares
         page_bytes = bytes_per_page(*model.shape, page_tokens)
         num_pages = max(2, min(kv_bytes // page_bytes, 2**20))
         self.pool = PagePool(num_pages, page_tokens)
@@ -96,7 +100,8 @@ class ModelRunner:
     def accept(self, work: Work, path: list[int]) -> None:
         """Keep the accepted nodes' keys and values and give the rest up: a fork's pages take the place of the own ones.
 
-        Afterwards the cache covers the sequence's tokens up to the last accepted node.
+        Afterwards the cache covers the sequence's tokens up to the last accepted node, and others that begin like the
+        sequence may use its full pages.
         """
         pages, below = work.sequence.pages, work.start + len(work.tokens)
         if path and path[-1] not in main_branch(work.tree):
@@ -106,6 +111,25 @@ class ModelRunner:
         work.sequence.cached = below + len(path)
         self.pool.trim(pages, work.sequence.cached)
         self.drop(work)
+        if self._shares:
+            full = min(work.sequence.cached, len(work.sequence.tokens)) // self.pool.page_tokens
+            for page, name in zip(pages, names(work.sequence, full, self.pool.page_tokens), strict=False):
+                self.pool.name(page, name)
+
+    def adopt(self, sequence: Sequence) -> int:
+        """Give the sequence the pages of others that begin like it, instead of computing them; the tokens spared.
+
+        At least its last token is left to be computed. Nothing happens once it has a page that is not full.
+        """
+        size, pages = self.pool.page_tokens, sequence.pages
+        most = (len(sequence.tokens) - 1) // size
+        if not self._shares or sequence.cached != len(pages) * size or most <= len(pages):
+            return 0
+        found = self.pool.find(names(sequence, most, size)[len(pages) :])
+        self.pool.hold(found)
+        pages += found
+        sequence.cached += len(found) * size
+        return len(found) * size
 
     def drop(self, work: Work) -> None:
         """Give the tree's forks up. The sequence's cache stays as far as it was before the work."""
@@ -121,6 +145,7 @@ class ModelRunner:
         """Give a failed work's sequence and forks up, and leave nothing in their pages: what is not a number there
         would be none in the sums of whoever gets them next, masked or not."""
         for pages in (work.sequence.pages, *(fork.pages for fork in work.forks)):
-            self.kv.clear(pages)
+            self.pool.unname(pages)
+            self.kv.clear([page for page in pages if not self.pool.is_shared(page)])
         self.drop(work)
         self.release(work.sequence)

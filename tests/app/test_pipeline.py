@@ -398,6 +398,9 @@ class Relay:
     def release(self, sequence):
         RUNNER.release(sequence)
 
+    def adopt(self, sequence):
+        return RUNNER.adopt(sequence)
+
     def forward(self, works):
         return RUNNER.forward(works)
 

@@ -1,3 +1,5 @@
+from collections import Counter
+
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -9,12 +11,13 @@ PAGES, SIZE = 12, 16
 
 
 class Pool(RuleBasedStateMachine):
-    """Sequences that come, grow, shrink and go; no page is lost or lent twice."""
+    """Sequences that come, grow, share, shrink and go; no page is lost, lent twice, or found by another's name."""
 
     def __init__(self) -> None:
         super().__init__()
         self.pool = PagePool(PAGES, SIZE)
         self.held: list[list[int]] = []
+        self.written: dict[int, bytes] = {}  # what a page was named for, until it is lent again
 
     @rule()
     def come(self) -> None:
@@ -30,6 +33,34 @@ class Pool(RuleBasedStateMachine):
         assert could == (missing <= free)
         assert pages[: len(before)] == before
         assert len(pages) == len(before) + (missing if could else 0)
+        for page in pages[len(before) :]:
+            self.written.pop(page, None)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), name=st.binary(min_size=1, max_size=1))
+    def name(self, data: st.DataObject, name: bytes) -> None:
+        pages = data.draw(st.sampled_from(self.held))
+        if pages:
+            page = data.draw(st.sampled_from(pages))
+            self.pool.name(page, name)
+            if self.pool.find([name]) == [page]:
+                self.written[page] = name
+
+    @rule(names=st.lists(st.binary(min_size=1, max_size=1), max_size=4))
+    def share(self, names: list[bytes]) -> None:
+        found = self.pool.find(names)
+        assert [self.written.get(page) for page in found] == names[: len(found)]
+        if len(found) < len(names):
+            assert names[len(found)] not in self.pool._named
+        self.pool.hold(found)
+        self.held.append(found)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def unname(self, data: st.DataObject) -> None:
+        pages = data.draw(st.sampled_from(self.held))
+        self.pool.unname(pages)
+        assert not any(self.pool.find([self.written[page]]) == [page] for page in pages if page in self.written)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), tokens=st.integers(0, PAGES * SIZE))
@@ -48,13 +79,26 @@ class Pool(RuleBasedStateMachine):
 
     @invariant()
     def no_page_is_lost_or_lent_twice(self) -> None:
-        lent = [page for pages in self.held for page in pages]
-        assert len(set(lent)) == len(lent) == PAGES - self.pool.num_free
-        assert all(page in range(PAGES) for page in lent)
+        holders = Counter(page for pages in self.held for page in pages)
+        assert len(holders) == PAGES - self.pool.num_free
+        assert all(self.pool._holders[page] == holders[page] for page in range(PAGES))
+        assert all(self.pool.is_shared(page) == (holders[page] > 1) for page in range(PAGES))
 
 
-Pool.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None, derandomize=True)
+Pool.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None, derandomize=True)
 TestPagePool = Pool.TestCase
+
+
+def test_the_longest_idle_page_goes_first_and_beginnings_stay_longest():
+    pool, pages = PagePool(3, SIZE), []
+    pool.try_grow(pages, 3 * SIZE)
+    for i, page in enumerate(pages):
+        pool.name(page, bytes([i]))
+    pool.release(pages)
+    assert pool.num_free == 3
+    other = []
+    pool.try_grow(other, SIZE)
+    assert len(pool.find([bytes([0]), bytes([1]), bytes([2])])) == 2, "the end was given up, not the beginning"
 
 
 def test_the_lowest_free_pages_are_lent_first():
