@@ -39,6 +39,7 @@ class CompileCase:
     name: str
     launch: Callable[[], object]
     has_dot: bool = False  # one of the kernels it launches must use tensor cores
+    disassemble: bool = False  # nearly a second each
     reads_rows: bool = True  # one of them must read 16 bytes at a time, and none single values of 16 bits
 
 
@@ -57,7 +58,7 @@ class Compiled:
     stack_bytes: int  # of one thread: what does not fit the registers is spilled there
     shared_bytes: int  # of one program
     ptx: str
-    sass: str
+    sass: str  # empty if the case does not ask for it
 
 
 class NoGPU:
@@ -123,7 +124,7 @@ def _read(module: str, case: CompileCase, capability: int, kernel: Any) -> Compi
         stack_bytes=int(re.findall(r"STACK:(\d+)", usage)[-1]),
         shared_bytes=kernel.metadata.shared,
         ptx=kernel.asm["ptx"],
-        sass=_cuobjdump(kernel.asm["cubin"], "-sass"),
+        sass=_cuobjdump(kernel.asm["cubin"], "-sass") if case.disassemble else "",
     )
 
 
