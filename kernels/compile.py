@@ -25,9 +25,14 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction, MockTensor
 
 MODULES = (  # every module here has a function compile_cases()
+    "kernels.fuse_candidates",
+    "kernels.gumbel_noise_batch",
     "kernels.kv_commit",
     "kernels.ragged_attention",
     "kernels.row_compaction",
+    "kernels.target_token_batch",
+    "kernels.top_logprobs",
+    "kernels.tree_walk",
 )
 CAPABILITIES = (80, 90)
 
