@@ -77,7 +77,7 @@ def _tree_walk_kernel(
     lane = tl.arange(0, BLOCK)
     inside = lane < tl.load(sizes_ptr + tree)
     tokens = tl.load(tokens_ptr + tree * K + lane, mask=inside, other=-1)
-    parents = tl.load(parents_ptr + tree * K + lane, mask=inside, other=-1)
+    parents = tl.load(parents_ptr + tree * K + lane, mask=inside, other=-1)  # of no node: nobody's child
     end = tl.arange(0, BLOCK_E)
     ends = tl.load(ends_ptr + tree * E + end, mask=end < E, other=-1)
     path = tl.zeros([BLOCK], tl.int32)
@@ -86,9 +86,9 @@ def _tree_walk_kernel(
     token = tl.load(target_ptr + tree * (K + 1))
     walking = True
     while walking:
-        below = tl.min(tl.where(inside & (parents == node) & (tokens == token), lane + 1, K + 1), 0)
+        below = tl.min(tl.where((parents == node) & (tokens == token), lane + 1, K + 1), 0)
         is_end = tl.sum((ends == token).to(tl.int32), 0) > 0
-        walking = (below > node) & (below <= K) & ~is_end  # parents first: a malformed tree cannot hold it here
+        walking = (below <= K) & ~is_end  # it ends: a node has one parent, so nobody is met twice
         if walking:
             path = tl.where(lane == length, below, path)
             length += 1

@@ -72,11 +72,3 @@ def test_walks_are_those_of_the_verify_stage(most, ends, likely):
         path = found.paths[i, :length].tolist()
         assert path == verdict.path
         assert [trees[i][0][node - 1] for node in path] + [int(found.bonus[i])] == verdict.tokens
-
-
-def test_a_malformed_tree_does_not_hold_the_walk():
-    parents = torch.tensor([[1, 2]], dtype=torch.int32, device=DEVICE)  # each its own parent
-    tokens, target = torch.ones_like(parents), torch.ones(1, 3, dtype=torch.int32, device=DEVICE)
-    sizes = torch.tensor([2], dtype=torch.int32, device=DEVICE)
-    found = tree_walk(tokens, parents, sizes, target, target[:, :0].contiguous())
-    assert found.accepted.item() == 0 and found.bonus.item() == 1

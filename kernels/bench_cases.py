@@ -1,0 +1,248 @@
+"""What `kernels.bench` times: each kernel's inputs at a serving size, its reference, its launch where it can run."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from kernels.cpu.attention import SPLIT, attend, join
+from kernels.cpu.jit import entry
+from kernels.cpu.linear import linear, pack, pack_int8
+from kernels.fuse_candidates import fuse_candidates, fuse_candidates_reference
+from kernels.gumbel_noise import gumbel_noise_reference
+from kernels.gumbel_noise_batch import gumbel_noise_batch
+from kernels.kv_commit import kv_commit, kv_commit_reference
+from kernels.packed_linear import PackedLinear, can_pack, packed_linear_reference
+from kernels.ragged_attention import FLOAT32, PREFILL, VERIFY, Batch, ragged_attention, ragged_attention_reference
+from kernels.row_choices import Row, pack_rows
+from kernels.row_compaction import row_compaction, row_compaction_reference
+from kernels.target_token import Choice
+from kernels.target_token_batch import target_token_batch, target_token_batch_reference
+from kernels.top_logprobs import top_logprobs, top_logprobs_reference
+from kernels.tree_walk import tree_walk, tree_walk_reference
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One line of the table."""
+
+    kernel: str
+    name: str
+    reference: Callable[[], Any]
+    reference_device: torch.device
+    run: Callable[[], Any] | None  # None: not on this device
+    bytes_read: int = 0  # the least the kernel must read; 0 where that says nothing
+
+
+def all_cases(device: torch.device, num_rows: int, vocab_size: int) -> Iterator[Case]:
+    """Every case of the device. Inputs are made as they are asked for."""
+    if device == CPU:
+        yield from _cpu_products()
+        yield from _cpu_attention()
+    for cases in (_tokens(device, num_rows, vocab_size), _trees(device, num_rows), _pages(device)):
+        for case in cases:
+            yield case if device != CPU else replace(case, run=None)
+
+
+def _cpu_products() -> Iterator[Case]:
+    """The kernels for CPUs: a layer of a small model on a few rows."""
+    rows, depth, columns = 8, 576, 1536
+    x, weight = torch.randn(rows, depth), torch.randn(columns, depth)
+    reference = partial(packed_linear_reference, x, weight, None)
+    name = f"{rows} rows, {depth} -> {columns}"
+    if can_pack():
+        packed = PackedLinear(weight, None)
+        yield Case("packed_linear", name, reference, CPU, lambda: packed(x), weight.nbytes)
+    out, flat, no_scales = np.empty((rows, columns), np.float32), x.numpy(), np.zeros(0, np.float32)
+    blocks = pack(weight.numpy())
+    yield Case("cpu.linear", name, reference, CPU, lambda: _multiply(flat, blocks, no_scales, out), blocks.nbytes)
+    small, scales = pack_int8(weight.numpy())
+    yield Case("cpu.linear int8", name, reference, CPU, lambda: _multiply(flat, small, scales, out), small.nbytes)
+
+
+@entry
+def _multiply(x: np.ndarray, w: np.ndarray, scales: np.ndarray, out: np.ndarray) -> np.ndarray:
+    linear(
+        x.shape[0], x.ctypes.data, 4 * x.shape[1], w.ctypes.data, x.shape[1],
+        scales.ctypes.data if len(scales) else 0, 0, 0, w.shape[0], out.ctypes.data, 4 * out.shape[1],
+    )  # fmt: skip
+    return out
+
+
+def _cpu_attention() -> Iterator[Case]:
+    """One key head's three query heads on the rows of a draft, behind a full split of keys."""
+    rows, fold, depth, page = 8, 3, 64, 32
+    prefix = SPLIT - rows
+    q, k, v = torch.randn(rows, fold, depth), torch.randn(SPLIT, depth), torch.randn(SPLIT, depth)
+    mask = torch.arange(SPLIT) <= prefix + torch.arange(rows)[:, None]
+    pages = np.arange(SPLIT // page)
+    keys = k.view(-1, page, depth).transpose(1, 2).contiguous().numpy()
+    arguments = (q.numpy(), prefix, pages, keys, v.numpy(), page, np.empty((rows * fold, SPLIT), np.float32))
+    sums, stats = np.empty((rows * fold, depth), np.float32), np.empty((rows * fold, 2), np.float32)
+    yield Case(
+        "cpu.attention",
+        f"{rows} rows of {fold} heads of {depth}, {SPLIT} keys",
+        lambda: F.scaled_dot_product_attention(q.transpose(0, 1), k[None], v[None], attn_mask=mask, scale=1.0),
+        CPU,
+        lambda: _attend(*arguments, sums, stats, out=np.empty_like(sums)),
+        k.nbytes + v.nbytes,
+    )
+
+
+@entry
+def _attend(
+    q: np.ndarray,
+    prefix: int,
+    pages: np.ndarray,
+    keys: np.ndarray,
+    values: np.ndarray,
+    page: int,
+    scores: np.ndarray,
+    sums: np.ndarray,
+    stats: np.ndarray,
+    out: np.ndarray,
+) -> np.ndarray:
+    rows, fold, depth = q.shape
+    attend(
+        q.ctypes.data, rows, fold, prefix, 0, prefix + rows, pages, keys.ctypes.data, values.ctypes.data,
+        4 * depth * page, page, depth, scores.ctypes.data, sums.ctypes.data, stats.ctypes.data,
+    )  # fmt: skip
+    for line in range(rows * fold):
+        join(
+            sums.ctypes.data + 4 * line * depth, stats.ctypes.data + 8 * line, 1,
+            0, 0, depth, out.ctypes.data + 4 * line * depth,
+        )  # fmt: skip
+    return out
+
+
+def _tokens(device: torch.device, num_rows: int, vocab_size: int) -> Iterator[Case]:
+    """What is done with a batch of logits."""
+    logits = torch.randn(num_rows, vocab_size, dtype=torch.bfloat16) * 3  # as a model of 16 bits gives them
+    here = logits.to(device)
+    plain = Choice(1.0, 1.0, 0, 0.0, 1)
+    tokens = range(0, vocab_size, max(1, vocab_size // 1000))
+    kinds = {
+        "greedy": Row(replace(plain, temperature=0.0), 0),
+        "sampled": Row(plain, 0),
+        "top-p 0.9": Row(replace(plain, top_p=0.9), 0),
+        "top-k 50": Row(replace(plain, top_k=50), 0),
+        "top-k 20, top-p 0.8": Row(replace(plain, top_k=20, top_p=0.8, temperature=0.7), 0),
+        "sampled, 1000 penalties": Row(plain, 0, history=tokens, presence_penalty=1.0),
+    }
+    for name, row in kinds.items():
+        rows = [replace(row, position=position) for position in range(num_rows)]
+        choices = pack_rows(rows, vocab_size, device)
+        yield Case(
+            "target_token_batch",
+            name,
+            partial(target_token_batch_reference, logits, rows),
+            CPU,  # it makes small tensors there
+            partial(target_token_batch, here, choices),
+            logits.nbytes,
+        )
+    rows = [kinds["sampled"]] * num_rows
+    yield Case(
+        "top_logprobs",
+        "20 of each row",
+        lambda: top_logprobs_reference(logits, rows, 20),
+        CPU,
+        lambda: top_logprobs(here, None, 20),
+        logits.nbytes,
+    )
+    places, ids = torch.arange(num_rows, device=device), torch.arange(vocab_size, device=device)
+    yield Case(
+        "gumbel_noise_batch",
+        "each row's whole vocabulary",
+        lambda: [gumbel_noise_reference(ids, 1, 0, position) for position in range(num_rows)],
+        device,
+        lambda: gumbel_noise_batch(places, places, places, vocab_size),
+    )
+
+
+def _trees(device: torch.device, num_rows: int) -> Iterator[Case]:
+    """Walking and fusing trees."""
+    draw = random.Random(0)
+    parents = torch.tensor([[draw.randrange(max(0, i - 4), i + 1) for i in range(63)] for _ in range(num_rows)])
+    tokens = torch.randint(0, 3, (num_rows, 63))
+    target = torch.randint(0, 3, (num_rows, 64))
+    walk = [x.int() for x in (tokens, parents, torch.full((num_rows,), 63), target, torch.zeros(num_rows, 1) - 1)]
+    walk_here = [x.to(device) for x in walk]
+    yield Case("tree_walk", "63 nodes", lambda: tree_walk_reference(*walk), CPU, lambda: tree_walk(*walk_here))
+    named, drafters = torch.randint(0, 40, (num_rows, 64)).int(), torch.randint(0, 6, (num_rows, 64)).int()
+    fuse = (named, drafters, torch.rand(num_rows, 64) ** 3, torch.full((num_rows,), 64).int())
+    a, b, c, sizes = (x.to(device) for x in fuse)
+    yield Case(
+        "fuse_candidates",
+        "64 candidates, 8 kept",
+        lambda: fuse_candidates_reference(*fuse, 8, 0.35, 0.999),
+        CPU,
+        lambda: fuse_candidates(a, b, c, sizes, 8, 0.35, 0.999),
+    )
+
+
+def _pages(device: torch.device) -> Iterator[Case]:
+    """Attention over pages, and what keeps them in order: an 8B model's heads."""
+    dtype = torch.bfloat16 if device != CPU else torch.float32
+    tiling = VERIFY if device != CPU else FLOAT32
+    prefix, prompt = (2048, 1024) if device != CPU else (128, 64)  # the reference goes row by row
+    for name, spans, how in (
+        (f"8 sequences of {prefix}, 8 new rows each", [(prefix, 8)] * 8, tiling),
+        (f"a prompt of {prompt}", [(0, prompt)], PREFILL),
+    ):
+        batch, num_pages = _batch(spans, device)
+        q = torch.randn(sum(rows for _, rows in spans), 32, 128, dtype=dtype, device=device)
+        pages = torch.randn(2, num_pages, 16, 8, 128, dtype=dtype, device=device)
+        yield Case(
+            "ragged_attention",
+            name,
+            partial(ragged_attention_reference, q, pages[0], pages[1], batch, 128**-0.5),
+            device,
+            partial(ragged_attention, q, pages[0], pages[1], batch, 128**-0.5, tiling=how),
+            pages.nbytes,
+        )
+    batch, num_pages = _batch([(2048, 64)] * 4, device)
+    cache = torch.randn(2, 4, num_pages, 16, 8, 128, dtype=dtype, device=device)
+    path = torch.arange(0, 16, 2, device=device).int().repeat(4, 1)
+    lengths = torch.full((4,), 8, device=device).int()
+    commit = (cache[0], cache[1], batch.blocks, batch.prefix, path, lengths)
+    yield Case(
+        "kv_commit", "4 paths of 8, 4 layers", lambda: kv_commit_reference(*commit), device, lambda: kv_commit(*commit)
+    )
+    hidden = torch.randn(512, 4096, dtype=dtype, device=device)
+    keep = torch.rand(512, device=device) < 0.5
+    compact = (hidden, keep, torch.tensor([0, 200, 512], device=device).int(), torch.arange(512, device=device))
+    yield Case(
+        "row_compaction",
+        "512 rows of 4096, half kept",
+        lambda: row_compaction_reference(*compact),
+        device,
+        lambda: row_compaction(*compact),
+        hidden.nbytes // 2,
+    )
+
+
+def _batch(spans: list[tuple[int, int]], device: torch.device) -> tuple[Batch, int]:
+    """(a batch of causal (prefix, new rows), pages it needs), pages of 16 in no order."""
+    rows = torch.tensor([new for _, new in spans])
+    each = max(-(-(prefix + new) // 16) for prefix, new in spans)
+    integers = {
+        "first_row": rows.cumsum(0) - rows,
+        "num_rows": rows,
+        "prefix": torch.tensor([prefix for prefix, _ in spans]),
+        "blocks": torch.randperm(each * len(spans)).view(len(spans), each),
+    }
+    batch = Batch(
+        **{name: x.int().to(device) for name, x in integers.items()},
+        ancestors=None,
+        depth=None,
+        max_rows=int(rows.max()),
+        max_keys=max(prefix + new for prefix, new in spans),
+    )
+    return batch, each * len(spans)
