@@ -140,7 +140,7 @@ def fuse_candidates(
     fused = Fused(tokens.new_empty(P, n), confidences.new_empty(P, n), tokens.new_empty(P))
     _fuse_candidates_kernel[(P,)](
         tokens, drafters, confidences, sizes, fused.tokens, fused.probabilities, fused.counts,
-        K, n, agreement, max_mass, MAX_ODDS, BLOCK=triton.next_power_of_2(K),
+        K, n, agreement, max_mass, MAX_ODDS, BLOCK=triton.next_power_of_2(K), num_warps=8,
     )  # fmt: skip
     return fused
 
