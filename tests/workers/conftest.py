@@ -34,7 +34,7 @@ Alone = Callable[[GenerateRequest], list[int]]
 def tiny_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Settings for a tiny target whose drafter guesses well: it has the target's own weights."""
     folder = tmp_path_factory.mktemp("models")
-    make_model(folder / "target", idle_layers=8)
+    make_model(folder / "target", idle_layers=16)
     make_model(folder / "twin")
     return {
         "PACELINE_MODEL": str(folder / "target"),
