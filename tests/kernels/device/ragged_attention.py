@@ -18,8 +18,8 @@ from tests.kernels.device.places import DEVICE, DTYPES, INTERPRETED, TOLERANCE
 
 SMALL = Tiling(rows=16, keys=32, split_keys=0, num_warps=4, num_stages=2)  # many steps in few keys
 SPLIT = dataclasses.replace(SMALL, split_keys=32)
-CHAINS = [(37, 5), (0, 1), (64, 3), (130, 1)]  # (prefix, new rows) of each sequence
-FOREST = [(37, 6), (0, 3), (63, 1), (130, 9)]
+CHAINS = [(37, 5), (0, 1), (62, 3), (130, 1)]  # (prefix, new rows) of each sequence
+FOREST = [(37, 6), (0, 3), (63, 1), (122, 9)]
 
 
 def inputs(spans, heads, dtype, page_slots=16, tree=False):
