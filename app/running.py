@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 MAX_NODES = 63
 MIN_WAIT_S = 0.03  # a tree is waited for at least so long,
 WAIT_FACTOR = 3.0  # and otherwise this many times what drafting usually takes, within the policy
-ASK_AFTER_STEPS = 256  # without any draft: then one is asked for, whatever it is believed to cost
+ASK_AFTER_STEPS = 128  # without any draft: then one is asked for, whatever it is believed to cost
 
 
 class Target(Protocol):
@@ -62,6 +62,7 @@ class _Sent:
     batch: int = 0
     depth: int = 0
     unread: int = 0  # tokens of the batch that drafters had not seen
+    patience_s: float = 0.0  # it was waited for so long at most: drafts that come later cost no more
 
 
 class Running:
@@ -124,7 +125,8 @@ class Running:
         sent = self._sent.get(message.request_id)
         is_answer = sent is not None and sent.base == message.base
         if sent and is_answer:
-            self.draft_costs.observe(sent.batch, sent.depth, time.monotonic() - sent.at_s, sent.unread)
+            took_s = min(sent.patience_s, time.monotonic() - sent.at_s)
+            self.draft_costs.observe(sent.batch, sent.depth, took_s, sent.unread)
             del self._sent[message.request_id]
         sequence = self.sequences.get(message.request_id)
         if sequence is None or not _is_sound(message, self._vocab_size):
@@ -192,7 +194,9 @@ class Running:
         due_s = time.time() + wait_s
         for sequence, _ in asking:
             sequence.due_s = due_s
-            self._sent[sequence.record.id] = _Sent(len(sequence.tokens), time.monotonic(), len(asking), deepest, unread)
+            self._sent[sequence.record.id] = _Sent(
+                len(sequence.tokens), time.monotonic(), len(asking), deepest, unread, wait_s
+            )
         probing = [sequence for sequence, is_probe in zip(sequences, probes, strict=False) if is_probe]
         for sequence in probing:
             self._sent[sequence.record.id] = _Sent(len(sequence.tokens))
