@@ -49,9 +49,9 @@ class Sequence:
     stats: Stats = field(default_factory=Stats)
     cached: int = 0
     pages: list[int] = field(default_factory=list)
-    page_names: list[bytes] = field(default_factory=list)  # of its first full pages (`app.engine.prefixes`)
     tree: Tree | None = None  # arrived for the present length, not yet verified
     due_s: float = 0.0  # when the sequence goes on without a tree; 0: it waits for none
+    page_names: list[bytes] = field(default_factory=list)  # of its first full pages (`app.engine.prefixes`)
 
     @property
     def generated(self) -> int:
