@@ -108,9 +108,7 @@ class DraftCosts:
             if self._lines:
                 self._reading_s.append(max(0.0, seconds - self.seconds(batch, depth)) / unread)
             return
-        if (
-            batch.bit_length() in self._lines
-        ):  # one frozen process must not end all asking: dear is doubted, cheap is not
+        if batch.bit_length() in self._lines:  # one frozen process must not end all asking: a high price is doubted
             expected = self.seconds(batch, depth)
             if seconds * MAX_JUMP < expected:
                 del self._lines[batch.bit_length()]

@@ -158,13 +158,7 @@ class Running:
             must_ask=self._silent_steps > ASK_AFTER_STEPS,
         )
         probes = probe(candidates, depths, self.costs, self.draft_costs, self.crew.share)
-        log.debug(
-            "asking for %s; a step takes %.1f ms, drafting 1 and 4 deep %.1f and %.1f, reading %s",
-            depths,
-            1e3 * self.costs.seconds(len(sequences)),
-            *(1e3 * self.draft_costs.seconds(len(sequences), d) for d in (1, 4)),
-            [round(1e3 * c.read_s, 1) for c in candidates],
-        )
+        log.debug("asking for %s", depths)
         if any(depths):
             self._silent_steps = 0
         for candidate, depth, is_probe in zip(candidates, depths, probes, strict=True):

@@ -17,6 +17,7 @@ from app.engine.steps import Rooms, step_of
 from app.messages import Record, Sampling, Speculation
 from app.state import Sequence, Tree, Work
 from kernels.cpu import shapes
+from kernels.cpu.attention import NO_WINDOW
 from kernels.cpu.decoder import decode
 from kernels.cpu.lanes import LANES
 from kernels.cpu.linear import pack, pack_bias, pack_int8
@@ -28,7 +29,6 @@ ROTARY = ("default", "linear", "llama3", "yarn")  # the same angles at a positio
 CHECK_TOKENS = 40
 TOLERANCE = 1e-3  # of the logits' standard deviation
 SLACK = 256  # positions beyond the model's context: a tree at its very end
-NO_WINDOW = 2**62
 
 
 class NotFusable(Exception):

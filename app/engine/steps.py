@@ -58,7 +58,7 @@ class Rooms:
 
     def room(self, step: Step) -> tuple[Room, np.ndarray, np.ndarray]:
         """(the room, logits (N, whole blocks of V) and best (N,), which are the caller's to keep)."""
-        self._grow(len(step.ids), sum(step.tiles[tile, 1] for tile in step.units[:, 0]))
+        self._grow(len(step.ids), int(step.tiles[step.units[:, 0], 1].sum()))
         self._words[HEADER:] = 0
         logits = np.empty((len(step.wanted), self._columns), np.float32)
         best = np.empty(len(step.wanted), np.int64)

@@ -24,11 +24,11 @@ from kernels.cpu.lanes import (
     sum_of,
     within,
 )
+from kernels.cpu.rows import LOWEST, ZERO
 from kernels.cpu.tile import product, product_more
 
 SPLIT = 512  # keys
 TILE = 8  # rows of a tile at most
-ZERO, LOWEST = np.float32(0.0), np.float32(-np.inf)
 NO_WINDOW = 2**62
 
 

@@ -108,12 +108,6 @@ def store(b: ir.IRBuilder, where: Any, value: Any) -> Any:
     b.store(value, at(b, where, _LANES), align=4)
 
 
-@op(lanes, address)
-def load_all(b: ir.IRBuilder, where: Any) -> Any:
-    """One float from memory, in all lanes."""
-    return spread(b, b.load(at(b, where, _F32), align=4))
-
-
 @op(number, address)
 def load_one(b: ir.IRBuilder, where: Any) -> Any:
     """One float from memory."""
@@ -221,9 +215,3 @@ def exp(b: ir.IRBuilder, x: Any) -> Any:
     bits = b.shl(b.add(b.fptosi(n, _INTS), ir.Constant(_INTS, [127] * LANES)), ir.Constant(_INTS, [23] * LANES))
     out = b.select(b.fcmp_ordered("<", x, constant(-87.0)), constant(0.0), b.fmul(p, b.bitcast(bits, _LANES)))
     return b.select(b.fcmp_unordered("uno", x, x), x, out)
-
-
-@op(nothing, address)
-def prefetch(b: ir.IRBuilder, where: Any) -> Any:
-    """Ask for the cache line at an address; any address will do."""
-    call(b, "llvm.prefetch.p0", ir.VoidType(), at(b, where, _I8), *(ir.Constant(_I32, i) for i in (0, 3, 1)))

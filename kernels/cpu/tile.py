@@ -13,7 +13,6 @@ from kernels.cpu.jit import kernel
 from kernels.cpu.lanes import address, at, constant, fused, index, nothing, op, read, read_int8, spread
 
 ROWS = 6  # of the largest tile
-_AHEAD = 1024  # bytes: W streams from memory, and the next lines are asked for this far ahead
 _UNROLL = 4
 _I64, _F32 = ir.IntType(64), ir.FloatType()
 _LANES = constant(0.0).type
@@ -70,80 +69,42 @@ def _loop(b: Any, weights: Any, xs: Any, w: Any, ldw: Any, over: tuple[Any, Any,
     return k, sums
 
 
-_new1, _new2, _new3, _new4, _new5, _new6 = (_tile(rows, fresh=True) for rows in range(1, ROWS + 1))
-_tiny1, _tiny2, _tiny3, _tiny4, _tiny5, _tiny6 = (_tile(rows, True, read_int8) for rows in range(1, ROWS + 1))
-_more1, _more2, _more3, _more4, _more5, _more6 = (_tile(rows, fresh=False) for rows in range(1, ROWS + 1))
-
-
-@kernel
-def product(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int) -> None:
-    """out = x W for any number of rows; addresses and strides in bytes, x (rows, k), w (k, 16), out (rows, 16)."""
-    while rows > 0:
-        n = _height(rows)
-        if n == 6:
-            _new6(x, ldx, w, ldw, k, out, ldo)
-        elif n == 4:
-            _new4(x, ldx, w, ldw, k, out, ldo)
-        elif n == 1:
-            _new1(x, ldx, w, ldw, k, out, ldo)
-        elif n == 2:
-            _new2(x, ldx, w, ldw, k, out, ldo)
-        elif n == 3:
-            _new3(x, ldx, w, ldw, k, out, ldo)
-        else:
-            _new5(x, ldx, w, ldw, k, out, ldo)
-        x += n * ldx
-        out += n * ldo
-        rows -= n
-
-
-@kernel
-def product_more(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int) -> None:
-    """out += x W, as `product`."""
-    while rows > 0:
-        n = _height(rows)
-        if n == 6:
-            _more6(x, ldx, w, ldw, k, out, ldo)
-        elif n == 4:
-            _more4(x, ldx, w, ldw, k, out, ldo)
-        elif n == 1:
-            _more1(x, ldx, w, ldw, k, out, ldo)
-        elif n == 2:
-            _more2(x, ldx, w, ldw, k, out, ldo)
-        elif n == 3:
-            _more3(x, ldx, w, ldw, k, out, ldo)
-        else:
-            _more5(x, ldx, w, ldw, k, out, ldo)
-        x += n * ldx
-        out += n * ldo
-        rows -= n
-
-
-@kernel
-def product_int8(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int) -> None:
-    """out = x W with W of int8, as `product`."""
-    while rows > 0:
-        n = _height(rows)
-        if n == 6:
-            _tiny6(x, ldx, w, ldw, k, out, ldo)
-        elif n == 4:
-            _tiny4(x, ldx, w, ldw, k, out, ldo)
-        elif n == 1:
-            _tiny1(x, ldx, w, ldw, k, out, ldo)
-        elif n == 2:
-            _tiny2(x, ldx, w, ldw, k, out, ldo)
-        elif n == 3:
-            _tiny3(x, ldx, w, ldw, k, out, ldo)
-        else:
-            _tiny5(x, ldx, w, ldw, k, out, ldo)
-        x += n * ldx
-        out += n * ldo
-        rows -= n
-
-
 @kernel
 def _height(rows: int) -> int:
     """Rows of the next tile: even parts, since a tile of one costs as much of W's traffic as one of six."""
     if rows == 7 or rows == 8:
         return 4
     return min(rows, ROWS)
+
+
+def _product(*tiles: Any) -> Any:
+    """The product of any number of rows, of the tiles of one to six."""
+    one, two, three, four, five, six = tiles
+
+    @kernel
+    def product(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int) -> None:
+        while rows > 0:
+            n = _height(rows)
+            if n == 6:
+                six(x, ldx, w, ldw, k, out, ldo)
+            elif n == 4:
+                four(x, ldx, w, ldw, k, out, ldo)
+            elif n == 1:
+                one(x, ldx, w, ldw, k, out, ldo)
+            elif n == 2:
+                two(x, ldx, w, ldw, k, out, ldo)
+            elif n == 3:
+                three(x, ldx, w, ldw, k, out, ldo)
+            else:
+                five(x, ldx, w, ldw, k, out, ldo)
+            x += n * ldx
+            out += n * ldo
+            rows -= n
+
+    return product
+
+
+# Addresses and strides in bytes; x (rows, k), w (k, 16), out (rows, 16).
+product = _product(*(_tile(rows, fresh=True) for rows in range(1, ROWS + 1)))  # out = x W
+product_int8 = _product(*(_tile(rows, True, read_int8) for rows in range(1, ROWS + 1)))  # out = x W, W of int8
+product_more = _product(*(_tile(rows, fresh=False) for rows in range(1, ROWS + 1)))  # out += x W
