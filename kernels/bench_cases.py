@@ -13,12 +13,16 @@ import torch.nn.functional as F
 from kernels.cpu.attention import SPLIT, attend, join
 from kernels.cpu.jit import entry
 from kernels.cpu.linear import linear, pack, pack_int8
+from kernels.fixed_linear import fixed_linear, fixed_linear_reference
 from kernels.fuse_candidates import fuse_candidates, fuse_candidates_reference
+from kernels.gated_silu import gated_silu, gated_silu_reference
 from kernels.gumbel_noise import gumbel_noise_reference
 from kernels.gumbel_noise_batch import gumbel_noise_batch
 from kernels.kv_commit import kv_commit, kv_commit_reference
 from kernels.packed_linear import PackedLinear, can_pack, packed_linear_reference
 from kernels.ragged_attention import FLOAT32, PREFILL, VERIFY, Batch, ragged_attention, ragged_attention_reference
+from kernels.rms_norm import add_rms_norm, add_rms_norm_reference
+from kernels.rotary_store import rotary_store, rotary_store_reference
 from kernels.row_choices import Row, pack_rows
 from kernels.row_compaction import row_compaction, row_compaction_reference
 from kernels.target_token import Choice
@@ -46,7 +50,8 @@ def all_cases(device: torch.device, num_rows: int, vocab_size: int) -> Iterator[
     if device == CPU:
         yield from _cpu_products()
         yield from _cpu_attention()
-    for cases in (_tokens(device, num_rows, vocab_size), _trees(device, num_rows), _pages(device)):
+    tokens, trees = _tokens(device, num_rows, vocab_size), _trees(device, num_rows)
+    for cases in (tokens, trees, _layers(device, num_rows), _pages(device)):
         for case in cases:
             yield case if device != CPU else replace(case, run=None)
 
@@ -184,6 +189,42 @@ def _trees(device: torch.device, num_rows: int) -> Iterator[Case]:
         lambda: fuse_candidates_reference(*fuse, 8, 0.35, 0.999),
         CPU,
         lambda: fuse_candidates(a, b, c, sizes, 8, 0.35, 0.999),
+    )
+
+
+def _layers(device: torch.device, rows: int) -> Iterator[Case]:
+    """What is between two attentions of an 8B model; a small one's without a GPU."""
+    dtype, d, depth = (torch.bfloat16, 4096, 128) if device != CPU else (torch.float32, 512, 16)
+    x, residual, out = torch.randn(3, rows, d, dtype=dtype, device=device).unbind()
+    norm = (x, residual, residual[0].clone(), 1e-5, out)
+    name = f"{rows} rows of {d}"
+    yield Case(
+        "rms_norm", name, lambda: add_rms_norm_reference(*norm), device, lambda: add_rms_norm(*norm), 2 * x.nbytes
+    )
+    gate_up, gated = (torch.randn(rows, n * 7 * d // 2, dtype=dtype, device=device) for n in (2, 1))
+    yield Case(
+        "gated_silu",
+        f"{rows} rows of {7 * d // 2}",
+        lambda: gated_silu_reference(gate_up, gated),
+        device,
+        lambda: gated_silu(gate_up, gated),
+        gate_up.nbytes,
+    )
+    weight = torch.randn(3 * d // 2, d, dtype=dtype, device=device)
+    qkv = fixed_linear_reference(x, weight)
+    products = partial(fixed_linear_reference, x, weight), partial(fixed_linear, x, weight)
+    yield Case("fixed_linear", f"{rows} rows, {d} -> {len(weight)}", products[0], device, products[1], weight.nbytes)
+    ints = torch.arange(rows, device=device).int()
+    cos, sin = torch.randn(2, rows, depth, device=device).unbind()
+    k, v = torch.zeros(2, rows, 16, 8, depth, dtype=dtype, device=device).unbind()
+    store = (qkv, ints, 16 * ints, cos, sin, k, v, 32)
+    yield Case(
+        "rotary_store",
+        f"{rows} rows, {d // depth} heads of {depth} on 8",
+        lambda: rotary_store_reference(*store),
+        device,
+        lambda: rotary_store(*store),
+        qkv.nbytes,
     )
 
 

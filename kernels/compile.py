@@ -25,10 +25,14 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction, MockTensor
 
 MODULES = (  # every module here has a function compile_cases()
+    "kernels.fixed_linear",
     "kernels.fuse_candidates",
+    "kernels.gated_silu",
     "kernels.gumbel_noise_batch",
     "kernels.kv_commit",
     "kernels.ragged_attention",
+    "kernels.rms_norm",
+    "kernels.rotary_store",
     "kernels.row_compaction",
     "kernels.target_token_batch",
     "kernels.top_logprobs",

@@ -7,8 +7,10 @@ Bias, penalties and the allowed-token mask touch few tokens or cost one bit each
   * a token that may not be said has neither.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -56,29 +58,55 @@ class RowChoices:
     position: torch.Tensor  # (N,) int64
     edits: Edits | None  # None: no row has any, nor a mask
 
+    def first(self, count: int, edits: Edits | None) -> "RowChoices":
+        """The first `count` rows, with other edits."""
+        kept = {name: getattr(self, name)[:count] for name in self.__slots__ if name != "edits"}
+        return RowChoices(**kept, edits=edits)
+
+
+class Limits(NamedTuple):
+    """A choice in the numbers a kernel reads."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    log_min_p: float
+    seed: int
+    choice: int
+
+
+def limits_of(choice: Choice, vocab_size: int) -> Limits:
+    """Within what float32 can hold."""
+    return Limits(
+        temperature=max(choice.temperature, MIN_TEMPERATURE) if choice.temperature else 0.0,
+        top_k=min(choice.top_k, vocab_size),
+        top_p=max(choice.top_p, MIN_TOP_P),
+        log_min_p=float(torch.log(torch.tensor(choice.min_p))) if choice.min_p else -math.inf,
+        seed=choice.seed,
+        choice=choice.choice,
+    )
+
 
 def pack_rows(rows: Sequence[Row], vocab_size: int, device: torch.device | str = "cpu") -> RowChoices:
     """Pack the rows; IndexError if one names a token outside the vocabulary."""
-    choices = [row.choice for row in rows]
+    limits = [limits_of(row.choice, vocab_size) for row in rows]
 
     def pack(values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype, device=device)
 
     return RowChoices(
-        temperature=pack(
-            [max(c.temperature, MIN_TEMPERATURE) if c.temperature else 0.0 for c in choices], torch.float32
-        ),
-        top_k=pack([min(c.top_k, vocab_size) for c in choices], torch.int32),
-        top_p=pack([max(c.top_p, MIN_TOP_P) for c in choices], torch.float32),
-        log_min_p=torch.log(torch.tensor([c.min_p for c in choices], dtype=torch.float32)).to(device),
-        seed=pack([c.seed for c in choices], torch.int64),
-        choice=pack([c.choice for c in choices], torch.int64),
+        temperature=pack([one.temperature for one in limits], torch.float32),
+        top_k=pack([one.top_k for one in limits], torch.int32),
+        top_p=pack([one.top_p for one in limits], torch.float32),
+        log_min_p=pack([one.log_min_p for one in limits], torch.float32),
+        seed=pack([one.seed for one in limits], torch.int64),
+        choice=pack([one.choice for one in limits], torch.int64),
         position=pack([row.position for row in rows], torch.int64),
-        edits=_pack_edits(rows, vocab_size, device),
+        edits=pack_edits(rows, vocab_size, device),
     )
 
 
-def _pack_edits(rows: Sequence[Row], vocab_size: int, device: torch.device | str) -> Edits | None:
+def pack_edits(rows: Sequence[Row], vocab_size: int, device: torch.device | str) -> Edits | None:
     if not any(row.bias or row.frequency_penalty or row.presence_penalty or row.allowed is not None for row in rows):
         return None
     as_it_is = np.zeros((len(rows), -(-vocab_size // 32) * 32), bool)

@@ -12,10 +12,11 @@ from torch import nn
 
 from app.engine.hooked import HookedForward
 from app.engine.kv import KVCache, PagePool
+from app.engine.llama import NotFusable, check_llama_shape
 from app.engine.plan import Plan, plan
+from app.engine.probe import probe
 from app.engine.steps import Rooms, step_of
-from app.messages import Record, Sampling, Speculation
-from app.state import Sequence, Tree, Work
+from app.state import Tree, Work
 from kernels.cpu import shapes
 from kernels.cpu.attention import NO_WINDOW
 from kernels.cpu.decoder import decode
@@ -24,15 +25,9 @@ from kernels.cpu.linear import pack, pack_bias, pack_int8
 from kernels.cpu.shapes import Model
 from kernels.cpu.team import team
 
-FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-ROTARY = ("default", "linear", "llama3", "yarn")  # the same angles at a position whatever the sequence's length
 CHECK_TOKENS = 40
 TOLERANCE = 1e-3  # of the logits' standard deviation
 SLACK = 256  # positions beyond the model's context: a tree at its very end
-
-
-class NotFusable(Exception):
-    """The model is not of the fused shape, or the fused forward does not agree with its modules."""
 
 
 class FusedForward:
@@ -154,7 +149,9 @@ def fuse(hooked: HookedForward, is_int8: bool = False) -> FusedForward:
 
     With `is_int8` the modules' weights are rounded already (`round_weights`).
     """
-    _check_family(hooked)
+    check_llama_shape(hooked.model)
+    if hooked.model.device.type != "cpu":
+        raise NotFusable("it is not on the CPU")
     expected = _trial(hooked)  # also shows how each layer attends
     fused = FusedForward(hooked, is_int8)
     off = (_trial(fused) - expected).abs().max() / expected.std()
@@ -177,27 +174,14 @@ def _trial(forward: Any) -> torch.Tensor:
     """Logits of some tokens read in two pieces."""
     shape = forward.shape
     kv = KVCache(shape.num_layers, 4, shape.num_key_heads, shape.head_dim, 32)
-    tokens = [(1 + i) % forward.vocab_size for i in range(CHECK_TOKENS)]
-    record = Record(
-        id="trial", prompt_ids=tuple(tokens), max_tokens=1, eos_ids=(), sampling=Sampling(),
-        speculation=Speculation(), created_s=0.0,
-    )  # fmt: skip
-    sequence = Sequence(record, tokens)
+    sequence = probe(CHECK_TOKENS, forward.vocab_size)
     PagePool(4, 32).try_grow(sequence.pages, CHECK_TOKENS)
     half = CHECK_TOKENS // 2
-    forward.logits(plan([Work(sequence, 0, tokens[:half], Tree(), final=False)], kv))
-    rest = plan([Work(sequence, half, tokens[half:], Tree(), final=False)], kv)
+    forward.logits(plan([Work(sequence, 0, sequence.tokens[:half], Tree(), final=False)], kv))
+    rest = plan([Work(sequence, half, sequence.tokens[half:], Tree(), final=False)], kv)
     rest.wanted = list(range(len(rest.ids)))
     rows, _ = forward.logits(rest)
     return rows
-
-
-def _check_family(hooked: HookedForward) -> None:
-    name = type(hooked.model).__name__
-    if name not in FAMILIES:
-        raise NotFusable(f"{name} is not among {', '.join(FAMILIES)}")
-    if hooked.model.device.type != "cpu":
-        raise NotFusable("it is not on the CPU")
 
 
 def _check_shape(hooked: HookedForward) -> None:
@@ -206,16 +190,8 @@ def _check_shape(hooked: HookedForward) -> None:
     mlp = model.model.layers[0].mlp
     if hooked.shape.head_dim % (2 * LANES) or config.hidden_size % LANES or mlp.gate_proj.out_features % LANES:
         raise NotFusable(f"heads are not of {2 * LANES}, or layers not of {LANES} numbers or multiples")
-    if config.hidden_act not in ("silu", "swish"):
-        raise NotFusable(f"its gate is {config.hidden_act}")
-    if mlp.gate_proj.bias is not None or mlp.up_proj.bias is not None:
-        raise NotFusable("its gate has a bias")
-    if model.model.rotary_emb.rope_type not in ROTARY:
-        raise NotFusable(f"its positions are {model.model.rotary_emb.rope_type}")
     if len({kind.scale for kind in hooked.kinds}) > 1 or any(kind.softcap for kind in hooked.kinds):
         raise NotFusable("its layers attend in ways of their own")
-    if any(type(layer) is not nn.Linear for layer in (mlp.gate_proj, mlp.down_proj, model.lm_head)):
-        raise NotFusable("its linear layers are not plain ones")
 
 
 def _array(tensor: torch.Tensor | None) -> np.ndarray:

@@ -2,25 +2,44 @@
 
 import logging
 import time
+from collections.abc import Sequence as Listed
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from app.costs import CostTable
-from app.engine.runner import ModelRunner
-from app.messages import Record, Sampling, Speculation
+from app.engine.probe import probe
 from app.state import Sequence, Tree, Work
 
 log = logging.getLogger(__name__)
+
+
+class Answer(Protocol):
+    """What a runner says of a final work."""
+
+    @property
+    def rows(self) -> torch.Tensor: ...  # (1 + N, V) logits
+
+
+class Runner(Protocol):
+    """A model runner, on whatever device."""
+
+    def try_reserve(self, work: Work) -> bool: ...
+    def release(self, sequence: Sequence) -> None: ...
+    def forward(self, works: list[Work]) -> Listed[Answer | None]: ...
+    def accept(self, work: Work, path: list[int]) -> None: ...
+
+
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 CONTEXT = 96  # cached tokens under the measured rows
 PASSES = 5
 FORKS = 3  # side branches of the tree whose cost is compared with a chain of as many rows
 
 
-def measure_costs(runner: ModelRunner, vocab_size: int) -> CostTable:
+def measure_costs(runner: Runner, vocab_size: int) -> CostTable:
     """Time one step for each number of packed rows, and a side branch, best of a few passes. Takes seconds."""
-    sequence = _sequence(CONTEXT + max(ROWS), vocab_size)
+    sequence = probe(CONTEXT + max(ROWS), vocab_size)
     _run(runner, sequence, 0, CONTEXT)
     points = dict.fromkeys(ROWS, float("inf"))
     forked: dict[int, list[float]] = {0: [], FORKS: []}
@@ -46,43 +65,61 @@ class Exactness:
     different: int
 
 
-def check_exactness(runner: ModelRunner, vocab_size: int) -> Exactness:
-    """Compute the same rows alone, in chunks, in a batch and as tree nodes, and compare their bits."""
-    whole = _sequence(150, vocab_size)
+def check_exactness(runner: Runner, vocab_size: int) -> Exactness:
+    """Compute the same rows alone, in chunks, in a batch and as nodes of a chain and of a tree, and compare their bits.
+
+    Nodes that the runner does not verify are left out.
+    """
+    whole = probe(150, vocab_size)
     tail = whole.tokens[-6:]
     _run(runner, whole, 0, 144)
     expected = [_run(runner, whole, i, i + 1)[0] for i in range(144, 150)]
-    chunked = _sequence(150, vocab_size)
+    chunked = probe(150, vocab_size)
     for start, end in ((0, 7), (7, 40), (40, 131), (131, 144)):
         _run(runner, chunked, start, end)
-    nodes = Tree([(tail[1] + 1) % vocab_size, *tail[1:]], [0, 0, 2, 3, 4, 5], [1.0] * 6, [("probe",)] * 6)
-    work = Work(chunked, 144, tail[:1], nodes, final=True)
-    other = Work(_sequence(33, vocab_size), 0, whole.tokens[:33], Tree(), final=True)
-    runner.try_reserve(work)
+    other = Work(probe(33, vocab_size), 0, whole.tokens[:33], Tree(), final=True)
     runner.try_reserve(other)
-    logits = runner.forward([other, work])[1]
-    assert logits is not None
-    found = [logits.rows[0], *logits.rows[2:]]
-    different = sum(not torch.equal(a, b) for a, b in zip(expected, found, strict=True))
-    runner.accept(work, [])
+    chain = Tree(tail[1:], [0, 1, 2, 3, 4], [1.0] * 5, [("probe",)] * 5)
+    fork = Tree([(tail[1] + 1) % vocab_size, *tail[1:]], [0, 0, 2, 3, 4, 5], [1.0] * 6, [("probe",)] * 6)
+    rows = different = 0
+    for tree in (chain, fork):
+        work = Work(chunked, 144, tail[:1], tree, final=True)
+        runner.try_reserve(work)
+        answer = runner.forward([other, work])[1]
+        assert answer is not None
+        found = [answer.rows[node] for node in _path(work.tree, tail[1:])]
+        rows += len(found)
+        different += sum(not torch.equal(a, b) for a, b in zip(expected, found, strict=False))
+        runner.accept(work, [])
     for sequence in (whole, chunked, other.sequence):
         runner.release(sequence)
     if different:
-        log.warning("%d of %d rows changed their bits with their company: near ties may flip", different, len(found))
-    return Exactness(len(found), different)
+        log.warning("%d of %d rows changed their bits with their company: near ties may flip", different, rows)
+    return Exactness(rows, different)
 
 
-def _run(runner: ModelRunner, sequence: Sequence, start: int, end: int) -> torch.Tensor:
+def _path(tree: Tree, tokens: list[int]) -> list[int]:
+    """The root and the nodes below it that say `tokens`, as far as there are any."""
+    path = [0]
+    nodes = list(zip(tree.parents, tree.tokens, strict=True))
+    for token in tokens:
+        if (path[-1], token) not in nodes:
+            break
+        path.append(nodes.index((path[-1], token)) + 1)
+    return path
+
+
+def _run(runner: Runner, sequence: Sequence, start: int, end: int) -> torch.Tensor:
     """Logits (1, V) of the last of the tokens `start ... end - 1`; the cache then covers them."""
     work = Work(sequence, start, sequence.tokens[start:end], Tree(), final=True)
     runner.try_reserve(work)
     logits = runner.forward([work])[0]
     assert logits is not None
     sequence.cached = end
-    return logits.rows
+    return logits.rows.clone()  # a device may write the next step's to the same place
 
 
-def _run_tree(runner: ModelRunner, sequence: Sequence, branches: int) -> None:
+def _run_tree(runner: Runner, sequence: Sequence, branches: int) -> None:
     """A chain of 7 nodes, or a shorter one with `branches` leaves beside it, below the token at CONTEXT."""
     chain = 7 - branches
     parents = [*range(chain), *range(branches)]
@@ -91,17 +128,3 @@ def _run_tree(runner: ModelRunner, sequence: Sequence, branches: int) -> None:
     runner.try_reserve(work)
     runner.forward([work])
     runner.accept(work, [])
-
-
-def _sequence(length: int, vocab_size: int) -> Sequence:
-    tokens = [(i * 7919 + 13) % vocab_size for i in range(length)]
-    record = Record(
-        id="probe",
-        prompt_ids=tuple(tokens),
-        max_tokens=1,
-        eos_ids=(),
-        sampling=Sampling(),
-        speculation=Speculation(),
-        created_s=0.0,
-    )
-    return Sequence(record, tokens)

@@ -8,8 +8,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from app.engine.forward import Forward
-from app.engine.fused import NotFusable, fuse, round_weights
+from app.engine.fused import fuse, round_weights
 from app.engine.hooked import HookedForward, pack_linears
+from app.engine.llama import NotFusable
 from app.errors import ModelRefused
 from kernels.packed_linear import can_pack
 

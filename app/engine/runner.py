@@ -6,10 +6,10 @@ import torch
 
 from app.engine.forward import Forward
 from app.engine.kv import KVCache, PagePool, bytes_per_page
+from app.engine.paged import PagedRunner
 from app.engine.plan import forks, main_branch, plan
-from app.engine.prefixes import names
 from app.messages import Sampling
-from app.state import Sequence, Work
+from app.state import Work
 from kernels.target_token import Choice, shaped, target_token_reference
 
 
@@ -44,23 +44,14 @@ def choice_of(sampling: Sampling) -> Choice:
     return Choice(sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.seed or 0)
 
 
-class ModelRunner:
-    """Runs batches of works over one model and its paged KV cache."""
+class ModelRunner(PagedRunner):
+    """Runs batches of works over one model and its paged KV cache, on the CPU."""
 
     def __init__(self, model: Forward, *, kv_bytes: int, page_tokens: int, shares: bool = False) -> None:
-        """`shares`: may sequences that begin alike use each other's pages? Only if what is cached is never taken back,
-        so not for drafters, whose guesses are."""
         self.model = model
-        self._shares = shares
-        page_bytes = bytes_per_page(*model.shape, page_tokens)
-        num_pages = max(2, min(kv_bytes // page_bytes, 2**20))
-        self.pool = PagePool(num_pages, page_tokens)
+        num_pages = max(2, min(kv_bytes // bytes_per_page(*model.shape, page_tokens), 2**20))
+        super().__init__(PagePool(num_pages, page_tokens), shares=shares)
         self.kv = KVCache(model.shape.num_layers, num_pages, *model.shape[1:], page_tokens)
-
-    @property
-    def capacity_tokens(self) -> int:
-        """The longest sequence, with its tree, that fits alone."""
-        return self.pool.num_pages * self.pool.page_tokens
 
     @torch.inference_mode()
     def forward(self, works: list[Work]) -> list[Logits | None]:
@@ -108,44 +99,7 @@ class ModelRunner:
             fork = next(fork for fork in work.forks if fork.path[: len(path)] == path)
             cut = (below + fork.leaves) // self.pool.page_tokens
             pages[cut:], fork.pages = fork.pages, pages[cut:]
-        work.sequence.cached = below + len(path)
-        self.pool.trim(pages, work.sequence.cached)
-        self.drop(work)
-        if self._shares:
-            full = min(work.sequence.cached, len(work.sequence.tokens)) // self.pool.page_tokens
-            for page, name in zip(pages, names(work.sequence, full, self.pool.page_tokens), strict=False):
-                self.pool.name(page, name)
+        self._keep(work, below + len(path))
 
-    def adopt(self, sequence: Sequence) -> int:
-        """Give the sequence the pages of others that begin like it, instead of computing them; the tokens spared.
-
-        At least its last token is left to be computed. Nothing happens once it has a page that is not full.
-        """
-        size, pages = self.pool.page_tokens, sequence.pages
-        most = (len(sequence.tokens) - 1) // size
-        if not self._shares or sequence.cached != len(pages) * size or most <= len(pages):
-            return 0
-        found = self.pool.find(names(sequence, most, size)[len(pages) :])
-        self.pool.hold(found)
-        pages += found
-        sequence.cached += len(found) * size
-        return len(found) * size
-
-    def drop(self, work: Work) -> None:
-        """Give the tree's forks up. The sequence's cache stays as far as it was before the work."""
-        for fork in work.forks:
-            self.pool.release(fork.pages)
-
-    def release(self, sequence: Sequence) -> None:
-        """Give the sequence's pages back; its prefix must be computed again if it goes on."""
-        self.pool.release(sequence.pages)
-        sequence.cached = 0
-
-    def wipe(self, work: Work) -> None:
-        """Give a failed work's sequence and forks up, and leave nothing in their pages: what is not a number there
-        would be none in the sums of whoever gets them next, masked or not."""
-        for pages in (work.sequence.pages, *(fork.pages for fork in work.forks)):
-            self.pool.unname(pages)
-            self.kv.clear([page for page in pages if not self.pool.is_shared(page)])
-        self.drop(work)
-        self.release(work.sequence)
+    def _clear(self, pages: list[int]) -> None:
+        self.kv.clear(pages)

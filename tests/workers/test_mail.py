@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from itertools import count
 from typing import Any
 
 import pytest
@@ -160,15 +161,21 @@ class _Liar:
 
 
 def test_verifiers_follow_the_policy_and_the_tick_writes_it(deployment: Deployment, office: Office) -> None:
-    request = GenerateRequest(prompt="How much is drafted", raw=True, max_tokens=60, seed=11, temperature=1.0)
-    assert deployment.stream(request).read().result["speculation"]["drafted"] > 0
+    request = GenerateRequest(prompt="How much is drafted", raw=True, max_tokens=60, temperature=1.0)
+    seeds = count(100)
+
+    def drafted() -> int:
+        """Of a text nobody has seen."""
+        unseen = request.model_copy(update={"seed": next(seeds)})
+        return int(deployment.stream(unseen).read().result["speculation"]["drafted"])
+
+    wait_for(drafted, what="a text worth drafting for")
     beat = deployment.signal("beat", signal.SIGSTOP)  # no tick changes what is written now
     try:
         silent = Policy(version=office.nodes.policy().version + 1000, max_draft_tokens=0)
         wait_for(lambda: office.nodes.set_policy(silent), what="the policy to be written")
         time.sleep(2 * deployment.settings().lease_s / 4 + 0.5)
-        unseen = request.model_copy(update={"seed": 12})
-        assert deployment.stream(unseen).read().result["speculation"]["drafted"] == 0
+        assert drafted() == 0
         assert not office.nodes.set_policy(silent.model_copy(update={"max_draft_tokens": 3})), "no newer version"
     finally:
         os.kill(beat, signal.SIGCONT)

@@ -1,0 +1,1 @@
+"""The target on a GPU: weights, one packed forward of kernel launches, CUDA graphs, and the runner around them."""

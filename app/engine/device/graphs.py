@@ -1,0 +1,96 @@
+"""Steps of a few fixed sizes, captured once and replayed: a launch of hundreds of kernels costs as much as one.
+
+A step runs in the smallest tier that holds it. Tiers are kept apart by packed rows, by the rows of a sequence and by
+its keys, since a launch's grid is laid out when it is captured; a tier's arrays have room for as many sequences as
+rows. What no tier holds, prompts above all, runs eagerly.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from app.engine.device.arrays import Arrays
+from app.engine.device.batch import Size, fields, rows_of
+from app.engine.device.layers import Method, Pages
+from app.engine.device.rows import Rows
+from app.engine.device.step import Result, run
+from app.engine.device.weights import Weights
+
+ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+NARROW_ROWS = (1, 4, 8, 16, 32, 64)  # of a sequence; 16 folded rows are one tile of attention
+KEYS_GROW = 4  # times, from tier to tier
+LEAST_KEYS = 1024
+WARM_UPS = 2  # runs before a capture: Triton compiles, cuBLAS takes its workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A captured step: fill and send the arrays, replay, read the result."""
+
+    arrays: Arrays
+    rows: Rows
+    result: Result
+    replay: Callable[[], None]
+
+
+class Graphs:
+    """The tiers captured so far."""
+
+    def __init__(self, weights: Weights, pages: Pages, method: Method, capacity_tokens: int) -> None:
+        self._weights, self._pages, self._method = weights, pages, method
+        self._capacity_tokens = capacity_tokens
+        self._tiers: dict[Size, Tier] = {}
+        self._pool = torch.cuda.graph_pool_handle() if pages.keys.is_cuda else None
+
+    def tier(self, size: Size) -> Tier | None:
+        """The tier that holds a step of this size, captured now if it never was; None for what runs eagerly.
+
+        Capturing overwrites nothing: rows of its own write to no slot.
+        """
+        if size.wide_rows or size.rows > ROWS[-1]:
+            return None
+        rounded = self._round(size)
+        if rounded not in self._tiers:
+            self._tiers[rounded] = self._capture(rounded)
+        return self._tiers[rounded]
+
+    def _round(self, size: Size) -> Size:
+        rows = ROWS[bisect_left(ROWS, size.rows)]
+        keys = LEAST_KEYS
+        while keys < size.keys:
+            keys *= KEYS_GROW
+        narrow = NARROW_ROWS[bisect_left(NARROW_ROWS, size.narrow_rows)]
+        return Size(rows, rows, min(narrow, rows), 0, min(keys, self._capacity_tokens), 0)
+
+    def _capture(self, size: Size) -> Tier:
+        arrays = Arrays(fields(size, self._pages.keys.shape[2]), self._pages.keys.device)
+        arrays.device["slots"].fill_(-1)
+        rows = rows_of(arrays, size)
+        step = partial(run, self._weights, self._pages, rows, self._method)
+        if self._pool is None:
+            return _uncaptured(arrays, rows, step)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            result = step()
+        return Tier(arrays, rows, result, graph.replay)
+
+
+def _uncaptured(arrays: Arrays, rows: Rows, step: Callable[[], Result]) -> Tier:
+    """Where there are no graphs (Triton's interpreter) a replay is a run whose results come to the same place."""
+    result = step()
+
+    def replay() -> None:
+        fresh = step()
+        result.logits.copy_(fresh.logits)
+        result.chosen.copy_(fresh.chosen)
+
+    return Tier(arrays, rows, result, replay)

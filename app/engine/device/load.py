@@ -1,0 +1,67 @@
+"""Load a Llama-shaped causal LM onto a GPU, and hear from its own modules that the fused forward says the same."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from app.engine.device.runner import DeviceRunner
+from app.engine.device.weights import Weights, take
+from app.engine.llama import NotFusable
+from app.engine.probe import probe
+from app.errors import ModelRefused
+from app.state import Tree, Work
+
+log = logging.getLogger(__name__)
+CHECK_TOKENS = 40
+PAGE_TOKENS = 16
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # mean error in deviations of the logits
+
+
+def load_weights(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
+    """The weights of the model in `folder`, checked. Raises ModelRefused."""
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ModelRefused(f"{folder} does not hold a loadable causal LM: {error}") from error
+    return checked_weights(model.to(device))
+
+
+@torch.inference_mode()
+def checked_weights(model: PreTrainedModel) -> Weights:
+    """The weights of a model that lies on its device. Raises ModelRefused for what the device's forward cannot say."""
+    model.eval()
+    model.requires_grad_(False)
+    try:
+        weights = take(model)
+    except NotFusable as reason:
+        raise ModelRefused(f"{type(model).__name__} cannot run on a GPU: {reason}; PACELINE_DEVICE=cpu can") from reason
+    off = _distance(model, weights)
+    if not off < TOLERANCE[weights.embedding.dtype]:
+        raise ModelRefused(f"the device's forward is {off:.1e} deviations off the model's own modules")
+    log.info("%s on %s: %.1e deviations off its own modules", type(model).__name__, model.device, off)
+    return weights
+
+
+def _distance(model: PreTrainedModel, weights: Weights) -> float:
+    """Mean distance of some tokens' logits, read in two pieces, from those of the modules."""
+    sequence = probe(CHECK_TOKENS, model.config.get_text_config().vocab_size)
+    pages = -(-CHECK_TOKENS // PAGE_TOKENS)
+    layer_bytes = 2 * weights.embedding.element_size() * weights.num_key_heads * weights.head_dim
+    kv_bytes = pages * PAGE_TOKENS * layer_bytes * len(weights.layers)
+    runner = DeviceRunner(weights, kv_bytes=kv_bytes, page_tokens=PAGE_TOKENS, has_graphs=False)
+    half = CHECK_TOKENS // 2
+    first = Work(sequence, 0, sequence.tokens[:half], Tree(), final=False)
+    runner.try_reserve(first)
+    runner.forward([first])
+    root, *rest = sequence.tokens[half:]
+    chain = Tree(rest, list(range(len(rest))), [1.0] * len(rest), [("probe",)] * len(rest))  # so that all are wanted
+    work = Work(sequence, half, [root], chain, final=True)
+    runner.try_reserve(work)
+    found = runner.forward([work])[0]
+    assert found is not None
+    whole: Any = model
+    expected = whole(torch.tensor([sequence.tokens], device=model.device), use_cache=False).logits[0, half:].float()
+    return float((found.rows.float() - expected).abs().mean() / expected.std())

@@ -1,0 +1,166 @@
+"""The model runner on a GPU: works in, the target's tokens out, one reading back a step."""
+
+from dataclasses import dataclass
+
+import torch
+
+from app.engine.device.arrays import Arrays
+from app.engine.device.batch import Size, fields, fill, rows_of, size_of
+from app.engine.device.commits import Commits
+from app.engine.device.graphs import Graphs
+from app.engine.device.layers import Method, Pages
+from app.engine.device.step import Result, choose, run
+from app.engine.device.weights import Weights
+from app.engine.kv import PagePool
+from app.engine.paged import PagedRunner
+from app.engine.plan import main_branch
+from app.engine.runner import choice_of
+from app.messages import Sampling
+from app.state import Tree, Work
+from kernels.ragged_attention import MAX_TREE_ROWS
+from kernels.row_choices import Edits, Row, pack_edits
+
+
+@dataclass(slots=True)
+class Chosen:
+    """A final work's tokens: the first for its last token, the i-th for tree node i."""
+
+    tokens: list[int]
+    rows: torch.Tensor  # (1 + N, V) logits on the device, until the next step
+
+    def token(self, node: int, position: int, sampling: Sampling, history: list[int]) -> int:
+        """The target's token after `node`, chosen on the device (design D1)."""
+        return self.tokens[node]
+
+
+class DeviceRunner(PagedRunner):
+    """Runs batches of works over one model and its paged KV cache, on a GPU."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        *,
+        kv_bytes: int,
+        page_tokens: int,
+        shares: bool = False,
+        is_exact: bool = False,
+        has_graphs: bool = True,
+    ) -> None:
+        """`is_exact`: a row's bits depend on nothing beside it; side branches of trees are not verified then."""
+        shape = (page_tokens, weights.num_key_heads, weights.head_dim)
+        page_bytes = 2 * len(weights.layers) * weights.embedding.element_size() * shape[0] * shape[1] * shape[2]
+        num_pages = max(2, kv_bytes // page_bytes)
+        super().__init__(PagePool(num_pages, page_tokens), shares=shares)
+        keys, values = (weights.embedding.new_zeros(len(weights.layers), num_pages, *shape) for _ in range(2))
+        self.pages = Pages(keys, values)
+        self.weights, self.is_exact = weights, is_exact
+        self._method = Method.of(keys.dtype, is_exact=is_exact)
+        self._vocab_size = weights.head.weight.shape[0]
+        self._commits = Commits(self.pages)
+        longest = min(self.capacity_tokens, len(weights.cos))
+        self._graphs = Graphs(weights, self.pages, self._method, longest) if has_graphs else None
+
+    @torch.inference_mode()
+    def forward(self, works: list[Work]) -> list[Chosen | None]:
+        """One packed pass; tokens for final works, None for prompt chunks. The sequences already hold the pages.
+
+        Raises ArithmeticError when a row came out as no numbers; then `wipe` the works.
+        """
+        _check(works, self.weights)
+        self._commits.launch()
+        result = self._run(works, size_of(works), self._edits(works))
+        chosen = result.chosen.cpu()  # the one reading back
+        if not chosen[1].view(torch.float32).isfinite().all():
+            raise ArithmeticError("the model's logits are not finite")
+        tokens = chosen[0].tolist()
+        out: list[Chosen | None] = []
+        first = 0
+        for work in works:
+            end = first + 1 + len(work.tree)
+            out.append(Chosen(tokens[first:end], result.logits[first:end]) if work.final else None)
+            first = end if work.final else first
+        return out
+
+    def try_reserve(self, work: Work) -> bool:
+        """Get the pages for a work's rows. False: none were taken, or the tree is too large for a mask of 64 rows."""
+        if self.is_exact and len(work.tree):
+            work.tree = _chain(work.tree)
+        rows = len(work.tokens) + len(work.tree)
+        if len(work.tree) and rows > MAX_TREE_ROWS:
+            return False
+        return self.pool.try_grow(work.sequence.pages, work.start + rows)
+
+    def accept(self, work: Work, path: list[int]) -> None:
+        """Keep the accepted nodes' keys and values, which the next step moves to their places, and give the rest up."""
+        below = work.start + len(work.tokens)
+        self._commits.add(work.sequence.pages, below, [node - 1 for node in path])
+        self._keep(work, below + len(path))
+
+    def _run(self, works: list[Work], size: Size, edits: Edits | None) -> Result:
+        """The result of the works' wanted rows, in their order."""
+        is_whole = size.wanted == size.rows
+        tier = self._graphs.tier(size) if self._graphs and is_whole else None
+        if tier is None:
+            arrays = Arrays(fields(size, self.pool.page_tokens), self.pages.keys.device)
+            fill(arrays, works, self.pool.page_tokens, self._vocab_size)
+            arrays.send()
+            return run(self.weights, self.pages, rows_of(arrays, size, edits), self._method)
+        fill(tier.arrays, works, self.pool.page_tokens, self._vocab_size)
+        tier.arrays.send()
+        tier.replay()
+        count = size.rows
+        logits = tier.result.logits[:count]
+        if edits is None:
+            return Result(logits, tier.result.chosen[:, :count])
+        return Result(logits, choose(logits, tier.rows.choices.first(count, edits)))
+
+    def _edits(self, works: list[Work]) -> Edits | None:
+        """Bias, penalties and masks of the wanted rows; each node's penalties count its own ancestors."""
+        samplings = [work.sequence.record.sampling for work in works if work.final]
+        if not any(s.frequency_penalty or s.presence_penalty or s.logit_bias or s.allowed_token_ids for s in samplings):
+            return None
+        rows = [row for work in works if work.final for row in _rows(work)]
+        return pack_edits(rows, self._vocab_size, self.pages.keys.device)
+
+    def _clear(self, pages: list[int]) -> None:
+        self.pages.keys[:, pages] = 0.0
+        self.pages.values[:, pages] = 0.0
+
+
+def _rows(work: Work) -> list[Row]:
+    """How each of a final work's rows is shaped."""
+    s = work.sequence.record.sampling
+    history = [work.sequence.tokens[: work.start] + work.tokens]
+    for token, parent in zip(work.tree.tokens, work.tree.parents, strict=True):
+        history.append([*history[parent], token])
+    return [
+        Row(
+            choice_of(s),
+            len(seen),
+            seen,
+            s.frequency_penalty,
+            s.presence_penalty,
+            dict(s.logit_bias),
+            s.allowed_token_ids,
+        )
+        for seen in history
+    ]
+
+
+def _chain(tree: Tree) -> Tree:
+    """The main branch alone."""
+    kept = [node - 1 for node in main_branch(tree)]
+    return Tree(
+        [tree.tokens[i] for i in kept],
+        list(range(len(kept))),
+        [tree.survival[i] for i in kept],
+        [tree.proposers[i] for i in kept],
+    )
+
+
+def _check(works: list[Work], weights: Weights) -> None:
+    """What is outside the tables would be read from anywhere. Raises ValueError."""
+    for work in works:
+        ids = work.tokens + work.tree.tokens
+        if not 0 <= min(ids) <= max(ids) < len(weights.embedding) or work.start + len(ids) > len(weights.cos):
+            raise ValueError("a token or a position is outside the model's range")

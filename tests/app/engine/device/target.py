@@ -1,0 +1,162 @@
+"""Run by ../test_device.py, in a process of its own; see there."""
+
+import pytest
+import torch
+from triton.runtime import interpreter
+
+from app.engine.device.load import checked_weights
+from app.engine.device.runner import DeviceRunner
+from app.engine.measure import check_exactness
+from app.errors import ModelRefused
+from app.messages import Sampling
+from tests import fakes
+from tests.fakes import VOCAB, Book, characters, record, said
+from tests.kernels.device.places import DEVICE, INTERPRETED
+
+PAGE_TOKENS = 16
+PROMPTS = [(5, 6, 7, 5, 6, 7, 5, 6), (9,), tuple(range(20))]
+LONG = tuple(i * 11 % VOCAB for i in range(90))  # a chunk of more than 64 rows
+
+
+def served(family="llama", *, dtype=torch.float32, layers=2, **rest):
+    """(an unmodified model, a runner over another copy of it)"""
+    model, other = (fakes.tiny(family, num_hidden_layers=layers).to(DEVICE, dtype) for _ in range(2))
+    weights = checked_weights(other)
+    page_bytes = 2 * layers * dtype.itemsize * PAGE_TOKENS * weights.num_key_heads * weights.head_dim
+    return model, DeviceRunner(weights, kv_bytes=64 * page_bytes, page_tokens=PAGE_TOKENS, shares=True, **rest)
+
+
+def alone(model, prompt, max_tokens):
+    ids = torch.tensor([list(prompt)], device=DEVICE)
+    with torch.inference_mode():
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_tokens)
+    return out[0, ids.shape[1] :].tolist()
+
+
+def forking(book):
+    """Says a wrong token first and the right ones beside it, so that what is accepted must be moved."""
+
+    def say(context):
+        right = book.next(context, 3)
+        if len(right) < 2:
+            return []
+        wrong = [(token + 1) % VOCAB for token in right[:2]]
+        tokens = [wrong[0], right[0], wrong[1], right[1], *right[2:]]
+        parents = [0, 0, 2, 2, 4][: len(tokens)]
+        confidences = [0.9, 0.8, 0.9, 0.8, 0.8][: len(tokens)]
+        return [said(context, "forking", tokens, parents=tuple(parents), confidences=tuple(confidences))]
+
+    return fakes.Scripted("forking", say)
+
+
+@pytest.mark.parametrize(
+    ("family", "has_graphs"), [("llama", False), ("llama", True), ("qwen2", True), ("qwen3", True), ("mistral", True)]
+)
+def test_the_text_is_the_models_own(family, has_graphs):
+    model, runner = served(family, has_graphs=has_graphs)
+    records = [record(prompt, 4, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]
+    expected = [alone(model, prompt, 4) for prompt in PROMPTS]
+    book = Book()
+    for one, text in zip(records, expected, strict=True):
+        book.write(one, text)
+    assert fakes.texts(fakes.pipeline(runner, [forking(book)]), *records) == expected
+
+
+def test_side_branches_are_kept_and_moved():
+    model, runner = served()
+    one = record(PROMPTS[0], 8)
+    book = Book()
+    book.write(one, alone(model, one.prompt_ids, 8))
+    local = fakes.pipeline(runner, [forking(book)])
+    assert fakes.texts(local, one) == [alone(model, one.prompt_ids, 8)]
+    stats = local.store.snapshot(one.id).stats
+    assert stats.rounds < 8  # or nothing was ever moved
+    assert runner.pool.num_free == runner.pool.num_pages
+
+
+def test_hostile_drafters_change_nothing():
+    model, runner = served()
+    records = [record(prompt, 4, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]
+    book = Book()
+    expected = [alone(model, prompt, 4) for prompt in PROMPTS]
+    for one, text in zip(records, expected, strict=True):
+        book.write(one, text)
+    assert fakes.texts(fakes.pipeline(runner, [], list(characters(book).values())), *records) == expected
+
+
+def test_prompts_of_any_length_beside_decoding():
+    model, runner = served("mistral")
+    local = fakes.pipeline(runner)
+    records = [record(PROMPTS[0], 6, request_id="a"), record(LONG, 3, request_id="b", created_s=1.0)]
+    assert fakes.texts(local, *records) == [alone(model, PROMPTS[0], 6), alone(model, LONG, 3)]
+    again = record(LONG, 3, request_id="c")
+    assert fakes.texts(local, again) == [alone(model, LONG, 3)]
+    assert local.verifying.running.reused_tokens >= 80  # the second time its pages are there
+
+
+SAMPLINGS = [
+    Sampling(temperature=0.8, seed=3),
+    Sampling(temperature=1.2, top_k=20, top_p=0.9, seed=4),
+    Sampling(temperature=1.0, min_p=0.05, seed=5, frequency_penalty=0.7, presence_penalty=0.3),
+    Sampling(seed=6, logit_bias={7: 3.0}, allowed_token_ids=tuple(range(5, 30))),
+]
+
+
+def test_sampled_texts_are_those_of_the_cpu():
+    records = [record(PROMPTS[0], 5, request_id=f"r{i}", sampling=s) for i, s in enumerate(SAMPLINGS)]
+    expected = fakes.texts(fakes.pipeline(fakes.served()), *records)
+    book = Book()
+    for one, text in zip(records, expected, strict=True):
+        book.write(one, text)
+    _, runner = served()
+    assert fakes.texts(fakes.pipeline(runner, [forking(book)]), *records) == expected
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of sums of what is no number
+def test_what_is_no_number_is_wiped_and_hurts_nobody():
+    model, runner = served()
+    poisoned = fakes.sequence(PROMPTS[2], request_id="p")
+    work = fakes.work(poisoned, 0)
+    assert runner.try_reserve(work)
+    with torch.inference_mode():
+        kept = runner.weights.norm.clone()
+        runner.weights.norm.fill_(torch.nan)
+        with pytest.raises(ArithmeticError):
+            runner.forward([work])
+        runner.weights.norm.copy_(kept)
+    runner.pages.keys[:, poisoned.pages] = torch.nan
+    runner.wipe(work)
+    assert fakes.texts(fakes.pipeline(runner), record(PROMPTS[2], 4)) == [alone(model, PROMPTS[2], 4)]
+
+
+def test_what_is_outside_the_tables_is_refused():
+    _, runner = served()
+    work = fakes.work(fakes.sequence([3, VOCAB]), 0)
+    runner.try_reserve(work)
+    with pytest.raises(ValueError, match="outside"):
+        runner.forward([work])
+
+
+def plain_dot(self, a, b, d, *_):
+    """A tile's product whose rows are alike wherever they stand, as a tensor core's are; those of a BLAS are not."""
+    product = sum(a.data[:, k, None].astype(d.data.dtype) * b.data[k] for k in range(a.data.shape[1]))
+    return interpreter.TensorHandle(product + d.data, d.dtype.scalar)
+
+
+def test_an_exact_runners_rows_keep_their_bits(monkeypatch):
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", plain_dot)
+    _, runner = served(layers=1, is_exact=True)
+    exactness = check_exactness(runner, VOCAB)
+    assert (exactness.rows, exactness.different) == (7, 0)
+
+
+def test_other_families_are_refused():
+    with pytest.raises(ModelRefused, match="GPT2LMHeadModel cannot run on a GPU"):
+        checked_weights(fakes.tiny("gpt2").to(DEVICE))
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter is wrong with bfloat16")
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_bfloat16_says_nearly_the_same(is_exact):
+    model, runner = served(dtype=torch.bfloat16, is_exact=is_exact)  # `checked_weights` has compared it
+    assert fakes.texts(fakes.pipeline(runner), record(PROMPTS[0], 1)) == [alone(model, PROMPTS[0], 1)]

@@ -1,0 +1,26 @@
+"""The target on a GPU: in Triton's interpreter everywhere, on a GPU where there is one, each in its own process."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.kernels.test_device import run_pytest
+
+FILE = Path(__file__).parent / "device" / "target.py"
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not made for this machine"
+)
+
+
+@pytest.mark.slow
+def test_in_the_interpreter():
+    run_pytest(FILE, TRITON_INTERPRET="1")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_on_the_gpu():
+    run_pytest(FILE)
