@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from app.engine.chains import chain_of
 from app.engine.hooked import HookedForward
 from app.engine.kv import KVCache, PagePool
 from app.engine.llama import NotFusable, check_llama_shape
@@ -19,6 +20,7 @@ from app.engine.steps import Rooms, step_of
 from app.state import Tree, Work
 from kernels.cpu import shapes
 from kernels.cpu.attention import NO_WINDOW
+from kernels.cpu.chain import Chain, draft
 from kernels.cpu.decoder import decode
 from kernels.cpu.lanes import LANES
 from kernels.cpu.linear import pack, pack_bias, pack_int8
@@ -47,15 +49,31 @@ class FusedForward:
 
     def logits(self, plan: Plan) -> tuple[torch.Tensor, list[int]]:
         """See Forward."""
-        if plan.kv is not self._kv:
-            self._attach(plan.kv)
-        if max(plan.positions) >= self._positions or not 0 <= min(plan.ids) <= max(plan.ids) < self.vocab_size:
-            raise ValueError("a token or a position is outside the model's range")  # it would be read from anywhere
+        self._check(plan, ahead=0)
         step = step_of(plan)
         room, logits, best = self._rooms.room(step)
         model = self._model
         self._team.run(lambda thread: decode(model, step, room, thread))
         return torch.from_numpy(logits)[:, : model.vocab], best.tolist()
+
+    def chain(self, plan: Plan, depth: int, floor: float, head_ids: np.ndarray) -> Chain:
+        """Guess up to `depth` tokens for each of the plan's sequences, whose last rows alone are wanted: each step goes
+        on from the likeliest token. Ends when no sequence's confidences multiply to `floor`. `head_ids`: the tokens
+        that the head's columns stand for; empty: all, in order."""
+        self._check(plan, ahead=depth - 1)
+        step, chain = step_of(plan), chain_of(plan, depth, floor, head_ids)
+        room, logits, best = self._rooms.room(step, lines=len(chain.step.units))
+        model = self._model
+        self._team.run(lambda thread: draft(model, step, room, chain, thread))
+        del logits, best  # the room held their addresses
+        return chain
+
+    def _check(self, plan: Plan, ahead: int) -> None:
+        """What is outside the tables would be read from anywhere. Raises ValueError."""
+        if plan.kv is not self._kv:
+            self._attach(plan.kv)
+        if max(plan.positions) + ahead >= self._positions or not 0 <= min(plan.ids) <= max(plan.ids) < self.vocab_size:
+            raise ValueError("a token or a position is outside the model's range")
 
     def _attach(self, kv: KVCache) -> None:
         if kv.page_tokens % LANES:

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -16,7 +17,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from app.engine.forward import Forward
+from app.engine.fused import FusedForward
 from app.engine.model import load, prepare
+from app.engine.plan import plan
 from app.engine.runner import ModelRunner, choice_of
 from app.errors import ModelRefused
 from app.messages import Sampling
@@ -31,11 +34,14 @@ class ModelGuesser:
     def __init__(self, forward: Forward, head_ids: torch.Tensor | None, *, kv_bytes: int, page_tokens: int) -> None:
         self._runner = ModelRunner(forward, kv_bytes=kv_bytes, page_tokens=page_tokens)
         self._head_ids = head_ids  # (Vh,) int64, the token each row of the head stands for; None: all, in order
+        self._columns = (
+            np.zeros(0, np.int64) if head_ids is None else head_ids.numpy()
+        )  # the same; empty: all, in order
         self.model = forward
         self.max_context = forward.max_positions
 
-    def try_reserve(self, work: Work) -> bool:
-        return self._runner.try_reserve(work)
+    def try_reserve(self, work: Work, ahead: int) -> bool:
+        return self._runner.try_reserve(work, ahead)
 
     def release(self, sequence: Sequence) -> None:
         self._runner.release(sequence)
@@ -44,19 +50,45 @@ class ModelGuesser:
         self._runner.wipe(work)
 
     @torch.inference_mode()
-    def guess(self, works: list[Work]) -> list[Guess | None]:
-        """One pass; a guess for each final work."""
-        found: list[Guess | None] = [None] * len(works)
+    def guess(self, works: list[Work], depth: int, floor: float) -> list[list[Guess]]:
+        """For each final work its next guess, or in one call up to `depth`, each going on from the one before.
+
+        Ends early when no work's confidences multiply to `floor`. The works hold pages for all but the last token.
+        """
+        can_chain = isinstance(self.model, FusedForward)
+        chains = [w for w in works if can_chain and w.final and _is_greedy(w)]
+        single = [w for w in works if not (can_chain and w.final and _is_greedy(w))]
+        found = {id(w): g for w, g in zip(chains, self._chains(chains, depth, floor), strict=True)}
+        found |= {id(w): g for w, g in zip(single, self._single(single), strict=True)}
+        return [found[id(work)] for work in works]
+
+    def _single(self, works: list[Work]) -> list[list[Guess]]:
+        """The next guess of final works."""
+        found: list[list[Guess]] = [[] for _ in works]
         greedy: dict[int, torch.Tensor] = {}
-        for i, (work, rows) in enumerate(zip(works, self._runner.forward(works), strict=True)):
-            sampling = work.sequence.record.sampling
-            if rows is not None and sampling.temperature == 0.0:
+        for i, (work, rows) in enumerate(zip(works, self._runner.forward(works) if works else [], strict=True)):
+            if rows is not None and _is_greedy(work):
                 greedy[i] = rows.rows[0]
             elif rows is not None:
-                found[i] = self._sampled(rows.rows[0], work.start + len(work.tokens), sampling)
+                position = work.start + len(work.tokens)
+                found[i] = [self._sampled(rows.rows[0], position, work.sequence.record.sampling)]
         for i, guess in zip(greedy, self._greedy([*greedy.values()]), strict=True):
-            found[i] = guess
+            found[i] = [guess]
         return found
+
+    def _chains(self, works: list[Work], depth: int, floor: float) -> list[list[Guess]]:
+        """Up to `depth` guesses of works whose guesses need no noise, by the compiled forward."""
+        if not works or not isinstance(self.model, FusedForward):
+            return []
+        chain = self.model.chain(plan(works, self._runner.kv), depth, floor, self._columns)
+        count = int(chain.steps[0])
+        guesses, chances = chain.guesses[:count].tolist(), chain.chances[:count].tolist()
+        if any(tokens[0] < 0 for step in guesses for tokens in step):
+            raise ArithmeticError("the model's logits are not finite")
+        return [
+            [Guess(s[i][0], p[i][0], s[i][1], p[i][1]) for s, p in zip(guesses, chances, strict=True)]
+            for i in range(len(works))
+        ]
 
     def _greedy(self, rows: list[torch.Tensor]) -> list[Guess]:
         """The two largest of each row's logits; all rows in a few operators."""
@@ -75,6 +107,10 @@ class ModelGuesser:
         scores = z + gumbel_noise_reference(ids, sampling.seed or 0, 0, position)
         best = scores.topk(min(2, len(scores))).indices
         return _guess(ids[best].tolist(), z.softmax(-1)[best].tolist())
+
+
+def _is_greedy(work: Work) -> bool:
+    return work.sequence.record.sampling.temperature == 0.0
 
 
 def _guess(tokens: list[int], chances: list[float]) -> Guess:

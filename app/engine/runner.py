@@ -70,12 +70,13 @@ class ModelRunner(PagedRunner):
             first += size if work.final else 0
         return out
 
-    def try_reserve(self, work: Work) -> bool:
-        """Get the pages for a work's rows: the sequence's own and its tree's forks. False: none were taken."""
+    def try_reserve(self, work: Work, ahead: int = 0) -> bool:
+        """Get the pages for a work's rows: the sequence's own, its tree's forks, and `ahead` tokens more. False: none
+        were taken."""
         size, below = self.pool.page_tokens, work.start + len(work.tokens)
         branches = forks(work.tree)
         held = len(work.sequence.pages)
-        if self.pool.try_grow(work.sequence.pages, below + len(main_branch(work.tree))):
+        if self.pool.try_grow(work.sequence.pages, below + len(main_branch(work.tree)) + ahead):
             for fork in branches:
                 first = (below + fork.leaves) // size * size  # position of the fork's first slot
                 if not self.pool.try_grow(fork.pages, below + len(fork.path) - first):

@@ -56,9 +56,12 @@ class Rooms:
         self._scores = np.empty((threads, TILE * fold, SPLIT), np.float32)
         self._columns = -(-model.vocab // LANES) * LANES
 
-    def room(self, step: Step) -> tuple[Room, np.ndarray, np.ndarray]:
-        """(the room, logits (N, whole blocks of V) and best (N,), which are the caller's to keep)."""
-        self._grow(len(step.ids), int(step.tiles[step.units[:, 0], 1].sum()))
+    def room(self, step: Step, lines: int = 0) -> tuple[Room, np.ndarray, np.ndarray]:
+        """(the room, logits (N, whole blocks of V) and best (N,), which are the caller's to keep).
+
+        `lines`: more than the step's own rows by splits of their keys, if further steps follow in the same room.
+        """
+        self._grow(len(step.ids), max(lines, int(step.tiles[step.units[:, 0], 1].sum())))
         self._words[HEADER:] = 0
         logits = np.empty((len(step.wanted), self._columns), np.float32)
         best = np.empty(len(step.wanted), np.int64)

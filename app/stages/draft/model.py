@@ -23,8 +23,8 @@ MAX_SEQUENCES = 1024  # known at once, far more than are ever in one round
 class Guesser(Protocol):
     """The model behind the drafter (`app.engine.guesser`)."""
 
-    def try_reserve(self, work: Work) -> bool: ...
-    def guess(self, works: list[Work]) -> list[Guess | None]: ...
+    def try_reserve(self, work: Work, ahead: int) -> bool: ...
+    def guess(self, works: list[Work], depth: int, floor: float) -> list[list[Guess]]: ...
     def release(self, sequence: Sequence) -> None: ...
     def wipe(self, work: Work) -> None: ...
 
@@ -43,13 +43,13 @@ class ModelDrafter:
         lanes = [_Lane(c, self._align(c)) for c in contexts if len(c.tokens) + c.max_draft_tokens <= self._max_context]
         self._read(lanes)
         active = lanes
-        while works := self._works(active):
-            guesses = self._guess([work for _, work in works])
-            for (lane, work), guess in zip(works, guesses, strict=True) if guesses else ():
-                lane.sequence.cached = work.start + len(work.tokens)
-                if guess is not None:
-                    lane.take(guess)
-            active = [lane for lane, _ in works if guesses and not lane.is_done]
+        while active:
+            depth = min(lane.room for lane in active)
+            works = self._works(active, ahead=depth - 1)
+            found = self._guess([work for _, work in works], depth)
+            for (lane, work), guesses in zip(works, found, strict=True) if found else ():
+                lane.take(work, guesses)
+            active = [lane for lane, _ in works if found and not lane.is_done]
         return [lane.draft(self.name) for lane in lanes if lane.tokens]
 
     def observe(self, context: Context) -> None:
@@ -84,16 +84,14 @@ class ModelDrafter:
             while len(sequence.tokens) - sequence.cached > CHUNK_TOKENS:
                 chunk = sequence.tokens[sequence.cached : sequence.cached + CHUNK_TOKENS]
                 work = Work(sequence, sequence.cached, chunk, Tree(), final=False)
-                if not self._try_reserve(work, lanes):
-                    break
-                if not self._guess([work]):
+                if not self._try_reserve(work, lanes, ahead=0) or not self._guess([work], 1):
                     break
                 sequence.cached += len(chunk)
 
-    def _guess(self, works: list[Work]) -> list[Guess | None]:
+    def _guess(self, works: list[Work], depth: int) -> list[list[Guess]]:
         """The model's guesses; none at all, and the caches given up, if what it computed is no numbers."""
         try:
-            return self._guesser.guess(works)
+            return self._guesser.guess(works, depth, MIN_SURVIVAL) if works else []
         except ArithmeticError as error:
             log.warning("drafter %s: %s", self.name, error)
             for work in works:
@@ -101,20 +99,20 @@ class ModelDrafter:
                 self.forget(work.sequence.record.id)
             return []
 
-    def _works(self, lanes: list["_Lane"]) -> list[tuple["_Lane", Work]]:
-        """The next step of all lanes that have read their prefix and get their pages."""
+    def _works(self, lanes: list["_Lane"], ahead: int) -> list[tuple["_Lane", Work]]:
+        """The next step of all lanes that have read their prefix and get their pages, for `ahead` steps more too."""
         works = []
         for lane in lanes:
             s = lane.sequence
             if len(s.tokens) - s.cached <= CHUNK_TOKENS:
                 works.append((lane, Work(s, s.cached, s.tokens[s.cached :], Tree(), final=True)))
-        return [(lane, work) for lane, work in works if self._try_reserve(work, lanes)]
+        return [(lane, work) for lane, work in works if self._try_reserve(work, lanes, ahead)]
 
-    def _try_reserve(self, work: Work, lanes: list["_Lane"]) -> bool:
+    def _try_reserve(self, work: Work, lanes: list["_Lane"], ahead: int) -> bool:
         """Get a work's pages. Sequences that are in no lane lose their cache first, the longest idle before others;
         if that is not enough the work's own sequence does, so that at least the other lanes get on."""
         busy = {lane.sequence.record.id for lane in lanes}
-        while not self._guesser.try_reserve(work):
+        while not self._guesser.try_reserve(work, ahead):
             idle = next((i for i, s in self._sequences.items() if i not in busy and s.pages), None)
             self.forget(work.sequence.record.id if idle is None else idle)
             if idle is None:
@@ -136,11 +134,25 @@ class _Lane:
         self._survival = 1.0
 
     @property
-    def is_done(self) -> bool:
-        return self.depth >= self.context.max_draft_tokens or self._survival < MIN_SURVIVAL
+    def room(self) -> int:
+        """Tokens it may still guess."""
+        return self.context.max_draft_tokens - self.depth
 
-    def take(self, guess: Guess) -> None:
-        """Append a step's guess; the sequence goes on with it."""
+    @property
+    def is_done(self) -> bool:
+        return self.room <= 0 or self._survival < MIN_SURVIVAL
+
+    def take(self, work: Work, guesses: list[Guess]) -> None:
+        """Append guesses as far as they are likely enough; the sequence goes on with them. The cache holds the work's
+        tokens and every guess but the last."""
+        self.sequence.cached = work.start + len(work.tokens)
+        for i, guess in enumerate(guesses):
+            if self.is_done:
+                break
+            self.sequence.cached += int(i > 0)
+            self._append(guess)
+
+    def _append(self, guess: Guess) -> None:
         parent = self._tip
         self._add(guess.token, parent, guess.confidence)
         self._tip = len(self.tokens)

@@ -1,4 +1,5 @@
 import json
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,8 @@ TEXT = list(range(20, 40))
 
 def guess(guesser: ModelGuesser, sampling: Sampling):
     work = fakes.work(fakes.sequence(TEXT, sampling=sampling), 0)
-    assert guesser.try_reserve(work)
-    (found,) = guesser.guess([work])
+    assert guesser.try_reserve(work, 0)
+    ((found,),) = guesser.guess([work], 1, 0.0)
     guesser.release(work.sequence)
     return found
 
@@ -57,8 +58,60 @@ def test_with_one_token_kept_there_is_no_second():
 def test_a_chunk_of_a_prompt_has_no_guess():
     guesser = ModelGuesser(prepare(fakes.tiny()), None, **MEMORY)
     work = fakes.work(fakes.sequence(TEXT), 0, 9)
-    assert guesser.try_reserve(work)
-    assert guesser.guess([work]) == [None]
+    assert guesser.try_reserve(work, 0)
+    assert guesser.guess([work], 1, 0.0) == [[]]
+
+
+def works_of(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int):
+    """Final works of texts of these lengths, whose prefix is read already up to a last piece of a few tokens."""
+    works = []
+    for i, length in enumerate(lengths):
+        state = fakes.sequence([(i * 13 + j * j * 5 + j) % VOCAB for j in range(length)], request_id=f"r{i}")
+        read = max(0, length - 1 - i)
+        if read:
+            first = fakes.work(state, 0, read)
+            assert guesser.try_reserve(first, 0)
+            guesser.guess([first], 1, 0.0)
+        works.append(fakes.work(state, read))
+        assert guesser.try_reserve(works[-1], depth - 1)
+    return works
+
+
+def one_by_one(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int):
+    """The guesses of as many calls."""
+    works = works_of(guesser, lengths, depth)
+    found = [[] for _ in works]
+    for _ in range(depth):
+        for guesses, (guess,) in zip(found, guesser.guess(works, 1, 0.0), strict=True):
+            guesses.append(guess)
+        for work, guesses in zip(works, found, strict=True):
+            work.start, work.tokens = work.start + len(work.tokens), [guesses[-1].token]
+    return found
+
+
+@pytest.mark.parametrize("lengths", [(1,), (20, 3, 47), (509, 511, 512, 30)])
+@pytest.mark.parametrize("head_ids", [None, HEAD_IDS])
+def test_guesses_of_one_call_are_those_of_many(lengths, head_ids):
+    model = fakes.tiny(max_position_embeddings=1024)
+    if head_ids is not None:
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight[head_ids])
+        model.lm_head.out_features = len(head_ids)
+    guesser = ModelGuesser(prepare(model), head_ids, kv_bytes=2**22, page_tokens=PAGE_TOKENS)
+    found = guesser.guess(works_of(guesser, lengths, 6), 6, 0.0)
+    for ours, theirs in zip(found, one_by_one(guesser, lengths, 6), strict=True):
+        assert [(g.token, g.second) for g in ours] == [(g.token, g.second) for g in theirs]
+        for field in ("confidence", "second_confidence"):
+            assert [getattr(g, field) for g in ours] == pytest.approx([getattr(g, field) for g in theirs], rel=1e-4)
+
+
+def test_a_chain_ends_with_its_last_likely_sequence():
+    guesser = ModelGuesser(prepare(fakes.tiny()), None, **MEMORY)
+    whole = guesser.guess(works_of(guesser, (20, 33), 8), 8, 0.0)
+    floor = 0.5
+    likely = max(next(i for i in range(9) if prod(g.confidence for g in guesses[:i]) < floor) for guesses in whole)
+    cut = guesser.guess(works_of(guesser, (20, 33), 8), 8, floor)
+    assert [len(guesses) for guesses in cut] == [likely, likely]
+    assert cut == [guesses[:likely] for guesses in whole]
 
 
 def save(folder: Path, hidden_size: int = 32) -> tuple[Path, Path, torch.nn.Module]:

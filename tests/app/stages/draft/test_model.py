@@ -26,9 +26,10 @@ class Guesser(ModelGuesser):
         self.rows = 0
         self.pool = self._runner.pool
 
-    def guess(self, works: list[Work]):
-        self.rows += sum(len(work.tokens) for work in works)
-        return super().guess(works)
+    def guess(self, works: list[Work], depth: int, floor: float):
+        found = super().guess(works, depth, floor)
+        self.rows += sum(len(w.tokens) + max(0, len(g) - 1) for w, g in zip(works, found, strict=True))
+        return found
 
 
 GREEDY = Sampling()
@@ -198,10 +199,10 @@ def test_numbers_that_overflow_cost_a_round_and_nothing_else(monkeypatch, chunk_
     monkeypatch.setattr(module, "CHUNK_TOKENS", chunk_tokens)
     model = fakes.tiny(seed=1)
     with torch.no_grad():
-        model.model.embed_tokens.weight[60] = torch.inf
+        model.model.embed_tokens.weight[57] = torch.inf
     guesser = Guesser(pages=8, model=prepare(model))
     one, good = drafter(guesser), context([token % 50 for token in text(40)], "good")
-    one.draft([good, context([60] * 33, "poison")])
+    one.draft([good, context([57] * 33, "poison")])
     assert guesser.pool.num_free >= 8 - 3
     assert one.draft([good]) == drafter().draft([good])
     one.forget("good")
