@@ -8,13 +8,10 @@ from pathlib import Path
 import torch
 
 from app.assemble_resident import fusing
+from app.assemble_target import leave_cores_to, target_runner
 from app.config import ROOT, Settings
-from app.engine.forward import Forward
-from app.engine.fused import FusedForward
 from app.engine.guesser import ModelGuesser, load_guesser
 from app.engine.measure import check_exactness, measure_costs
-from app.engine.model import load
-from app.engine.runner import ModelRunner
 from app.engine.source import resolve
 from app.engine.tokenizer import Tokenizer
 from app.errors import ModelRefused
@@ -28,7 +25,6 @@ from app.store.memory import MemoryStore
 from app.store.protocol import Requests
 
 log = logging.getLogger(__name__)
-SLACK_TOKENS = 256  # pages beyond the longest sequence: its tree and the forks of it
 DRAFT_KV_BYTES = 256 * 2**20
 
 
@@ -39,17 +35,9 @@ def target_folder(settings: Settings) -> Path:
 
 def verifying(settings: Settings, owner: str, mailbox: str, store: Requests) -> Verifying:
     """A verifier with its model loaded, checked and measured. Raises ModelRefused."""
-    torch.set_num_threads(settings.verify_threads)
     folder = target_folder(settings)
     tokenizer = Tokenizer(folder)
-    model = load(folder, settings.weights == "int8")
-    _leave_cores_to(model)
-    runner = ModelRunner(model, kv_bytes=settings.kv_bytes, page_tokens=settings.page_tokens, shares=True)
-    if runner.capacity_tokens < tokenizer.context_tokens + SLACK_TOKENS:
-        raise ModelRefused(
-            f"kv_bytes={settings.kv_bytes} holds {runner.capacity_tokens} tokens, "
-            f"fewer than one sequence of {tokenizer.context_tokens}; raise PACELINE_KV_BYTES"
-        )
+    runner = target_runner(folder, settings, tokenizer.context_tokens)
     check_exactness(runner, tokenizer.vocab_size)
     costs = measure_costs(runner, tokenizer.vocab_size)
     log.info("step costs, ms by rows: %s", costs.dumps())
@@ -62,7 +50,7 @@ def drafters(settings: Settings) -> list[Drafter]:
     torch.set_num_threads(settings.draft_threads)
     target = target_folder(settings)
     found = [_drafter(name, settings, target) for name in settings.drafters]
-    _leave_cores_to(*(guesser.model for _, guesser in found))
+    leave_cores_to(*(guesser.model for _, guesser in found))
     return [ModelDrafter(name, guesser, guesser.max_context) for name, guesser in found]
 
 
@@ -80,12 +68,6 @@ def drafter_folder(name: str) -> Path:
     """The folder a drafter's name stands for: one of those shipped, or a path."""
     shipped = ROOT / "drafters" / name
     return shipped if shipped.is_dir() else Path(name)
-
-
-def _leave_cores_to(*models: Forward) -> None:
-    """Fused forwards have teams of their own: torch's threads would only spin beside them."""
-    if all(isinstance(model, FusedForward) for model in models):
-        torch.set_num_threads(1)
 
 
 def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, ModelGuesser]:

@@ -25,6 +25,9 @@ class Settings(BaseModel):
     namespace: str = Field("paceline", pattern=r"^[A-Za-z0-9_-]{1,40}$", description="prefix of every Redis key")
     model: str = Field("smollm2-135m", description="the target: a known name or a model folder")
     weights: Literal["float32", "int8"] = Field("float32", description="of the target; int8 is a target of its own")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="of the target; auto: a GPU if there is one")
+    gpu_dtype: Literal["bfloat16", "float16", "float32"] = Field("bfloat16", description="of a GPU's weights and cache")
+    gpu_exact: bool = Field(False, description="on a GPU, bits that depend on nothing beside a row; slower, no trees")
     drafters: tuple[str, ...] = Field(("smol-general",), description="model drafters: names in drafters/, or folders")
     node: str | None = Field(None, description="name of this worker's node, e.g. verify-1; required by workers")
 
@@ -42,7 +45,7 @@ class Settings(BaseModel):
     draft_weights: Literal["float32", "int8"] = Field("int8", description="of model drafters: they only guess")
     verify_threads: int = Field(2, ge=1, description="CPU threads of a verifier")
     draft_threads: int = Field(2, ge=1, description="CPU threads of a drafter")
-    kv_bytes: int = Field(3 * 2**29, ge=2**20, description="memory of a verifier's paged KV cache")
+    kv_bytes: int | None = Field(None, ge=2**20, description="a verifier's KV cache; absent: a part of what is free")
     page_tokens: int = Field(128, ge=16, multiple_of=16, description="tokens a page of the KV cache")
     max_sequences: int = Field(64, ge=1, description="sequences a verifier runs at once; the rest wait")
     log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")

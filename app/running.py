@@ -25,8 +25,12 @@ ASK_AFTER_STEPS = 128  # without any draft: then one is asked for, whatever it i
 
 
 class Target(Protocol):
-    """The model runner as a verifier uses it (`app.engine.runner.ModelRunner`)."""
+    """The model runner as a verifier uses it (`app.engine.runner`, `app.engine.device.runner`)."""
 
+    @property
+    def capacity_tokens(self) -> int: ...
+    @property
+    def free_tokens(self) -> int: ...
     def try_reserve(self, work: Work) -> bool: ...
     def release(self, sequence: Sequence) -> None: ...
     def adopt(self, sequence: Sequence) -> int: ...
@@ -103,6 +107,16 @@ class Running:
         self._sent.pop(request_id, None)
         self._told.pop(request_id, None)
         return sequence
+
+    def report(self) -> dict[str, int]:
+        """What a verifier tells of itself: its sequences, its cache, and how many prompt tokens it did not compute."""
+        return {
+            "sequences": len(self.sequences),
+            "cache_tokens": self._memory.capacity_tokens,
+            "cache_tokens_free": self._memory.free_tokens,
+            "prompt_tokens": self.prompt_tokens,
+            "prompt_tokens_reused": self.reused_tokens,
+        }
 
     def adopt_prefixes(self, sequences: Iterable[Sequence]) -> None:
         """Prompts that begin like what others have computed start from there."""

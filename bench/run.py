@@ -60,7 +60,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16], help="requests at once")
     parser.add_argument("--repeats", type=int, default=5, help="rounds over all arms at each concurrency")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens a request")
-    parser.add_argument("--domain-prompts", type=int, default=10, help="pairs for each domain, at most 10")
+    parser.add_argument("--domain-prompts", type=int, default=20, help="pairs for each domain, at most 20")
     parser.add_argument("--no-domains", action="store_true", help="leave the comparison by domain out")
     parser.add_argument("--no-server", action="store_true", help="leave the deployment out")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "cpu.json", help="file to write")

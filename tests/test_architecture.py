@@ -27,6 +27,7 @@ LAYERS = [  # lowest first; a module may import its own layer and those before i
 ]
 WITH_TORCH = (  # all others import without it: web, control and the fusion never load it
     "kernels.*",
+    "app.engine.chains",
     "app.engine.convert",
     "app.engine.device.*",
     "app.engine.forward",
@@ -43,6 +44,7 @@ WITH_TORCH = (  # all others import without it: web, control and the fusion neve
     "app.engine.steps",
     "app.engine.tiles",
     "app.assemble",
+    "app.assemble_target",
     "app.local.inprocess",
     "workers.roles.draft",
     "workers.roles.verify",

@@ -19,6 +19,11 @@ class PagedRunner:
         """The longest sequence, with its tree, that fits alone."""
         return self.pool.num_pages * self.pool.page_tokens
 
+    @property
+    def free_tokens(self) -> int:
+        """Of them, those that no sequence holds; some may still hold a beginning that others can share."""
+        return self.pool.num_free * self.pool.page_tokens
+
     def adopt(self, sequence: Sequence) -> int:
         """Give the sequence the pages of others that begin like it, instead of computing them; the tokens spared.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from app.config import ROOT, Settings
+from app.engine.memory import CPU_PART, available_bytes
 from app.engine.source import FREE_BYTES, KNOWN, MANIFEST, check_folder, damaged
 from app.errors import PacelineError
 from app.local.doctor_drafters import drafter_problem
@@ -94,13 +95,13 @@ def _disk(settings: Settings, instance: Instance) -> Finding:
 
 
 def _memory(settings: Settings, instance: Instance) -> Finding:
-    meminfo = Path("/proc/meminfo")
-    if not meminfo.exists():
+    available = available_bytes()
+    if available is None:
         return Finding(Level.OK, "memory: not known on this system")
-    fields = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in meminfo.read_text().splitlines()}
-    needed = MODEL_BYTES + settings.kv_bytes
-    text = f"{fields['MemAvailable'] / 1e9:.1f} GB of memory available, about {needed / 1e9:.1f} wanted at most"
-    if fields["MemAvailable"] >= needed:
+    cache = int(available / CPU_PART) if settings.kv_bytes is None else settings.kv_bytes
+    needed = MODEL_BYTES + cache
+    text = f"{available / 1e9:.1f} GB of memory available, about {needed / 1e9:.1f} wanted at most"
+    if available >= needed:
         return Finding(Level.OK, text)
     return Finding(Level.WARN, text, "end other programs, or set PACELINE_KV_BYTES lower")
 

@@ -8,12 +8,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
+from typing import Any
 
 from app.errors import StoreUnavailable
 from app.local.instance import ROLES, State
 from app.messages import Message
 from app.store.connect import connect
-from app.store.nodes import Nodes
+from app.store.nodes import Node, Nodes
 
 PROGRESS_S = 30.0  # a role without any progress for longer hangs; idle workers make progress by waking
 HTTP_TIMEOUT_S = 2.0
@@ -29,6 +30,7 @@ class Health(Message):
     ready: bool = False
     processes: dict[str, tuple[int, ...]]
     problems: tuple[str, ...] = ()
+    nodes: dict[str, dict[str, Any]] = {}  # what each live node says of itself, e.g. a verifier of its cache
 
 
 def check(instance: str, state: State | None, lease_s: float) -> Health:
@@ -44,6 +46,7 @@ def check(instance: str, state: State | None, lease_s: float) -> Health:
         ready=not found,
         processes=_pids(state),
         problems=tuple(found),
+        nodes=_told(state, lease_s),
     )
 
 
@@ -69,14 +72,26 @@ def web_problem(url: str) -> str | None:
         return f"web: no answer ({getattr(error, 'reason', error)})"
 
 
-def _silent(roles: Iterable[str], state: State, lease_s: float) -> list[str]:
+def _told(state: State, lease_s: float) -> dict[str, dict[str, Any]]:
+    try:
+        return {node.name: node.info for node in _live(state, lease_s)}
+    except StoreUnavailable:
+        return {}  # the problems say so
+
+
+def _live(state: State, lease_s: float) -> list[Node]:
     client = connect(state.redis_url)
     try:
-        nodes = Nodes(client, state.namespace, lease_s=lease_s).live()
-    except StoreUnavailable as error:
-        return [f"redis: {error}"]
+        return Nodes(client, state.namespace, lease_s=lease_s).live()
     finally:
         client.close()
+
+
+def _silent(roles: Iterable[str], state: State, lease_s: float) -> list[str]:
+    try:
+        nodes = _live(state, lease_s)
+    except StoreUnavailable as error:
+        return [f"redis: {error}"]
     newest: dict[str, float] = {}
     for node in nodes:
         newest[node.kind] = max(newest.get(node.kind, 0.0), node.progress_s)

@@ -392,6 +392,9 @@ class TestLocal:
 class Relay:
     """A target in front of the tiny model."""
 
+    capacity_tokens = RUNNER.capacity_tokens
+    free_tokens = 0
+
     def try_reserve(self, work):
         return RUNNER.try_reserve(work)
 

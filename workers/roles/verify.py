@@ -31,13 +31,7 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
     verifier = verifying(office.settings, owner, mailbox, office.requests)
 
     def info() -> dict[str, object]:
-        running = verifier.running
-        return {
-            "sequences": len(running.sequences),
-            "prompt_tokens": running.prompt_tokens,
-            "prompt_tokens_reused": running.reused_tokens,
-            "host": socket.gethostname(),
-        }
+        return {**verifier.running.report(), "host": socket.gethostname()}
 
     pulse = Pulse(office, "verify", node, owner=owner, info=info)
     desk = Desk(office, verifier, pulse, mailbox)

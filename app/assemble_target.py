@@ -1,0 +1,66 @@
+"""The target's model runner, on the device the settings name: weights loaded and checked, the KV cache sized."""
+
+from pathlib import Path
+
+import torch
+
+from app.config import Settings
+from app.engine.device.load import load_weights
+from app.engine.device.runner import DeviceRunner
+from app.engine.forward import Forward
+from app.engine.fused import FusedForward
+from app.engine.kv import bytes_per_page
+from app.engine.memory import CPU_PART, GPU_PART, available_bytes, kv_bytes
+from app.engine.model import load
+from app.engine.runner import ModelRunner
+from app.errors import ModelRefused
+
+SLACK_TOKENS = 256  # pages beyond the longest sequence: its tree and the forks of it
+
+
+def target_runner(folder: Path, settings: Settings, context_tokens: int) -> ModelRunner | DeviceRunner:
+    """The runner of the target in `folder`, whose longest sequence has `context_tokens`. Raises ModelRefused."""
+    device = _device(settings)
+    longest = context_tokens + SLACK_TOKENS
+    runner = _on_cpu(folder, settings, longest) if device.type == "cpu" else _on_gpu(folder, settings, longest, device)
+    if runner.capacity_tokens < longest:
+        raise ModelRefused(
+            f"kv_bytes={settings.kv_bytes} holds {runner.capacity_tokens} tokens, "
+            f"fewer than one sequence of {context_tokens}; raise PACELINE_KV_BYTES"
+        )
+    return runner
+
+
+def leave_cores_to(*models: Forward) -> None:
+    """Fused forwards have teams of their own: torch's threads would only spin beside them."""
+    if all(isinstance(model, FusedForward) for model in models):
+        torch.set_num_threads(1)
+
+
+def _device(settings: Settings) -> torch.device:
+    has_gpu = torch.cuda.is_available()
+    if settings.device == "cuda" and not has_gpu:
+        raise ModelRefused("PACELINE_DEVICE=cuda, but torch sees no GPU")
+    return torch.device("cuda" if has_gpu and settings.device != "cpu" else "cpu")
+
+
+def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:
+    torch.set_num_threads(settings.verify_threads)
+    model = load(folder, settings.weights == "int8")
+    leave_cores_to(model)
+    pages = -(-longest // settings.page_tokens)
+    sequence_bytes = pages * bytes_per_page(*model.shape, settings.page_tokens)
+    size = settings.kv_bytes or kv_bytes(available_bytes(), 1 / CPU_PART, sequence_bytes, settings.max_sequences)
+    return ModelRunner(model, kv_bytes=size, page_tokens=settings.page_tokens, shares=True)
+
+
+def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device) -> DeviceRunner:
+    if settings.weights == "int8":
+        raise ModelRefused("PACELINE_WEIGHTS=int8 is for CPUs; a GPU's weights are PACELINE_GPU_DTYPE")
+    weights = load_weights(folder, device, getattr(torch, settings.gpu_dtype))
+    token_bytes = 2 * len(weights.layers) * weights.num_key_heads * weights.head_dim * weights.embedding.itemsize
+    free, _ = torch.cuda.mem_get_info(device)
+    size = settings.kv_bytes or kv_bytes(free, GPU_PART, longest * token_bytes, settings.max_sequences)
+    return DeviceRunner(
+        weights, kv_bytes=size, page_tokens=settings.page_tokens, shares=True, is_exact=settings.gpu_exact
+    )

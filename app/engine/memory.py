@@ -1,0 +1,37 @@
+"""How much memory a verifier's KV cache gets when nobody says: a part of what is free, and no more than can be used."""
+
+from pathlib import Path
+
+CPU_PART = 4  # one in so many of the bytes available: other processes run beside a verifier
+GPU_PART = 0.9  # of the bytes free once the weights are there; the rest is a step's own
+UNKNOWN_BYTES = 3 * 2**29  # where the system does not say what is available
+MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+
+
+def kv_bytes(available: int | None, part: float, sequence_bytes: int, max_sequences: int) -> int:
+    """Bytes for the cache: `part` of what is available, at least one longest sequence, at most all that run at once.
+
+    sequence_bytes: of the longest sequence, its tree included. available: bytes, None where it is not known.
+    """
+    wished = UNKNOWN_BYTES if available is None else int(available * part)
+    return max(sequence_bytes, min(wished, sequence_bytes * max_sequences))
+
+
+def available_bytes() -> int | None:
+    """Memory that this process could still get, by the system and by its container; None if neither says."""
+    known = [found for found in (_system_bytes(), _container_bytes()) if found is not None]
+    return min(known, default=None)
+
+
+def _system_bytes() -> int | None:
+    if not MEMINFO.exists():
+        return None
+    fields = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in MEMINFO.read_text().splitlines()}
+    return fields.get("MemAvailable")
+
+
+def _container_bytes() -> int | None:
+    limit, used = CGROUP / "memory.max", CGROUP / "memory.current"
+    if not (limit.exists() and used.exists()) or not limit.read_text().strip().isdigit():
+        return None
+    return max(0, int(limit.read_text()) - int(used.read_text()))
