@@ -53,6 +53,7 @@ class Tiling:
 
 
 VERIFY = Tiling(rows=16, keys=64, split_keys=1024, num_warps=4, num_stages=3)
+VERIFY_FEW = Tiling(rows=32, keys=64, split_keys=1024, num_warps=4, num_stages=3)  # keys are read once for 32 rows
 PREFILL = Tiling(rows=64, keys=64, split_keys=0, num_warps=8, num_stages=2)
 FLOAT32 = Tiling(rows=16, keys=32, split_keys=1024, num_warps=4, num_stages=2)  # the others spill with heads of 128
 
@@ -108,13 +109,16 @@ def ragged_attention(
     _check(q, k_pages, v_pages, batch, tiling)
     fold = heads // key_heads
     splits = triton.cdiv(batch.max_keys, tiling.split_keys) if tiling.split_keys else 1
-    out = torch.zeros((num_packed, heads, head_dim), dtype=q.dtype, device=q.device)
+    out = q.new_empty((num_packed, heads, head_dim))
     parts, lse = out, None
-    if splits > 1:
+    if splits == 1:
+        out.zero_()  # else the joining kernel writes all of it
+    else:
         parts = q.new_empty((splits, num_packed, heads, head_dim), dtype=torch.float32)
         lse = q.new_full((splits, num_packed, heads), -math.inf, dtype=torch.float32)
     block_d = max(triton.next_power_of_2(head_dim), 16)
-    grid = (triton.cdiv(batch.max_rows * fold, tiling.rows), key_heads, len(batch.first_row) * splits)
+    # The first axis alone may be longer than 65,535.
+    grid = (len(batch.first_row) * splits, key_heads, triton.cdiv(batch.max_rows * fold, tiling.rows))
     ragged_attention_kernel[grid](
         q, k_pages, v_pages, parts, lse,
         batch.first_row, batch.num_rows, batch.prefix, batch.blocks, batch.ancestors, batch.depth,
@@ -158,6 +162,7 @@ def compile_cases() -> Iterator[CompileCase]:
         ("prefill, bf16", torch.bfloat16, PREFILL, False, 0, 0.0, 8192),
         ("verify a tree, split, fp16", torch.float16, VERIFY, True, 0, 0.0, 8192),
         ("prefill, window and softcap, fp16", torch.float16, PREFILL, False, 4096, 50.0, 8192),
+        ("verify a tree of a few rows, split, bf16", torch.bfloat16, VERIFY_FEW, True, 0, 0.0, 8192),
         ("verify a tree, fp32", torch.float32, FLOAT32, True, 0, 0.0, 512),
     ):
         launch = partial(_compile_case, dtype, tiling, tree, window, softcap, max_keys)

@@ -91,8 +91,8 @@ def ragged_attention_kernel(
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    tile, head = tl.program_id(0), tl.program_id(1)
-    sequence, split = tl.program_id(2) // num_splits, tl.program_id(2) % num_splits
+    sequence, split = tl.program_id(0) // num_splits, tl.program_id(0) % num_splits
+    head, tile = tl.program_id(1), tl.program_id(2)
     num_rows = tl.load(num_rows_ptr + sequence)
     if tile * BLOCK_Q >= num_rows * FOLD:
         return

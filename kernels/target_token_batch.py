@@ -40,7 +40,7 @@ def target_token_batch_reference(logits: torch.Tensor, rows: Sequence[Row]) -> t
     return torch.tensor(tokens, dtype=torch.int32), torch.stack(logprobs)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["row_stride", "num_blocks"])
 def _first_pass_kernel(
     logits_ptr,
     words_ptr,
@@ -141,7 +141,7 @@ def _top_k_mass(
     return lowest, total, passes
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["row_stride", "num_blocks", "num_parts"])  # edits change from step to step
 def _finish_kernel(
     logits_ptr,
     words_ptr,
@@ -271,7 +271,7 @@ def target_token_batch(logits: torch.Tensor, choices: RowChoices) -> Chosen:
     _finish_kernel[(N,)](
         *pointers, c.temperature, c.top_k, c.top_p, c.log_min_p, c.seed, c.choice, c.position, parts, part_ids,
         chosen.tokens, chosen.logprobs, chosen.passes, *sizes, num_parts,
-        EDITED=edited, BLOCK=BLOCK, PARTS=triton.next_power_of_2(num_parts), num_warps=8,
+        EDITED=edited, BLOCK=BLOCK, PARTS=triton.next_power_of_2(num_blocks * (2 if edited else 1)), num_warps=8,
     )  # fmt: skip
     return chosen
 

@@ -1,6 +1,7 @@
 """From works to the numbers of a step: written into arrays of a fixed capacity, read from them as a step's rows."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from kernels.ragged_attention import MAX_TREE_ROWS, Batch
 from kernels.row_choices import Edits, RowChoices, limits_of
 
 NOWHERE = -1  # slot of a row that only fills up
+GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "log_min_p": -np.inf, "seed": 0, "choice": 0}  # its choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class Size:
     narrow_rows: int  # of a sequence, at most
     wide_rows: int  # of a prompt's chunk, at most; 0: there is none
     keys: int  # a sequence's, at most
-    wanted: int  # N; 0: all rows
+    wanted: int | None  # N, at least one; None: all rows
 
 
 def size_of(works: list[Work]) -> Size:
@@ -37,7 +39,7 @@ def size_of(works: list[Work]) -> Size:
         narrow_rows=max((n for n in rows if n <= MAX_TREE_ROWS), default=0),
         wide_rows=max(wide, default=0),
         keys=max(work.start + n for work, n in zip(works, rows, strict=True)),
-        wanted=sum(1 + len(work.tree) for work in works if work.final),
+        wanted=max(1, sum(1 + len(work.tree) for work in works if work.final)),
     )
 
 
@@ -69,7 +71,7 @@ def rows_of(arrays: Arrays, size: Size, edits: Edits | None = None) -> Rows:
         slots=d["slots"],
         narrow=narrow if size.narrow_rows else None,
         wide=wide if size.wide_rows else None,
-        wanted=d["wanted"] if size.wanted else None,
+        wanted=None if size.wanted is None else d["wanted"],
         choices=RowChoices(
             d["temperature"], d["top_k"], d["top_p"], d["log_min_p"], d["seed"], d["choice"], d["position"], edits
         ),
@@ -79,52 +81,75 @@ def rows_of(arrays: Arrays, size: Size, edits: Edits | None = None) -> Rows:
 def fill(arrays: Arrays, works: list[Work], page_tokens: int, vocab_size: int) -> None:
     """Write the works' rows one after the other; what is left over fills up and changes nothing."""
     host = arrays.host
-    for name in ("ids", "positions", "narrow", "wide", "temperature"):
-        host[name].fill(0)
-    host["slots"].fill(NOWHERE)
-    host["top_k"].fill(0)
-    host["top_p"].fill(1.0)
-    host["log_min_p"].fill(-np.inf)
-    takes_all = len(host["wanted"]) == len(host["ids"])
-    row = wanted = 0
+    counts = np.array([len(work.tokens) + len(work.tree) for work in works])
+    starts = np.array([work.start for work in works])
+    firsts = np.cumsum(counts) - counts
+    width = host["blocks"].shape[1]
     for i, work in enumerate(works):
-        count = len(work.tokens) + len(work.tree)
-        rows = slice(row, row + count)
-        _fill_rows(host, rows, work, page_tokens)
-        host["first_row"][i], host["prefix"][i] = row, work.start
-        host["narrow" if count <= MAX_TREE_ROWS else "wide"][i] = count
-        held = min(len(work.sequence.pages), host["blocks"].shape[1])
-        host["blocks"][i, :held] = work.sequence.pages[:held]
-        if work.final:
-            first = row + len(work.tokens) - 1  # of those whose tokens are wanted
-            if takes_all:
-                wanted = first
-            out = slice(wanted, wanted + row + count - first)
-            host["wanted"][out] = range(first, row + count)
-            _fill_choices(host, out, work, host["positions"][first : row + count], vocab_size)
-            wanted = out.stop
-        row += count
+        pages = work.sequence.pages[:width]
+        host["blocks"][i, : len(pages)] = pages
+    is_narrow = counts <= MAX_TREE_ROWS
+    _put(host["first_row"], firsts, 0)
+    _put(host["prefix"], starts, 0)
+    _put(host["narrow"], np.where(is_narrow, counts, 0), 0)
+    _put(host["wide"], np.where(is_narrow, 0, counts), 0)
+    _fill_rows(host, works, counts, starts, firsts, page_tokens)
+    _fill_choices(host, works, counts, firsts, vocab_size)
 
 
-def _fill_rows(host: dict[str, np.ndarray], rows: slice, work: Work, page_tokens: int) -> None:
-    length, tree, start = len(work.tokens), work.tree, work.start
-    slots = np.arange(start, start + length + len(tree))
-    pages = np.asarray(work.sequence.pages)
-    host["slots"][rows] = pages[slots // page_tokens] * page_tokens + slots % page_tokens
-    host["ids"][rows] = work.tokens + tree.tokens
-    depth, bits = list(range(length)), [(2 << j) - 1 for j in range(min(length, MAX_TREE_ROWS))]
-    if length + len(tree) <= MAX_TREE_ROWS:
-        for node, parent in enumerate(tree.parents, start=length):
-            above = length - 1 + parent
-            depth.append(depth[above] + 1)
-            bits.append(bits[above] | 1 << node)
-        host["ancestors"][rows] = np.array(bits, np.uint64).view(np.int64)
-    host["depth"][rows] = depth
-    host["positions"][rows] = start + host["depth"][rows]
+def _fill_rows(
+    host: dict[str, np.ndarray],
+    works: list[Work],
+    counts: np.ndarray,
+    starts: np.ndarray,
+    firsts: np.ndarray,
+    page_tokens: int,
+) -> None:
+    ids: list[int] = []
+    depths: list[int] = []
+    ancestors: list[int] = []
+    for work in works:
+        ids += work.tokens
+        ids += work.tree.tokens
+        _add_tree(work, depths, ancestors)
+    sequence = np.repeat(np.arange(len(works)), counts)
+    slots = starts[sequence] + np.arange(len(ids)) - firsts[sequence]
+    pages = host["blocks"][sequence, slots // page_tokens]
+    _put(host["ids"], ids, 0)
+    _put(host["depth"], depths, 0)
+    _put(host["ancestors"], np.array(ancestors, np.uint64).view(np.int64), 0)
+    _put(host["positions"], starts[sequence] + np.array(depths), 0)
+    _put(host["slots"], pages * page_tokens + slots % page_tokens, NOWHERE)
 
 
-def _fill_choices(host: dict[str, np.ndarray], out: slice, work: Work, positions: np.ndarray, vocab_size: int) -> None:
-    choice = limits_of(choice_of(work.sequence.record.sampling), vocab_size)
-    for name in ("temperature", "top_k", "top_p", "log_min_p", "seed", "choice"):
-        host[name][out] = getattr(choice, name)
-    host["position"][out] = positions + 1  # where the token is to stand
+def _add_tree(work: Work, depths: list[int], ancestors: list[int]) -> None:
+    """Each row's depth below the work's first, and a bit for each of the work's rows that it sees."""
+    length, first = len(work.tokens), len(depths)
+    depths += range(length)
+    ancestors += [(2 << j) - 1 if j < MAX_TREE_ROWS else 0 for j in range(length)]  # longer ones have no tree
+    for node, parent in enumerate(work.tree.parents, start=length):
+        above = first + length - 1 + parent
+        depths.append(depths[above] + 1)
+        ancestors.append(ancestors[above] | 1 << node)
+
+
+def _fill_choices(
+    host: dict[str, np.ndarray], works: list[Work], counts: np.ndarray, firsts: np.ndarray, vocab_size: int
+) -> None:
+    """Of the wanted rows: a final work's last token and its tree."""
+    final = [i for i, work in enumerate(works) if work.final]
+    sizes = np.array([1 + len(works[i].tree) for i in final], np.int64)
+    ends = np.array([firsts[i] + counts[i] for i in final], np.int64)
+    place = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    rows = np.repeat(ends - sizes, sizes) + place
+    limits = [limits_of(choice_of(works[i].sequence.record.sampling), vocab_size) for i in final]
+    _put(host["wanted"], rows, 0)
+    _put(host["position"], host["positions"][rows] + 1, 0)  # where the token is to stand
+    for name, idle in GREEDY.items():
+        _put(host[name], np.repeat(np.array([getattr(one, name) for one in limits]), sizes), idle)
+
+
+def _put(array: np.ndarray, values: Any, idle: float) -> None:
+    """Write from the front; the rest is `idle`."""
+    array[: len(values)] = values
+    array[len(values) :] = idle

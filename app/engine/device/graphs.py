@@ -1,8 +1,9 @@
 """Steps of a few fixed sizes, captured once and replayed: a launch of hundreds of kernels costs as much as one.
 
-A step runs in the smallest tier that holds it. Tiers are kept apart by packed rows, by the rows of a sequence and by
-its keys, since a launch's grid is laid out when it is captured; a tier's arrays have room for as many sequences as
-rows. What no tier holds, prompts above all, runs eagerly.
+A step runs in the smallest tier that holds it. Tiers are kept apart by packed rows, by sequences, by the rows of a
+sequence and by its keys, since a launch's grid is laid out when it is captured: what a step does not need of it are
+programs that end at once, yet thousands of them cost as much as a layer's work. What no tier holds, prompts above
+all, runs eagerly.
 """
 
 from bisect import bisect_left
@@ -59,11 +60,12 @@ class Graphs:
 
     def _round(self, size: Size) -> Size:
         rows = ROWS[bisect_left(ROWS, size.rows)]
+        sequences = min(rows, 1 << (size.sequences - 1).bit_length())
         keys = LEAST_KEYS
         while keys < size.keys:
             keys *= KEYS_GROW
         narrow = NARROW_ROWS[bisect_left(NARROW_ROWS, size.narrow_rows)]
-        return Size(rows, rows, min(narrow, rows), 0, min(keys, self._capacity_tokens), 0)
+        return Size(rows, sequences, min(narrow, rows), 0, min(keys, self._capacity_tokens), None)
 
     def _capture(self, size: Size) -> Tier:
         arrays = Arrays(fields(size, self._pages.keys.shape[2]), self._pages.keys.device)
@@ -79,7 +81,8 @@ class Graphs:
                 step()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # On the stream that has its workspaces by now; other threads, a drafter's say, may use the GPU meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
             result = step()
         return Tier(arrays, rows, result, graph.replay)
 

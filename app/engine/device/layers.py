@@ -14,7 +14,7 @@ from app.engine.device.rows import Rows
 from app.engine.device.weights import Layer, Linear, Weights
 from kernels.fixed_linear import fixed_linear
 from kernels.gated_silu import gated_silu
-from kernels.ragged_attention import FLOAT32, PREFILL, VERIFY, Tiling, ragged_attention
+from kernels.ragged_attention import FLOAT32, PREFILL, VERIFY, VERIFY_FEW, Batch, Tiling, ragged_attention
 from kernels.rms_norm import add_rms_norm
 from kernels.rotary_store import rotary_store
 
@@ -35,6 +35,7 @@ class Method:
 
     product: Product
     narrow: Tiling
+    few: Tiling  # for sequences whose rows, all query heads of a key head folded in, do not fit a tile of `narrow`
     wide: Tiling
 
     @classmethod
@@ -42,8 +43,14 @@ class Method:
         """`is_exact`: one tile of products for any number of rows, one tile of attention for steps and prompts."""
         verify = FLOAT32 if dtype == torch.float32 else VERIFY
         if is_exact:
-            return cls(fixed_linear, verify, verify)
-        return cls(F.linear, verify, FLOAT32 if dtype == torch.float32 else PREFILL)
+            return cls(fixed_linear, verify, verify, verify)
+        if dtype == torch.float32:
+            return cls(F.linear, FLOAT32, FLOAT32, FLOAT32)
+        return cls(F.linear, VERIFY, VERIFY_FEW, PREFILL)
+
+    def tiling(self, batch: Batch, fold: int) -> Tiling:
+        """For sequences that may be trees."""
+        return self.narrow if batch.max_rows * fold <= self.narrow.rows else self.few
 
 
 def forward(weights: Weights, pages: Pages, rows: Rows, method: Method) -> torch.Tensor:
@@ -79,8 +86,10 @@ def _attend(
     )  # fmt: skip
     q = qkv.view(len(qkv), -1, weights.head_dim)[:, : weights.num_heads]
     out: torch.Tensor | None = None
-    for batch, tiling in ((rows.narrow, method.narrow), (rows.wide, method.wide)):
+    for batch in (rows.narrow, rows.wide):
         if batch is not None:
+            fold = weights.num_heads // weights.num_key_heads
+            tiling = method.wide if batch is rows.wide else method.tiling(batch, fold)
             part = ragged_attention(q, keys, values, batch, weights.scale, layer.window, tiling=tiling)
             out = part if out is None else out + part  # zeros for rows of the other's sequences
     assert out is not None

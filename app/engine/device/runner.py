@@ -69,8 +69,9 @@ class DeviceRunner(PagedRunner):
         _check(works, self.weights)
         self._commits.launch()
         result = self._run(works, size_of(works), self._edits(works))
-        chosen = result.chosen.cpu()  # the one reading back
-        if not chosen[1].view(torch.float32).isfinite().all():
+        wanted = sum(1 + len(work.tree) for work in works if work.final)
+        chosen = result.chosen.cpu()[:, :wanted]  # the one reading back
+        if not chosen[1].contiguous().view(torch.float32).isfinite().all():
             raise ArithmeticError("the model's logits are not finite")
         tokens = chosen[0].tolist()
         out: list[Chosen | None] = []
@@ -108,11 +109,10 @@ class DeviceRunner(PagedRunner):
         fill(tier.arrays, works, self.pool.page_tokens, self._vocab_size)
         tier.arrays.send()
         tier.replay()
-        count = size.rows
-        logits = tier.result.logits[:count]
         if edits is None:
-            return Result(logits, tier.result.chosen[:, :count])
-        return Result(logits, choose(logits, tier.rows.choices.first(count, edits)))
+            return tier.result
+        logits = tier.result.logits[: size.rows]
+        return Result(logits, choose(logits, tier.rows.choices.first(size.rows, edits)))
 
     def _edits(self, works: list[Work]) -> Edits | None:
         """Bias, penalties and masks of the wanted rows; each node's penalties count its own ancestors."""

@@ -1,0 +1,83 @@
+"""`python -m bench.floor`: how near a one-token step comes to what memory allows.
+
+The floor of a step is the time it takes to read every weight once: bytes / read bandwidth. Both are measured in turn,
+with the same threads, so that a machine whose pace changes cannot favour either.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from app.assemble import target_folder
+from app.assemble_target import target_runner
+from app.config import ROOT, Settings
+from app.engine.probe import probe
+from app.engine.tokenizer import Tokenizer
+from app.state import Tree, Work
+from bench.run import machine
+from bench.stats import median
+
+BYTES = 2**30  # read for the bandwidth, far more than any cache holds
+CONTEXT = 96
+ROUNDS = 40
+
+
+def main() -> int:
+    settings = Settings.from_env()
+    folder = target_folder(settings)
+    runner: Any = target_runner(folder, settings, Tokenizer(folder).context_tokens)
+    torch.set_num_threads(settings.verify_threads)
+    numbers = torch.ones(BYTES // 4)
+    sequence = probe(CONTEXT + 8, runner.model.vocab_size)
+    _step(runner, sequence, 0, CONTEXT)
+    times: dict[str, list[float]] = {"read": [], "1 row": [], "8 rows": []}
+    for _ in range(ROUNDS):
+        for name, run in (
+            ("read", numbers.sum),
+            ("1 row", lambda: _step(runner, sequence, CONTEXT, 1)),
+            ("8 rows", lambda: _step(runner, sequence, CONTEXT, 8)),
+        ):
+            started = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - started)
+    bandwidth = BYTES / median(times["read"])
+    floor_s = _weight_bytes(folder, settings.weights) / bandwidth
+    figures = {
+        "machine": machine(),
+        "weights": settings.weights,
+        "read_gb_s": round(bandwidth / 1e9, 1),
+        "floor_ms": round(1e3 * floor_s, 2),
+        "one_row_ms": round(1e3 * median(times["1 row"]), 2),
+        "eight_rows_ms": round(1e3 * median(times["8 rows"]), 2),
+        "fraction_of_floor": round(floor_s / median(times["1 row"]), 2),
+        "eight_rows_over_one": round(median(times["8 rows"]) / median(times["1 row"]), 2),
+    }
+    out = ROOT / "bench" / "results" / f"floor-{settings.weights}.json"
+    out.write_text(json.dumps(figures, indent=2) + "\n")
+    print(json.dumps(figures, indent=2))
+    return 0
+
+
+def _step(runner: Any, sequence: Any, start: int, rows: int) -> None:
+    work = Work(sequence, start, sequence.tokens[start : start + rows], Tree(), final=True)
+    runner.try_reserve(work)
+    runner.forward([work])
+
+
+def _weight_bytes(folder: Path, weights: str) -> int:
+    """Of all layers and the head; of the embedding a step reads a row only, unless it is the head."""
+    config = json.loads((folder / "config.json").read_text())
+    d, layers, inner = config["hidden_size"], config["num_hidden_layers"], config["intermediate_size"]
+    heads = config["num_attention_heads"]
+    head_dim = config.get("head_dim") or d // heads
+    attention = d * head_dim * (2 * heads + 2 * config.get("num_key_value_heads", heads))
+    numbers = layers * (attention + 3 * d * inner) + config["vocab_size"] * d
+    return numbers * (1 if weights == "int8" else 4)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

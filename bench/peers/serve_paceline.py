@@ -1,0 +1,44 @@
+"""Paceline's pipeline in one process, as the environment's settings say: `serve_paceline.py on|off`."""
+
+import os
+import sys
+import time
+import uuid
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from app.config import THREAD_ENVIRONMENT, Settings
+
+os.environ.update({**THREAD_ENVIRONMENT, **os.environ})
+
+from child import Answer, Run, serve
+
+from app.assemble import local
+from app.messages import Record, Sampling, Speculation
+
+
+def load() -> Run:
+    pipeline, speculation = local(Settings.from_env()), Speculation(enabled=sys.argv[1] == "on")
+
+    def run(prompts: list[list[int]], max_tokens: int) -> Answer:
+        records = [_record(prompt, max_tokens, speculation) for prompt in prompts]
+        for record in records:
+            pipeline.store.create(record, limit=len(records))
+            pipeline.store.assign(record.id, pipeline.verifying.owner)
+        pipeline.verifying.adopt([record.id for record in records])
+        while pipeline.verifying.running.sequences:
+            pipeline.step()
+        return [list(pipeline.store.snapshot(record.id).tokens) for record in records]
+
+    return run
+
+
+def _record(prompt: list[int], max_tokens: int, speculation: Speculation) -> Record:
+    return Record(
+        id=uuid.uuid4().hex, prompt_ids=tuple(prompt), max_tokens=max_tokens, eos_ids=(),
+        sampling=Sampling(seed=0), speculation=speculation, created_s=time.time(),
+    )  # fmt: skip
+
+
+serve(load)
