@@ -5,16 +5,20 @@ with the same threads, so that a machine whose pace changes cannot favour either
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from app.config import ROOT, THREAD_ENVIRONMENT, Settings
+
+os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
+
 import torch
 
 from app.assemble import target_folder
 from app.assemble_target import target_runner
-from app.config import ROOT, Settings
 from app.engine.probe import probe
 from app.engine.tokenizer import Tokenizer
 from app.state import Tree, Work
@@ -24,6 +28,7 @@ from bench.stats import median
 BYTES = 2**30  # read for the bandwidth, far more than any cache holds
 CONTEXT = 96
 ROUNDS = 40
+REST_S = 0.003  # torch's threads spin for a while behind their last operator, on the cores of the next
 
 
 def main() -> int:
@@ -44,6 +49,7 @@ def main() -> int:
             started = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - started)
+            time.sleep(REST_S)
     bandwidth = BYTES / median(times["read"])
     floor_s = _weight_bytes(folder, settings.weights) / bandwidth
     figures = {
