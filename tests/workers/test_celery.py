@@ -14,10 +14,12 @@ from celery import Celery, Signature, chain, chord, group
 from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.result import AsyncResult
 
+from app.errors import GenerationFailed
 from app.messages import FinishReason, GenerateRequest, Result
 from tests.workers.conftest import MAX_ACTIVE, Alone, stranger
 from tests.workers.deployment import Deployment, wait_for
 from workers.office import Office
+from workers.usher import Usher
 
 WAIT_S = 60.0
 SHORT: dict[str, Any] = {"prompt": "Hello", "raw": True, "max_tokens": 12}
@@ -219,7 +221,7 @@ def test_full_queue_turns_web_callers_away_and_lets_tasks_wait_their_turn(
         refusal = _refused(deployment)
         assert refusal == (429, "1")
         late = client.send_task(GENERATE, kwargs=SHORT)
-        wait_for(lambda: late.state == "RETRY", what="the task to be put off")
+        wait_for(lambda: late.state == "WAITING", what="the task to be put off")
         assert not _is_known(office, late.id)
     finally:
         _cancel(office, [accepted["id"] for accepted in posted])
@@ -234,13 +236,48 @@ def test_tasks_that_wait_for_room_survive_a_killed_control(
         posted = list(pool.map(lambda _: deployment.post({**LONG, "wait": False}), range(MAX_ACTIVE)))
     try:
         late = [client.send_task(GENERATE, kwargs=SHORT) for _ in range(6)]
-        wait_for(lambda: all(result.state == "RETRY" for result in late), what="the tasks to be put off")
+        wait_for(lambda: all(result.state == "WAITING" for result in late), what="the tasks to be put off")
         deployment.signal("control", signal.SIGKILL)
     finally:
         _cancel(office, [accepted["id"] for accepted in posted])
     started = time.monotonic()
     assert {_answer(result).status for result in late} == {"done"}
     print(f"tasks a killed control held: done {time.monotonic() - started:.1f} s later")
+
+
+def test_waiting_tasks_are_let_in_in_the_order_they_came(
+    deployment: Deployment, client: Celery, office: Office
+) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        posted = list(pool.map(lambda _: deployment.post({**LONG, "wait": False}), range(MAX_ACTIVE)))
+    try:
+        late = []
+        for _ in range(5):
+            late.append(client.send_task(GENERATE, kwargs=SHORT))
+            wait_for(lambda: late[-1].state == "WAITING", what="the task to wait")
+    finally:
+        _cancel(office, [accepted["id"] for accepted in posted])
+    assert {_answer(result).status for result in late} == {"done"}
+    created = [office.requests.snapshot(result.id).record.created_s for result in late]
+    assert created == sorted(created)
+    assert not len(office.waiting)
+
+
+def test_a_task_that_waits_too_long_fails_and_holds_nobody_up(
+    deployment: Deployment, client: Celery, office: Office
+) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        posted = list(pool.map(lambda _: deployment.post({**LONG, "wait": False}), range(MAX_ACTIVE)))
+    try:
+        impatient = Usher(office, patience_s=0.0)
+        request = GenerateRequest.model_validate(SHORT)
+        impatient.wait(request, "too-late", {"id": "too-late", "task": GENERATE})
+        with pytest.raises(GenerationFailed, match="no room in time"):
+            AsyncResult("too-late", app=office.celery).get(timeout=WAIT_S)
+        wait_for(lambda: not len(office.waiting), what="the list to be empty")
+        assert not _is_known(office, "too-late")
+    finally:
+        _cancel(office, [accepted["id"] for accepted in posted])
 
 
 def test_tasks_sent_just_before_redis_is_killed_are_all_answered(deployment: Deployment, alone: Alone) -> None:

@@ -1,6 +1,5 @@
 """Control: takes requests in from Celery, gives results back to it, and ticks the scheduler. Always answers."""
 
-import json
 import logging
 from typing import Any
 
@@ -8,7 +7,7 @@ from celery import Task
 from celery.exceptions import Ignore, Reject
 from pydantic import ValidationError
 
-from app.errors import InvalidRequest, QueueFull, StoreUnavailable
+from app.errors import GenerationFailed, InvalidRequest, QueueFull, StoreUnavailable
 from app.messages import GenerateRequest, Settle
 from app.stages.steer import Load, steer
 from workers.attend import attend
@@ -16,25 +15,31 @@ from workers.celery_app import ATTEND, GENERATE, PUBLIC_QUEUE, STEER
 from workers.office import FUSE, SETTLE, Office
 from workers.pulse import Pulse
 from workers.settle import Settler, saved_context
+from workers.usher import Usher
 
 log = logging.getLogger(__name__)
-MAX_RETRIES = 120  # a full queue: try again each second for two minutes
+WAITING = "WAITING"  # a task's state while there is no room for its request
 
 
 def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
     """Register the public task, the tick and the settling of results."""
     pulse = Pulse(office, "control", node)
     settler = Settler(office)
-    pulse.on_beat.append(settler.catch_up)
+    usher = Usher(office)
+    pulse.on_beat += [settler.catch_up, usher.look]
 
-    @office.celery.task(name=GENERATE, bind=True, acks_late=True, max_retries=MAX_RETRIES)
+    @office.celery.task(name=GENERATE, bind=True, acks_late=True)
     def generate(self: Task, *args: Any, **kwargs: Any) -> None:
         """Admit; the result is stored under this task's id when the request ends, so no slot waits (design D12)."""
         request = _request(args, kwargs)
+        context = saved_context(self.request)
         try:
-            office.submit(request, request_id=self.request.id, task=json.dumps(saved_context(self.request)))
+            if not usher.admit(request, self.request.id, context):
+                if not self.request.ignore_result:
+                    self.update_state(state=WAITING)  # before it waits: afterwards there may be a result already
+                usher.wait(request, self.request.id, context)
         except QueueFull as error:
-            raise self.retry(exc=error, countdown=error.retry_after_s) from error
+            raise GenerationFailed(str(error)) from None
         except InvalidRequest as error:
             raise ValueError(str(error)) from None
         except StoreUnavailable as error:
