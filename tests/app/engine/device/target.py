@@ -50,10 +50,11 @@ def forking(book):
 
 
 @pytest.mark.parametrize(
-    ("family", "has_graphs"), [("llama", False), ("llama", True), ("qwen2", True), ("qwen3", True), ("mistral", True)]
+    ("family", "layers", "has_graphs"),
+    [("llama", 2, True), ("llama", 1, False), ("qwen2", 1, True), ("qwen3", 1, True), ("mistral", 1, True)],
 )
-def test_the_text_is_the_models_own(family, has_graphs):
-    model, runner = served(family, has_graphs=has_graphs)
+def test_the_text_is_the_models_own(family, layers, has_graphs):
+    model, runner = served(family, layers=layers, has_graphs=has_graphs)
     records = [record(prompt, 4, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]
     expected = [alone(model, prompt, 4) for prompt in PROMPTS]
     book = Book()
@@ -75,7 +76,7 @@ def test_side_branches_are_kept_and_moved():
 
 
 def test_hostile_drafters_change_nothing():
-    model, runner = served()
+    model, runner = served(layers=1)
     records = [record(prompt, 4, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]
     book = Book()
     expected = [alone(model, prompt, 4) for prompt in PROMPTS]
@@ -85,7 +86,7 @@ def test_hostile_drafters_change_nothing():
 
 
 def test_prompts_of_any_length_beside_decoding():
-    model, runner = served("mistral")
+    model, runner = served("mistral", layers=1)
     local = fakes.pipeline(runner)
     records = [record(PROMPTS[0], 6, request_id="a"), record(LONG, 3, request_id="b", created_s=1.0)]
     assert fakes.texts(local, *records) == [alone(model, PROMPTS[0], 6), alone(model, LONG, 3)]
