@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from app.cli_instance import find
 from app.config import THREAD_ENVIRONMENT, Settings
 from app.engine.source import resolve
-from app.errors import InvalidRequest
+from app.errors import InstanceError, InvalidRequest
 from app.local.client import OnText
 from app.local.client import generate as generate_remotely
 from app.local.progress import ProgressLine
@@ -30,11 +30,11 @@ def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("prompt", nargs="?", help="the prompt; - reads it from standard input")
     parser.add_argument("--messages-file", type=Path, metavar="FILE", help='JSON: [{"role": ..., "content": ...}, ...]')
     parser.add_argument("--raw", action="store_true", default=None, help="without the chat template")
-    parser.add_argument("--max-tokens", type=int, metavar="N")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="tokens to generate at most")
     parser.add_argument("--temperature", type=float, metavar="T", help="0, the default, is greedy")
-    parser.add_argument("--top-p", type=float, metavar="P")
-    parser.add_argument("--top-k", type=int, metavar="K")
-    parser.add_argument("--min-p", type=float, metavar="P")
+    parser.add_argument("--top-p", type=float, metavar="P", help="the likeliest tokens of this mass")
+    parser.add_argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens")
+    parser.add_argument("--min-p", type=float, metavar="P", help="tokens at least P times as likely as the best")
     parser.add_argument("--seed", type=int, metavar="S", help="same seed, same text")
     parser.add_argument("--no-speculation", action="store_true", help="slower, and the same text")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
@@ -51,6 +51,8 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
 
     on_text = None if arguments.json else show
     _, state = find(settings.state, arguments.instance)
+    if arguments.instance is not None and (state is None or not state.ready):
+        raise InstanceError(f"instance {arguments.instance!r} does not run, or is not ready yet")
     if state is not None and state.ready:
         result = generate_remotely(state.url, request, on_text)
     else:

@@ -152,6 +152,7 @@ def _print_health(health: Health) -> None:
         print(f"{health.instance}: not running")
         return
     print(f"{health.instance}: {'ready' if health.ready else 'not ready'} at {health.url}")
+    print(f"  Redis: {health.redis_url}, tasks go to its queue {Settings.from_env().queue!r}")
     for role, pids in health.processes.items():
         print(f"  {role:<8}{', '.join(map(str, pids)) or '-'}")
     for problem in health.problems:

@@ -21,7 +21,12 @@ class Settings(BaseModel):
 
     home: Path = Field(Path.home() / ".cache" / "paceline", description="converted models live here")
     state: Path = Field(ROOT / ".paceline", description="pids, logs and Redis data of `up`, a folder an instance")
-    redis_url: str | None = Field(None, description="broker, results and state; `up` starts its own when absent")
+    redis_url: str | None = Field(
+        None,
+        pattern=r"^(redis|rediss|unix)://",
+        description="broker, results and state; `up` starts its own when absent",
+    )
+    queue: str = Field("celery", pattern=r"^[A-Za-z0-9_.-]{1,80}$", description="where paceline.generate is sent to")
     namespace: str = Field("paceline", pattern=r"^[A-Za-z0-9_-]{1,40}$", description="prefix of every Redis key")
     model: str = Field("smollm2-135m", description="the target: a known name or a model folder")
     weights: Literal["float32", "int8"] = Field("float32", description="of the target; int8 is a target of its own")

@@ -8,7 +8,6 @@ from app.errors import StoreUnavailable
 ATTEND = "paceline.attend"
 GENERATE = "paceline.generate"
 STEER = "paceline.steer"
-PUBLIC_QUEUE = "celery"  # where send_task("paceline.generate") of any other Celery application lands
 STEER_EVERY_S = 1.0
 DOORBELL_TTL_S = 10.0
 VISIBILITY_S = 10  # ours are taken in within moments: one not acknowledged by then went down with its worker
@@ -23,7 +22,7 @@ def make_celery(settings: Settings) -> Celery:
         task_serializer="json",
         result_serializer="json",
         accept_content=["json"],
-        task_default_queue=PUBLIC_QUEUE,
+        task_default_queue=settings.queue,
         task_create_missing_queues=True,
         worker_prefetch_multiplier=1,
         worker_hijack_root_logger=False,

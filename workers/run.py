@@ -56,7 +56,8 @@ def serve(role: str, node: str, settings: Settings) -> None:
     pulse.begin()
     for mailbox in mailboxes:  # what came while nobody was there
         office.ring(mailbox)
-    wanted = [*(mailbox_queue(settings, mailbox) for mailbox in mailboxes), *getattr(module, "QUEUES", ())]
+    wanted = [mailbox_queue(settings, mailbox) for mailbox in mailboxes]
+    wanted += [settings.queue] if role == "control" else []
     pool = ["-P", "threads", "-c", str(CONTROL_THREADS)] if role == "control" else ["-P", "solo"]
     options = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", settings.log_level]
     try:

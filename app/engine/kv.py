@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import takewhile
 
+import numpy as np
 import torch
 
 
@@ -94,8 +95,10 @@ class KVCache:
 
     def __init__(self, num_layers: int, num_pages: int, num_key_heads: int, head_dim: int, page_tokens: int) -> None:
         self.page_tokens = page_tokens
-        self.keys = torch.zeros(num_layers, num_pages, num_key_heads, head_dim, page_tokens)
-        self.values = torch.zeros(num_layers, num_pages, num_key_heads, page_tokens, head_dim)
+        # numpy leaves the memory to the system until a page is used; torch would write all of it at once.
+        shape = (num_layers, num_pages, num_key_heads)
+        self.keys = torch.from_numpy(np.zeros((*shape, head_dim, page_tokens), np.float32))
+        self.values = torch.from_numpy(np.zeros((*shape, page_tokens, head_dim), np.float32))
 
     def write(self, layer: int, pages: torch.Tensor, offsets: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         """pages, offsets: (T,) int64; k, v: (T, HK, D)."""

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.client import HTTPException, HTTPResponse
 from typing import Any
 
@@ -29,6 +30,14 @@ def generate(url: str, request: GenerateRequest, on_text: OnText | None) -> Resu
     response = _open(post)
     follower = _Follower(on_text)
     request_id = response.headers.get("X-Request-Id")
+    try:
+        return _follow(url, request_id, response, follower)
+    except KeyboardInterrupt:
+        _cancel(url, request_id)  # nobody would read the rest
+        raise
+
+
+def _follow(url: str, request_id: str | None, response: HTTPResponse, follower: "_Follower") -> Result:
     broken_s = time.monotonic()
     while True:
         before = follower.offset
@@ -39,6 +48,11 @@ def generate(url: str, request: GenerateRequest, on_text: OnText | None) -> Resu
         if follower.offset > before:
             broken_s = time.monotonic()
         response = _resume(url, request_id, follower, broken_s + RESUME_S)
+
+
+def _cancel(url: str, request_id: str | None) -> None:
+    with suppress(OSError):
+        urllib.request.urlopen(urllib.request.Request(f"{url}/api/requests/{request_id}", method="DELETE")).close()
 
 
 class _Follower:

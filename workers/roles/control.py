@@ -11,7 +11,7 @@ from app.errors import GenerationFailed, InvalidRequest, QueueFull, StoreUnavail
 from app.messages import GenerateRequest, Settle
 from app.stages.steer import Load, steer
 from workers.attend import attend
-from workers.celery_app import ATTEND, GENERATE, PUBLIC_QUEUE, STEER
+from workers.celery_app import ATTEND, GENERATE, STEER
 from workers.office import FUSE, SETTLE, Office
 from workers.pulse import Pulse
 from workers.settle import Settler, saved_context
@@ -28,7 +28,7 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
     usher = Usher(office)
     pulse.on_beat += [settler.catch_up, usher.look]
 
-    @office.celery.task(name=GENERATE, bind=True, acks_late=True)
+    @office.celery.task(name=GENERATE, bind=True, acks_late=True, throws=(ValueError,))
     def generate(self: Task, *args: Any, **kwargs: Any) -> None:
         """Admit; the result is stored under this task's id when the request ends, so no slot waits (design D12)."""
         request = _request(args, kwargs)
@@ -78,7 +78,9 @@ def _request(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GenerateRequest:
     try:
         return GenerateRequest.model_validate(kwargs)
     except ValidationError as error:
-        raise ValueError(str(error)) from None
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{where + ': ' if where else ''}{first['msg']}") from None
 
 
 def _load(office: Office) -> Load:
@@ -90,6 +92,3 @@ def _load(office: Office) -> Load:
         draft_waiting=sum(int(node.info.get("waiting", 0)) for node in office.nodes.live("draft")),
         verifiers=len(verifiers),
     )
-
-
-QUEUES = (PUBLIC_QUEUE,)
