@@ -119,3 +119,8 @@ def test_flags_of_test_go_to_pytest() -> None:
         [sys.executable, "-m", "app.cli", "test", "--version"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0 and "pytest" in done.stdout + done.stderr
+
+
+def test_a_named_instance_that_does_not_run_is_not_replaced(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "Hello", "--instance", "nope"]) == 1
+    assert "instance 'nope' does not run" in capsys.readouterr().err

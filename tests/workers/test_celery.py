@@ -1,6 +1,9 @@
 """`paceline.generate` as other services see it: plain Celery with its default settings, and nothing of ours."""
 
+import os
 import signal
+import subprocess
+import sys
 import time
 import urllib.error
 import uuid
@@ -14,6 +17,7 @@ from celery import Celery, Signature, chain, chord, group
 from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.result import AsyncResult
 
+from app.config import ROOT
 from app.errors import GenerationFailed
 from app.messages import FinishReason, GenerateRequest, Result
 from tests.workers.conftest import MAX_ACTIVE, Alone, stranger
@@ -278,6 +282,26 @@ def test_a_task_that_waits_too_long_fails_and_holds_nobody_up(
         assert not _is_known(office, "too-late")
     finally:
         _cancel(office, [accepted["id"] for accepted in posted])
+
+
+def test_instances_with_queues_of_their_own_share_a_redis(
+    deployment: Deployment, client: Celery, office: Office
+) -> None:
+    other = deployment.settings().model_copy(update={"namespace": "other", "queue": "other-queue"})
+    environ = {**os.environ, "PACELINE_REDIS_URL": deployment.redis_url, "PACELINE_MODEL": other.model}
+    environ |= {"PACELINE_NAMESPACE": other.namespace, "PACELINE_QUEUE": other.queue}
+    command = [sys.executable, "-m", "workers.run", "control"]
+    with subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.DEVNULL) as control:
+        elsewhere = Office.open(other)
+        try:
+            theirs = [client.send_task(GENERATE, kwargs=SHORT, queue=other.queue) for _ in range(5)]
+            ours = [client.send_task(GENERATE, kwargs=SHORT) for _ in range(5)]
+            assert {_answer(result).status for result in ours} == {"done"}
+            wait_for(lambda: elsewhere.requests.active() == 5, what="the other instance's requests")
+            assert not any(_is_known(office, result.id) for result in theirs)
+        finally:
+            elsewhere.close()
+            control.terminate()
 
 
 def test_tasks_sent_just_before_redis_is_killed_are_all_answered(deployment: Deployment, alone: Alone) -> None:

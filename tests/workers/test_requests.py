@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from app.local.client import generate
 from app.messages import GenerateRequest, Speculation
 from tests.workers.conftest import Alone
 from tests.workers.deployment import Deployment, Stream, wait_for
@@ -93,3 +94,13 @@ def test_lost_mail_delays_a_request_and_does_not_lose_it(deployment: Deployment,
 
 def _running(office: Office) -> int:
     return sum(int(node.info["sequences"]) for node in office.nodes.live("verify"))
+
+
+def test_a_caller_who_is_interrupted_cancels(deployment: Deployment, office: Office) -> None:
+    def interrupt(_: str) -> None:
+        raise KeyboardInterrupt
+
+    request = GenerateRequest(prompt="Hello", raw=True, max_tokens=4000, temperature=0.7)
+    with pytest.raises(KeyboardInterrupt):
+        generate(deployment.url, request, interrupt)
+    wait_for(lambda: office.requests.active() == 0, limit_s=2.0, what="the request to end")
