@@ -1,5 +1,7 @@
 """The beat process: Celery's scheduler, in memory (its usual file is a pickle), with a pulse of its own."""
 
+from typing import Any
+
 from celery.beat import Scheduler
 
 from workers.office import Office
@@ -12,7 +14,7 @@ def run_beat(office: Office, node: str) -> None:
     pulse.begin()
     try:
         office.celery.Beat(
-            scheduler_cls=Scheduler,
+            scheduler_cls=_ticking(pulse),
             schedule=None,
             max_interval=1,
             loglevel=office.settings.log_level,
@@ -20,3 +22,14 @@ def run_beat(office: Office, node: str) -> None:
         ).run()
     finally:
         pulse.end()
+
+
+def _ticking(pulse: Pulse) -> type[Scheduler]:
+    """A scheduler whose progress is its ticks: one that hangs is seen, and ended by the pulse."""
+
+    class Ticking(Scheduler):
+        def tick(self, *args: Any, **kwargs: Any) -> Any:
+            pulse.busy(True)  # anew with each tick: busy for as long as there was none
+            return super().tick(*args, **kwargs)
+
+    return Ticking

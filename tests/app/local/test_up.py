@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from app.config import ROOT
-from app.local.health import Health, check
+from app.local.health import Health, check, problems
 from app.local.instance import Instance, ProcessId, State
 from app.local.up import stop
 from app.store.connect import connect
+from app.store.nodes import Nodes
 
 LIMIT_S = 30.0
 DUMMY_UP = Path(__file__).parent / "dummy_up.py"
@@ -159,6 +160,15 @@ def test_silent_process_makes_an_instance_not_ready(up: Up) -> None:
     assert not _health(up).ready and _health(up).processes["verify"] == (pid,)
     os.kill(pid, signal.SIGCONT)
     _wait(lambda: _health(up).ready)
+
+
+def test_process_that_lives_and_gets_nowhere_makes_an_instance_not_ready(up: Up) -> None:
+    up.start()
+    elsewhere = up.of().model_copy(update={"namespace": "elsewhere"})  # where nobody else beats
+    client = connect(elsewhere.redis_url)
+    Nodes(client, "elsewhere", lease_s=60.0).beat("verify", "v", "owner", progress_s=time.time() - 61.0, info={})
+    client.close()
+    assert "verify: no progress for 61 s" in problems(elsewhere, 60.0)
 
 
 def test_detached_start_that_fails_says_why_and_leaves_nothing(up: Up, free_port: int) -> None:
