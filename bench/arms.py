@@ -8,12 +8,12 @@ import json
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, StoppingCriteriaList
 
 from app.assemble import local, target_folder
 from app.config import Settings
@@ -43,26 +43,42 @@ Arm = Callable[[list[str]], Run]
 
 
 def transformers_arm(settings: Settings, max_tokens: int) -> Arm:
-    """`generate` of the unmodified model, float32, one prompt after the other (it does not batch continuously)."""
+    """`generate` of the unmodified model, float32: all prompts as one batch, padded on the left."""
     folder = target_folder(settings)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = Tokenizer(folder)
 
+    @torch.inference_mode()
     def run(prompts: list[str]) -> Run:
         threads = torch.get_num_threads()
         torch.set_num_threads(settings.verify_threads)  # the pipeline beside it keeps torch to one
         started = time.perf_counter()
-        ids = []
-        for prompt in prompts:
-            prompt_ids = tokenizer.chat([ChatMessage(role="user", content=prompt)])
-            with torch.inference_mode():
-                out = model.generate(torch.tensor([prompt_ids]), max_new_tokens=max_tokens, do_sample=False)
-            ids.append(tuple(out[0, len(prompt_ids) :].tolist()))
+        first_s: list[float] = []
+        batch = [tokenizer.chat([ChatMessage(role="user", content=prompt)]) for prompt in prompts]
+        width = max(len(ids) for ids in batch)
+        ids = torch.tensor([[0] * (width - len(one)) + one for one in batch])
+        seen = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in batch])
+
+        def look(generated: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
+            first_s.append(time.perf_counter() - started)
+            return torch.zeros(len(generated), dtype=torch.bool)
+
+        out = model.generate(
+            ids, attention_mask=seen, max_new_tokens=max_tokens, do_sample=False, pad_token_id=tokenizer.eos_ids[0],
+            stopping_criteria=StoppingCriteriaList([look]),
+        )  # fmt: skip
         seconds = time.perf_counter() - started
         torch.set_num_threads(threads)
-        return Run(seconds, tuple(ids), (), sum(len(x) for x in ids))
+        texts = tuple(_ended(one, tokenizer.eos_ids) for one in out[:, width:].tolist())
+        return Run(seconds, texts, tuple(first_s[:1]) * len(batch), sum(len(text) for text in texts))
 
     return run
+
+
+def _ended(tokens: list[int], eos_ids: Collection[int]) -> tuple[int, ...]:
+    """Up to the first end token; what pads the batch behind it is no text."""
+    end = next((i for i, token in enumerate(tokens) if token in eos_ids), len(tokens))
+    return tuple(tokens[: end + 1])
 
 
 def local_arms(settings: Settings, max_tokens: int) -> tuple[Arm, Arm]:
