@@ -58,9 +58,8 @@ def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device
     if settings.weights == "int8":
         raise ModelRefused("PACELINE_WEIGHTS=int8 is for CPUs; a GPU's weights are PACELINE_GPU_DTYPE")
     weights = load_weights(folder, device, getattr(torch, settings.gpu_dtype))
-    token_bytes = 2 * len(weights.layers) * weights.num_key_heads * weights.head_dim * weights.embedding.itemsize
     free, _ = torch.cuda.mem_get_info(device)
-    size = settings.kv_bytes or kv_bytes(free, GPU_PART, longest * token_bytes, settings.max_sequences)
+    size = settings.kv_bytes or kv_bytes(free, GPU_PART, longest * weights.token_bytes, settings.max_sequences)
     return DeviceRunner(
         weights, kv_bytes=size, page_tokens=settings.page_tokens, shares=True, is_exact=settings.gpu_exact
     )

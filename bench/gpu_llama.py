@@ -66,9 +66,8 @@ def silent(model: Any) -> Any:
 
 def runner_of(weights: Weights, tokens: int, **rest: Any) -> DeviceRunner:
     """A runner whose cache holds `tokens`, in whole pages."""
-    slot = 2 * len(weights.layers) * weights.num_key_heads * weights.head_dim * weights.embedding.element_size()
     pages = -(-tokens // PAGE_TOKENS)
-    return DeviceRunner(weights, kv_bytes=pages * PAGE_TOKENS * slot, page_tokens=PAGE_TOKENS, **rest)
+    return DeviceRunner(weights, kv_bytes=pages * PAGE_TOKENS * weights.token_bytes, page_tokens=PAGE_TOKENS, **rest)
 
 
 def room(sequences: int, tokens: int) -> int:

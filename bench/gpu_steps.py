@@ -72,8 +72,7 @@ def _points(is_quick: bool) -> Iterator[Point]:
 
 def _floors(setting: Setting, weights: Weights, point: Point) -> Figures:
     rows = point.batch * (1 + point.drafted)
-    slot = 2 * len(weights.layers) * weights.num_key_heads * weights.head_dim * setting.dtype.itemsize
-    kv_bytes = (point.batch * point.context + rows) * slot
+    kv_bytes = (point.batch * point.context + rows) * weights.token_bytes
     multiplied = weights.num_bytes / setting.dtype.itemsize * rows  # norms count for nothing
     return {
         "context": point.context,

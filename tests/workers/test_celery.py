@@ -219,8 +219,7 @@ def test_no_slot_is_blocked_while_requests_generate(client: Celery, office: Offi
 def test_full_queue_turns_web_callers_away_and_lets_tasks_wait_their_turn(
     deployment: Deployment, client: Celery, office: Office
 ) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        posted = list(pool.map(lambda _: deployment.post({**LONG, "wait": False}), range(MAX_ACTIVE)))
+    posted = _fill(deployment)
     try:
         refusal = _refused(deployment)
         assert refusal == (429, "1")
@@ -236,8 +235,7 @@ def test_full_queue_turns_web_callers_away_and_lets_tasks_wait_their_turn(
 def test_tasks_that_wait_for_room_survive_a_killed_control(
     deployment: Deployment, client: Celery, office: Office
 ) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        posted = list(pool.map(lambda _: deployment.post({**LONG, "wait": False}), range(MAX_ACTIVE)))
+    posted = _fill(deployment)
     try:
         late = [client.send_task(GENERATE, kwargs=SHORT) for _ in range(6)]
         wait_for(lambda: all(result.state == "WAITING" for result in late), what="the tasks to be put off")
@@ -252,8 +250,7 @@ def test_tasks_that_wait_for_room_survive_a_killed_control(
 def test_waiting_tasks_are_let_in_in_the_order_they_came(
     deployment: Deployment, client: Celery, office: Office
 ) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        posted = list(pool.map(lambda _: deployment.post({**LONG, "wait": False}), range(MAX_ACTIVE)))
+    posted = _fill(deployment)
     try:
         late = []
         for _ in range(5):
@@ -270,8 +267,7 @@ def test_waiting_tasks_are_let_in_in_the_order_they_came(
 def test_a_task_that_waits_too_long_fails_and_holds_nobody_up(
     deployment: Deployment, client: Celery, office: Office
 ) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        posted = list(pool.map(lambda _: deployment.post({**LONG, "wait": False}), range(MAX_ACTIVE)))
+    posted = _fill(deployment)
     try:
         impatient = Usher(office, patience_s=0.0)
         request = GenerateRequest.model_validate(SHORT)
@@ -316,6 +312,12 @@ def test_tasks_sent_just_before_redis_is_killed_are_all_answered(deployment: Dep
     print(f"all answered {time.monotonic() - started:.1f} s after Redis was back")
     expected = [alone(GenerateRequest.model_validate(fields)) for fields in requests]
     assert [list(answer.token_ids) for answer in answers] == expected
+
+
+def _fill(deployment: Deployment) -> list[dict[str, Any]]:
+    """As many requests as it takes at once; they do not end by themselves."""
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(lambda _: deployment.post({**LONG, "wait": False}), range(MAX_ACTIVE)))
 
 
 def _refused(deployment: Deployment) -> tuple[int, str | None]:

@@ -49,8 +49,7 @@ def _distance(model: PreTrainedModel, weights: Weights) -> float:
     """Mean distance of some tokens' logits, read in two pieces, from those of the modules."""
     sequence = probe(CHECK_TOKENS, model.config.get_text_config().vocab_size)
     pages = -(-CHECK_TOKENS // PAGE_TOKENS)
-    layer_bytes = 2 * weights.embedding.element_size() * weights.num_key_heads * weights.head_dim
-    kv_bytes = pages * PAGE_TOKENS * layer_bytes * len(weights.layers)
+    kv_bytes = pages * PAGE_TOKENS * weights.token_bytes
     runner = DeviceRunner(weights, kv_bytes=kv_bytes, page_tokens=PAGE_TOKENS, has_graphs=False)
     half = CHECK_TOKENS // 2
     first = Work(sequence, 0, sequence.tokens[:half], Tree(), final=False)

@@ -48,8 +48,7 @@ class DeviceRunner(PagedRunner):
     ) -> None:
         """`is_exact`: a row's bits depend on nothing beside it; side branches of trees are not verified then."""
         shape = (page_tokens, weights.num_key_heads, weights.head_dim)
-        page_bytes = 2 * len(weights.layers) * weights.embedding.element_size() * shape[0] * shape[1] * shape[2]
-        num_pages = max(2, kv_bytes // page_bytes)
+        num_pages = max(2, kv_bytes // (page_tokens * weights.token_bytes))
         super().__init__(PagePool(num_pages, page_tokens), shares=shares)
         keys, values = (weights.embedding.new_zeros(len(weights.layers), num_pages, *shape) for _ in range(2))
         self.pages = Pages(keys, values)

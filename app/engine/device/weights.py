@@ -53,6 +53,11 @@ class Weights:
     max_positions: int
 
     @property
+    def token_bytes(self) -> int:
+        """A token's keys and values in all layers."""
+        return 2 * len(self.layers) * self.num_key_heads * self.head_dim * self.embedding.element_size()
+
+    @property
     def num_bytes(self) -> int:
         """What a step of one token reads at least: every weight but the embedding's other rows."""
         tensors = [self.norm, self.head.weight]
