@@ -10,6 +10,7 @@ import torch
 from app.assemble_resident import fusing
 from app.assemble_target import leave_cores_to, target_runner
 from app.config import ROOT, Settings
+from app.crew import Crew
 from app.engine.guesser import ModelGuesser, load_guesser
 from app.engine.measure import check_exactness, measure_costs
 from app.engine.source import resolve
@@ -17,7 +18,7 @@ from app.engine.tokenizer import Tokenizer
 from app.errors import ModelRefused
 from app.following import fetcher
 from app.pipeline import Drafting, Local, Verifying
-from app.running import Crew, Running
+from app.running import Running
 from app.stages.draft.model import ModelDrafter
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import RESIDENT
@@ -59,9 +60,10 @@ def local(settings: Settings) -> Local:
     store = MemoryStore(ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
     models = drafters(settings)
     verifier = verifying(settings, uuid.uuid4().hex, "local", store)
-    verifier.running.crew = Crew({d.name: "local" for d in models}, tuple(RESIDENT), share=1.0)
+    verifier.running.crew = Crew({d.name: "local" for d in models}, tuple(RESIDENT), share=1.0, fuser="local")
     tokenizer = Tokenizer(target_folder(settings))
-    return Local(verifier, Drafting(models, fetcher(store)), fusing(tokenizer, store), store, tokenizer)
+    drafting = Drafting(models, fetcher(store), fusing(tokenizer, store), "local")
+    return Local(verifier, drafting, store, tokenizer)
 
 
 def drafter_folder(name: str) -> Path:

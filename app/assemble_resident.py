@@ -2,7 +2,7 @@
 
 from app.engine.tokenizer import Tokenizer
 from app.following import fetcher
-from app.pipeline import Fusing
+from app.fusing import Fusing
 from app.stages.draft.registry import build
 from app.store.protocol import Requests
 

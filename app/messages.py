@@ -145,7 +145,7 @@ class Event(Message):
 
 
 class DraftJob(Message):
-    """A verifier's call for guesses after `base` tokens; sent to the chosen drafters and to the fusion task.
+    """A verifier's call for guesses after `base` tokens; sent to the chosen drafters and to whoever fuses their drafts.
 
     `tokens` are the sequence's tokens `start ... base - 1`: what the receiver does not know yet.
     """
@@ -153,12 +153,13 @@ class DraftJob(Message):
     request_id: str
     tenant: str = "public"
     verifier: str  # mailbox the tree goes to
+    fuser: str  # mailbox where the drafts are fused: the fusion task's, or the node's that alone was asked
     base: int = Field(ge=1)
     start: int = Field(ge=0)
     tokens: tuple[TokenId, ...]
     prompt_length: int = Field(ge=1)
     max_draft_tokens: int = Field(ge=1, le=64)
-    drafters: tuple[str, ...]  # remote drafters asked, whose drafts the fusion waits for
+    drafters: tuple[str, ...]  # those asked; the fusion waits for the ones that are not in its own process
     sampling: Sampling
     due_s: float  # wall clock: after this the verifier goes on without
     is_last: bool = False  # the sequence ended: learn from it and forget it, no draft is wanted

@@ -11,13 +11,12 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from app.calibration import Calibration
 from app.committing import Committing
 from app.config import Settings
 from app.engine.tokenizer import Tokenizer
 from app.errors import NotFound
 from app.following import Fetch, Following
-from app.gathering import Gathering, message
+from app.fusing import Fusing
 from app.messages import (
     Draft,
     DraftJob,
@@ -33,7 +32,6 @@ from app.running import Running, Target
 from app.stages.admit import admit
 from app.stages.commit import conclude
 from app.stages.draft.protocol import Drafter
-from app.stages.fuse import fuse
 from app.stages.schedule import compose, wait_s
 from app.stages.verify import verify
 from app.state import Sequence, Verdict, Work
@@ -65,15 +63,29 @@ def take_in(
 
 
 class Drafting:
-    """What a drafter node runs: jobs in, drafts out."""
+    """What a drafter node runs: jobs in, drafts out; and where it alone was asked, the fused tree at once."""
 
-    def __init__(self, drafters: Iterable[Drafter], fetch: Fetch) -> None:
+    def __init__(self, drafters: Iterable[Drafter], fetch: Fetch, fusing: Fusing, mailbox: str) -> None:
         self._following = Following(drafters, fetch)
+        self._fusing = fusing
+        self._mailbox = mailbox
 
-    def run(self, jobs: Iterable[DraftJob]) -> list[Draft]:
-        """Draft for the newest job of every sequence; each drafter only where it was asked."""
+    def run(self, jobs: Iterable[DraftJob]) -> tuple[list[Draft], list[tuple[str, TreeMessage]]]:
+        """Draft for the newest job of every sequence; each drafter only where it was asked.
+
+        Returns drafts for the fusion task, and (verifier's mailbox, tree) of the jobs that are fused here.
+        """
+        newest = [*{job.request_id: job for job in jobs}.values()]
+        self._fusing.expect(job for job in newest if job.fuser == self._mailbox)
+        drafts = self._draft(newest)
+        ours = {(job.request_id, job.base) for job in newest if job.fuser == self._mailbox}
+        self._fusing.receive(draft for draft in drafts if (draft.request_id, draft.base) in ours)
+        away = [draft for draft in drafts if (draft.request_id, draft.base) not in ours]
+        return away, self._fusing.collect(float("inf"))
+
+    def _draft(self, jobs: Iterable[DraftJob]) -> list[Draft]:
         contexts = []
-        for job in {job.request_id: job for job in jobs}.values():
+        for job in jobs:
             context = self._following.follow(job)
             if job.is_last:
                 self._following.forget(job.request_id)
@@ -84,50 +96,6 @@ class Drafting:
             asked = [context for job, context in contexts if drafter.name in job.drafters]
             drafts += drafter.draft(asked) if asked else []
         return drafts
-
-
-class Fusing:
-    """What the fusion task runs: gathers a round's drafts, adds the resident drafters' own, makes the tree."""
-
-    def __init__(self, residents: Iterable[Drafter], vocab_size: int, fetch: Fetch) -> None:
-        self._following = Following(residents, fetch)
-        self._gathering = Gathering(drafter.name for drafter in self._following.drafters)
-        self._calibration = Calibration()
-        self._vocab_size = vocab_size
-
-    def expect(self, jobs: Iterable[DraftJob]) -> None:
-        """A verifier asks for trees; what it committed since the last round says how good that round's drafts were."""
-        for job in jobs:
-            context = self._following.follow(job)
-            last = self._gathering.last(job.request_id)
-            if context and last and last.job.base < job.base:
-                self._calibration.learn(last.drafts.values(), context.tokens[last.job.base :])
-            if job.is_last:
-                self._following.forget(job.request_id)
-            elif context:
-                self._gathering.open(job, context)
-
-    def receive(self, drafts: Iterable[Draft]) -> None:
-        """Drafters answer."""
-        for draft in drafts:
-            self._gathering.add(draft)
-
-    def collect(self, now_s: float) -> list[tuple[str, TreeMessage]]:
-        """(verifier's mailbox, tree) of every round that has all its drafts or is due."""
-        rounds = self._gathering.close_ready(now_s)
-        by_id = {r.job.request_id: r for r in rounds}
-        for drafter in self._following.drafters:
-            for draft in drafter.draft([r.context for r in rounds if drafter.name in r.job.drafters]):
-                if draft.request_id in by_id:
-                    by_id[draft.request_id].drafts[draft.drafter] = draft
-        return [
-            (r.job.verifier, message(r.job, fuse(r.job, [*r.drafts.values()], self._vocab_size, self._calibration)))
-            for r in rounds
-        ]
-
-    def wait_s(self, now_s: float) -> float | None:
-        """How long until a round is due; None when none is open."""
-        return self._gathering.wait_s(now_s)
 
 
 class Verifying:
@@ -260,16 +228,13 @@ class Verifying:
 
 
 class Local:
-    """The whole pipeline in one process: one verifier, its drafters, the fusion; the same segments, no queues."""
+    """The whole pipeline in one process: one verifier, one drafter node that fuses; the same segments, no queues."""
 
-    def __init__(
-        self, verifying: Verifying, drafting: Drafting, fusing: Fusing, store: Requests, tokenizer: Tokenizer
-    ) -> None:
+    def __init__(self, verifying: Verifying, drafting: Drafting, store: Requests, tokenizer: Tokenizer) -> None:
         self.verifying = verifying
         self.store = store
         self.tokenizer = tokenizer
         self._drafting = drafting
-        self._fusing = fusing
 
     def submit(self, request: GenerateRequest, settings: Settings) -> Record:
         """Admit a request; `step` or `events` runs it. Raises InvalidRequest, QueueFull."""
@@ -282,9 +247,8 @@ class Local:
         """One verifier step and the drafts for the next."""
         jobs = self.verifying.step(float("inf"))
         if jobs:
-            self._fusing.expect(jobs)
-            self._fusing.receive(self._drafting.run(jobs))
-            self.verifying.offer(tree for _, tree in self._fusing.collect(float("inf")))
+            _, trees = self._drafting.run(jobs)
+            self.verifying.offer(tree for _, tree in trees)
 
     def events(self, record: Record) -> Iterator[Event]:
         """Run until the request ends, yielding its events as they are committed."""

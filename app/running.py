@@ -2,13 +2,14 @@
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isfinite
 from typing import Protocol
 
 from app.costs import CostTable, DraftCosts
+from app.crew import Crew
 from app.expectation import Expectations
 from app.messages import DraftJob, Policy, TreeMessage
 from app.stages.ask import Candidate, ask, probe
@@ -41,23 +42,6 @@ class Target(Protocol):
 
 
 @dataclass(slots=True)
-class Crew:
-    """Who drafts at present: model drafters by name with their mailbox, resident ones, and the cores they share.
-
-    `share` is 1.0 when the drafters run on the verifier's own cores, 0.0 on other machines.
-    """
-
-    remote: Mapping[str, str] = field(default_factory=dict)
-    resident: tuple[str, ...] = ()
-    share: float = 1.0
-
-    def allowed(self, names: Iterable[str] | None) -> tuple[str, ...]:
-        """All drafters, or those of them a request named."""
-        everyone = (*self.remote, *self.resident)
-        return everyone if names is None else tuple(name for name in everyone if name in set(names))
-
-
-@dataclass(slots=True)
 class _Sent:
     """A job under way: for measuring how long drafts take. A probe, which nobody waits for, says nothing of that."""
 
@@ -85,7 +69,7 @@ class Running:
         self._memory = memory
         self._vocab_size = vocab_size
         self._mailbox = mailbox
-        self._told: dict[str, int] = {}  # tokens the crew has been sent
+        self._told: dict[str, dict[str, int]] = {}  # by request and mailbox: tokens that were sent there
         self._sent: dict[str, _Sent] = {}
 
     def start(self, snapshot: Snapshot) -> None:
@@ -229,23 +213,33 @@ class Running:
         )
 
     def _unread(self, sequence: Sequence) -> int:
-        """Tokens that drafters have not been sent."""
-        return len(sequence.tokens) - self._told.get(sequence.record.id, 0)
+        """Tokens that somebody who will be asked has not been sent."""
+        names = self.crew.allowed(sequence.record.speculation.drafters)
+        return len(sequence.tokens) - self._known(sequence, self.crew.recipients(names, self.crew.fuser_of(names)))
+
+    def _known(self, sequence: Sequence, mailboxes: Iterable[str]) -> int:
+        """How many of the sequence's tokens all of these have been sent."""
+        told = self._told.get(sequence.record.id, {})
+        return min(told.get(mailbox, 0) for mailbox in mailboxes)
 
     def _job(self, sequence: Sequence, depth: int, due_s: float) -> DraftJob:
         record = sequence.record
-        start = self._told.get(record.id, 0)
-        self._told[record.id] = len(sequence.tokens)
+        names = self.crew.allowed(record.speculation.drafters)
+        fuser = self.crew.fuser_of(names)
+        recipients = self.crew.recipients(names, fuser)
+        start = self._known(sequence, recipients)
+        self._told.setdefault(record.id, {}).update(dict.fromkeys(recipients, len(sequence.tokens)))
         return DraftJob(
             request_id=record.id,
             tenant=record.tenant,
             verifier=self._mailbox,
+            fuser=fuser,
             base=len(sequence.tokens),
             start=start,
             tokens=tuple(sequence.tokens[start:]),
             prompt_length=len(record.prompt_ids),
             max_draft_tokens=depth,
-            drafters=self.crew.allowed(record.speculation.drafters),
+            drafters=names,
             sampling=record.sampling,
             due_s=due_s,
         )

@@ -10,15 +10,17 @@ from transformers import AutoModelForCausalLM
 
 from app.config import Settings
 from app.costs import CostTable
+from app.crew import Crew
 from app.engine.forward import Forward
 from app.engine.kv import bytes_per_page
 from app.engine.model import prepare
 from app.engine.runner import ModelRunner
 from app.engine.tokenizer import Tokenizer
 from app.following import fetcher
+from app.fusing import Fusing
 from app.messages import ChatMessage, Draft, Policy, Record, Sampling, Speculation
-from app.pipeline import Drafting, Fusing, Local, Verifying
-from app.running import Crew, Running
+from app.pipeline import Drafting, Local, Verifying
+from app.running import Running
 from app.stages.draft.protocol import Context, Drafter
 from app.state import Sequence as State
 from app.state import Tree, Work
@@ -174,12 +176,13 @@ def pipeline(
     """The pipeline in one process around a target and any drafters, model drafters first."""
     store = store or MemoryStore()
     running = Running(target, CostTable(FLAT), vocab_size, "local")
-    running.crew = Crew({d.name: "local" for d in drafters}, tuple(d.name for d in residents))
+    running.crew = Crew({d.name: "local" for d in drafters}, tuple(d.name for d in residents), fuser="local")
     verifying = Verifying("owner", target, running, store, Settings(max_sequences=max_sequences))
     verifying.policy = policy or Policy()
     fetch = fetcher(store)
     tokenizer = cast(Tokenizer, Characters(vocab_size, eos_ids))
-    return Local(verifying, Drafting(drafters, fetch), Fusing(residents, vocab_size, fetch), store, tokenizer)
+    drafting = Drafting(drafters, fetch, Fusing(residents, vocab_size, fetch), "local")
+    return Local(verifying, drafting, store, tokenizer)
 
 
 def submit(local: Local, *records: Record) -> None:

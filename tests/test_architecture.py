@@ -14,10 +14,10 @@ TOPS = ("kernels", "app", "workers", "web", "bench", "training")
 LAYERS = [  # lowest first; a module may import its own layer and those before it in this list
     ("kernels.*",),
     ("app.config", "app.errors", "app.messages", "app.state"),
-    ("app.calibration", "app.costs", "app.expectation", "app.mirror"),
+    ("app.calibration", "app.costs", "app.crew", "app.expectation", "app.mirror"),
     ("app.store.*", "app.engine.*"),
     ("app.stages.*",),
-    ("app.committing", "app.following", "app.gathering", "app.running"),
+    ("app.committing", "app.following", "app.fusing", "app.gathering", "app.running"),
     ("app.pipeline",),
     ("app.assemble*",),
     ("app.local.*", "app.cli*"),

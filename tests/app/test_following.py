@@ -30,6 +30,7 @@ def job(start: int, tokens: list[int]) -> DraftJob:
         request_id="r",
         tenant="t",
         verifier="v",
+        fuser="f",
         base=start + len(tokens),
         start=start,
         tokens=tuple(tokens),

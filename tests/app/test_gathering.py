@@ -10,6 +10,7 @@ def job(base: int = 5, request_id: str = "r", drafters: tuple[str, ...] = ("a", 
     return DraftJob(
         request_id=request_id,
         verifier="v",
+        fuser="f",
         base=base,
         start=0,
         tokens=(1,) * base,

@@ -9,6 +9,7 @@ def job(tokens: list[int], start: int, base: int, request_id: str = "r") -> Draf
     return DraftJob(
         request_id=request_id,
         verifier="v",
+        fuser="f",
         base=base,
         start=start,
         tokens=tuple(tokens[start:base]),

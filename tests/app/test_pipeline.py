@@ -4,6 +4,7 @@ import torch
 from app.config import Settings
 from app.engine.model import prepare
 from app.errors import StoreUnavailable
+from app.fusing import Fusing
 from app.messages import (
     TARGET,
     DraftJob,
@@ -15,7 +16,7 @@ from app.messages import (
     Speculation,
     Status,
 )
-from app.pipeline import Drafting, Fusing, Local, take_in
+from app.pipeline import Drafting, Local, take_in
 from app.store.memory import MemoryStore
 from app.store.protocol import Outcome
 from tests import fakes
@@ -49,6 +50,7 @@ def job(
     return DraftJob(
         request_id=request_id,
         verifier="v",
+        fuser="f",
         base=len(tokens),
         start=0,
         tokens=tuple(tokens),
@@ -59,6 +61,11 @@ def job(
         due_s=due_s,
         is_last=is_last,
     )
+
+
+def node(*drafters: Scripted, residents: tuple[Scripted, ...] = ()) -> Drafting:
+    """A drafter node whose mailbox is `n`."""
+    return Drafting(drafters, lambda _: None, Fusing(residents, fakes.VOCAB, lambda _: None), "n")
 
 
 def guessing(name: str, *tokens: int, **rest) -> Scripted:
@@ -83,7 +90,8 @@ class TestDrafting:
     def test_drafters_are_asked_where_they_are_wanted_and_for_the_newest_job_only(self):
         a, b = guessing("a", 1), guessing("b", 2)
         jobs = [job("r", [1]), job("s", [1, 2], ("a", "b")), job("r", [1, 5, 6])]
-        drafts = Drafting([a, b], lambda _: None).run(jobs)
+        drafts, trees = node(a, b).run(jobs)
+        assert trees == []
         assert sorted((draft.request_id, draft.drafter, draft.base) for draft in drafts) == [
             ("r", "a", 3),
             ("s", "a", 2),
@@ -92,8 +100,30 @@ class TestDrafting:
 
     def test_an_ended_sequence_gets_no_draft(self):
         a = guessing("a", 1)
-        assert Drafting([a], lambda _: None).run([job("r", [1], is_last=True)]) == []
+        assert node(a).run([job("r", [1], is_last=True)]) == ([], [])
         assert a.seen == []
+
+    def test_what_no_other_node_drafts_is_fused_on_the_spot_and_only_that(self):
+        ours = job("r", [1], ("a", "b")).model_copy(update={"fuser": "n"})
+        drafts, trees = node(guessing("a", 1, 3), residents=(guessing("b", 2),)).run([ours, job("s", [1])])
+        assert [draft.request_id for draft in drafts] == ["s"]
+        ((mailbox, tree),) = trees
+        assert (mailbox, tree.request_id, tree.base) == ("v", "r", 1)
+        assert sorted(zip(tree.tokens, tree.proposers, strict=True)) == [(1, ("a",)), (2, ("b",)), (3, ("a",))]
+
+    def test_a_node_that_fuses_learns_what_its_drafters_are_worth(self):
+        ours = node(guessing("a", 7, confidences=(0.9,)))
+        survivals = []
+        for length in range(1, 30):
+            ((_, tree),) = ours.run([job("r", [1] * length).model_copy(update={"fuser": "n"})])[1]
+            survivals.append(tree.survival[0])
+        assert survivals[0] == pytest.approx(0.9)
+        assert survivals[-1] < 0.4
+
+    def test_a_drafter_that_has_nothing_to_say_still_gets_its_verifier_an_answer(self):
+        silent = Scripted("a", lambda context: [])
+        ((_, tree),) = node(silent).run([job("r", [1]).model_copy(update={"fuser": "n"})])[1]
+        assert tree.tokens == ()
 
 
 class TestFusing:
@@ -101,7 +131,7 @@ class TestFusing:
         fusing = Fusing([guessing("b", 2)], fakes.VOCAB, lambda _: None)
         fusing.expect([job("r", [1, 1], ("a", "b"))])
         assert fusing.collect(0.0) == []
-        fusing.receive(Drafting([guessing("a", 1, 3)], lambda _: None).run([job("r", [1, 1])]))
+        fusing.receive(node(guessing("a", 1, 3)).run([job("r", [1, 1])])[0])
         ((mailbox, tree),) = fusing.collect(0.0)
         assert (mailbox, tree.request_id, tree.base) == ("v", "r", 2)
         assert sorted(zip(tree.tokens, tree.proposers, strict=True)) == [(1, ("a",)), (2, ("b",)), (3, ("a",))]
@@ -121,11 +151,11 @@ class TestFusing:
 
     def test_a_drafter_that_was_wrong_is_believed_less(self):
         fusing = Fusing([], fakes.VOCAB, lambda _: None)
-        drafting = Drafting([guessing("a", 7, confidences=(0.9,))], lambda _: None)
+        drafting = node(guessing("a", 7, confidences=(0.9,)))
         survivals = []
         for length in range(1, 30):
             fusing.expect([job("r", [1] * length)])
-            fusing.receive(drafting.run([job("r", [1] * length)]))
+            fusing.receive(drafting.run([job("r", [1] * length)])[0])
             ((_, tree),) = fusing.collect(0.0)
             survivals.append(tree.survival[0])
         assert survivals[0] == pytest.approx(0.9)
@@ -194,9 +224,8 @@ class TestVerifying:
         fakes.submit(local, one)
         (asked,) = local.verifying.step(0.0)
         local.verifying.step(asked.due_s)
-        local._fusing.expect([asked])
-        local._fusing.receive(local._drafting.run([asked]))
-        local.verifying.offer(tree for _, tree in local._fusing.collect(0.0))
+        _, trees = local._drafting.run([asked])
+        local.verifying.offer(tree for _, tree in trees)
         assert local.verifying.running.sequences["r"].tree is None
         fakes.finish(local)
 

@@ -1,8 +1,9 @@
 import pytest
 
 from app.costs import CostTable
+from app.crew import Crew
 from app.messages import Policy, Record, Speculation, Stats, Status, TreeMessage
-from app.running import MAX_NODES, Crew, Running
+from app.running import MAX_NODES, Running
 from app.state import Tree
 from app.store.protocol import Snapshot
 from tests import fakes
@@ -103,6 +104,22 @@ def test_a_job_carries_only_what_its_receivers_do_not_know():
     assert (last.start, last.tokens, last.is_last) == (8, (), True)
     assert first.drafters == ("small", "lookup")
     assert one.farewell(sequence) == [], "nobody follows it any more"
+
+
+def test_drafts_of_one_node_are_fused_there_and_those_of_several_at_the_fusion_task():
+    one = running()
+    sequence = start(one, "r", length=5)
+    (job,) = one.jobs([sequence], [3], Policy())
+    assert (job.fuser, one.crew.recipients(job.drafters, job.fuser)) == ("draft:1", {"draft:1"})
+    one.crew = Crew({"small": "draft:1", "other": "draft:2"}, ("lookup",))
+    sequence.tokens.append(7)
+    (job,) = one.jobs([sequence], [3], Policy())
+    assert (job.fuser, one.crew.recipients(job.drafters, job.fuser)) == ("fuse", {"draft:1", "draft:2", "fuse"})
+    assert (job.start, job.tokens) == (0, (1, 1, 1, 1, 1, 7)), "two of the three know nothing yet"
+    sequence.tokens.append(8)
+    assert one.jobs([sequence], [3], Policy())[0].tokens == (8,)
+    one.crew = Crew({}, ("lookup",))
+    assert one.jobs([sequence], [3], Policy())[0].fuser == "fuse", "with nobody else it looks up what it can"
 
 
 def test_who_asks_waits_for_the_tree_within_the_policys_bound():

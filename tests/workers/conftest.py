@@ -16,9 +16,9 @@ from kombu import pools
 
 from app.assemble import local
 from app.config import ROOT, Settings
+from app.crew import Crew
 from app.engine.tokenizer import Tokenizer
 from app.messages import GenerateRequest
-from app.running import Crew
 from tests.models import byte_fallback_tokenizer, model_dir
 from tests.workers.deployment import Deployment, running, wait_for
 from tests.workers.tiny import make_model

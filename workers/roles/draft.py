@@ -1,9 +1,10 @@
-"""A drafter node: batches of jobs in, drafts to the fusion task."""
+"""A drafter node: batches of jobs in; drafts to the fusion task, or fused trees to their verifiers."""
 
 import socket
 import time
 
 from app.assemble import drafters
+from app.assemble_resident import fusing
 from app.following import fetcher
 from app.messages import DraftJob, ToDrafter, ToFuser
 from app.pipeline import Drafting
@@ -11,13 +12,14 @@ from workers.attend import attend
 from workers.celery_app import ATTEND
 from workers.office import FUSE, Office, mailbox_of
 from workers.pulse import Pulse
+from workers.trees import send_trees
 
 
 def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
     """Load the drafters, register the doorbell's task."""
     models = drafters(office.settings)
-    drafting = Drafting(models, fetcher(office.requests))
     mailbox = mailbox_of("draft", node)
+    drafting = Drafting(models, fetcher(office.requests), fusing(office.tokenizer, office.requests), mailbox)
 
     def info() -> dict[str, object]:
         return {
@@ -31,7 +33,8 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
 
     def handle(messages: list[ToDrafter]) -> None:
         jobs = [job for message in messages for job in message.jobs if _is_readable(job, office.tokenizer.vocab_size)]
-        drafts = drafting.run(_in_time(jobs))
+        drafts, trees = drafting.run(_in_time(jobs))
+        send_trees(office, trees)
         if drafts:
             office.post(FUSE, [ToFuser(drafts=tuple(drafts))])
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pydantic import ValidationError
 
 from app.assemble import verifying
+from app.crew import Crew
 from app.messages import DraftJob, FinishReason, Message, Settle, ToDrafter, ToFuser, ToVerifier
 from app.pipeline import Verifying
-from app.running import Crew
 from app.stages.draft.registry import RESIDENT
 from app.stages.route import drafters
 from app.store.nodes import Node
@@ -95,24 +95,31 @@ class Desk:
     def _send(self, jobs: list[DraftJob]) -> None:
         if not jobs:
             return
-        mail: dict[str, list[Message]] = {}
-        for name, mailbox in self._verifier.running.crew.remote.items():
-            asked = tuple(job for job in jobs if name in job.drafters)
-            if asked:
-                mail.setdefault(mailbox, []).append(ToDrafter(jobs=asked))
-        self._office.post_all(mail | {FUSE: [ToFuser(jobs=tuple(jobs))]})
+        crew = self._verifier.running.crew
+        mail: dict[str, list[DraftJob]] = {}
+        for job in jobs:
+            for mailbox in crew.recipients(job.drafters, job.fuser):
+                mail.setdefault(mailbox, []).append(job)
+        self._office.post_all({mailbox: [_call(mailbox, tuple(own))] for mailbox, own in mail.items()})
 
     def _settle(self) -> None:
         ended, self._verifier.ended = self._verifier.ended, []
         self._office.post(SETTLE, [Settle(request_id=record.id) for record in ended if record.is_task])
 
 
+def _call(mailbox: str, jobs: tuple[DraftJob, ...]) -> Message:
+    return ToFuser(jobs=jobs) if mailbox == FUSE else ToDrafter(jobs=jobs)
+
+
 def _crew(live: list[Node], tokenizer_sha256: str) -> Crew:
-    """The drafters alive; none at all without a fusion task, since nobody would bring their trees."""
-    if not any(node.kind == FUSE for node in live):
-        return Crew()
+    """The drafters alive; without a fusion task those of one node only, which fuses for itself."""
     nodes = [node for node in live if node.kind == "draft"]
     remote = drafters(nodes, tokenizer_sha256)
+    if not any(node.kind == FUSE for node in live):
+        if not remote:
+            return Crew()
+        one = min(remote.values())
+        remote = {name: mailbox for name, mailbox in remote.items() if mailbox == one}
     here = socket.gethostname()
     share = 1.0 if any(node.info.get("host") == here for node in nodes) else 0.0
-    return Crew(remote, tuple(RESIDENT), share)
+    return Crew(remote, tuple(RESIDENT), share, FUSE)

@@ -15,6 +15,7 @@ VOCAB = 10
 JOB = DraftJob(
     request_id="r",
     verifier="v",
+    fuser="f",
     base=5,
     start=5,
     tokens=(),

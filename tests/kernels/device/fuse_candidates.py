@@ -14,6 +14,7 @@ from tests.kernels.device.places import DEVICE
 JOB = DraftJob(
     request_id="r",
     verifier="v",
+    fuser="f",
     base=4,
     start=0,
     tokens=(1, 2, 3, 4),
