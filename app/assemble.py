@@ -20,7 +20,6 @@ from app.following import fetcher
 from app.pipeline import Drafting, Local, Verifying
 from app.running import Running
 from app.stages.draft.model import ModelDrafter
-from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import RESIDENT
 from app.store.memory import MemoryStore
 from app.store.protocol import Requests
@@ -46,13 +45,13 @@ def verifying(settings: Settings, owner: str, mailbox: str, store: Requests) -> 
     return Verifying(owner, runner, running, store, settings)
 
 
-def drafters(settings: Settings) -> list[Drafter]:
+def drafters(settings: Settings) -> list[ModelDrafter]:
     """The model drafters the settings name, loaded. Raises ModelRefused."""
     torch.set_num_threads(settings.draft_threads)
     target = target_folder(settings)
     found = [_drafter(name, settings, target) for name in settings.drafters]
     leave_cores_to(*(guesser.model for _, guesser in found))
-    return [ModelDrafter(name, guesser, guesser.max_context) for name, guesser in found]
+    return [ModelDrafter(name, guesser, guesser.max_context, guesser.reads_state) for name, guesser in found]
 
 
 def local(settings: Settings) -> Local:
@@ -60,7 +59,10 @@ def local(settings: Settings) -> Local:
     store = MemoryStore(ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
     models = drafters(settings)
     verifier = verifying(settings, uuid.uuid4().hex, "local", store)
-    verifier.running.crew = Crew({d.name: "local" for d in models}, tuple(RESIDENT), share=1.0, fuser="local")
+    readers = frozenset(d.name for d in models if d.reads_state)
+    verifier.running.crew = Crew(
+        {d.name: "local" for d in models}, tuple(RESIDENT), share=1.0, fuser="local", readers=readers
+    )
     tokenizer = Tokenizer(target_folder(settings))
     drafting = Drafting(models, fetcher(store), fusing(tokenizer, store), "local")
     return Local(verifier, drafting, store, tokenizer)

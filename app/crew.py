@@ -16,6 +16,7 @@ class Crew:
     resident: tuple[str, ...] = ()
     share: float = 1.0
     fuser: str = "fuse"
+    readers: frozenset[str] = frozenset()  # drafters that read the target's last hidden state
 
     def allowed(self, names: Iterable[str] | None) -> tuple[str, ...]:
         """All drafters, or those of them a request named."""

@@ -1,5 +1,7 @@
 """Keeping up with sequences from outside their verifier: what drafting and fusing share."""
 
+import binascii
+from base64 import b64decode
 from collections.abc import Callable, Iterable
 
 from app.errors import NotFound
@@ -42,7 +44,9 @@ class Following:
             if fetched is None or len(fetched) < job.base:
                 return None
             tokens = self._mirror.replace(job.request_id, fetched[: job.base])
-        context = Context(job.request_id, job.tenant, tokens, job.prompt_length, job.max_draft_tokens, job.sampling)
+        context = Context(
+            job.request_id, job.tenant, tokens, job.prompt_length, job.max_draft_tokens, job.sampling, _state(job)
+        )
         for drafter in self.drafters:
             drafter.observe(context)
         return context
@@ -52,3 +56,11 @@ class Following:
         self._mirror.forget(request_id)
         for drafter in self.drafters:
             drafter.forget(request_id)
+
+
+def _state(job: DraftJob) -> bytes | None:
+    """The target's state that came with the job; what is no base64 is none."""
+    try:
+        return b64decode(job.state, validate=True) if job.state else None
+    except (binascii.Error, ValueError):
+        return None

@@ -162,6 +162,8 @@ class DraftJob(Message):
     drafters: tuple[str, ...]  # those asked; the fusion waits for the ones that are not in its own process
     sampling: Sampling
     due_s: float  # wall clock: after this the verifier goes on without
+    state: str | None = Field(None, max_length=65536)  # base64 of the target's last hidden state, d float16, where it
+    # chose the last token: for drafters that read it
     is_last: bool = False  # the sequence ended: learn from it and forget it, no draft is wanted
 
 

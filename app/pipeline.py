@@ -210,6 +210,7 @@ class Verifying:
         self._target.accept(work, verdict.path)
         sequence.tokens += event.tokens
         sequence.stats = event.stats
+        sequence.state = verdict.state if len(event.tokens) == len(verdict.tokens) else None
         sequence.tree, sequence.due_s = None, 0.0
         self.running.suspects.discard(sequence.record.id)
 

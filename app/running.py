@@ -2,6 +2,7 @@
 
 import logging
 import time
+from base64 import b64encode
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
@@ -242,6 +243,7 @@ class Running:
             drafters=names,
             sampling=record.sampling,
             due_s=due_s,
+            state=b64encode(sequence.state).decode() if sequence.state and self.crew.readers & set(names) else None,
         )
 
     def _try_reserve(self, work: Work) -> bool:

@@ -34,6 +34,7 @@ class Verdict:
 
     path: list[int]  # accepted nodes, from 1; empty when no draft token was right
     tokens: list[int]  # tokens on the path, then the target's own next token
+    state: bytes | None = None  # the target's last hidden state where it chose that token, d float16
 
     def proposers(self, tree: Tree) -> list[str]:
         """Who proposed each of `tokens`: the most confident drafter behind it, or the target."""
@@ -51,6 +52,7 @@ class Sequence:
     pages: list[int] = field(default_factory=list)
     tree: Tree | None = None  # arrived for the present length, not yet verified
     due_s: float = 0.0  # when the sequence goes on without a tree; 0: it waits for none
+    state: bytes | None = None  # the target's last hidden state where it chose the last token, d float16
     page_names: list[bytes] = field(default_factory=list)  # of its first full pages (`app.engine.prefixes`)
 
     @property

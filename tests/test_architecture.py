@@ -30,6 +30,7 @@ WITH_TORCH = (  # all others import without it: web, control and the fusion neve
     "app.engine.chains",
     "app.engine.convert",
     "app.engine.device.*",
+    "app.engine.features",
     "app.engine.forward",
     "app.engine.fused",
     "app.engine.guesser",

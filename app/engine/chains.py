@@ -8,8 +8,11 @@ from kernels.cpu.chain import Chain
 from kernels.cpu.shapes import Step
 
 
-def chain_of(plan: Plan, depth: int, floor: float, head_ids: np.ndarray) -> Chain:
-    """`depth` guesses for each of the plan's sequences, which hold pages for all but the last of them."""
+def chain_of(plan: Plan, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None) -> Chain:
+    """`depth` guesses for each of the plan's sequences, which hold pages for all but the last of them.
+
+    absent: (B, hidden) float32, contiguous and held by the caller: added to the embeddings of all guesses.
+    """
     batch = len(plan.spans)
     rows = np.arange(batch)
     positions = np.array([span.position + len(span.rows) for span in plan.spans], np.int64)
@@ -28,6 +31,7 @@ def chain_of(plan: Plan, depth: int, floor: float, head_ids: np.ndarray) -> Chai
         pages=np.array([page for span in plan.spans for page in span.pages], np.int64),
         units=np.zeros((int((-(-(positions + depth) // SPLIT)).sum()), 3), np.int64),
         wanted=rows,
+        added=0 if absent is None else absent.ctypes.data,
     )
     return Chain(
         depth=depth,

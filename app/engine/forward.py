@@ -2,6 +2,7 @@
 
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 
 from app.engine.plan import Plan
@@ -15,6 +16,14 @@ class Shape(NamedTuple):
     head_dim: int
 
 
+class Output(NamedTuple):
+    """What a pass says of its wanted rows."""
+
+    logits: torch.Tensor  # (N, V)
+    best: list[int]  # (N,) the largest one's index; negative where a row's logits are not all finite numbers
+    hidden: np.ndarray | None  # (N, d) float32, the normed states the head read; None where nobody keeps them
+
+
 class Forward(Protocol):
     """A loaded model behind one packed pass."""
 
@@ -22,9 +31,6 @@ class Forward(Protocol):
     max_positions: int
     vocab_size: int  # tokens it can read; its head may know fewer
 
-    def logits(self, plan: Plan) -> tuple[torch.Tensor, list[int]]:
-        """Write the rows' keys and values; logits (N, V) of the wanted rows, and the largest one's index in each.
-
-        The index is negative where a row's logits are not all finite numbers. Raises ModelRefused.
-        """
+    def logits(self, plan: Plan) -> Output:
+        """Write the rows' keys and values; what the model says after the wanted rows. Raises ModelRefused."""
         ...

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from app.engine.chains import chain_of
+from app.engine.forward import Output
 from app.engine.hooked import HookedForward
 from app.engine.kv import KVCache, PagePool
 from app.engine.llama import NotFusable, check_llama_shape
@@ -47,21 +48,23 @@ class FusedForward:
         self._model = self._take(hooked)
         self._rooms = Rooms(self._model, self._team.size)
 
-    def logits(self, plan: Plan) -> tuple[torch.Tensor, list[int]]:
+    def logits(self, plan: Plan) -> Output:
         """See Forward."""
         self._check(plan, ahead=0)
         step = step_of(plan)
         room, logits, best = self._rooms.room(step)
         model = self._model
         self._team.run(lambda thread: decode(model, step, room, thread))
-        return torch.from_numpy(logits)[:, : model.vocab], best.tolist()
+        return Output(torch.from_numpy(logits)[:, : model.vocab], best.tolist(), self._rooms.read(len(plan.wanted)))
 
-    def chain(self, plan: Plan, depth: int, floor: float, head_ids: np.ndarray) -> Chain:
+    def chain(
+        self, plan: Plan, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None = None
+    ) -> Chain:
         """Guess up to `depth` tokens for each of the plan's sequences, whose last rows alone are wanted: each step goes
         on from the likeliest token. Ends when no sequence's confidences multiply to `floor`. `head_ids`: the tokens
-        that the head's columns stand for; empty: all, in order."""
+        that the head's columns stand for; empty: all, in order. `absent`: see `chain_of`."""
         self._check(plan, ahead=depth - 1)
-        step, chain = step_of(plan), chain_of(plan, depth, floor, head_ids)
+        step, chain = step_of(plan), chain_of(plan, depth, floor, head_ids, absent)
         room, logits, best = self._rooms.room(step, lines=len(chain.step.units))
         model = self._model
         self._team.run(lambda thread: draft(model, step, room, chain, thread))
@@ -74,6 +77,8 @@ class FusedForward:
             self._attach(plan.kv)
         if max(plan.positions) + ahead >= self._positions or not 0 <= min(plan.ids) <= max(plan.ids) < self.vocab_size:
             raise ValueError("a token or a position is outside the model's range")
+        if plan.added is not None and not _fits(plan.added, (len(plan.ids), self._model.hidden)):
+            raise ValueError("what is added to the embeddings is not one float32 row a token")
 
     def _attach(self, kv: KVCache) -> None:
         if kv.page_tokens % LANES:
@@ -198,7 +203,7 @@ def _trial(forward: Any) -> torch.Tensor:
     forward.logits(plan([Work(sequence, 0, sequence.tokens[:half], Tree(), final=False)], kv))
     rest = plan([Work(sequence, half, sequence.tokens[half:], Tree(), final=False)], kv)
     rest.wanted = list(range(len(rest.ids)))
-    rows, _ = forward.logits(rest)
+    rows: torch.Tensor = forward.logits(rest).logits
     return rows
 
 
@@ -210,6 +215,10 @@ def _check_shape(hooked: HookedForward) -> None:
         raise NotFusable(f"heads are not of {2 * LANES}, or layers not of {LANES} numbers or multiples")
     if len({kind.scale for kind in hooked.kinds}) > 1 or any(kind.softcap for kind in hooked.kinds):
         raise NotFusable("its layers attend in ways of their own")
+
+
+def _fits(array: np.ndarray, shape: tuple[int, int]) -> bool:
+    return array.shape == shape and array.dtype == np.float32 and bool(array.flags.c_contiguous)
 
 
 def _array(tensor: torch.Tensor | None) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 A drafter folder holds config.json and model.safetensors of a small causal LM. With `"embedding": "target"` in its
 drafter.json it brings only its layers: embedding and head are rows of the target's embedding, the head trimmed to
-the tokens in `head_ids`.
+the tokens in `head_ids`. One with features also reads the target's last hidden state (`app.engine.features`).
 """
 
 import json
@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from app.engine.features import Features, features_of
 from app.engine.forward import Forward
 from app.engine.fused import FusedForward
 from app.engine.model import load, prepare
@@ -31,12 +32,22 @@ from kernels.target_token import filtered
 class ModelGuesser:
     """Runs a drafter's model over paged KV and turns its logits into guesses."""
 
-    def __init__(self, forward: Forward, head_ids: torch.Tensor | None, *, kv_bytes: int, page_tokens: int) -> None:
+    def __init__(
+        self,
+        forward: Forward,
+        head_ids: torch.Tensor | None,
+        *,
+        kv_bytes: int,
+        page_tokens: int,
+        features: Features | None = None,
+    ) -> None:
         self._runner = ModelRunner(forward, kv_bytes=kv_bytes, page_tokens=page_tokens)
         self._head_ids = head_ids  # (Vh,) int64, the token each row of the head stands for; None: all, in order
         self._columns = (
             np.zeros(0, np.int64) if head_ids is None else head_ids.numpy()
         )  # the same; empty: all, in order
+        self._features = features
+        self.reads_state = features is not None
         self.model = forward
         self.max_context = forward.max_positions
 
@@ -66,7 +77,8 @@ class ModelGuesser:
         """The next guess of final works."""
         found: list[list[Guess]] = [[] for _ in works]
         greedy: dict[int, torch.Tensor] = {}
-        for i, (work, rows) in enumerate(zip(works, self._runner.forward(works) if works else [], strict=True)):
+        added = self._features.rows(works) if self._features else None
+        for i, (work, rows) in enumerate(zip(works, self._runner.forward(works, added) if works else [], strict=True)):
             if rows is not None and _is_greedy(work):
                 greedy[i] = rows.rows[0]
             elif rows is not None:
@@ -80,7 +92,10 @@ class ModelGuesser:
         """Up to `depth` guesses of works whose guesses need no noise, by the compiled forward."""
         if not works or not isinstance(self.model, FusedForward):
             return []
-        chain = self.model.chain(plan(works, self._runner.kv), depth, floor, self._columns)
+        packed = plan(works, self._runner.kv)
+        packed.added = self._features.rows(works) if self._features else None
+        absent = self._features.absent_rows(len(works)) if self._features else None
+        chain = self.model.chain(packed, depth, floor, self._columns, absent)
         count = int(chain.steps[0])
         guesses, chances = chain.guesses[:count].tolist(), chain.chances[:count].tolist()
         if any(tokens[0] < 0 for step in guesses for tokens in step):
@@ -124,11 +139,14 @@ def load_guesser(folder: Path, target: Path, *, kv_bytes: int, page_tokens: int,
     card = json.loads(card_file.read_text()) if card_file.exists() else {}
     if card.get("embedding") != "target":
         return ModelGuesser(load(folder, is_int8), None, kv_bytes=kv_bytes, page_tokens=page_tokens)
-    model, head_ids = _with_target_embedding(folder, target)
-    return ModelGuesser(prepare(model, is_int8), head_ids, kv_bytes=kv_bytes, page_tokens=page_tokens)
+    model, head_ids, features = _with_target_embedding(folder, target)
+    forward = prepare(model, is_int8)
+    if features and not isinstance(forward, FusedForward):
+        raise ModelRefused(f"{folder} reads the target's states, and only Llama-shaped drafters can")
+    return ModelGuesser(forward, head_ids, kv_bytes=kv_bytes, page_tokens=page_tokens, features=features)
 
 
-def _with_target_embedding(folder: Path, target: Path) -> tuple[PreTrainedModel, torch.Tensor]:
+def _with_target_embedding(folder: Path, target: Path) -> tuple[PreTrainedModel, torch.Tensor, Features | None]:
     embedding = _embedding(target)  # (V, d)
     config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
     if embedding.shape[1] != config.hidden_size:
@@ -138,6 +156,7 @@ def _with_target_embedding(folder: Path, target: Path) -> tuple[PreTrainedModel,
         model = AutoModelForCausalLM.from_config(config)
     weights = load_file(folder / "model.safetensors")
     head_ids = weights.pop("head_ids").long()
+    features = features_of(weights)
     state = {name: tensor.float() for name, tensor in weights.items()}
     state["model.embed_tokens.weight"] = embedding
     model.lm_head = nn.Linear(config.hidden_size, len(head_ids), bias=False, device="meta")
@@ -146,7 +165,7 @@ def _with_target_embedding(folder: Path, target: Path) -> tuple[PreTrainedModel,
     if missing or unexpected:
         raise ModelRefused(f"{folder}: weights missing {missing[:3]}, not expected {unexpected[:3]}")
     model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its buffers are computed, not stored
-    return model, head_ids
+    return model, head_ids, features
 
 
 def _embedding(target: Path) -> torch.Tensor:

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from app.engine.forward import Shape
+from app.engine.forward import Output, Shape
 from app.engine.plan import Plan
 from app.engine.tiles import Kind, Layout
 from app.errors import ModelRefused
@@ -40,8 +40,10 @@ class HookedForward:
         self.vocab_size: int = model.get_input_embeddings().get_parameter("weight").shape[0]
         self.kinds: list[Kind] = []  # how each layer attends, known after the first pass
 
-    def logits(self, plan: Plan) -> tuple[torch.Tensor, list[int]]:
-        """See Forward."""
+    def logits(self, plan: Plan) -> Output:
+        """See Forward. Raises ValueError for a plan that adds to the embeddings: only the fused forward can."""
+        if plan.added is not None:
+            raise ValueError("a hooked model's embeddings take no addition")
         layout = Layout(plan, self._num_heads, self.shape.num_key_heads)
         rows = self.model(
             input_ids=torch.tensor([plan.ids]),
@@ -54,7 +56,7 @@ class HookedForward:
             self._check(layout, rows.shape[0], max(1, len(plan.wanted)))
         best = rows.max(-1)
         found = torch.where(best.values.isfinite(), best.indices, -1).tolist()
-        return rows[: len(plan.wanted)], found[: len(plan.wanted)]
+        return Output(rows[: len(plan.wanted)], found[: len(plan.wanted)], None)
 
     def _check(self, layout: Layout, rows: int, wanted: int) -> None:
         name, num_layers = type(self.model).__name__, self.shape.num_layers

@@ -8,6 +8,8 @@ added in the same order whether it is a tree node or the end of a plain sequence
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from app.engine.kv import KVCache
 from app.state import Fork, Tree, Work
 
@@ -34,6 +36,7 @@ class Plan:
     copies: list[tuple[int, int]] = field(default_factory=list)  # (to, from) pages, copied second
     forked: list[tuple[int, int, int]] = field(default_factory=list)  # slots in the copies, written last
     wanted: list[int] = field(default_factory=list)  # rows whose logits are wanted
+    added: np.ndarray | None = None  # (T, hidden) float32, added to the rows' embeddings
 
 
 def forks(tree: Tree) -> list[Fork]:

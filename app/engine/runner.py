@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from app.engine.forward import Forward
@@ -19,6 +20,7 @@ class Logits:
 
     rows: torch.Tensor  # (1 + N, V) float32
     greedy: torch.Tensor | list[int]  # (1 + N,) argmax of each row
+    states: np.ndarray | None = None  # (1 + N, d) float32, what the head read; None where nobody keeps it
 
     def token(self, node: int, position: int, sampling: Sampling, history: list[int]) -> int:
         """The target's token after `node`, to stand at `position`; `history` is every token before it (design D1)."""
@@ -38,6 +40,10 @@ class Logits:
             )
         return target_token_reference(z, choice_of(s), position)
 
+    def state(self, node: int) -> bytes | None:
+        """See `app.stages.verify.Rows`."""
+        return None if self.states is None else self.states[node].astype("<f2").tobytes()
+
 
 def choice_of(sampling: Sampling) -> Choice:
     """The sampling of a request as the kernels take it; admission has settled the seed."""
@@ -54,19 +60,24 @@ class ModelRunner(PagedRunner):
         self.kv = KVCache(model.shape.num_layers, num_pages, *model.shape[1:], page_tokens)
 
     @torch.inference_mode()
-    def forward(self, works: list[Work]) -> list[Logits | None]:
+    def forward(self, works: list[Work], added: np.ndarray | None = None) -> list[Logits | None]:
         """One packed pass; Logits for final works, None for prompt chunks. The sequences already hold the pages.
+        added: see Plan.
 
         Raises ArithmeticError when a row came out as no numbers; then `wipe` the works.
         """
-        rows, greedy = self.model.logits(plan(works, self.kv))
+        packed = plan(works, self.kv)
+        packed.added = added
+        rows, greedy, states = self.model.logits(packed)
         if min(greedy, default=0) < 0:
             raise ArithmeticError("the model's logits are not finite")
         out: list[Logits | None] = []
         first = 0
         for work in works:
             size = 1 + len(work.tree)
-            out.append(Logits(rows[first : first + size], greedy[first : first + size]) if work.final else None)
+            own = slice(first, first + size)
+            seen = None if states is None else states[own]
+            out.append(Logits(rows[own], greedy[own], seen) if work.final else None)
             first += size if work.final else 0
         return out
 

@@ -41,6 +41,7 @@ def step_of(plan: Plan) -> Step:
         pages=np.array(pages, np.int64),
         units=np.array(units, np.int64).reshape(-1, 3),
         wanted=np.array(plan.wanted, np.int64),
+        added=0 if plan.added is None else plan.added.ctypes.data,
     )
 
 
@@ -84,6 +85,10 @@ class Rooms:
             best=best,
         )
         return room, logits, best
+
+    def read(self, wanted: int) -> np.ndarray:
+        """(N, hidden) the normed states that the last step's head read, copied."""
+        return self._update[:wanted].copy()
 
     def _grow(self, rows: int, lines: int) -> None:
         m = self._model

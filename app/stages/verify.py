@@ -18,6 +18,10 @@ class Rows(Protocol):
         """The target's token after `node`, to stand at `position`, given every token before it."""
         ...
 
+    def state(self, node: int) -> bytes | None:
+        """The target's last normed hidden state after `node`, d float16 little endian; None where it is not kept."""
+        ...
+
 
 def verify(works: Listed[Work], logits: Listed[Rows | None]) -> list[Verdict | None]:
     """A verdict for every final work, None for prompt chunks. Rows off the accepted path are never looked at."""
@@ -37,6 +41,6 @@ def _walk(work: Work, rows: Rows) -> Verdict:
         history.append(token)
         child = child_of.get((node, token))
         if child is None or token in record.eos_ids:
-            return Verdict(path, tokens)
+            return Verdict(path, tokens, rows.state(node))
         path.append(child)
         node = child

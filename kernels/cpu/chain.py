@@ -70,12 +70,20 @@ def draft(m: Model, s: Step, r: Room, c: Chain, thread: int) -> None:
         meet(r.words, r.threads)
         n = c.step
         units = n.units[: c.num_units[0]]
-        decode(
-            m,
-            Step(n.ids, n.positions, n.own, n.copies, n.forked, n.tile_rows, n.tiles, n.pages, units, n.wanted),
-            r,
-            thread,
+        following = Step(
+            n.ids,
+            n.positions,
+            n.own,
+            n.copies,
+            n.forked,
+            n.tile_rows,
+            n.tiles,
+            n.pages,
+            units,
+            n.wanted,
+            n.added,
         )
+        decode(m, following, r, thread)
 
 
 @kernel

@@ -76,13 +76,15 @@ def decode(m: Model, s: Step, r: Room, thread: int) -> None:
 
 @kernel
 def embed(m: Model, s: Step, r: Room, part: int) -> None:
-    """h = the rows' embeddings, x = norm(h)."""
+    """h = the rows' embeddings and what is added to them, x = norm(h)."""
     while True:
         row = take(r.words, part, 1)
         if row >= len(s.ids):
             return
         at = 4 * row * m.hidden
         copy(m.embedding + 4 * m.hidden * s.ids[row], r.hidden + at, m.hidden)
+        if s.added != 0:
+            add_to(r.hidden + at, s.added + at, m.hidden)
         rms_norm(r.hidden + at, m.layers[0, NORM1], m.epsilon, m.hidden, r.normed + at)
 
 

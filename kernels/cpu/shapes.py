@@ -53,6 +53,7 @@ class Step(NamedTuple):
     pages: np.ndarray  # the tiles' pages, tile after tile
     units: np.ndarray  # (NU, 3) tile, split, first line of its sums
     wanted: np.ndarray  # (N,) rows whose logits are wanted
+    added: int  # address of (T, hidden) float32, added to the rows' embeddings; 0: nothing
 
 
 class Room(NamedTuple):

@@ -103,3 +103,10 @@ def test_the_store_is_asked_for_prompt_and_committed_tokens():
     except NotFound:
         return
     raise AssertionError("the store does not know it")
+
+
+def test_the_targets_state_comes_along_and_what_is_no_base64_does_not():
+    follow, _, _ = following()
+    assert follow.follow(job(0, [1, 2]).model_copy(update={"state": "AAE="})).state == b"\x00\x01"
+    assert follow.follow(job(2, [3]).model_copy(update={"state": "not base64!"})).state is None
+    assert follow.follow(job(3, [4])).state is None

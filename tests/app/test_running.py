@@ -122,6 +122,17 @@ def test_drafts_of_one_node_are_fused_there_and_those_of_several_at_the_fusion_t
     assert one.jobs([sequence], [3], Policy())[0].fuser == "fuse", "with nobody else it looks up what it can"
 
 
+def test_a_state_goes_along_only_to_drafters_that_read_it():
+    one = running()
+    sequence = start(one, "r", length=5)
+    sequence.state = b"\x00\x01"
+    assert one.jobs([sequence], [3], Policy())[0].state is None
+    one.crew = Crew({"small": "draft:1"}, ("lookup",), readers=frozenset({"small"}))
+    assert one.jobs([sequence], [3], Policy())[0].state == "AAE="
+    sequence.state = None
+    assert one.jobs([sequence], [3], Policy())[0].state is None
+
+
 def test_who_asks_waits_for_the_tree_within_the_policys_bound():
     one = running()
     asking, silent = start(one, "r"), start(one, "s")

@@ -24,6 +24,7 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
     def info() -> dict[str, object]:
         return {
             "drafters": [drafter.name for drafter in models],
+            "readers": [drafter.name for drafter in models if drafter.reads_state],
             "tokenizer": office.tokenizer.sha256,
             "waiting": office.mailboxes.waiting(mailbox),
             "host": socket.gethostname(),

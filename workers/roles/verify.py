@@ -122,4 +122,5 @@ def _crew(live: list[Node], tokenizer_sha256: str) -> Crew:
         remote = {name: mailbox for name, mailbox in remote.items() if mailbox == one}
     here = socket.gethostname()
     share = 1.0 if any(node.info.get("host") == here for node in nodes) else 0.0
-    return Crew(remote, tuple(RESIDENT), share, FUSE)
+    readers = frozenset(name for node in nodes for name in node.info.get("readers", ()))
+    return Crew(remote, tuple(RESIDENT), share, FUSE, readers)

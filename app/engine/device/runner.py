@@ -28,6 +28,10 @@ class Chosen:
     tokens: list[int]
     rows: torch.Tensor  # (1 + N, V) logits on the device, until the next step
 
+    def state(self, node: int) -> bytes | None:
+        """Not kept: it would have to be fetched from the device each step."""
+        return None
+
     def token(self, node: int, position: int, sampling: Sampling, history: list[int]) -> int:
         """The target's token after `node`, chosen on the device (design D1)."""
         return self.tokens[node]

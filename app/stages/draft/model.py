@@ -32,8 +32,9 @@ class Guesser(Protocol):
 class ModelDrafter:
     """Drafts chains with second-best leaves, all contexts in step."""
 
-    def __init__(self, name: str, guesser: Guesser, max_context: int) -> None:
+    def __init__(self, name: str, guesser: Guesser, max_context: int, reads_state: bool = False) -> None:
         self.name = name
+        self.reads_state = reads_state  # of the target, sent along with jobs
         self._guesser = guesser
         self._max_context = max_context
         self._sequences: OrderedDict[str, Sequence] = OrderedDict()
@@ -75,6 +76,7 @@ class ModelDrafter:
             shared = next(i for i in range(shared) if known[i] != tokens[i])
         sequence.cached = shared
         sequence.tokens = list(tokens)
+        sequence.state = context.state
         return sequence
 
     def _read(self, lanes: list["_Lane"]) -> None:
@@ -146,6 +148,7 @@ class _Lane:
         """Append guesses as far as they are likely enough; the sequence goes on with them. The cache holds the work's
         tokens and every guess but the last."""
         self.sequence.cached = work.start + len(work.tokens)
+        self.sequence.state = None  # it spoke of the last committed token, not of a guess
         for i, guess in enumerate(guesses):
             if self.is_done:
                 break

@@ -17,6 +17,7 @@ class Context:
     prompt_length: int
     max_draft_tokens: int
     sampling: Sampling
+    state: bytes | None = None  # the target's last hidden state where it chose the last token, d float16
 
 
 class Drafter(Protocol):

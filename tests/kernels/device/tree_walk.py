@@ -18,6 +18,9 @@ class TargetRows:
     def __init__(self, tokens):
         self.tokens = tokens
 
+    def state(self, node):
+        return None
+
     def token(self, node, position, sampling, history):
         return self.tokens[node]
 
