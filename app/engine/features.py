@@ -1,4 +1,4 @@
-"""What a drafter reads of the target: at the last committed token, W h is added to the token's embedding.
+"""What a drafter reads of the target: at the last committed token, W h + b is added to the token's embedding.
 
 h is the target's last hidden state, normed, where it chose that token; it came with the job. At every other position
 stands a learnt vector, `absent`: guesses have no such state, nor have tokens that were read before. (The idea is
@@ -18,6 +18,7 @@ class Features:
     """A drafter's way of reading states."""
 
     weight: np.ndarray  # (d, d') float32: W, from the target's width d' to the drafter's d
+    bias: np.ndarray  # (d,) float32: b
     absent: np.ndarray  # (d,) float32
 
     def rows(self, works: list[Work]) -> np.ndarray:
@@ -28,7 +29,7 @@ class Features:
             last += len(work.tokens)
             state = self._read(work.sequence.state) if work.final else None
             if state is not None:
-                rows[last] = self.weight @ state
+                rows[last] = self.weight @ state + self.bias
         return rows
 
     def absent_rows(self, count: int) -> np.ndarray:
@@ -46,5 +47,5 @@ def features_of(weights: dict[str, torch.Tensor]) -> Features | None:
     """Take a drafter's features out of its weights; None if it has none."""
     if "feature.weight" not in weights:
         return None
-    weight, absent = (weights.pop(name).float().numpy() for name in ("feature.weight", "absent"))
-    return Features(np.ascontiguousarray(weight), np.ascontiguousarray(absent))
+    names = ("feature.weight", "feature.bias", "absent")
+    return Features(*(np.ascontiguousarray(weights.pop(name).float().numpy()) for name in names))

@@ -26,6 +26,7 @@ def save(folder: Path, family: str = "llama") -> tuple[Path, Path]:
     own = ("model.embed_tokens.weight", "lm_head.weight")
     weights = {name: weight for name, weight in drafter.state_dict().items() if name not in own}
     weights["feature.weight"] = torch.randn(WIDTH, WIDTH, generator=noise) * 0.3
+    weights["feature.bias"] = torch.randn(WIDTH, generator=noise)
     weights["absent"] = torch.randn(WIDTH, generator=noise)
     weights["head_ids"] = torch.arange(VOCAB)
     save_file(weights, folder / "drafter" / "model.safetensors")
@@ -48,16 +49,16 @@ def guess(guesser: ModelGuesser, state: bytes | None, depth: int = 1, sampling: 
 
 
 def reference(state: torch.Tensor | None, ids: list[int]) -> torch.Tensor:
-    """Logits after `ids` of the plain modules: at TEXT's last token W h is added, elsewhere the learnt vector."""
+    """Logits after `ids` of the plain modules: at TEXT's last token W h + b is added, elsewhere the learnt vector."""
     target, model = fakes.tiny(tie_word_embeddings=True), fakes.tiny(seed=1)
     noise = torch.Generator().manual_seed(4)
     weight = torch.randn(WIDTH, WIDTH, generator=noise) * 0.3
-    absent = torch.randn(WIDTH, generator=noise)
+    bias, absent = torch.randn(WIDTH, generator=noise), torch.randn(WIDTH, generator=noise)
     embedding = target.model.embed_tokens.weight
     with torch.inference_mode():
         added = absent.repeat(len(ids), 1)
         if state is not None:
-            added[len(TEXT) - 1] = weight @ state.float()
+            added[len(TEXT) - 1] = weight @ state.float() + bias
         hidden = model.model(inputs_embeds=(embedding[torch.tensor(ids)] + added)[None]).last_hidden_state[0, -1]
         return hidden @ embedding.T
 
