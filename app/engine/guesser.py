@@ -5,7 +5,9 @@ drafter.json it brings only its layers: embedding and head are rows of the targe
 the tokens in `head_ids`. One with features also reads the target's last hidden state (`app.engine.features`).
 """
 
+import hashlib
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -139,15 +141,19 @@ def load_guesser(folder: Path, target: Path, *, kv_bytes: int, page_tokens: int,
     card = json.loads(card_file.read_text()) if card_file.exists() else {}
     if card.get("embedding") != "target":
         return ModelGuesser(load(folder, is_int8), None, kv_bytes=kv_bytes, page_tokens=page_tokens)
-    model, head_ids, features = _with_target_embedding(folder, target)
+    model, head_ids, features = _with_target_embedding(folder, target, card.get("embedding_sha256"))
     forward = prepare(model, is_int8)
     if features and not isinstance(forward, FusedForward):
         raise ModelRefused(f"{folder} reads the target's states, and only Llama-shaped drafters can")
     return ModelGuesser(forward, head_ids, kv_bytes=kv_bytes, page_tokens=page_tokens, features=features)
 
 
-def _with_target_embedding(folder: Path, target: Path) -> tuple[PreTrainedModel, torch.Tensor, Features | None]:
+def _with_target_embedding(
+    folder: Path, target: Path, wanted: str | None
+) -> tuple[PreTrainedModel, torch.Tensor, Features | None]:
     embedding = _embedding(target)  # (V, d)
+    if wanted is not None and embedding_sha256(target) != wanted:
+        raise ModelRefused(f"{folder} was distilled from another target: its embedding differs")
     config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
     if embedding.shape[1] != config.hidden_size:
         raise ModelRefused(f"{folder} was distilled from another target: its width is {config.hidden_size}")
@@ -168,7 +174,15 @@ def _with_target_embedding(folder: Path, target: Path) -> tuple[PreTrainedModel,
     return model, head_ids, features
 
 
+@lru_cache(maxsize=1)
+def embedding_sha256(target: Path) -> str:
+    """What a drafter's card names its target's embedding by: the hash of its float32 numbers."""
+    return hashlib.sha256(_embedding(target).numpy().tobytes()).hexdigest()
+
+
+@lru_cache(maxsize=1)
 def _embedding(target: Path) -> torch.Tensor:
+    """(V, d) float32, shared by all drafters of a process."""
     for file in sorted(target.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights:
             if "model.embed_tokens.weight" in weights.keys():  # noqa: SIM118 - not a dict

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from app.engine.guesser import ModelGuesser, load_guesser
+from app.engine.guesser import ModelGuesser, embedding_sha256, load_guesser
 from app.engine.model import prepare
 from app.errors import ModelRefused
 from app.messages import Sampling
@@ -157,6 +157,16 @@ def test_a_drafter_with_weights_of_its_own_is_loaded_whole(tmp_path):
 def test_a_drafter_of_another_width_is_refused(tmp_path):
     folder, target, _ = save(tmp_path, hidden_size=16)
     with pytest.raises(ModelRefused, match="width is 16"):
+        load_guesser(folder, target, **MEMORY)
+
+
+def test_a_drafter_of_another_embedding_is_refused(tmp_path):
+    folder, target, _ = save(tmp_path)
+    card = {"embedding": "target", "embedding_sha256": embedding_sha256(target)}
+    (folder / "drafter.json").write_text(json.dumps(card))
+    load_guesser(folder, target, **MEMORY)
+    (folder / "drafter.json").write_text(json.dumps({**card, "embedding_sha256": "0" * 64}))
+    with pytest.raises(ModelRefused, match="embedding differs"):
         load_guesser(folder, target, **MEMORY)
 
 
