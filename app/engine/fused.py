@@ -56,6 +56,11 @@ class FusedForward:
         self._team.run(lambda thread: decode(model, step, room, thread))
         return torch.from_numpy(logits)[:, : model.vocab], best.tolist()
 
+    def last_hidden(self, rows: int) -> np.ndarray:
+        """A copy of the final normed hidden states (rows, d) of the first rows of the last pass, float32: what the
+        head reads. Those of rows that were not wanted, too, which `logits` has no use for and distilling has."""
+        return self._rooms.normed(rows)
+
     def chain(self, plan: Plan, depth: int, floor: float, head_ids: np.ndarray) -> Chain:
         """Guess up to `depth` tokens for each of the plan's sequences, whose last rows alone are wanted: each step goes
         on from the likeliest token. Ends when no sequence's confidences multiply to `floor`. `head_ids`: the tokens
