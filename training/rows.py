@@ -80,10 +80,13 @@ class RowFile:
         self._lines = path.open("a+b")
         try:
             fcntl.flock(self._lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _settle_about(path, about)
         except BlockingIOError as error:
             self._lines.close()
             raise InvalidRequest("data", f"another run is writing {path}; wait for it") from error
-        _settle_about(path, about)
+        except InvalidRequest:
+            self._lines.close()
+            raise
         self._states = states_of(path).open("a+b")
         self.done: set[str] = set()  # what `k` says of the rows that are there
         self._at = 0  # rows of states
