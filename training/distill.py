@@ -21,7 +21,7 @@ from training.batches import head_tokens, weighted
 from training.checkpoint import Progress
 from training.evaluate import evaluate, judged
 from training.learner import GOLD, Learner, Recipe
-from training.material import Identity, Material, gather
+from training.material import Identity, Material, check_paths, gather
 from training.options import MINUTES, Options, parse
 from training.report import Report
 from training.rows import Row, split
@@ -48,6 +48,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def run(options: Options, settings: Settings) -> dict[str, Any]:
     """Make the data, train, measure, write the folder; the card. Raises InvalidRequest, ModelRefused."""
     _check_out(options)
+    check_paths(options)
     progress = ProgressLine()
     folder = resolve(options.target or settings.model, settings.home, progress)
     progress.end()

@@ -30,13 +30,18 @@ class Material(NamedTuple):
     sources: list[str]
 
 
+def check_paths(options: Options) -> None:
+    """Before anything is loaded: is what is to be read there? Raises InvalidRequest."""
+    texts = [_text(word)[1] for word in options.text]
+    for field, path in [*(("text", path) for path in texts), *(("data", path) for path in options.data)]:
+        if not path.exists():
+            raise InvalidRequest(field, f"there is no {path}")
+
+
 def gather(options: Options, settings: Settings, target: Path, identity: Identity, width: int) -> Material:
     """Make what is missing, and read it all. `width`: the target's d. Raises InvalidRequest."""
     tokenizer = Tokenizer(target)
     texts = [_text(word) for word in options.text]
-    for field, path in [*(("text", path) for _, path in texts), *(("data", path) for path in options.data)]:
-        if not path.exists():
-            raise InvalidRequest(field, f"there is no {path}")
     paths, sources = [*options.data], [path.name for path in options.data]
     if options.prompts_wanted or texts:
         folder = options.made or settings.home / "training" / f"{target.name}-{identity.embedding_sha256[:8]}"
