@@ -55,10 +55,15 @@ def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_module(name: str, arguments: Sequence[str]) -> int:
-    """Run `python -m <module> ARGS` in the root folder: test, bench and train, whose flags are not ours."""
+    """Run `python -m <module> ARGS`: test, bench and train, whose flags are not ours.
+
+    In the root folder, but train where the user stands: what it is given and what it writes are the user's paths.
+    """
     os.environ.update({**THREAD_ENVIRONMENT, **os.environ})
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    return subprocess.call([sys.executable, "-m", MODULES[name][0], *arguments], cwd=ROOT)
+    command = [sys.executable, "-P", "-m", MODULES[name][0], *arguments]  # -P: no module is looked for where that is
+    os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
+    return subprocess.call(command, cwd=None if name == "train" else ROOT)
 
 
 def _command(

@@ -1,210 +1,210 @@
-"""Distil a drafter: a few of the target's own layers, trained on the target's own text.
+"""`./paceline train`: data by domain, a drafter distilled from it, what it is worth on prompts kept out. See --help."""
 
-    python -m training.distill --target DIR --out DIR --minutes 30 DATA.jsonl...
-
-The layers start as copies of the target's (first and last by default). The embedding and the head are
-the target's own embedding rows and stay frozen, so the drafter's file holds neither: the head is
-trimmed to the most frequent tokens of the data, and only their ids are stored.
-
-DATA rows are JSON: `p` prompt token ids, `g` token ids the target generated, `d` the domain,
-`greedy` whether `g` is the target's argmax. Loss: cross-entropy on `g`. Held out: 60 greedy rows.
-"""
-
-import argparse
-import copy
 import hashlib
 import json
-import math
-import random
+import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from safetensors.torch import save_file
-from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
 
-Row = dict[str, Any]
-HELD_OUT = 60
-DRAFTED = 4
+from app.assemble import drafter_folder
+from app.config import Settings
+from app.engine.source import resolve
+from app.engine.tokenizer import Tokenizer
+from app.errors import InvalidRequest, PacelineError
+from app.local.progress import ProgressLine
+from training import card, checkpoint
+from training.batches import head_tokens, weighted
+from training.checkpoint import Progress
+from training.evaluate import evaluate, judged
+from training.learner import GOLD, Learner, Recipe
+from training.material import Identity, Material, check_paths, gather
+from training.options import MINUTES, Options, parse
+from training.report import Report
+from training.rows import Row, split
+from training.student import Student, drafter_weights, embedding_sha256, load_target
+
+OTHERS = 0.15  # share of the rows of domains that are not asked for
+PACE_STEPS = 12  # after which a training by minutes knows how many steps it will have
+FADE = 0.97  # of the mean loss at a step
 
 
-def main() -> None:
-    """Parse the command line, train, and write the drafter folder."""
-    args = parse_args()
-    torch.manual_seed(args.seed)
-    random.seed(args.seed)
-    torch.set_num_threads(args.threads)
-    target = AutoModelForCausalLM.from_pretrained(args.target, dtype=torch.float32).eval()
-    held_out, rows = split(read(args.data))
-    student = Student(target, args.layers, head_ids(rows, target.config.vocab_size, args.head))
-    print(f"{len(rows)} rows, {len(held_out)} held out, {trainable(student) / 1e6:.1f} M parameters", flush=True)
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command. Exit codes as `app.cli` has them: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
+    try:
+        run(parse(words), Settings.from_env())
+        return 0
+    except InvalidRequest as error:
+        return _fail(str(error), 2)
+    except (PacelineError, OSError) as error:
+        return _fail(str(error), 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted; the same command goes on from here", 130)
+
+
+def run(options: Options, settings: Settings) -> dict[str, Any]:
+    """Make the data, train, measure, write the folder; the card. Raises InvalidRequest, ModelRefused."""
+    _check_out(options)
+    check_paths(options)
+    progress = ProgressLine()
+    folder = resolve(options.target or settings.model, settings.home, progress)
+    progress.end()
+    torch.set_num_threads(max(options.threads, settings.verify_threads))
+    target = load_target(folder)
+    identity = Identity(Tokenizer(folder).sha256, embedding_sha256(target))
+    material = gather(options, settings, folder, identity, target.config.hidden_size)
+    kept, held_out = split(material.rows)
+    rows = _chosen(kept, options.domains)
+    torch.set_num_threads(options.threads)
+    student = _student(target, rows, options, identity)
+    _say(f"{len(rows)} rows to learn from, {len(held_out)} kept out, {_millions(student)} M weights to train")
+    if options.restart:
+        checkpoint.remove(options.out)
+    learner = Learner(student, rows, Recipe(options.seed, options.batch, options.rate, options.negatives))
+    done = train(learner, options, _fingerprint(options, rows, student, identity))
+    _say("measuring on what was kept out")
+    scores = evaluate(student, judged(held_out, options.held_out))
+    told = _card(options, identity, student, Material(rows, material.sources), done, scores)
+    card.write(options.out, folder, _layers(target, options, len(student.layers)), student, told)
+    checkpoint.remove(options.out)
+    for domain, score in scores.items():
+        print(f"{domain:<8}first token right {score['top1']:.3f}   tokens a round {score['tokens_per_round']:.2f}")
+    _say(f"wrote {options.out}")
+    return told
+
+
+def train(learner: Learner, options: Options, fingerprint: str) -> Progress:
+    """Take the steps that are left, writing checkpoints. Wall clock decides nothing but, once, how many there are."""
+    at = checkpoint.load(options.out, learner, fingerprint)
+    if at is not None:
+        _say(f"going on from step {at.step}")
+    at = at or Progress(fingerprint=fingerprint, step=0, total_steps=options.steps, seconds=0.0, loss=0.0)
+    report = Report("training", at.total_steps, at.step)
+    saved = time.monotonic()
+    try:
+        while at.total_steps is None or at.step < at.total_steps:
+            at = _step(learner, at, options)
+            report.total = at.total_steps
+            report.advance(f"loss {at.loss:.3f}")
+            if time.monotonic() - saved >= options.save_s or at.step == at.total_steps:
+                checkpoint.save(options.out, learner, at)
+                saved = time.monotonic()
+    except KeyboardInterrupt:
+        report.end()
+        if learner.step == at.step:  # else in the middle of one: the last checkpoint stands
+            checkpoint.save(options.out, learner, at)
+        raise
+    return at
+
+
+def _step(learner: Learner, at: Progress, options: Options) -> Progress:
     started = time.monotonic()
-    for step, loss in enumerate(train(student, rows, args), start=1):
-        if step % 50 == 0:
-            print(f"step {step} loss {loss:.3f} {(time.monotonic() - started) / 60:.1f} min", flush=True)
-        if step % 400 == 0:
-            write(args, student, step, evaluate(student, held_out))
-    write(args, student, step, evaluate(student, held_out))
+    loss = learner.learn(at.total_steps).total
+    seconds, total = at.seconds + time.monotonic() - started, at.total_steps
+    if total is None and learner.step == PACE_STEPS:
+        total = max(PACE_STEPS, round(60 * (options.minutes or MINUTES) * PACE_STEPS / seconds))
+    mean = loss if at.step == 0 else FADE * at.loss + (1 - FADE) * loss
+    return at.model_copy(update={"step": learner.step, "total_steps": total, "seconds": seconds, "loss": mean})
 
 
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", required=True, help="folder of the target (config.json, model.safetensors)")
-    parser.add_argument("--out", required=True, type=Path, help="folder to write the drafter to")
-    parser.add_argument("--layers", default=[0, -1], type=int, nargs="+", help="target layers to start from")
-    parser.add_argument("--head", default=8192, type=int, help="tokens the drafter can say")
-    parser.add_argument("--minutes", default=30.0, type=float, help="wall time to train for")
-    parser.add_argument("--batch", default=16, type=int, help="sequences a step")
-    parser.add_argument("--lr", default=1e-3, type=float, help="peak learning rate (AdamW, cosine)")
-    parser.add_argument("--threads", default=2, type=int, help="CPU threads")
-    parser.add_argument("--seed", default=0, type=int, help="seed of initialisation order and batches")
-    parser.add_argument("data", nargs="+", help="JSON-lines files of the target's generations")
-    return parser.parse_args()
+def _check_out(options: Options) -> None:
+    out = options.out
+    if out.exists() and not out.is_dir():
+        raise InvalidRequest("out", f"{out} is no folder")
+    if (out / card.CARD).exists() and not (out / checkpoint.FILE).exists() and not options.restart:
+        raise InvalidRequest("out", f"{out} holds a finished drafter; --restart trains it anew")
 
 
-class Student(nn.Module):
-    """Layers of a target between its own frozen embedding and rows of it as a frozen head."""
-
-    def __init__(self, target: Any, layers: list[int], head: list[int]) -> None:
-        super().__init__()
-        self.frozen: dict[str, Any] = {"embed": target.model.embed_tokens, "rope": target.model.rotary_emb}
-        self.layers = nn.ModuleList(copy.deepcopy(target.model.layers[i]) for i in layers)
-        for index, layer in enumerate(self.layers):
-            layer.get_submodule("self_attn").layer_idx = index  # type: ignore[assignment]
-        self.norm = copy.deepcopy(target.model.norm)
-        self.head_ids = torch.tensor(head)
-        self.head = target.model.embed_tokens.weight.detach()[self.head_ids]  # (Vh, d)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """ids: (B, T) -> logits over the trimmed head (B, T, Vh)."""
-        with torch.no_grad():
-            hidden = self.frozen["embed"](ids)
-        positions = torch.arange(ids.shape[1])[None]
-        rope = self.frozen["rope"](hidden, positions)
-        for layer in self.layers:
-            out = layer(hidden, attention_mask=None, position_ids=positions, position_embeddings=rope)
-            hidden = out[0] if isinstance(out, tuple) else out
-        logits: torch.Tensor = self.norm(hidden) @ self.head.T
-        return logits
+def _chosen(rows: list[Row], domains: tuple[str, ...]) -> list[Row]:
+    known = {row.domain for row in rows}
+    if unknown := sorted({*domains} - known):
+        raise InvalidRequest("domains", f"no row is of {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    if not rows:
+        raise InvalidRequest("data", "too few rows: none is left to learn from once some are kept out")
+    return weighted(rows, domains, OTHERS)
 
 
-def trainable(student: Student) -> int:
-    return sum(p.numel() for p in student.parameters())
+def _student(target: Any, rows: list[Row], options: Options, identity: Identity) -> Student:
+    has_features = options.features and any(row.states is not None for row in rows)
+    if options.features and not has_features:
+        _say("the data holds no hidden states: the drafter will not read them")
+    if options.init is None:
+        head = head_tokens(rows, target.config.vocab_size, min(options.head, target.config.vocab_size))
+        return Student(target, _layers(target, options, len(options.layers)), head, has_features)
+    folder = drafter_folder(options.init)
+    weights, layers = drafter_weights(folder, identity.embedding_sha256, identity.tokenizer_sha256)
+    head = weights["head_ids"].tolist()
+    student = Student(target, _layers(target, options, layers), head, has_features)
+    student.start_from(weights)
+    return student
 
 
-def read(files: list[str]) -> list[Row]:
-    return [json.loads(line) for file in files for line in Path(file).read_text().splitlines()]
+def _layers(target: Any, options: Options, count: int) -> list[int]:
+    """Of the target, to copy; those of a drafter to go on from only have to be as many."""
+    have = target.config.num_hidden_layers
+    if options.init is not None:
+        return [min(i, have - 1) for i in range(count)]
+    if off := [i for i in options.layers if not -have <= i < have]:
+        raise InvalidRequest("layers", f"the target has no layer {off[0]}, but {have} from 0 on")
+    return [i % have for i in options.layers]
 
 
-def split(rows: list[Row]) -> tuple[list[Row], list[Row]]:
-    """(held out, training) rows; the held-out ones are greedy and long enough to judge."""
-    random.shuffle(rows)
-    held_out = [row for row in rows if row["greedy"] and len(row["g"]) > 60][:HELD_OUT]
-    kept_out = {id(row) for row in held_out}
-    return held_out, [row for row in rows if id(row) not in kept_out]
-
-
-def head_ids(rows: list[Row], vocab_size: int, size: int) -> list[int]:
-    """The `size` most frequent generated tokens, ascending; unseen low ids fill up."""
-    counts = Counter(token for row in rows for token in row["g"])
-    ids = [token for token, _ in counts.most_common(size)]
-    ids += [token for token in range(vocab_size) if token not in counts][: size - len(ids)]
-    return sorted(ids)
-
-
-def train(student: Student, rows: list[Row], args: argparse.Namespace) -> Iterator[float]:
-    """Yield the loss of each step until the time is up."""
-    parameters = list(student.parameters())
-    optimiser = torch.optim.AdamW(parameters, lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01)
-    to_head = torch.full((student.frozen["embed"].num_embeddings,), -1)
-    to_head[student.head_ids] = torch.arange(len(student.head_ids))
-    started, step = time.monotonic(), 0
-    while (spent := (time.monotonic() - started) / (args.minutes * 60)) < 1:
-        step += 1
-        for group in optimiser.param_groups:
-            group["lr"] = args.lr * min(1.0, step / 30) * (0.5 + 0.5 * math.cos(math.pi * spent)) + 1e-5
-        ids, gold = batch(random.sample(rows, args.batch), to_head)
-        logits = student(ids)
-        loss = F.cross_entropy(logits.view(-1, logits.shape[-1]), gold.view(-1), ignore_index=-1)
-        optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimiser.step()
-        yield loss.item()
-
-
-def batch(rows: list[Row], to_head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """ids (B, T) padded with 0 and gold head indices (B, T); -1 where nothing is asked."""
-    width = max(len(row["p"]) + len(row["g"]) for row in rows)
-    ids = torch.zeros(len(rows), width, dtype=torch.long)
-    gold = torch.full((len(rows), width), -1)
-    for i, row in enumerate(rows):
-        sequence = torch.tensor(row["p"] + row["g"])
-        ids[i, : len(sequence)] = sequence
-        gold[i, len(row["p"]) - 1 : len(sequence) - 1] = to_head[torch.tensor(row["g"])]
-    return ids, gold
-
-
-@torch.no_grad()
-def evaluate(student: Student, rows: list[Row]) -> dict[str, dict[str, float]]:
-    """Per domain: top-1 agreement, and tokens a round when DRAFTED tokens are drafted greedily."""
-    student.eval()
-    sums: dict[str, list[float]] = {}
+def _fingerprint(options: Options, rows: list[Row], student: Student, identity: Identity) -> str:
+    """Of everything that the weights depend on."""
+    digest = hashlib.sha256(
+        options.model_dump_json(
+            include={"layers", "steps", "minutes", "batch", "rate", "negatives", "seed", "threads"}
+        ).encode()
+    )
+    digest.update(json.dumps([student.has_features, student.head_ids.tolist(), *identity]).encode())
+    for tensor in student.weights().values():
+        digest.update(tensor.numpy().tobytes())
     for row in rows:
-        sequence = row["p"] + row["g"]
-        logits = student(torch.tensor([sequence[:-1]]))[0, len(row["p"]) - 1 :]
-        agree = (student.head_ids[logits.argmax(-1)] == torch.tensor(row["g"])).float().mean().item()
-        rounds, tokens = play(student, row)
-        for key in (row["d"], "all"):
-            total = sums.setdefault(key, [0.0, 0.0, 0.0, 0.0])
-            for i, value in enumerate((1.0, agree, rounds, tokens)):
-                total[i] += value
-    student.train()
-    return {d: {"top1": round(a / n, 4), "tokens_per_round": round(t / r, 4)} for d, (n, a, r, t) in sums.items()}
+        digest.update(json.dumps([row.digest, row.said, row.labels, row.states is None]).encode())
+    return digest.hexdigest()
 
 
-def play(student: Student, row: Row) -> tuple[int, int]:
-    """(rounds, tokens) of chain speculation against the row's own text, the first 48 tokens of it."""
-    sequence, done, rounds = row["p"] + row["g"], len(row["p"]), 0
-    end = min(len(sequence) - 1, done + 48)
-    start = done
-    while done < end:
-        context = list(sequence[:done])
-        for _ in range(DRAFTED):
-            token = int(student.head_ids[student(torch.tensor([context]))[0, -1].argmax()])
-            if len(context) >= len(sequence) or token != sequence[len(context)]:
-                break
-            context.append(token)
-        rounds, done = rounds + 1, len(context) + 1
-    return rounds, done - start
-
-
-def write(args: argparse.Namespace, student: Student, step: int, scores: dict[str, dict[str, float]]) -> None:
-    """Write config.json, model.safetensors (fp16) and drafter.json (what it is, and what was measured)."""
-    args.out.mkdir(parents=True, exist_ok=True)
-    config = AutoConfig.from_pretrained(args.target)
-    config.num_hidden_layers = len(args.layers)
-    config.save_pretrained(args.out)
-    weights = {f"model.{k}": v.detach().half().contiguous() for k, v in student.state_dict().items()}
-    save_file({**weights, "head_ids": student.head_ids.to(torch.int32)}, args.out / "model.safetensors")
-    card = {
+def _card(
+    options: Options, identity: Identity, student: Student, material: Material, done: Progress, scores: dict[str, Any]
+) -> dict[str, Any]:
+    known = sum(row.states is not None for row in material.rows)
+    kind = f"KL to the target + {GOLD} cross-entropy" if known == len(material.rows) else "cross-entropy"
+    return {
         "embedding": "target",
-        "tokenizer_sha256": hashlib.sha256((Path(args.target) / "tokenizer.json").read_bytes()).hexdigest(),
-        "start_layers": args.layers,
-        "steps": step,
-        "batch": args.batch,
-        "minutes": args.minutes,
-        "seed": args.seed,
+        "features": student.has_features,
+        **identity._asdict(),
+        "start": {"drafter": Path(options.init).name} if options.init else {"layers": list(options.layers)},
+        "data": card.about_data(material.rows, material.sources),
+        "domains": list(options.domains),
+        "head": len(student.head_ids),
+        "steps": done.step,
+        "batch": options.batch,
+        "rate": options.rate,
+        "seed": options.seed,
+        "minutes": round(done.seconds / 60, 1),
+        "loss": {
+            "kind": kind if known in (0, len(material.rows)) else f"{kind}, KL where known",
+            "last": round(done.loss, 4),
+        },
         "held_out": scores,
     }
-    (args.out / "drafter.json").write_text(json.dumps(card, indent=2) + "\n")
-    print(f"step {step}: {json.dumps(scores)}", flush=True)
+
+
+def _millions(student: Student) -> str:
+    return f"{sum(p.numel() for p in student.parameters()) / 1e6:.1f}"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _fail(text: str, code: int) -> int:
+    print(f"paceline: {text}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -57,6 +57,11 @@ class FusedForward:
         self._team.run(lambda thread: decode(model, step, room, thread))
         return Output(torch.from_numpy(logits)[:, : model.vocab], best.tolist(), self._rooms.read(len(plan.wanted)))
 
+    def last_hidden(self, rows: int) -> np.ndarray:
+        """A copy of the final normed hidden states (rows, d) of the first rows of the last pass, float32: what the
+        head reads. Those of rows that were not wanted, too, which `logits` has no use for and distilling has."""
+        return self._rooms.normed(rows)
+
     def chain(
         self, plan: Plan, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None = None
     ) -> Chain:

@@ -90,6 +90,10 @@ class Rooms:
         """(N, hidden) the normed states that the last step's head read, copied."""
         return self._update[:wanted].copy()
 
+    def normed(self, rows: int) -> np.ndarray:
+        """A copy of the first rows (rows, d) as the last step's last norm left them."""
+        return self._normed[:rows].copy()
+
     def _grow(self, rows: int, lines: int) -> None:
         m = self._model
         if rows > self._rows:

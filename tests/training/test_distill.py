@@ -1,0 +1,201 @@
+"""`paceline train` from end to end on a tiny target: its folder, a kill in the middle, what it refuses and how."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from app.config import ROOT
+from app.engine.guesser import load_guesser
+from app.engine.tokenizer import Tokenizer
+from training import checkpoint
+from training.distill import main
+
+from .conftest import WIDTH, identity
+
+SMALL = ["--layers", "0", "--batch", "4", "--head", "64", "--threads", "1", "--negatives", "16"]
+
+
+@pytest.fixture(autouse=True)
+def environment(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_MODEL", str(target))
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PACELINE_VERIFY_THREADS", "1")
+
+
+def _train(out: Path, data: Path, *words: str) -> int:
+    return main(["--out", str(out), "--data", str(data), *SMALL, *words])
+
+
+def test_a_drafters_folder_is_what_the_engine_loads(tmp_path: Path, target: Path, rows_file: Path) -> None:
+    out = tmp_path / "mine"
+    assert _train(out, rows_file, "--steps", "3", "--no-features") == 0
+    assert {path.name for path in out.iterdir()} == {
+        "config.json", "model.safetensors", "drafter.json", "MODEL_CARD.md"
+    }  # fmt: skip
+    guesser = load_guesser(out, target, kv_bytes=2**20, page_tokens=16)
+    assert guesser.model.shape.num_layers == 1
+    card = json.loads((out / "drafter.json").read_text())
+    assert (card["embedding"], card["features"], card["steps"], card["seed"]) == ("target", False, 3, 0)
+    assert card["tokenizer_sha256"] == Tokenizer(target).sha256
+    assert card["embedding_sha256"] == identity(target).embedding_sha256
+    domains = card["data"]["domains"]
+    assert sum(d["rows"] for d in domains.values()) == card["data"]["rows"] < 30  # some were kept out
+    assert card["held_out"].keys() >= {"code", "math", "chat", "prose", "qa", "all"}
+    told = (out / "MODEL_CARD.md").read_text()
+    assert f"| code | {domains['code']['rows']} | {domains['code']['tokens']} |" in told
+    assert f"| {card['held_out']['all']['tokens_per_round']:.2f} |" in told
+
+
+def test_a_drafter_with_features_names_them_as_the_engine_will(tmp_path: Path, rows_file: Path) -> None:
+    assert _train(tmp_path / "mine", rows_file, "--steps", "2") == 0
+    weights = load_file(tmp_path / "mine" / "model.safetensors")
+    assert weights["feature.weight"].shape == (WIDTH, WIDTH) and weights["absent"].shape == (WIDTH,)
+    assert weights.pop("head_ids").dtype == torch.int32
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float16}
+    assert "model.norm.weight" in weights and "model.layers.0.mlp.up_proj.weight" in weights
+    assert json.loads((tmp_path / "mine" / "drafter.json").read_text())["features"] is True
+
+
+@pytest.mark.slow
+def test_killed_and_taken_up_again_it_ends_with_the_same_weights(tmp_path: Path, rows_file: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert _train(whole, rows_file, "--steps", "30") == 0
+    words = ["--out", str(killed), "--data", str(rows_file), *SMALL, "--steps", "30", "--save-s", "0"]
+    process = subprocess.Popen([sys.executable, "-m", "training.distill", *words], cwd=ROOT)
+    try:
+        until = time.monotonic() + 120
+        while not (killed / checkpoint.FILE).exists() and time.monotonic() < until and process.poll() is None:
+            time.sleep(0.002)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert (killed / checkpoint.FILE).exists() and not (killed / "drafter.json").exists()
+    assert main(words) == 0
+    one, other = (load_file(folder / "model.safetensors") for folder in (whole, killed))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    assert not (killed / checkpoint.FILE).exists()
+
+
+def test_an_interrupt_keeps_the_steps_taken(
+    tmp_path: Path, rows_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", lambda *words: real(*words) or signal.raise_signal(signal.SIGINT))
+    assert _train(tmp_path / "mine", rows_file, "--steps", "9", "--save-s", "0") == 130
+    monkeypatch.setattr(checkpoint, "save", real)
+    assert _train(tmp_path / "mine", rows_file, "--steps", "9", "--save-s", "0") == 0
+    said = capsys.readouterr().err
+    assert "the same command goes on" in said and "going on from step" in said and "Traceback" not in said
+
+
+def test_a_checkpoint_goes_on_with_the_same_flags_only(
+    tmp_path: Path, rows_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("training.card.write", lambda *_: signal.raise_signal(signal.SIGINT))
+    assert _train(tmp_path / "mine", rows_file, "--steps", "2") == 130
+    assert _train(tmp_path / "mine", rows_file, "--steps", "3") == 2
+    assert "with other data or other flags" in capsys.readouterr().err
+    monkeypatch.undo()
+    (tmp_path / "mine" / checkpoint.FILE).write_bytes(b"torn")
+
+
+def test_it_goes_on_from_another_drafter_and_leans_to_a_domain(tmp_path: Path, rows_file: Path) -> None:
+    first, second = tmp_path / "general", tmp_path / "expert"
+    assert _train(first, rows_file, "--steps", "2", "--no-features") == 0
+    assert _train(second, rows_file, "--steps", "1", "--rate", "1e-9", "--init", str(first), "--domains", "code") == 0
+    one, other = load_file(first / "model.safetensors"), load_file(second / "model.safetensors")
+    assert torch.equal(one["head_ids"], other["head_ids"]) and "feature.weight" in other
+    for name in one.keys() - {"head_ids"}:
+        torch.testing.assert_close(one[name], other[name], atol=2e-3, rtol=1e-2)
+    general, expert = (json.loads((folder / "drafter.json").read_text()) for folder in (first, second))
+    assert expert["start"] == {"drafter": "general"}
+    assert expert["data"]["domains"]["code"] == general["data"]["domains"]["code"]
+    assert expert["data"]["rows"] < general["data"]["rows"]
+
+
+def test_it_makes_its_own_data_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "texts"
+    text.mkdir()
+    (text / "a.py").write_text("def add(a, b):\n    return a + b\n" * 30)
+    words = ["--prompts", "2", "--max-tokens", "8", "--text", f"code={text}", *SMALL, "--steps", "1"]
+    assert main(["--out", str(tmp_path / "one"), *words]) == 0
+    assert "generating" in capsys.readouterr().err
+    assert main(["--out", str(tmp_path / "two"), *words]) == 0
+    assert "generating" not in capsys.readouterr().err
+    card = json.loads((tmp_path / "one" / "drafter.json").read_text())
+    assert "code text in texts, read by the target" in card["data"]["sources"]
+    assert card["data"]["with_states"] == card["data"]["rows"]
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--data", "/nowhere"], 2, "data: there is no /nowhere"),
+        (["--text", "/nowhere"], 2, "text: there is no /nowhere"),
+        (["--text", "verse=/nowhere"], 2, "text: 'verse' is no domain"),
+        (["--data", "ROWS", "--domains", "code,verse"], 2, "domains: no row is of verse; there are chat, code"),
+        (["--data", "ROWS", "--layers", "3"], 2, "layers: the target has no layer 3"),
+        (["--data", "ROWS", "--init", "/nowhere"], 2, "init: /nowhere holds no drafter"),
+        (["--data", "ROWS", "--steps", "1", "--minutes", "1"], 2, "usage: give either --steps or --minutes"),
+        (["--data", "ROWS", "--steps", "0"], 2, "steps: "),
+        (["--data", "ROWS", "--batch", "x"], 2, "batch: "),
+        (["--data", "ROWS", "--target", "/nowhere"], 1, "no such model"),
+        (["--data", "FOREIGN"], 2, "says another .*embedding_sha256"),
+        (["--data", "EMPTY"], 2, "data: there is not one row"),
+        (["--data", "ROWS", "--init", "STRANGER"], 2, "init: the drafter in .* is of another target"),
+    ],
+)
+def test_wrong_input_is_a_sentence(
+    tmp_path: Path, rows_file: Path, words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    foreign = tmp_path / "foreign.jsonl"
+    foreign.write_text('{"d": "code", "p": [1], "g": [2]}\n')
+    foreign.with_suffix(".about.json").write_text('{"embedding_sha256": "theirs"}')
+    (tmp_path / "stranger").mkdir()
+    (tmp_path / "stranger" / "drafter.json").write_text('{"tokenizer_sha256": "theirs"}')
+    save_file({"x": torch.zeros(1)}, tmp_path / "stranger" / "model.safetensors")
+    places = {
+        "ROWS": rows_file,
+        "EMPTY": tmp_path / "empty.jsonl",
+        "FOREIGN": foreign,
+        "STRANGER": tmp_path / "stranger",
+    }
+    assert main(["--out", str(tmp_path / "out"), *(str(places.get(word, word)) for word in words)]) == code
+    err = capsys.readouterr().err
+    assert re.search(said, err) and "Traceback" not in err
+
+
+def test_a_finished_drafter_is_not_trained_over(
+    tmp_path: Path, rows_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _train(tmp_path / "mine", rows_file, "--steps", "1") == 0
+    assert _train(tmp_path / "mine", rows_file, "--steps", "1") == 2
+    assert "holds a finished drafter" in capsys.readouterr().err
+    assert _train(tmp_path / "mine", rows_file, "--steps", "2", "--restart") == 0
+
+
+def test_minutes_become_steps_by_the_pace_of_the_first_ones(tmp_path: Path, rows_file: Path) -> None:
+    assert _train(tmp_path / "mine", rows_file, "--minutes", "0.01") == 0
+    card = json.loads((tmp_path / "mine" / "drafter.json").read_text())
+    assert card["steps"] >= 12
+
+
+def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["--help"])
+    said = capsys.readouterr().out
+    assert exit_.value.code == 0
+    for flag in ("--prompts", "--text", "--data", "--init", "--domains", "--no-features", "--steps", "--minutes"):
+        assert flag in said
