@@ -16,7 +16,7 @@ class Fusing:
     def __init__(self, residents: Iterable[Drafter], vocab_size: int, fetch: Fetch) -> None:
         self._following = Following(residents, fetch)
         self._gathering = Gathering(drafter.name for drafter in self._following.drafters)
-        self._calibration = Calibration()
+        self.calibration = Calibration()
         self._vocab_size = vocab_size
 
     def expect(self, jobs: Iterable[DraftJob]) -> None:
@@ -25,7 +25,7 @@ class Fusing:
             context = self._following.follow(job)
             last = self._gathering.last(job.request_id)
             if context and last and last.job.base < job.base:
-                self._calibration.learn(last.drafts.values(), context.tokens[last.job.base :])
+                self.calibration.learn(last.drafts.values(), context.tokens[last.job.base :])
             if job.is_last:
                 self._following.forget(job.request_id)
             elif context:
@@ -45,7 +45,7 @@ class Fusing:
                 if draft.request_id in by_id:
                     by_id[draft.request_id].drafts[draft.drafter] = draft
         return [
-            (r.job.verifier, message(r.job, fuse(r.job, [*r.drafts.values()], self._vocab_size, self._calibration)))
+            (r.job.verifier, message(r.job, fuse(r.job, [*r.drafts.values()], self._vocab_size, self.calibration)))
             for r in rounds
         ]
 

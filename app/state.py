@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from app.messages import TARGET, Record, Stats
 
+Change = tuple[list[float], list[float]]  # to decaying sums: (kept, added); each becomes sum * kept + added
+
 
 @dataclass(slots=True)
 class Tree:

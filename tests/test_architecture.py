@@ -17,7 +17,7 @@ LAYERS = [  # lowest first; a module may import its own layer and those before i
     ("app.calibration", "app.costs", "app.crew", "app.expectation", "app.mirror"),
     ("app.store.*", "app.engine.*"),
     ("app.stages.*",),
-    ("app.committing", "app.following", "app.fusing", "app.gathering", "app.running"),
+    ("app.committing", "app.exchange", "app.following", "app.fusing", "app.gathering", "app.running"),
     ("app.pipeline",),
     ("app.assemble*",),
     ("app.local.*", "app.cli*"),
