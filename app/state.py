@@ -21,6 +21,7 @@ class Tree:
     parents: list[int] = field(default_factory=list)
     survival: list[float] = field(default_factory=list)
     proposers: list[tuple[str, ...]] = field(default_factory=list)
+    confidence: dict[str, float] = field(default_factory=dict)  # of each drafter in its own draft, on average
 
     def __len__(self) -> int:
         return len(self.tokens)

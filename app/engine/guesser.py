@@ -129,7 +129,7 @@ def load_guesser(folder: Path, target: Path, *, kv_bytes: int, page_tokens: int,
 
 
 def _with_target_embedding(folder: Path, target: Path) -> tuple[PreTrainedModel, torch.Tensor]:
-    embedding = _embedding(target)  # (V, d)
+    embedding = target_embedding(target)  # (V, d)
     config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
     if embedding.shape[1] != config.hidden_size:
         raise ModelRefused(f"{folder} was distilled from another target: its width is {config.hidden_size}")
@@ -149,7 +149,7 @@ def _with_target_embedding(folder: Path, target: Path) -> tuple[PreTrainedModel,
     return model, head_ids
 
 
-def _embedding(target: Path) -> torch.Tensor:
+def target_embedding(target: Path) -> torch.Tensor:
     for file in sorted(target.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights:
             if "model.embed_tokens.weight" in weights.keys():  # noqa: SIM118 - not a dict

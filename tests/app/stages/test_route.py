@@ -1,4 +1,4 @@
-from app.stages.route import drafters, verifier
+from app.stages.route import hosts, verifier
 from app.store.nodes import Node
 
 HASH = "abc"
@@ -25,15 +25,19 @@ def test_without_a_live_verifier_none_is_chosen():
     assert verifier([]) is None
 
 
-def test_every_drafter_is_asked_at_the_node_with_the_fewest_jobs():
+def test_every_drafter_has_its_nodes_the_least_busy_first():
     live = [drafting("d1", "small", "tiny", waiting=4), drafting("d2", "small"), drafting("d3", "other", waiting=9)]
-    assert drafters(live, HASH) == {"small": "draft:d2", "tiny": "draft:d1", "other": "draft:d3"}
+    assert hosts(live, HASH) == {
+        "small": ("draft:d2", "draft:d1"),
+        "tiny": ("draft:d1",),
+        "other": ("draft:d3",),
+    }
 
 
 def test_a_drafter_with_another_tokenizer_is_not_asked():
     live = [drafting("d1", "small", tokenizer="xyz"), node("d2", drafters=["dumb"]), drafting("d3", "small", waiting=5)]
-    assert drafters(live, HASH) == {"small": "draft:d3"}
+    assert hosts(live, HASH) == {"small": ("draft:d3",)}
 
 
 def test_a_node_that_says_nothing_of_drafters_has_none():
-    assert drafters([node("d1", tokenizer=HASH)], HASH) == {}
+    assert hosts([node("d1", tokenizer=HASH)], HASH) == {}
