@@ -1,9 +1,9 @@
 """How good each drafter was on prompts like this one: acceptance by drafter and word of the prompt, tenant by tenant.
 
 A cheap domain guess: the prompt's last tokens fall into hashed buckets, and a request's outcome counts for all of its
-buckets. What a new prompt may expect of a drafter is the drafter's mean, moved by how its buckets differ from it;
-buckets that nearly every prompt has (the chat template, "the") say nothing, as in TF-IDF. Shared by all verifiers and
-restarts (`app.exchange`); tenants share nothing (D9).
+buckets. What a new prompt may expect of a drafter is a mean over its buckets; those that nearly every prompt has (the
+chat template, "the") say nothing, as in TF-IDF. Shared by all verifiers and restarts (`app.exchange`); tenants share
+nothing (D9).
 """
 
 import threading
@@ -20,10 +20,11 @@ BUCKETS = 2048
 LAST_TOKENS = 256  # of a prompt: its latest turn says most of what comes
 MAX_WORDS = 64  # buckets a prompt counts in
 START = 0.5  # acceptance of a drafter before anything is known of any
-PRIOR_WEIGHT = 8.0  # tokens tried that what is more general counts for
+PRIOR_WEIGHT = 8.0  # tokens tried that the mean of all drafters counts for in one's mean,
+BUCKET_WEIGHT = 2.0  # and its mean in a bucket
 BUCKET_DECAY = 0.9  # of a bucket's past with each new request in it,
 TOTAL_DECAY = 0.99  # and of a drafter's
-MAX_TRIES = 24.0  # that one report counts for: a long request is one domain only
+MAX_TRIES = 8.0  # that one report counts for: else those drafters' words would weigh most that were best there
 MAX_TENANTS = 64  # least recently used first; they come back from the store
 EVERY = "*"  # the field of all buckets, and the drafter that stands for all
 
@@ -47,7 +48,9 @@ class Experience:
         """By drafter. One that was never seen starts at the mean of those that were."""
         with self._lock:
             sums = self._of(tenant)
-            mean = _rate(sums.get(_field(EVERY, EVERY)), START)
+            mean = _rate(sums.get(_field(EVERY, EVERY)), START, PRIOR_WEIGHT)
+            if _field(EVERY, EVERY) not in sums:  # evicted, or nothing known
+                return dict.fromkeys(drafters, Prior(mean, 0.0))
             return {drafter: _prior(sums, buckets, drafter, mean) for drafter in drafters}
 
     def add(self, tenant: str, buckets: Sequence[int], outcomes: Mapping[str, tuple[float, float]]) -> None:
@@ -56,10 +59,12 @@ class Experience:
             sums = self._of(tenant)
             for drafter, (right, tries) in outcomes.items():
                 part = min(1.0, MAX_TRIES / max(tries, 1.0))
-                for name in (EVERY, drafter):
-                    _at(sums, _field(EVERY, name)).add(right * part, tries * part, TOTAL_DECAY)
+                right, tries = right * part, tries * part
+                _at(sums, _field(EVERY, drafter)).add(right, tries, TOTAL_DECAY)
+                _at(sums, _field(EVERY, EVERY)).add(right, tries, 1.0)
                 for bucket in buckets:
-                    _at(sums, _field(bucket, drafter)).add(right * part, tries * part, BUCKET_DECAY)
+                    _at(sums, _field(bucket, drafter)).add(right, tries, BUCKET_DECAY)
+                    _at(sums, _field(bucket, EVERY)).add(right, tries, 1.0)
 
     def groups(self) -> list[str]:
         """See Learnt."""
@@ -132,25 +137,27 @@ def _at(sums: dict[str, _Sum], field: str) -> _Sum:
     return found
 
 
-def _rate(own: _Sum | None, mean: float) -> float:
+def _rate(own: _Sum | None, mean: float, weight: float) -> float:
     """Acceptance, leaning on the mean."""
     right, tries = own.now() if own else (0.0, 0.0)
-    return (right + PRIOR_WEIGHT * mean) / (tries + PRIOR_WEIGHT)
+    return (right + weight * mean) / (tries + weight)
 
 
 def _prior(sums: Mapping[str, _Sum], buckets: Sequence[int], drafter: str, mean: float) -> Prior:
+    """A mean over the prompt's buckets by how few prompts have them, in any drafter's experience. Where this one was
+    never asked, what it did elsewhere says half: a drafter is asked mostly where it is good."""
     overall = sums.get(_field(EVERY, drafter))
     if overall is None:
         return Prior(mean, 0.0)
-    rate, total = _rate(overall, mean), overall.now()[1]
-    weights = shift = tries = 0.0
+    rate, total = _rate(overall, mean, PRIOR_WEIGHT), sums[_field(EVERY, EVERY)].now()[1]
+    elsewhere = (rate + START) / 2.0
+    weights, value, tries = 1.0, rate, overall.now()[1] / PRIOR_WEIGHT
     for bucket in buckets:
-        own = sums.get(_field(bucket, drafter))
-        seen = own.now()[1] if own else 0.0
-        weight = log(total / seen) if 0.0 < seen < total else 0.0  # what few prompts have says much
-        weights += weight
-        shift += weight * (_rate(own, rate) - rate)
-        tries += weight * seen
-    if weights < 1e-9:
-        return Prior(rate, total / PRIOR_WEIGHT)  # nothing but words that all have: little is known of this one
-    return Prior(rate + shift / weights, tries / weights)
+        anybody = sums.get(_field(bucket, EVERY))
+        seen = anybody.now()[1] if anybody else 0.0
+        if 0.0 < seen < total:
+            own, weight = sums.get(_field(bucket, drafter)), log(total / seen)
+            weights += weight
+            value += weight * _rate(own, elsewhere, BUCKET_WEIGHT)
+            tries += weight * (own.now()[1] if own else 0.0)
+    return Prior(value / weights, tries / weights)

@@ -106,10 +106,13 @@ class Router:
         if self._kind in ("all", "first"):
             return list(homes)[: len(homes) if self._kind == "all" else 1]
         scores = self._scores.of(record, homes)
-        is_exploring = is_short(scores.accepted_length)
         # Of equals, each request tries another one first; the same request always the same.
         order = sorted(homes, key=lambda name: (crc32(f"{record.id}:{name}".encode()), name))
         options = [_option(name, scores, price(homes[name]), crew.is_here(homes[name])) for name in order]
+        recent = scores.accepted_length
+        if recent is None and self._kind == "learned":  # what requests like it led to expect stands in for its own
+            recent = max((1.0 + o.tokens(depth) for o in options if scores.is_expected(o.drafter)), default=None)
+        is_exploring = is_short(recent)
         if self._kind == "cosine":
             return cosine(options, most, is_exploring=is_exploring)
         return learned(options, depth, most, is_exploring=is_exploring)

@@ -11,6 +11,7 @@ from app.messages import Record
 DECAY = 0.95  # of a request's own past with each round that was judged: it remembers about 20
 LENGTH_DECAY = 0.8  # of the recent accepted length
 LEAST_WEIGHT, MOST_WEIGHT = 2.0, 8.0  # tokens tried that a prior counts for, by what it rests on itself
+KNOWN_TRIES = 4.0  # that a prior must rest on to be acted on
 REPORT_TRIES = 32.0  # tokens tried after which a request that goes on tells the experience
 MATCH_RATE = 0.3  # of a new score in the routing matrix (CoSine; its rate is not known)
 MATCH_START = 0.5
@@ -67,6 +68,10 @@ class RequestScores:
             score = self.by_drafter[drafter]
             score.right, score.tries = score.right + right, score.tries + tries
             score.new_right, score.new_tries = score.new_right + right, score.new_tries + tries
+
+    def is_expected(self, drafter: str) -> bool:
+        """Does what it is expected to get right rest on prompts like this one?"""
+        return self.by_drafter[drafter].prior.tries >= KNOWN_TRIES
 
     def match(self, drafter: str, value: float) -> None:
         """A new entry of CoSine's routing matrix."""

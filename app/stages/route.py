@@ -12,7 +12,7 @@ from app.state import Tree
 from app.store.nodes import Node
 
 SHORT = 2.0  # a recent accepted length, the target's own token included, below which others are tried
-CURIOSITY = 1.5  # standard deviations of doubt that count for a drafter while others are tried
+CURIOSITY = 1.0  # standard deviations of doubt that count for a drafter while others are tried
 MIN_GAIN = 0.1  # tokens a round that one more drafter must bring: its drafts are verified, too
 SURE = 0.98  # nothing is more certain
 NEW_SHARE = 0.5  # CoSine's alpha, of drafters little tried while exploring; its value is not known
