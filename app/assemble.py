@@ -11,6 +11,7 @@ from app.assemble_resident import fusing
 from app.assemble_target import leave_cores_to, target_runner
 from app.config import ROOT, Settings
 from app.crew import Crew
+from app.engine.agreement import embedding_agreement
 from app.engine.guesser import ModelGuesser, load_guesser
 from app.engine.measure import check_exactness, measure_costs
 from app.engine.source import resolve
@@ -18,6 +19,7 @@ from app.engine.tokenizer import Tokenizer
 from app.errors import ModelRefused
 from app.following import fetcher
 from app.pipeline import Drafting, Local, Verifying
+from app.routing import Router
 from app.running import Running
 from app.stages.draft.model import ModelDrafter
 from app.stages.draft.registry import RESIDENT
@@ -41,7 +43,7 @@ def verifying(settings: Settings, owner: str, mailbox: str, store: Requests) -> 
     check_exactness(runner, tokenizer.vocab_size)
     costs = measure_costs(runner, tokenizer.vocab_size)
     log.info("step costs, ms by rows: %s", costs.dumps())
-    running = Running(runner, costs, tokenizer.vocab_size, mailbox)
+    running = Running(runner, costs, tokenizer.vocab_size, mailbox, _router(settings, folder))
     return Verifying(owner, runner, running, store, settings)
 
 
@@ -66,6 +68,12 @@ def local(settings: Settings) -> Local:
     tokenizer = Tokenizer(target_folder(settings))
     drafting = Drafting(models, fetcher(store), fusing(tokenizer, store), "local")
     return Local(verifier, drafting, store, tokenizer)
+
+
+def _router(settings: Settings, target: Path) -> Router:
+    if settings.routing != "cosine":
+        return Router(settings.routing, settings.drafters_per_sequence)
+    return Router(settings.routing, settings.drafters_per_sequence, embedding_agreement(target))
 
 
 def drafter_folder(name: str) -> Path:

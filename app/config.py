@@ -34,6 +34,10 @@ class Settings(BaseModel):
     gpu_dtype: Literal["bfloat16", "float16", "float32"] = Field("bfloat16", description="of a GPU's weights and cache")
     gpu_exact: bool = Field(False, description="on a GPU, bits that depend on nothing beside a row; slower, no trees")
     drafters: tuple[str, ...] = Field(("smol-general",), description="model drafters: names in drafters/, or folders")
+    routing: Literal["learned", "cosine", "all", "first"] = Field(
+        "learned", description="which model drafters to ask: by what they got right, as CoSine does, all, or the first"
+    )
+    drafters_per_sequence: int = Field(2, ge=1, description="model drafters asked at most, on other machines' cores")
     node: str | None = Field(None, description="name of this worker's node, e.g. verify-1; required by workers")
 
     max_prompt_tokens: int = Field(8000, ge=1, description="a longer prompt is refused")

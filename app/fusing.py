@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from app.calibration import Calibration
 from app.following import Fetch, Following
-from app.gathering import Gathering, message
+from app.gathering import Gathering, Round, message
 from app.messages import Draft, DraftJob, TreeMessage
 from app.stages.draft.protocol import Drafter
 from app.stages.fuse import fuse
@@ -16,7 +16,7 @@ class Fusing:
     def __init__(self, residents: Iterable[Drafter], vocab_size: int, fetch: Fetch) -> None:
         self._following = Following(residents, fetch)
         self._gathering = Gathering(drafter.name for drafter in self._following.drafters)
-        self._calibration = Calibration()
+        self.calibration = Calibration()
         self._vocab_size = vocab_size
 
     def expect(self, jobs: Iterable[DraftJob]) -> None:
@@ -25,7 +25,7 @@ class Fusing:
             context = self._following.follow(job)
             last = self._gathering.last(job.request_id)
             if context and last and last.job.base < job.base:
-                self._calibration.learn(last.drafts.values(), context.tokens[last.job.base :])
+                self.calibration.learn(last.drafts.values(), context.tokens[last.job.base :])
             if job.is_last:
                 self._following.forget(job.request_id)
             elif context:
@@ -44,11 +44,12 @@ class Fusing:
             for draft in drafter.draft([r.context for r in rounds if drafter.name in r.job.drafters]):
                 if draft.request_id in by_id:
                     by_id[draft.request_id].drafts[draft.drafter] = draft
-        return [
-            (r.job.verifier, message(r.job, fuse(r.job, [*r.drafts.values()], self._vocab_size, self._calibration)))
-            for r in rounds
-        ]
+        return [(r.job.verifier, self._tree(r)) for r in rounds]
 
     def wait_s(self, now_s: float) -> float | None:
         """How long until a round is due; None when none is open."""
         return self._gathering.wait_s(now_s)
+
+    def _tree(self, r: Round) -> TreeMessage:
+        drafts = [*r.drafts.values()]
+        return message(r.job, fuse(r.job, drafts, self._vocab_size, self.calibration), drafts)

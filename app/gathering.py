@@ -72,8 +72,8 @@ class Gathering:
         return all(name in opened.drafts or name in self._residents for name in opened.job.drafters)
 
 
-def message(job: DraftJob, tree: Tree) -> TreeMessage:
-    """A job's tree, ready for its verifier."""
+def message(job: DraftJob, tree: Tree, drafts: Iterable[Draft] = ()) -> TreeMessage:
+    """A job's tree, ready for its verifier, and how sure of themselves those were who drafted it."""
     return TreeMessage(
         request_id=job.request_id,
         base=job.base,
@@ -81,4 +81,16 @@ def message(job: DraftJob, tree: Tree) -> TreeMessage:
         parents=tuple(tree.parents),
         survival=tuple(tree.survival),
         proposers=tuple(tree.proposers),
+        confidence={draft.drafter: sure for draft in drafts if (sure := _confidence(draft)) is not None},
     )
+
+
+def _confidence(draft: Draft) -> float | None:
+    """A drafter's mean confidence in its main branch; None where it says none. Drafts are not trusted."""
+    said, tip = [], 0
+    for i, (parent, confidence) in enumerate(zip(draft.parents, draft.confidences, strict=False), start=1):
+        if parent == tip:
+            said.append(confidence)
+            tip = i
+    mean = sum(said) / len(said) if said else -1.0
+    return mean if 0.0 <= mean <= 1.0 else None

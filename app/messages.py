@@ -153,13 +153,14 @@ class DraftJob(Message):
     request_id: str
     tenant: str = "public"
     verifier: str  # mailbox the tree goes to
+    to: str = ""  # mailbox of the receiver, which is told only what it does not know
     fuser: str  # mailbox where the drafts are fused: the fusion task's, or the node's that alone was asked
     base: int = Field(ge=1)
     start: int = Field(ge=0)
     tokens: tuple[TokenId, ...]
     prompt_length: int = Field(ge=1)
     max_draft_tokens: int = Field(ge=1, le=64)
-    drafters: tuple[str, ...]  # those asked; the fusion waits for the ones that are not in its own process
+    drafters: tuple[str, ...]  # those asked of the receiver; a fusion gets all, waits for those not in its process
     sampling: Sampling
     due_s: float  # wall clock: after this the verifier goes on without
     state: str | None = Field(None, max_length=65536)  # base64 of the target's last hidden state, d float16, where it
@@ -187,6 +188,7 @@ class TreeMessage(Message):
     parents: tuple[int, ...]
     survival: tuple[float, ...]  # probability that the node and all its ancestors are right
     proposers: tuple[tuple[str, ...], ...]  # the drafters behind each node, the most confident first
+    confidence: dict[str, float] = Field(default_factory=dict)  # each drafter's own, the mean over its draft
 
 
 class ToVerifier(Message):
@@ -223,6 +225,7 @@ class Policy(Message):
     max_batch_tokens: int = Field(512, ge=16)  # packed rows a verifier step, prefill included
     prefill_chunk_tokens: int = Field(256, ge=16)  # prompt tokens a step beside running sequences
     draft_wait_s: float = Field(0.25, ge=0.0)  # longest a verifier waits for a tree
+    drafters_per_sequence: int = Field(64, ge=1)  # model drafters asked at most, if the settings allow as many
 
 
 class Usage(Message):

@@ -205,8 +205,7 @@ class Verifying:
     def _advance(self, work: Work, verdict: Verdict, event: Event) -> None:
         sequence = work.sequence
         if sequence.tree is not None:
-            expectation = self.running.expectations.of(sequence.record.id, sequence.record.tenant)
-            expectation.learn(sequence.tree, event.tokens)
+            self.running.learn(sequence, sequence.tree, event.tokens)
         self._target.accept(work, verdict.path)
         sequence.tokens += event.tokens
         sequence.stats = event.stats

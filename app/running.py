@@ -2,7 +2,6 @@
 
 import logging
 import time
-from base64 import b64encode
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
@@ -11,9 +10,11 @@ from typing import Protocol
 
 from app.costs import CostTable, DraftCosts
 from app.crew import Crew
+from app.errands import Errands
 from app.expectation import Expectations
 from app.messages import DraftJob, Policy, TreeMessage
-from app.stages.ask import Candidate, ask, probe
+from app.routing import Route, Router
+from app.stages.ask import HORIZON_TOKENS, Candidate, ask, probe
 from app.stages.schedule import splits
 from app.stages.verify import Rows
 from app.state import Sequence, Tree, Work
@@ -57,20 +58,22 @@ class _Sent:
 class Running:
     """Bookkeeping of a verifier's sequences. Decides nothing about their text."""
 
-    def __init__(self, memory: Target, costs: CostTable, vocab_size: int, mailbox: str) -> None:
+    def __init__(
+        self, memory: Target, costs: CostTable, vocab_size: int, mailbox: str, router: Router | None = None
+    ) -> None:
         self.sequences: dict[str, Sequence] = {}
         self.suspects: set[str] = set()
         self.expectations = Expectations()
         self.costs = costs
         self.draft_costs = DraftCosts()
         self.crew = Crew()
+        self.router = router or Router()
         self.is_together = True  # do the sequences go in one batch, or one half while the other half drafts?
         self.prompt_tokens = self.reused_tokens = 0  # read so far, and those of them that others had computed
         self._silent_steps = 0
         self._memory = memory
         self._vocab_size = vocab_size
-        self._mailbox = mailbox
-        self._told: dict[str, dict[str, int]] = {}  # by request and mailbox: tokens that were sent there
+        self._errands = Errands(mailbox)
         self._sent: dict[str, _Sent] = {}
 
     def start(self, snapshot: Snapshot) -> None:
@@ -90,17 +93,20 @@ class Running:
         self.suspects.discard(request_id)
         self.expectations.forget(request_id)
         self._sent.pop(request_id, None)
-        self._told.pop(request_id, None)
+        self._errands.forget(request_id)
+        self.router.forget(request_id)
         return sequence
 
-    def report(self) -> dict[str, int]:
-        """What a verifier tells of itself: its sequences, its cache, and how many prompt tokens it did not compute."""
+    def report(self) -> dict[str, int | dict[str, int]]:
+        """What a verifier tells of itself: its sequences, its cache, how many prompt tokens it did not compute, and
+        which drafters it chose."""
         return {
             "sequences": len(self.sequences),
             "cache_tokens": self._memory.capacity_tokens,
             "cache_tokens_free": self._memory.free_tokens,
             "prompt_tokens": self.prompt_tokens,
             "prompt_tokens_reused": self.reused_tokens,
+            "asked_rounds": dict(self.router.asked_rounds),
         }
 
     def adopt_prefixes(self, sequences: Iterable[Sequence]) -> None:
@@ -130,20 +136,24 @@ class Running:
         sequence = self.sequences.get(message.request_id)
         if sequence is None or not _is_sound(message, self._vocab_size):
             return
-        tree = Tree(list(message.tokens), list(message.parents), list(message.survival), list(message.proposers))
+        tree = _tree(message)
         if message.base == len(sequence.tokens):
             sequence.tree = tree
         elif is_answer and message.base < len(sequence.tokens):  # too late to be verified, but what came is known
-            self.expectations.of(sequence.record.id, sequence.record.tenant).learn(
-                tree, sequence.tokens[message.base :]
-            )
+            self.learn(sequence, tree, sequence.tokens[message.base :])
+
+    def learn(self, sequence: Sequence, tree: Tree, committed: Listed[int]) -> None:
+        """What `committed`, the tokens after the tree's root, says about its drafts and who made them."""
+        record = sequence.record
+        self.expectations.of(record.id, record.tenant).learn(tree, committed)
+        self.router.learn(record.id, tree, committed, tree.confidence)
 
     def ask(self, sequences: list[Sequence], policy: Policy) -> list[DraftJob]:
         """Ask for as many draft tokens as pay (design D5); sequences that get none go on at once."""
         limits = [self.limit(sequence, policy) for sequence in sequences]
         if not any(limits):
             return []
-        candidates = [self._candidate(s, limit) for s, limit in zip(sequences, limits, strict=True)]
+        candidates = [self._candidate(s, policy, limit) for s, limit in zip(sequences, limits, strict=True)]
         draft_s = self.draft_costs.seconds(len(sequences), max(limits))
         self.is_together = not splits(self.costs, len(self.sequences), draft_s)
         others = 0 if self.is_together else len(self.sequences) - len(sequences)
@@ -179,13 +189,13 @@ class Running:
 
         A probe is a job for one token that nobody waits for.
         """
-        asking = [(s, depth) for s, depth in zip(sequences, depths, strict=True) if depth]
-        deepest = max((depth for _, depth in asking), default=0)
-        unread = sum(self._unread(sequence) for sequence, _ in asking)
+        asking = [(s, depth, self._route(s, policy)) for s, depth in zip(sequences, depths, strict=True) if depth]
+        deepest = max((depth for _, depth, _ in asking), default=0)
+        unread = sum(self._unread(sequence, route) for sequence, _, route in asking)
         usual_s = self.draft_costs.seconds(len(asking), deepest) + self.draft_costs.read_s(unread)
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, WAIT_FACTOR * usual_s))
         due_s = time.time() + wait_s
-        for sequence, _ in asking:
+        for sequence, _, _ in asking:
             sequence.due_s = due_s
             self._sent[sequence.record.id] = _Sent(
                 len(sequence.tokens), time.monotonic(), len(asking), deepest, unread, wait_s
@@ -193,58 +203,45 @@ class Running:
         probing = [sequence for sequence, is_probe in zip(sequences, probes, strict=False) if is_probe]
         for sequence in probing:
             self._sent[sequence.record.id] = _Sent(len(sequence.tokens))
-        asking += [(sequence, 1) for sequence in probing]
-        return [self._job(sequence, depth, due_s) for sequence, depth in asking]
+        asking += [(sequence, 1, self._route(sequence, policy)) for sequence in probing]
+        for sequence, _, route in asking:
+            self.router.asked(sequence.record, route)
+        return [
+            job
+            for sequence, depth, route in asking
+            for job in self._errands.jobs(sequence, route, depth, due_s, self.crew.readers)
+        ]
 
     def farewell(self, sequence: Sequence) -> list[DraftJob]:
         """Tell those who followed an ended sequence what came last."""
-        if sequence.record.id not in self._told:
-            return []
-        job = self._job(sequence, 1, 0.0).model_copy(update={"is_last": True})
-        del self._told[sequence.record.id]
-        return [job]
+        return self._errands.farewell(sequence, self.crew.mailboxes())
 
-    def _candidate(self, sequence: Sequence, limit: int) -> Candidate:
+    def _candidate(self, sequence: Sequence, policy: Policy, limit: int) -> Candidate:
         record = sequence.record
         return Candidate(
             self.expectations.of(record.id, record.tenant),
             limit,
-            self.draft_costs.read_s(self._unread(sequence)),
+            self.draft_costs.read_s(self._unread(sequence, self._route(sequence, policy))) if limit else 0.0,
             record.max_tokens - sequence.generated,
         )
 
-    def _unread(self, sequence: Sequence) -> int:
+    def _route(self, sequence: Sequence, policy: Policy) -> Route:
+        """Whom the sequence would ask now."""
+        record, crew = sequence.record, self.crew
+        depth = self.limit(sequence, policy)
+
+        def price(mailbox: str) -> float:
+            """Of asking there, in tokens of plain decoding: what waits there comes first, and what is unread."""
+            waiting_s = crew.waiting.get(mailbox, 0) * self.draft_costs.seconds(1, depth)
+            read_s = self.draft_costs.read_s(self._errands.unread(sequence, mailbox))
+            rounds = max(1, min(HORIZON_TOKENS, record.max_tokens - sequence.generated) // 2)
+            return (waiting_s + read_s / rounds) / self.costs.seconds(1)
+
+        return self.router.route(record, len(sequence.tokens), crew, depth, policy.drafters_per_sequence, price)
+
+    def _unread(self, sequence: Sequence, route: Route) -> int:
         """Tokens that somebody who will be asked has not been sent."""
-        names = self.crew.allowed(sequence.record.speculation.drafters)
-        return len(sequence.tokens) - self._known(sequence, self.crew.recipients(names, self.crew.fuser_of(names)))
-
-    def _known(self, sequence: Sequence, mailboxes: Iterable[str]) -> int:
-        """How many of the sequence's tokens all of these have been sent."""
-        told = self._told.get(sequence.record.id, {})
-        return min(told.get(mailbox, 0) for mailbox in mailboxes)
-
-    def _job(self, sequence: Sequence, depth: int, due_s: float) -> DraftJob:
-        record = sequence.record
-        names = self.crew.allowed(record.speculation.drafters)
-        fuser = self.crew.fuser_of(names)
-        recipients = self.crew.recipients(names, fuser)
-        start = self._known(sequence, recipients)
-        self._told.setdefault(record.id, {}).update(dict.fromkeys(recipients, len(sequence.tokens)))
-        return DraftJob(
-            request_id=record.id,
-            tenant=record.tenant,
-            verifier=self._mailbox,
-            fuser=fuser,
-            base=len(sequence.tokens),
-            start=start,
-            tokens=tuple(sequence.tokens[start:]),
-            prompt_length=len(record.prompt_ids),
-            max_draft_tokens=depth,
-            drafters=names,
-            sampling=record.sampling,
-            due_s=due_s,
-            state=b64encode(sequence.state).decode() if sequence.state and self.crew.readers & set(names) else None,
-        )
+        return max((self._errands.unread(sequence, mailbox) for mailbox in route.homes.values()), default=0)
 
     def _try_reserve(self, work: Work) -> bool:
         while not self._memory.try_reserve(work):
@@ -261,6 +258,16 @@ class Running:
 def _age(sequence: Sequence) -> tuple[float, str]:
     """Sorts the oldest first."""
     return sequence.record.created_s, sequence.record.id
+
+
+def _tree(message: TreeMessage) -> Tree:
+    return Tree(
+        list(message.tokens),
+        list(message.parents),
+        list(message.survival),
+        list(message.proposers),
+        message.confidence,
+    )
 
 
 def _is_sound(message: TreeMessage, vocab_size: int) -> bool:

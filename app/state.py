@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from app.messages import TARGET, Record, Stats
 
+Change = tuple[list[float], list[float]]  # to decaying sums: (kept, added); each becomes sum * kept + added
+
 
 @dataclass(slots=True)
 class Tree:
@@ -19,6 +21,7 @@ class Tree:
     parents: list[int] = field(default_factory=list)
     survival: list[float] = field(default_factory=list)
     proposers: list[tuple[str, ...]] = field(default_factory=list)
+    confidence: dict[str, float] = field(default_factory=dict)  # of each drafter in its own draft, on average
 
     def __len__(self) -> int:
         return len(self.tokens)

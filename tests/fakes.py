@@ -20,6 +20,7 @@ from app.following import fetcher
 from app.fusing import Fusing
 from app.messages import ChatMessage, Draft, Policy, Record, Sampling, Speculation
 from app.pipeline import Drafting, Local, Verifying
+from app.routing import Router
 from app.running import Running
 from app.stages.draft.protocol import Context, Drafter
 from app.state import Sequence as State
@@ -172,10 +173,11 @@ def pipeline(
     policy: Policy | None = None,
     max_sequences: int = 64,
     store: MemoryStore | None = None,
+    router: Router | None = None,
 ) -> Local:
     """The pipeline in one process around a target and any drafters, model drafters first."""
     store = store or MemoryStore()
-    running = Running(target, CostTable(FLAT), vocab_size, "local")
+    running = Running(target, CostTable(FLAT), vocab_size, "local", router or Router("all"))
     running.crew = Crew({d.name: "local" for d in drafters}, tuple(d.name for d in residents), fuser="local")
     verifying = Verifying("owner", target, running, store, Settings(max_sequences=max_sequences))
     verifying.policy = policy or Policy()

@@ -14,10 +14,19 @@ TOPS = ("kernels", "app", "workers", "web", "bench", "training")
 LAYERS = [  # lowest first; a module may import its own layer and those before it in this list
     ("kernels.*",),
     ("app.config", "app.errors", "app.messages", "app.state"),
-    ("app.calibration", "app.costs", "app.crew", "app.expectation", "app.mirror"),
+    ("app.calibration", "app.costs", "app.crew", "app.expectation", "app.experience", "app.mirror", "app.scores"),
     ("app.store.*", "app.engine.*"),
     ("app.stages.*",),
-    ("app.committing", "app.following", "app.fusing", "app.gathering", "app.running"),
+    (
+        "app.committing",
+        "app.errands",
+        "app.exchange",
+        "app.following",
+        "app.fusing",
+        "app.gathering",
+        "app.routing",
+        "app.running",
+    ),
     ("app.pipeline",),
     ("app.assemble*",),
     ("app.local.*", "app.cli*"),
@@ -27,6 +36,7 @@ LAYERS = [  # lowest first; a module may import its own layer and those before i
 ]
 WITH_TORCH = (  # all others import without it: web, control and the fusion never load it
     "kernels.*",
+    "app.engine.agreement",
     "app.engine.chains",
     "app.engine.convert",
     "app.engine.device.*",

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from app.engine.forward import Forward
-from app.engine.fused import FusedForward
 from app.engine.kv import KVCache, PagePool
 from app.engine.plan import plan
 from app.engine.probe import probe
@@ -75,11 +74,9 @@ class Reader:
         self._pool.try_grow(sequence.pages, len(tokens))
         rows = plan([Work(sequence, 0, tokens, Tree(), final=True)], self._kv)
         rows.wanted = list(range(len(tokens)))
-        _, best = self._model.logits(rows)
+        _, best, states = self._model.logits(rows)
         self._pool.release(sequence.pages)
-        if not isinstance(self._model, FusedForward):
-            return best, None
-        return best, self._model.last_hidden(len(tokens)).astype("f2")
+        return best, None if states is None else states.astype("f2")
 
 
 def _files(path: Path, domain: str) -> list[Path]:

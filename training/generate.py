@@ -90,9 +90,9 @@ class Watching(ModelRunner):
         super().__init__(model, kv_bytes=kv_bytes, page_tokens=page_tokens, shares=False)
         self._pieces: dict[str, list[tuple[int, np.ndarray]]] = {}
 
-    def forward(self, works: list[Work]) -> list[Logits | None]:
+    def forward(self, works: list[Work], added: np.ndarray | None = None) -> list[Logits | None]:
         """See ModelRunner."""
-        out = super().forward(works)
+        out = super().forward(works, added)
         if isinstance(self.model, FusedForward):
             states = self.model.last_hidden(sum(len(work.tokens) + len(work.tree) for work in works)).astype("f2")
             first = 0

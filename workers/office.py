@@ -20,6 +20,7 @@ from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
 from app.store.protocol import Orphan
 from app.store.requests import RequestStore
+from app.store.sums import SumsStore
 from app.store.waiting import WaitingRoom
 from workers.celery_app import ATTEND, DOORBELL_TTL_S, mailbox_queue, make_celery
 
@@ -48,6 +49,7 @@ class Office:
         self.mailboxes = Mailboxes(client, settings.namespace, lease_s=settings.lease_s)
         self.nodes = Nodes(client, settings.namespace, lease_s=settings.lease_s)
         self.waiting = WaitingRoom(client, settings.namespace)
+        self.sums = SumsStore(client, settings.namespace)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:

@@ -151,7 +151,7 @@ def load_guesser(folder: Path, target: Path, *, kv_bytes: int, page_tokens: int,
 def _with_target_embedding(
     folder: Path, target: Path, wanted: str | None
 ) -> tuple[PreTrainedModel, torch.Tensor, Features | None]:
-    embedding = _embedding(target)  # (V, d)
+    embedding = target_embedding(target)  # (V, d)
     if wanted is not None and embedding_sha256(target) != wanted:
         raise ModelRefused(f"{folder} was distilled from another target: its embedding differs")
     config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
@@ -177,11 +177,11 @@ def _with_target_embedding(
 @lru_cache(maxsize=1)
 def embedding_sha256(target: Path) -> str:
     """What a drafter's card names its target's embedding by: the hash of its float32 numbers."""
-    return hashlib.sha256(_embedding(target).numpy().tobytes()).hexdigest()
+    return hashlib.sha256(target_embedding(target).numpy().astype("<f4", copy=False).tobytes()).hexdigest()
 
 
 @lru_cache(maxsize=1)
-def _embedding(target: Path) -> torch.Tensor:
+def target_embedding(target: Path) -> torch.Tensor:
     """(V, d) float32, shared by all drafters of a process."""
     for file in sorted(target.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights:

@@ -1,8 +1,22 @@
-"""Choose who works on a request: the verifier that will hold its KV cache, the drafters that guess for it."""
+"""Choose who works on a request: the verifier that will hold its KV cache, the drafters that guess for it.
 
+Pure functions: what is known comes in, a choice goes out. Equal choices fall to whoever stands first.
+"""
+
+from collections.abc import Collection
 from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+from math import ceil
 
+from app.state import Tree
 from app.store.nodes import Node
+
+SHORT = 2.0  # a recent accepted length, the target's own token included, below which others are tried
+CURIOSITY = 1.0  # standard deviations of doubt that count for a drafter while others are tried
+MIN_GAIN = 0.1  # tokens a round that one more drafter must bring: its drafts are verified, too
+SURE = 0.98  # nothing is more certain
+NEW_SHARE = 0.5  # CoSine's alpha, of drafters little tried while exploring; its value is not known
+BEST_SHARE = 0.8  # CoSine's beta, of the best ones while exploiting
 
 
 def verifier(live: Listed[Node]) -> Node | None:
@@ -10,14 +24,104 @@ def verifier(live: Listed[Node]) -> Node | None:
     return min(live, key=lambda node: (node.info.get("sequences", 0), node.name), default=None)
 
 
-def drafters(live: Listed[Node], tokenizer_sha256: str) -> dict[str, str]:
-    """Drafter name -> mailbox of the model drafters alive that speak the target's tokens.
-
-    One node for each name: the one that has the fewest jobs waiting.
-    """
-    chosen: dict[str, str] = {}
+def hosts(live: Listed[Node], tokenizer_sha256: str) -> dict[str, tuple[str, ...]]:
+    """Drafter name -> mailboxes of the nodes alive that host it and speak the target's tokens, the least busy first."""
+    found: dict[str, tuple[str, ...]] = {}
     for node in sorted(live, key=lambda node: (node.info.get("waiting", 0), node.name)):
         if node.info.get("tokenizer") == tokenizer_sha256:
-            for name in node.info.get("drafters", ()):
-                chosen.setdefault(name, f"{node.kind}:{node.name}")
+            for name in dict.fromkeys(node.info.get("drafters", ())):
+                found[name] = (*found.get(name, ()), f"{node.kind}:{node.name}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A drafter that could be asked."""
+
+    drafter: str
+    acceptance: float  # the chance that its next token is right if all before it were
+    doubt: float = 0.0  # standard deviation of that chance
+    price: float = 0.0  # tokens of plain decoding that waiting for it, and its reading, take
+    is_here: bool = False  # on the verifier's own cores
+    match: float = 0.5  # CoSine's score
+    rounds: int = 0  # in which it was asked
+
+    def tokens(self, depth: int, acceptance: float | None = None) -> float:
+        """Right tokens to be expected of a draft of `depth`."""
+        p = min(SURE, self.acceptance if acceptance is None else acceptance)
+        return p * (1.0 - p**depth) / (1.0 - p)
+
+
+def is_short(accepted_length: float | None) -> bool:
+    """Is it time to explore? Nothing accepted yet is short."""
+    return accepted_length is None or accepted_length < SHORT
+
+
+def learned(options: Listed[Option], depth: int, most: int, *, is_exploring: bool) -> list[str]:
+    """The drafter of the highest expected gain, less what waiting for it takes; then others that add MIN_GAIN.
+
+    While exploring, doubt counts for a drafter: it is asked unless it is known to be worse. One more drafter adds what
+    it gets right where those before it are wrong; not on the verifier's own cores, where drafting is not free.
+    """
+    if not options:
+        return []
+
+    def value(option: Option) -> float:
+        hoped = option.acceptance + CURIOSITY * option.doubt if is_exploring else option.acceptance
+        return option.tokens(depth, hoped) - option.price
+
+    first, *others = sorted(options, key=value, reverse=True)
+    chosen, missed = [first.drafter], 1.0 - first.acceptance
+    for option in others:
+        if len(chosen) < most and not option.is_here and missed * option.tokens(depth) - option.price >= MIN_GAIN:
+            chosen.append(option.drafter)
+            missed *= 1.0 - option.acceptance
     return chosen
+
+
+def cosine(options: Listed[Option], most: int, *, is_exploring: bool) -> list[str]:
+    """CoSine's choice (arXiv:2503.10325, reconstructed): a share of `most` by score, the rest by least tried; while
+    exploring, the shares lean to those little tried."""
+    by_match = sorted(options, key=lambda option: -option.match)
+    by_rounds = sorted(options, key=lambda option: option.rounds)
+    first, then = (by_rounds, by_match) if is_exploring else (by_match, by_rounds)
+    share = ceil((NEW_SHARE if is_exploring else BEST_SHARE) * most)
+    chosen = first[:share]
+    chosen += [option for option in then if option not in chosen][: max(0, most - len(chosen))]
+    return [option.drafter for option in chosen]
+
+
+def outcomes(tree: Tree, committed: Listed[int], asked: Collection[str]) -> tuple[dict[str, tuple[int, int]], int]:
+    """(draft tokens right, draft tokens tried) of each drafter asked, and the length of the tree's right path.
+
+    `committed` are the tokens after the tree's root. A drafter is right as long as it is among the proposers of the
+    right path; the first place at which it proposed other tokens counts as tried. Where it stopped earlier of its own
+    accord nothing is known, unless it said nothing at all: silent or too late is as good as wrong.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    going_on, node = set(asked), 0
+    for depth, token in enumerate(committed):
+        children = [i for i, parent in enumerate(tree.parents, start=1) if parent == node]
+        right = next((i for i in children if tree.tokens[i - 1] == token), None)
+        agreeing = set() if right is None else going_on.intersection(tree.proposers[right - 1])
+        speaking = {name for i in children for name in tree.proposers[i - 1]}
+        for name in going_on - agreeing:
+            found[name] = (depth, depth + int(name in speaking or depth == 0))
+        going_on = agreeing
+        if right is None:
+            return found, depth
+        node = right
+    found.update(dict.fromkeys(going_on, (len(committed), len(committed))))
+    return found, len(committed)
+
+
+def guesses(tree: Tree, drafter: str, depth: int) -> list[int]:
+    """A drafter's likeliest branch in the tree, at most `depth` tokens of it: what CoSine compares position by position
+    with what was said, beyond the first wrong one, too."""
+    tokens: list[int] = []
+    tip = 0
+    for node, (parent, proposers) in enumerate(zip(tree.parents, tree.proposers, strict=True), start=1):
+        if parent == tip and drafter in proposers and len(tokens) < depth:
+            tokens.append(tree.tokens[node - 1])
+            tip = node
+    return tokens

@@ -20,6 +20,8 @@ milliseconds at which the member stops counting, so an index never outgrows what
     lease:<owner>               string  that the process `owner` lives                PX lease
     policy                      hash    version, policy (JSON)                        never; one small hash
     lock:<name>                 string  a tick or sweep is running                    PX of the lock
+    sums:<group>                hash    what drafters are worth: name -> sums (JSON)  PX 30 days; 16,384 fields
+    merged:<writer>:<group>     string  number of the writer's last batch in there    PX 10 min
 """
 
 from dataclasses import dataclass
@@ -100,3 +102,11 @@ class Keys:
     def lock(self, name: str) -> str:
         """Guard of a periodic job."""
         return f"{self.namespace}:lock:{name}"
+
+    def sums(self, group: str) -> str:
+        """What the processes learn together: a drafter's calibration, a tenant's experience with drafters."""
+        return f"{self.namespace}:sums:{group}"
+
+    def merged(self, writer: str, group: str) -> str:
+        """The last batch of one writer in a group, so that none counts twice."""
+        return f"{self.namespace}:merged:{writer}:{group}"

@@ -3,6 +3,7 @@ import pytest
 from app.costs import CostTable
 from app.crew import Crew
 from app.messages import Policy, Record, Speculation, Stats, Status, TreeMessage
+from app.routing import Router
 from app.running import MAX_NODES, Running
 from app.state import Tree
 from app.store.protocol import Snapshot
@@ -12,8 +13,8 @@ from tests.fakes import PAGE_TOKENS, VOCAB
 MODEL = fakes.served().model
 
 
-def running(pages: int = 64) -> Running:
-    found = Running(fakes.runner(MODEL, pages=pages), CostTable({1: 1.0}), VOCAB, "mailbox")
+def running(router: Router | None = None, pages: int = 64) -> Running:
+    found = Running(fakes.runner(MODEL, pages=pages), CostTable({1: 1.0}), VOCAB, "mailbox", router)
     found.crew = Crew({"small": "draft:1"}, ("lookup",))
     return found
 
@@ -107,19 +108,45 @@ def test_a_job_carries_only_what_its_receivers_do_not_know():
 
 
 def test_drafts_of_one_node_are_fused_there_and_those_of_several_at_the_fusion_task():
-    one = running()
+    one = running(Router("all"))
     sequence = start(one, "r", length=5)
     (job,) = one.jobs([sequence], [3], Policy())
-    assert (job.fuser, one.crew.recipients(job.drafters, job.fuser)) == ("draft:1", {"draft:1"})
+    assert (job.fuser, job.to, job.drafters) == ("draft:1", "draft:1", ("small", "lookup"))
     one.crew = Crew({"small": "draft:1", "other": "draft:2"}, ("lookup",))
     sequence.tokens.append(7)
-    (job,) = one.jobs([sequence], [3], Policy())
-    assert (job.fuser, one.crew.recipients(job.drafters, job.fuser)) == ("fuse", {"draft:1", "draft:2", "fuse"})
-    assert (job.start, job.tokens) == (0, (1, 1, 1, 1, 1, 7)), "two of the three know nothing yet"
+    jobs = one.jobs([sequence], [3], Policy())
+    assert {(job.to, job.drafters, job.fuser) for job in jobs} == {
+        ("draft:1", ("small",), "fuse"),
+        ("draft:2", ("other",), "fuse"),
+        ("fuse", ("small", "other", "lookup"), "fuse"),
+    }
+    assert {job.to: job.tokens for job in jobs} == {
+        "draft:1": (7,),
+        "draft:2": (1, 1, 1, 1, 1, 7),
+        "fuse": (1, 1, 1, 1, 1, 7),
+    }, "each what it does not know"
     sequence.tokens.append(8)
-    assert one.jobs([sequence], [3], Policy())[0].tokens == (8,)
+    assert [job.tokens for job in one.jobs([sequence], [3], Policy())] == [(8,)] * 3
     one.crew = Crew({}, ("lookup",))
-    assert one.jobs([sequence], [3], Policy())[0].fuser == "fuse", "with nobody else it looks up what it can"
+    assert [job.fuser for job in one.jobs([sequence], [3], Policy())] == ["fuse"], "with nobody else it looks up"
+
+
+def test_a_node_that_fuses_again_is_sent_what_its_fusing_half_missed():
+    one = running(Router("all"))
+    sequence = start(one, "r", length=5)
+    both = Crew({"small": "draft:1", "other": "draft:2"})
+    for crew in (Crew({"small": "draft:1"}), both, Crew({"small": "draft:1"})):
+        one.crew = crew
+        sequence.tokens.append(7)
+        jobs = {job.to: job for job in one.jobs([sequence], [3], Policy())}
+    assert (jobs["draft:1"].start, jobs["draft:1"].fuser) == (6, "draft:1")
+    one.crew = both
+    last = {job.to: job for job in one.farewell(sequence)}
+    assert {box: (job.start, job.fuser) for box, job in last.items()} == {
+        "draft:1": (8, "draft:1"),
+        "draft:2": (7, ""),
+        "fuse": (7, "fuse"),
+    }
 
 
 def test_a_state_goes_along_only_to_drafters_that_read_it():
@@ -238,7 +265,7 @@ def test_a_stopped_sequence_leaves_nothing_behind():
     one.reserve([fakes.work(sequence, 0)])
     assert one.stop("r") is sequence
     assert one.stop("r") is None
-    assert (one.sequences, one.suspects, one._sent, one._told) == ({}, set(), {}, {})
+    assert (one.sequences, one.suspects, one._sent, one._errands._told) == ({}, set(), {}, {})
     assert one._memory.pool.num_free == one._memory.pool.num_pages
 
 

@@ -106,10 +106,11 @@ class Deployment:
         logs = sorted((self.state / self.name / "logs").glob("*.log"))
         return "\n".join(f"== {log.name}\n{log.read_text(errors='replace')[-2000:]}" for log in logs)
 
-    def start_worker(self, role: str, node: str) -> "subprocess.Popen[bytes]":
-        """One more worker beside those of the supervisor."""
+    def start_worker(self, role: str, node: str, **settings: str) -> "subprocess.Popen[bytes]":
+        """One more worker beside those of the supervisor; its own PACELINE_* variables, if any, by name."""
         environ = {
             **self._environ,
+            **settings,
             "PACELINE_REDIS_URL": self.redis_url,
             "PACELINE_NAMESPACE": self.namespace,
             "HF_HUB_OFFLINE": "1",

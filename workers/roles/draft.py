@@ -12,6 +12,7 @@ from workers.attend import attend
 from workers.celery_app import ATTEND
 from workers.office import FUSE, Office, mailbox_of
 from workers.pulse import Pulse
+from workers.sharing import share
 from workers.trees import send_trees
 
 
@@ -19,7 +20,8 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
     """Load the drafters, register the doorbell's task."""
     models = drafters(office.settings)
     mailbox = mailbox_of("draft", node)
-    drafting = Drafting(models, fetcher(office.requests), fusing(office.tokenizer, office.requests), mailbox)
+    segment = fusing(office.tokenizer, office.requests)
+    drafting = Drafting(models, fetcher(office.requests), segment, mailbox)
 
     def info() -> dict[str, object]:
         return {
@@ -28,9 +30,11 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
             "tokenizer": office.tokenizer.sha256,
             "waiting": office.mailboxes.waiting(mailbox),
             "host": socket.gethostname(),
+            "calibration": segment.calibration.told(),
         }
 
     pulse = Pulse(office, "draft", node, info=info)
+    share(office, pulse, segment.calibration)
 
     def handle(messages: list[ToDrafter]) -> None:
         jobs = [job for message in messages for job in message.jobs if _is_readable(job, office.tokenizer.vocab_size)]

@@ -8,13 +8,15 @@ from workers.attend import attend
 from workers.celery_app import ATTEND
 from workers.office import FUSE, Office
 from workers.pulse import Pulse
+from workers.sharing import share
 from workers.trees import send_trees
 
 
 def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
     """Register the doorbell's task. No model here: lookup and suffix tables only."""
     segment = fusing(office.tokenizer, office.requests)
-    pulse = Pulse(office, "fuse", node)
+    pulse = Pulse(office, "fuse", node, info=lambda: {"calibration": segment.calibration.told()})
+    share(office, pulse, segment.calibration)
 
     def handle(messages: list[ToFuser]) -> float | None:
         for message in messages:

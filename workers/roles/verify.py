@@ -13,12 +13,13 @@ from app.crew import Crew
 from app.messages import DraftJob, FinishReason, Message, Settle, ToDrafter, ToFuser, ToVerifier
 from app.pipeline import Verifying
 from app.stages.draft.registry import RESIDENT
-from app.stages.route import drafters
+from app.stages.route import hosts
 from app.store.nodes import Node
 from workers.attend import attend
 from workers.celery_app import ATTEND
 from workers.office import FUSE, SETTLE, Office, mailbox_of
 from workers.pulse import Pulse
+from workers.sharing import share
 
 log = logging.getLogger(__name__)
 RECONCILE_EVERY_S = 1.0
@@ -36,6 +37,7 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
     pulse = Pulse(office, "verify", node, owner=owner, info=info)
     desk = Desk(office, verifier, pulse, mailbox)
     pulse.on_beat.append(desk.refresh)
+    share(office, pulse, verifier.running.router.experience)
 
     @office.celery.task(name=ATTEND, ignore_result=True)
     def verify(rung: str) -> None:
@@ -95,11 +97,9 @@ class Desk:
     def _send(self, jobs: list[DraftJob]) -> None:
         if not jobs:
             return
-        crew = self._verifier.running.crew
         mail: dict[str, list[DraftJob]] = {}
         for job in jobs:
-            for mailbox in crew.recipients(job.drafters, job.fuser):
-                mail.setdefault(mailbox, []).append(job)
+            mail.setdefault(job.to, []).append(job)
         self._office.post_all({mailbox: [_call(mailbox, tuple(own))] for mailbox, own in mail.items()})
 
     def _settle(self) -> None:
@@ -114,13 +114,21 @@ def _call(mailbox: str, jobs: tuple[DraftJob, ...]) -> Message:
 def _crew(live: list[Node], tokenizer_sha256: str) -> Crew:
     """The drafters alive; without a fusion task those of one node only, which fuses for itself."""
     nodes = [node for node in live if node.kind == "draft"]
-    remote = drafters(nodes, tokenizer_sha256)
+    boxes = hosts(nodes, tokenizer_sha256)
     if not any(node.kind == FUSE for node in live):
-        if not remote:
+        if not boxes:
             return Crew()
-        one = min(remote.values())
-        remote = {name: mailbox for name, mailbox in remote.items() if mailbox == one}
+        one = min(box for found in boxes.values() for box in found)
+        boxes = {name: (one,) for name, found in boxes.items() if one in found}
     here = socket.gethostname()
-    share = 1.0 if any(node.info.get("host") == here for node in nodes) else 0.0
-    readers = frozenset(name for node in nodes for name in node.info.get("readers", ()))
-    return Crew(remote, tuple(RESIDENT), share, FUSE, readers)
+    away = {mailbox_of(node.kind, node.name) for node in nodes if node.info.get("host") != here}
+    return Crew(
+        remote={name: found[0] for name, found in boxes.items()},
+        resident=tuple(RESIDENT),
+        share=1.0 if len(away) < len(nodes) else 0.0,
+        fuser=FUSE,
+        readers=frozenset(name for node in nodes for name in node.info.get("readers", ())),
+        hosts=boxes,
+        waiting={mailbox_of(node.kind, node.name): int(node.info.get("waiting", 0)) for node in nodes},
+        away=frozenset(away),
+    )

@@ -1,0 +1,66 @@
+"""Two drafter nodes with a drafter each, on the default target: jobs go where the router says, the text is the same."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.config import ROOT
+from tests.workers.deployment import Deployment, wait_for
+
+PROMPTS = (
+    "Write a Python class for a stack with push, pop and peek.",
+    "Write a Python function that reverses a list.",
+    "Count from one to twenty in words.",
+)
+SHIPPED, COPY = "smol-general", "smol-copy"
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """The drafter that is shipped, under another name."""
+    return Path(shutil.copytree(ROOT / "drafters" / SHIPPED, tmp_path / COPY))
+
+
+@pytest.fixture
+def two_nodes(real: Deployment, copied: Path) -> Iterator[Deployment]:
+    """The deployment with a second drafter node beside its own."""
+    real.await_ready()
+    worker = real.start_worker("draft", "draft-2", PACELINE_DRAFTERS=str(copied))
+    try:
+        wait_for(lambda: "draft-2" in real.status().nodes, what="the second drafter node")
+        yield real
+    finally:
+        worker.terminate()
+        worker.wait(30)
+    real.await_ready()
+
+
+def ask(deployment: Deployment, prompt: str, speculation: bool) -> list[int]:
+    answer = deployment.post({"prompt": prompt, "max_tokens": 80, "speculation": speculation})
+    return list(answer["token_ids"])
+
+
+def test_jobs_are_routed_over_two_nodes_and_the_text_is_exact(two_nodes: Deployment) -> None:
+    for prompt in PROMPTS:
+        assert ask(two_nodes, prompt, speculation=True) == ask(two_nodes, prompt, speculation=False)
+    seen = wait_for(lambda: two_nodes.status().nodes["verify-1"]["asked_rounds"], 10, "rounds with a choice")
+    print(f"asked rounds: {seen}")
+    assert set(seen) <= {SHIPPED, COPY}
+    told = wait_for(lambda: _calibration(two_nodes), 10, "a calibration in the status")
+    print(f"calibration: {told}")
+    assert all(0.0 <= own["calibrated_error"] <= 1.0 and own["observations"] > 0 for own in told.values())
+    with_redis = two_nodes.office()
+    try:
+        wait_for(lambda: with_redis.sums.load("calibration"), 10, "the calibration in Redis")
+        wait_for(lambda: with_redis.sums.load("experience:public"), 10, "the experience in Redis")
+    finally:
+        with_redis.close()
+
+
+def _calibration(deployment: Deployment) -> dict[str, dict[str, float]]:
+    """Of the model drafters, as any node that fuses tells it."""
+    nodes = deployment.status().nodes.values()
+    known = [own for node in nodes for own in node.get("calibration", {}).items()]
+    return {name: report for name, report in known if name in (SHIPPED, COPY)}

@@ -1,0 +1,12 @@
+"""Learn together: load what the deployment knows before the first work, exchange from then on with the pulse."""
+
+from app.exchange import Exchange, Learnt
+from workers.office import Office
+from workers.pulse import Pulse
+
+
+def share(office: Office, pulse: Pulse, learnt: Learnt) -> None:
+    """Keep `learnt` and the store together for this process's life. Raises StoreUnavailable."""
+    exchange = Exchange(learnt, office.sums)
+    exchange.beat()
+    pulse.on_beat.append(exchange.beat)
