@@ -11,16 +11,18 @@ from app.assemble_resident import fusing
 from app.assemble_target import leave_cores_to, target_runner
 from app.config import ROOT, Settings
 from app.crew import Crew
+from app.drafting import Drafting
 from app.engine.guesser import ModelGuesser, load_guesser
 from app.engine.measure import check_exactness, measure_costs
 from app.engine.source import resolve
 from app.engine.tokenizer import Tokenizer
 from app.errors import ModelRefused
-from app.following import fetcher
-from app.pipeline import Drafting, Local, Verifying
+from app.following import Fetch, fetcher
+from app.fusing import Fusing
+from app.pipeline import Local, Verifying
 from app.running import Running
+from app.stages.draft.cooperative import Cooperative
 from app.stages.draft.model import ModelDrafter
-from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import RESIDENT
 from app.store.memory import MemoryStore
 from app.store.protocol import Requests
@@ -42,17 +44,24 @@ def verifying(settings: Settings, owner: str, mailbox: str, store: Requests) -> 
     check_exactness(runner, tokenizer.vocab_size)
     costs = measure_costs(runner, tokenizer.vocab_size)
     log.info("step costs, ms by rows: %s", costs.dumps())
-    running = Running(runner, costs, tokenizer.vocab_size, mailbox)
+    running = Running(runner, costs, tokenizer.vocab_size, mailbox, settings.run_ahead)
     return Verifying(owner, runner, running, store, settings)
 
 
-def drafters(settings: Settings) -> list[Drafter]:
+def drafters(settings: Settings) -> list[ModelDrafter]:
     """The model drafters the settings name, loaded. Raises ModelRefused."""
     torch.set_num_threads(settings.draft_threads)
     target = target_folder(settings)
     found = [_drafter(name, settings, target) for name in settings.drafters]
     leave_cores_to(*(guesser.model for _, guesser in found))
     return [ModelDrafter(name, guesser, guesser.max_context) for name, guesser in found]
+
+
+def drafting(settings: Settings, models: list[ModelDrafter], fetch: Fetch, fuse: Fusing, mailbox: str) -> Drafting:
+    """A drafter node's segment: its models share every token, if the settings say so and there is more than one."""
+    is_shared = settings.fusion == "token" and len(models) > 1
+    together = Cooperative(model.reader for model in models) if is_shared else None
+    return Drafting(models, fetch, fuse, mailbox, together)
 
 
 def local(settings: Settings) -> Local:
@@ -62,8 +71,8 @@ def local(settings: Settings) -> Local:
     verifier = verifying(settings, uuid.uuid4().hex, "local", store)
     verifier.running.crew = Crew({d.name: "local" for d in models}, tuple(RESIDENT), share=1.0, fuser="local")
     tokenizer = Tokenizer(target_folder(settings))
-    drafting = Drafting(models, fetcher(store), fusing(tokenizer, store), "local")
-    return Local(verifier, drafting, store, tokenizer)
+    segment = drafting(settings, models, fetcher(store), fusing(tokenizer, store), "local")
+    return Local(verifier, segment, store, tokenizer)
 
 
 def drafter_folder(name: str) -> Path:

@@ -34,6 +34,15 @@ class Settings(BaseModel):
     gpu_dtype: Literal["bfloat16", "float16", "float32"] = Field("bfloat16", description="of a GPU's weights and cache")
     gpu_exact: bool = Field(False, description="on a GPU, bits that depend on nothing beside a row; slower, no trees")
     drafters: tuple[str, ...] = Field(("smol-general",), description="model drafters: names in drafters/, or folders")
+    fusion: Literal["tree", "token"] = Field(
+        "tree", description="of drafters in one node: each drafts, then trees are merged; or each token is shared"
+    )
+    run_ahead: Literal["auto", "on", "off"] = Field(
+        "auto", description="drafters guess on while a verdict is pending; auto: unless they share the verifier's cores"
+    )
+    batching: Literal["pace", "cosine"] = Field(
+        "pace", description="what goes into a step: what gives the most tokens a second; or CoSine's objective"
+    )
     node: str | None = Field(None, description="name of this worker's node, e.g. verify-1; required by workers")
 
     max_prompt_tokens: int = Field(8000, ge=1, description="a longer prompt is refused")

@@ -162,6 +162,7 @@ class DraftJob(Message):
     drafters: tuple[str, ...]  # those asked; the fusion waits for the ones that are not in its own process
     sampling: Sampling
     due_s: float  # wall clock: after this the verifier goes on without
+    run_ahead: bool = False  # drafters do not take its cores from the verifier: they may guess on while it works
     is_last: bool = False  # the sequence ended: learn from it and forget it, no draft is wanted
 
 
@@ -174,6 +175,7 @@ class Draft(Message):
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     confidences: tuple[float, ...]  # probability the drafter gave each token, given its ancestors
+    borrowed: tuple[int, ...] = ()  # nodes that others guessed: there for what hangs below, no opinion of this drafter
 
 
 class TreeMessage(Message):

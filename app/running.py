@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from math import isfinite
-from typing import Protocol
+from typing import Literal, Protocol
 
 from app.costs import CostTable, DraftCosts
 from app.crew import Crew
@@ -23,6 +23,9 @@ MAX_NODES = 63
 MIN_WAIT_S = 0.03  # a tree is waited for at least so long,
 WAIT_FACTOR = 3.0  # and otherwise this many times what drafting usually takes, within the policy
 ASK_AFTER_STEPS = 128  # without any draft: then one is asked for, whatever it is believed to cost
+
+
+RunAhead = Literal["auto", "on", "off"]
 
 
 class Target(Protocol):
@@ -56,7 +59,9 @@ class _Sent:
 class Running:
     """Bookkeeping of a verifier's sequences. Decides nothing about their text."""
 
-    def __init__(self, memory: Target, costs: CostTable, vocab_size: int, mailbox: str) -> None:
+    def __init__(
+        self, memory: Target, costs: CostTable, vocab_size: int, mailbox: str, run_ahead: RunAhead = "auto"
+    ) -> None:
         self.sequences: dict[str, Sequence] = {}
         self.suspects: set[str] = set()
         self.expectations = Expectations()
@@ -69,6 +74,7 @@ class Running:
         self._memory = memory
         self._vocab_size = vocab_size
         self._mailbox = mailbox
+        self._run_ahead = run_ahead
         self._told: dict[str, dict[str, int]] = {}  # by request and mailbox: tokens that were sent there
         self._sent: dict[str, _Sent] = {}
 
@@ -242,6 +248,7 @@ class Running:
             drafters=names,
             sampling=record.sampling,
             due_s=due_s,
+            run_ahead=self._run_ahead == "on" or (self._run_ahead == "auto" and self.crew.share == 0.0),
         )
 
     def _try_reserve(self, work: Work) -> bool:

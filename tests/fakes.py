@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from app.config import Settings
 from app.costs import CostTable
 from app.crew import Crew
+from app.drafting import Drafting
 from app.engine.forward import Forward
 from app.engine.kv import bytes_per_page
 from app.engine.model import prepare
@@ -19,7 +20,7 @@ from app.engine.tokenizer import Tokenizer
 from app.following import fetcher
 from app.fusing import Fusing
 from app.messages import ChatMessage, Draft, Policy, Record, Sampling, Speculation
-from app.pipeline import Drafting, Local, Verifying
+from app.pipeline import Local, Verifying
 from app.running import Running
 from app.stages.draft.protocol import Context, Drafter
 from app.state import Sequence as State

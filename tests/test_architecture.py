@@ -17,7 +17,7 @@ LAYERS = [  # lowest first; a module may import its own layer and those before i
     ("app.calibration", "app.costs", "app.crew", "app.expectation", "app.mirror"),
     ("app.store.*", "app.engine.*"),
     ("app.stages.*",),
-    ("app.committing", "app.following", "app.fusing", "app.gathering", "app.running"),
+    ("app.committing", "app.drafting", "app.following", "app.fusing", "app.gathering", "app.running"),
     ("app.pipeline",),
     ("app.assemble*",),
     ("app.local.*", "app.cli*"),
@@ -88,13 +88,14 @@ def test_no_import_circles():
 
 
 def test_stages_are_strangers():
-    """One stage never imports another; drafters share their protocol, and the registry knows them all."""
+    """One stage never imports another; drafters share their protocol and how models draft; the registry knows all."""
 
     def stage(module: str) -> str | None:
         return module.removeprefix("app.stages.") if module.startswith("app.stages.") else None
 
     pairs = [(m, t) for m in GRAPH for t in GRAPH[m] if stage(m) and stage(t)]
-    allowed = [(m, t) for m, t in pairs if t == "app.stages.draft.protocol" or m == "app.stages.draft.registry"]
+    shared = {f"app.stages.draft.{name}" for name in ("protocol", "reader", "cooperative")}
+    allowed = [(m, t) for m, t in pairs if t in shared or m == "app.stages.draft.registry"]
     assert set(pairs) == {(m, t) for m, t in allowed if m.startswith("app.stages.draft.")}
 
 

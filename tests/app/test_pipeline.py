@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from app.config import Settings
+from app.drafting import Drafting
 from app.engine.model import prepare
 from app.errors import StoreUnavailable
 from app.fusing import Fusing
@@ -16,7 +17,7 @@ from app.messages import (
     Speculation,
     Status,
 )
-from app.pipeline import Drafting, Local, take_in
+from app.pipeline import Local, take_in
 from app.store.memory import MemoryStore
 from app.store.protocol import Outcome
 from tests import fakes

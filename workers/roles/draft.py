@@ -3,11 +3,10 @@
 import socket
 import time
 
-from app.assemble import drafters
+from app.assemble import drafters, drafting
 from app.assemble_resident import fusing
 from app.following import fetcher
 from app.messages import DraftJob, ToDrafter, ToFuser
-from app.pipeline import Drafting
 from workers.attend import attend
 from workers.celery_app import ATTEND
 from workers.office import FUSE, Office, mailbox_of
@@ -19,7 +18,8 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
     """Load the drafters, register the doorbell's task."""
     models = drafters(office.settings)
     mailbox = mailbox_of("draft", node)
-    drafting = Drafting(models, fetcher(office.requests), fusing(office.tokenizer, office.requests), mailbox)
+    fetch, fuse = fetcher(office.requests), fusing(office.tokenizer, office.requests)
+    segment = drafting(office.settings, models, fetch, fuse, mailbox)
 
     def info() -> dict[str, object]:
         return {
@@ -27,16 +27,22 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
             "tokenizer": office.tokenizer.sha256,
             "waiting": office.mailboxes.waiting(mailbox),
             "host": socket.gethostname(),
+            **segment.ahead(),
         }
 
     pulse = Pulse(office, "draft", node, info=info)
 
-    def handle(messages: list[ToDrafter]) -> None:
+    def handle(messages: list[ToDrafter]) -> float | None:
+        """Draft what is asked for; without mail, one step ahead of what was, so that mail never waits for more."""
+        if not messages and segment.has_ahead:
+            segment.run_ahead()
+            return 0.0 if segment.has_ahead else None
         jobs = [job for message in messages for job in message.jobs if _is_readable(job, office.tokenizer.vocab_size)]
-        drafts, trees = drafting.run(_in_time(jobs))
+        drafts, trees = segment.run(_in_time(jobs))
         send_trees(office, trees)
         if drafts:
             office.post(FUSE, [ToFuser(drafts=tuple(drafts))])
+        return 0.0 if segment.has_ahead else None
 
     @office.celery.task(name=ATTEND, ignore_result=True)
     def draft(rung: str) -> None:
