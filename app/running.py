@@ -5,14 +5,14 @@ import time
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Literal, Protocol
 
 from app.costs import CostTable, DraftCosts
 from app.crew import Crew
 from app.expectation import Expectations
 from app.messages import DraftJob, Policy, TreeMessage
-from app.stages.ask import Candidate, ask, probe
+from app.stages.ask import Candidate, ask, probe, worth_s
 from app.stages.schedule import splits
 from app.stages.verify import Rows
 from app.state import Sequence, Tree, Work
@@ -167,7 +167,8 @@ class Running:
             self._silent_steps = 0
         for candidate, depth, is_probe in zip(candidates, depths, probes, strict=True):
             candidate.expectation.asked(depth or int(is_probe), is_probe)
-        return self.jobs(sequences, depths, policy, probes)
+        worth = worth_s(candidates, depths, self.costs) + (self.costs.seconds(others) if others else 0.0)
+        return self.jobs(sequences, depths, policy, probes, worth)
 
     def limit(self, sequence: Sequence, policy: Policy) -> int:
         """The most draft tokens the sequence may ask for: its own and the policy's bound, and the room it has left."""
@@ -178,9 +179,15 @@ class Running:
         return max(0, min(own, policy.max_draft_tokens, sequence.record.max_tokens - sequence.generated - 1))
 
     def jobs(
-        self, sequences: list[Sequence], depths: list[int], policy: Policy, probes: Iterable[bool] = ()
+        self,
+        sequences: list[Sequence],
+        depths: list[int],
+        policy: Policy,
+        probes: Iterable[bool] = (),
+        worth: float = inf,
     ) -> list[DraftJob]:
-        """Draft jobs for the sequences that ask for any; from now on they wait for their tree, within bounds.
+        """Draft jobs for the sequences that ask for any; from now on they wait for their tree, within bounds: of the
+        policy, of what is usual, and once that has passed no longer than the trees are worth, in seconds.
 
         A probe is a job for one token that nobody waits for.
         """
@@ -188,7 +195,7 @@ class Running:
         deepest = max((depth for _, depth in asking), default=0)
         unread = sum(self._unread(sequence) for sequence, _ in asking)
         usual_s = self.draft_costs.seconds(len(asking), deepest) + self.draft_costs.read_s(unread)
-        wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, WAIT_FACTOR * usual_s))
+        wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, WAIT_FACTOR * usual_s), usual_s + worth)
         due_s = time.time() + wait_s
         for sequence, _ in asking:
             sequence.due_s = due_s
