@@ -212,7 +212,7 @@ class Running:
         """Tell those who followed an ended sequence what came last."""
         if sequence.record.id not in self._told:
             return []
-        job = self._job(sequence, 1, 0.0).model_copy(update={"is_last": True})
+        job = self._job(sequence, 1, 0.0).model_copy(update={"is_last": True, "run_ahead": False})
         del self._told[sequence.record.id]
         return [job]
 
