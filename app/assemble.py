@@ -11,16 +11,19 @@ from app.assemble_resident import fusing
 from app.assemble_target import leave_cores_to, target_runner
 from app.config import ROOT, Settings
 from app.crew import Crew
+from app.drafting import Drafting
 from app.engine.agreement import embedding_agreement
 from app.engine.guesser import ModelGuesser, load_guesser
 from app.engine.measure import check_exactness, measure_costs
 from app.engine.source import resolve
 from app.engine.tokenizer import Tokenizer
 from app.errors import ModelRefused
-from app.following import fetcher
-from app.pipeline import Drafting, Local, Verifying
+from app.following import Fetch, fetcher
+from app.fusing import Fusing
+from app.pipeline import Local, Verifying
 from app.routing import Router
 from app.running import Running
+from app.stages.draft.cooperative import Cooperative
 from app.stages.draft.model import ModelDrafter
 from app.stages.draft.registry import RESIDENT
 from app.store.memory import MemoryStore
@@ -43,7 +46,7 @@ def verifying(settings: Settings, owner: str, mailbox: str, store: Requests) -> 
     check_exactness(runner, tokenizer.vocab_size)
     costs = measure_costs(runner, tokenizer.vocab_size)
     log.info("step costs, ms by rows: %s", costs.dumps())
-    running = Running(runner, costs, tokenizer.vocab_size, mailbox, _router(settings, folder))
+    running = Running(runner, costs, tokenizer.vocab_size, mailbox, _router(settings, folder), settings.run_ahead)
     return Verifying(owner, runner, running, store, settings)
 
 
@@ -56,6 +59,13 @@ def drafters(settings: Settings) -> list[ModelDrafter]:
     return [ModelDrafter(name, guesser, guesser.max_context, guesser.reads_state) for name, guesser in found]
 
 
+def drafting(settings: Settings, models: list[ModelDrafter], fetch: Fetch, fuse: Fusing, mailbox: str) -> Drafting:
+    """A drafter node's segment: its models share every token, if the settings say so and there is more than one."""
+    is_shared = settings.fusion == "token" and len(models) > 1
+    together = Cooperative(model.reader for model in models) if is_shared else None
+    return Drafting(models, fetch, fuse, mailbox, together)
+
+
 def local(settings: Settings) -> Local:
     """The whole pipeline in this process. Raises ModelRefused."""
     store = MemoryStore(ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
@@ -66,8 +76,8 @@ def local(settings: Settings) -> Local:
         {d.name: "local" for d in models}, tuple(RESIDENT), share=1.0, fuser="local", readers=readers
     )
     tokenizer = Tokenizer(target_folder(settings))
-    drafting = Drafting(models, fetcher(store), fusing(tokenizer, store), "local")
-    return Local(verifier, drafting, store, tokenizer)
+    segment = drafting(settings, models, fetcher(store), fusing(tokenizer, store), "local")
+    return Local(verifier, segment, store, tokenizer)
 
 
 def _router(settings: Settings, target: Path) -> Router:

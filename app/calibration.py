@@ -102,6 +102,7 @@ def judge(drafts: Iterable[Draft], committed: Sequence[int]) -> Iterator[tuple[s
     """
     for draft in drafts:
         depths: list[int | None] = [0]  # of the nodes that were right
+        borrowed = set(draft.borrowed)
         nodes = zip(draft.tokens, draft.parents, draft.confidences, strict=False)
         for i, (token, parent, confidence) in enumerate(nodes):
             if not 0 <= parent <= i:
@@ -110,7 +111,7 @@ def judge(drafts: Iterable[Draft], committed: Sequence[int]) -> Iterator[tuple[s
             is_known = depth is not None and depth < len(committed)
             accepted = is_known and depth is not None and committed[depth] == token
             depths.append(depth + 1 if accepted and depth is not None else None)
-            if is_known:
+            if is_known and i + 1 not in borrowed:
                 yield draft.drafter, confidence, accepted
 
 

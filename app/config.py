@@ -38,6 +38,15 @@ class Settings(BaseModel):
         "learned", description="which model drafters to ask: by what they got right, as CoSine does, all, or the first"
     )
     drafters_per_sequence: int = Field(2, ge=1, description="model drafters asked at most, on other machines' cores")
+    fusion: Literal["tree", "token"] = Field(
+        "tree", description="of drafters in one node: each drafts, then trees are merged; or each token is shared"
+    )
+    run_ahead: Literal["auto", "on", "off"] = Field(
+        "auto", description="drafters guess on while a verdict is pending; auto: unless they share the verifier's cores"
+    )
+    batching: Literal["pace", "cosine"] = Field(
+        "pace", description="what goes into a step: what gives the most tokens a second; or CoSine's objective"
+    )
     node: str | None = Field(None, description="name of this worker's node, e.g. verify-1; required by workers")
 
     max_prompt_tokens: int = Field(8000, ge=1, description="a longer prompt is refused")

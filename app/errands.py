@@ -23,12 +23,22 @@ class Errands:
         return len(sequence.tokens) - self._told.get(sequence.record.id, {}).get((mailbox, False), 0)
 
     def jobs(
-        self, sequence: Sequence, route: Route, depth: int, due_s: float, readers: Set[str] = frozenset()
+        self,
+        sequence: Sequence,
+        route: Route,
+        depth: int,
+        due_s: float,
+        *,
+        readers: Set[str] = frozenset(),
+        run_ahead: bool = False,
     ) -> list[DraftJob]:
         """One for each node that drafts and for whoever fuses; with the target's state where a drafter reads it."""
         state = b64encode(sequence.state).decode() if sequence.state and readers else None
-        jobs = [self._job(sequence, box, route, names, depth, due_s) for box, names in route.recipients.items()]
-        return [job.model_copy(update={"state": state}) if readers & set(job.drafters) else job for job in jobs]
+        jobs = []
+        for mailbox, names in route.recipients.items():
+            more = {"state": state if readers & set(names) else None, "run_ahead": run_ahead}
+            jobs.append(self._job(sequence, mailbox, route, names, depth, due_s).model_copy(update=more))
+        return jobs
 
     def farewell(self, sequence: Sequence, alive: set[str]) -> list[DraftJob]:
         """Tell those who followed an ended sequence, and live, what came last."""

@@ -165,6 +165,7 @@ class DraftJob(Message):
     due_s: float  # wall clock: after this the verifier goes on without
     state: str | None = Field(None, max_length=65536)  # base64 of the target's last hidden state, d float16, where it
     # chose the last token: for drafters that read it
+    run_ahead: bool = False  # drafters do not take its cores from the verifier: they may guess on while it works
     is_last: bool = False  # the sequence ended: learn from it and forget it, no draft is wanted
 
 
@@ -177,6 +178,7 @@ class Draft(Message):
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     confidences: tuple[float, ...]  # probability the drafter gave each token, given its ancestors
+    borrowed: tuple[int, ...] = ()  # nodes that others guessed: there for what hangs below, no opinion of this drafter
 
 
 class TreeMessage(Message):

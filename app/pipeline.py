@@ -9,16 +9,15 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Listed
 from contextlib import suppress
 
 from app.committing import Committing
 from app.config import Settings
+from app.drafting import Drafting
 from app.engine.tokenizer import Tokenizer
 from app.errors import NotFound
-from app.following import Fetch, Following
-from app.fusing import Fusing
 from app.messages import (
-    Draft,
     DraftJob,
     Event,
     FinishReason,
@@ -31,10 +30,10 @@ from app.messages import (
 from app.running import Running, Target
 from app.stages.admit import admit
 from app.stages.commit import conclude
-from app.stages.draft.protocol import Drafter
+from app.stages.cosine import Pooled, choose
 from app.stages.schedule import compose, wait_s
 from app.stages.verify import verify
-from app.state import Sequence, Verdict, Work
+from app.state import Sequence, Tree, Verdict, Work
 from app.store.protocol import Outcome, Requests
 
 log = logging.getLogger(__name__)
@@ -62,42 +61,6 @@ def take_in(
     return record
 
 
-class Drafting:
-    """What a drafter node runs: jobs in, drafts out; and where it alone was asked, the fused tree at once."""
-
-    def __init__(self, drafters: Iterable[Drafter], fetch: Fetch, fusing: Fusing, mailbox: str) -> None:
-        self._following = Following(drafters, fetch)
-        self._fusing = fusing
-        self._mailbox = mailbox
-
-    def run(self, jobs: Iterable[DraftJob]) -> tuple[list[Draft], list[tuple[str, TreeMessage]]]:
-        """Draft for the newest job of every sequence; each drafter only where it was asked.
-
-        Returns drafts for the fusion task, and (verifier's mailbox, tree) of the jobs that are fused here.
-        """
-        newest = [*{job.request_id: job for job in jobs}.values()]
-        self._fusing.expect(job for job in newest if job.fuser == self._mailbox)
-        drafts = self._draft(newest)
-        ours = {(job.request_id, job.base) for job in newest if job.fuser == self._mailbox}
-        self._fusing.receive(draft for draft in drafts if (draft.request_id, draft.base) in ours)
-        away = [draft for draft in drafts if (draft.request_id, draft.base) not in ours]
-        return away, self._fusing.collect(float("inf"))
-
-    def _draft(self, jobs: Iterable[DraftJob]) -> list[Draft]:
-        contexts = []
-        for job in jobs:
-            context = self._following.follow(job)
-            if job.is_last:
-                self._following.forget(job.request_id)
-            elif context:
-                contexts.append((job, context))
-        drafts: list[Draft] = []
-        for drafter in self._following.drafters:
-            asked = [context for job, context in contexts if drafter.name in job.drafters]
-            drafts += drafter.draft(asked) if asked else []
-        return drafts
-
-
 class Verifying:
     """What a verifier runs: schedule, verify, commit, and ask for the next drafts. It owns its sequences' progress."""
 
@@ -110,6 +73,7 @@ class Verifying:
         self._store = store
         self._committing = Committing(owner, store)
         self._max_sequences = settings.max_sequences
+        self._select = self._cosine if settings.batching == "cosine" else None
 
     def adopt(self, request_ids: Iterable[str]) -> None:
         """Take over requests that the store says are ours; others are left alone."""
@@ -144,7 +108,7 @@ class Verifying:
         runnable = self._runnable()
         running.adopt_prefixes(runnable)
         works = running.reserve(
-            compose(runnable, self.policy, now_s, running.costs, running.suspects, running.is_together)
+            compose(runnable, self.policy, now_s, running.costs, running.suspects, running.is_together, self._select)
         )
         if not works:
             return jobs
@@ -157,6 +121,14 @@ class Verifying:
         if all(work.final for work in works):
             running.costs.correct(sum(len(work.tokens) + len(work.tree) for work in works), took_s)
         return jobs + self._commit(works, verdicts)
+
+    def _cosine(self, sequences: Listed[Sequence], trees: Listed[Tree], max_rows: int) -> list[int | None]:
+        """CoSine's batch of these."""
+        pool = [
+            Pooled(len(s.tokens), len(s.tokens) - s.cached, len(tree), s.stats.last_token_s or s.record.created_s)
+            for s, tree in zip(sequences, trees, strict=True)
+        ]
+        return choose(pool, self.running.costs, self.running.draft_costs.seconds, max_rows)
 
     def _runnable(self) -> list[Sequence]:
         sequences = sorted(self.running.sequences.values(), key=lambda s: (s.record.created_s, s.record.id))

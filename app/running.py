@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
-from math import isfinite
-from typing import Protocol
+from math import inf, isfinite
+from typing import Literal, Protocol
 
 from app.costs import CostTable, DraftCosts
 from app.crew import Crew
@@ -14,7 +14,7 @@ from app.errands import Errands
 from app.expectation import Expectations
 from app.messages import DraftJob, Policy, TreeMessage
 from app.routing import Route, Router
-from app.stages.ask import HORIZON_TOKENS, Candidate, ask, probe
+from app.stages.ask import HORIZON_TOKENS, Candidate, ask, probe, worth_s
 from app.stages.schedule import splits
 from app.stages.verify import Rows
 from app.state import Sequence, Tree, Work
@@ -25,6 +25,9 @@ MAX_NODES = 63
 MIN_WAIT_S = 0.03  # a tree is waited for at least so long,
 WAIT_FACTOR = 3.0  # and otherwise this many times what drafting usually takes, within the policy
 ASK_AFTER_STEPS = 128  # without any draft: then one is asked for, whatever it is believed to cost
+
+
+RunAhead = Literal["auto", "on", "off"]
 
 
 class Target(Protocol):
@@ -59,7 +62,13 @@ class Running:
     """Bookkeeping of a verifier's sequences. Decides nothing about their text."""
 
     def __init__(
-        self, memory: Target, costs: CostTable, vocab_size: int, mailbox: str, router: Router | None = None
+        self,
+        memory: Target,
+        costs: CostTable,
+        vocab_size: int,
+        mailbox: str,
+        router: Router | None = None,
+        run_ahead: RunAhead = "auto",
     ) -> None:
         self.sequences: dict[str, Sequence] = {}
         self.suspects: set[str] = set()
@@ -74,6 +83,7 @@ class Running:
         self._memory = memory
         self._vocab_size = vocab_size
         self._errands = Errands(mailbox)
+        self._run_ahead = run_ahead
         self._sent: dict[str, _Sent] = {}
 
     def start(self, snapshot: Snapshot) -> None:
@@ -172,7 +182,8 @@ class Running:
             self._silent_steps = 0
         for candidate, depth, is_probe in zip(candidates, depths, probes, strict=True):
             candidate.expectation.asked(depth or int(is_probe), is_probe)
-        return self.jobs(sequences, depths, policy, probes)
+        worth = worth_s(candidates, depths, self.costs) + (self.costs.seconds(others) if others else 0.0)
+        return self.jobs(sequences, depths, policy, probes, worth)
 
     def limit(self, sequence: Sequence, policy: Policy) -> int:
         """The most draft tokens the sequence may ask for: its own and the policy's bound, and the room it has left."""
@@ -183,9 +194,15 @@ class Running:
         return max(0, min(own, policy.max_draft_tokens, sequence.record.max_tokens - sequence.generated - 1))
 
     def jobs(
-        self, sequences: list[Sequence], depths: list[int], policy: Policy, probes: Iterable[bool] = ()
+        self,
+        sequences: list[Sequence],
+        depths: list[int],
+        policy: Policy,
+        probes: Iterable[bool] = (),
+        worth: float = inf,
     ) -> list[DraftJob]:
-        """Draft jobs for the sequences that ask for any; from now on they wait for their tree, within bounds.
+        """Draft jobs for the sequences that ask for any; from now on they wait for their tree, within bounds: of the
+        policy, of what is usual, and once that has passed no longer than the trees are worth, in seconds.
 
         A probe is a job for one token that nobody waits for.
         """
@@ -193,7 +210,7 @@ class Running:
         deepest = max((depth for _, depth, _ in asking), default=0)
         unread = sum(self._unread(sequence, route) for sequence, _, route in asking)
         usual_s = self.draft_costs.seconds(len(asking), deepest) + self.draft_costs.read_s(unread)
-        wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, WAIT_FACTOR * usual_s))
+        wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, WAIT_FACTOR * usual_s), usual_s + worth)
         due_s = time.time() + wait_s
         for sequence, _, _ in asking:
             sequence.due_s = due_s
@@ -209,7 +226,9 @@ class Running:
         return [
             job
             for sequence, depth, route in asking
-            for job in self._errands.jobs(sequence, route, depth, due_s, self.crew.readers)
+            for job in self._errands.jobs(
+                sequence, route, depth, due_s, readers=self.crew.readers, run_ahead=self._may_run_ahead
+            )
         ]
 
     def farewell(self, sequence: Sequence) -> list[DraftJob]:
@@ -224,6 +243,10 @@ class Running:
             self.draft_costs.read_s(self._unread(sequence, self._route(sequence, policy))) if limit else 0.0,
             record.max_tokens - sequence.generated,
         )
+
+    @property
+    def _may_run_ahead(self) -> bool:
+        return self._run_ahead == "on" or (self._run_ahead == "auto" and self.crew.share == 0.0)
 
     def _route(self, sequence: Sequence, policy: Policy) -> Route:
         """Whom the sequence would ask now."""

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from app.config import Settings
 from app.costs import CostTable
 from app.crew import Crew
+from app.drafting import Drafting
 from app.engine.forward import Forward
 from app.engine.kv import bytes_per_page
 from app.engine.model import prepare
@@ -18,13 +19,15 @@ from app.engine.runner import ModelRunner
 from app.engine.tokenizer import Tokenizer
 from app.following import fetcher
 from app.fusing import Fusing
-from app.messages import ChatMessage, Draft, Policy, Record, Sampling, Speculation
-from app.pipeline import Drafting, Local, Verifying
+from app.messages import ChatMessage, Draft, DraftJob, Policy, Record, Sampling, Speculation, TreeMessage
+from app.pipeline import Local, Verifying
 from app.routing import Router
 from app.running import Running
+from app.stages.draft.cooperative import Cooperative
+from app.stages.draft.model import ModelDrafter
 from app.stages.draft.protocol import Context, Drafter
+from app.state import Guess, Tree, Work
 from app.state import Sequence as State
-from app.state import Tree, Work
 from app.store.memory import MemoryStore
 
 torch.set_num_threads(1)  # on matrices this small a second thread only costs
@@ -174,17 +177,38 @@ def pipeline(
     max_sequences: int = 64,
     store: MemoryStore | None = None,
     router: Router | None = None,
+    is_shared: bool = False,
+    steps_ahead: int = 0,
+    batching: str = "pace",
 ) -> Local:
-    """The pipeline in one process around a target and any drafters, model drafters first."""
+    """The pipeline in one process around a target and any drafters, model drafters first.
+
+    Model drafters share their tokens if `is_shared`, and run so many steps ahead before each verdict.
+    """
     store = store or MemoryStore()
-    running = Running(target, CostTable(FLAT), vocab_size, "local", router or Router("all"))
+    running = Running(target, CostTable(FLAT), vocab_size, "local", router or Router("all"), "on")
     running.crew = Crew({d.name: "local" for d in drafters}, tuple(d.name for d in residents), fuser="local")
-    verifying = Verifying("owner", target, running, store, Settings(max_sequences=max_sequences))
+    settings = Settings.model_validate({"max_sequences": max_sequences, "batching": batching})
+    verifying = Verifying("owner", target, running, store, settings)
     verifying.policy = policy or Policy()
     fetch = fetcher(store)
     tokenizer = cast(Tokenizer, Characters(vocab_size, eos_ids))
-    drafting = Drafting(drafters, fetch, Fusing(residents, vocab_size, fetch), "local")
+    together = Cooperative(d.reader for d in drafters if isinstance(d, ModelDrafter)) if is_shared else None
+    drafting = Eager(drafters, fetch, Fusing(residents, vocab_size, fetch), "local", together)
+    drafting.steps_ahead = steps_ahead
     return Local(verifying, drafting, store, tokenizer)
+
+
+class Eager(Drafting):
+    """A drafter node that always has the time to run a few steps ahead."""
+
+    steps_ahead = 0
+
+    def run(self, jobs: Iterable[DraftJob]) -> tuple[list[Draft], list[tuple[str, TreeMessage]]]:
+        answer = super().run(jobs)
+        for _ in range(self.steps_ahead):
+            self.run_ahead()
+        return answer
 
 
 def submit(local: Local, *records: Record) -> None:
@@ -238,6 +262,48 @@ class Scripted:
 
     def forget(self, request_id: str) -> None:
         pass
+
+
+class ScriptedGuesser:
+    """A drafter's model that says what a function of all tokens before says. It knows what its cache would hold, and
+    notices when it is used for another sequence than it was made of."""
+
+    def __init__(self, say: Callable[[list[int]], Guess]) -> None:
+        self._say = say
+        self._caches: dict[str, list[int]] = {}
+        self.calls: list[int] = []  # depth of each
+        self.rows = 0  # tokens read
+        self.is_full = False
+
+    def try_reserve(self, work: Work, ahead: int) -> bool:
+        if not self.is_full:
+            work.sequence.pages = [0]
+        return not self.is_full
+
+    def guess(self, works: list[Work], depth: int, floor: float) -> list[list[Guess]]:
+        self.calls.append(depth)
+        return [self._chain(work, depth) for work in works]
+
+    def release(self, sequence: State) -> None:
+        self._caches.pop(sequence.record.id, None)
+        sequence.cached, sequence.pages = 0, []
+
+    def wipe(self, work: Work) -> None:
+        self.release(work.sequence)
+
+    def _chain(self, work: Work, depth: int) -> list[Guess]:
+        cache = self._caches.setdefault(work.sequence.record.id, [])
+        assert cache[: work.start] == work.sequence.tokens[: work.start], "its cache is of other tokens"
+        assert work.start <= len(cache)
+        cache[work.start :] = work.tokens
+        self.rows += len(work.tokens)
+        found: list[Guess] = []
+        for _ in range(depth if work.final else 1):
+            if found:
+                cache.append(found[-1].token)
+                self.rows += 1
+            found.append(self._say(cache))
+        return found
 
 
 def said(context: Context, name: str, tokens: Sequence[Any], **rest: Any) -> Draft:

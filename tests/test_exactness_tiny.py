@@ -21,10 +21,10 @@ from tests.fakes import PAGE_TOKENS, VOCAB, Book, characters, record
 
 PLAIN = fakes.tiny()
 SERVED = fakes.served().model
-SMALL = prepare(fakes.tiny(seed=1))
+MODELS = [prepare(fakes.tiny(seed=seed)) for seed in (1, 0, 2)]  # drafters; the second is the target's twin
 EOS = 17
 NAMES = sorted(characters(Book()))
-often = settings(max_examples=14, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+often = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @cache
@@ -76,9 +76,9 @@ def pipelines(draw) -> tuple[Local, Book]:
     names = draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=4))
     split = draw(st.integers(0, len(names)))
     drafters = [cast[name] for name in names[:split]]
-    if draw(st.booleans()):
-        guesser = ModelGuesser(SMALL, None, kv_bytes=draw(st.sampled_from([1, 2**20])), page_tokens=PAGE_TOKENS)
-        drafters.append(ModelDrafter("model", guesser, 512))
+    for model in MODELS[: draw(st.integers(0, len(MODELS)))]:
+        guesser = ModelGuesser(model, None, kv_bytes=draw(st.sampled_from([1, 2**20])), page_tokens=PAGE_TOKENS)
+        drafters.append(ModelDrafter(f"model-{len(drafters)}", guesser, draw(st.sampled_from([40, 512]))))
     residents = [cast[name] for name in names[split:]] + build(draw(st.sets(st.sampled_from(sorted(RESIDENT)))))
     policy = Policy(
         max_draft_tokens=draw(st.sampled_from([1, 4, 8, 32])),
@@ -86,7 +86,12 @@ def pipelines(draw) -> tuple[Local, Book]:
         prefill_chunk_tokens=draw(st.sampled_from([16, 256])),
     )
     target = fakes.runner(SERVED, pages=draw(st.sampled_from([6, 8, 12, 64])))
-    return fakes.pipeline(target, drafters, residents, policy=policy), book
+    ways = {
+        "is_shared": draw(st.booleans()),
+        "steps_ahead": draw(st.sampled_from([0, 0, 1, 9])),
+        "batching": draw(st.sampled_from(["pace", "pace", "cosine"])),
+    }
+    return fakes.pipeline(target, drafters, residents, policy=policy, **ways), book
 
 
 def run(local: Local, book: Book, records: list[Record], texts: list[list[int]], arrivals: list[int]) -> None:

@@ -90,6 +90,19 @@ def probe(
     ]
 
 
+def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: CostTable) -> float:
+    """How long drafts of these depths may take at most before going on without any would have been faster.
+
+    In that time w plain decoding commits as much as the drafts do: (B + S) / (T(B + n) + w) = B / T(B), S being the
+    expected survival of the n tokens asked.
+    """
+    if not candidates:
+        return 0.0
+    expected = sum(sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))
+    plain_s = costs.seconds(len(candidates))
+    return max(0.0, plain_s * (1.0 + expected / len(candidates)) - costs.seconds(len(candidates) + sum(depths)))
+
+
 class _Price:
     """What asking costs the round, in seconds."""
 

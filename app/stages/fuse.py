@@ -62,29 +62,34 @@ def _is_for(job: DraftJob, draft: Draft) -> bool:
     return is_named and draft.request_id == job.request_id and draft.base == job.base
 
 
-def _sound_nodes(draft: Draft, vocab_size: int, max_tokens: int) -> Iterator[tuple[int, int, float]]:
-    """(token, parent, confidence in [0, 1]) up to the first malformed node."""
+def _sound_nodes(draft: Draft, vocab_size: int, max_tokens: int) -> Iterator[tuple[int, int, float | None]]:
+    """(token, parent, confidence in [0, 1]) up to the first malformed node; no confidence in a borrowed one."""
     fields = (draft.tokens, draft.parents, draft.confidences)
-    if not all(isinstance(values, tuple | list) for values in fields):
+    if not all(isinstance(values, tuple | list) for values in (*fields, draft.borrowed)):
         return
-    nodes = zip(*(values[:max_tokens] for values in fields), strict=False)
+    borrowed, own = draft.borrowed[:max_tokens], 0
+    nodes = zip(*(values[: 2 * max_tokens] for values in fields), strict=False)
     for i, (token, parent, confidence) in enumerate(nodes):
+        own += i + 1 not in borrowed
+        if own > max_tokens:
+            return
         if type(token) is not int or not 0 <= token < vocab_size:
             return
         if type(parent) is not int or not 0 <= parent <= i:
             return
         if type(confidence) is not int and not (type(confidence) is float and isfinite(confidence)):
             return
-        yield token, parent, min(1.0, max(0.0, confidence))
+        yield token, parent, None if i + 1 in borrowed else min(1.0, max(0.0, confidence))
 
 
-def _merge(root: _Node, drafter: str, nodes: Iterable[tuple[int, int, float]], calibration: Calibration) -> None:
+def _merge(root: _Node, drafter: str, nodes: Iterable[tuple[int, int, float | None]], calibration: Calibration) -> None:
     """Add one drafter's nodes; a token it repeats below the same parent counts once, at its best."""
     placed = [root]
     for token, parent, confidence in nodes:
         siblings = placed[parent].children
         node = siblings.get(token) or siblings.setdefault(token, _Node())
-        node.says[drafter] = max(node.says.get(drafter, 0.0), calibration.value(drafter, confidence))
+        if confidence is not None:
+            node.says[drafter] = max(node.says.get(drafter, 0.0), calibration.value(drafter, confidence))
         placed.append(node)
 
 
@@ -111,7 +116,8 @@ def _best(root: _Node, max_nodes: int) -> Tree:
 
 def _probabilities(parent: _Node) -> dict[int, float]:
     """Probability of each child given the parent: confidences pooled as odds, as the module says."""
-    children = parent.children.items()
+    # What everybody borrowed and nobody said is no guess, and nothing below it is.
+    children = [(token, child) for token, child in parent.children.items() if child.says]
     mass: dict[str, float] = {}
     for _, child in children:
         for drafter, confidence in child.says.items():

@@ -4,8 +4,8 @@ Pure functions of the sequences, the policy and the clock: nothing here waits, s
 rule for rows is D5's: the n best nodes of the batch, for the n that gives the most tokens a second.
 """
 
+from collections.abc import Callable, Set
 from collections.abc import Sequence as Listed
-from collections.abc import Set
 from itertools import accumulate
 from operator import truediv
 
@@ -13,6 +13,8 @@ from app.costs import CostTable
 from app.messages import Policy
 from app.state import Sequence, Tree, Work
 
+# Of running sequences and the trees they may have verified, within so many rows: nodes of each tree, None to leave out
+Select = Callable[[Listed[Sequence], Listed[Tree], int], list[int | None]]
 TAIL_TOKENS = 8  # a running sequence with no more than this uncached decodes; else it is refilled
 
 
@@ -23,6 +25,7 @@ def compose(
     costs: CostTable,
     suspects: Set[str] = frozenset(),
     is_together: bool = False,
+    select: Select | None = None,
 ) -> list[Work]:
     """The next batch, empty if all wait for trees (see `wait_s`). Oldest first; at most `max_batch_tokens`
     rows.
@@ -31,6 +34,7 @@ def compose(
     it, so neither side starves the other; trees get what rows are left, cut to what pays. Suspects of having
     brought a verifier down run alone, in turn with the others: whoever committed longest ago is next.
     With `is_together` the running sequences go in one batch, so while one waits only prompts are read.
+    `select` decides instead of `cut`, and may leave sequences out.
     """
     is_held = is_together and any(not _is_ready(s, now_s) for s in sequences)
     ready = sorted(
@@ -48,10 +52,15 @@ def compose(
 
     others = sum(work.final for work in chunks)
     trees = _lopped([_offered(s, policy) for s in running], base_rows, costs, others)
-    kept = cut(trees, base_rows, costs, policy.max_batch_tokens, others)
+    kept: Listed[int | None] = (
+        select(running, trees, policy.max_batch_tokens - sum(len(work.tokens) for work in chunks))
+        if select
+        else cut(trees, base_rows, costs, policy.max_batch_tokens, others)
+    )
     decodes = [
         Work(s, s.cached, s.tokens[s.cached :], tree.cut(nodes), final=True)
         for s, tree, nodes in zip(running, trees, kept, strict=True)
+        if nodes is not None
     ]
     return decodes + chunks
 

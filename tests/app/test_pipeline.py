@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from app.config import Settings
+from app.drafting import Drafting
 from app.engine.model import prepare
 from app.errors import StoreUnavailable
 from app.fusing import Fusing
@@ -16,11 +17,14 @@ from app.messages import (
     Speculation,
     Status,
 )
-from app.pipeline import Drafting, Local, take_in
+from app.pipeline import Local, take_in
+from app.stages.draft.cooperative import Cooperative
+from app.stages.draft.model import ModelDrafter
+from app.state import Guess
 from app.store.memory import MemoryStore
 from app.store.protocol import Outcome
 from tests import fakes
-from tests.fakes import PAGE_TOKENS, Book, Characters, Scripted, characters, record, said
+from tests.fakes import PAGE_TOKENS, Book, Characters, Scripted, ScriptedGuesser, characters, record, said
 
 PLAIN = fakes.tiny()
 RUNNER = fakes.served()
@@ -102,6 +106,36 @@ class TestDrafting:
         a = guessing("a", 1)
         assert node(a).run([job("r", [1], is_last=True)]) == ([], [])
         assert a.seen == []
+
+    def test_it_runs_ahead_on_what_is_pending_and_may_be_until_there_is_nothing_more_to_guess(self):
+        model = ScriptedGuesser(lambda read: Guess((read[-1] + 1) % fakes.VOCAB, 0.9, 0, 0.0))
+        one = node(ModelDrafter("a", model, 100), guessing("b", 2))
+        one.run([job("r", [1]).model_copy(update={"run_ahead": True}), job("s", [1])])
+        one.run([job("t", [1]).model_copy(update={"run_ahead": True}), job("t", [1], is_last=True)])
+        model.calls.clear()
+        steps = 0
+        while one.has_ahead:
+            one.run_ahead()
+            steps += 1
+            assert len(model.calls) <= steps, "one small step at a time"
+        assert len(model.calls) == 4 + 1, "only r's: the target's own token, and as many as were asked for"
+        one.run([job("r", [1, 2, 3, 4, 5, 6]), job("s", [1, 9])])
+        assert one.ahead() == {"ahead_hits": 1, "ahead_misses": 0}
+
+    def test_drafters_that_share_their_tokens_answer_each_in_their_own_name(self):
+        models = [
+            ModelDrafter(name, ScriptedGuesser(lambda read, at=at: Guess(read[-1] + at, at / 3, 0, 0.0)), 100)
+            for at, name in ((1, "a"), (2, "b"))
+        ]
+        together = Cooperative(model.reader for model in models)
+        one = Drafting([*models, guessing("c", 9)], lambda _: None, Fusing([], 61, lambda _: None), "n", together)
+        drafts, _ = one.run([job("r", [1], ("a", "b", "c"))])
+        by_name = {draft.drafter: draft for draft in drafts}
+        assert by_name["b"].tokens == (3, 5, 7, 9)
+        assert [by_name["a"].tokens[node - 1] for node in by_name["a"].borrowed] == [3, 5, 7]
+        assert by_name["b"].borrowed == by_name["c"].borrowed == ()
+        one.run([job("r", [1, 3], ("a", "b"), is_last=True)])
+        assert not together.run_ahead(["r"])
 
     def test_what_no_other_node_drafts_is_fused_on_the_spot_and_only_that(self):
         ours = job("r", [1], ("a", "b")).model_copy(update={"fuser": "n"})

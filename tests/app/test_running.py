@@ -1,10 +1,12 @@
+import time
+
 import pytest
 
 from app.costs import CostTable
 from app.crew import Crew
 from app.messages import Policy, Record, Speculation, Stats, Status, TreeMessage
 from app.routing import Router
-from app.running import MAX_NODES, Running
+from app.running import MAX_NODES, MIN_WAIT_S, WAIT_FACTOR, Running
 from app.state import Tree
 from app.store.protocol import Snapshot
 from tests import fakes
@@ -167,6 +169,29 @@ def test_who_asks_waits_for_the_tree_within_the_policys_bound():
     assert [job.request_id for job in jobs] == ["r"]
     assert asking.due_s == jobs[0].due_s > 0.0
     assert silent.due_s == 0.0
+
+
+def test_late_trees_are_waited_for_no_longer_than_they_are_worth():
+    one = running()
+    for _ in range(20):
+        one.draft_costs.observe(1, 3, 0.010)
+    usual_s = one.draft_costs.seconds(1, 3)
+    for worth, wait_s in ((0.0, usual_s), (0.004, usual_s + 0.004), (9.0, max(MIN_WAIT_S, WAIT_FACTOR * usual_s))):
+        sequence, asked_s = start(one, "r"), time.time()
+        one.jobs([sequence], [3], Policy(), worth=worth)
+        assert sequence.due_s - asked_s == pytest.approx(wait_s, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("wish", "share", "may"),
+    [("auto", 0.0, True), ("auto", 1.0, False), ("on", 1.0, True), ("off", 0.0, False)],
+)
+def test_drafters_run_ahead_where_they_take_no_cores_from_the_verifier(wish, share, may):
+    one = Running(fakes.runner(MODEL), CostTable({1: 1.0}), VOCAB, "mailbox", wish)
+    one.crew = Crew({"small": "draft:1"}, (), share)
+    sequence = start(one, "r")
+    assert [job.run_ahead for job in one.jobs([sequence], [3], Policy())] == [may]
+    assert not any(job.is_last and job.run_ahead for job in one.farewell(sequence))
 
 
 def test_nobody_is_told_of_the_end_of_a_sequence_they_never_heard_of():

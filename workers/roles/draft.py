@@ -3,11 +3,10 @@
 import socket
 import time
 
-from app.assemble import drafters
+from app.assemble import drafters, drafting
 from app.assemble_resident import fusing
 from app.following import fetcher
 from app.messages import DraftJob, ToDrafter, ToFuser
-from app.pipeline import Drafting
 from workers.attend import attend
 from workers.celery_app import ATTEND
 from workers.office import FUSE, Office, mailbox_of
@@ -20,8 +19,8 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
     """Load the drafters, register the doorbell's task."""
     models = drafters(office.settings)
     mailbox = mailbox_of("draft", node)
-    segment = fusing(office.tokenizer, office.requests)
-    drafting = Drafting(models, fetcher(office.requests), segment, mailbox)
+    fetch, fuse = fetcher(office.requests), fusing(office.tokenizer, office.requests)
+    segment = drafting(office.settings, models, fetch, fuse, mailbox)
 
     def info() -> dict[str, object]:
         return {
@@ -30,18 +29,24 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
             "tokenizer": office.tokenizer.sha256,
             "waiting": office.mailboxes.waiting(mailbox),
             "host": socket.gethostname(),
-            "calibration": segment.calibration.told(),
+            "calibration": fuse.calibration.told(),
+            **segment.ahead(),
         }
 
     pulse = Pulse(office, "draft", node, info=info)
-    share(office, pulse, segment.calibration)
+    share(office, pulse, fuse.calibration)
 
-    def handle(messages: list[ToDrafter]) -> None:
+    def handle(messages: list[ToDrafter]) -> float | None:
+        """Draft what is asked for; without mail, one step ahead of what was, so that mail never waits for more."""
+        if not messages and segment.has_ahead:
+            segment.run_ahead()
+            return 0.0 if segment.has_ahead else None
         jobs = [job for message in messages for job in message.jobs if _is_readable(job, office.tokenizer.vocab_size)]
-        drafts, trees = drafting.run(_in_time(jobs))
+        drafts, trees = segment.run(_in_time(jobs))
         send_trees(office, trees)
         if drafts:
             office.post(FUSE, [ToFuser(drafts=tuple(drafts))])
+        return 0.0 if segment.has_ahead else None
 
     @office.celery.task(name=ATTEND, ignore_result=True)
     def draft(rung: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.costs import CostTable, DraftCosts
 from app.expectation import FIRST_PROBE_ROUNDS, MAX_PROBE_ROUNDS, Expectation
-from app.stages.ask import HORIZON_TOKENS, MIN_GAIN, Candidate, ask, probe
+from app.stages.ask import HORIZON_TOKENS, MIN_GAIN, Candidate, ask, probe, worth_s
 
 MEASURED = CostTable({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
 
@@ -167,3 +167,22 @@ def test_what_is_believed_of_the_price_is_tried_again_some_day() -> None:
     assert ask(dear, MEASURED, drafter(10.0)) == [0, 0, 0]
     assert ask(dear, MEASURED, drafter(10.0), must_ask=True) == [0, 0, 1]
     assert ask([Candidate(learnt(0), 0)], MEASURED, drafter(10.0), must_ask=True) == [0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=6))
+def test_waiting_as_long_as_drafts_are_worth_is_as_fast_as_waiting_for_none(sequences: list[tuple[int, int]]) -> None:
+    candidates = some(*(learnt(accepted) for accepted, _ in sequences))
+    depths = [depth for _, depth in sequences]
+    worth = worth_s(candidates, depths, MEASURED)
+    expected = sum(sum(c.expectation.survival(d)) for c, d in zip(candidates, depths, strict=True))
+    plain = len(candidates) / MEASURED.seconds(len(candidates))
+    verify_s = MEASURED.seconds(len(candidates) + sum(depths))
+    pace = (len(candidates) + expected) / (verify_s + worth)
+    assert worth >= 0.0
+    assert pace <= plain * (1 + 1e-9), "a wait any longer would be slower than plain decoding"
+    if worth > 0.0:
+        assert pace >= plain * (1 - 1e-9), "any shorter would be faster"
+
+
+def test_waiting_for_nothing_is_worth_nothing() -> None:
+    assert worth_s([], [], MEASURED) == worth_s(some(learnt(8)), [0], MEASURED) == 0.0

@@ -70,6 +70,7 @@ weird_drafts = st.lists(
         tokens=st.lists(weird_ints, max_size=20).map(tuple) | st.none(),
         parents=st.lists(st.integers(-1, 20) | st.none(), max_size=20).map(tuple),
         confidences=st.lists(weird_floats, max_size=20).map(tuple),
+        borrowed=st.lists(weird_ints, max_size=20).map(tuple) | st.none(),
     ),
     max_size=6,
 )
@@ -83,6 +84,7 @@ def sound_draft(draw: st.DrawFn, name: str) -> Draft:
         draw(st.lists(st.integers(0, 3), min_size=size, max_size=size)),
         tuple(draw(st.integers(0, i)) for i in range(size)),
         tuple(draw(st.lists(st.floats(0, 1), min_size=size, max_size=size))),
+        borrowed=tuple(draw(st.sets(st.integers(1, 12), max_size=3))),
     )
 
 
@@ -186,3 +188,25 @@ def test_fusing_takes_less_than_a_millisecond() -> None:
         fused(*drafts)
         best = min(best, time.perf_counter() - start)
     assert best < 0.002
+
+
+def test_a_borrowed_node_is_its_owners_alone() -> None:
+    owner = draft("a", [1, 2])
+    guest = draft("b", [1, 3], (0, 1), (0.0, 0.9), borrowed=(1,))
+    tree = fused(owner, guest)
+    assert dict(zip(tree.tokens, tree.proposers, strict=True)) == {1: ("a",), 2: ("a",), 3: ("b",)}
+    assert tree.survival[0] == pytest.approx(0.5), "who borrows has no opinion"
+
+
+def test_what_is_borrowed_from_nobody_is_dropped_with_all_below_it() -> None:
+    tree = fused(draft("b", [1, 3, 4], (0, 1, 0), (0.0, 0.9, 0.3), borrowed=(1,)))
+    assert (tree.tokens, tree.proposers) == ([4], [("b",)])
+
+
+def test_borrowed_nodes_take_no_room_from_ones_own() -> None:
+    count = JOB.max_draft_tokens
+    owner = draft("a", [1] * count)
+    guest = draft("b", [1] * count + [2] * count, tuple(range(count)) * 2, borrowed=tuple(range(1, count + 1)))
+    tree = fused(owner, guest)
+    assert sum(names == ("b",) for names in tree.proposers) == count
+    assert sum(names == ("a",) for names in tree.proposers) == count

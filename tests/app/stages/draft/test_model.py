@@ -7,9 +7,11 @@ from app.engine.guesser import ModelGuesser
 from app.engine.kv import bytes_per_page
 from app.engine.model import prepare
 from app.messages import Draft, Sampling
-from app.stages.draft import model as module
-from app.stages.draft.model import MIN_SECOND, MIN_SURVIVAL, ModelDrafter
+from app.stages.draft import reader as module
+from app.stages.draft.cooperative import MIN_SECOND
+from app.stages.draft.model import ModelDrafter
 from app.stages.draft.protocol import Context
+from app.stages.draft.reader import MIN_SURVIVAL
 from app.state import Work
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB
@@ -51,13 +53,11 @@ def text(count: int, salt: int = 0) -> list[int]:
 
 def chain(draft: Draft) -> list[int]:
     """The tokens of the best guesses, without the leaves."""
-    inner = [node for node in range(1, len(draft.tokens) + 1) if node in draft.parents or node == last(draft)]
-    return [draft.tokens[node - 1] for node in inner]
-
-
-def last(draft: Draft) -> int:
-    """The node that the last step guessed first."""
-    return draft.parents.index(draft.parents[-1]) + 1
+    found, node = [], 0
+    while node in draft.parents:
+        node = draft.parents.index(node) + 1  # the first child
+        found.append(draft.tokens[node - 1])
+    return found
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=3), Sampling(temperature=1.5, seed=4)])

@@ -1,0 +1,37 @@
+"""A caller on a host of its own: `python -m tests.workers.lone_client REQUEST` submits it and prints what became of it.
+
+Waits for a verifier and a drafter first. Settings come from PACELINE_*.
+"""
+
+import json
+import sys
+import time
+
+from app.config import Settings
+from app.messages import GenerateRequest, Status
+from workers.office import Office
+
+LIMIT_S = 200.0  # a busy machine takes a minute to start the workers
+
+
+def main() -> None:
+    """Print tokens, statistics and what the drafter's node says of itself, as JSON."""
+    office = Office.open(Settings.from_env())
+    until_s = time.monotonic() + LIMIT_S
+    while {node.kind for node in office.nodes.live()} < {"verify", "draft"}:
+        assert time.monotonic() < until_s, "the workers did not come up"
+        time.sleep(0.1)
+    time.sleep(2 * office.settings.lease_s / 4)  # by then the verifier has seen who drafts
+    record = office.submit(GenerateRequest.model_validate_json(sys.argv[1]))
+    until_s = time.monotonic() + LIMIT_S
+    while (snapshot := office.requests.snapshot(record.id)).status is Status.ACTIVE:
+        assert time.monotonic() < until_s, f"the request did not end: {len(snapshot.tokens)} tokens"
+        time.sleep(0.05)
+    time.sleep(office.settings.lease_s / 2)  # a heartbeat more
+    (drafter,) = office.nodes.live("draft")
+    answer = {"tokens": snapshot.tokens, "stats": snapshot.stats.model_dump(), "drafter": drafter.info}
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()
