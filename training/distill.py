@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from app.assemble import drafter_folder
@@ -29,6 +30,7 @@ from training.student import Student, drafter_weights, embedding_sha256, load_ta
 
 OTHERS = 0.15  # share of the rows of domains that are not asked for
 PACE_STEPS = 12  # after which a training by minutes knows how many steps it will have
+SCALED_BY = 256  # rows whose states say what mean and spread they have
 FADE = 0.97  # of the mean loss at a step
 
 
@@ -133,13 +135,24 @@ def _student(target: Any, rows: list[Row], options: Options, identity: Identity)
         _say("the data holds no hidden states: the drafter will not read them")
     if options.init is None:
         head = head_tokens(rows, target.config.vocab_size, min(options.head, target.config.vocab_size))
-        return Student(target, _layers(target, options, len(options.layers)), head, has_features)
+        student = Student(target, _layers(target, options, len(options.layers)), head, has_features)
+        _scale(student, rows)
+        return student
     folder = drafter_folder(options.init)
     weights, layers = drafter_weights(folder, identity.embedding_sha256, identity.tokenizer_sha256)
     head = weights["head_ids"].tolist()
     student = Student(target, _layers(target, options, layers), head, has_features)
+    _scale(student, rows)
     student.start_from(weights)
     return student
+
+
+def _scale(student: Student, rows: list[Row]) -> None:
+    """By the states of some rows, evenly taken from all."""
+    known = [row.states for row in rows if row.states is not None]
+    if student.has_features:
+        some = known[:: max(1, len(known) // SCALED_BY)]
+        student.scale_to(torch.from_numpy(np.concatenate(some).astype("f4")))
 
 
 def _layers(target: Any, options: Options, count: int) -> list[int]:

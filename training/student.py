@@ -1,8 +1,10 @@
 """The drafter as it is trained: a few layers of the target between rows of the target's own frozen embedding.
 
 With features it also reads what the target thought: at the last committed token of a round, h, the target's last
-normed hidden state at the position before (the one that chose that token), through a matrix W; at all other positions
-a learned vector `absent` stands in for W h, because a drafter that goes on from its own guesses has no h for them.
+normed hidden state at the position before (the one that chose that token), as W h + b; at all other positions a learned
+vector `absent` stands in for it, because a drafter that goes on from its own guesses has no h for them. It learns from
+h scaled to mean 0 and spread 1: some of h's numbers are a hundred times as large as others (SmolLM2), and with them as
+they are the first steps undo what the layers know. The file holds W and b for h as it is.
 """
 
 import copy
@@ -20,6 +22,9 @@ from transformers.utils import logging as transformers_logging
 from app.engine.llama import NotFusable, check_llama_shape
 from app.errors import InvalidRequest, ModelRefused
 
+FEATURES = ("feature.weight", "feature.bias", "absent")
+LEAST_SPREAD = 1e-3
+
 
 def load_target(folder: Path) -> Any:
     """The target's modules in float32. Raises ModelRefused for one whose layers a drafter cannot be made of."""
@@ -36,11 +41,13 @@ def load_target(folder: Path) -> Any:
 
 
 class Student(nn.Module):
-    """Trainable: layers, norm, feature, absent. The embedding and the head are the target's, and stay as they are."""
+    """Trainable: layers, norm, feature (W, b), absent. Embedding and head are the target's, and stay as they are."""
 
     def __init__(self, target: Any, layers: list[int], head_ids: list[int], has_features: bool) -> None:
         """Layers start as copies of these of the target's; negative ones count from its end."""
         super().__init__()
+        self.mean: torch.Tensor
+        self.spread: torch.Tensor
         embedding = target.model.embed_tokens
         self._frozen = {"embedding": embedding, "rope": target.model.rotary_emb}  # in a dict: no part of our state
         self.layers = nn.ModuleList(copy.deepcopy(target.model.layers[i]) for i in layers)
@@ -50,9 +57,12 @@ class Student(nn.Module):
         self.width: int = embedding.weight.shape[1]
         self.has_features = has_features
         if has_features:
-            self.feature = nn.Linear(self.width, self.width, bias=False)
+            self.feature = nn.Linear(self.width, self.width)
             nn.init.zeros_(self.feature.weight)  # starts as the same drafter without
+            nn.init.zeros_(self.feature.bias)
             self.absent = nn.Parameter(torch.zeros(self.width))
+            self.register_buffer("mean", torch.zeros(self.width), persistent=False)
+            self.register_buffer("spread", torch.ones(self.width), persistent=False)
         self.requires_grad_(True)
         self.head_ids = torch.tensor(head_ids)  # (Vh,)
         self.head = embedding.weight.detach()[self.head_ids]  # (Vh, d)
@@ -67,7 +77,9 @@ class Student(nn.Module):
         """Normed hidden states (B, T, d); times `head` they are logits over `head_ids`."""
         hidden = self._frozen["embedding"](ids)
         if self.has_features:
-            hidden = hidden + torch.where(present[..., None], self.feature(states), self.absent)
+            hidden = hidden + torch.where(
+                present[..., None], self.feature((states - self.mean) / self.spread), self.absent
+            )
         positions = torch.arange(ids.shape[1])[None]
         rope = self._frozen["rope"](hidden, positions)
         for layer in self.layers:
@@ -78,18 +90,27 @@ class Student(nn.Module):
 
     def weights(self) -> dict[str, torch.Tensor]:
         """As the drafter's file names them, in float16: layers and norm below `model.`, head_ids int32."""
-        found = {
-            name if name.startswith(("feature.", "absent")) else f"model.{name}": tensor.detach().half().contiguous()
-            for name, tensor in self.state_dict().items()
-        }
-        return {**found, "head_ids": self.head_ids.to(torch.int32)}
+        found = {name: tensor.detach() for name, tensor in self.state_dict().items()}
+        if self.has_features:
+            found["feature.weight"] = found["feature.weight"] / self.spread
+            found["feature.bias"] = found["feature.bias"] - found["feature.weight"] @ self.mean
+        named = {name if name in FEATURES else f"model.{name}": tensor for name, tensor in found.items()}
+        halves = {name: tensor.half().contiguous() for name, tensor in named.items()}
+        return {**halves, "head_ids": self.head_ids.to(torch.int32)}
+
+    def scale_to(self, states: torch.Tensor) -> None:
+        """Learn from states scaled by the mean and spread of these, (N, d)."""
+        self.mean = states.mean(0)
+        self.spread = states.std(0) + LEAST_SPREAD
 
     def start_from(self, weights: dict[str, torch.Tensor]) -> None:
         """Take over a drafter's weights; feature weights that either side lacks stay as they are, or are left."""
         ours = self.state_dict()
         theirs = {n.removeprefix("model."): t.float() for n, t in weights.items() if n != "head_ids"}
-        optional = {"feature.weight", "absent"}
-        off = [n for n in ours.keys() ^ theirs.keys() if n not in optional]
+        if self.has_features and "feature.weight" in theirs:
+            theirs["feature.bias"] = theirs["feature.bias"] + theirs["feature.weight"] @ self.mean
+            theirs["feature.weight"] = theirs["feature.weight"] * self.spread
+        off = [n for n in ours.keys() ^ theirs.keys() if n not in FEATURES]
         off += [n for n in ours.keys() & theirs.keys() if ours[n].shape != theirs[n].shape]
         if off:
             raise InvalidRequest("init", f"that drafter is of another shape than this target's: {sorted(off)[0]}")
