@@ -33,6 +33,7 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
 
     def handle(messages: list[ToDrafter]) -> None:
         jobs = [job for message in messages for job in message.jobs if _is_readable(job, office.tokenizer.vocab_size)]
+        pulse.works_on(sum(not job.is_last for job in jobs))
         drafts, trees = drafting.run(_in_time(jobs))
         send_trees(office, trees)
         if drafts:
