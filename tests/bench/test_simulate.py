@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from app.stages.draft.registry import RESIDENT
 from bench.simulate import outcomes_of, policies
 from bench.simulate_events import Setting, simulate
 from bench.simulate_log import DEPTH, DrafterLog, Guess, Log, Text
@@ -39,7 +40,9 @@ def log() -> Log:
     ]
     drafters = {"coder": expert(texts, "code"), "writer": expert(texts, "prose")}
     nothing = tuple(tuple(Guess() for _ in text.tokens) for text in texts)
-    return Log(costs=COSTS, texts=tuple(texts), drafters=drafters | {"lookup": DrafterLog(guesses=nothing)})
+    return Log(
+        costs=COSTS, texts=tuple(texts), drafters=drafters | dict.fromkeys(RESIDENT, DrafterLog(guesses=nothing))
+    )
 
 
 def test_without_drafts_every_token_is_a_step(log: Log) -> None:
