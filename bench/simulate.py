@@ -45,6 +45,8 @@ def main(argv: Listed[str] | None = None) -> int:
         return 0
     with gzip.open(args.log, "rt") as file:
         log = Log.model_validate_json(file.read())
+    if args.costs:
+        log = log.model_copy(update={"costs": args.costs.read_text()})
     found = replay(log, args)
     args.out.write_text(json.dumps(found, indent=1) + "\n")
     return 0
@@ -59,6 +61,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     two = commands.add_parser("replay", help="run the policies over a log")
     two.add_argument("--streams", type=int, nargs="+", default=[1, 8], help="sequences at once")
     two.add_argument("--slowdown", type=float, nargs="+", default=[1.0, 5.0, 20.0], help="of the verifier")
+    two.add_argument("--costs", type=Path, help="another target's CostTable, as JSON (default: the recorded one's)")
     two.add_argument("--verifiers", type=int, default=1, help="how many there are")
     two.add_argument("--hop-ms", type=float, default=0.5, help="one way between two machines")
     two.add_argument("--seed", type=int, default=0, help="of the texts' order")
