@@ -52,11 +52,11 @@ def plans(best: Plan | None, generalist: str | None) -> list[Plan]:
         Plan("union", {"routing": "all", "fusion": "tree", "run_ahead": "off"}),
         Plan("cosine", {"routing": "cosine", "fusion": "token", "batching": "cosine", "run_ahead": "off"}),
         Plan(FULL),
-        Plan("-routing", {"routing": "all"}),
-        Plan("-fusion", without="fusion"),
-        Plan("-calibration", without="calibration"),
-        Plan("-run-ahead", {"run_ahead": "off"}),
-        Plan("-suffix", tables=tuple(name for name in TABLES if name != "suffix")),
+        Plan("without routing", {"routing": "all"}),
+        Plan("without fusion", without="fusion"),
+        Plan("without calibration", without="calibration"),
+        Plan("without run-ahead", {"run_ahead": "off"}),
+        Plan("without suffix", tables=tuple(name for name in TABLES if name != "suffix")),
         Plan("lookup only", drafters=(), tables=("lookup",)),
     ]
 

@@ -9,7 +9,7 @@ from bench.cooperate import check_same, groups
 from bench.cooperate_arms import Run, Timed, chain, lone
 from bench.cooperate_peers import SpreadHead
 from bench.cooperate_plans import FULL, OFF, Plan, fixed, pilot, plans
-from bench.cooperate_report import bars, figures
+from bench.cooperate_report import bars, figures, table
 
 #       a (both) - b (one) - c (one)
 #       d (other) - e (other)
@@ -49,8 +49,8 @@ def test_every_arm_of_the_comparison_is_planned_once() -> None:
     names = [plan.name for plan in plans(fixed("one", 3), "one")]
     assert len(set(names)) == len(names)
     assert {OFF, FULL, "best single", "generalist", "union", "cosine", "lookup only"} <= set(names)
-    assert {name for name in names if name.startswith("-")} == {
-        "-routing", "-fusion", "-calibration", "-run-ahead", "-suffix",
+    assert {name for name in names if name.startswith("without")} == {
+        "without routing", "without fusion", "without calibration", "without run-ahead", "without suffix",
     }  # fmt: skip
     assert len(pilot(["one", "two"])) == 12
 
@@ -75,6 +75,7 @@ def test_figures_pair_what_ran_side_by_side() -> None:
     assert found["arms"][FULL]["accepted_length"] == 2.0
     assert found["arms"][FULL]["texts_differ"] == 0
     assert found["acceptance"][FULL] == {"code": {"one": 0.5}, "prose": {"one": 0.5}}
+    assert "| full | 10.0 | 1.00 | 2.00 | 40.0 / 60.0 / 233.33 | 7.5 | 5.0 |" in table(found)
     said = bars({"1": found})
     assert said[f"{FULL} / {OFF}, mean over the domains"] == {"measured": 1.587, "at_least": 1.5, "holds": True}
 
