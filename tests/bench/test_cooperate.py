@@ -75,7 +75,7 @@ def test_figures_pair_what_ran_side_by_side() -> None:
     assert found["arms"][FULL]["accepted_length"] == 2.0
     assert found["arms"][FULL]["texts_differ"] == 0
     assert found["acceptance"][FULL] == {"code": {"one": 0.5}, "prose": {"one": 0.5}}
-    assert "| full | 10.0 | 1.00 | 2.00 | 40.0 / 60.0 / 233.33 | 7.5 | 5.0 |" in table(found)
+    assert "| full | 5.0 | 2.00 | 2.00 | 40.0 / 60.0 / 233.33 | 7.5 | 5.0 |" in table(found)
     said = bars({"1": found})
     assert said[f"{FULL} / {OFF}, mean over the domains"] == {"measured": 1.587, "at_least": 1.5, "holds": True}
 
