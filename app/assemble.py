@@ -3,6 +3,8 @@
 import json
 import logging
 import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -10,11 +12,14 @@ import torch
 from app.assemble_resident import fusing
 from app.assemble_target import leave_cores_to, target_runner
 from app.config import ROOT, Settings
+from app.costs import CostTable
 from app.crew import Crew
 from app.drafting import Drafting
 from app.engine.agreement import embedding_agreement
+from app.engine.device.runner import DeviceRunner
 from app.engine.guesser import ModelGuesser, load_guesser
 from app.engine.measure import check_exactness, measure_costs
+from app.engine.runner import ModelRunner
 from app.engine.source import resolve
 from app.engine.tokenizer import Tokenizer
 from app.errors import ModelRefused
@@ -40,23 +45,16 @@ def target_folder(settings: Settings) -> Path:
 
 def verifying(settings: Settings, owner: str, mailbox: str, store: Requests) -> Verifying:
     """A verifier with its model loaded, checked and measured. Raises ModelRefused."""
-    folder = target_folder(settings)
-    tokenizer = Tokenizer(folder)
-    runner = target_runner(folder, settings, tokenizer.context_tokens)
-    check_exactness(runner, tokenizer.vocab_size)
-    costs = measure_costs(runner, tokenizer.vocab_size)
-    log.info("step costs, ms by rows: %s", costs.dumps())
-    running = Running(runner, costs, tokenizer.vocab_size, mailbox, _router(settings, folder), settings.run_ahead)
+    runner, costs, tokenizer = _target(settings)
+    running = Running(
+        runner, costs, tokenizer.vocab_size, mailbox, _router(settings, target_folder(settings)), settings.run_ahead
+    )
     return Verifying(owner, runner, running, store, settings)
 
 
 def drafters(settings: Settings) -> list[ModelDrafter]:
     """The model drafters the settings name, loaded. Raises ModelRefused."""
-    torch.set_num_threads(settings.draft_threads)
-    target = target_folder(settings)
-    found = [_drafter(name, settings, target) for name in settings.drafters]
-    leave_cores_to(*(guesser.model for _, guesser in found))
-    return [ModelDrafter(name, guesser, guesser.max_context, guesser.reads_state) for name, guesser in found]
+    return _model_drafters(_guessers(settings))
 
 
 def drafting(settings: Settings, models: list[ModelDrafter], fetch: Fetch, fuse: Fusing, mailbox: str) -> Drafting:
@@ -66,18 +64,44 @@ def drafting(settings: Settings, models: list[ModelDrafter], fetch: Fetch, fuse:
     return Drafting(models, fetch, fuse, mailbox, together)
 
 
-def local(settings: Settings) -> Local:
-    """The whole pipeline in this process. Raises ModelRefused."""
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What of a pipeline in one process is worth loading once: models and measurements, and nothing of any request."""
+
+    runner: ModelRunner | DeviceRunner
+    costs: str  # a CostTable's JSON: each pipeline corrects its own
+    guessers: Mapping[str, ModelGuesser]  # by drafter
+    tokenizer: Tokenizer
+
+
+def load_models(settings: Settings) -> Models:
+    """Everything `local` needs, loaded, checked and measured. Raises ModelRefused."""
+    guessers = _guessers(settings)
+    runner, costs, tokenizer = _target(settings)
+    return Models(runner, costs.dumps(), guessers, tokenizer)
+
+
+def local(settings: Settings, models: Models | None = None) -> Local:
+    """The whole pipeline in this process; over `models`, several of them share what they have in memory.
+
+    Raises ModelRefused.
+    """
+    models = models or load_models(settings)
     store = MemoryStore(ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
-    models = drafters(settings)
-    verifier = verifying(settings, uuid.uuid4().hex, "local", store)
-    readers = frozenset(d.name for d in models if d.reads_state)
-    verifier.running.crew = Crew(
-        {d.name: "local" for d in models}, tuple(RESIDENT), share=1.0, fuser="local", readers=readers
+    router = _router(settings, target_folder(settings))
+    costs = CostTable.loads(models.costs)
+    running = Running(models.runner, costs, models.tokenizer.vocab_size, "local", router, settings.run_ahead)
+    running.crew = Crew(
+        remote=dict.fromkeys(models.guessers, "local"),
+        resident=tuple(RESIDENT),
+        share=1.0,
+        fuser="local",
+        readers=frozenset(name for name, guesser in models.guessers.items() if guesser.reads_state),
     )
-    tokenizer = Tokenizer(target_folder(settings))
-    segment = drafting(settings, models, fetcher(store), fusing(tokenizer, store), "local")
-    return Local(verifier, segment, store, tokenizer)
+    verifier = Verifying(uuid.uuid4().hex, models.runner, running, store, settings)
+    own = _model_drafters(models.guessers)
+    segment = drafting(settings, own, fetcher(store), fusing(models.tokenizer, store), "local")
+    return Local(verifier, segment, store, models.tokenizer)
 
 
 def _router(settings: Settings, target: Path) -> Router:
@@ -90,6 +114,28 @@ def drafter_folder(name: str) -> Path:
     """The folder a drafter's name stands for: one of those shipped, or a path."""
     shipped = ROOT / "drafters" / name
     return shipped if shipped.is_dir() else Path(name)
+
+
+def _target(settings: Settings) -> tuple[ModelRunner | DeviceRunner, CostTable, Tokenizer]:
+    folder = target_folder(settings)
+    tokenizer = Tokenizer(folder)
+    runner = target_runner(folder, settings, tokenizer.context_tokens)
+    check_exactness(runner, tokenizer.vocab_size)
+    costs = measure_costs(runner, tokenizer.vocab_size)
+    log.info("step costs, ms by rows: %s", costs.dumps())
+    return runner, costs, tokenizer
+
+
+def _guessers(settings: Settings) -> dict[str, ModelGuesser]:
+    torch.set_num_threads(settings.draft_threads)
+    target = target_folder(settings)
+    found = dict(_drafter(name, settings, target) for name in settings.drafters)
+    leave_cores_to(*(guesser.model for guesser in found.values()))
+    return found
+
+
+def _model_drafters(guessers: Mapping[str, ModelGuesser]) -> list[ModelDrafter]:
+    return [ModelDrafter(name, guesser, guesser.max_context, guesser.reads_state) for name, guesser in guessers.items()]
 
 
 def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, ModelGuesser]:

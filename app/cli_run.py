@@ -21,7 +21,7 @@ Commands = argparse._SubParsersAction  # what add_subparsers() gives; argparse h
 NOT_READY, NOT_RUNNING = 1, 3
 MODULES = {
     "test": ("pytest", "run the tests; arguments go to pytest"),
-    "bench": ("bench.run", "measure; arguments go to bench.run"),
+    "bench": ("bench", "measure; `bench --help` names what else it measures"),
     "train": ("training.distill", "train a drafter; arguments go to training.distill"),
 }
 UP_TEXT = """\

@@ -13,6 +13,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import count, islice
 from pathlib import Path
@@ -30,9 +31,9 @@ INSTANCE = "bench"
 Figures = dict[str, Any]
 
 
-def main() -> int:
-    """Measure, print, and write the figures with the machine named."""
-    args = parse_args()
+def main(argv: Sequence[str] | None = None, epilog: str | None = None) -> int:
+    """Measure, print, and write the figures with the machine named; `epilog` ends the help."""
+    args = parse_args(argv, epilog)
     settings = Settings.from_env()
     url = None if args.no_server else start_server()
     try:
@@ -55,8 +56,8 @@ def main() -> int:
     return 0
 
 
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="paceline bench", description=__doc__.split("\n\n")[0])
+def parse_args(argv: Sequence[str] | None, epilog: str | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="paceline bench", description=__doc__.split("\n\n")[0], epilog=epilog)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16], help="requests at once")
     parser.add_argument("--repeats", type=int, default=5, help="rounds over all arms at each concurrency")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens a request")
@@ -64,7 +65,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--no-domains", action="store_true", help="leave the comparison by domain out")
     parser.add_argument("--no-server", action="store_true", help="leave the deployment out")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "cpu.json", help="file to write")
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
 def make_arms(settings: Settings, max_tokens: int, url: str | None) -> dict[str, Arm]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from app.errors import StoreUnavailable
 from workers.office import Office
+from workers.spans import Spans
 
 log = logging.getLogger(__name__)
 SWEEP_EVERY_S = 1.0
@@ -45,6 +46,8 @@ class Pulse(threading.Thread):
         self._mailboxes: set[str] = set()
         self._mailboxes_lock = threading.Lock()
         self._busy_since_s: float | None = None  # monotonic
+        folder = office.settings.spans
+        self._spans = None if folder is None else Spans(folder, kind, node)
         self._stopping = threading.Event()
         self._swept_s = 0.0
 
@@ -64,10 +67,19 @@ class Pulse(threading.Thread):
             self._office.nodes.retire(self.kind, self.node, self.owner)
         except StoreUnavailable as error:
             log.warning("could not retire: %s", error)
+        if self._spans is not None:
+            self._spans.flush()
 
     def busy(self, is_busy: bool) -> None:
         """Progress: the process begins a piece of work, or has ended one."""
         self._busy_since_s = time.monotonic() if is_busy else None
+        if self._spans is not None:
+            self._spans.toggle(is_busy)
+
+    def works_on(self, sequences: int) -> None:
+        """How many sequences the piece of work under way is about; for the timeline only."""
+        if self._spans is not None:
+            self._spans.sequences = sequences
 
     def hold(self, mailbox: str) -> bool:
         """Renew this mailbox's lease from now on; False if this process does so already."""
@@ -118,6 +130,8 @@ class Pulse(threading.Thread):
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def _look_around(self) -> None:
+        if self._spans is not None:
+            self._spans.flush()
         for refresh in self.on_beat:
             refresh()
         now = time.monotonic()

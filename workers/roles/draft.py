@@ -42,6 +42,7 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
             segment.run_ahead()
             return 0.0 if segment.has_ahead else None
         jobs = [job for message in messages for job in message.jobs if _is_readable(job, office.tokenizer.vocab_size)]
+        pulse.works_on(sum(not job.is_last for job in jobs))
         drafts, trees = segment.run(_in_time(jobs))
         send_trees(office, trees)
         if drafts:

@@ -22,7 +22,9 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
         for message in messages:
             segment.expect(message.jobs)
             segment.receive(message.drafts)
-        send_trees(office, segment.collect(time.time()))
+        trees = segment.collect(time.time())
+        pulse.works_on(len(trees))
+        send_trees(office, trees)
         return segment.wait_s(time.time())
 
     @office.celery.task(name=ATTEND, ignore_result=True)

@@ -62,6 +62,7 @@ class Desk:
             self._adopt(message.adopt)
             self._verifier.offer(message.trees)
         self._reconcile()
+        self._pulse.works_on(len(self._verifier.running.sequences))
         jobs = self._verifier.step(time.time())
         self._send(jobs)
         self._settle()

@@ -2,6 +2,7 @@ import logging
 
 import pytest
 
+from app.engine.forward import Output
 from app.engine.measure import ROWS, check_exactness, measure_costs
 from kernels.packed_linear import can_pack
 from tests import fakes
@@ -21,8 +22,8 @@ def test_a_runner_whose_rows_depend_on_their_company_is_told(caplog):
     logits = runner.model.logits
 
     def unsteady(plan):
-        rows, greedy = logits(plan)
-        return rows * (1 + 1e-6 * len(plan.ids)), greedy
+        rows, greedy, states = logits(plan)
+        return Output(rows * (1 + 1e-6 * len(plan.ids)), greedy, states)
 
     runner.model.logits = unsteady
     with caplog.at_level(logging.WARNING):

@@ -1,0 +1,26 @@
+"""`./paceline bench [WHAT] ...`: one of the benchmarks by name, or without one the usual comparison (`bench.run`)."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from bench.run import main as compare
+
+MODULES = {
+    "cooperate": ("bench.cooperate", "every way of drafting on five domains, in one run"),
+    "simulate": ("bench.simulate", "drafters and verifiers on machines of their own, replayed from real drafts"),
+    "timeline": ("bench.timeline", "a picture of who was busy when"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one benchmark; the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in MODULES:
+        module = importlib.import_module(MODULES[words[0]][0])  # only this one: some need what others do not
+        return int(module.main(words[1:]))
+    return compare(words, epilog="or: " + "; ".join(f"bench {name} - {text}" for name, (_, text) in MODULES.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

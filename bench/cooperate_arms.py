@@ -1,0 +1,221 @@
+"""An arm of `bench cooperate` as a pipeline in this process: what it is built of, how it runs and is timed.
+
+All arms share one target and one copy of every drafter (`app.assemble.Models`); caches, tables of past text and what
+is learnt of drafters are each arm's own.
+"""
+
+import time
+from collections.abc import Iterable
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from app.assemble import Models, local
+from app.calibration import FLOOR, Calibration
+from app.config import Settings
+from app.costs import CostTable
+from app.drafting import Drafting
+from app.engine.runner import ModelRunner
+from app.messages import ChatMessage, Draft, DraftJob, GenerateRequest, Policy, Speculation, TreeMessage
+from app.pipeline import Local
+from app.running import Running
+from app.state import Sequence
+from app.store.protocol import Snapshot
+from bench.cooperate_plans import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Some prompts at once through one arm. The split of the time is over the steps after all have a first token."""
+
+    seconds: float
+    token_ids: tuple[tuple[int, ...], ...]  # by prompt
+    ttft_s: tuple[float, ...] = ()
+    latency_s: tuple[float, ...] = ()
+    rounds: int = 0  # of all requests; 0: not known
+    steps: int = 0  # of the target
+    decode_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    by_drafter: dict[str, tuple[int, int]] = field(default_factory=dict)  # tokens verified, tokens right
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(ids) for ids in self.token_ids)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.seconds
+
+
+class PipelineArm:
+    """One plan's pipeline. No prompt should come twice: its suffix table would know the answer."""
+
+    def __init__(self, plan: Plan, settings: Settings, models: Models, max_tokens: int) -> None:
+        self._settings = settings.model_copy(update=dict(plan.settings))
+        self._speculates = plan.speculates
+        self._max_tokens = max_tokens
+        self._target = Timed(models.runner, "forward")
+        self._pipeline = local(self._settings, replace(models, runner=cast(ModelRunner, self._target)))
+        _set_up(self._pipeline, plan, models)
+        self._drafting = Timed(_drafting(self._pipeline, plan), "run")
+        self._pipeline._drafting = cast(Drafting, self._drafting)
+
+    def __call__(self, prompts: list[str]) -> Run:
+        """Run the prompts at once, to their ends."""
+        pipeline, running = self._pipeline, self._pipeline.verifying.running
+        started = time.perf_counter()
+        records = [pipeline.submit(self._request(prompt), self._settings) for prompt in prompts]
+        while any(not sequence.generated for sequence in running.sequences.values()):
+            pipeline.step()
+        first_s = time.perf_counter()
+        steps, draft_s, verify_s = self._target.calls, self._drafting.seconds, self._target.seconds
+        while running.sequences:
+            pipeline.step()
+        ended = time.perf_counter()
+        if running.reused_tokens:
+            raise SystemExit("a prompt was found in the cache: its arm did less work than the others")
+        ends = [pipeline.store.snapshot(record.id) for record in records]
+        return Run(
+            ended - started,
+            tuple(end.tokens for end in ends),
+            tuple((end.stats.first_token_s or 0.0) - end.record.created_s for end in ends),
+            tuple((end.stats.last_token_s or 0.0) - end.record.created_s for end in ends),
+            sum(end.stats.rounds for end in ends),
+            self._target.calls - steps,
+            ended - first_s,
+            self._drafting.seconds - draft_s,
+            self._target.seconds - verify_s,
+            _by_drafter(ends),
+        )
+
+    def prompt_ids(self, prompt: str) -> tuple[int, ...]:
+        """The prompt as the target reads it."""
+        return tuple(self._pipeline.tokenizer.chat([ChatMessage(role="user", content=prompt)]))
+
+    def _request(self, prompt: str) -> GenerateRequest:
+        return GenerateRequest(
+            prompt=prompt, max_tokens=self._max_tokens, speculation=Speculation(enabled=self._speculates)
+        )
+
+
+class Timed:
+    """Stands in for an object and adds up the calls and seconds of one of its methods."""
+
+    def __init__(self, inner: object, method: str) -> None:
+        self._inner, self._method = inner, method
+        self.calls, self.seconds = 0, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        return self._timed(value) if name == self._method else value
+
+    def _timed(self, method: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self.calls += 1
+                self.seconds += time.perf_counter() - started
+
+        return call
+
+
+class FixedLength(Running):
+    """Asks for the same number of draft tokens every round, whatever it may cost."""
+
+    draft_tokens = 1
+
+    def ask(self, sequences: list[Sequence], policy: Policy) -> list[DraftJob]:
+        depths = [min(self.draft_tokens, self.limit(sequence, policy)) for sequence in sequences]
+        return self.jobs(sequences, depths, policy) if any(depths) else []
+
+
+class Uncalibrated(Calibration):
+    """Takes every drafter at its word, whatever came."""
+
+    def value(self, drafter: str, confidence: float) -> float:
+        return min(1.0 - FLOOR, max(FLOOR, confidence))
+
+
+class Reshaped:
+    """A drafter node whose trees are changed before the verifier sees them."""
+
+    def __init__(self, inner: Drafting, shape: Any) -> None:
+        self._inner, self._shape = inner, shape
+
+    def run(self, jobs: Iterable[DraftJob]) -> tuple[list[Draft], list[tuple[str, TreeMessage]]]:
+        drafts, trees = self._inner.run(jobs)
+        return drafts, [(mailbox, self._shape(tree)) for mailbox, tree in trees]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def lone(tree: TreeMessage) -> TreeMessage:
+    """What the one drafter said that promises the most tokens: a tree without fusion."""
+    promise: dict[str, float] = {}
+    for names, survival in zip(tree.proposers, tree.survival, strict=True):
+        for name in names:
+            promise[name] = promise.get(name, 0.0) + survival
+    if not promise:
+        return tree
+    best = max(sorted(promise), key=promise.__getitem__)
+    return _kept(tree, [i for i, names in enumerate(tree.proposers) if best in names], (best,))
+
+
+def chain(tree: TreeMessage) -> TreeMessage:
+    """Its main branch, all of which is to be verified: no side branches, no pruning."""
+    tip, main = 0, []
+    for node, parent in enumerate(tree.parents, start=1):
+        if parent == tip:
+            tip = node
+            main.append(node - 1)
+    kept = _kept(tree, main, None)
+    return kept.model_copy(update={"survival": (1.0,) * len(kept.tokens)})
+
+
+def _kept(tree: TreeMessage, nodes: Listed[int], proposers: tuple[str, ...] | None) -> TreeMessage:
+    """The tree of these nodes (from 0), which hold the parent of each of them."""
+    places = {0: 0} | {node + 1: place for place, node in enumerate(nodes, start=1)}
+    return tree.model_copy(
+        update={
+            "tokens": tuple(tree.tokens[i] for i in nodes),
+            "parents": tuple(places[tree.parents[i]] for i in nodes),
+            "survival": tuple(tree.survival[i] for i in nodes),
+            "proposers": tuple(proposers or tree.proposers[i] for i in nodes),
+        }
+    )
+
+
+def _set_up(pipeline: Local, plan: Plan, models: Models) -> None:
+    """Who drafts, and how the verifier asks."""
+    verifying = pipeline.verifying
+    crew = verifying.running.crew
+    if plan.length is not None:
+        costs = CostTable.loads(models.costs)
+        running = FixedLength(models.runner, costs, models.tokenizer.vocab_size, "local")
+        running.draft_tokens = plan.length
+        verifying.running = running
+    names = models.guessers if plan.drafters is None else plan.drafters
+    verifying.running.crew = replace(crew, remote=dict.fromkeys(names, "local"), resident=plan.tables)
+
+
+def _drafting(pipeline: Local, plan: Plan) -> Any:
+    """The plan's drafter node: the pipeline's own, or one with a part taken out."""
+    inner = pipeline._drafting
+    if plan.without == "calibration":
+        inner._fusing.calibration = Uncalibrated()
+    if plan.without == "fusion":
+        return Reshaped(inner, lone)
+    return inner if plan.length is None else Reshaped(inner, chain)
+
+
+def _by_drafter(ends: Iterable[Snapshot]) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for end in ends:
+        for name, stats in end.stats.by_drafter.items():
+            drafted, accepted = found.get(name, (0, 0))
+            found[name] = (drafted + stats.drafted, accepted + stats.accepted)
+    return found
