@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from app.assemble_resident import fusing
+from app.assemble_resident import drafter_folder, fusing, resident_names
 from app.assemble_target import leave_cores_to, target_runner
-from app.config import ROOT, Settings
+from app.config import Settings
 from app.costs import CostTable
 from app.crew import Crew
 from app.drafting import Drafting
@@ -30,7 +30,6 @@ from app.routing import Router
 from app.running import Running
 from app.stages.draft.cooperative import Cooperative
 from app.stages.draft.model import ModelDrafter
-from app.stages.draft.registry import RESIDENT
 from app.store.memory import MemoryStore
 from app.store.protocol import Requests
 
@@ -93,14 +92,14 @@ def local(settings: Settings, models: Models | None = None) -> Local:
     running = Running(models.runner, costs, models.tokenizer.vocab_size, "local", router, settings.run_ahead)
     running.crew = Crew(
         remote=dict.fromkeys(models.guessers, "local"),
-        resident=tuple(RESIDENT),
+        resident=resident_names(settings, models.tokenizer),
         share=1.0,
         fuser="local",
         readers=frozenset(name for name, guesser in models.guessers.items() if guesser.reads_state),
     )
     verifier = Verifying(uuid.uuid4().hex, models.runner, running, store, settings)
     own = _model_drafters(models.guessers)
-    segment = drafting(settings, own, fetcher(store), fusing(models.tokenizer, store), "local")
+    segment = drafting(settings, own, fetcher(store), fusing(settings, models.tokenizer, store), "local")
     return Local(verifier, segment, store, models.tokenizer)
 
 
@@ -108,12 +107,6 @@ def _router(settings: Settings, target: Path) -> Router:
     if settings.routing != "cosine":
         return Router(settings.routing, settings.drafters_per_sequence)
     return Router(settings.routing, settings.drafters_per_sequence, embedding_agreement(target))
-
-
-def drafter_folder(name: str) -> Path:
-    """The folder a drafter's name stands for: one of those shipped, or a path."""
-    shipped = ROOT / "drafters" / name
-    return shipped if shipped.is_dir() else Path(name)
 
 
 def _target(settings: Settings) -> tuple[ModelRunner | DeviceRunner, CostTable, Tokenizer]:

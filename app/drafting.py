@@ -36,9 +36,10 @@ class Drafting:
         newest = [*{job.request_id: job for job in jobs}.values()]
         self._pending.difference_update(job.request_id for job in newest)
         self._pending.update(job.request_id for job in newest if job.run_ahead and not job.is_last)
-        self._fusing.expect(job for job in newest if job.fuser == self._mailbox)
-        drafts = self._draft(newest)
-        ours = {(job.request_id, job.base) for job in newest if job.fuser == self._mailbox}
+        fused_here = [job for job in newest if job.fuser == self._mailbox]
+        self._fusing.expect(fused_here)
+        drafts = self._draft(newest, self._fusing.spare(fused_here))
+        ours = {(job.request_id, job.base) for job in fused_here}
         self._fusing.receive(draft for draft in drafts if (draft.request_id, draft.base) in ours)
         away = [draft for draft in drafts if (draft.request_id, draft.base) not in ours]
         return away, self._fusing.collect(float("inf"))
@@ -80,13 +81,13 @@ class Drafting:
         if self._together is not None:
             self._together.forget(request_id)
 
-    def _draft(self, jobs: Iterable[DraftJob]) -> list[Draft]:
+    def _draft(self, jobs: Iterable[DraftJob], spared: Set[str]) -> list[Draft]:
         contexts = []
         for job in jobs:
             context = self._following.follow(job)
             if job.is_last:
                 self._forget(job.request_id)
-            elif context:
+            elif context and job.request_id not in spared:
                 contexts.append((job, context))
         asks = [(context, job.drafters) for job, context in contexts]
         drafts = self._together.draft(asks) if self._together is not None else []

@@ -31,12 +31,13 @@ class Errands:
         *,
         readers: Set[str] = frozenset(),
         run_ahead: bool = False,
+        enough: float = 1.0,
     ) -> list[DraftJob]:
         """One for each node that drafts and for whoever fuses; with the target's state where a drafter reads it."""
         state = b64encode(sequence.state).decode() if sequence.state and readers else None
         jobs = []
         for mailbox, names in route.recipients.items():
-            more = {"state": state if readers & set(names) else None, "run_ahead": run_ahead}
+            more = {"state": state if readers & set(names) else None, "run_ahead": run_ahead, "enough": enough}
             jobs.append(self._job(sequence, mailbox, route, names, depth, due_s).model_copy(update=more))
         return jobs
 

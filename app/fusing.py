@@ -8,6 +8,7 @@ from app.gathering import Gathering, Round, message
 from app.messages import Draft, DraftJob, TreeMessage
 from app.stages.draft.protocol import Drafter
 from app.stages.fuse import fuse
+from app.state import Tree
 
 
 class Fusing:
@@ -15,7 +16,8 @@ class Fusing:
 
     def __init__(self, residents: Iterable[Drafter], vocab_size: int, fetch: Fetch) -> None:
         self._following = Following(residents, fetch)
-        self._gathering = Gathering(drafter.name for drafter in self._following.drafters)
+        self._names = frozenset(drafter.name for drafter in self._following.drafters)
+        self._gathering = Gathering(self._names)
         self.calibration = Calibration()
         self._vocab_size = vocab_size
 
@@ -36,20 +38,38 @@ class Fusing:
         for draft in drafts:
             self._gathering.add(draft)
 
+    def spare(self, jobs: Iterable[DraftJob]) -> set[str]:
+        """Let the residents draft at once for open rounds. The requests for which they are so sure of the first token
+        that no model need be asked beside them (`DraftJob.enough`)."""
+        rounds = [r for job in jobs if (r := self._gathering.current(job)) is not None]
+        self._ask_residents(rounds)
+        sure = [r for r in rounds if max(self._fused(r).survival, default=0.0) > r.job.enough]
+        for r in sure:
+            r.spared = tuple(name for name in r.job.drafters if name not in r.drafts and name not in self._names)
+        return {r.job.request_id for r in sure}
+
     def collect(self, now_s: float) -> list[tuple[str, TreeMessage]]:
         """(verifier's mailbox, tree) of every round that has all its drafts or is due."""
         rounds = self._gathering.close_ready(now_s)
-        by_id = {r.job.request_id: r for r in rounds}
-        for drafter in self._following.drafters:
-            for draft in drafter.draft([r.context for r in rounds if drafter.name in r.job.drafters]):
-                if draft.request_id in by_id:
-                    by_id[draft.request_id].drafts[draft.drafter] = draft
+        self._ask_residents(rounds)
         return [(r.job.verifier, self._tree(r)) for r in rounds]
 
     def wait_s(self, now_s: float) -> float | None:
         """How long until a round is due; None when none is open."""
         return self._gathering.wait_s(now_s)
 
+    def _ask_residents(self, rounds: list[Round]) -> None:
+        """Those that were asked and have not drafted yet."""
+        new = {r.job.request_id: r for r in rounds if not r.has_residents}
+        for drafter in self._following.drafters:
+            for draft in drafter.draft([r.context for r in new.values() if drafter.name in r.job.drafters]):
+                if draft.request_id in new:
+                    new[draft.request_id].drafts[draft.drafter] = draft
+        for r in new.values():
+            r.has_residents = True
+
+    def _fused(self, r: Round) -> Tree:
+        return fuse(r.job, [*r.drafts.values()], self._vocab_size, self.calibration)
+
     def _tree(self, r: Round) -> TreeMessage:
-        drafts = [*r.drafts.values()]
-        return message(r.job, fuse(r.job, drafts, self._vocab_size, self.calibration), drafts)
+        return message(r.job, self._fused(r), r.drafts.values(), r.spared)

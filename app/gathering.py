@@ -20,6 +20,8 @@ class Round:
     job: DraftJob
     context: Context
     drafts: dict[str, Draft] = field(default_factory=dict)
+    spared: tuple[str, ...] = ()  # drafters that need not answer
+    has_residents: bool = False  # have those of this process drafted?
 
 
 class Gathering:
@@ -48,6 +50,11 @@ class Gathering:
         while len(self._early) > MAX_EARLY:
             self._early.popitem(last=False)
 
+    def current(self, job: DraftJob) -> Round | None:
+        """The open round of this job."""
+        found = self._open.get(job.request_id)
+        return found if found and found.job.base == job.base else None
+
     def close_ready(self, now_s: float) -> list[Round]:
         """The rounds that have all they wait for, or are due; they are closed and kept for `last`."""
         ready = [r for r in self._open.values() if now_s >= r.job.due_s or self._is_complete(r)]
@@ -69,10 +76,11 @@ class Gathering:
         return min((max(0.0, r.job.due_s - now_s) for r in self._open.values()), default=None)
 
     def _is_complete(self, opened: Round) -> bool:
-        return all(name in opened.drafts or name in self._residents for name in opened.job.drafters)
+        settled = {*opened.drafts, *opened.spared, *self._residents}
+        return settled.issuperset(opened.job.drafters)
 
 
-def message(job: DraftJob, tree: Tree, drafts: Iterable[Draft] = ()) -> TreeMessage:
+def message(job: DraftJob, tree: Tree, drafts: Iterable[Draft] = (), spared: tuple[str, ...] = ()) -> TreeMessage:
     """A job's tree, ready for its verifier, and how sure of themselves those were who drafted it."""
     return TreeMessage(
         request_id=job.request_id,
@@ -81,6 +89,7 @@ def message(job: DraftJob, tree: Tree, drafts: Iterable[Draft] = ()) -> TreeMess
         parents=tuple(tree.parents),
         survival=tuple(tree.survival),
         proposers=tuple(tree.proposers),
+        spared=spared,
         confidence={draft.drafter: sure for draft in drafts if (sure := _confidence(draft)) is not None},
     )
 

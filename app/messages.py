@@ -166,6 +166,7 @@ class DraftJob(Message):
     state: str | None = Field(None, max_length=65536)  # base64 of the target's last hidden state, d float16, where it
     # chose the last token: for drafters that read it
     run_ahead: bool = False  # drafters do not take its cores from the verifier: they may guess on while it works
+    enough: float = 1.0  # chance of the tables' first token from which on a node that fuses need not run its models
     is_last: bool = False  # the sequence ended: learn from it and forget it, no draft is wanted
 
 
@@ -190,6 +191,7 @@ class TreeMessage(Message):
     parents: tuple[int, ...]
     survival: tuple[float, ...]  # probability that the node and all its ancestors are right
     proposers: tuple[tuple[str, ...], ...]  # the drafters behind each node, the most confident first
+    spared: tuple[str, ...] = ()  # drafters that were asked and not run: the tables were sure enough
     confidence: dict[str, float] = Field(default_factory=dict)  # each drafter's own, the mean over its draft
 
 

@@ -27,7 +27,7 @@ from app.messages import (
     Status,
     TreeMessage,
 )
-from app.running import Running, Target
+from app.running import Running
 from app.stages.admit import admit
 from app.stages.commit import conclude
 from app.stages.cosine import Pooled, choose
@@ -35,6 +35,7 @@ from app.stages.schedule import compose, wait_s
 from app.stages.verify import verify
 from app.state import Sequence, Tree, Verdict, Work
 from app.store.protocol import Outcome, Requests
+from app.target import Target
 
 log = logging.getLogger(__name__)
 

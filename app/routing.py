@@ -86,7 +86,9 @@ class Router:
         scores = self._scores.get(request_id)
         if scores is None or not scores.asked:
             return
-        asked, scores.asked = scores.asked, ()
+        asked, scores.asked = tuple(name for name in scores.asked if name not in tree.spared), ()
+        if not asked:
+            return
         found, length = outcomes(tree, committed, asked)
         scores.observe(found, length + 1)
         if self._kind == "cosine":

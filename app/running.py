@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import Literal, Protocol
+from typing import Literal
 
 from app.costs import CostTable, DraftCosts
 from app.crew import Crew
@@ -14,11 +14,11 @@ from app.errands import Errands
 from app.expectation import Expectations
 from app.messages import DraftJob, Policy, TreeMessage
 from app.routing import Route, Router
-from app.stages.ask import HORIZON_TOKENS, Candidate, ask, probe, worth_s
+from app.stages.ask import HORIZON_TOKENS, Candidate, ask, enough, probe, worth_s
 from app.stages.schedule import splits
-from app.stages.verify import Rows
 from app.state import Sequence, Tree, Work
 from app.store.protocol import Snapshot
+from app.target import Target
 
 log = logging.getLogger(__name__)
 MAX_NODES = 63
@@ -28,22 +28,6 @@ ASK_AFTER_STEPS = 128  # without any draft: then one is asked for, whatever it i
 
 
 RunAhead = Literal["auto", "on", "off"]
-
-
-class Target(Protocol):
-    """The model runner as a verifier uses it (`app.engine.runner`, `app.engine.device.runner`)."""
-
-    @property
-    def capacity_tokens(self) -> int: ...
-    @property
-    def free_tokens(self) -> int: ...
-    def try_reserve(self, work: Work) -> bool: ...
-    def release(self, sequence: Sequence) -> None: ...
-    def adopt(self, sequence: Sequence) -> int: ...
-    def forward(self, works: list[Work]) -> Listed[Rows | None]: ...
-    def accept(self, work: Work, path: list[int]) -> None: ...
-    def drop(self, work: Work) -> None: ...
-    def wipe(self, work: Work) -> None: ...
 
 
 @dataclass(slots=True)
@@ -227,7 +211,13 @@ class Running:
             job
             for sequence, depth, route in asking
             for job in self._errands.jobs(
-                sequence, route, depth, due_s, readers=self.crew.readers, run_ahead=self._may_run_ahead
+                sequence,
+                route,
+                depth,
+                due_s,
+                readers=self.crew.readers,
+                run_ahead=self._may_run_ahead,
+                enough=self._enough(sequence, depth, len(asking)),
             )
         ]
 
@@ -243,6 +233,10 @@ class Running:
             self.draft_costs.read_s(self._unread(sequence, self._route(sequence, policy))) if limit else 0.0,
             record.max_tokens - sequence.generated,
         )
+
+    def _enough(self, sequence: Sequence, depth: int, batch: int) -> float:
+        expectation = self.expectations.of(sequence.record.id, sequence.record.tenant)
+        return enough(sum(expectation.survival(depth)), depth, batch, self.costs, self.draft_costs)
 
     @property
     def _may_run_ahead(self) -> bool:
@@ -290,6 +284,7 @@ def _tree(message: TreeMessage) -> Tree:
         list(message.survival),
         list(message.proposers),
         message.confidence,
+        message.spared,
     )
 
 

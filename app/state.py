@@ -22,6 +22,7 @@ class Tree:
     survival: list[float] = field(default_factory=list)
     proposers: list[tuple[str, ...]] = field(default_factory=list)
     confidence: dict[str, float] = field(default_factory=dict)  # of each drafter in its own draft, on average
+    spared: tuple[str, ...] = ()  # drafters that were asked and not run
 
     def __len__(self) -> int:
         return len(self.tokens)

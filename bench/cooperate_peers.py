@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, StoppingCriteriaList
 
-from app.assemble import drafter_folder, target_folder
+from app.assemble import target_folder
+from app.assemble_resident import drafter_folder
 from app.config import Settings
 from app.engine.guesser import _with_target_embedding
 from app.engine.tokenizer import Tokenizer

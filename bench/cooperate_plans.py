@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from app.config import Settings
+from app.stages.draft.phrases import Phrases
 from app.stages.draft.registry import RESIDENT
 
-TABLES = tuple(RESIDENT)
+TABLES = (*RESIDENT, Phrases.name)
 LENGTHS = (1, 2, 3, 4, 5, 6)  # fixed draft lengths tried in the pilot
 FULL, OFF, SINGLE = "full", "off", "best single"
 
@@ -57,6 +58,8 @@ def plans(best: Plan | None, generalist: str | None) -> list[Plan]:
         Plan("without calibration", without="calibration"),
         Plan("without run-ahead", {"run_ahead": "off"}),
         Plan("without suffix", tables=tuple(name for name in TABLES if name != "suffix")),
+        Plan("without phrases", tables=tuple(name for name in TABLES if name != Phrases.name)),
+        Plan("tables only", drafters=()),
         Plan("lookup only", drafters=(), tables=("lookup",)),
     ]
 

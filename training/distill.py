@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.assemble import drafter_folder
+from app.assemble_resident import drafter_folder
 from app.config import Settings
 from app.engine.source import resolve
 from app.engine.tokenizer import Tokenizer

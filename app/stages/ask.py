@@ -103,6 +103,18 @@ def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: CostTable
     return max(0.0, plain_s * (1.0 + expected / len(candidates)) - costs.seconds(len(candidates) + sum(depths)))
 
 
+def enough(expected: float, depth: int, batch: int, costs: CostTable, draft_costs: DraftCosts) -> float:
+    """From which chance of their first token on the tables' own guesses do without a model's, for one of `batch`
+    sequences that asks for `depth` tokens and expects so many of them to be right.
+
+    Where the tables are right with chance p, a model can add (1 - p) of what is expected, at the present price of a
+    token; it costs its own time. They are even at 1 - p = its time / (expected x the token's time).
+    """
+    round_s = costs.seconds(batch * (1 + depth)) + draft_costs.seconds(batch, depth)
+    gain_s = max(0.0, expected) * round_s / (1.0 + max(0.0, expected))
+    return 1.0 - draft_costs.steps_s(batch, depth) / gain_s if gain_s > 0.0 else 0.0
+
+
 class _Price:
     """What asking costs the round, in seconds."""
 

@@ -102,6 +102,25 @@ class TestDrafting:
             ("s", "b", 2),
         ]
 
+    def test_where_the_tables_are_sure_enough_no_model_is_run(self):
+        model, table = guessing("a", 1, 3), guessing("b", 2, confidences=(0.7,))
+        ours = node(model, residents=(table,))
+        for base, enough, asked in ((1, 0.8, True), (2, 0.6, False), (3, 1.0, True)):
+            model.seen.clear()
+            wanted = job("r", [1] * base, ("a", "b")).model_copy(update={"fuser": "n", "enough": enough})
+            ((_, tree),) = ours.run([wanted])[1]
+            assert bool(model.seen) is asked
+            assert tree.spared == (() if asked else ("a",))
+            assert 2 in tree.tokens
+            assert (1 in tree.tokens) is asked
+
+    def test_nobody_is_spared_where_another_node_fuses(self):
+        model = guessing("a", 1)
+        drafts, _ = node(model, residents=(guessing("b", 2),)).run(
+            [job("r", [1], ("a", "b")).model_copy(update={"enough": 0.0})]
+        )
+        assert [draft.drafter for draft in drafts] == ["a"]
+
     def test_an_ended_sequence_gets_no_draft(self):
         a = guessing("a", 1)
         assert node(a).run([job("r", [1], is_last=True)]) == ([], [])

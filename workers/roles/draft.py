@@ -19,7 +19,7 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
     """Load the drafters, register the doorbell's task."""
     models = drafters(office.settings)
     mailbox = mailbox_of("draft", node)
-    fetch, fuse = fetcher(office.requests), fusing(office.tokenizer, office.requests)
+    fetch, fuse = fetcher(office.requests), fusing(office.settings, office.tokenizer, office.requests)
     segment = drafting(office.settings, models, fetch, fuse, mailbox)
 
     def info() -> dict[str, object]:

@@ -14,7 +14,7 @@ from workers.trees import send_trees
 
 def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
     """Register the doorbell's task. No model here: lookup and suffix tables only."""
-    segment = fusing(office.tokenizer, office.requests)
+    segment = fusing(office.settings, office.tokenizer, office.requests)
     pulse = Pulse(office, "fuse", node, info=lambda: {"calibration": segment.calibration.told()})
     share(office, pulse, segment.calibration)
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from pydantic import ValidationError
 
 from app.assemble import verifying
+from app.assemble_resident import resident_names
 from app.crew import Crew
 from app.messages import DraftJob, FinishReason, Message, Settle, ToDrafter, ToFuser, ToVerifier
 from app.pipeline import Verifying
-from app.stages.draft.registry import RESIDENT
 from app.stages.route import hosts
 from app.store.nodes import Node
 from workers.attend import attend
@@ -55,6 +55,7 @@ class Desk:
         self._pulse = pulse
         self._mailbox = mailbox
         self._reconciled_s = 0.0
+        self._resident = resident_names(office.settings, office.tokenizer)
 
     def handle(self, messages: list[ToVerifier]) -> float | None:
         """Take the mail in, run one step, send the jobs for the next drafts out."""
@@ -71,7 +72,7 @@ class Desk:
     def refresh(self) -> None:
         """From the pulse: who drafts, what the scheduler wants, and whether sequences wait with nobody at work."""
         live = self._office.nodes.live()
-        self._verifier.running.crew = _crew(live, self._office.tokenizer.sha256)
+        self._verifier.running.crew = _crew(live, self._office.tokenizer.sha256, self._resident)
         self._verifier.policy = self._office.nodes.policy()
         # Work must not hang on one message (design D10): the doorbell, or the mail that told of a new sequence, may
         # have been lost with a connection or a process. Mail of its own is rung for until somebody comes.
@@ -112,7 +113,7 @@ def _call(mailbox: str, jobs: tuple[DraftJob, ...]) -> Message:
     return ToFuser(jobs=jobs) if mailbox == FUSE else ToDrafter(jobs=jobs)
 
 
-def _crew(live: list[Node], tokenizer_sha256: str) -> Crew:
+def _crew(live: list[Node], tokenizer_sha256: str, resident: tuple[str, ...]) -> Crew:
     """The drafters alive; without a fusion task those of one node only, which fuses for itself."""
     nodes = [node for node in live if node.kind == "draft"]
     boxes = hosts(nodes, tokenizer_sha256)
@@ -125,7 +126,7 @@ def _crew(live: list[Node], tokenizer_sha256: str) -> Crew:
     away = {mailbox_of(node.kind, node.name) for node in nodes if node.info.get("host") != here}
     return Crew(
         remote={name: found[0] for name, found in boxes.items()},
-        resident=tuple(RESIDENT),
+        resident=resident,
         share=1.0 if len(away) < len(nodes) else 0.0,
         fuser=FUSE,
         readers=frozenset(name for node in nodes for name in node.info.get("readers", ())),

@@ -8,19 +8,17 @@ after a known 8-gram came next in 90-93 % of cases, after a 4-gram in 51-61 %, a
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from heapq import heappop, heappush
 from operator import itemgetter
 
 from app.messages import Draft
+from app.stages.draft.grow import Gram, grow
 from app.stages.draft.protocol import Context
 
 TRUST = {8: 0.95, 4: 0.7, 2: 0.5}  # n-gram size -> how far its counts are believed; longest first
 LONGEST = max(TRUST)
 MAX_CHILDREN = 3
-MIN_SURVIVAL = 0.03  # below it a guess is not worth a row of any verifier
 MAX_FOLLOWING = 32  # distinct next tokens kept of one n-gram; where more came, none is likely
 TOTAL = -1  # in a count table, beside the tokens: all that came, kept or not
-Gram = tuple[int, ...]
 Counts = dict[int, int | dict[int, int]]  # n-gram hash -> the one token that came once, or token -> count and TOTAL
 
 
@@ -60,7 +58,9 @@ class Suffix:
         counts = self._counts.get(context.tenant)
         if not counts or len(context.tokens) < min(TRUST):
             return None
-        tokens, parents, confidences = _grow(counts, tuple(context.tokens[-LONGEST:]), context.max_draft_tokens)
+        tokens, parents, confidences = grow(
+            lambda gram: _children(counts, gram), tuple(context.tokens[-LONGEST:]), context.max_draft_tokens, LONGEST
+        )
         if not tokens:
             return None
         return Draft.model_construct(
@@ -135,29 +135,6 @@ def _subtract(counts: Counts, gram: int, token: int) -> None:
     left = following.pop(token, 1) - 1
     if left:
         following[token] = left
-
-
-def _grow(counts: Counts, context: Gram, max_tokens: int) -> tuple[list[int], list[int], list[float]]:
-    """The `max_tokens` likeliest nodes: always open the most likely leaf next."""
-    tokens: list[int] = []
-    parents: list[int] = []
-    confidences: list[float] = []
-    heap: list[tuple[float, int, int, float, Gram]] = []  # -survival, parent, token, confidence, parent's context
-
-    def offer(survival: float, node: int, context: Gram) -> None:
-        for token, confidence in _children(counts, context):
-            if survival * confidence >= MIN_SURVIVAL:
-                heappush(heap, (-survival * confidence, node, token, confidence, context))
-
-    offer(1.0, 0, context)
-    while heap and len(tokens) < max_tokens:
-        negative, parent, token, confidence, context = heappop(heap)
-        tokens.append(token)
-        parents.append(parent)
-        confidences.append(confidence)
-        if len(tokens) < max_tokens:
-            offer(-negative, len(tokens), (*context[-LONGEST + 1 :], token))
-    return tokens, parents, confidences
 
 
 def _children(counts: Counts, context: Gram) -> list[tuple[int, float]]:

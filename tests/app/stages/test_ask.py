@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.costs import CostTable, DraftCosts
 from app.expectation import FIRST_PROBE_ROUNDS, MAX_PROBE_ROUNDS, Expectation
-from app.stages.ask import HORIZON_TOKENS, MIN_GAIN, Candidate, ask, probe, worth_s
+from app.stages.ask import HORIZON_TOKENS, MIN_GAIN, Candidate, ask, enough, probe, worth_s
 
 MEASURED = CostTable({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
 
@@ -186,3 +186,16 @@ def test_waiting_as_long_as_drafts_are_worth_is_as_fast_as_waiting_for_none(sequ
 
 def test_waiting_for_nothing_is_worth_nothing() -> None:
     assert worth_s([], [], MEASURED) == worth_s(some(learnt(8)), [0], MEASURED) == 0.0
+
+
+def test_a_model_is_spared_the_sooner_the_more_its_steps_cost():
+    costs, free, dear = CostTable({1: 0.02, 64: 0.03}), DraftCosts(), DraftCosts()
+    for depth in (1, 2, 4, 8):
+        free.observe(1, depth, 0.002)
+        dear.observe(1, depth, 0.002 + 0.003 * depth)
+    assert enough(0.8, 4, 1, costs, free) > 0.95, "steps that cost nothing are always worth taking"
+    assert enough(0.8, 4, 1, costs, dear) < 0.5
+    assert enough(0.8, 4, 1, costs, dear) > enough(0.4, 4, 1, costs, dear), "the more is expected, the rather"
+    slow = CostTable({1: 0.4, 64: 0.6})
+    assert enough(0.8, 4, 1, slow, dear) > 0.9, "a large target's tokens are worth a drafter's time"
+    assert enough(0.0, 4, 1, costs, dear) == 0.0

@@ -1,0 +1,34 @@
+"""Grow a small tree of guesses, the likeliest first: what drafters share that look n-grams up."""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+MIN_SURVIVAL = 0.03  # below it a guess is not worth a row of any verifier
+Gram = tuple[int, ...]
+Children = Callable[[Gram], list[tuple[int, float]]]  # (token, confidence) of what may come after a context
+
+
+def grow(children: Children, context: Gram, max_tokens: int, longest: int) -> tuple[list[int], list[int], list[float]]:
+    """(tokens, parents, confidences) of the `max_tokens` likeliest nodes: always open the most likely leaf next.
+
+    `context` are the last tokens, `longest` of them at most; so are the contexts that `children` gets.
+    """
+    tokens: list[int] = []
+    parents: list[int] = []
+    confidences: list[float] = []
+    heap: list[tuple[float, int, int, float, Gram]] = []  # -survival, parent, token, confidence, parent's context
+
+    def offer(survival: float, node: int, context: Gram) -> None:
+        for token, confidence in children(context):
+            if survival * confidence >= MIN_SURVIVAL:
+                heappush(heap, (-survival * confidence, node, token, confidence, context))
+
+    offer(1.0, 0, context)
+    while heap and len(tokens) < max_tokens:
+        negative, parent, token, confidence, context = heappop(heap)
+        tokens.append(token)
+        parents.append(parent)
+        confidences.append(confidence)
+        if len(tokens) < max_tokens:
+            offer(-negative, len(tokens), (*context[-longest + 1 :], token))
+    return tokens, parents, confidences
