@@ -127,13 +127,6 @@ class DraftCosts:
         hop_s, step_s = self._line(min(self._lines, key=lambda known: (abs(known - size), known)))
         return hop_s + depth * step_s
 
-    def steps_s(self, batch: int, depth: int) -> float:
-        """Of what asking takes, the part that grows with depth: the drafters' own steps."""
-        if batch < 1 or depth < 1 or not self._lines:
-            return 0.0
-        size = batch.bit_length()
-        return depth * self._line(min(self._lines, key=lambda known: (abs(known - size), known)))[1]
-
     def read_s(self, unread: int) -> float:
         """What reading so many unseen tokens takes; few are part of any draft."""
         return min(self._reading_s, default=0.0) * unread if unread > FEW_UNREAD else 0.0

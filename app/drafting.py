@@ -1,5 +1,6 @@
 """The drafter node's segment: jobs in, drafts out; and where the node alone was asked, the fused tree at once."""
 
+import time
 from collections.abc import Iterable, Iterator, Set
 
 from app.following import Fetch, Following
@@ -38,11 +39,15 @@ class Drafting:
         self._pending.update(job.request_id for job in newest if job.run_ahead and not job.is_last)
         fused_here = [job for job in newest if job.fuser == self._mailbox]
         self._fusing.expect(fused_here)
-        drafts = self._draft(newest, self._fusing.spare(fused_here))
+        spared = self._fusing.spare(fused_here)
+        started = time.perf_counter()
+        drafts = self._draft(newest, spared)
+        models_s = time.perf_counter() - started if drafts else 0.0
         ours = {(job.request_id, job.base) for job in fused_here}
         self._fusing.receive(draft for draft in drafts if (draft.request_id, draft.base) in ours)
         away = [draft for draft in drafts if (draft.request_id, draft.base) not in ours]
-        return away, self._fusing.collect(float("inf"))
+        trees = self._fusing.collect(float("inf"))
+        return away, [(box, tree.model_copy(update={"models_s": models_s})) for box, tree in trees]
 
     @property
     def has_ahead(self) -> bool:

@@ -191,6 +191,7 @@ class TreeMessage(Message):
     parents: tuple[int, ...]
     survival: tuple[float, ...]  # probability that the node and all its ancestors are right
     proposers: tuple[tuple[str, ...], ...]  # the drafters behind each node, the most confident first
+    models_s: float = 0.0  # what models took for it and the trees that came with it; 0: none was run, or nobody knows
     spared: tuple[str, ...] = ()  # drafters that were asked and not run: the tables were sure enough
     confidence: dict[str, float] = Field(default_factory=dict)  # each drafter's own, the mean over its draft
 

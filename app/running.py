@@ -59,6 +59,7 @@ class Running:
         self.expectations = Expectations()
         self.costs = costs
         self.draft_costs = DraftCosts()
+        self.model_costs = DraftCosts(0.0)  # of that, what models took by their node's own clock
         self.crew = Crew()
         self.router = router or Router()
         self.is_together = True  # do the sequences go in one batch, or one half while the other half drafts?
@@ -126,6 +127,8 @@ class Running:
         if sent and is_answer:
             took_s = min(sent.patience_s, time.monotonic() - sent.at_s)
             self.draft_costs.observe(sent.batch, sent.depth, took_s, sent.unread)
+            if 0.0 < message.models_s <= took_s:  # not trusted
+                self.model_costs.observe(sent.batch, sent.depth, message.models_s, sent.unread)
             del self._sent[message.request_id]
         sequence = self.sequences.get(message.request_id)
         if sequence is None or not _is_sound(message, self._vocab_size):
@@ -236,7 +239,9 @@ class Running:
 
     def _enough(self, sequence: Sequence, depth: int, batch: int) -> float:
         expectation = self.expectations.of(sequence.record.id, sequence.record.tenant)
-        return enough(sum(expectation.survival(depth)), depth, batch, self.costs, self.draft_costs)
+        round_s = self.costs.seconds(batch * (1 + depth)) + self.draft_costs.seconds(batch, depth)
+        model_s = self.model_costs.seconds(batch, depth) if batch else 0.0
+        return enough(sum(expectation.survival(depth)), round_s, model_s)
 
     @property
     def _may_run_ahead(self) -> bool:
@@ -277,15 +282,8 @@ def _age(sequence: Sequence) -> tuple[float, str]:
     return sequence.record.created_s, sequence.record.id
 
 
-def _tree(message: TreeMessage) -> Tree:
-    return Tree(
-        list(message.tokens),
-        list(message.parents),
-        list(message.survival),
-        list(message.proposers),
-        message.confidence,
-        message.spared,
-    )
+def _tree(m: TreeMessage) -> Tree:
+    return Tree([*m.tokens], [*m.parents], [*m.survival], [*m.proposers], m.confidence, m.spared)
 
 
 def _is_sound(message: TreeMessage, vocab_size: int) -> bool:

@@ -17,6 +17,8 @@ MIN_SURVIVAL = 0.02  # less likely tokens are not worth asking for at any price 
 HORIZON_TOKENS = 64  # how far ahead a sequence is believed to go on: what is spent on it must come in by then
 PROBE_CHANCE = 0.1  # that the text got easier since the sequence fell silent,
 PROBE_ACCEPTANCE = 0.8  # so that drafts are right so often
+MODELS_PART = 0.34  # of the tokens that drafts get right: SmolLM2's tables get 0.68 a round, with a model 0.88
+LEAST_ENOUGH = 0.15  # where the tables are less sure than this a model is asked, or nobody would know what it is worth
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +105,15 @@ def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: CostTable
     return max(0.0, plain_s * (1.0 + expected / len(candidates)) - costs.seconds(len(candidates) + sum(depths)))
 
 
-def enough(expected: float, depth: int, batch: int, costs: CostTable, draft_costs: DraftCosts) -> float:
-    """From which chance of their first token on the tables' own guesses do without a model's, for one of `batch`
-    sequences that asks for `depth` tokens and expects so many of them to be right.
+def enough(expected: float, round_s: float, model_s: float) -> float:
+    """From which chance of their first token on the tables' own guesses do without a model's.
 
-    Where the tables are right with chance p, a model can add (1 - p) of what is expected, at the present price of a
-    token; it costs its own time. They are even at 1 - p = its time / (expected x the token's time).
+    Of the `expected` draft tokens that are right in a round, models bring MODELS_PART. Where the tables are right with
+    chance p, a model can add (1 - p) of that, each at the price of a token at present, round_s / (1 + expected); it
+    takes `model_s`. They are even at 1 - p = model_s / (its part x the token's price).
     """
-    round_s = costs.seconds(batch * (1 + depth)) + draft_costs.seconds(batch, depth)
-    gain_s = max(0.0, expected) * round_s / (1.0 + max(0.0, expected))
-    return 1.0 - draft_costs.steps_s(batch, depth) / gain_s if gain_s > 0.0 else 0.0
+    gain_s = MODELS_PART * max(0.0, expected) * round_s / (1.0 + max(0.0, expected))
+    return max(LEAST_ENOUGH, 1.0 - model_s / gain_s) if gain_s > 0.0 else LEAST_ENOUGH
 
 
 class _Price:

@@ -13,7 +13,7 @@ from app.stages.draft.protocol import Context
 from app.state import Guess, Sequence, Tree, Work
 
 log = logging.getLogger(__name__)
-MIN_SURVIVAL = 0.03  # a guess less likely than this, with all before it, is not worth going on from
+MIN_SURVIVAL = 0.12  # a guess less likely than this, with all before it, is not worth going on from
 CHUNK_TOKENS = 512  # prompt tokens a pass
 SPARE_TOKENS = 16  # tokens of a sequence that a step in spare time reads along with its guess
 MAX_SEQUENCES = 1024  # known at once, far more than are ever in one round

@@ -137,12 +137,12 @@ def test_a_cache_with_a_history_drafts_as_a_fresh_one(data):
 def test_what_is_cached_is_not_computed_again():
     guesser = Guesser()
     one, tokens = drafter(guesser), text(40, 2)
-    (draft,) = one.draft([context(tokens, depth=3)])
-    assert guesser.rows == 40 + 2, "the last guess is not looked at again"
-    tokens = [*tokens, *chain(draft)[:2], (chain(draft)[2] + 1) % VOCAB]
+    (draft,) = one.draft([context(tokens, depth=2)])
+    assert guesser.rows == 40 + 1, "the last guess is not looked at again"
+    tokens = [*tokens, *chain(draft)[:1], (chain(draft)[1] + 1) % VOCAB]
     guesser.rows = 0
     one.draft([context(tokens, depth=1)])
-    assert guesser.rows == 1, "two right guesses stand, the third is rolled back"
+    assert guesser.rows == 1, "the right guess stands, the second is rolled back"
 
 
 def test_a_context_too_long_for_the_model_gets_no_draft_and_the_others_do():
