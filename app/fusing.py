@@ -7,6 +7,7 @@ from app.following import Fetch, Following
 from app.gathering import Gathering, Round, message
 from app.messages import Draft, DraftJob, TreeMessage
 from app.stages.draft.protocol import Drafter
+from app.stages.draft.registry import TABLES
 from app.stages.fuse import fuse
 from app.state import Tree
 
@@ -17,7 +18,7 @@ class Fusing:
     def __init__(self, residents: Iterable[Drafter], vocab_size: int, fetch: Fetch) -> None:
         self._following = Following(residents, fetch)
         self._names = frozenset(drafter.name for drafter in self._following.drafters)
-        self._gathering = Gathering(self._names)
+        self._gathering = Gathering(self._names | TABLES)
         self.calibration = Calibration()
         self._vocab_size = vocab_size
 

@@ -189,6 +189,12 @@ class TestFusing:
         assert (mailbox, tree.request_id, tree.base) == ("v", "r", 2)
         assert sorted(zip(tree.tokens, tree.proposers, strict=True)) == [(1, ("a",)), (2, ("b",)), (3, ("a",))]
 
+    def test_a_table_that_this_fusion_lacks_is_not_waited_for(self):
+        fusing = Fusing([guessing("b", 2)], fakes.VOCAB, lambda _: None)
+        fusing.expect([job("r", [1, 1], ("b", "phrases"))])
+        ((_, tree),) = fusing.collect(0.0)
+        assert tree.tokens == (2,)
+
     def test_a_due_round_makes_a_tree_of_what_there_is(self):
         fusing = Fusing([], fakes.VOCAB, lambda _: None)
         fusing.expect([job("r", [1, 1])])
