@@ -48,9 +48,10 @@ def test_an_arm_whose_setting_is_not_there_is_named() -> None:
 def test_every_arm_of_the_comparison_is_planned_once() -> None:
     names = [plan.name for plan in plans(fixed("one", 3), "one")]
     assert len(set(names)) == len(names)
-    assert {OFF, FULL, "best single", "generalist", "union", "cosine", "lookup only"} <= set(names)
+    assert {OFF, FULL, "best single", "generalist", "union", "cosine", "lookup only", "tables only"} <= set(names)
     assert {name for name in names if name.startswith("without")} == {
         "without routing", "without fusion", "without calibration", "without run-ahead", "without suffix",
+        "without phrases",
     }  # fmt: skip
     assert len(pilot(["one", "two"])) == 12
 

@@ -85,6 +85,15 @@ def test_killed_and_taken_up_again_it_ends_with_the_same_weights(tmp_path: Path,
     assert not (killed / checkpoint.FILE).exists()
 
 
+@pytest.fixture
+def _interruptible():
+    """A process that was started in the background of a script has been told to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_an_interrupt_keeps_the_steps_taken(
     tmp_path: Path, rows_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,6 +106,7 @@ def test_an_interrupt_keeps_the_steps_taken(
     assert "the same command goes on" in said and "going on from step" in said and "Traceback" not in said
 
 
+@pytest.mark.usefixtures("_interruptible")
 def test_a_checkpoint_goes_on_with_the_same_flags_only(
     tmp_path: Path, rows_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from training.generate import asks, generate, load_engine
 from training.prompts import DOMAINS
 from training.rows import Row, RowFile
 from training.student import load_target
+from training.templates import TEMPLATES
 
 from .conftest import MAX_TOKENS, PROMPTS
 
@@ -64,9 +65,10 @@ def test_work_taken_up_again_gives_the_same_rows(target: Path, tmp_path: Path, r
     assert _rows(path) == _rows(rows_file)
 
 
-def test_templates_without_enough_prompts_say_so() -> None:
-    with pytest.raises(InvalidRequest, match="prompts: the templates of .* different ones"):
-        asks(("qa",), 10**4, 0)
+def test_templates_without_enough_prompts_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TEMPLATES, "qa", ("Why?", "How?"))
+    with pytest.raises(InvalidRequest, match="prompts: the templates of qa give 2 different ones, not 3"):
+        asks(("qa",), 3, 0)
 
 
 def _rows(path: Path) -> dict[str, tuple[object, ...]]:

@@ -140,7 +140,7 @@ class _Liar:
     def _jobs(self, tokens: list[int], base: int, wrong_base: int) -> tuple[DraftJob, ...]:
         def job(**changes: Any) -> DraftJob:
             sound = {
-                "request_id": self._stream.id, "verifier": "verify:verify-1", "base": base, "start": 0,
+                "request_id": self._stream.id, "verifier": "verify:verify-1", "fuser": "fuse", "base": base, "start": 0,
                 "tokens": (*self._prompt, *tokens), "prompt_length": len(self._prompt), "max_draft_tokens": 4,
                 "drafters": ("twin",), "sampling": Sampling(), "due_s": time.time() + 0.2,
             }  # fmt: skip
@@ -152,6 +152,9 @@ class _Liar:
             job(base=wrong_base, start=0, tokens=()),
             job(prompt_length=HUGE),
             job(drafters=("nobody",)),
+            job(fuser="draft:draft-1", enough=-5.0),
+            job(fuser="draft:draft-1", base=wrong_base, start=0, tokens=(), state="no base64"),
+            job(fuser="nobody", state="AAAA"),
             job(sampling=Sampling(temperature=1.0, seed=1)),
             job(verifier="verify:nobody"),
             job(is_last=True),
