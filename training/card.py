@@ -39,7 +39,8 @@ def write(folder: Path, target: Path, layers: list[int], student: Student, card:
     config.num_hidden_layers = len(layers)
     if getattr(config, "layer_types", None):
         config.layer_types = [config.layer_types[i] for i in layers]
-    write_whole(folder / "config.json", config.to_json_string(use_diff=False))
+    told = {name: value for name, value in config.to_dict().items() if name != "_name_or_path"}  # where the target lay
+    write_whole(folder / "config.json", json.dumps(told, indent=2) + "\n")
     make_whole(folder / "model.safetensors", lambda scratch: save_file(student.weights(), scratch))
     write_whole(folder / "MODEL_CARD.md", model_card(folder.name, card))
     write_whole(folder / CARD, json.dumps(card, indent=2) + "\n")
