@@ -45,9 +45,7 @@ def target_folder(settings: Settings) -> Path:
 def verifying(settings: Settings, owner: str, mailbox: str, store: Requests) -> Verifying:
     """A verifier with its model loaded, checked and measured. Raises ModelRefused."""
     runner, costs, tokenizer = _target(settings)
-    running = Running(
-        runner, costs, tokenizer.vocab_size, mailbox, _router(settings, target_folder(settings)), settings.run_ahead
-    )
+    running = Running(runner, costs, tokenizer.vocab_size, mailbox, _router(settings), settings.run_ahead)
     return Verifying(owner, runner, running, store, settings)
 
 
@@ -87,7 +85,7 @@ def local(settings: Settings, models: Models | None = None) -> Local:
     """
     models = models or load_models(settings)
     store = MemoryStore(ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
-    router = _router(settings, target_folder(settings))
+    router = _router(settings)
     costs = CostTable.loads(models.costs)
     running = Running(models.runner, costs, models.tokenizer.vocab_size, "local", router, settings.run_ahead)
     running.crew = Crew(
@@ -103,10 +101,10 @@ def local(settings: Settings, models: Models | None = None) -> Local:
     return Local(verifier, segment, store, models.tokenizer)
 
 
-def _router(settings: Settings, target: Path) -> Router:
+def _router(settings: Settings) -> Router:
     if settings.routing != "cosine":
         return Router(settings.routing, settings.drafters_per_sequence)
-    return Router(settings.routing, settings.drafters_per_sequence, embedding_agreement(target))
+    return Router(settings.routing, settings.drafters_per_sequence, embedding_agreement(target_folder(settings)))
 
 
 def _target(settings: Settings) -> tuple[ModelRunner | DeviceRunner, CostTable, Tokenizer]:

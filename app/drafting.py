@@ -46,8 +46,7 @@ class Drafting:
         ours = {(job.request_id, job.base) for job in fused_here}
         self._fusing.receive(draft for draft in drafts if (draft.request_id, draft.base) in ours)
         away = [draft for draft in drafts if (draft.request_id, draft.base) not in ours]
-        trees = self._fusing.collect(float("inf"))
-        return away, [(box, tree.model_copy(update={"models_s": models_s})) for box, tree in trees]
+        return away, self._fusing.collect(float("inf"), models_s)
 
     @property
     def has_ahead(self) -> bool:

@@ -49,11 +49,11 @@ class Fusing:
             r.spared = tuple(name for name in r.job.drafters if name not in r.drafts and name not in self._names)
         return {r.job.request_id for r in sure}
 
-    def collect(self, now_s: float) -> list[tuple[str, TreeMessage]]:
-        """(verifier's mailbox, tree) of every round that has all its drafts or is due."""
+    def collect(self, now_s: float, models_s: float = 0.0) -> list[tuple[str, TreeMessage]]:
+        """(verifier's mailbox, tree) of every round that has all its drafts or is due; `models_s`: see TreeMessage."""
         rounds = self._gathering.close_ready(now_s)
         self._ask_residents(rounds)
-        return [(r.job.verifier, self._tree(r)) for r in rounds]
+        return [(r.job.verifier, self._tree(r, models_s)) for r in rounds]
 
     def wait_s(self, now_s: float) -> float | None:
         """How long until a round is due; None when none is open."""
@@ -72,5 +72,5 @@ class Fusing:
     def _fused(self, r: Round) -> Tree:
         return fuse(r.job, [*r.drafts.values()], self._vocab_size, self.calibration)
 
-    def _tree(self, r: Round) -> TreeMessage:
-        return message(r.job, self._fused(r), r.drafts.values(), r.spared)
+    def _tree(self, r: Round, models_s: float) -> TreeMessage:
+        return message(r.job, self._fused(r), r.drafts.values(), r.spared, models_s)

@@ -80,7 +80,13 @@ class Gathering:
         return settled.issuperset(opened.job.drafters)
 
 
-def message(job: DraftJob, tree: Tree, drafts: Iterable[Draft] = (), spared: tuple[str, ...] = ()) -> TreeMessage:
+def message(
+    job: DraftJob,
+    tree: Tree,
+    drafts: Iterable[Draft] = (),
+    spared: tuple[str, ...] = (),
+    models_s: float = 0.0,
+) -> TreeMessage:
     """A job's tree, ready for its verifier, and how sure of themselves those were who drafted it."""
     return TreeMessage(
         request_id=job.request_id,
@@ -90,6 +96,7 @@ def message(job: DraftJob, tree: Tree, drafts: Iterable[Draft] = (), spared: tup
         survival=tuple(tree.survival),
         proposers=tuple(tree.proposers),
         spared=spared,
+        models_s=models_s,
         confidence={draft.drafter: sure for draft in drafts if (sure := _confidence(draft)) is not None},
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from app.errors import ModelRefused
 from app.messages import Draft
-from app.stages.draft.grow import Gram, grow
+from app.stages.draft.grow import Gram, grown
 from app.stages.draft.protocol import Context
 
 DOUBT = {8: 0.15, 6: 0.3, 4: 0.8, 3: 1.5, 2: 2.5}  # n-gram size, longest first -> sightings' worth of doubt
@@ -48,7 +48,9 @@ class Phrases:
         self._tables = {size: _table(ids, size, vocab_size) for size in DOUBT}
 
     def draft(self, contexts: Sequence[Context]) -> list[Draft]:
-        drafts = (self._draft(context) for context in contexts if context.max_draft_tokens > 0)
+        drafts = (
+            grown(self.name, context, self._children, LONGEST) for context in contexts if context.max_draft_tokens > 0
+        )
         return [draft for draft in drafts if draft is not None]
 
     def observe(self, context: Context) -> None:
@@ -56,20 +58,6 @@ class Phrases:
 
     def forget(self, request_id: str) -> None:
         """Nothing is kept of a request."""
-
-    def _draft(self, context: Context) -> Draft | None:
-        last = tuple(context.tokens[-LONGEST:])
-        tokens, parents, confidences = grow(self._children, last, context.max_draft_tokens, LONGEST)
-        if not tokens:
-            return None
-        return Draft.model_construct(
-            request_id=context.request_id,
-            base=len(context.tokens),
-            drafter=self.name,
-            tokens=tuple(tokens),
-            parents=tuple(parents),
-            confidences=tuple(confidences),
-        )
 
     def _children(self, context: Gram) -> list[tuple[int, float]]:
         """The likeliest next tokens after the longest known end of `context`."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from app.messages import Draft
-from app.stages.draft.grow import Gram, grow
+from app.stages.draft.grow import Gram, grown
 from app.stages.draft.protocol import Context
 
 TRUST = {8: 0.95, 4: 0.7, 2: 0.5}  # n-gram size -> how far its counts are believed; longest first
@@ -58,19 +58,7 @@ class Suffix:
         counts = self._counts.get(context.tenant)
         if not counts or len(context.tokens) < min(TRUST):
             return None
-        tokens, parents, confidences = grow(
-            lambda gram: _children(counts, gram), tuple(context.tokens[-LONGEST:]), context.max_draft_tokens, LONGEST
-        )
-        if not tokens:
-            return None
-        return Draft.model_construct(
-            request_id=context.request_id,
-            base=len(context.tokens),
-            drafter=self.name,
-            tokens=tuple(tokens),
-            parents=tuple(parents),
-            confidences=tuple(confidences),
-        )
+        return grown(self.name, context, lambda gram: _children(counts, gram), LONGEST)
 
     def _learn(self, tenant: str, output: "_Output", tokens: list[int]) -> None:
         counts = self._counts.setdefault(tenant, {})
