@@ -18,7 +18,7 @@ from app.drafting import Drafting
 from app.engine.agreement import embedding_agreement
 from app.engine.device.runner import DeviceRunner
 from app.engine.guesser import ModelGuesser, load_guesser
-from app.engine.measure import check_exactness, measure_costs
+from app.engine.measured import measured
 from app.engine.runner import ModelRunner
 from app.engine.source import resolve
 from app.engine.tokenizer import Tokenizer
@@ -111,8 +111,7 @@ def _target(settings: Settings) -> tuple[ModelRunner | DeviceRunner, CostTable, 
     folder = target_folder(settings)
     tokenizer = Tokenizer(folder)
     runner = target_runner(folder, settings, tokenizer.context_tokens)
-    check_exactness(runner, tokenizer.vocab_size)
-    costs = measure_costs(runner, tokenizer.vocab_size)
+    costs = measured(runner, tokenizer.vocab_size, folder, settings)
     log.info("step costs, ms by rows: %s", costs.dumps())
     return runner, costs, tokenizer
 

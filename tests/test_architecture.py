@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 TOPS = ("kernels", "app", "workers", "web", "bench", "training")
 LAYERS = [  # lowest first; a module may import its own layer and those before it in this list
     ("kernels.*",),
-    ("app.config", "app.errors", "app.messages", "app.state"),
+    ("app.config", "app.errors", "app.files", "app.messages", "app.state"),
     ("app.calibration", "app.costs", "app.crew", "app.expectation", "app.experience", "app.mirror", "app.scores"),
     ("app.store.*", "app.engine.*"),
     ("app.stages.*",),
@@ -50,6 +50,7 @@ WITH_TORCH = (  # all others import without it: web, control and the fusion neve
     "app.engine.kv",
     "app.engine.llama",
     "app.engine.measure",
+    "app.engine.measured",
     "app.engine.model",
     "app.engine.paged",
     "app.engine.plan",

@@ -9,8 +9,8 @@ from typing import Any
 from safetensors.torch import save_file
 from transformers import AutoConfig
 
+from app.files import make_whole, write_whole
 from training.evaluate import ALL, DRAFTED
-from training.files import make_whole, write_whole
 from training.rows import Row
 from training.student import Student
 

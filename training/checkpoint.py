@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from app.errors import InvalidRequest
-from training.files import make_whole
+from app.files import make_whole
 from training.learner import Learner
 
 FILE = "checkpoint.safetensors"

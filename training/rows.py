@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from app.errors import InvalidRequest
-from training.files import write_whole
+from app.files import write_whole
 
 HALF = np.dtype("<f2")
 LONGEST = 1024  # tokens of a row that is learnt from

@@ -39,22 +39,31 @@ FORKS = 3  # side branches of the tree whose cost is compared with a chain of as
 
 def measure_costs(runner: Runner, vocab_size: int) -> CostTable:
     """Time one step for each number of packed rows, and a side branch, best of a few passes. Takes seconds."""
-    sequence = probe(CONTEXT + max(ROWS), vocab_size)
+    points = times(runner, vocab_size, ROWS, PASSES)
+    sequence = probe(CONTEXT + 1, vocab_size)
     _run(runner, sequence, 0, CONTEXT)
-    points = dict.fromkeys(ROWS, float("inf"))
-    forked: dict[int, list[float]] = {0: [], FORKS: []}
-    for _ in range(PASSES):  # pass by pass, so that a disturbance spoils one figure of each size at most
-        for rows in ROWS:
+    forked = {0: float("inf"), FORKS: float("inf")}
+    for _ in range(PASSES):
+        for branches in forked:
+            started = time.perf_counter()
+            _run_tree(runner, sequence, branches)
+            forked[branches] = min(forked[branches], time.perf_counter() - started)
+    runner.release(sequence)
+    return CostTable(points, fork_s=max(0.0, forked[FORKS] - forked[0]) / FORKS)
+
+
+def times(runner: Runner, vocab_size: int, sizes: tuple[int, ...], passes: int = 3) -> dict[int, float]:
+    """Seconds of a step of each number of packed rows, best of a few passes."""
+    sequence = probe(CONTEXT + max(sizes), vocab_size)
+    _run(runner, sequence, 0, CONTEXT)
+    points = dict.fromkeys(sizes, float("inf"))
+    for _ in range(passes):  # pass by pass, so that a disturbance spoils one figure of each size at most
+        for rows in sizes:
             started = time.perf_counter()
             _run(runner, sequence, CONTEXT, CONTEXT + rows)
             points[rows] = min(points[rows], time.perf_counter() - started)
-        for branches, times in forked.items():
-            started = time.perf_counter()
-            _run_tree(runner, sequence, branches)
-            times.append(time.perf_counter() - started)
     runner.release(sequence)
-    fork_s = max(0.0, min(forked[FORKS]) - min(forked[0])) / FORKS
-    return CostTable(points, fork_s=fork_s)
+    return points
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,11 @@ class Exactness:
 
     rows: int
     different: int
+
+    def warn(self) -> None:
+        """Say so in the log if any had."""
+        if self.different:
+            log.warning("%d of %d rows changed bits with their company: near ties may flip", self.different, self.rows)
 
 
 def check_exactness(runner: Runner, vocab_size: int) -> Exactness:
@@ -93,8 +107,6 @@ def check_exactness(runner: Runner, vocab_size: int) -> Exactness:
         runner.accept(work, [])
     for sequence in (whole, chunked, other.sequence):
         runner.release(sequence)
-    if different:
-        log.warning("%d of %d rows changed their bits with their company: near ties may flip", different, rows)
     return Exactness(rows, different)
 
 

@@ -18,7 +18,7 @@ from app.config import ROOT, Settings
 from app.engine.memory import CPU_PART, available_bytes
 from app.engine.source import FREE_BYTES, KNOWN, MANIFEST, check_folder, damaged
 from app.errors import PacelineError
-from app.local.doctor_drafters import drafter_problem
+from app.local.doctor_drafters import drafters_problems
 from app.local.health import check
 from app.local.instance import Instance
 from app.local.ports import FIRST_PORT, is_free
@@ -137,13 +137,8 @@ def _model(settings: Settings, instance: Instance) -> Finding:
 
 def _drafters(settings: Settings, instance: Instance) -> Finding:
     target = settings.home / "models" / settings.model if settings.model in KNOWN else Path(settings.model)
-    found = [text for name in settings.drafters if (text := drafter_problem(name, target))]
-    if found:
-        return Finding(
-            Level.WARN,
-            f"drafters: {'; '.join(found)}",
-            "set PACELINE_DRAFTERS; without any it is only slower",
-        )
+    if found := drafters_problems(settings, target):
+        return Finding(Level.FAIL, f"drafters: {'; '.join(found)}", "name others, or none: without it is only slower")
     return Finding(Level.OK, f"drafters: {', '.join(settings.drafters) or 'none'}, with the target's tokenizer")
 
 

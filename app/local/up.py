@@ -16,8 +16,9 @@ from pathlib import Path
 
 from app.config import ROOT, Settings
 from app.engine.source import Progress, resolve
-from app.errors import InstanceError, StoreUnavailable
+from app.errors import InstanceError, ModelRefused, StoreUnavailable
 from app.local.children import GRACE_S, Children, Service
+from app.local.doctor_drafters import drafters_problems
 from app.local.health import problems
 from app.local.instance import Instance, ProcessId, State
 from app.local.ports import HOST, web_port
@@ -41,7 +42,7 @@ def serve(
     """Run an instance until a signal ends it; `ready` is called once, when all that is planned answers."""
     with instance.lock(), web_port(port) as chosen:
         _end_left_over(instance)
-        settings = settings.model_copy(update={"model": str(resolve(settings.model, settings.home, progress))})
+        settings = settings.model_copy(update={"model": str(_models(settings, progress))})
         state = State(
             instance=instance.name,
             supervisor=_myself(),
@@ -56,7 +57,7 @@ def detach(settings: Settings, instance: Instance, port: int | None, progress: P
     """Run an instance in the background; returns when it is ready, or raises its last words."""
     if instance.running() is not None:
         raise InstanceError(f"instance {instance.name!r} is already running or starting")
-    folder = resolve(settings.model, settings.home, progress)  # here, where the user sees it
+    folder = _models(settings, progress)  # here, where the user sees it
     instance.logs.mkdir(parents=True, exist_ok=True)
     log = instance.logs / "supervisor.log"
     reader, writer = os.pipe()
@@ -88,6 +89,14 @@ def stop(instance: Instance) -> bool:
     return True
 
 
+def _models(settings: Settings, progress: Progress) -> Path:
+    """The target's folder, everything that the workers will load looked at. Raises ModelRefused, before they would."""
+    folder = resolve(settings.model, settings.home, progress)
+    if found := drafters_problems(settings, folder):
+        raise ModelRefused("; ".join(found))
+    return folder
+
+
 class _Serving:
     """One life of an instance, its state file kept up to date."""
 
@@ -101,11 +110,13 @@ class _Serving:
     def run(self, plan: Plan, port: int, ready: Callable[[], None]) -> None:
         self._instance.write(self._state)
         try:
-            with supervising(self._children) as supervisor, suppress(Stopped):
+            with supervising(self._children) as supervisor:
                 self._start_redis(supervisor)
                 self._start_services(supervisor, plan, port)
                 ready()
                 supervisor.watch()
+        except Stopped as stopped:
+            raise KeyboardInterrupt from stopped  # before it was ready: nothing was served
         finally:
             self._instance.clear()
 

@@ -56,7 +56,7 @@ def test_silent_redis_fails(settings: Settings, free_port: int) -> None:
     assert _found(settings.model_copy(update={"redis_url": url}), "PACELINE_REDIS_URL").level is Level.FAIL
 
 
-def test_drafter_with_another_tokenizer_is_a_warning(settings: Settings, tmp_path: Path) -> None:
+def test_drafter_with_another_tokenizer_fails(settings: Settings, tmp_path: Path) -> None:
     target, drafter = tmp_path / "target", tmp_path / "drafter"
     for folder, text in ((target, "a"), (drafter, "b")):
         folder.mkdir()
@@ -64,6 +64,6 @@ def test_drafter_with_another_tokenizer_is_a_warning(settings: Settings, tmp_pat
         (folder / "model.safetensors").touch()
         (folder / "tokenizer.json").write_text(text)
     wrong = settings.model_copy(update={"model": str(target), "drafters": (str(drafter),)})
-    assert _found(wrong, "drafters:").level is Level.WARN
+    assert _found(wrong, "drafters:").level is Level.FAIL
     (drafter / "tokenizer.json").write_text("a")
     assert _found(wrong, "drafters:").level is Level.OK

@@ -50,7 +50,7 @@ class Up:
         return process
 
     def environ(self) -> dict[str, str]:
-        return {"PACELINE_STATE": str(self.state), "PACELINE_MODEL": str(self._model)}
+        return {"PACELINE_STATE": str(self.state), "PACELINE_MODEL": str(self._model), "PACELINE_DRAFTERS": ","}
 
     def of(self, name: str = "default") -> State:
         state = Instance(self.state, name).running()
@@ -183,4 +183,36 @@ def test_detached_start_that_fails_says_why_and_leaves_nothing(up: Up, free_port
     )
     assert done.returncode == 1 and done.stdout == ""
     assert "did not start" in done.stderr and "Redis does not answer" in done.stderr
+    assert Instance(up.state).read() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("DRAFTERS", "nosuch", "no drafter 'nosuch'"), ("PHRASES", "nowhere", "no store of phrases 'nowhere'")],
+)
+def test_what_the_workers_would_refuse_is_refused_before_they_start(up: Up, name: str, value: str, said: str) -> None:
+    environ = {**os.environ, **up.environ(), f"PACELINE_{name}": value}
+    for words in (["up"], ["up", "-d"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "app.cli", *words], env=environ, cwd=ROOT, capture_output=True, text=True, timeout=10
+        )
+        assert done.returncode == 1 and f"PACELINE_{name}: there is {said}" in done.stderr
+        assert Instance(up.state).read() is None
+
+
+def test_interrupted_while_it_starts_it_says_so_and_leaves_nothing(up: Up) -> None:
+    """The model is none, so it never gets ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app.cli", "up"],
+        env={**os.environ, **up.environ()},
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _wait(lambda: (state := Instance(up.state).running()) and len(_processes(state)) > 3)
+    living = _processes(up.of())
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130 and said.endswith("paceline: interrupted\n")
+    assert not any(process.alive() for process in living)
     assert Instance(up.state).read() is None

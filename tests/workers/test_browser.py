@@ -1,0 +1,43 @@
+"""The page over a whole deployment: what a real Chromium shows is what the target says, drafted by real drafters."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.web.browser import Browser, missing
+from tests.workers.deployment import Deployment
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+PROMPT = "Write a Python function that adds two numbers."
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    lack = missing()
+    if lack is not None and os.environ.get("CI") != "true":
+        pytest.skip(lack)
+    with Browser(tmp_path) as window:
+        yield window
+
+
+def test_the_page_streams_what_the_target_says_alone(real: Deployment, browser: Browser) -> None:
+    real.await_ready()
+    alone = real.post({"prompt": PROMPT, "max_tokens": 96, "speculation": False})
+    browser.open(real.url)
+    browser.complaints()
+    browser.type("#prompt", PROMPT)
+    browser.type("#max_tokens", "96")
+    browser.click("#send")
+    partial = browser.wait(lambda: browser.text("#output"))
+    browser.wait(lambda: browser.text("#status").startswith("Finished"), timeout_s=60.0)
+    text = browser.text("#output")
+    assert text == alone["text"]
+    assert text.startswith(partial) and len(partial) < len(text)  # it was shown before it was complete
+    assert float(browser.text("#accepted")) > 1.2
+    assert float(browser.text("#speed")) > 0 and float(browser.text("#ttft")) > 0
+    assert (
+        browser.run("return new Set([...document.querySelectorAll('#output span')].map((s) => s.className)).size") > 1
+    )
+    assert browser.complaints() == []
