@@ -1,8 +1,8 @@
 """The drafter node's segment: jobs in, drafts out; and where the node alone was asked, the fused tree at once."""
 
-import time
 from collections.abc import Iterable, Iterator, Set
 
+from app.clock import SYSTEM, Clock
 from app.following import Fetch, Following
 from app.fusing import Fusing
 from app.messages import Draft, DraftJob, TreeMessage
@@ -21,12 +21,14 @@ class Drafting:
         fusing: Fusing,
         mailbox: str,
         together: Cooperative | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
         """Drafters that are in `together` share every token they guess; the others draft one by one."""
         self._following = Following(drafters, fetch)
         self._fusing = fusing
         self._mailbox = mailbox
         self._together = together
+        self._clock = clock
         self._pending: set[str] = set()  # sequences to run ahead on
 
     def run(self, jobs: Iterable[DraftJob]) -> tuple[list[Draft], list[tuple[str, TreeMessage]]]:
@@ -40,9 +42,9 @@ class Drafting:
         fused_here = [job for job in newest if job.fuser == self._mailbox]
         self._fusing.expect(fused_here)
         spared = self._fusing.spare(fused_here)
-        started = time.perf_counter()
+        started = self._clock.perf_counter()
         drafts = self._draft(newest, spared)
-        models_s = time.perf_counter() - started if drafts else 0.0
+        models_s = self._clock.perf_counter() - started if drafts else 0.0
         ours = {(job.request_id, job.base) for job in fused_here}
         self._fusing.receive(draft for draft in drafts if (draft.request_id, draft.base) in ours)
         away = [draft for draft in drafts if (draft.request_id, draft.base) not in ours]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Listed
 from contextlib import suppress
 
+from app.clock import SYSTEM, Clock
 from app.committing import Committing
 from app.config import Settings
 from app.drafting import Drafting
@@ -65,7 +66,15 @@ def take_in(
 class Verifying:
     """What a verifier runs: schedule, verify, commit, and ask for the next drafts. It owns its sequences' progress."""
 
-    def __init__(self, owner: str, target: Target, running: Running, store: Requests, settings: Settings) -> None:
+    def __init__(
+        self,
+        owner: str,
+        target: Target,
+        running: Running,
+        store: Requests,
+        settings: Settings,
+        clock: Clock = SYSTEM,
+    ) -> None:
         self.owner = owner
         self.running = running
         self.policy = Policy()
@@ -75,6 +84,7 @@ class Verifying:
         self._committing = Committing(owner, store)
         self._max_sequences = settings.max_sequences
         self._select = self._cosine if settings.batching == "cosine" else None
+        self._clock = clock
 
     def adopt(self, request_ids: Iterable[str]) -> None:
         """Take over requests that the store says are ours; others are left alone."""
@@ -113,12 +123,12 @@ class Verifying:
         )
         if not works:
             return jobs
-        started = time.perf_counter()
+        started = self._clock.perf_counter()
         try:
             verdicts = verify(works, self._target.forward(works))
         except Exception as error:  # whatever one request does to the target, the others must get on
             return jobs + self._isolate(works, error)
-        took_s = time.perf_counter() - started
+        took_s = self._clock.perf_counter() - started
         if all(work.final for work in works):
             running.costs.correct(sum(len(work.tokens) + len(work.tree) for work in works), took_s)
         return jobs + self._commit(works, verdicts)
@@ -137,7 +147,7 @@ class Verifying:
 
     def _commit(self, works: list[Work], verdicts: list[Verdict | None]) -> list[DraftJob]:
         """Send the verdicts off to be committed, and go on as if they were: `_settle` hears what became of them."""
-        now_s = time.time()
+        now_s = self._clock.time()
         final: list[tuple[Work, Verdict, Event]] = []
         for work, verdict in zip(works, verdicts, strict=True):
             if verdict is None:

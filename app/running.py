@@ -1,18 +1,19 @@
 """The sequences a verifier runs: their memory, their drafts under way, who may draft for them."""
 
 import logging
-import time
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from typing import Literal
 
+from app.clock import SYSTEM, Clock
 from app.costs import CostTable, DraftCosts
 from app.crew import Crew
 from app.errands import Errands
 from app.expectation import Expectations
 from app.messages import DraftJob, Policy, TreeMessage
+from app.offered import tree_of
 from app.routing import Route, Router
 from app.stages.ask import HORIZON_TOKENS, Candidate, ask, enough, probe, worth_s
 from app.stages.schedule import splits
@@ -21,7 +22,6 @@ from app.store.protocol import Snapshot
 from app.target import Target
 
 log = logging.getLogger(__name__)
-MAX_NODES = 63
 MIN_WAIT_S = 0.03  # a tree is waited for at least so long,
 WAIT_FACTOR = 3.0  # and otherwise this many times what drafting usually takes, within the policy
 ASK_AFTER_STEPS = 128  # without any draft: then one is asked for, whatever it is believed to cost
@@ -53,6 +53,7 @@ class Running:
         mailbox: str,
         router: Router | None = None,
         run_ahead: RunAhead = "auto",
+        clock: Clock = SYSTEM,
     ) -> None:
         self.sequences: dict[str, Sequence] = {}
         self.suspects: set[str] = set()
@@ -69,6 +70,7 @@ class Running:
         self._vocab_size = vocab_size
         self._errands = Errands(mailbox)
         self._run_ahead = run_ahead
+        self._clock = clock
         self._sent: dict[str, _Sent] = {}
 
     def start(self, snapshot: Snapshot) -> None:
@@ -125,15 +127,15 @@ class Running:
         sent = self._sent.get(message.request_id)
         is_answer = sent is not None and sent.base == message.base
         if sent and is_answer:
-            took_s = min(sent.patience_s, time.monotonic() - sent.at_s)
+            took_s = min(sent.patience_s, self._clock.monotonic() - sent.at_s)
             self.draft_costs.observe(sent.batch, sent.depth, took_s, sent.unread)
             if 0.0 < message.models_s <= took_s:  # not trusted
                 self.model_costs.observe(sent.batch, sent.depth, message.models_s, sent.unread)
             del self._sent[message.request_id]
         sequence = self.sequences.get(message.request_id)
-        if sequence is None or not _is_sound(message, self._vocab_size):
+        tree = tree_of(message, self._vocab_size)
+        if sequence is None or tree is None:
             return
-        tree = _tree(message)
         if message.base == len(sequence.tokens):
             sequence.tree = tree
         elif is_answer and message.base < len(sequence.tokens):  # too late to be verified, but what came is known
@@ -198,11 +200,11 @@ class Running:
         unread = sum(self._unread(sequence, route) for sequence, _, route in asking)
         usual_s = self.draft_costs.seconds(len(asking), deepest) + self.draft_costs.read_s(unread)
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, WAIT_FACTOR * usual_s), usual_s + worth)
-        due_s = time.time() + wait_s
+        due_s = self._clock.time() + wait_s
         for sequence, _, _ in asking:
             sequence.due_s = due_s
             self._sent[sequence.record.id] = _Sent(
-                len(sequence.tokens), time.monotonic(), len(asking), deepest, unread, wait_s
+                len(sequence.tokens), self._clock.monotonic(), len(asking), deepest, unread, wait_s
             )
         probing = [sequence for sequence, is_probe in zip(sequences, probes, strict=False) if is_probe]
         for sequence in probing:
@@ -280,18 +282,3 @@ class Running:
 def _age(sequence: Sequence) -> tuple[float, str]:
     """Sorts the oldest first."""
     return sequence.record.created_s, sequence.record.id
-
-
-def _tree(m: TreeMessage) -> Tree:
-    return Tree([*m.tokens], [*m.parents], [*m.survival], [*m.proposers], m.confidence, m.spared)
-
-
-def _is_sound(message: TreeMessage, vocab_size: int) -> bool:
-    size = len(message.tokens)
-    return (
-        size == len(message.parents) == len(message.survival) == len(message.proposers) <= MAX_NODES
-        and all(token in range(vocab_size) for token in message.tokens)
-        and all(parent in range(i + 1) for i, parent in enumerate(message.parents))
-        and all(isfinite(value) for value in message.survival)
-        and all(message.proposers)
-    )

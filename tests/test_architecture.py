@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 TOPS = ("kernels", "app", "workers", "web", "bench", "training")
 LAYERS = [  # lowest first; a module may import its own layer and those before it in this list
     ("kernels.*",),
-    ("app.config", "app.errors", "app.files", "app.messages", "app.state"),
+    ("app.clock", "app.config", "app.errors", "app.files", "app.messages", "app.state"),
     ("app.calibration", "app.costs", "app.crew", "app.expectation", "app.experience", "app.mirror", "app.scores"),
     ("app.store.*", "app.engine.*"),
     ("app.stages.*",),
@@ -25,6 +25,7 @@ LAYERS = [  # lowest first; a module may import its own layer and those before i
         "app.following",
         "app.fusing",
         "app.gathering",
+        "app.offered",
         "app.routing",
         "app.running",
         "app.target",

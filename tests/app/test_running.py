@@ -5,8 +5,9 @@ import pytest
 from app.costs import CostTable
 from app.crew import Crew
 from app.messages import Policy, Record, Speculation, Stats, Status, TreeMessage
+from app.offered import MAX_NODES
 from app.routing import Router
-from app.running import MAX_NODES, MIN_WAIT_S, WAIT_FACTOR, Running
+from app.running import MIN_WAIT_S, WAIT_FACTOR, Running
 from app.state import Tree
 from app.store.protocol import Snapshot
 from tests import fakes
