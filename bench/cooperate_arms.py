@@ -5,7 +5,7 @@ is learnt of drafters are each arm's own.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -22,6 +22,8 @@ from app.running import Running
 from app.state import Sequence
 from app.store.protocol import Snapshot
 from bench.cooperate_plans import Plan
+
+Shape = Callable[[TreeMessage], TreeMessage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class Uncalibrated(Calibration):
 class Reshaped:
     """A drafter node whose trees are changed before the verifier sees them."""
 
-    def __init__(self, inner: Drafting, shape: Any) -> None:
+    def __init__(self, inner: Drafting, shape: Shape) -> None:
         self._inner, self._shape = inner, shape
 
     def run(self, jobs: Iterable[DraftJob]) -> tuple[list[Draft], list[tuple[str, TreeMessage]]]:
@@ -151,6 +153,13 @@ class Reshaped:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+def shape_of(plan: Plan) -> Shape | None:
+    """How the plan's trees are changed before the verifier sees them, if they are."""
+    if plan.without == "fusion":
+        return lone
+    return None if plan.length is None else chain
 
 
 def lone(tree: TreeMessage) -> TreeMessage:
@@ -207,9 +216,8 @@ def _drafting(pipeline: Local, plan: Plan) -> Any:
     inner = pipeline._drafting
     if plan.without == "calibration":
         inner._fusing.calibration = Uncalibrated()
-    if plan.without == "fusion":
-        return Reshaped(inner, lone)
-    return inner if plan.length is None else Reshaped(inner, chain)
+    shape = shape_of(plan)
+    return inner if shape is None else Reshaped(inner, shape)
 
 
 def _by_drafter(ends: Iterable[Snapshot]) -> dict[str, tuple[int, int]]:

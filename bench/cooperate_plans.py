@@ -33,7 +33,7 @@ class Plan:
 
 def fixed(drafter: str, length: int, name: str | None = None) -> Plan:
     """One model drafter alone, a chain of always the same length: speculation as first published."""
-    return Plan(name or f"{drafter} x {length}", drafters=(drafter,), tables=(), length=length)
+    return Plan(name or f"{drafter} x {length}", {"run_ahead": "off"}, drafters=(drafter,), tables=(), length=length)
 
 
 def pilot(drafters: Iterable[str]) -> list[Plan]:

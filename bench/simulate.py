@@ -1,8 +1,8 @@
-"""`./paceline bench simulate`: routing and fusion where drafters do not share the verifier's cores, by simulation.
+"""`./paceline bench simulate`: ways of drafting where drafters do not share the verifier's cores, by simulation.
 
-`record` has the real target say its texts and the real drafters guess after every token of them; `replay` runs
-policies over that log with drafters and verifiers on machines of their own (`bench/simulate_events.py`), the verifier
-as fast as measured or slowed to a larger target's step.
+`record` has the real target say its texts and the real drafters guess after every token of them; `replay` runs the
+real segments (schedule, routes, lengths, fusion, calibration) over that log on a virtual clock, with drafters and
+verifiers on machines of their own, the verifier as fast as measured or slowed to a larger target's step.
 """
 
 import argparse
@@ -10,9 +10,10 @@ import gzip
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections import Counter
 from collections.abc import Sequence as Listed
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,31 @@ from app.config import ROOT, THREAD_ENVIRONMENT, Settings
 os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
 
 from app.assemble import load_models
-from app.stages.draft.registry import RESIDENT
-from bench.cooperate_plans import LENGTHS
+from app.stages.draft.phrases import load_phrases
+from app.stages.draft.protocol import Drafter
+from app.stages.draft.registry import build as build_tables
+from bench.cooperate_plans import LENGTHS, OFF, Plan, fixed, plans
 from bench.prompts import PROMPTS
-from bench.simulate_events import Outcome, Setting, simulate
+from bench.run import machine
 from bench.simulate_log import Log, record
-from bench.simulate_policies import Policy
+from bench.simulate_world import Setting, Tables, World, build
 
 RESULTS = ROOT / "bench" / "results"
-TABLES = tuple(RESIDENT)
+PHRASES = ROOT / "drafters" / "smol-phrases"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one way came to. Busy parts are of the whole time."""
+
+    stream_tokens_per_s: float  # mean over texts of tokens / the time from admission to the last one
+    tokens_per_s: float  # of all verifiers together
+    accepted_length: float  # mean over the domains of tokens a round
+    drafted: float  # tokens verified, a round
+    verifier_busy: float
+    drafter_busy: float  # the busiest node's
+    asked: float  # model drafters asked of those there are, where there was a choice
+    seconds: float
 
 
 def main(argv: Listed[str] | None = None) -> int:
@@ -47,7 +64,8 @@ def main(argv: Listed[str] | None = None) -> int:
         log = Log.model_validate_json(file.read())
     if args.costs:
         log = log.model_copy(update={"costs": args.costs.read_text()})
-    found = replay(log, args)
+    found: dict[str, Any] = {"command": "./paceline bench simulate " + " ".join(sys.argv[1:] if argv is None else argv)}
+    found |= {"machine": machine(), **replay(log, args)}
     args.out.write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
@@ -58,7 +76,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     one = commands.add_parser("record", help="write a log of real drafts; loads the models")
     one.add_argument("--prompts", type=int, default=8, help="of each domain")
     one.add_argument("--max-tokens", type=int, default=64, help="tokens a text")
-    two = commands.add_parser("replay", help="run the policies over a log")
+    two = commands.add_parser("replay", help="run every way of drafting over a log")
     two.add_argument("--streams", type=int, nargs="+", default=[1, 8], help="sequences at once")
     two.add_argument("--slowdown", type=float, nargs="+", default=[1.0, 5.0, 20.0], help="of the verifier")
     two.add_argument("--costs", type=Path, help="another target's CostTable, as JSON (default: the recorded one's)")
@@ -73,75 +91,98 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 
 def replay(log: Log, args: argparse.Namespace) -> dict[str, Any]:
-    """Every policy in every setting."""
+    """Every way in every setting."""
     found: dict[str, Any] = {"texts": len(log.texts), "acceptance": acceptance(log), "settings": []}
     for slowdown in args.slowdown:
         for streams in args.streams:
             setting = Setting(streams, args.verifiers, slowdown, 1e-3 * args.hop_ms, args.seed)
-            outcomes = outcomes_of(log, setting, args.generalist)
-            policies = {name: _rounded(outcome) for name, outcome in outcomes.items()}
-            found["settings"].append({**asdict(setting), "policies": policies})
+            outcomes = outcomes_of(log, setting, args.generalist, lambda: tables(log))
+            ways = {name: _rounded(outcome) for name, outcome in outcomes.items()}
+            found["settings"].append({**asdict(setting), "ways": ways})
             print(table(setting, outcomes), flush=True)
     return found
 
 
-def outcomes_of(log: Log, setting: Setting, generalist: str) -> dict[str, Outcome]:
-    """By policy. The best single drafter is the best of all drafters and lengths in this very setting."""
-    models = tuple(name for name in log.drafters if name not in TABLES)
-    singles = {
-        f"best single ({name} x {length})": simulate(log, Policy("", (name,), length=length), setting)
-        for name in models
-        for length in LENGTHS
-    }
-    best = max(singles, key=lambda name: singles[name].tokens_per_s)
-    found = {"off": simulate(log, Policy("off", (), speculates=False), setting), best: singles[best]}
-    for name, make in policies(models, generalist).items():
-        found[name] = simulate(log, make(), setting)
-    return found
+def tables(log: Log) -> list[Drafter]:
+    """The resident drafters, new but for the phrases: these never change."""
+    return [*build_tables(), _phrases(log.vocab_size)]
 
 
-def policies(models: tuple[str, ...], generalist: str) -> dict[str, Callable[[], Policy]]:
-    """Makers, since a policy learns as it runs."""
-    alone = (generalist,)
-    own = {
-        "generalist": lambda: Policy("generalist", alone),
-        "generalist + tables": lambda: Policy("generalist + tables", alone, TABLES),
-    }
-    return (own if generalist in models else {}) | {
-        "union": lambda: Policy("union", models, TABLES),
-        "union, tokens shared": lambda: Policy("union, tokens shared", models, (), shares_tokens=True),
-        "cosine": lambda: Policy("cosine", models, (), "cosine", shares_tokens=True),
-        "cosine routing, tree": lambda: Policy("cosine routing, tree", models, TABLES, "cosine"),
-        "learned": lambda: Policy("learned", models, TABLES, "learned"),
-        "learned, no tables": lambda: Policy("learned, no tables", models, (), "learned"),
-    }
+def outcomes_of(log: Log, setting: Setting, generalist: str, fresh: Tables) -> dict[str, Outcome]:
+    """By way. The best single drafter is the best of all drafters and lengths in this very setting."""
+    singles = [fixed(name, length) for name in log.drafters for length in LENGTHS]
+    rates = {plan.name: simulate(log, plan, setting, fresh).tokens_per_s for plan in singles}
+    best = max(singles, key=lambda plan: rates[plan.name]) if singles else None
+    wanted = plans(best, generalist if generalist in log.drafters else None)
+    wanted += [
+        Plan("cosine routing, trees", {"routing": "cosine"}),
+        Plan("union, tokens shared", {"routing": "all", "fusion": "token"}),
+    ]
+    return {plan.name: simulate(log, plan, setting, fresh) for plan in wanted}
+
+
+def simulate(log: Log, plan: Plan, setting: Setting, fresh: Tables) -> Outcome:
+    """Run every text of the log once, drafted in this way."""
+    world = build(log, plan, setting, fresh)
+    world.run()
+    return _outcome(world)
 
 
 def acceptance(log: Log) -> dict[str, dict[str, float]]:
-    """Drafter by domain: how often its first token is right, over every position of the texts."""
+    """Drafter by domain: how often its first token is right, over every position of the texts but the first."""
     found: dict[str, dict[str, float]] = {}
     for name, drafter in log.drafters.items():
         counts: dict[str, list[int]] = {}
-        for text, guesses in zip(log.texts, drafter.guesses, strict=True):
-            for token, guess in list(zip(text.tokens, guesses, strict=True))[1:]:
-                counts.setdefault(text.domain, []).append(int(guess.tokens[:1] == (token,)))
+        for text, chains in zip(log.texts, drafter.guesses, strict=True):
+            for token, chain in list(zip(text.tokens, chains, strict=True))[1:]:
+                counts.setdefault(text.domain, []).append(int(bool(chain) and chain[0].token == token))
         found[name] = {domain: round(sum(own) / len(own), 3) for domain, own in counts.items()}
     return found
 
 
 def table(setting: Setting, outcomes: dict[str, Outcome]) -> str:
     """One setting as lines of Markdown."""
+    base = outcomes[OFF].tokens_per_s
     lines = [
         f"{setting.streams} streams, {setting.verifiers} verifier(s) x{setting.slowdown:g} slower",
-        "| policy | tokens/s a stream | tokens/s | accepted length | verified a round | verifier busy | drafter busy |",
-        "|---|---|---|---|---|---|---|",
+        "| way | tokens/s a stream | tokens/s | / off | tokens a round | verified | verifier, drafter busy | asked |",
+        "|---" * 8 + "|",
     ]
     for name, o in outcomes.items():
-        parts = f"{o.draft_tokens:.2f} | {o.verifier_busy:.0%} | {o.drafter_busy:.0%}"
+        busy = f"{o.verifier_busy:.0%}, {o.drafter_busy:.0%}"
         lines.append(
-            f"| {name} | {o.stream_tokens_per_s:.1f} | {o.tokens_per_s:.1f} | {o.accepted_length:.2f} | {parts} |"
+            f"| {name} | {o.stream_tokens_per_s:.1f} | {o.tokens_per_s:.1f} | {o.tokens_per_s / base:.2f} "
+            f"| {o.accepted_length:.2f} | {o.drafted:.2f} | {busy} | {o.asked:.2f} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _outcome(world: World) -> Outcome:
+    ends = [world.store.snapshot(record.id) for record in world.ended]
+    last_s = max(end.stats.last_token_s or 0.0 for end in ends)
+    rates = [len(end.tokens) / ((end.stats.last_token_s or 0.0) - end.record.created_s) for end in ends]
+    lengths: dict[str, list[int]] = {}
+    for end in ends:
+        own = lengths.setdefault(world.log.texts[int(end.record.id)].domain, [0, 0])
+        own[0] += len(end.tokens)
+        own[1] += end.stats.rounds
+    rounds = sum(count for _, count in lengths.values())
+    asked = sum((v.segment.running.router.asked_rounds for v in world.verifiers), start=Counter[str]())
+    return Outcome(
+        sum(rates) / len(rates),
+        sum(len(end.tokens) for end in ends) / last_s,
+        sum(tokens / count for tokens, count in lengths.values()) / len(lengths),
+        sum(end.stats.drafted for end in ends) / rounds,
+        sum(verifier.target.busy_s for verifier in world.verifiers) / last_s / len(world.verifiers),
+        max((world.network.machines[box].busy_s / last_s for box in world.nodes), default=0.0),
+        asked.total() / rounds,
+        last_s,
+    )
+
+
+@cache
+def _phrases(vocab_size: int) -> Drafter:
+    return load_phrases(PHRASES, vocab_size)
 
 
 def _rounded(outcome: Outcome) -> dict[str, float]:
