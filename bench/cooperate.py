@@ -91,8 +91,8 @@ def at_streams(
     pilots = groups({d: p[len(p) - args.pilot_prompts :] for d, p in PROMPTS.items()}, 1 if streams == 1 else 0)
     best, tried = best_single(settings, models, pilots, args)
     chosen, skipped = choose(plans(best, args.generalist if args.generalist in models.guessers else None), args)
-    arms: dict[str, Arm] = {p.name: PipelineArm(p, settings, models, args.max_tokens) for p in chosen}
-    arms |= peers
+    ours = {p.name: PipelineArm(p, settings, models, args.max_tokens) for p in chosen}
+    arms: dict[str, Arm] = {**ours, **peers}
     if streams == 1 and best and best.drafters and not args.no_peers and (args.arms is None or ASSISTED in args.arms):
         arms[ASSISTED] = assisted(settings, best, pilots, args)
     for arm in arms.values():
@@ -100,6 +100,8 @@ def at_streams(
     measured = groups({d: p[: args.prompts] for d, p in PROMPTS.items()}, streams)
     runs = interleaved(arms, measured)
     found = {"pilot": tried, "left_out": skipped, **figures(runs, measured)}
+    if FULL in ours:
+        found["calibration"] = ours[FULL].calibration()
     print(table(found), flush=True)
     return found
 

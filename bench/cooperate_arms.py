@@ -95,6 +95,10 @@ class PipelineArm:
         """The prompt as the target reads it."""
         return tuple(self._pipeline.tokenizer.chat([ChatMessage(role="user", content=prompt)]))
 
+    def calibration(self) -> dict[str, dict[str, float]]:
+        """How well each drafter knew itself so far: see `app.calibration.CalibrationReport`."""
+        return self._drafting._fusing.calibration.told()
+
     def _request(self, prompt: str) -> GenerateRequest:
         return GenerateRequest(
             prompt=prompt, max_tokens=self._max_tokens, speculation=Speculation(enabled=self._speculates)
