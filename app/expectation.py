@@ -7,6 +7,8 @@ nodes not verified.
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 
 from app.state import Tree
 
@@ -18,6 +20,8 @@ TENANT_DECAY = 0.99  # a tenant 100
 SILENT_DECAY = 0.98  # of a sequence's own past with each silent round: it drifts to its tenant's mean
 FIRST_PROBE_ROUNDS = 6  # silent rounds before a sequence has a token drafted to see whether asking would pay again,
 MAX_PROBE_ROUNDS = 256  # doubled each time until it asks of its own accord, a quarter of it when all was right
+
+_STARTS = [START] * MAX_DEPTH
 
 
 class Expectation:
@@ -35,11 +39,8 @@ class Expectation:
 
     def survival(self, depth: int) -> list[float]:
         """Probability that the draft tokens at depth 1 ... `depth` and all before each are right."""
-        survival, product = [], 1.0
-        for i in range(depth):
-            product *= self._conditional(min(i, MAX_DEPTH - 1))
-            survival.append(product)
-        return survival
+        known = self._conditionals()
+        return [*accumulate(known[:depth] + known[-1:] * (depth - len(known)), mul)]
 
     def observe(self, offered: int, accepted: int) -> None:
         """A draft offered `offered` levels, `accepted` of them were right; the rest says nothing."""
@@ -69,9 +70,13 @@ class Expectation:
         """Has it been silent for so long that it should see whether that is still right?"""
         return self.silent_rounds >= self._probe_rounds
 
-    def _conditional(self, i: int) -> float:
-        prior = self._prior._conditional(i) if self._prior else START
-        return (self._accepted[i] + PRIOR_WEIGHT * prior) / (self._seen[i] + PRIOR_WEIGHT)
+    def _conditionals(self) -> list[float]:
+        """By depth, the chance of a token if all before it are right."""
+        priors = self._prior._conditionals() if self._prior else _STARTS
+        return [
+            (accepted + PRIOR_WEIGHT * prior) / (seen + PRIOR_WEIGHT)
+            for accepted, seen, prior in zip(self._accepted, self._seen, priors, strict=True)
+        ]
 
 
 class Expectations:

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 MIN_WAIT_S = 0.03  # a tree is waited for at least so long,
 WAIT_FACTOR = 3.0  # and otherwise this many times what drafting usually takes, within the policy
 ASK_AFTER_STEPS = 128  # without any draft: then one is asked for, whatever it is believed to cost
+QUIET_AFTER_STEPS = 8  # without any draft, among as many sequences: from then on what pays is asked
+QUIET_STEPS = 4  # only every so many steps; expectations change slowly when nobody drafts, and asking takes time
 
 
 RunAhead = Literal["auto", "on", "off"]
@@ -66,6 +68,7 @@ class Running:
         self.is_together = True  # do the sequences go in one batch, or one half while the other half drafts?
         self.prompt_tokens = self.reused_tokens = 0  # read so far, and those of them that others had computed
         self._silent_steps = 0
+        self._silent_crowd = 0  # sequences when it was last looked at what pays
         self._memory = memory
         self._vocab_size = vocab_size
         self._errands = Errands(mailbox)
@@ -149,6 +152,8 @@ class Running:
 
     def ask(self, sequences: list[Sequence], policy: Policy) -> list[DraftJob]:
         """Ask for as many draft tokens as pay (design D5); sequences that get none go on at once."""
+        if self._is_quiet(sequences):
+            return []
         limits = [self.limit(sequence, policy) for sequence in sequences]
         if not any(limits):
             return []
@@ -156,7 +161,7 @@ class Running:
         draft_s = self.draft_costs.seconds(len(sequences), max(limits))
         self.is_together = not splits(self.costs, len(self.sequences), draft_s)
         others = 0 if self.is_together else len(self.sequences) - len(sequences)
-        self._silent_steps += 1
+        self._silent_steps, self._silent_crowd = self._silent_steps + 1, len(sequences)
         depths = ask(
             candidates,
             self.costs,
@@ -229,6 +234,16 @@ class Running:
     def farewell(self, sequence: Sequence) -> list[DraftJob]:
         """Tell those who followed an ended sequence what came last."""
         return self._errands.farewell(sequence, self.crew.mailboxes())
+
+    def _is_quiet(self, sequences: list[Sequence]) -> bool:
+        """Can one go on without drafts, without looking whether they would pay? Then another silent step is noted."""
+        silent = self._silent_steps
+        if silent < QUIET_AFTER_STEPS or silent % QUIET_STEPS == 0 or self._silent_crowd != len(sequences):
+            return False
+        self._silent_steps += 1
+        for sequence in sequences:
+            self.expectations.of(sequence.record.id, sequence.record.tenant).asked(0)
+        return True
 
     def _candidate(self, sequence: Sequence, policy: Policy, limit: int) -> Candidate:
         record = sequence.record

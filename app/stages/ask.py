@@ -6,6 +6,8 @@ Pure functions of what is expected and what things cost: nothing here sends or c
 from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import truediv
 
 from app.costs import CostTable, DraftCosts
 from app.expectation import Expectation
@@ -150,6 +152,9 @@ def _best(
     )
     verify_s = costs.span(len(candidates), len(tokens) + 1)
     plain = len(candidates) / verify_s[0]
+    committed = accumulate((-token[0] for token in tokens), initial=float(len(candidates)))
+    if max(map(truediv, committed, verify_s)) <= plain * MIN_GAIN:
+        return [0] * len(candidates), 1.0  # not even if drafts were free: the usual case under load, found quickly
     deepest = max((depth for _, depth, _ in tokens), default=0)
     best, best_pace = [0] * len(candidates), plain * MIN_GAIN
     reading_s = [price.reading_s(c) / c.horizon for c in candidates]

@@ -2,12 +2,13 @@ import time
 
 import pytest
 
+import app.running as module
 from app.costs import CostTable
 from app.crew import Crew
 from app.messages import Policy, Record, Speculation, Stats, Status, TreeMessage
 from app.offered import MAX_NODES
 from app.routing import Router
-from app.running import MIN_WAIT_S, WAIT_FACTOR, Running
+from app.running import MIN_WAIT_S, QUIET_AFTER_STEPS, QUIET_STEPS, WAIT_FACTOR, Running
 from app.state import Tree
 from app.store.protocol import Snapshot
 from tests import fakes
@@ -312,3 +313,19 @@ def test_nobody_waits_for_a_probe_and_a_late_tree_is_learnt_from():
     lowered = expectation.survival(1)[0]
     one.offer(message(tokens=(4,), parents=(0,), survival=(0.9,), proposers=(("a",),)))
     assert expectation.survival(1)[0] == lowered, "the same answer again is none"
+
+
+def test_after_silent_steps_what_pays_is_looked_at_every_few_steps_and_at_once_when_somebody_comes(monkeypatch):
+    one = running()
+    one.costs = CostTable({1: 0.001, 2: 10.0})  # a draft never pays
+    looks = []
+    real = module.ask
+    monkeypatch.setattr(module, "ask", lambda *args, **kwargs: looks.append(1) or real(*args, **kwargs))
+    first, second = start(one, "a", generated=1), start(one, "b", generated=1)
+    for _ in range(QUIET_AFTER_STEPS + 3 * QUIET_STEPS):
+        assert one.ask([first], Policy()) == []
+    assert len(looks) == QUIET_AFTER_STEPS + 3
+    expectation = one.expectations.of("a", "public")
+    assert expectation.silent_rounds == QUIET_AFTER_STEPS + 3 * QUIET_STEPS  # none was forgotten
+    one.ask([first, second], Policy())
+    assert len(looks) == QUIET_AFTER_STEPS + 4
