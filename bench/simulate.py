@@ -29,7 +29,8 @@ from bench.cooperate_plans import LENGTHS, OFF, Plan, fixed, plans
 from bench.prompts import PROMPTS
 from bench.run import machine
 from bench.simulate_log import Log, record
-from bench.simulate_world import Setting, Tables, World, build
+from bench.simulate_machines import build
+from bench.simulate_world import Setting, Tables, World
 
 RESULTS = ROOT / "bench" / "results"
 PHRASES = ROOT / "drafters" / "smol-phrases"

@@ -25,6 +25,7 @@ class SimClock:
 
     now_s: float = 0.0
     step_s: float = 0.0  # between two steps of several lanes: what agreeing takes
+    is_serial: bool = False  # one set of cores: lanes wait for each other
     _lanes: set[str] = field(default_factory=set)
     _began_s: float = 0.0
 
@@ -39,7 +40,7 @@ class SimClock:
 
     def run(self, lane: str, seconds: float) -> None:
         """Let time pass on one lane; the second piece of work on a lane begins when all of the step is done."""
-        if lane in self._lanes:
+        if self.is_serial or lane in self._lanes:
             self._lanes = set()
         if not self._lanes:
             self._began_s = self.now_s + self.step_s

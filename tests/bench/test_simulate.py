@@ -10,8 +10,9 @@ from app.state import Guess
 from bench.cooperate_plans import OFF, Plan, fixed
 from bench.simulate import Outcome, outcomes_of, simulate
 from bench.simulate_log import DEPTH, DrafterLog, Log, Text
+from bench.simulate_machines import FUSE_S, build
 from bench.simulate_models import LogGuesser, SimClock
-from bench.simulate_world import FUSE_S, Setting, build
+from bench.simulate_world import Setting
 
 STEP_S, TOKEN_S, VOCAB = 0.05, 0.001, 2000
 COSTS = json.dumps({"points": [[1, STEP_S], [64, 2 * STEP_S]], "ratio": 1.0, "fork_s": 0.0})

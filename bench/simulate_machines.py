@@ -1,0 +1,202 @@
+"""The deployment that a simulation runs: a machine for each verifier, drafter node and fusion, and the beat.
+
+Here is only what the Celery workers do around the segments. Drafters that share their tokens are one node of several
+machines, for which a token takes a hop there and back beside the slowest one's work.
+"""
+
+import random
+
+from app.config import Settings
+from app.crew import Crew
+from app.messages import DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
+from app.stages.draft.protocol import Drafter
+from app.stages.steer import Load, steer
+from app.store.memory import MemoryStore
+from bench.cooperate_plans import Plan
+from bench.simulate_events import Machine, Network
+from bench.simulate_log import Log
+from bench.simulate_models import SimClock
+from bench.simulate_world import (
+    LONGEST_S,
+    Setting,
+    Tables,
+    Verifier,
+    World,
+    drafting_of,
+    fusing_of,
+    shaped,
+    verifier_of,
+)
+
+FUSE, LOCAL = "fuse", "local"
+LOOK_EVERY_S, STEER_EVERY_S = 0.5, 1.0
+FUSE_S = 0.0003  # a batch of trees, measured
+
+
+def build(log: Log, plan: Plan, setting: Setting, tables: Tables) -> World:
+    """A deployment as the plan has it. Every process that fuses gets resident drafters of its own from `tables`."""
+    settings = Settings().model_copy(update=dict(plan.settings))
+    network = Network(setting.hop_s)
+
+    def used() -> list[Drafter]:
+        return [table for table in tables() if table.name in plan.tables]
+
+    world = World(log, plan, setting, used, settings, network, MemoryStore(ttl_s=LONGEST_S, active_ttl_s=LONGEST_S))
+    order = [i for i, text in enumerate(log.texts) if len(text.tokens) > 1]
+    random.Random(setting.seed).shuffle(order)
+    world.waiting.extend(order)
+    names = tuple(log.drafters) if plan.drafters is None else plan.drafters
+    is_shared = settings.fusion == "token" and len(names) > 1
+    if setting.is_local:
+        _add_local(world, names, is_shared)
+        return world
+    for node in [names] if is_shared else [(name,) for name in names]:
+        _add_node(world, node, is_shared)
+    _add_fuser(world)
+    for i in range(setting.verifiers):
+        _add_verifier(world, f"verify:{i + 1}")
+    _add_beat(world)
+    return world
+
+
+def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:
+    """Everything on one clock, a step and the drafts for the next in turn."""
+    clock = SimClock(is_serial=True)
+    verifier = verifier_of(world, LOCAL, clock)
+    segment = drafting_of(world, names, LOCAL, clock, is_shared)
+    verifier.segment.running.crew = Crew(
+        remote=dict.fromkeys(names, LOCAL), resident=world.plan.tables, fuser=LOCAL, readers=frozenset(names)
+    )
+
+    def handle(mail: list[ToVerifier]) -> float | None:
+        for message in mail:
+            verifier.segment.adopt(message.adopt)
+        jobs = verifier.segment.step(float("inf"))
+        if jobs:
+            clock.rest()
+            _, trees = segment.run(jobs)
+            clock.now_s += FUSE_S
+            verifier.segment.offer(tree for tree in shaped(world, trees))
+        _go_on(world, verifier)
+        return 0.0 if verifier.segment.running.sequences else None
+
+    world.network.add(Machine(LOCAL, clock, handle))
+
+
+def _add_verifier(world: World, name: str) -> None:
+    clock = SimClock()
+    verifier = verifier_of(world, name, clock)
+    verifier.segment.running.crew = _crew(world)
+
+    def handle(mail: list[ToVerifier]) -> float | None:
+        for message in mail:
+            verifier.segment.adopt(message.adopt)
+            verifier.segment.offer(message.trees)
+        verifier.segment.policy = world.policy
+        jobs = verifier.segment.step(clock.time())
+        _send_jobs(world, jobs, clock.time())
+        _go_on(world, verifier)
+        return verifier.segment.wait_s(clock.time())
+
+    world.network.add(Machine(name, clock, handle))
+
+
+def _go_on(world: World, verifier: Verifier) -> None:
+    """For each text that ended the next one comes."""
+    for record in verifier.segment.ended:
+        world.ended.append(record)
+        verifier.guests -= 1
+        world.admit(verifier.clock.time())
+    verifier.segment.ended = []
+
+
+def _add_node(world: World, names: tuple[str, ...], is_shared: bool) -> None:
+    mailbox = f"draft:{'+'.join(names)}"
+    clock = SimClock(step_s=2.0 * world.setting.hop_s if is_shared else 0.0)
+    segment = drafting_of(world, names, mailbox, clock, is_shared)
+    world.nodes[mailbox] = names
+
+    def handle(mail: list[ToDrafter]) -> float | None:
+        if not mail and segment.has_ahead:
+            segment.run_ahead()
+            return 0.0 if segment.has_ahead else None
+        jobs = [job for message in mail for job in message.jobs if job.is_last or job.due_s > clock.time()]
+        drafts, trees = segment.run(jobs)
+        _send_trees(world, trees, clock.time())
+        if drafts:
+            world.network.send(FUSE, ToFuser(drafts=tuple(drafts)), clock.time())
+        return 0.0 if segment.has_ahead else None
+
+    world.network.add(Machine(mailbox, clock, handle))
+
+
+def _add_fuser(world: World) -> None:
+    clock = SimClock()
+    segment = fusing_of(world)
+
+    def handle(mail: list[ToFuser]) -> float | None:
+        for message in mail:
+            segment.expect(message.jobs)
+            segment.receive(message.drafts)
+        trees = segment.collect(clock.time())
+        if trees:
+            clock.run(FUSE, FUSE_S)
+        _send_trees(world, trees, clock.time())
+        return segment.wait_s(clock.time())
+
+    world.network.add(Machine(FUSE, clock, handle))
+
+
+def _add_beat(world: World) -> None:
+    """What heartbeats tell verifiers of drafters' queues, and the scheduler's tick."""
+    clock = SimClock()
+    ticks = 0
+
+    def handle(mail: list[None]) -> float | None:
+        nonlocal ticks
+        ticks += 1
+        for verifier in world.verifiers:
+            verifier.segment.running.crew = _crew(world)
+        if ticks % round(STEER_EVERY_S / LOOK_EVERY_S) == 0:
+            world.policy = steer(_load(world), world.policy)
+        return LOOK_EVERY_S
+
+    world.network.add(Machine("beat", clock, handle))
+    world.network.send("beat", None, 0.0)
+
+
+def _load(world: World) -> Load:
+    running = sum(len(verifier.segment.running.sequences) for verifier in world.verifiers)
+    waiting = {name: len(world.network.machines[name].mail) for name in (*world.nodes, FUSE)}
+    fuse = waiting.pop(FUSE)
+    return Load(running, running, fuse, sum(waiting.values()), len(world.verifiers))
+
+
+def _crew(world: World) -> Crew:
+    boxes = {name: box for box, names in world.nodes.items() for name in names}
+    return Crew(
+        remote=boxes,
+        resident=world.plan.tables,
+        share=0.0,
+        fuser=FUSE,
+        readers=frozenset(boxes),
+        waiting={box: len(world.network.machines[box].mail) for box in world.nodes},
+        away=frozenset(world.nodes),
+    )
+
+
+def _send_jobs(world: World, jobs: list[DraftJob], at_s: float) -> None:
+    mail: dict[str, list[DraftJob]] = {}
+    for job in jobs:
+        mail.setdefault(job.to, []).append(job)
+    for mailbox, own in mail.items():
+        message = ToFuser(jobs=tuple(own)) if mailbox == FUSE else ToDrafter(jobs=tuple(own))
+        world.network.send(mailbox, message, at_s)
+
+
+def _send_trees(world: World, trees: list[tuple[str, TreeMessage]], at_s: float) -> None:
+    by_verifier: dict[str, list[TreeMessage]] = {}
+    for (mailbox, _), tree in zip(trees, shaped(world, trees), strict=True):
+        by_verifier.setdefault(mailbox, []).append(tree)
+    for mailbox, batch in by_verifier.items():
+        world.network.send(mailbox, ToVerifier(trees=tuple(batch)), at_s)
