@@ -77,4 +77,6 @@ def model_card(name: str, card: dict[str, Any]) -> str:
 
 
 def _start(start: dict[str, Any]) -> str:
+    if "noise" in start:
+        return f"{start['noise']} layers of noise"
     return f"the drafter {start['drafter']}" if "drafter" in start else f"the target's layers {start['layers']}"

@@ -136,6 +136,8 @@ def _student(target: Any, rows: list[Row], options: Options, identity: Identity)
     if options.init is None:
         head = head_tokens(rows, target.config.vocab_size, min(options.head, target.config.vocab_size))
         student = Student(target, _layers(target, options, len(options.layers)), head, has_features)
+        if options.scratch:
+            student.scramble(options.seed)
         _scale(student, rows)
         return student
     folder = drafter_folder(options.init)
@@ -189,7 +191,7 @@ def _card(
         "embedding": "target",
         "features": student.has_features,
         **identity._asdict(),
-        "start": {"drafter": Path(options.init).name} if options.init else {"layers": list(options.layers)},
+        "start": _start(options),
         "data": card.about_data(material.rows, material.sources),
         "domains": list(options.domains),
         "head": len(student.head_ids),
@@ -204,6 +206,12 @@ def _card(
         },
         "held_out": scores,
     }
+
+
+def _start(options: Options) -> dict[str, Any]:
+    if options.init:
+        return {"drafter": Path(options.init).name}
+    return {"noise": len(options.layers)} if options.scratch else {"layers": list(options.layers)}
 
 
 def _millions(student: Student) -> str:

@@ -42,6 +42,7 @@ class Options(BaseModel):
     domains: tuple[str, ...] = Field((), description="learn mostly these, comma-separated; others at 15 %%")
     features: bool = Field(True, description="do not let the drafter read the target's last hidden state")
     init: str | None = Field(None, description="drafter to go on from: a name in drafters/ or a folder")
+    scratch: bool = Field(False, description="start from noise instead of what the target's layers know")
     layers: tuple[int, ...] = Field((0, -1), min_length=1, description="target layers to start from")
     head: int = Field(HEAD, ge=2, description="tokens the drafter can say")
     steps: int | None = Field(None, ge=1, description="steps to train for")
@@ -61,6 +62,8 @@ class Options(BaseModel):
     def _one_length(self) -> Self:
         if self.steps is not None and self.minutes is not None:
             raise ValueError("give either --steps or --minutes")
+        if self.scratch and self.init is not None:
+            raise ValueError("give either --scratch or --init")
         return self
 
     @property
@@ -81,6 +84,7 @@ def parse(words: Sequence[str] | None = None) -> Options:
         "layers": {"nargs": "+", "metavar": "LAYER"},
         "features": {"flag": "--no-features", "action": "store_false"},
         "restart": {"action": "store_true"},
+        "scratch": {"action": "store_true"},
     }
     for name, field in Options.model_fields.items():
         shape = {"default": argparse.SUPPRESS, **shapes.get(name, {})}

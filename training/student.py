@@ -98,6 +98,13 @@ class Student(nn.Module):
         halves = {name: tensor.half().contiguous() for name, tensor in named.items()}
         return {**halves, "head_ids": self.head_ids.to(torch.int32)}
 
+    def scramble(self, seed: int) -> None:
+        """Forget what the layers know: noise with the spread of each matrix takes its place."""
+        noise = torch.Generator().manual_seed(seed)
+        for tensor in self.layers.state_dict().values():
+            if tensor.dim() > 1:
+                tensor.copy_(torch.randn(tensor.shape, generator=noise) * tensor.std())
+
     def scale_to(self, states: torch.Tensor) -> None:
         """Learn from states scaled by the mean and spread of these, (N, d)."""
         self.mean = states.mean(0)

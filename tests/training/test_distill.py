@@ -209,3 +209,16 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_.value.code == 0
     for flag in ("--prompts", "--text", "--data", "--init", "--domains", "--no-features", "--steps", "--minutes"):
         assert flag in said
+
+
+def test_from_scratch_nothing_of_the_targets_layers_is_left(tmp_path: Path, rows_file: Path) -> None:
+    made, taken = tmp_path / "noise", tmp_path / "layers"
+    assert _train(made, rows_file, "--steps", "1", "--rate", "1e-9", "--scratch") == 0
+    assert _train(taken, rows_file, "--steps", "1", "--rate", "1e-9") == 0
+    noise, layers = (load_file(folder / "model.safetensors") for folder in (made, taken))
+    for name in (name for name in noise if "layers" in name and noise[name].dim() > 1):
+        assert not torch.allclose(noise[name], layers[name], atol=1e-3)
+        spreads = [float(found[name].float().std()) for found in (noise, layers)]
+        assert spreads[0] == pytest.approx(spreads[1], rel=0.2)
+    assert "noise" in (made / "MODEL_CARD.md").read_text()
+    assert _train(tmp_path / "both", rows_file, "--steps", "1", "--scratch", "--init", str(made)) == 2
