@@ -8,6 +8,7 @@ from bench.run import main as compare
 
 MODULES = {
     "cooperate": ("bench.cooperate", "every way of drafting on five domains, in one run"),
+    "load": ("bench.load", "requests at Poisson, bursty, rising or recorded times; what clients meet"),
     "simulate": ("bench.simulate", "drafters and verifiers on machines of their own, replayed from real drafts"),
     "timeline": ("bench.timeline", "a picture of who was busy when"),
 }

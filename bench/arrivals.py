@@ -1,0 +1,92 @@
+"""When requests come, and how long they are: what a load is made of. Pure; the same for the same seed.
+
+Times are seconds after the start. A trace file is CSV with a header, or JSON lines, of timestamp (seconds),
+prompt_tokens and output_tokens.
+"""
+
+import csv
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.errors import InvalidRequest
+
+COLUMNS = ("timestamp", "prompt_tokens", "output_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request. `prompt_tokens` None: as long as the prompt happens to be."""
+
+    at_s: float
+    output_tokens: int
+    prompt_tokens: int | None = None
+
+
+def poisson(rate: float, seconds: float, output_tokens: int, seed: int = 0) -> list[Arrival]:
+    """Independent requests, `rate` of them a second on average."""
+    return gamma(rate, seconds, output_tokens, seed, variation=1.0)
+
+
+def gamma(rate: float, seconds: float, output_tokens: int, seed: int = 0, variation: float = 3.0) -> list[Arrival]:
+    """Gaps of a gamma distribution; their coefficient of variation is 1 for Poisson, more for bursts."""
+    draw, shape = random.Random(seed), 1.0 / variation**2
+    return [*_until(seconds, output_tokens, lambda _: draw.gammavariate(shape, 1.0 / (rate * shape)))]
+
+
+def ramp(rates: list[float], seconds: float, output_tokens: int, seed: int = 0) -> list[Arrival]:
+    """Poisson arrivals whose rate goes in straight lines from each of `rates` to the next, in equal times."""
+    draw, top = random.Random(seed), max(rates)
+    kept = []
+    for arrival in _until(seconds, output_tokens, lambda _: draw.expovariate(top)):
+        place = arrival.at_s / seconds * (len(rates) - 1)
+        low = min(int(place), len(rates) - 2)
+        rate = rates[low] + (rates[low + 1] - rates[low]) * (place - low)
+        if draw.random() * top < rate:  # thinning
+            kept.append(arrival)
+    return kept
+
+
+def steps(rates: list[float], seconds: float, output_tokens: int, seed: int = 0) -> list[Arrival]:
+    """Poisson arrivals at each of `rates` in turn, in equal times: a burst is low, high, low."""
+    each = seconds / len(rates)
+    return [
+        Arrival(i * each + arrival.at_s, arrival.output_tokens)
+        for i, rate in enumerate(rates)
+        for arrival in (poisson(rate, each, output_tokens, seed + i) if rate > 0.0 else [])
+    ]
+
+
+def trace(path: Path, speed: float = 1.0, longest: int = 4096) -> list[Arrival]:
+    """Requests as they once came, `speed` times as fast. Raises InvalidRequest for what is no trace."""
+    try:
+        text = path.read_text()
+        lines = [line for line in text.splitlines() if line.strip()]
+        rows = map(json.loads, lines) if text.lstrip().startswith("{") else csv.DictReader(lines)
+        found = [_row(row) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidRequest("trace", f"{path} holds no rows of {', '.join(COLUMNS)}: {error!r}") from error
+    if not found:
+        raise InvalidRequest("trace", f"{path} is empty")
+    start = min(at for at, _, _ in found)
+    return sorted(
+        (Arrival((at - start) / speed, min(said, longest), read) for at, read, said in found),
+        key=lambda arrival: arrival.at_s,
+    )
+
+
+def _row(row: dict[str, Any]) -> tuple[float, int, int]:
+    at, read, said = float(row[COLUMNS[0]]), int(row[COLUMNS[1]]), int(row[COLUMNS[2]])
+    if not (read >= 1 and said >= 1 and -1e12 < at < 1e12):
+        raise ValueError(f"{row} is no request")
+    return at, read, said
+
+
+def _until(seconds: float, output_tokens: int, gap: Any) -> Iterator[Arrival]:
+    at_s = gap(0.0)
+    while at_s < seconds:
+        yield Arrival(at_s, output_tokens)
+        at_s += gap(at_s)

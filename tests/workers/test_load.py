@@ -1,0 +1,31 @@
+"""A short load on a real deployment: everything sent is served, and the report says so."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.load import main
+from tests.workers.deployment import Deployment
+
+
+@pytest.mark.parametrize("words", [["--rate", "4"], ["--arrivals", "closed", "--streams", "3"]])
+def test_a_load_is_served_and_reported(deployment: Deployment, tmp_path: Path, words: list[str]) -> None:
+    out = tmp_path / "load.json"
+    assert main(["--url", deployment.url, "--seconds", "3", "--max-tokens", "12", "--out", str(out), *words]) == 0
+    loads = json.loads(out.read_text())["loads"]
+    assert [one["arm"] for one in loads] == ["on", "off"]
+    for one in loads:
+        assert one["requests"] >= 3 and one["failed"] == 0, one["errors"]
+        assert 0.0 < one["ttft_s"]["p50"] <= one["total_s"]["p50"] and one["tokens_per_s"] > 0.0
+    assert loads[0]["drafted_per_round"] > loads[1]["drafted_per_round"] == 0.0
+    assert out.with_suffix(".png").exists()
+
+
+def test_a_trace_that_is_none_is_refused_before_anything_is_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trace.csv").write_text("nothing\n")
+    words = ["--url", "http://127.0.0.1:9", "--arrivals", "trace", "--trace", str(tmp_path / "trace.csv")]
+    assert main(words) == 2
+    assert "trace" in capsys.readouterr().err
