@@ -131,7 +131,8 @@ class Running:
         is_answer = sent is not None and sent.base == message.base
         if sent and is_answer:
             took_s = min(sent.patience_s, self._clock.monotonic() - sent.at_s)
-            self.draft_costs.observe(sent.batch, sent.depth, took_s, sent.unread)
+            if not message.spared:  # what it takes where no model is run says nothing of what models will take
+                self.draft_costs.observe(sent.batch, sent.depth, took_s, sent.unread)
             if 0.0 < message.models_s <= took_s:  # not trusted
                 self.model_costs.observe(sent.batch, sent.depth, message.models_s, sent.unread)
             del self._sent[message.request_id]

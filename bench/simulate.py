@@ -28,8 +28,10 @@ from app.stages.draft.registry import build as build_tables
 from bench.cooperate_plans import LENGTHS, OFF, Plan, fixed, plans
 from bench.prompts import PROMPTS
 from bench.run import machine
+from bench.simulate_load import replay_load
 from bench.simulate_log import Log, record
 from bench.simulate_machines import build
+from bench.simulate_models import text_of
 from bench.simulate_world import Setting, Tables, World
 
 RESULTS = ROOT / "bench" / "results"
@@ -66,7 +68,8 @@ def main(argv: Listed[str] | None = None) -> int:
     if args.costs:
         log = log.model_copy(update={"costs": args.costs.read_text()})
     found: dict[str, Any] = {"command": "./paceline bench simulate " + " ".join(sys.argv[1:] if argv is None else argv)}
-    found |= {"machine": machine(), **replay(log, args)}
+    replayed = replay_load(log, args, lambda: tables(log)) if args.command == "load" else replay(log, args)
+    found |= {"machine": machine(), **replayed}
     args.out.write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
@@ -79,14 +82,20 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     one.add_argument("--max-tokens", type=int, default=64, help="tokens a text")
     two = commands.add_parser("replay", help="run every way of drafting over a log")
     two.add_argument("--streams", type=int, nargs="+", default=[1, 8], help="sequences at once")
-    two.add_argument("--slowdown", type=float, nargs="+", default=[1.0, 5.0, 20.0], help="of the verifier")
-    two.add_argument("--costs", type=Path, help="another target's CostTable, as JSON (default: the recorded one's)")
-    two.add_argument("--verifiers", type=int, default=1, help="how many there are")
-    two.add_argument("--hop-ms", type=float, default=0.5, help="one way between two machines")
-    two.add_argument("--seed", type=int, default=0, help="of the texts' order")
     two.add_argument("--generalist", default="smol-general", help="the drafter that was trained on the mixture")
-    two.add_argument("--out", type=Path, default=RESULTS / "simulate.json", help="file to write")
-    for command in (one, two):
+    three = commands.add_parser("load", help="fixed draft lengths and the adaptive one from idle to overload")
+    three.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.3, 0.6, 1.0, 1.5, 2.5], help="requests/s")
+    three.add_argument("--seconds", type=float, default=120.0, help="how long requests come")
+    three.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 5, 7], help="fixed draft lengths")
+    three.add_argument("--local", action="store_true", help="one process on the verifier's cores, no network")
+    for command, slowdowns, name in ((two, [1.0, 5.0, 20.0], "simulate"), (three, [1.0], "simulate-load")):
+        command.add_argument("--slowdown", type=float, nargs="+", default=slowdowns, help="of the verifier")
+        command.add_argument("--costs", type=Path, help="another target's CostTable, as JSON (default: the recorded)")
+        command.add_argument("--verifiers", type=int, default=1, help="how many there are")
+        command.add_argument("--hop-ms", type=float, default=0.5, help="one way between two machines")
+        command.add_argument("--seed", type=int, default=0, help="of the texts' order and the arrivals")
+        command.add_argument("--out", type=Path, default=RESULTS / f"{name}.json", help="file to write")
+    for command in (one, two, three):
         command.add_argument("--log", type=Path, default=Path("drafts.json.gz"), help="the recording")
     return parser.parse_args(argv)
 
@@ -164,7 +173,7 @@ def _outcome(world: World) -> Outcome:
     rates = [len(end.tokens) / ((end.stats.last_token_s or 0.0) - end.record.created_s) for end in ends]
     lengths: dict[str, list[int]] = {}
     for end in ends:
-        own = lengths.setdefault(world.log.texts[int(end.record.id)].domain, [0, 0])
+        own = lengths.setdefault(world.log.texts[text_of(end.record.id)].domain, [0, 0])
         own[0] += len(end.tokens)
         own[1] += end.stats.rounds
     rounds = sum(count for _, count in lengths.values())

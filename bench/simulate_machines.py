@@ -17,6 +17,7 @@ from bench.simulate_events import Machine, Network
 from bench.simulate_log import Log
 from bench.simulate_models import SimClock
 from bench.simulate_world import (
+    GATE,
     LONGEST_S,
     Setting,
     Tables,
@@ -44,7 +45,8 @@ def build(log: Log, plan: Plan, setting: Setting, tables: Tables) -> World:
     world = World(log, plan, setting, used, settings, network, MemoryStore(ttl_s=LONGEST_S, active_ttl_s=LONGEST_S))
     order = [i for i, text in enumerate(log.texts) if len(text.tokens) > 1]
     random.Random(setting.seed).shuffle(order)
-    world.waiting.extend(order)
+    world.waiting.extend(map(str, order))
+    _add_gate(world)
     names = tuple(log.drafters) if plan.drafters is None else plan.drafters
     is_shared = settings.fusion == "token" and len(names) > 1
     if setting.is_local:
@@ -83,6 +85,18 @@ def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:
     world.network.add(Machine(LOCAL, clock, handle))
 
 
+def _add_gate(world: World) -> None:
+    """Where requests come in that wait for nobody."""
+    clock = SimClock()
+
+    def handle(mail: list[None]) -> float | None:
+        for _ in mail:
+            world.admit(clock.time())
+        return None
+
+    world.network.add(Machine(GATE, clock, handle))
+
+
 def _add_verifier(world: World, name: str) -> None:
     clock = SimClock()
     verifier = verifier_of(world, name, clock)
@@ -106,7 +120,8 @@ def _go_on(world: World, verifier: Verifier) -> None:
     for record in verifier.segment.ended:
         world.ended.append(record)
         verifier.guests -= 1
-        world.admit(verifier.clock.time())
+        if not world.is_open:
+            world.admit(verifier.clock.time())
     verifier.segment.ended = []
 
 

@@ -82,7 +82,7 @@ class LogTarget:
         self._clock.rest()
         self.busy_s += seconds
         self.rows += rows
-        return [LogRows(self._texts[int(w.sequence.record.id)]) if w.final else None for w in works]
+        return [LogRows(self._texts[text_of(w.sequence.record.id)]) if w.final else None for w in works]
 
     def accept(self, work: Work, path: list[int]) -> None:
         work.sequence.cached = work.start + len(work.tokens) + len(path)
@@ -147,15 +147,20 @@ class LogGuesser:
         return own[len(path) :]
 
     def _said(self, request_id: str, length: int) -> list[Guess]:
-        chains = self._log.guesses[int(request_id)]
-        at = length - len(self._texts[int(request_id)].prompt_ids)
+        chains = self._log.guesses[text_of(request_id)]
+        at = length - len(self._texts[text_of(request_id)].prompt_ids)
         return [*chains[at]] if 0 <= at < len(chains) else []
 
     def _follows_text(self, request_id: str, tokens: Listed[int]) -> int:
         """The longest part of the tokens that the text begins with."""
-        text = self._texts[int(request_id)]
+        text = self._texts[text_of(request_id)]
         whole = (*text.prompt_ids, *text.tokens)
         return next((i for i, pair in enumerate(zip(tokens, whole, strict=False)) if pair[0] != pair[1]), len(tokens))
+
+
+def text_of(request_id: str) -> int:
+    """The text that a request says: `text.number`."""
+    return int(request_id.partition(".")[0])
 
 
 def _branches(tree: Tree) -> int:

@@ -6,6 +6,7 @@ Schedule, routes, lengths, fusion, calibration, batches and waits are those of `
 import json
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 
 from app.config import Settings
@@ -25,8 +26,9 @@ from bench.cooperate_arms import FixedLength, Uncalibrated, shape_of
 from bench.cooperate_plans import Plan
 from bench.simulate_events import Network
 from bench.simulate_log import Log
-from bench.simulate_models import PLENTY, LogGuesser, LogTarget, SimClock
+from bench.simulate_models import PLENTY, LogGuesser, LogTarget, SimClock, text_of
 
+GATE = "gate"
 LONGEST_S = 36000.0
 Tables = Callable[[], list[Drafter]]
 
@@ -70,15 +72,23 @@ class World:
     store: MemoryStore
     verifiers: list[Verifier] = field(default_factory=list)
     nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # mailbox -> its drafters
-    waiting: deque[int] = field(default_factory=deque)  # texts
+    waiting: deque[str] = field(default_factory=deque)  # requests, `text.number` each
     ended: list[Record] = field(default_factory=list)
     policy: Policy = field(default_factory=Policy)
+    is_open: bool = False  # do requests come whether or not others have ended?
 
-    def run(self) -> None:
-        """Every text once, `streams` of them at a time."""
+    def run(self, arrivals_s: Listed[float] | None = None) -> None:
+        """Every text once, `streams` of them at a time; or a text at each of these moments, all of them in turn."""
         total = len(self.waiting)
-        for _ in range(self.setting.streams):
-            self.admit(0.0)
+        if arrivals_s is None:
+            for _ in range(self.setting.streams):
+                self.admit(0.0)
+        else:
+            total, texts = len(arrivals_s), [*self.waiting]
+            self.waiting = deque(f"{texts[i % len(texts)]}.{i}" for i in range(total))
+            self.is_open = True
+            for at_s in arrivals_s:
+                self.network.send(GATE, None, at_s, hop_s=0.0)
         self.network.run(lambda: len(self.ended) >= total or self.network.now_s > LONGEST_S)
         if len(self.ended) < total:
             raise RuntimeError(f"{total - len(self.ended)} texts never ended")
@@ -87,11 +97,12 @@ class World:
         """The next text begins at the verifier with the fewest."""
         if not self.waiting:
             return
-        text = self.waiting.popleft()
+        request_id = self.waiting.popleft()
+        text = text_of(request_id)
         verifier = min(self.verifiers, key=lambda v: v.guests)
         verifier.guests += 1
         record = Record(
-            id=str(text),
+            id=request_id,
             prompt_ids=self.log.texts[text].prompt_ids,
             max_tokens=len(self.log.texts[text].tokens),
             eos_ids=(),

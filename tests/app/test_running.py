@@ -329,3 +329,21 @@ def test_after_silent_steps_what_pays_is_looked_at_every_few_steps_and_at_once_w
     assert expectation.silent_rounds == QUIET_AFTER_STEPS + 3 * QUIET_STEPS  # none was forgotten
     one.ask([first, second], Policy())
     assert len(looks) == QUIET_AFTER_STEPS + 4
+
+
+def test_a_round_whose_models_were_spared_says_nothing_of_what_models_take():
+    """A table's guess comes in no time; taken for a model's it would make drafting and reading look free."""
+    one = running()
+    sequence = start(one, "r", length=200)
+    for _ in range(10):
+        one.draft_costs.observe(1, 3, 0.010)
+    before = one.draft_costs.seconds(1, 3), one.draft_costs.read_s(200)
+    one.jobs([sequence], [3], Policy())
+    one.offer(message(base=200, spared=("small",)))
+    assert (one.draft_costs.seconds(1, 3), one.draft_costs.read_s(200)) == before
+    sequence.tree = None
+    one.jobs([sequence], [3], Policy())
+    time.sleep(0.03)
+    one.offer(message(base=200))
+    assert one.draft_costs.read_s(200) == 0.0, "a job sent twice tells only what is new"
+    assert one.draft_costs.seconds(1, 3) != before[0]

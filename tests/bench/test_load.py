@@ -19,7 +19,9 @@ def test_percentiles_are_of_what_clients_met() -> None:
     assert found["ttft_s"] == pytest.approx({"p50": 0.5, "p95": 0.95, "p99": 0.99})
     assert found["tpot_s"]["p50"] == pytest.approx(0.05)
     assert found["total_s"]["p50"] == pytest.approx(1.0)
-    assert found["offered_per_s"] == pytest.approx(1.01) and found["tokens_per_s"] == pytest.approx(101 * 11 / 200, abs=0.01)
+    assert found["offered_per_s"] == pytest.approx(1.01) and found["tokens_per_s"] == pytest.approx(
+        101 * 11 / 200, abs=0.01
+    )
 
 
 def test_goodput_counts_what_keeps_the_objective_and_nothing_else() -> None:

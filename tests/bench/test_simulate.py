@@ -7,8 +7,9 @@ import pytest
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as tables
 from app.state import Guess
-from bench.cooperate_plans import OFF, Plan, fixed
+from bench.cooperate_plans import FULL, OFF, Plan, fixed
 from bench.simulate import Outcome, outcomes_of, simulate
+from bench.simulate_load import arms, load
 from bench.simulate_log import DEPTH, DrafterLog, Log, Text
 from bench.simulate_machines import FUSE_S, build
 from bench.simulate_models import LogGuesser, SimClock
@@ -166,3 +167,24 @@ def test_the_tables_are_the_real_ones(log: Log) -> None:
     looked_up: list[Drafter] = tables()
     assert {"lookup", "suffix"} <= {table.name for table in looked_up}
     assert run(again, Plan("", drafters=()), streams=1).accepted_length > 1.5
+
+
+def test_requests_that_come_on_their_own_wait_where_the_verifier_is_busy(log: Log) -> None:
+    plan = Plan(OFF, speculates=False)
+    setting = Setting(streams=1, is_local=True)
+    calm, busy = (load(log, plan, setting, moments, tables) for moments in ([0.0, 5.0, 10.0], [0.0] * 64))
+    assert calm.total_s == pytest.approx(LENGTH * STEP_S, rel=0.02) == calm.ttft_s + 39 * calm.tpot_s
+    assert busy.total_s > 1.5 * calm.total_s and busy.tokens_per_s > 10 * calm.tokens_per_s
+
+
+@pytest.mark.parametrize("row_s", [STEP_S / 64, STEP_S])
+def test_the_adaptive_length_is_near_the_best_fixed_one(log: Log, row_s: float) -> None:
+    """Where rows cost next to nothing long drafts are best; where each costs a step they gain nothing."""
+    points = [[1, STEP_S], [2, STEP_S + row_s]]
+    log = log.model_copy(update={"costs": json.dumps({"points": points, "ratio": 1.0, "fork_s": 0.0})})
+    moments = [0.5 * i for i in range(24)]
+    setting = Setting(streams=1, is_local=True)
+    met = {plan.name: load(log, plan, setting, moments, tables) for plan in arms([1, 3, 7])}
+    best = min(one.total_s for name, one in met.items() if name != FULL)
+    assert met[FULL].total_s < 1.05 * best
+    assert (met[FULL].drafted_per_round > 3.0) == (row_s < STEP_S)
