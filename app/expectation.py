@@ -6,7 +6,8 @@ nodes not verified.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import accumulate
 from operator import mul
 
@@ -56,6 +57,11 @@ class Expectation:
         """Observe what `committed`, the tokens after the tree's root, says about the whole tree."""
         self.observe(*levels(tree, committed))
 
+    def learn_part(self, tree: Tree, committed: Sequence[int], drafters: Collection[str]) -> None:
+        """The same of the part of the tree that these drafters proposed; none at all is as good as wrong."""
+        offered, accepted = levels(part(tree, frozenset(drafters)), committed)
+        self.observe(max(1, offered), accepted)
+
     def asked(self, draft_tokens: int, is_probe: bool = False) -> None:
         """The sequence asked for so many draft tokens this round, or probed; 0 is a silent round."""
         if draft_tokens:
@@ -97,6 +103,17 @@ class Expectations:
     def forget(self, request_id: str) -> None:
         """The request is over; its tenant keeps what was learnt."""
         self._requests.pop(request_id, None)
+
+
+def part(tree: Tree, drafters: AbstractSet[str]) -> Tree:
+    """The nodes that any of these drafters stands behind, as far as their parents are."""
+    found, places = Tree(), {0: 0}
+    for node, parent in enumerate(tree.parents, start=1):
+        if parent in places and not drafters.isdisjoint(tree.proposers[node - 1]):
+            found.tokens.append(tree.tokens[node - 1])
+            found.parents.append(places[parent])
+            places[node] = len(found.tokens)
+    return found
 
 
 def levels(tree: Tree, committed: Sequence[int]) -> tuple[int, int]:

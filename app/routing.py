@@ -27,6 +27,10 @@ class Route:
     fuser: str = "fuse"
     is_choice: bool = False  # were others left out, or could they have been?
 
+    def lean(self) -> "Route":
+        """The same without its model drafters."""
+        return Route(tuple(name for name in self.drafters if name not in self.homes), {}, self.fuser)
+
     @property
     def recipients(self) -> dict[str, tuple[str, ...]]:
         """By mailbox the drafters that work there, all of them at whoever fuses."""

@@ -18,6 +18,7 @@ LAYERS = [  # lowest first; a module may import its own layer and those before i
     ("app.store.*", "app.engine.*"),
     ("app.stages.*",),
     (
+        "app.asking",
         "app.committing",
         "app.drafting",
         "app.errands",
@@ -26,6 +27,7 @@ LAYERS = [  # lowest first; a module may import its own layer and those before i
         "app.fusing",
         "app.gathering",
         "app.offered",
+        "app.reserving",
         "app.routing",
         "app.running",
         "app.target",

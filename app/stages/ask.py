@@ -46,8 +46,9 @@ def ask(
     busy_s: float = 0.0,
     share: float = 0.0,
     must_ask: bool = False,
-) -> list[int]:
-    """How many draft tokens to request of each of the B candidates, which go into their next round together.
+) -> tuple[list[int], float]:
+    """How many draft tokens to request of each of the B candidates, which go into their next round together, and the
+    gain.
 
     Drafts that do not exist yet have a price, so it is in the denominator: of all draft lengths, take the one
     that maximises (B + expected survival of the n tokens asked) / (T(B + n) + exposed draft time). Asking b
@@ -60,16 +61,17 @@ def ask(
 
     A sequence that did not ask last time must gain HYSTERESIS more to begin again. With `must_ask` one asks for
     a little, whatever it is believed to cost: only asking shows what it costs now. The caller tells the expectation
-    what was asked (`Expectation.asked`): nothing changes here.
+    what was asked (`Expectation.asked`): nothing changes here. The gain is the expected pace over that of asking for
+    nothing, 1 where nothing is asked.
     """
     price = _Price(draft_costs, busy_s, share)
     survivals = [c.expectation.survival(c.limit) for c in candidates]
     fainter = [1.0 - HYSTERESIS * (c.expectation.silent_rounds > 0) for c in candidates]
-    asked, _ = _best(candidates, survivals, fainter, costs, price)
+    asked, gain = _best(candidates, survivals, fainter, costs, price)
     if must_ask and not any(asked) and any(c.limit for c in candidates):
         cheapest = min((i for i, c in enumerate(candidates) if c.limit), key=lambda i: candidates[i].read_s)
         asked[cheapest] = 1
-    return asked
+    return asked, gain
 
 
 def probe(

@@ -2,13 +2,12 @@ import time
 
 import pytest
 
-import app.running as module
-from app.costs import CostTable
+from app.costs import CostTable, DraftCosts
 from app.crew import Crew
 from app.messages import Policy, Record, Speculation, Stats, Status, TreeMessage
 from app.offered import MAX_NODES
 from app.routing import Router
-from app.running import MIN_WAIT_S, QUIET_AFTER_STEPS, QUIET_STEPS, WAIT_FACTOR, Running
+from app.running import MIN_WAIT_S, WAIT_FACTOR, Running
 from app.state import Tree
 from app.store.protocol import Snapshot
 from tests import fakes
@@ -303,7 +302,7 @@ def test_nobody_waits_for_a_probe_and_a_late_tree_is_learnt_from():
     assert (job.base, job.max_draft_tokens) == (5, 1)
     assert sequence.due_s == 0.0, "it goes on at once"
     before = one.draft_costs.seconds(1, 1)
-    expectation = one.expectations.of("r", sequence.record.tenant)
+    expectation = one.asking.full.of(sequence.record)
     (hopeful,) = expectation.survival(1)
     sequence.tokens.append(9)  # committed in the meantime
     one.offer(message(tokens=(4,), parents=(0,), survival=(0.9,), proposers=(("a",),)))
@@ -313,22 +312,6 @@ def test_nobody_waits_for_a_probe_and_a_late_tree_is_learnt_from():
     lowered = expectation.survival(1)[0]
     one.offer(message(tokens=(4,), parents=(0,), survival=(0.9,), proposers=(("a",),)))
     assert expectation.survival(1)[0] == lowered, "the same answer again is none"
-
-
-def test_after_silent_steps_what_pays_is_looked_at_every_few_steps_and_at_once_when_somebody_comes(monkeypatch):
-    one = running()
-    one.costs = CostTable({1: 0.001, 2: 10.0})  # a draft never pays
-    looks = []
-    real = module.ask
-    monkeypatch.setattr(module, "ask", lambda *args, **kwargs: looks.append(1) or real(*args, **kwargs))
-    first, second = start(one, "a", generated=1), start(one, "b", generated=1)
-    for _ in range(QUIET_AFTER_STEPS + 3 * QUIET_STEPS):
-        assert one.ask([first], Policy()) == []
-    assert len(looks) == QUIET_AFTER_STEPS + 3
-    expectation = one.expectations.of("a", "public")
-    assert expectation.silent_rounds == QUIET_AFTER_STEPS + 3 * QUIET_STEPS  # none was forgotten
-    one.ask([first, second], Policy())
-    assert len(looks) == QUIET_AFTER_STEPS + 4
 
 
 def test_a_round_whose_models_were_spared_says_nothing_of_what_models_take():
@@ -347,3 +330,16 @@ def test_a_round_whose_models_were_spared_says_nothing_of_what_models_take():
     one.offer(message(base=200))
     assert one.draft_costs.read_s(200) == 0.0, "a job sent twice tells only what is new"
     assert one.draft_costs.seconds(1, 3) != before[0]
+
+
+def test_where_tables_alone_are_chosen_no_model_gets_a_job():
+    one = running()
+    sequence = start(one, "r")
+    (job,) = one.jobs([sequence], [3], Policy(), is_lean=True)
+    assert job.drafters == ("lookup",) and job.to == job.fuser
+    one.offer(message())
+    assert one.draft_costs.seconds(1, 3) == DraftCosts().seconds(1, 3), "what that took is no model's price"
+    assert one.asking.lean.costs.seconds(1, 3) != DraftCosts().seconds(1, 3)
+    before = one.asking.full.of(sequence.record).survival(1)
+    one.learn(sequence, sequence.tree, [1, 7])
+    assert one.asking.full.of(sequence.record).survival(1) == before

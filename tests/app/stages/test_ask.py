@@ -8,9 +8,14 @@ from hypothesis import strategies as st
 
 from app.costs import CostTable, DraftCosts
 from app.expectation import FIRST_PROBE_ROUNDS, MAX_PROBE_ROUNDS, Expectation
-from app.stages.ask import HORIZON_TOKENS, LEAST_ENOUGH, MIN_GAIN, Candidate, ask, enough, probe, worth_s
+from app.stages.ask import HORIZON_TOKENS, LEAST_ENOUGH, MIN_GAIN, Candidate, enough, probe, worth_s
+from app.stages.ask import ask as decide
 
 MEASURED = CostTable({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
+
+
+def ask(*words, **rest) -> list[int]:
+    return decide(*words, **rest)[0]
 
 
 def learnt(accepted: int, offered: int = 8, rounds: int = 60) -> Expectation:
@@ -196,3 +201,9 @@ def test_a_model_is_spared_the_sooner_the_more_its_steps_cost():
     assert enough(0.0, 0.03, 0.004) == enough(0.8, 0.03, 1.0) == LEAST_ENOUGH, (
         "where tables know nothing models are run"
     )
+
+
+def test_the_gain_is_the_pace_over_that_without_drafts():
+    depths, gain = decide(some(learnt(8)), MEASURED, drafter(0.001))
+    assert depths[0] > 0 and gain > MIN_GAIN
+    assert decide(some(learnt(0)), MEASURED, drafter(0.001)) == ([0], 1.0)
