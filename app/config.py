@@ -49,6 +49,9 @@ class Settings(BaseModel):
         "pace", description="what goes into a step: what gives the most tokens a second; or CoSine's objective"
     )
     node: str | None = Field(None, description="name of this worker's node, e.g. verify-1; required by workers")
+    machine: str | None = Field(
+        None, description="whose cores a worker takes: same name, same cores; absent: the host's name"
+    )
 
     max_prompt_tokens: int = Field(8000, ge=1, description="a longer prompt is refused")
     max_tokens: int = Field(4096, ge=1, description="cap on a request's max_tokens")

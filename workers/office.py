@@ -1,6 +1,7 @@
 """What every process of a deployment shares: the store, the mailboxes, the nodes, Celery's bell. No torch here."""
 
 import logging
+import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Self
@@ -41,6 +42,7 @@ class Office:
         assert settings.redis_url is not None  # make_celery has refused that
         self._client = client = connect(settings.redis_url)
         self.settings = settings
+        self.machine = settings.machine or socket.gethostname()
         self.celery = celery
         self.tokenizer = tokenizer
         self.requests = RequestStore(

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.config import Settings
 from app.errors import ModelRefused
 
 Progress = Callable[[str], None]
@@ -199,3 +200,18 @@ def _write_manifest(folder: Path, package: Package) -> None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def main() -> int:
+    """`python -m app.engine.source`: have the target that the settings name ready, and say where it is."""
+    settings = Settings.from_env()
+    try:
+        print(resolve(settings.model, settings.home, lambda text: print(text, file=sys.stderr)))
+    except ModelRefused as error:
+        print(f"paceline: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,5 @@
 """A drafter node: batches of jobs in; drafts to the fusion task, or fused trees to their verifiers."""
 
-import socket
 import time
 
 from app.assemble import drafters, drafting
@@ -28,7 +27,7 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
             "readers": [drafter.name for drafter in models if drafter.reads_state],
             "tokenizer": office.tokenizer.sha256,
             "waiting": office.mailboxes.waiting(mailbox),
-            "host": socket.gethostname(),
+            "host": office.machine,
             "calibration": fuse.calibration.told(),
             **segment.ahead(),
         }

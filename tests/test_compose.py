@@ -1,0 +1,49 @@
+"""compose.yaml speaks of settings, modules and roles that exist, and keeps Redis to itself."""
+
+import importlib.util
+import re
+
+import pytest
+import yaml
+
+from app.config import PREFIX, ROOT, Settings
+from workers.run import ROLES
+
+TEXT = (ROOT / "compose.yaml").read_text(encoding="utf-8")
+SERVICES = yaml.safe_load(TEXT)["services"]
+OURS = {name: service for name, service in SERVICES.items() if name != "redis"}
+OF_COMPOSE = {"REDIS_PASSWORD", "BIND", "PORT", "IMAGE", "BUILD_NETWORK"}
+
+
+def test_every_role_has_a_service_and_a_health_check_that_asks_for_it() -> None:
+    assert set(ROLES) | {"web", "model"} == OURS.keys()
+    for role in ROLES:
+        assert f"workers.run {role} " in OURS[role]["command"][-1]
+        assert f"workers.alive {role} " in OURS[role]["healthcheck"]["test"][-1]
+
+
+def test_settings_are_settings() -> None:
+    for service in OURS.values():
+        given = {name.removeprefix(PREFIX).lower() for name in service["environment"] if name.startswith(PREFIX)}
+        assert given <= Settings.model_fields.keys()
+    read = set(re.findall(r"\$\{PACELINE_(\w+)", TEXT))
+    assert {name.lower() for name in read - OF_COMPOSE} <= Settings.model_fields.keys()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_modules_exist(name: str) -> None:
+    words = " ".join(OURS[name]["command"])
+    (module,) = re.findall(r"-m ([\w.]+)", words)
+    assert importlib.util.find_spec(module) is not None
+
+
+def test_redis_is_not_published_and_wants_a_password() -> None:
+    assert "ports" not in SERVICES["redis"] and "--requirepass" in SERVICES["redis"]["command"]
+    assert [name for name, service in SERVICES.items() if "ports" in service] == ["web"]
+    assert OURS["web"]["ports"][0].startswith("${PACELINE_BIND:-127.0.0.1}")
+
+
+def test_what_is_copied_into_the_image_is_there() -> None:
+    copied = re.findall(r"^COPY (\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {"app", "kernels", "workers", "web", "drafters"} <= set(copied)
+    assert all((ROOT / name).exists() for name in copied)
