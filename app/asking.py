@@ -85,21 +85,20 @@ class Asking:
         self._silent_steps, self._silent_crowd = self._silent_steps + 1, len(full)
         must_ask = self._silent_steps > ASK_AFTER_STEPS
         depths, gain = ask(full, costs, self.full.costs, busy_s=busy_s, share=share, must_ask=must_ask and lean is None)
-        chosen, cheapest, way = full, full, self.full
-        is_lean = False
+        chosen, is_lean = full, False
         if lean is not None:
-            cheapest, way = lean, self.lean
-            few, lean_gain = ask(lean, costs, way.costs, busy_s=busy_s, share=share, must_ask=must_ask)
+            few, lean_gain = ask(lean, costs, self.lean.costs, busy_s=busy_s, share=share, must_ask=must_ask)
             if self._prefers_lean(lean_gain >= gain, any(depths)):
                 depths, chosen, is_lean = few, lean, True
-        probes = probe(cheapest, depths, costs, way.costs, share)
+        is_lean = is_lean or (lean is not None and not any(depths))  # probes go with the rest, or to tables
+        probing, way = (lean, self.lean) if lean is not None and is_lean else (full, self.full)
+        probes = probe(probing, depths, costs, way.costs, share)
         self._note(depths, is_lean)
         log.debug("asking for %s, lean: %s", depths, is_lean)
         for candidates in (full, lean or []):
             for candidate, depth, is_probe in zip(candidates, depths, probes, strict=bool(candidates)):
                 candidate.expectation.asked(depth or int(is_probe), is_probe)
-        only_probes = lean is not None and not any(depths)
-        return Decision(depths, probes, is_lean or only_probes, worth_s(chosen, depths, costs))
+        return Decision(depths, probes, is_lean, worth_s(chosen, depths, costs))
 
     def _prefers_lean(self, is_better: bool, full_asks: bool) -> bool:
         """Models are asked where they gain more; now and then they are all the same, if that pays at all, since only
