@@ -15,7 +15,7 @@ from app.stages.ask import Candidate, ask, probe, worth_s
 from app.state import Tree
 
 log = logging.getLogger(__name__)
-ASK_AFTER_STEPS = 128  # without any draft: then one is asked for, whatever it is believed to cost
+ASK_AFTER_STEPS = 128  # without models, or without any draft: then one is asked for, whatever it is believed to cost
 QUIET_AFTER_STEPS = 8  # without any draft, among as many sequences: from then on what pays is asked
 QUIET_STEPS = 4  # only every so many steps; expectations change slowly when nobody drafts, and asking takes time
 FIRST_FULL_ASKS = 8  # with models, before tables alone are chosen
@@ -52,6 +52,7 @@ class Asking:
     def __init__(self) -> None:
         self.full, self.lean = Way(), Way()
         self._silent_steps = 0
+        self._steps_without_models = 0
         self._silent_crowd = 0  # sequences when it was last looked at what pays
         self._lean_asks = -FIRST_FULL_ASKS  # since models were asked; below 0 they are asked whatever is believed
 
@@ -72,6 +73,7 @@ class Asking:
         if silent < QUIET_AFTER_STEPS or silent % QUIET_STEPS == 0 or self._silent_crowd != len(records):
             return False
         self._silent_steps += 1
+        self._steps_without_models += 1
         for record in records:
             self.full.of(record).asked(0)
             self.lean.of(record).asked(0)
@@ -83,12 +85,14 @@ class Asking:
         """For candidates of both ways, sequence by sequence; `lean` is None where there are no models or no tables.
         `busy_s`, `share`: see `app.stages.ask.ask`."""
         self._silent_steps, self._silent_crowd = self._silent_steps + 1, len(full)
-        must_ask = self._silent_steps > ASK_AFTER_STEPS
-        depths, gain = ask(full, costs, self.full.costs, busy_s=busy_s, share=share, must_ask=must_ask and lean is None)
+        self._steps_without_models += 1
+        must_ask = self._steps_without_models > ASK_AFTER_STEPS  # or a price that was wrong once would stay for ever
+        depths, gain = ask(full, costs, self.full.costs, busy_s=busy_s, share=share, must_ask=must_ask)
         chosen, is_lean = full, False
         if lean is not None:
-            few, lean_gain = ask(lean, costs, self.lean.costs, busy_s=busy_s, share=share, must_ask=must_ask)
-            if self._prefers_lean(lean_gain >= gain, any(depths)):
+            must_ask_tables = self._silent_steps > ASK_AFTER_STEPS
+            few, lean_gain = ask(lean, costs, self.lean.costs, busy_s=busy_s, share=share, must_ask=must_ask_tables)
+            if self._prefers_lean(lean_gain >= gain and not must_ask, any(depths)):
                 depths, chosen, is_lean = few, lean, True
         is_lean = is_lean or (lean is not None and not any(depths))  # probes go with the rest, or to tables
         probing, way = (lean, self.lean) if lean is not None and is_lean else (full, self.full)
@@ -108,4 +112,5 @@ class Asking:
     def _note(self, depths: list[int], is_lean: bool) -> None:
         if any(depths):
             self._silent_steps = 0
+            self._steps_without_models = self._steps_without_models if is_lean else 0
             self._lean_asks = self._lean_asks + 1 if is_lean or self._lean_asks < 0 else 0

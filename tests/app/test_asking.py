@@ -3,7 +3,7 @@
 import pytest
 
 import app.asking as module
-from app.asking import FIRST_FULL_ASKS, FULL_AFTER_ASKS, QUIET_AFTER_STEPS, QUIET_STEPS, Asking
+from app.asking import ASK_AFTER_STEPS, FIRST_FULL_ASKS, FULL_AFTER_ASKS, QUIET_AFTER_STEPS, QUIET_STEPS, Asking
 from app.costs import CostTable
 from app.expectation import part
 from app.stages.ask import Candidate
@@ -86,3 +86,20 @@ def test_nothing_is_asked_where_nothing_pays_and_that_is_not_looked_at_each_time
     assert asking.lean.of(RECORD).silent_rounds == QUIET_AFTER_STEPS + 3 * QUIET_STEPS
     step([RECORD, fakes.record([1], request_id="s")])
     assert len(looks) == 2 * (QUIET_AFTER_STEPS + 4), "at once when somebody comes"
+
+
+def test_a_price_of_models_that_was_wrong_once_does_not_stay(asking):
+    """A frozen process makes drafting look dear; only asking again can tell, even where tables go on paying."""
+    for _ in range(30):
+        asking.learn(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_lean=False)
+        asking.full.costs.observe(1, 4, 60.0)
+    asked = [decide(asking) for _ in range(ASK_AFTER_STEPS + FIRST_FULL_ASKS + 2)]
+    assert asked.count(False) == 1 and True in asked
+    silent = Asking()
+    silent.full.costs.observe(1, 4, 60.0)
+    for _ in range(30):
+        silent.learn(RECORD, tree("small"), WRONG, ("lookup",), is_lean=False)
+    asked = []
+    while len(asked) < 3 * ASK_AFTER_STEPS:
+        asked.append(None if silent.is_quiet([RECORD]) else decide(silent))
+    assert False in asked, "nor where nothing pays"
