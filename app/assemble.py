@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from app.assemble_resident import drafter_folder, fusing, resident_names
+from app.assemble_resident import fusing, resident_names
 from app.assemble_target import leave_cores_to, target_runner
 from app.config import Settings
 from app.costs import CostTable
@@ -20,7 +20,7 @@ from app.engine.device.runner import DeviceRunner
 from app.engine.guesser import ModelGuesser, load_guesser
 from app.engine.measured import measured
 from app.engine.runner import ModelRunner
-from app.engine.source import resolve
+from app.engine.source import drafter_folder, resolve
 from app.engine.tokenizer import Tokenizer
 from app.errors import ModelRefused
 from app.following import Fetch, fetcher

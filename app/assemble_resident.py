@@ -5,7 +5,8 @@ import logging
 from functools import lru_cache
 from pathlib import Path
 
-from app.config import ROOT, Settings
+from app.config import Settings
+from app.engine.source import drafter_folder
 from app.engine.tokenizer import Tokenizer
 from app.errors import ModelRefused
 from app.following import fetcher
@@ -20,19 +21,13 @@ log = logging.getLogger(__name__)
 def fusing(settings: Settings, tokenizer: Tokenizer, store: Requests) -> Fusing:
     """A fusion's segment, with every resident drafter. Raises ModelRefused."""
     folder = _phrases_folder(settings, tokenizer)
-    phrases = [] if folder is None else [_phrases(folder, tokenizer.vocab_size)]
-    return Fusing([*build(), *phrases], tokenizer.vocab_size, fetcher(store))
+    stores = [] if folder is None else [phrases(folder, tokenizer.vocab_size)]
+    return Fusing([*build(), *stores], tokenizer.vocab_size, fetcher(store))
 
 
 def resident_names(settings: Settings, tokenizer: Tokenizer) -> tuple[str, ...]:
     """The drafters that are found wherever drafts are fused. Raises ModelRefused."""
     return (*RESIDENT, Phrases.name) if _phrases_folder(settings, tokenizer) else tuple(RESIDENT)
-
-
-def drafter_folder(name: str) -> Path:
-    """The folder a drafter's name stands for: one of those shipped, or a path."""
-    shipped = ROOT / "drafters" / name
-    return shipped if shipped.is_dir() else Path(name)
 
 
 def _phrases_folder(settings: Settings, tokenizer: Tokenizer) -> Path | None:
@@ -51,6 +46,6 @@ def _phrases_folder(settings: Settings, tokenizer: Tokenizer) -> Path | None:
 
 
 @lru_cache(maxsize=2)
-def _phrases(folder: Path, vocab_size: int) -> Phrases:
-    """It never changes, so all segments of a process share it."""
+def phrases(folder: Path, vocab_size: int) -> Phrases:
+    """The store in a folder. It never changes, so all segments of a process share it. Raises ModelRefused."""
     return load_phrases(folder, vocab_size)

@@ -16,7 +16,7 @@ from app.config import Settings
 from app.costs import CostTable
 from app.drafting import Drafting
 from app.engine.runner import ModelRunner
-from app.messages import ChatMessage, Draft, DraftJob, GenerateRequest, Policy, Speculation, TreeMessage
+from app.messages import Draft, DraftJob, GenerateRequest, Policy, Speculation, TreeMessage
 from app.pipeline import Local
 from app.running import Running
 from app.state import Sequence
@@ -90,10 +90,6 @@ class PipelineArm:
             self._target.seconds - verify_s,
             _by_drafter(ends),
         )
-
-    def prompt_ids(self, prompt: str) -> tuple[int, ...]:
-        """The prompt as the target reads it."""
-        return tuple(self._pipeline.tokenizer.chat([ChatMessage(role="user", content=prompt)]))
 
     def calibration(self) -> dict[str, dict[str, float]]:
         """How well each drafter knew itself so far: see `app.calibration.CalibrationReport`."""

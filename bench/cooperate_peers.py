@@ -15,9 +15,9 @@ from torch import nn
 from transformers import AutoModelForCausalLM, StoppingCriteriaList
 
 from app.assemble import target_folder
-from app.assemble_resident import drafter_folder
 from app.config import Settings
 from app.engine.guesser import _with_target_embedding
+from app.engine.source import drafter_folder
 from app.engine.tokenizer import Tokenizer
 from app.messages import ChatMessage
 from bench.arms import transformers_arm

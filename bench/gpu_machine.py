@@ -3,10 +3,10 @@
 import os
 import platform
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
+from app.machine import installed
 from bench.gpu_setting import Figures, Setting
 
 PACKAGES = ("torch", "triton", "transformers", "numpy", "pydantic", "numba", "pytest")
@@ -14,20 +14,13 @@ PACKAGES = ("torch", "triton", "transformers", "numpy", "pydantic", "numba", "py
 
 def measure(setting: Setting, found: Figures) -> None:
     found |= {"python": platform.python_version(), "host": platform.platform(), "cores": os.cpu_count()}
-    found["packages"] = {name: _version(name) for name in PACKAGES}
+    found["packages"] = {name: installed(name) for name in PACKAGES}
     found["cuda"] = torch.version.cuda
     if setting.device.type == "cuda":
         found |= _gpu()
     found |= _bandwidths(setting)
     for name, value in found.items():
         print(f"{name:24} {value}", flush=True)
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _gpu() -> Figures:

@@ -23,6 +23,7 @@ from app.config import ROOT, THREAD_ENVIRONMENT, Settings
 
 os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
 
+from app.machine import processor
 from bench.arms import Arm, Run, local_arms, server_arms, transformers_arm
 from bench.prompts import PROMPTS
 from bench.stats import median, paired_ratio
@@ -170,12 +171,8 @@ def bars(figures: Figures) -> Figures:
 
 
 def machine() -> Figures:
-    cpu = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    )
     packages = {name: version(name) for name in ("torch", "transformers", "celery", "redis")}
-    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), **packages}
+    return {"cpu": processor(), "cores": os.cpu_count(), "python": platform.python_version(), **packages}
 
 
 def start_server() -> str:

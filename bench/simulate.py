@@ -13,7 +13,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence as Listed
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ from app.config import ROOT, THREAD_ENVIRONMENT, Settings
 os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
 
 from app.assemble import load_models
-from app.stages.draft.phrases import load_phrases
+from app.assemble_resident import phrases
+from app.engine.source import drafter_folder
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as build_tables
 from bench.cooperate_plans import LENGTHS, OFF, Plan, fixed, plans
@@ -35,7 +35,7 @@ from bench.simulate_models import text_of
 from bench.simulate_world import Setting, Tables, World
 
 RESULTS = ROOT / "bench" / "results"
-PHRASES = ROOT / "drafters" / "smol-phrases"
+PHRASES = drafter_folder("smol-phrases")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def replay(log: Log, args: argparse.Namespace) -> dict[str, Any]:
 
 def tables(log: Log) -> list[Drafter]:
     """The resident drafters, new but for the phrases: these never change."""
-    return [*build_tables(), _phrases(log.vocab_size)]
+    return [*build_tables(), phrases(PHRASES, log.vocab_size)]
 
 
 def outcomes_of(log: Log, setting: Setting, generalist: str, fresh: Tables) -> dict[str, Outcome]:
@@ -188,11 +188,6 @@ def _outcome(world: World) -> Outcome:
         asked.total() / rounds,
         last_s,
     )
-
-
-@cache
-def _phrases(vocab_size: int) -> Drafter:
-    return load_phrases(PHRASES, vocab_size)
 
 
 def _rounded(outcome: Outcome) -> dict[str, float]:

@@ -8,6 +8,7 @@ import random
 
 from app.config import Settings
 from app.crew import Crew
+from app.mail import in_time, jobs_by_mailbox, trees_by_mailbox
 from app.messages import DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
 from app.stages.draft.protocol import Drafter
 from app.stages.steer import Load, steer
@@ -28,9 +29,11 @@ from bench.simulate_world import (
     shaped,
     verifier_of,
 )
+from workers.celery_app import STEER_EVERY_S
+from workers.office import FUSE
 
-FUSE, LOCAL = "fuse", "local"
-LOOK_EVERY_S, STEER_EVERY_S = 0.5, 1.0
+LOCAL = "local"
+LOOK_EVERY_S = 0.5
 FUSE_S = 0.0003  # a batch of trees, measured
 
 
@@ -78,7 +81,7 @@ def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:
             clock.rest()
             _, trees = segment.run(jobs)
             clock.now_s += FUSE_S
-            verifier.segment.offer(tree for tree in shaped(world, trees))
+            verifier.segment.offer(shaped(world, trees))
         _go_on(world, verifier)
         return 0.0 if verifier.segment.running.sequences else None
 
@@ -135,7 +138,7 @@ def _add_node(world: World, names: tuple[str, ...], is_shared: bool) -> None:
         if not mail and segment.has_ahead:
             segment.run_ahead()
             return 0.0 if segment.has_ahead else None
-        jobs = [job for message in mail for job in message.jobs if job.is_last or job.due_s > clock.time()]
+        jobs = in_time((job for message in mail for job in message.jobs), clock.time())
         drafts, trees = segment.run(jobs)
         _send_trees(world, trees, clock.time())
         if drafts:
@@ -201,17 +204,11 @@ def _crew(world: World) -> Crew:
 
 
 def _send_jobs(world: World, jobs: list[DraftJob], at_s: float) -> None:
-    mail: dict[str, list[DraftJob]] = {}
-    for job in jobs:
-        mail.setdefault(job.to, []).append(job)
-    for mailbox, own in mail.items():
-        message = ToFuser(jobs=tuple(own)) if mailbox == FUSE else ToDrafter(jobs=tuple(own))
+    for mailbox, message in jobs_by_mailbox(jobs, FUSE).items():
         world.network.send(mailbox, message, at_s)
 
 
 def _send_trees(world: World, trees: list[tuple[str, TreeMessage]], at_s: float) -> None:
-    by_verifier: dict[str, list[TreeMessage]] = {}
-    for (mailbox, _), tree in zip(trees, shaped(world, trees), strict=True):
-        by_verifier.setdefault(mailbox, []).append(tree)
-    for mailbox, batch in by_verifier.items():
-        world.network.send(mailbox, ToVerifier(trees=tuple(batch)), at_s)
+    boxes = [mailbox for mailbox, _ in trees]
+    for mailbox, message in trees_by_mailbox(zip(boxes, shaped(world, trees), strict=True)).items():
+        world.network.send(mailbox, message, at_s)

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.assemble_resident import drafter_folder
 from app.config import Settings
-from app.engine.source import resolve
+from app.engine.source import drafter_folder, resolve
 from app.engine.tokenizer import Tokenizer
 from app.errors import InvalidRequest, PacelineError
 from app.local.progress import ProgressLine

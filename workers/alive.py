@@ -4,13 +4,10 @@ Exit status 0 if its heartbeat is in Redis and its last progress is not long ago
 """
 
 import sys
-import time
 
 from app.config import Settings
 from app.errors import PacelineError
-from app.local.health import PROGRESS_S
-from app.store.connect import connect
-from app.store.nodes import Nodes
+from app.local.health import live, standstill
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,18 +16,12 @@ def main(argv: list[str] | None = None) -> int:
     settings = Settings.from_env()
     if settings.redis_url is None:
         return _no("PACELINE_REDIS_URL is not set")
-    client = connect(settings.redis_url)
     try:
-        nodes = Nodes(client, settings.namespace, lease_s=settings.lease_s).live(kind)
+        nodes = live(settings.redis_url, settings.namespace, settings.lease_s)
     except PacelineError as error:
         return _no(str(error))
-    finally:
-        client.close()
-    node = next((node for node in nodes if node.name == name), None)
-    if node is None:
-        return _no(f"{name} has no heartbeat")
-    age_s = time.time() - node.progress_s
-    return _no(f"{name} has made no progress for {age_s:.0f} s") if age_s > PROGRESS_S else 0
+    problem = standstill(name, [node for node in nodes if (node.kind, node.name) == (kind, name)])
+    return 0 if problem is None else _no(problem)
 
 
 def _no(text: str) -> int:

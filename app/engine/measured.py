@@ -10,7 +10,6 @@ import logging
 import os
 import platform
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -19,6 +18,7 @@ from app.config import ROOT, Settings
 from app.costs import CostTable
 from app.engine.measure import Exactness, Runner, check_exactness, measure_costs, times
 from app.files import write_whole
+from app.machine import installed, processor
 
 log = logging.getLogger(__name__)
 SHAPING = ("weights", "device", "gpu_dtype", "gpu_exact", "verify_threads", "page_tokens")
@@ -76,9 +76,9 @@ def _key(folder: Path, settings: Settings) -> str:
         "files": [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in _weights(folder)],
         "config": (folder / "config.json").read_text(),
         "settings": {name: getattr(settings, name) for name in SHAPING},
-        "libraries": {name: _version(name) for name in LIBRARIES},
+        "libraries": {name: installed(name) for name in LIBRARIES},
         "code": [hashlib.sha256(path.read_bytes()).hexdigest() for path in _sources()],
-        "machine": [platform.machine(), _processor(), os.cpu_count(), _gpu()],
+        "machine": [platform.machine(), processor(), os.cpu_count(), _gpu()],
     }
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
 
@@ -89,22 +89,6 @@ def _weights(folder: Path) -> list[Path]:
 
 def _sources() -> list[Path]:
     return sorted([*(ROOT / "app" / "engine").rglob("*.py"), *(ROOT / "kernels").rglob("*.py")])
-
-
-def _version(library: str) -> str | None:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return None
-
-
-def _processor() -> str:
-    """Its model's name, where the system tells one."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def _gpu() -> str | None:

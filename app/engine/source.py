@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.config import Settings
+from app.config import ROOT, Settings
 from app.errors import ModelRefused
 
 Progress = Callable[[str], None]
@@ -57,6 +57,12 @@ def resolve(name_or_folder: str, home: Path, progress: Progress) -> Path:
         raise ModelRefused(f"no such model: {name_or_folder!r} is neither a known name ({known}) nor a folder")
     check_folder(folder)
     return folder.resolve()
+
+
+def drafter_folder(name: str) -> Path:
+    """The folder a drafter's name stands for: one of those shipped, or a path."""
+    shipped = ROOT / "drafters" / name
+    return shipped if shipped.is_dir() else Path(name)
 
 
 def check_folder(folder: Path) -> None:

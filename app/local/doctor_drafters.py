@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from app.config import ROOT, Settings
+from app.config import Settings
+from app.engine.source import drafter_folder
 
 
 def drafters_problems(settings: Settings, target: Path) -> list[str]:
@@ -13,24 +14,19 @@ def drafters_problems(settings: Settings, target: Path) -> list[str]:
     compared."""
     found = [problem for name in settings.drafters if (problem := drafter_problem(name, target))]
     said = [f"PACELINE_DRAFTERS: {'; '.join(found)}"] if found else []
-    if settings.phrases != "none" and not (_folder(settings.phrases) / "drafter.json").is_file():
+    if settings.phrases != "none" and not (drafter_folder(settings.phrases) / "drafter.json").is_file():
         said.append(f"PACELINE_PHRASES: there is no store of phrases {settings.phrases!r}, nor is it 'none'")
     return said
 
 
 def drafter_problem(name: str, target: Path) -> str | None:
     """What is wrong with a drafter (a name in drafters/ or a folder); None if nothing is."""
-    folder = _folder(name)
+    folder = drafter_folder(name)
     if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
         return f"there is no drafter {name!r} in drafters/, nor a folder of that name with config.json and weights"
     if not target.is_dir():
         return None  # nothing to compare with yet
     return _mismatch(name, folder, target)
-
-
-def _folder(name: str) -> Path:
-    shipped = ROOT / "drafters" / name
-    return shipped if shipped.is_dir() else Path(name)
 
 
 def _mismatch(name: str, folder: Path, target: Path) -> str | None:

@@ -18,6 +18,7 @@ from app.store.nodes import Node, Nodes
 
 PROGRESS_S = 30.0  # a role without any progress for longer hangs; idle workers make progress by waking
 HTTP_TIMEOUT_S = 2.0
+SILENT = "no heartbeat"
 
 
 class Health(Message):
@@ -72,33 +73,38 @@ def web_problem(url: str) -> str | None:
         return f"web: no answer ({getattr(error, 'reason', error)})"
 
 
-def _told(state: State, lease_s: float) -> dict[str, dict[str, Any]]:
+def live(redis_url: str, namespace: str, lease_s: float) -> list[Node]:
+    """The processes with a heartbeat. Raises StoreUnavailable."""
+    client = connect(redis_url)
     try:
-        return {node.name: node.info for node in _live(state, lease_s)}
-    except StoreUnavailable:
-        return {}  # the problems say so
-
-
-def _live(state: State, lease_s: float) -> list[Node]:
-    client = connect(state.redis_url)
-    try:
-        return Nodes(client, state.namespace, lease_s=lease_s).live()
+        return Nodes(client, namespace, lease_s=lease_s).live()
     finally:
         client.close()
 
 
+def standstill(name: str, nodes: Iterable[Node]) -> str | None:
+    """Why what these nodes make up does not get on; None if any of them does."""
+    newest_s = max((node.progress_s for node in nodes), default=None)
+    if newest_s is None:
+        return f"{name}: {SILENT}"
+    age_s = time.time() - newest_s
+    return f"{name}: no progress for {age_s:.0f} s" if age_s > PROGRESS_S else None
+
+
+def _told(state: State, lease_s: float) -> dict[str, dict[str, Any]]:
+    try:
+        return {node.name: node.info for node in live(state.redis_url, state.namespace, lease_s)}
+    except StoreUnavailable:
+        return {}  # the problems say so
+
+
 def _silent(roles: Iterable[str], state: State, lease_s: float) -> list[str]:
     try:
-        nodes = _live(state, lease_s)
+        nodes = live(state.redis_url, state.namespace, lease_s)
     except StoreUnavailable as error:
         return [f"redis: {error}"]
-    newest: dict[str, float] = {}
-    for node in nodes:
-        newest[node.kind] = max(newest.get(node.kind, 0.0), node.progress_s)
-    now = time.time()
-    found = [f"{role}: no heartbeat" for role in roles if role not in newest]
-    ages = [(role, now - newest[role]) for role in roles if role in newest]
-    return found + [f"{role}: no progress for {age:.0f} s" for role, age in ages if age > PROGRESS_S]
+    found = [problem for role in roles if (problem := standstill(role, [node for node in nodes if node.kind == role]))]
+    return sorted(found, key=lambda problem: not problem.endswith(SILENT))  # the silent ones first
 
 
 def _pids(state: State) -> dict[str, tuple[int, ...]]:

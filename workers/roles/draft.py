@@ -5,6 +5,7 @@ import time
 from app.assemble import drafters, drafting
 from app.assemble_resident import fusing
 from app.following import fetcher
+from app.mail import in_time
 from app.messages import DraftJob, ToDrafter, ToFuser
 from workers.attend import attend
 from workers.celery_app import ATTEND
@@ -42,7 +43,7 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
             return 0.0 if segment.has_ahead else None
         jobs = [job for message in messages for job in message.jobs if _is_readable(job, office.tokenizer.vocab_size)]
         pulse.works_on(sum(not job.is_last for job in jobs))
-        drafts, trees = segment.run(_in_time(jobs))
+        drafts, trees = segment.run(in_time(jobs, time.time()))
         send_trees(office, trees)
         if drafts:
             office.post(FUSE, [ToFuser(drafts=tuple(drafts))])
@@ -58,9 +59,3 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
 def _is_readable(job: DraftJob, vocab_size: int) -> bool:
     """Whether the model knows all its tokens; an id outside the embedding would bring a GPU's process down."""
     return max(job.tokens, default=0) < vocab_size
-
-
-def _in_time(jobs: list[DraftJob]) -> list[DraftJob]:
-    """Without the jobs whose verifier has gone on already: a drafter that lags must not lag for ever."""
-    now_s = time.time()
-    return [job for job in jobs if job.is_last or job.due_s > now_s]

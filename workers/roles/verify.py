@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from app.assemble import verifying
 from app.assemble_resident import resident_names
 from app.crew import Crew
-from app.messages import DraftJob, FinishReason, Message, Settle, ToDrafter, ToFuser, ToVerifier
+from app.mail import jobs_by_mailbox
+from app.messages import DraftJob, FinishReason, Settle, ToVerifier
 from app.pipeline import Verifying
 from app.stages.route import hosts
 from app.store.nodes import Node
@@ -96,20 +97,12 @@ class Desk:
             self._verifier.let_go(set(self._verifier.running.sequences) - owned)
 
     def _send(self, jobs: list[DraftJob]) -> None:
-        if not jobs:
-            return
-        mail: dict[str, list[DraftJob]] = {}
-        for job in jobs:
-            mail.setdefault(job.to, []).append(job)
-        self._office.post_all({mailbox: [_call(mailbox, tuple(own))] for mailbox, own in mail.items()})
+        if jobs:
+            self._office.post_all({mailbox: [message] for mailbox, message in jobs_by_mailbox(jobs, FUSE).items()})
 
     def _settle(self) -> None:
         ended, self._verifier.ended = self._verifier.ended, []
         self._office.post(SETTLE, [Settle(request_id=record.id) for record in ended if record.is_task])
-
-
-def _call(mailbox: str, jobs: tuple[DraftJob, ...]) -> Message:
-    return ToFuser(jobs=jobs) if mailbox == FUSE else ToDrafter(jobs=jobs)
 
 
 def _crew(live: list[Node], tokenizer_sha256: str, resident: tuple[str, ...], here: str) -> Crew:
