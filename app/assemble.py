@@ -42,11 +42,11 @@ def target_folder(settings: Settings) -> Path:
     return resolve(settings.model, settings.home, log.info)
 
 
-def verifying(settings: Settings, owner: str, mailbox: str, store: Requests) -> Verifying:
+def verifying(settings: Settings, mailbox: str, store: Requests) -> Verifying:
     """A verifier with its model loaded, checked and measured. Raises ModelRefused."""
     runner, costs, tokenizer = _target(settings)
-    running = Running(runner, costs, tokenizer.vocab_size, mailbox, _router(settings), settings.run_ahead)
-    return Verifying(owner, runner, running, store, settings)
+    running = Running(runner, costs, tokenizer.vocab_size, mailbox, _router(settings), settings.overlap)
+    return Verifying(uuid.uuid4().hex, runner, running, store, settings)
 
 
 def drafters(settings: Settings) -> list[ModelDrafter]:
@@ -87,7 +87,7 @@ def local(settings: Settings, models: Models | None = None) -> Local:
     store = MemoryStore(ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
     router = _router(settings)
     costs = CostTable.loads(models.costs)
-    running = Running(models.runner, costs, models.tokenizer.vocab_size, "local", router, settings.run_ahead)
+    running = Running(models.runner, costs, models.tokenizer.vocab_size, "local", router, settings.overlap)
     running.crew = Crew(
         remote=dict.fromkeys(models.guessers, "local"),
         resident=resident_names(settings, models.tokenizer),

@@ -42,8 +42,8 @@ class Settings(BaseModel):
     fusion: Literal["tree", "token"] = Field(
         "tree", description="of drafters in one node: each drafts, then trees are merged; or each token is shared"
     )
-    run_ahead: Literal["auto", "on", "off"] = Field(
-        "auto", description="drafters guess on while a verdict is pending; auto: unless they share the verifier's cores"
+    overlap: Literal["auto", "none", "rounds", "frontiers", "groups"] = Field(
+        "auto", description="what goes on while a verdict is pending: what pays, nothing, or one way (app/overlap.py)"
     )
     batching: Literal["pace", "cosine"] = Field(
         "pace", description="what goes into a step: what gives the most tokens a second; or CoSine's objective"
@@ -67,6 +67,10 @@ class Settings(BaseModel):
     draft_weights: Literal["float32", "int8"] = Field("int8", description="of model drafters: they only guess")
     verify_threads: int = Field(2, ge=1, description="CPU threads of a verifier")
     draft_threads: int = Field(2, ge=1, description="CPU threads of a drafter")
+    placement: Literal["apart", "together"] = Field(
+        "apart", description="what `up` starts: a verifier's and a drafter's process, or one that is both"
+    )
+    partition: int = Field(0, ge=0, description="cores kept for drafting where one process is both; 0: all for both")
     kv_bytes: int | None = Field(None, ge=2**20, description="a verifier's KV cache; absent: a part of what is free")
     page_tokens: int = Field(128, ge=16, multiple_of=16, description="tokens a page of the KV cache")
     max_sequences: int = Field(64, ge=1, description="sequences a verifier runs at once; the rest wait")

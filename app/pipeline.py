@@ -78,7 +78,7 @@ class Verifying:
         self.owner = owner
         self.running = running
         self.policy = Policy()
-        self._target = target
+        self.target = target
         self.ended: list[Record] = []  # whoever runs the segment takes them from here
         self._store = store
         self._committing = Committing(owner, store)
@@ -125,7 +125,7 @@ class Verifying:
             return jobs
         started = self._clock.perf_counter()
         try:
-            verdicts = verify(works, self._target.forward(works))
+            verdicts = verify(works, self.target.forward(works))
         except Exception as error:  # whatever one request does to the target, the others must get on
             return jobs + self._isolate(works, error)
         took_s = self._clock.perf_counter() - started
@@ -158,7 +158,7 @@ class Verifying:
             self._committing.send([(work.sequence, event) for work, _, event in final])
         except Exception:
             for work, _, _ in final:
-                self._target.drop(work)
+                self.target.drop(work)
             raise
         for work, verdict, event in final:
             self._advance(work, verdict, event)
@@ -189,7 +189,7 @@ class Verifying:
         sequence = work.sequence
         if sequence.tree is not None:
             self.running.learn(sequence, sequence.tree, event.tokens)
-        self._target.accept(work, verdict.path)
+        self.target.accept(work, verdict.path)
         sequence.tokens += event.tokens
         sequence.stats = event.stats
         sequence.state = verdict.state if len(event.tokens) == len(verdict.tokens) else None
@@ -200,7 +200,7 @@ class Verifying:
         """A step failed: its sequences run one by one until the guilty one fails alone."""
         log.exception("a step of %d sequences failed", len(works))
         for work in works:
-            self._target.wipe(work)
+            self.target.wipe(work)
             self.running.suspects.add(work.sequence.record.id)
         if len(works) > 1:
             return []

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
 
 from app.asking import Asking
 from app.clock import SYSTEM, Clock
@@ -14,10 +13,10 @@ from app.crew import Crew
 from app.errands import Errands
 from app.messages import DraftJob, Policy, TreeMessage
 from app.offered import tree_of
+from app.overlap import Overlap, frontier, goes_together, runs_ahead
 from app.reserving import reserve
 from app.routing import Route, Router
 from app.stages.ask import HORIZON_TOKENS, Candidate, enough
-from app.stages.schedule import splits
 from app.state import Sequence, Tree, Work
 from app.store.protocol import Snapshot
 from app.target import Target
@@ -25,9 +24,6 @@ from app.target import Target
 log = logging.getLogger(__name__)
 MIN_WAIT_S = 0.03  # a tree is waited for at least so long,
 WAIT_FACTOR = 3.0  # and otherwise this many times what drafting usually takes, within the policy
-
-
-RunAhead = Literal["auto", "on", "off"]
 
 
 @dataclass(slots=True)
@@ -53,7 +49,7 @@ class Running:
         vocab_size: int,
         mailbox: str,
         router: Router | None = None,
-        run_ahead: RunAhead = "auto",
+        overlap: Overlap = "auto",
         clock: Clock = SYSTEM,
     ) -> None:
         self.sequences: dict[str, Sequence] = {}
@@ -69,7 +65,7 @@ class Running:
         self._memory = memory
         self._vocab_size = vocab_size
         self._errands = Errands(mailbox)
-        self._run_ahead = run_ahead
+        self._overlap = overlap
         self._clock = clock
         self._sent: dict[str, _Sent] = {}
         self._lean: set[str] = set()  # sequences whose last drafts were asked of tables alone
@@ -156,12 +152,13 @@ class Running:
         has_both = self.crew.resident and self.crew.remote
         lean = [self._lean_candidate(s, c) for s, c in zip(sequences, full, strict=True)] if has_both else None
         draft_s = self.draft_costs.seconds(len(sequences), max(limits))
-        self.is_together = not splits(self.costs, len(self.sequences), draft_s)
+        self.is_together = goes_together(self._overlap, self.costs, len(self.sequences), draft_s)
         others = 0 if self.is_together else len(self.sequences) - len(sequences)
         busy_s = self.costs.seconds(others) if others else 0.0
         found = self.asking.decide(full, lean, self.costs, busy_s, self.crew.share)
         worth = found.worth_s + busy_s
-        return self.jobs(sequences, found.depths, policy, found.probes, worth, is_lean=found.is_lean)
+        depths = [frontier(self._overlap, depth) for depth in found.depths]
+        return self.jobs(sequences, depths, policy, found.probes, worth, is_lean=found.is_lean)
 
     def limit(self, sequence: Sequence, policy: Policy) -> int:
         """The most draft tokens the sequence may ask for: its own and the policy's bound, and the room it has left."""
@@ -219,7 +216,7 @@ class Running:
                 depth,
                 due_s,
                 readers=self.crew.readers,
-                run_ahead=self._may_run_ahead,
+                run_ahead=runs_ahead(self._overlap, self.crew.share),
                 enough=self._enough(sequence, depth, len(asking)),
             )
         ]
@@ -247,10 +244,6 @@ class Running:
         round_s = self.costs.seconds(batch * (1 + depth)) + self.draft_costs.seconds(batch, depth)
         model_s = self.model_costs.seconds(batch, depth) if batch else 0.0
         return enough(sum(expectation.survival(depth)), round_s, model_s)
-
-    @property
-    def _may_run_ahead(self) -> bool:
-        return self._run_ahead == "on" or (self._run_ahead == "auto" and self.crew.share == 0.0)
 
     def _route(self, sequence: Sequence, policy: Policy) -> Route:
         """Whom the sequence would ask now."""

@@ -33,7 +33,7 @@ class Plan:
 
 def fixed(drafter: str, length: int, name: str | None = None) -> Plan:
     """One model drafter alone, a chain of always the same length: speculation as first published."""
-    return Plan(name or f"{drafter} x {length}", {"run_ahead": "off"}, drafters=(drafter,), tables=(), length=length)
+    return Plan(name or f"{drafter} x {length}", {"overlap": "none"}, drafters=(drafter,), tables=(), length=length)
 
 
 def pilot(drafters: Iterable[str]) -> list[Plan]:
@@ -50,13 +50,13 @@ def plans(best: Plan | None, generalist: str | None) -> list[Plan]:
         Plan(OFF, speculates=False),
         *single,
         *(generalists if generalist else []),
-        Plan("union", {"routing": "all", "fusion": "tree", "run_ahead": "off"}),
-        Plan("cosine", {"routing": "cosine", "fusion": "token", "batching": "cosine", "run_ahead": "off"}),
+        Plan("union", {"routing": "all", "fusion": "tree", "overlap": "none"}),
+        Plan("cosine", {"routing": "cosine", "fusion": "token", "batching": "cosine", "overlap": "none"}),
         Plan(FULL),
         Plan("without routing", {"routing": "all"}),
         Plan("without fusion", without="fusion"),
         Plan("without calibration", without="calibration"),
-        Plan("without run-ahead", {"run_ahead": "off"}),
+        Plan("without run-ahead", {"overlap": "none"}),
         Plan("without suffix", tables=tuple(name for name in TABLES if name != "suffix")),
         Plan("without phrases", tables=tuple(name for name in TABLES if name != Phrases.name)),
         Plan("tables only", drafters=()),

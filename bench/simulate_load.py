@@ -55,7 +55,7 @@ def replay_load(log: Log, args: argparse.Namespace, fresh: Tables) -> dict[str, 
 
 def arms(lengths: Listed[int]) -> list[Plan]:
     """No speculation, the same drafters at each fixed length, and what serves."""
-    fixed = [Plan(f"fixed {n}", {"run_ahead": "off"}, tables=USED, length=n) for n in lengths]
+    fixed = [Plan(f"fixed {n}", {"overlap": "none"}, tables=USED, length=n) for n in lengths]
     return [Plan(OFF, tables=USED, speculates=False), *fixed, Plan(FULL, tables=USED)]
 
 

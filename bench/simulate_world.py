@@ -123,7 +123,7 @@ def verifier_of(world: World, name: str, clock: SimClock) -> Verifier:
     router = Router(world.settings.routing, world.settings.drafters_per_sequence)
     kind = Running if world.plan.length is None else FixedLength
     costs = CostTable(slower, fork_s=fork_s)
-    running = kind(target, costs, world.log.vocab_size, name, router, world.settings.run_ahead, clock)
+    running = kind(target, costs, world.log.vocab_size, name, router, world.settings.overlap, clock)
     if isinstance(running, FixedLength):
         running.draft_tokens = world.plan.length or 1
     verifier = Verifier(name, Verifying(name, target, running, world.store, world.settings, clock), target, clock)

@@ -156,5 +156,5 @@ def test_penalised_text_is_the_same_with_and_without_speculation(pipeline):
 
 
 def test_every_page_came_back(pipeline):
-    pool = pipeline.verifying._target.pool
+    pool = pipeline.verifying.target.pool
     assert pool.num_free == pool.num_pages

@@ -112,7 +112,7 @@ def run(local: Local, book: Book, records: list[Record], texts: list[list[int]],
         assert stats.rounds + stats.accepted >= len(text), "each round commits its accepted tokens and one more"
         if not one.speculation.enabled or one.speculation.max_draft_tokens == 0:
             assert stats.drafted == 0
-    pool = local.verifying._target.pool
+    pool = local.verifying.target.pool
     assert pool.num_free == pool.num_pages
     assert local.verifying.running.sequences == {}
 

@@ -1,7 +1,7 @@
 """`python -m workers.run ROLE --node NAME`: one worker process of a deployment, until SIGTERM.
 
-Roles: control, fuse, draft, verify, beat. Settings come from PACELINE_*. How OpenMP's threads wait is put into the
-environment before torch is loaded.
+Roles: control, fuse, draft, verify, beat, and engine: a verifier and its drafters in one. Settings come from
+PACELINE_*. How OpenMP's threads wait is put into the environment before torch is loaded.
 """
 
 import argparse
@@ -13,10 +13,11 @@ import sys
 from app.config import THREAD_ENVIRONMENT, Settings
 from app.errors import PacelineError
 from workers.beat import run_beat
-from workers.celery_app import mailbox_queue
+from workers.celery_app import ATTEND, mailbox_queue
+from workers.duty import Duty
 from workers.office import Office
 
-ROLES = ("control", "fuse", "draft", "verify", "beat")
+ROLES = ("control", "fuse", "draft", "verify", "engine", "beat")
 CONTROL_THREADS = 4
 log = logging.getLogger(__name__)
 
@@ -52,18 +53,23 @@ def serve(role: str, node: str, settings: Settings) -> None:
         run_beat(office, node)
         return
     module = importlib.import_module(f"workers.roles.{role}")  # only its own role: the others load torch
-    pulse, mailboxes = module.serve(office, node)
-    pulse.begin()
-    for mailbox in mailboxes:  # what came while nobody was there
+    duty: Duty = module.serve(office, node)
+
+    @office.celery.task(name=ATTEND, ignore_result=True)
+    def rung(mailbox: str) -> None:
+        duty.ring(mailbox)
+
+    duty.pulse.begin()
+    for mailbox in duty.bells:  # what came while nobody was there
         office.ring(mailbox)
-    wanted = [mailbox_queue(settings, mailbox) for mailbox in mailboxes]
+    wanted = [mailbox_queue(settings, mailbox) for mailbox in duty.bells]
     wanted += [settings.queue] if role == "control" else []
     pool = ["-P", "threads", "-c", str(CONTROL_THREADS)] if role == "control" else ["-P", "solo"]
     options = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", settings.log_level]
     try:
         office.celery.worker_main(["worker", "-n", f"{node}@%h", "-Q", ",".join(wanted), *pool, *options])
     finally:
-        pulse.end()
+        duty.end()
 
 
 if __name__ == "__main__":

@@ -37,6 +37,11 @@ class Service:
     stop_order: int = 0
     farewell: signal.Signals = signal.SIGKILL  # what it gets when the supervisor is killed
     cwd: Path | None = None
+    also: tuple[str, ...] = ()  # other roles that it has
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role, *self.also)
 
 
 @dataclass(slots=True)
@@ -92,11 +97,12 @@ class Children:
 
     def processes(self) -> dict[str, tuple[ProcessId, ...]]:
         """The living, by role; a role whose processes are all dead is there, with none."""
-        found: dict[str, tuple[ProcessId, ...]] = {child.service.role: () for child in self._children}
+        found: dict[str, tuple[ProcessId, ...]] = {role: () for child in self._children for role in child.service.roles}
         for child in self._children:
             identity = ProcessId.of(child.process.pid) if child.process is not None else None
             if identity is not None:
-                found[child.service.role] += (identity,)
+                for role in child.service.roles:
+                    found[role] += (identity,)
         return found
 
     def stop(self, grace_s: float = GRACE_S) -> None:

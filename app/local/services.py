@@ -23,10 +23,8 @@ def namespace(settings: Settings, instance: Instance) -> str:
 def services(settings: Settings, port: int) -> list[Service]:
     """Workers and web server. `settings` name the Redis, the namespace and the model's folder to use."""
     threads = {"verify": settings.verify_threads, "draft": settings.draft_threads}
-    roles = ["control", "fuse", "verify", "beat"]
-    if settings.drafters:
-        roles.insert(2, "draft")
-    workers = [_worker(role, settings, threads.get(role, 1)) for role in roles]
+    threads["engine"] = max(threads.values())
+    workers = [_worker(role, settings, threads.get(role, 1)) for role in _roles(settings)]
     web = Service(
         role="web",
         name="web-1",
@@ -38,10 +36,19 @@ def services(settings: Settings, port: int) -> list[Service]:
     return [*workers, web]
 
 
+def _roles(settings: Settings) -> list[str]:
+    if not settings.drafters:
+        return ["control", "fuse", "verify", "beat"]
+    if settings.placement == "together":
+        return ["control", "fuse", "engine", "beat"]
+    return ["control", "fuse", "draft", "verify", "beat"]
+
+
 def _worker(role: str, settings: Settings, threads: int) -> Service:
     name = f"{role}-1"
     return Service(
-        role=role,
+        role="verify" if role == "engine" else role,
+        also=("draft",) if role == "engine" else (),
         name=name,
         argv=(sys.executable, "-m", "workers.run", role, "--node", name),
         env=_environment(settings, name, threads),

@@ -4,6 +4,7 @@ A thread that waits spins for some microseconds, then lets others have its core:
 cores may be shared with drafters. Pieces are taken from a counter, so a thread that lost its core delays little.
 """
 
+import os
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -106,10 +107,15 @@ class Team:
                 self._ends.release()
 
 
-@cache
 def team(size: int) -> Team:
-    """This process's team of that size."""
-    return Team(size)
+    """This process's team of that size, on the cores that the calling thread may use. Those who call it from other
+    cores get another one, which does not wait for it."""
+    return _team(size, frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset())
+
+
+@cache
+def _team(size: int, cores: frozenset[int]) -> Team:
+    return Team(size)  # its threads run where the one that makes it does
 
 
 def words(counters: int) -> np.ndarray:

@@ -185,10 +185,10 @@ def test_late_trees_are_waited_for_no_longer_than_they_are_worth():
 
 @pytest.mark.parametrize(
     ("wish", "share", "may"),
-    [("auto", 0.0, True), ("auto", 1.0, False), ("on", 1.0, True), ("off", 0.0, False)],
+    [("auto", 0.0, True), ("auto", 1.0, False), ("rounds", 1.0, True), ("frontiers", 1.0, True), ("none", 0.0, False)],
 )
 def test_drafters_run_ahead_where_they_take_no_cores_from_the_verifier(wish, share, may):
-    one = Running(fakes.runner(MODEL), CostTable({1: 1.0}), VOCAB, "mailbox", run_ahead=wish)
+    one = Running(fakes.runner(MODEL), CostTable({1: 1.0}), VOCAB, "mailbox", overlap=wish)
     one.crew = Crew({"small": "draft:1"}, (), share)
     sequence = start(one, "r")
     assert [job.run_ahead for job in one.jobs([sequence], [3], Policy())] == [may]

@@ -74,7 +74,7 @@ def test_a_chain_costs_its_hops_its_tokens_and_its_rows(log: Log) -> None:
 
 def test_drafts_of_several_nodes_go_by_the_fusion(log: Log) -> None:
     only = log.model_copy(update={"texts": log.texts[:1]})
-    both = Plan("", {"routing": "all", "run_ahead": "off"}, tables=())
+    both = Plan("", {"routing": "all", "overlap": "none"}, tables=())
     world = build(only, both, Setting(streams=1, hop_s=0.004), tables)
     world.run()
     one = build(only, model("coder"), Setting(streams=1, hop_s=0.004), tables)
@@ -102,7 +102,7 @@ def test_a_router_finds_the_expert_of_each_text(log: Log) -> None:
 
 def test_sharing_each_token_takes_a_hop_there_and_back_and_no_more_than_the_slowest(log: Log) -> None:
     only = log.model_copy(update={"texts": log.texts[:1]})
-    together = Plan("", {"routing": "all", "fusion": "token", "run_ahead": "off"}, tables=())
+    together = Plan("", {"routing": "all", "fusion": "token", "overlap": "none"}, tables=())
     world = build(only, together, Setting(streams=1, hop_s=0.004), tables)
     world.run()
     (node,) = world.nodes

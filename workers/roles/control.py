@@ -11,7 +11,8 @@ from app.errors import GenerationFailed, InvalidRequest, QueueFull, StoreUnavail
 from app.messages import GenerateRequest, Settle
 from app.stages.steer import Load, steer
 from workers.attend import attend
-from workers.celery_app import ATTEND, GENERATE, STEER
+from workers.celery_app import GENERATE, STEER
+from workers.duty import Duty
 from workers.office import FUSE, SETTLE, Office
 from workers.pulse import Pulse
 from workers.settle import Settler, saved_context
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 WAITING = "WAITING"  # a task's state while there is no room for its request
 
 
-def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
+def serve(office: Office, node: str) -> Duty:
     """Register the public task, the tick and the settling of results."""
     pulse = Pulse(office, "control", node)
     settler = Settler(office)
@@ -55,15 +56,11 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
             if fresh != policy:
                 office.nodes.set_policy(fresh)
 
-    @office.celery.task(name=ATTEND, ignore_result=True)
-    def settle(rung: str) -> None:
-        attend(office, pulse, SETTLE, Settle, handle)
-
     def handle(messages: list[Settle]) -> None:
         for message in messages:
             settler.settle(message.request_id)
 
-    return pulse, [SETTLE]
+    return Duty(pulse, {SETTLE: lambda: attend(office, pulse, SETTLE, Settle, handle)})
 
 
 def _request(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GenerateRequest:

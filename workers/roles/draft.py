@@ -7,17 +7,18 @@ from app.assemble_resident import fusing
 from app.following import fetcher
 from app.mail import in_time
 from app.messages import DraftJob, ToDrafter, ToFuser
+from app.stages.draft.model import ModelDrafter
 from workers.attend import attend
-from workers.celery_app import ATTEND
+from workers.duty import Duty
 from workers.office import FUSE, Office, mailbox_of
 from workers.pulse import Pulse
 from workers.sharing import share
 from workers.trees import send_trees
 
 
-def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
-    """Load the drafters, register the doorbell's task."""
-    models = drafters(office.settings)
+def serve(office: Office, node: str, models: list[ModelDrafter] | None = None, *, is_aside: bool = False) -> Duty:
+    """Load the drafters, unless there are `models`. `is_aside`: on cores that no verifier takes."""
+    models = drafters(office.settings) if models is None else models
     mailbox = mailbox_of("draft", node)
     fetch, fuse = fetcher(office.requests), fusing(office.settings, office.tokenizer, office.requests)
     segment = drafting(office.settings, models, fetch, fuse, mailbox)
@@ -28,7 +29,7 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
             "readers": [drafter.name for drafter in models if drafter.reads_state],
             "tokenizer": office.tokenizer.sha256,
             "waiting": office.mailboxes.waiting(mailbox),
-            "host": office.machine,
+            "host": f"{office.machine}/{node}" if is_aside else office.machine,
             "calibration": fuse.calibration.told(),
             **segment.ahead(),
         }
@@ -49,11 +50,7 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
             office.post(FUSE, [ToFuser(drafts=tuple(drafts))])
         return 0.0 if segment.has_ahead else None
 
-    @office.celery.task(name=ATTEND, ignore_result=True)
-    def draft(rung: str) -> None:
-        attend(office, pulse, mailbox, ToDrafter, handle)
-
-    return pulse, [mailbox]
+    return Duty(pulse, {mailbox: lambda: attend(office, pulse, mailbox, ToDrafter, handle)})
 
 
 def _is_readable(job: DraftJob, vocab_size: int) -> bool:

@@ -5,15 +5,15 @@ import time
 from app.assemble_resident import fusing
 from app.messages import ToFuser
 from workers.attend import attend
-from workers.celery_app import ATTEND
+from workers.duty import Duty
 from workers.office import FUSE, Office
 from workers.pulse import Pulse
 from workers.sharing import share
 from workers.trees import send_trees
 
 
-def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
-    """Register the doorbell's task. No model here: lookup and suffix tables only."""
+def serve(office: Office, node: str) -> Duty:
+    """Set up the fusion. No model here: lookup and suffix tables only."""
     segment = fusing(office.settings, office.tokenizer, office.requests)
     pulse = Pulse(office, "fuse", node, info=lambda: {"calibration": segment.calibration.told()})
     share(office, pulse, segment.calibration)
@@ -27,8 +27,4 @@ def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
         send_trees(office, trees)
         return segment.wait_s(time.time())
 
-    @office.celery.task(name=ATTEND, ignore_result=True)
-    def fuse(rung: str) -> None:
-        attend(office, pulse, FUSE, ToFuser, handle)
-
-    return pulse, [FUSE]
+    return Duty(pulse, {FUSE: lambda: attend(office, pulse, FUSE, ToFuser, handle)})

@@ -2,8 +2,7 @@
 
 import logging
 import time
-import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pydantic import ValidationError
 
@@ -16,7 +15,7 @@ from app.pipeline import Verifying
 from app.stages.route import hosts
 from app.store.nodes import Node
 from workers.attend import attend
-from workers.celery_app import ATTEND
+from workers.duty import Duty
 from workers.office import FUSE, SETTLE, Office, mailbox_of
 from workers.pulse import Pulse
 from workers.sharing import share
@@ -25,25 +24,23 @@ log = logging.getLogger(__name__)
 RECONCILE_EVERY_S = 1.0
 
 
-def serve(office: Office, node: str) -> tuple[Pulse, list[str]]:
-    """Load the target, register the doorbell's task; the pulse to begin with and the mailboxes to listen at."""
+def serve(
+    office: Office, node: str, verifier: Verifying | None = None, about: Mapping[str, object] | None = None
+) -> Duty:
+    """Load the target, unless there is a `verifier`. `about`: what else the node tells of itself."""
     mailbox = mailbox_of("verify", node)
-    owner = uuid.uuid4().hex
-    verifier = verifying(office.settings, owner, mailbox, office.requests)
+    verifier = verifier or verifying(office.settings, mailbox, office.requests)
+    running = verifier.running
 
     def info() -> dict[str, object]:
-        return {**verifier.running.report(), "host": office.machine}
+        return {**running.report(), "host": office.machine, **(about or {})}
 
-    pulse = Pulse(office, "verify", node, owner=owner, info=info)
+    pulse = Pulse(office, "verify", node, owner=verifier.owner, info=info)
     desk = Desk(office, verifier, pulse, mailbox)
     pulse.on_beat.append(desk.refresh)
-    share(office, pulse, verifier.running.router.experience)
+    share(office, pulse, running.router.experience)
 
-    @office.celery.task(name=ATTEND, ignore_result=True)
-    def verify(rung: str) -> None:
-        attend(office, pulse, mailbox, ToVerifier, desk.handle)
-
-    return pulse, [mailbox]
+    return Duty(pulse, {mailbox: lambda: attend(office, pulse, mailbox, ToVerifier, desk.handle)})
 
 
 class Desk:

@@ -24,6 +24,16 @@ def test_every_role_runs_and_threads_do_not_spin() -> None:
     assert planned[-1].argv[-1] == "8123" and planned[-1].stop_order < verify.stop_order
 
 
+def test_one_process_is_verifier_and_drafter_where_the_settings_say_so() -> None:
+    planned = services(Settings(placement="together", verify_threads=1, draft_threads=3), 8123)
+    engine = next(service for service in planned if "draft" in service.roles)
+    assert engine.roles == ("verify", "draft") and engine.argv[3] == "engine"
+    assert engine.env["OMP_NUM_THREADS"] == "3"
+    assert [service for service in planned if "verify" in service.roles] == [engine]
+    alone = services(Settings(placement="together", drafters=()), 8123)
+    assert "engine" not in {argument for service in alone for argument in service.argv}  # nothing to be together with
+
+
 def test_without_drafters_no_draft_worker_runs() -> None:
     assert "draft" not in {service.role for service in services(Settings(drafters=()), 8123)}
 

@@ -1,10 +1,13 @@
 """A team's threads share the pieces, meet at barriers, and survive a job that fails."""
 
+import os
+import threading
+
 import numpy as np
 import pytest
 
 from kernels.cpu.jit import kernel
-from kernels.cpu.team import HEADER, Team, meet, take, words
+from kernels.cpu.team import HEADER, Team, meet, take, team, words
 
 PARTS, PIECES = 300, 7
 
@@ -55,3 +58,22 @@ def test_a_job_that_fails_beside_does_not_hold_the_team_up():
         team.run(fail)
     team.run(seen.append)
     assert sorted(seen) == [0, 1]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or os.cpu_count() == 1, reason="one core, or none to choose")
+def test_who_calls_from_other_cores_has_a_team_of_its_own_there():
+    everything = os.sched_getaffinity(0)
+    first = {min(everything)}
+    seen = []
+
+    def run():
+        os.sched_setaffinity(0, first)
+        bound = team(2)
+        bound.run(lambda thread: seen.append(os.sched_getaffinity(0)))
+        seen.append(bound)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen[:2] == [first, first]
+    assert seen[2] is not team(2) and team(2) is team(2)

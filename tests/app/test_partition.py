@@ -1,0 +1,65 @@
+"""Cores kept apart for verifying and drafting, and what it shows."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from app.config import Settings
+from app.errors import InstanceError
+from app.isolation import isolation
+from app.partition import Partition, bind, cores, partition, within
+
+several = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2, reason="no two cores to keep apart"
+)
+
+
+@several
+def test_sides_share_all_cores_or_none() -> None:
+    shared = partition(Settings())
+    assert shared.verify == shared.draft == cores() and not shared.is_real
+    apart = partition(Settings(partition=1))
+    assert apart.is_real and apart.verify | apart.draft == cores() and len(apart.draft) == 1
+    limited = within(Settings(partition=1, verify_threads=64, draft_threads=64), apart)
+    assert (limited.verify_threads, limited.draft_threads) == (len(apart.verify), 1)
+
+
+def test_a_partition_that_leaves_the_verifier_nothing_is_refused() -> None:
+    with pytest.raises(InstanceError, match="leaves the verifier none"):
+        partition(Settings(partition=len(cores())))
+
+
+@several
+def test_a_bound_thread_and_those_it_starts_stay_where_they_are() -> None:
+    one = frozenset({max(cores())})
+    seen: list[frozenset[int]] = []
+
+    def run() -> None:
+        bind(one)
+        child = threading.Thread(target=lambda: seen.append(cores()))
+        child.start()
+        child.join()
+
+    before = cores()
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [one] and cores() == before != one
+
+
+def test_isolation_sees_who_waits_for_whom() -> None:
+    lock = threading.Lock()
+    everywhere = Partition(cores(), cores())
+
+    def wait() -> None:
+        time.sleep(0.01)
+
+    def wait_locked() -> None:
+        with lock:
+            time.sleep(0.01)
+
+    assert isolation(wait, wait, everywhere).verify_slowdown < 1.5
+    contended = isolation(wait_locked, wait_locked, everywhere)
+    assert max(contended.verify_slowdown, contended.draft_slowdown) > 1.5

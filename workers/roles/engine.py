@@ -1,0 +1,107 @@
+"""Verifier and drafters in one process, on the same cores or each side on its own (design D8, co-located).
+
+The same two segments behind the same two mailboxes as in two processes: the verifier's in the main thread, the
+drafters' in a thread of their own. What is saved is a process: its memory, and its start.
+"""
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import cast
+
+from celery.worker import state as worker_state
+
+from app.assemble import drafters, verifying
+from app.engine.measure import Runner, times
+from app.isolation import isolation
+from app.messages import Sampling
+from app.partition import Partition, bind, partition, within
+from app.pipeline import Verifying
+from app.stages.draft.model import ModelDrafter
+from app.stages.draft.protocol import Context
+from workers.duty import Duty
+from workers.office import Office, mailbox_of
+from workers.roles import draft, verify
+
+log = logging.getLogger(__name__)
+SWITCH_S = 0.0005  # Python's threads take turns this often, or one side's step would wait for the other's bookkeeping
+SHORT_S = 0.1  # a stay at the mailbox that was over so soon was refused, and is not tried again at once
+PROBE_ROWS = 8
+PROBE_TOKENS = 32
+
+
+def serve(office: Office, node: str) -> Duty:
+    """Load both sides, see how they get on beside each other."""
+    sys.setswitchinterval(SWITCH_S)
+    sides = partition(office.settings)
+    office.settings = within(office.settings, sides)
+    aside = _Aside(office, f"{node}-draft", sides)
+    aside.load()
+    bind(sides.verify)
+    verifier = verifying(office.settings, mailbox_of("verify", node), office.requests)
+    seen = isolation(_step(verifier, office.tokenizer.vocab_size), aside.guess, sides)
+    log.info("%d cores verify, %d draft; %s", len(sides.verify), len(sides.draft), seen)
+    about = {"verify_cores": sorted(sides.verify), "draft_cores": sorted(sides.draft), **asdict(seen)}
+    duty = verify.serve(office, node, verifier, {"partition": about})
+    aside.go()
+    return Duty(duty.pulse, {**duty.bells, aside.mailbox: lambda: None}, aside)  # it is always attended
+
+
+def _step(verifier: Verifying, vocab_size: int) -> Callable[[], object]:
+    """What verifying takes of the machine, for nobody."""
+    runner = cast(Runner, verifier.target)
+    return lambda: times(runner, vocab_size, (PROBE_ROWS,), 1)
+
+
+class _Aside(threading.Thread):
+    """The drafters' side: a thread that loads them and stays at their mailbox."""
+
+    def __init__(self, office: Office, node: str, sides: Partition) -> None:
+        super().__init__(name="drafting", daemon=True)
+        self.mailbox = mailbox_of("draft", node)
+        self._office, self._node, self._sides = office, node, sides
+        self._models: list[ModelDrafter] = []
+        self._error: Exception | None = None
+        self._loaded, self._may_go = threading.Event(), threading.Event()
+
+    def load(self) -> None:
+        """Start, and wait until the drafters are there. Raises ModelRefused."""
+        self.start()
+        self._loaded.wait()
+        if self._error is not None:
+            raise self._error
+
+    def go(self) -> None:
+        """Begin to serve."""
+        self._may_go.set()
+
+    def guess(self) -> None:
+        """What drafting takes of the machine, for nobody."""
+        tokens = [*range(1, PROBE_TOKENS + 1)]
+        for model in self._models:
+            model.draft([Context("probe", "probe", tokens, PROBE_TOKENS, 4, Sampling(), None)])
+            model.forget("probe")
+
+    def run(self) -> None:
+        try:
+            bind(self._sides.draft)
+            self._models = drafters(self._office.settings)
+            duty = draft.serve(self._office, self._node, self._models, is_aside=self._sides.is_real)
+        except Exception as error:  # raised again by `load`
+            self._error = error
+            return
+        finally:
+            self._loaded.set()
+        self._may_go.wait()
+        duty.pulse.begin()
+        try:
+            while worker_state.should_stop is None:
+                began_s = time.monotonic()
+                duty.ring(self.mailbox)
+                if time.monotonic() - began_s < SHORT_S:
+                    time.sleep(SHORT_S)
+        finally:
+            duty.end()
