@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from app.config import Settings
+from app.overlap import Overlap
 from app.stages.draft.phrases import Phrases
 from app.stages.draft.registry import RESIDENT
 
@@ -62,6 +63,11 @@ def plans(best: Plan | None, generalist: str | None) -> list[Plan]:
         Plan("tables only", drafters=()),
         Plan("lookup only", drafters=(), tables=("lookup",)),
     ]
+
+
+def overlaps() -> list[Plan]:
+    """The whole system with each way of overlapping drafting and verifying."""
+    return [Plan(OFF, speculates=False)] + [Plan(f"overlap {way}", {"overlap": way}) for way in get_args(Overlap)]
 
 
 def _takes(defaults: Settings, name: str, value: object) -> bool:

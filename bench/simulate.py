@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence as Listed
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from app.assemble_resident import phrases
 from app.engine.source import drafter_folder
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as build_tables
-from bench.cooperate_plans import LENGTHS, OFF, Plan, fixed, plans
+from bench.cooperate_plans import LENGTHS, OFF, Plan, fixed, overlaps, plans
 from bench.prompts import PROMPTS
 from bench.run import machine
 from bench.simulate_load import replay_load
@@ -83,6 +84,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     two = commands.add_parser("replay", help="run every way of drafting over a log")
     two.add_argument("--streams", type=int, nargs="+", default=[1, 8], help="sequences at once")
     two.add_argument("--generalist", default="smol-general", help="the drafter that was trained on the mixture")
+    two.add_argument("--overlaps", action="store_true", help="instead, every way to overlap drafting and verifying")
     three = commands.add_parser("load", help="fixed draft lengths and the adaptive one from idle to overload")
     three.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.3, 0.6, 1.0, 1.5, 2.5], help="requests/s")
     three.add_argument("--seconds", type=float, default=120.0, help="how long requests come")
@@ -106,9 +108,11 @@ def replay(log: Log, args: argparse.Namespace) -> dict[str, Any]:
     for slowdown in args.slowdown:
         for streams in args.streams:
             setting = Setting(streams, args.verifiers, slowdown, 1e-3 * args.hop_ms, args.seed)
-            outcomes = outcomes_of(log, setting, args.generalist, lambda: tables(log))
-            ways = {name: _rounded(outcome) for name, outcome in outcomes.items()}
-            found["settings"].append({**asdict(setting), "ways": ways})
+            fresh = partial(tables, log)
+            wanted = overlaps() if args.overlaps else ways(log, setting, args.generalist, fresh)
+            outcomes = outcomes_of(log, wanted, setting, fresh)
+            told = {name: _rounded(outcome) for name, outcome in outcomes.items()}
+            found["settings"].append({**asdict(setting), "ways": told})
             print(table(setting, outcomes), flush=True)
     return found
 
@@ -118,17 +122,21 @@ def tables(log: Log) -> list[Drafter]:
     return [*build_tables(), phrases(PHRASES, log.vocab_size)]
 
 
-def outcomes_of(log: Log, setting: Setting, generalist: str, fresh: Tables) -> dict[str, Outcome]:
-    """By way. The best single drafter is the best of all drafters and lengths in this very setting."""
+def outcomes_of(log: Log, wanted: Listed[Plan], setting: Setting, fresh: Tables) -> dict[str, Outcome]:
+    """By plan's name."""
+    return {plan.name: simulate(log, plan, setting, fresh) for plan in wanted}
+
+
+def ways(log: Log, setting: Setting, generalist: str, fresh: Tables) -> list[Plan]:
+    """All to compare. The best single drafter is the best of all drafters and lengths in this very setting."""
     singles = [fixed(name, length) for name in log.drafters for length in LENGTHS]
     rates = {plan.name: simulate(log, plan, setting, fresh).tokens_per_s for plan in singles}
     best = max(singles, key=lambda plan: rates[plan.name]) if singles else None
-    wanted = plans(best, generalist if generalist in log.drafters else None)
-    wanted += [
+    return [
+        *plans(best, generalist if generalist in log.drafters else None),
         Plan("cosine routing, trees", {"routing": "cosine"}),
         Plan("union, tokens shared", {"routing": "all", "fusion": "token"}),
     ]
-    return {plan.name: simulate(log, plan, setting, fresh) for plan in wanted}
 
 
 def simulate(log: Log, plan: Plan, setting: Setting, fresh: Tables) -> Outcome:

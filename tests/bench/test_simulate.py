@@ -7,8 +7,8 @@ import pytest
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as tables
 from app.state import Guess
-from bench.cooperate_plans import FULL, OFF, Plan, fixed
-from bench.simulate import Outcome, outcomes_of, simulate
+from bench.cooperate_plans import FULL, OFF, Plan, fixed, overlaps
+from bench.simulate import Outcome, outcomes_of, simulate, ways
 from bench.simulate_load import arms, load
 from bench.simulate_log import DEPTH, DrafterLog, Log, Text
 from bench.simulate_machines import FUSE_S, build
@@ -85,7 +85,8 @@ def test_drafts_of_several_nodes_go_by_the_fusion(log: Log) -> None:
 
 
 def test_every_way_says_the_texts_and_the_same_seed_gives_the_same_figures(log: Log) -> None:
-    first, second = (outcomes_of(log, Setting(streams=3, seed=1), "coder", tables) for _ in range(2))
+    setting = Setting(streams=3, seed=1)
+    first, second = (outcomes_of(log, ways(log, setting, "coder", tables), setting, tables) for _ in range(2))
     assert first == second
     assert {"full", "cosine", "union", "without routing"} <= first.keys()
     for way in (Plan(""), Plan("", {"routing": "cosine", "fusion": "token", "batching": "cosine"})):
@@ -95,7 +96,8 @@ def test_every_way_says_the_texts_and_the_same_seed_gives_the_same_figures(log: 
 
 
 def test_a_router_finds_the_expert_of_each_text(log: Log) -> None:
-    outcomes = outcomes_of(log, Setting(streams=2), "coder", tables)
+    setting = Setting(streams=2)
+    outcomes = outcomes_of(log, [*ways(log, setting, "coder", tables), *overlaps()], setting, tables)
     assert outcomes["full"].tokens_per_s > 1.3 * outcomes["best single"].tokens_per_s
     assert outcomes["full"].tokens_per_s > 1.3 * outcomes[OFF].tokens_per_s
 
