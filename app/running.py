@@ -67,6 +67,7 @@ class Running:
         self._errands = Errands(mailbox)
         self._overlap = overlap
         self._clock = clock
+        self._usual_s = 0.0  # what the drafts that were asked for last usually take
         self._sent: dict[str, _Sent] = {}
         self._lean: set[str] = set()  # sequences whose last drafts were asked of tables alone
 
@@ -151,8 +152,7 @@ class Running:
         full = [self._candidate(s, policy, limit) for s, limit in zip(sequences, limits, strict=True)]
         has_both = self.crew.resident and self.crew.remote
         lean = [self._lean_candidate(s, c) for s, c in zip(sequences, full, strict=True)] if has_both else None
-        draft_s = self.draft_costs.seconds(len(sequences), max(limits))
-        self.is_together = goes_together(self._overlap, self.costs, len(self.sequences), draft_s)
+        self.is_together = goes_together(self._overlap, self.costs, len(self.sequences), self._usual_s)
         others = 0 if self.is_together else len(self.sequences) - len(sequences)
         busy_s = self.costs.seconds(others) if others else 0.0
         found = self.asking.decide(full, lean, self.costs, busy_s, self.crew.share)
@@ -192,7 +192,8 @@ class Running:
         deepest = max((depth for _, depth, _ in asking), default=0)
         unread = sum(self._unread(sequence, route) for sequence, _, route in asking)
         costs = (self.asking.lean if is_lean else self.asking.full).costs
-        usual_s = costs.seconds(len(asking), deepest) + costs.read_s(unread)
+        self._usual_s = costs.seconds(len(asking), deepest)
+        usual_s = self._usual_s + costs.read_s(unread)
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, WAIT_FACTOR * usual_s), usual_s + worth)
         due_s = self._clock.time() + wait_s
         for sequence, _, _ in asking:

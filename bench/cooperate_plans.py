@@ -66,8 +66,10 @@ def plans(best: Plan | None, generalist: str | None) -> list[Plan]:
 
 
 def overlaps() -> list[Plan]:
-    """The whole system with each way of overlapping drafting and verifying."""
-    return [Plan(OFF, speculates=False)] + [Plan(f"overlap {way}", {"overlap": way}) for way in get_args(Overlap)]
+    """Each way of overlapping drafting and verifying, of the whole system and of model drafters alone."""
+    whole = [Plan(way, {"overlap": way}) for way in get_args(Overlap)]
+    alone = [Plan(f"{way}, models alone", {"overlap": way}, tables=()) for way in get_args(Overlap)]
+    return [Plan(OFF, speculates=False), *whole, *alone]
 
 
 def _takes(defaults: Settings, name: str, value: object) -> bool:

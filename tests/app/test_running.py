@@ -14,6 +14,16 @@ from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB
 
 MODEL = fakes.served().model
+NOW_S = 1000.0
+
+
+class Still:
+    """A clock that stands."""
+
+    def time(self) -> float:
+        return NOW_S
+
+    monotonic = perf_counter = time
 
 
 def running(router: Router | None = None, pages: int = 64) -> Running:
@@ -173,14 +183,15 @@ def test_who_asks_waits_for_the_tree_within_the_policys_bound():
 
 
 def test_late_trees_are_waited_for_no_longer_than_they_are_worth():
-    one = running()
+    one = Running(fakes.runner(MODEL), CostTable({1: 1.0}), VOCAB, "mailbox", clock=Still())
+    one.crew = Crew({"small": "draft:1"}, ("lookup",))
     for _ in range(20):
         one.draft_costs.observe(1, 3, 0.010)
     usual_s = one.draft_costs.seconds(1, 3)
     for worth, wait_s in ((0.0, usual_s), (0.004, usual_s + 0.004), (9.0, max(MIN_WAIT_S, WAIT_FACTOR * usual_s))):
-        sequence, asked_s = start(one, "r"), time.time()
+        sequence = start(one, "r")
         one.jobs([sequence], [3], Policy(), worth=worth)
-        assert sequence.due_s - asked_s == pytest.approx(wait_s, abs=0.002)
+        assert sequence.due_s - NOW_S == pytest.approx(wait_s)
 
 
 @pytest.mark.parametrize(
@@ -343,3 +354,18 @@ def test_where_tables_alone_are_chosen_no_model_gets_a_job():
     before = one.asking.full.of(sequence.record).survival(1)
     one.learn(sequence, sequence.tree, [1, 7])
     assert one.asking.full.of(sequence.record).survival(1) == before
+
+
+def test_groups_are_formed_by_what_drafts_take_at_the_lengths_asked_for_not_at_the_longest_allowed():
+    one = Running(fakes.runner(MODEL), CostTable({1: 0.030, 64: 0.032}), VOCAB, "mailbox")
+    one.crew = Crew({"small": "draft:1"}, (), 0.0)
+    for depth in (1, 2):
+        for _ in range(20):
+            one.draft_costs.observe(4, depth, 0.005 * depth)  # at length 8 it would be 40 ms, more than a step
+    sequences = [start(one, name) for name in "abcd"]
+    one.jobs(sequences, [2] * 4, Policy())
+    one.ask(sequences, Policy())
+    assert one.is_together, "half a batch takes as long as a whole one, and drafting a third of that"
+    one.jobs(sequences, [8] * 4, Policy())
+    one.ask(sequences, Policy())
+    assert not one.is_together
