@@ -5,6 +5,7 @@ is learnt of drafters are each arm's own.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field, replace
@@ -90,6 +91,19 @@ class PipelineArm:
             self._target.seconds - verify_s,
             _by_drafter(ends),
         )
+
+    def load(self, arrivals: Listed[tuple[float, str]]) -> list[Snapshot]:
+        """Requests that come at these seconds from now, whether or not others have ended; all of them, ended."""
+        pipeline, running = self._pipeline, self._pipeline.verifying.running
+        started, records, waiting = time.perf_counter(), [], deque(arrivals)
+        while waiting or running.sequences:
+            if not running.sequences:
+                time.sleep(max(0.0, started + waiting[0][0] - time.perf_counter()))
+            while waiting and started + waiting[0][0] <= time.perf_counter():
+                records.append(pipeline.submit(self._request(waiting.popleft()[1]), self._settings))
+            if running.sequences:
+                pipeline.step()
+        return [pipeline.store.snapshot(record.id) for record in records]
 
     def calibration(self) -> dict[str, dict[str, float]]:
         """How well each drafter knew itself so far: see `app.calibration.CalibrationReport`."""
