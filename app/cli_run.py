@@ -22,6 +22,7 @@ NOT_READY, NOT_RUNNING = 1, 3
 MODULES = {
     "test": ("pytest", "run the tests; arguments go to pytest"),
     "bench": ("bench", "measure; `bench --help` names what else it measures"),
+    "chaos": ("bench.chaos", "break a deployment in every way while it serves, and look whether all was well"),
     "train": ("training.distill", "train a drafter; arguments go to training.distill"),
 }
 UP_TEXT = """\
@@ -55,7 +56,7 @@ def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_module(name: str, arguments: Sequence[str]) -> int:
-    """Run `python -m <module> ARGS`: test, bench and train, whose flags are not ours.
+    """Run `python -m <module> ARGS`: test, bench, chaos and train, whose flags are not ours.
 
     In the root folder, but train where the user stands: what it is given and what it writes are the user's paths.
     """

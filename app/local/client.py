@@ -70,7 +70,9 @@ class _Follower:
                 if kind == "end":
                     return Result.model_validate(data)
                 if kind == "tokens":
-                    self.offset = int(data["offset"]) + len(data["tokens"])
+                    if data["offset"] != self.offset:
+                        raise GenerationFailed(f"the stream goes on at token {data['offset']}, not at {self.offset}")
+                    self.offset += len(data["tokens"])
                     if self._on_text is not None:
                         self._on_text(data["text"])
                 elif kind == "error":  # this stream cannot go on; the request may
