@@ -80,20 +80,34 @@ class Asking:
         return True
 
     def decide(
-        self, full: list[Candidate], lean: list[Candidate] | None, costs: CostTable, busy_s: float, share: float
+        self,
+        full: list[Candidate],
+        lean: list[Candidate] | None,
+        costs: CostTable,
+        busy_s: float,
+        share: float,
+        budget: int | None = None,
+        least: int = 0,
     ) -> Decision:
         """For candidates of both ways, sequence by sequence; `lean` is None where there are no models or no tables.
-        `busy_s`, `share`: see `app.stages.ask.ask`."""
+        `busy_s`, `share`, `budget`: see `app.stages.ask.ask`. Everybody who may asks for `least`, if the budget holds
+        that, whatever it is believed to gain."""
         self._silent_steps, self._silent_crowd = self._silent_steps + 1, len(full)
         self._steps_without_models += 1
         must_ask = self._steps_without_models > ASK_AFTER_STEPS  # or a price that was wrong once would stay for ever
-        depths, gain = ask(full, costs, self.full.costs, busy_s=busy_s, share=share, must_ask=must_ask)
+
+        def asked(of: list[Candidate], way: Way, must_ask: bool) -> tuple[list[int], float]:
+            return ask(of, costs, way.costs, busy_s=busy_s, share=share, must_ask=must_ask, budget=budget)
+
+        depths, gain = asked(full, self.full, must_ask)
         chosen, is_lean = full, False
         if lean is not None:
             must_ask_tables = self._silent_steps > ASK_AFTER_STEPS
-            few, lean_gain = ask(lean, costs, self.lean.costs, busy_s=busy_s, share=share, must_ask=must_ask_tables)
+            few, lean_gain = asked(lean, self.lean, must_ask_tables)
             if self._prefers_lean(lean_gain >= gain and not must_ask, any(depths)):
                 depths, chosen, is_lean = few, lean, True
+        if budget is None or least * len(full) <= budget:
+            depths = [max(depth, min(least, c.limit)) for depth, c in zip(depths, chosen, strict=True)]
         is_lean = is_lean or (lean is not None and not any(depths))  # probes go with the rest, or to tables
         probing, way = (lean, self.lean) if lean is not None and is_lean else (full, self.full)
         probes = probe(probing, depths, costs, way.costs, share)

@@ -111,7 +111,7 @@ def _target(settings: Settings) -> tuple[ModelRunner | DeviceRunner, CostTable, 
     folder = target_folder(settings)
     tokenizer = Tokenizer(folder)
     runner = target_runner(folder, settings, tokenizer.context_tokens)
-    costs = measured(runner, tokenizer.vocab_size, folder, settings)
+    costs = measured(runner, tokenizer.vocab_size, tokenizer.context_tokens, folder, settings)
     log.info("step costs, ms by rows: %s", costs.dumps())
     return runner, costs, tokenizer
 

@@ -75,6 +75,7 @@ class Settings(BaseModel):
     page_tokens: int = Field(128, ge=16, multiple_of=16, description="tokens a page of the KV cache")
     max_sequences: int = Field(64, ge=1, description="sequences a verifier runs at once; the rest wait")
     spans: Path | None = Field(None, description="workers write who was busy when to files here (bench/timeline.py)")
+    steer_log: Path | None = Field(None, description="control appends every tick of the scheduler here, as JSON lines")
     log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
 
     @classmethod

@@ -1,6 +1,7 @@
-"""What things cost in seconds: a verifier step by its packed rows, a drafter's answer by batch and depth.
+"""What things cost in seconds: a verifier step by its packed rows and their contexts, a drafter's answer by batch and
+depth.
 
-`CostTable` is a frozen measurement, made at start, times one slowly corrected ratio. `DraftCosts` is learnt
+`CostTable` is a frozen measurement, made at start, times two slowly corrected ratios. `DraftCosts` is learnt
 online.
 """
 
@@ -8,7 +9,7 @@ import json
 from collections import deque
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
-from typing import Self
+from typing import NamedTuple, Self
 
 DECAY = 0.9  # of the past at a new observation
 MAX_RATIO = 8.0  # the machine's pace may drift this far from the measurement, either way
@@ -20,28 +21,61 @@ FEW_UNREAD = 16  # tokens of a sequence that a drafter reads along with its firs
 DEFAULT_HOP_S = 0.001  # a job's way to a drafter and back before anything is measured
 
 
+class Reading(NamedTuple):
+    """Seconds that attention takes for reading what is cached: of each cached token for a sequence that is in the step
+    at all, and of each for every one of the sequence's rows."""
+
+    token_s: float = 0.0
+    row_token_s: float = 0.0
+
+    def seconds(self, context: int, rows: int) -> float:
+        """For `rows` rows of one sequence that has `context` cached tokens."""
+        return context * (self.token_s + rows * self.row_token_s)
+
+
+NO_READING = Reading()
+
+
 class CostTable:
-    """Seconds of one target step by packed rows: lines between the measured points, never falling.
+    """Seconds of one target step by packed rows: lines between the measured points, never falling; and what reading the
+    rows' contexts adds to that (`reading`).
 
     Measure on both sides of a step of the hardware (one row to two, a CUDA-graph tier) and it stays a step.
     """
 
-    def __init__(self, points: Mapping[int, float], ratio: float = 1.0, fork_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        points: Mapping[int, float],
+        ratio: float = 1.0,
+        fork_s: float = 0.0,
+        reading: Reading = NO_READING,
+        reading_ratio: float = 1.0,
+    ) -> None:
         if not points or min(points) < 1 or not all(0.0 < seconds < float("inf") for seconds in points.values()):
             raise ValueError("a cost table needs measured points: rows >= 1, seconds > 0")
+        if not all(0.0 <= seconds < float("inf") for seconds in reading):
+            raise ValueError("reading takes no less than no time")
         rows = sorted(points)
         self._points = tuple(zip(rows, _never_falling([points[n] for n in rows]), strict=True))
         self._table = [self._measured(n) for n in range(TABLE_ROWS)]
         self.ratio = ratio  # present pace / measured pace
+        self.reading_ratio = reading_ratio  # of reading contexts, beside `ratio`
         self._fork_s = fork_s
+        self._reading = reading
 
     @property
     def fork_s(self) -> float:
         """What a side branch of a tree costs beside its rows."""
         return self._fork_s * self.ratio
 
+    @property
+    def reading(self) -> Reading:
+        """What contexts cost at the present pace."""
+        scale = self.ratio * self.reading_ratio
+        return Reading(self._reading.token_s * scale, self._reading.row_token_s * scale)
+
     def seconds(self, rows: int) -> float:
-        """What a step of so many rows takes at the present pace."""
+        """What a step of so many rows takes at the present pace, beside reading their contexts."""
         measured = self._table[rows] if rows < len(self._table) else self._measured(rows)
         return measured * self.ratio
 
@@ -51,23 +85,41 @@ class CostTable:
             return [measured * self.ratio for measured in self._table[rows : rows + count]]
         return [self.seconds(n) for n in range(rows, rows + count)]
 
-    def correct(self, rows: int, measured_s: float) -> None:
-        """Follow the machine: a step of so many rows took `measured_s`. One outlier moves little."""
+    def correct(self, rows: int, measured_s: float, reading_s: float = 0.0) -> None:
+        """Follow the machine: a step of so many rows took `measured_s`, `reading_s` of which was expected for reading.
+
+        One outlier moves little. What was not expected is laid at the door of rows and reading by their parts.
+        """
         if not 0.0 < measured_s < float("inf"):
             return
-        seen = min(2.0, max(0.5, measured_s / self.seconds(rows)))
-        self.ratio = min(MAX_RATIO, max(1.0 / MAX_RATIO, self.ratio * (DECAY + (1.0 - DECAY) * seen)))
+        expected_s = self.seconds(rows) + reading_s
+        seen = min(2.0, max(0.5, measured_s / expected_s)) - 1.0
+        share = reading_s / expected_s
+        self.ratio = _moved(self.ratio, seen * (1.0 - share))
+        self.reading_ratio = _moved(self.reading_ratio, seen * share)
 
     def dumps(self) -> str:
-        """The measurement and the present ratio as JSON."""
-        return json.dumps({"points": self._points, "ratio": self.ratio, "fork_s": self._fork_s})
+        """The measurement and the present ratios as JSON."""
+        return json.dumps(
+            {
+                "points": self._points,
+                "ratio": self.ratio,
+                "fork_s": self._fork_s,
+                "reading": self._reading,
+                "reading_ratio": self.reading_ratio,
+            }
+        )
 
     @classmethod
-    def loads(cls, text: str) -> Self:
-        """Inverse of `dumps`."""
+    def loads(cls, text: str, slowdown: float = 1.0) -> Self:
+        """Inverse of `dumps`; a table written before contexts were measured has none. `slowdown`: of all of it."""
         data = json.loads(text)
         return cls(
-            {int(rows): float(seconds) for rows, seconds in data["points"]}, float(data["ratio"]), float(data["fork_s"])
+            {int(rows): float(seconds) * slowdown for rows, seconds in data["points"]},
+            float(data["ratio"]),
+            float(data.get("fork_s", 0.0)) * slowdown,
+            Reading(*(float(seconds) * slowdown for seconds in data.get("reading", NO_READING))),
+            float(data.get("reading_ratio", 1.0)),
         )
 
     def _measured(self, rows: int) -> float:
@@ -79,6 +131,10 @@ class CostTable:
             (segment for segment in segments if rows <= segment[1][0]), self._points[-2:]
         )
         return low_s + (high_s - low_s) * (rows - low) / (high - low)  # beyond the last point: its last slope
+
+
+def _moved(ratio: float, by: float) -> float:
+    return min(MAX_RATIO, max(1.0 / MAX_RATIO, ratio * (1.0 + (1.0 - DECAY) * by)))
 
 
 def _never_falling(seconds: list[float]) -> list[float]:

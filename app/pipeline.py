@@ -15,6 +15,7 @@ from contextlib import suppress
 from app.clock import SYSTEM, Clock
 from app.committing import Committing
 from app.config import Settings
+from app.costs import CostTable
 from app.drafting import Drafting
 from app.engine.tokenizer import Tokenizer
 from app.errors import NotFound
@@ -110,7 +111,7 @@ class Verifying:
 
     def wait_s(self, now_s: float) -> float | None:
         """How long until a sequence can go on without its tree; 0 if one can now, None if there is none."""
-        return wait_s(self._runnable(), now_s, self.running.is_together)
+        return wait_s(self._runnable(), now_s, self.running.is_together, self.policy.apart_tokens)
 
     def step(self, now_s: float) -> list[DraftJob]:
         """Run one batch, if any sequence is ready, and commit what came out. Returns the jobs for the next drafts."""
@@ -123,6 +124,7 @@ class Verifying:
         )
         if not works:
             return jobs
+        reading_s = _reading_s(works, running.costs)
         started = self._clock.perf_counter()
         try:
             verdicts = verify(works, self.target.forward(works))
@@ -130,7 +132,7 @@ class Verifying:
             return jobs + self._isolate(works, error)
         took_s = self._clock.perf_counter() - started
         if all(work.final for work in works):
-            running.costs.correct(sum(len(work.tokens) + len(work.tree) for work in works), took_s)
+            running.costs.correct(sum(len(work.tokens) + len(work.tree) for work in works), took_s, reading_s)
         return jobs + self._commit(works, verdicts)
 
     def _cosine(self, sequences: Listed[Sequence], trees: Listed[Tree], max_rows: int) -> list[int | None]:
@@ -187,6 +189,7 @@ class Verifying:
 
     def _advance(self, work: Work, verdict: Verdict, event: Event) -> None:
         sequence = work.sequence
+        self.running.gauge.verified(work.tree, verdict.path)
         if sequence.tree is not None:
             self.running.learn(sequence, sequence.tree, event.tokens)
         self.target.accept(work, verdict.path)
@@ -208,6 +211,12 @@ class Verifying:
             record = works[0].sequence.record
             self._store.end(record.id, FinishReason.ERROR, f"the target failed on this request: {error}")
         return self._end(works[0].sequence)
+
+
+def _reading_s(works: Listed[Work], costs: CostTable) -> float:
+    """What reading the contexts of these is expected to take."""
+    reading = costs.reading
+    return sum(reading.seconds(work.start, len(work.tokens) + len(work.tree)) for work in works)
 
 
 class Local:

@@ -11,6 +11,7 @@ from app.clock import SYSTEM, Clock
 from app.costs import CostTable, DraftCosts
 from app.crew import Crew
 from app.errands import Errands
+from app.gauge import Gauge
 from app.messages import DraftJob, Policy, TreeMessage
 from app.offered import tree_of
 from app.overlap import Overlap, frontier, goes_together, runs_ahead
@@ -22,8 +23,7 @@ from app.store.protocol import Snapshot
 from app.target import Target
 
 log = logging.getLogger(__name__)
-MIN_WAIT_S = 0.03  # a tree is waited for at least so long,
-WAIT_FACTOR = 3.0  # and otherwise this many times what drafting usually takes, within the policy
+MIN_WAIT_S = 0.03  # a tree is waited for at least so long, within the policy
 
 
 @dataclass(slots=True)
@@ -55,6 +55,7 @@ class Running:
         self.sequences: dict[str, Sequence] = {}
         self.suspects: set[str] = set()
         self.asking = Asking()
+        self.gauge = Gauge()
         self.costs = costs
         self.draft_costs = self.asking.full.costs
         self.model_costs = DraftCosts(0.0)  # of that, what models took by their node's own clock
@@ -93,9 +94,9 @@ class Running:
         self.router.forget(request_id)
         return sequence
 
-    def report(self) -> dict[str, int | dict[str, int]]:
-        """What a verifier tells of itself: its sequences, its cache, how many prompt tokens it did not compute, and
-        which drafters it chose."""
+    def report(self) -> dict[str, object]:
+        """What a verifier tells of itself: its sequences, its cache, how many prompt tokens it did not compute, which
+        drafters it chose, and its load."""
         return {
             "sequences": len(self.sequences),
             "cache_tokens": self._memory.capacity_tokens,
@@ -103,6 +104,7 @@ class Running:
             "prompt_tokens": self.prompt_tokens,
             "prompt_tokens_reused": self.reused_tokens,
             "asked_rounds": dict(self.router.asked_rounds),
+            "load": self.gauge.load([*self.sequences.values()], self.costs).model_dump(mode="json"),
         }
 
     def adopt_prefixes(self, sequences: Iterable[Sequence]) -> None:
@@ -119,7 +121,10 @@ class Running:
         sent = self._sent.get(message.request_id)
         is_answer = sent is not None and sent.base == message.base
         if sent and is_answer:
-            took_s = min(sent.patience_s, self._clock.monotonic() - sent.at_s)
+            came_s = self._clock.monotonic() - sent.at_s
+            took_s = min(sent.patience_s, came_s)
+            if sent.batch:
+                self.gauge.waited(came_s)
             if sent.is_lean:
                 self.asking.lean.costs.observe(sent.batch, sent.depth, took_s)
             elif not message.spared:  # what it takes where no model is run says nothing of what models will take
@@ -144,7 +149,7 @@ class Running:
 
     def ask(self, sequences: list[Sequence], policy: Policy) -> list[DraftJob]:
         """Ask for as many draft tokens as pay (design D5); sequences that get none go on at once."""
-        if self.asking.is_quiet([sequence.record for sequence in sequences]):
+        if not policy.min_draft_tokens and self.asking.is_quiet([sequence.record for sequence in sequences]):
             return []
         limits = [self.limit(sequence, policy) for sequence in sequences]
         if not any(limits):
@@ -155,7 +160,8 @@ class Running:
         self.is_together = goes_together(self._overlap, self.costs, len(self.sequences), self._usual_s)
         others = 0 if self.is_together else len(self.sequences) - len(sequences)
         busy_s = self.costs.seconds(others) if others else 0.0
-        found = self.asking.decide(full, lean, self.costs, busy_s, self.crew.share)
+        budget, least = policy.verify_budget, policy.min_draft_tokens
+        found = self.asking.decide(full, lean, self.costs, busy_s, self.crew.share, budget, least)
         worth = found.worth_s + busy_s
         depths = [frontier(self._overlap, depth) for depth in found.depths]
         return self.jobs(sequences, depths, policy, found.probes, worth, is_lean=found.is_lean)
@@ -194,7 +200,7 @@ class Running:
         costs = (self.asking.lean if is_lean else self.asking.full).costs
         self._usual_s = costs.seconds(len(asking), deepest)
         usual_s = self._usual_s + costs.read_s(unread)
-        wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, WAIT_FACTOR * usual_s), usual_s + worth)
+        wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth)
         due_s = self._clock.time() + wait_s
         for sequence, _, _ in asking:
             sequence.due_s = due_s
@@ -233,12 +239,13 @@ class Running:
             limit,
             self.draft_costs.read_s(self._unread(sequence, self._route(sequence, policy))) if limit else 0.0,
             record.max_tokens - sequence.generated,
+            sequence.cached,
         )
 
     def _lean_candidate(self, sequence: Sequence, full: Candidate) -> Candidate:
         record = sequence.record
         limit = full.limit if set(self.crew.allowed(record.speculation.drafters)) & set(self.crew.resident) else 0
-        return Candidate(self.asking.lean.of(record), limit, 0.0, full.remaining)
+        return Candidate(self.asking.lean.of(record), limit, 0.0, full.remaining, full.context)
 
     def _enough(self, sequence: Sequence, depth: int, batch: int) -> float:
         expectation = self.asking.full.of(sequence.record)

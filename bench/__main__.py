@@ -10,6 +10,7 @@ MODULES = {
     "cooperate": ("bench.cooperate", "every way of drafting on five domains, in one run"),
     "load": ("bench.load", "requests at Poisson, bursty, rising or recorded times; what clients meet"),
     "simulate": ("bench.simulate", "drafters and verifiers on machines of their own, replayed from real drafts"),
+    "steer": ("bench.steer_replay", "decide again what a recorded scheduler decided"),
     "sweep": ("bench.sweep", "fixed draft lengths and the adaptive one from idle to overload"),
     "timeline": ("bench.timeline", "a picture of who was busy when"),
 }

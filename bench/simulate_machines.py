@@ -8,10 +8,11 @@ import random
 
 from app.config import Settings
 from app.crew import Crew
+from app.load import Load, MailboxLoad
 from app.mail import in_time, jobs_by_mailbox, trees_by_mailbox
 from app.messages import DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
 from app.stages.draft.protocol import Drafter
-from app.stages.steer import Load, steer
+from app.stages.steer import steer
 from app.store.memory import MemoryStore
 from bench.cooperate_plans import Plan
 from bench.simulate_events import Machine, Network
@@ -176,18 +177,26 @@ def _add_beat(world: World) -> None:
         for verifier in world.verifiers:
             verifier.segment.running.crew = _crew(world)
         if ticks % round(STEER_EVERY_S / LOOK_EVERY_S) == 0:
-            world.policy = steer(_load(world), world.policy)
+            world.policy = steer(_load(world, clock.time()), clock.time(), world.policy)
         return LOOK_EVERY_S
 
     world.network.add(Machine("beat", clock, handle))
     world.network.send("beat", None, 0.0)
 
 
-def _load(world: World) -> Load:
-    running = sum(len(verifier.segment.running.sequences) for verifier in world.verifiers)
-    waiting = {name: len(world.network.machines[name].mail) for name in (*world.nodes, FUSE)}
-    fuse = waiting.pop(FUSE)
-    return Load(running, running, fuse, sum(waiting.values()), len(world.verifiers))
+def _load(world: World, now_s: float) -> Load:
+    machines = world.network.machines
+    boxes = (*world.nodes, FUSE)
+    active = sum(verifier.guests for verifier in world.verifiers)
+    return Load(
+        active=active,
+        drafters=len({name for names in world.nodes.values() for name in names}),
+        mailboxes={box: MailboxLoad(waiting=len(machines[box].mail), oldest_s=0.0) for box in boxes},
+        verifiers=tuple(
+            v.segment.running.gauge.load(v.segment.running.sequences.values(), v.segment.running.costs)
+            for v in world.verifiers
+        ),
+    )
 
 
 def _crew(world: World) -> Crew:

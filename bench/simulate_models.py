@@ -77,7 +77,9 @@ class LogTarget:
     def forward(self, works: list[Work]) -> "list[LogRows | None]":
         """Rows for final works; meanwhile the time passes that so many rows and branches take."""
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
+        reading = self._costs.reading
         seconds = self._costs.seconds(rows) + self._costs.fork_s * sum(_branches(work.tree) for work in works)
+        seconds += sum(reading.seconds(work.start, len(work.tokens) + len(work.tree)) for work in works)
         self._clock.run("target", seconds)
         self._clock.rest()
         self.busy_s += seconds

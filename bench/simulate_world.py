@@ -3,7 +3,6 @@
 Schedule, routes, lengths, fusion, calibration, batches and waits are those of `app`, not copies of them.
 """
 
-import json
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Listed
@@ -116,19 +115,22 @@ class World:
 
 
 def verifier_of(world: World, name: str, clock: SimClock) -> Verifier:
-    data = json.loads(world.log.costs)
-    slower = {int(rows): seconds * world.setting.slowdown for rows, seconds in data["points"]}
-    fork_s = float(data.get("fork_s", 0.0)) * world.setting.slowdown
-    target = LogTarget(world.log, CostTable(slower, fork_s=fork_s), clock)
+    target = LogTarget(world.log, costs_of(world), clock)
     router = Router(world.settings.routing, world.settings.drafters_per_sequence)
     kind = Running if world.plan.length is None else FixedLength
-    costs = CostTable(slower, fork_s=fork_s)
-    running = kind(target, costs, world.log.vocab_size, name, router, world.settings.overlap, clock)
+    running = kind(target, costs_of(world), world.log.vocab_size, name, router, world.settings.overlap, clock)
     if isinstance(running, FixedLength):
         running.draft_tokens = world.plan.length or 1
     verifier = Verifier(name, Verifying(name, target, running, world.store, world.settings, clock), target, clock)
     world.verifiers.append(verifier)
     return verifier
+
+
+def costs_of(world: World) -> CostTable:
+    """The target's steps, as slow as the setting has them, at the pace at which they were measured."""
+    costs = CostTable.loads(world.log.costs, world.setting.slowdown)
+    costs.ratio = 1.0
+    return costs
 
 
 def drafting_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock, is_shared: bool) -> Drafting:

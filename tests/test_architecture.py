@@ -20,10 +20,12 @@ LAYERS = [  # lowest first; a module may import its own layer and those before i
         "app.crew",
         "app.expectation",
         "app.experience",
+        "app.load",
         "app.mirror",
         "app.partition",
         "app.scores",
     ),
+    ("app.gauge",),
     ("app.store.*", "app.engine.*"),
     ("app.stages.*",),
     (

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Self
@@ -13,7 +14,7 @@ from app.config import Settings
 from app.engine.source import resolve
 from app.engine.tokenizer import Tokenizer
 from app.errors import NotFound, StoreUnavailable
-from app.messages import FinishReason, GenerateRequest, Message, Record, Settle, ToVerifier
+from app.messages import FinishReason, GenerateRequest, Mail, Record, Settle, ToVerifier
 from app.pipeline import take_in
 from app.stages.route import verifier
 from app.store.connect import connect
@@ -96,13 +97,17 @@ class Office:
         if node is not None and self.requests.assign(request_id, node.owner):
             self.post(mailbox_of("verify", node.name), [ToVerifier(adopt=(request_id,))])
 
-    def post(self, mailbox: str, messages: Iterable[Message]) -> None:
+    def post(self, mailbox: str, messages: Iterable[Mail]) -> None:
         """Put messages into a mailbox and ring if nobody attends it."""
         self.post_all({mailbox: messages})
 
-    def post_all(self, mail: Mapping[str, Iterable[Message]]) -> None:
+    def post_all(self, mail: Mapping[str, Iterable[Mail]]) -> None:
         """`post` to several mailboxes, in one round trip."""
-        written = {mailbox: [message.model_dump_json() for message in messages] for mailbox, messages in mail.items()}
+        now = {"sent_s": time.time()}
+        written = {
+            mailbox: [message.model_copy(update=now).model_dump_json() for message in messages]
+            for mailbox, messages in mail.items()
+        }
         for mailbox in self.mailboxes.post_all(written):
             self.ring(mailbox)
 

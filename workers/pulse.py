@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from app.errors import StoreUnavailable
+from workers.busy import BusyShare
 from workers.office import Office
 from workers.spans import Spans
 
@@ -46,6 +47,7 @@ class Pulse(threading.Thread):
         self._mailboxes: set[str] = set()
         self._mailboxes_lock = threading.Lock()
         self._busy_since_s: float | None = None  # monotonic
+        self._share = BusyShare()
         folder = office.settings.spans
         self._spans = None if folder is None else Spans(folder, kind, node)
         self._stopping = threading.Event()
@@ -72,9 +74,15 @@ class Pulse(threading.Thread):
 
     def busy(self, is_busy: bool) -> None:
         """Progress: the process begins a piece of work, or has ended one."""
-        self._busy_since_s = time.monotonic() if is_busy else None
+        now = time.monotonic()
+        self._busy_since_s = now if is_busy else None
+        self._share.toggle(is_busy, now)
         if self._spans is not None:
             self._spans.toggle(is_busy)
+
+    def need_not(self) -> None:
+        """The piece of work under way is optional: it says nothing of how busy the process is."""
+        self._share.spare()
 
     def works_on(self, sequences: int) -> None:
         """How many sequences the piece of work under way is about; for the timeline only."""
@@ -114,7 +122,8 @@ class Pulse(threading.Thread):
 
     def _beat(self) -> bool:
         progress_s = time.time() - self._busy_for_s()
-        alive = self._office.nodes.beat(self.kind, self.node, self.owner, progress_s=progress_s, info=self._info())
+        info = {**self._info(), "busy": round(self._share.look(time.monotonic()), 3)}
+        alive = self._office.nodes.beat(self.kind, self.node, self.owner, progress_s=progress_s, info=info)
         for mailbox in list(self._mailboxes):
             self._office.mailboxes.renew(mailbox, self.owner)
         return alive

@@ -1,4 +1,4 @@
-"""What a verifier measures at its start: the cost of a step by rows, and whether rows keep their bits."""
+"""What a verifier measures at its start: the cost of a step by rows and context, and whether rows keep their bits."""
 
 import logging
 import time
@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from app.costs import CostTable
+from app.costs import CostTable, Reading
 from app.engine.probe import probe
 from app.state import Sequence, Tree, Work
 
@@ -25,6 +25,8 @@ class Answer(Protocol):
 class Runner(Protocol):
     """A model runner, on whatever device."""
 
+    @property
+    def capacity_tokens(self) -> int: ...
     def try_reserve(self, work: Work) -> bool: ...
     def release(self, sequence: Sequence) -> None: ...
     def forward(self, works: list[Work]) -> Listed[Answer | None]: ...
@@ -34,12 +36,21 @@ class Runner(Protocol):
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 CONTEXT = 96  # cached tokens under the measured rows
 PASSES = 5
+LONG_CONTEXT = 2048  # cached tokens under the rows that show what contexts cost; fewer where fewer fit
+LONG_ROWS = (1, 8)
 FORKS = 3  # side branches of the tree whose cost is compared with a chain of as many rows
 
 
-def measure_costs(runner: Runner, vocab_size: int) -> CostTable:
-    """Time one step for each number of packed rows, and a side branch, best of a few passes. Takes seconds."""
-    points = times(runner, vocab_size, ROWS, PASSES)
+def measure_costs(runner: Runner, vocab_size: int, context_tokens: int) -> CostTable:
+    """Time one step for each number of packed rows, over a long context, and with side branches; best of a few passes.
+
+    Takes seconds. `context_tokens`: the longest context that the model takes.
+    """
+    reading = _reading(runner, vocab_size, context_tokens)
+    points = {
+        rows: max(seconds / 2, seconds - reading.seconds(CONTEXT, rows))
+        for rows, seconds in times(runner, vocab_size, ROWS, PASSES).items()
+    }
     sequence = probe(CONTEXT + 1, vocab_size)
     _run(runner, sequence, 0, CONTEXT)
     forked = {0: float("inf"), FORKS: float("inf")}
@@ -49,21 +60,46 @@ def measure_costs(runner: Runner, vocab_size: int) -> CostTable:
             _run_tree(runner, sequence, branches)
             forked[branches] = min(forked[branches], time.perf_counter() - started)
     runner.release(sequence)
-    return CostTable(points, fork_s=max(0.0, forked[FORKS] - forked[0]) / FORKS)
+    return CostTable(points, fork_s=max(0.0, forked[FORKS] - forked[0]) / FORKS, reading=reading)
 
 
 def times(runner: Runner, vocab_size: int, sizes: tuple[int, ...], passes: int = 3) -> dict[int, float]:
-    """Seconds of a step of each number of packed rows, best of a few passes."""
+    """Seconds of a step of each number of packed rows over CONTEXT cached tokens, best of a few passes."""
     sequence = probe(CONTEXT + max(sizes), vocab_size)
     _run(runner, sequence, 0, CONTEXT)
-    points = dict.fromkeys(sizes, float("inf"))
-    for _ in range(passes):  # pass by pass, so that a disturbance spoils one figure of each size at most
-        for rows in sizes:
-            started = time.perf_counter()
-            _run(runner, sequence, CONTEXT, CONTEXT + rows)
-            points[rows] = min(points[rows], time.perf_counter() - started)
+    points = _timed(runner, sequence, [(CONTEXT, rows) for rows in sizes], passes)
     runner.release(sequence)
-    return points
+    return {rows: seconds for (_, rows), seconds in points.items()}
+
+
+def _reading(runner: Runner, vocab_size: int, context_tokens: int) -> Reading:
+    """What contexts cost: the same few rows over a short and a long one. The long one is reserved and not computed: how
+    long reading it takes does not depend on what it holds."""
+    longest = min(LONG_CONTEXT, context_tokens, runner.capacity_tokens // 2) - max(LONG_ROWS)
+    if longest < 2 * CONTEXT:
+        return Reading()
+    sequence = probe(longest + max(LONG_ROWS), vocab_size)
+    runner.try_reserve(Work(sequence, 0, sequence.tokens, Tree(), final=True))
+    points = [(context, rows) for context in (CONTEXT, longest) for rows in LONG_ROWS]
+    seconds = _timed(runner, sequence, points, PASSES)
+    runner.release(sequence)
+    few, many = ((seconds[longest, rows] - seconds[CONTEXT, rows]) / (longest - CONTEXT) for rows in LONG_ROWS)
+    row_token_s = max(0.0, (many - few) / (LONG_ROWS[1] - LONG_ROWS[0]))
+    return Reading(max(0.0, few - row_token_s * LONG_ROWS[0]), row_token_s)
+
+
+def _timed(
+    runner: Runner, sequence: Sequence, points: list[tuple[int, int]], passes: int
+) -> dict[tuple[int, int], float]:
+    """Seconds of a step at each (context, rows), best of a few passes: pass by pass, so that a disturbance spoils one
+    figure of each at most."""
+    found = dict.fromkeys(points, float("inf"))
+    for _ in range(passes):
+        for context, rows in points:
+            started = time.perf_counter()
+            _run(runner, sequence, context, context + rows)
+            found[context, rows] = min(found[context, rows], time.perf_counter() - started)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

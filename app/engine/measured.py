@@ -16,7 +16,7 @@ import torch
 
 from app.config import ROOT, Settings
 from app.costs import CostTable
-from app.engine.measure import Exactness, Runner, check_exactness, measure_costs, times
+from app.engine.measure import CONTEXT, Exactness, Runner, check_exactness, measure_costs, times
 from app.files import write_whole
 from app.machine import installed, processor
 
@@ -27,13 +27,13 @@ SPOTS = (1, 8, 32)  # rows
 ALIKE = 1.35  # how far the paces seen at the spots may be apart
 
 
-def measured(runner: Runner, vocab_size: int, folder: Path, settings: Settings) -> CostTable:
+def measured(runner: Runner, vocab_size: int, context_tokens: int, folder: Path, settings: Settings) -> CostTable:
     """What steps cost, and a warning where rows do not keep their bits: as kept below `settings.home` if it still
     holds, else found out, which takes seconds, and kept."""
     file = settings.home / "measured" / f"{_key(folder, settings)}.json"
     kept = _read(file)
     if kept is None or not holds(kept[1], runner, vocab_size):
-        kept = check_exactness(runner, vocab_size), measure_costs(runner, vocab_size)
+        kept = check_exactness(runner, vocab_size), measure_costs(runner, vocab_size, context_tokens)
         _write(file, *kept)
     exactness, costs = kept
     exactness.warn()
@@ -43,7 +43,9 @@ def measured(runner: Runner, vocab_size: int, folder: Path, settings: Settings) 
 def holds(costs: CostTable, runner: Runner, vocab_size: int) -> bool:
     """Whether steps of a few sizes cost what the table says, but for one common factor, which it then takes over."""
     seen = times(runner, vocab_size, SPOTS)
-    paces = sorted(seconds / costs.seconds(rows) for rows, seconds in seen.items())
+    reading = costs.reading
+    expected = {rows: costs.seconds(rows) + reading.seconds(CONTEXT, rows) for rows in seen}
+    paces = sorted(seconds / expected[rows] for rows, seconds in seen.items())
     if paces[-1] > ALIKE * paces[0]:
         log.info("steps have another shape than when they were measured last: measuring again")
         return False

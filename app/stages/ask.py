@@ -31,6 +31,7 @@ class Candidate:
     limit: int  # most draft tokens it may ask for, 0 without a live drafter
     read_s: float = 0.0  # what drafters take to read what they have not seen of it
     remaining: int = HORIZON_TOKENS  # tokens it may still generate
+    context: int = 0  # cached tokens, which the verifier's attention reads for every row
 
     @property
     def horizon(self) -> int:
@@ -46,6 +47,7 @@ def ask(
     busy_s: float = 0.0,
     share: float = 0.0,
     must_ask: bool = False,
+    budget: int | None = None,
 ) -> tuple[list[int], float]:
     """How many draft tokens to request of each of the B candidates, which go into their next round together, and the
     gain.
@@ -61,13 +63,14 @@ def ask(
 
     A sequence that did not ask last time must gain HYSTERESIS more to begin again. With `must_ask` one asks for
     a little, whatever it is believed to cost: only asking shows what it costs now. The caller tells the expectation
-    what was asked (`Expectation.asked`): nothing changes here. The gain is the expected pace over that of asking for
+    what was asked (`Expectation.asked`): nothing changes here. No more than `budget` tokens are asked for in all: what
+    the verifier may take in a step. The gain is the expected pace over that of asking for
     nothing, 1 where nothing is asked.
     """
     price = _Price(draft_costs, busy_s, share)
     survivals = [c.expectation.survival(c.limit) for c in candidates]
     fainter = [1.0 - HYSTERESIS * (c.expectation.silent_rounds > 0) for c in candidates]
-    asked, gain = _best(candidates, survivals, fainter, costs, price)
+    asked, gain = _best(candidates, survivals, fainter, costs, price, budget)
     if must_ask and not any(asked) and any(c.limit for c in candidates):
         cheapest = min((i for i, c in enumerate(candidates) if c.limit), key=lambda i: candidates[i].read_s)
         asked[cheapest] = 1
@@ -105,8 +108,11 @@ def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: CostTable
     if not candidates:
         return 0.0
     expected = sum(sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))
-    plain_s = costs.seconds(len(candidates))
-    return max(0.0, plain_s * (1.0 + expected / len(candidates)) - costs.seconds(len(candidates) + sum(depths)))
+    reading = costs.reading
+    plain_s = costs.seconds(len(candidates)) + sum(reading.seconds(c.context, 1) for c in candidates)
+    with_s = costs.seconds(len(candidates) + sum(depths))
+    with_s += sum(reading.seconds(c.context, 1 + depth) for c, depth in zip(candidates, depths, strict=True))
+    return max(0.0, plain_s * (1.0 + expected / len(candidates)) - with_s)
 
 
 def enough(expected: float, round_s: float, model_s: float) -> float:
@@ -143,7 +149,12 @@ Token = tuple[float, int, int]  # (-survival, depth, candidate): sorts the likel
 
 
 def _best(
-    candidates: Listed[Candidate], survivals: list[list[float]], weights: list[float], costs: CostTable, price: _Price
+    candidates: Listed[Candidate],
+    survivals: list[list[float]],
+    weights: list[float],
+    costs: CostTable,
+    price: _Price,
+    budget: int | None = None,
 ) -> tuple[list[int], float]:
     """The draft lengths of the best pace, and that pace over the one of asking for nothing."""
     tokens: list[Token] = sorted(
@@ -152,17 +163,21 @@ def _best(
         for depth, value in enumerate(survival, start=1)
         if value >= MIN_SURVIVAL
     )
-    verify_s = costs.span(len(candidates), len(tokens) + 1)
+    base_s = sum(costs.reading.seconds(c.context, 1) for c in candidates)
+    verify_s = [seconds + base_s for seconds in costs.span(len(candidates), len(tokens) + 1)]
     plain = len(candidates) / verify_s[0]
     committed = accumulate((-token[0] for token in tokens), initial=float(len(candidates)))
     if max(map(truediv, committed, verify_s)) <= plain * MIN_GAIN:
         return [0] * len(candidates), 1.0  # not even if drafts were free: the usual case under load, found quickly
     deepest = max((depth for _, depth, _ in tokens), default=0)
     best, best_pace = [0] * len(candidates), plain * MIN_GAIN
+    token_s = [c.context * costs.reading.row_token_s for c in candidates]
+    if any(token_s):  # the worth of a token, less what reading its context is worth at that pace
+        tokens.sort(key=lambda token: (token[0] + plain * token_s[token[2]], *token[1:]))
     reading_s = [price.reading_s(c) / c.horizon for c in candidates]
     for cap in DEPTH_CAPS[: 1 + sum(cap < deepest for cap in DEPTH_CAPS)]:
-        allowed = [token for token in tokens if token[1] <= cap]
-        n, pace = _best_prefix(allowed, reading_s, verify_s, price.drafting_s)
+        allowed = [token for token in tokens if token[1] <= cap][:budget]
+        n, pace = _best_prefix(allowed, reading_s, verify_s, token_s, price.drafting_s)
         if pace > best_pace:
             best, best_pace = [0] * len(candidates), pace
             for _, depth, i in allowed[:n]:
@@ -174,6 +189,7 @@ def _best_prefix(
     tokens: list[Token],
     reading_s: list[float],
     verify_s: list[float],
+    token_s: list[float],
     drafting_s: Callable[[int, int], float],
 ) -> tuple[int, float]:
     """How many tokens to take from the front for the best pace, and it."""
@@ -181,6 +197,7 @@ def _best_prefix(
     best_n, best_pace = 0, 0.0
     for n, (negative, depth, i) in enumerate(tokens, start=1):
         committed -= negative
+        read_s += token_s[i]
         if i not in asked or depth > deepest:
             read_s += 0.0 if i in asked else reading_s[i]
             asked.add(i)

@@ -7,7 +7,7 @@ rule for rows is D5's: the n best nodes of the batch, for the n that gives the m
 from collections.abc import Callable, Set
 from collections.abc import Sequence as Listed
 from itertools import accumulate
-from operator import truediv
+from operator import add, truediv
 
 from app.costs import CostTable
 from app.messages import Policy
@@ -15,6 +15,7 @@ from app.state import Sequence, Tree, Work
 
 # Of running sequences and the trees they may have verified, within so many rows: nodes of each tree, None to leave out
 Select = Callable[[Listed[Sequence], Listed[Tree], int], list[int | None]]
+OTHERS_TIME = 3.0  # for every second of long contexts' own steps the others get so many
 TAIL_TOKENS = 8  # a running sequence with no more than this uncached decodes; else it is refilled
 
 
@@ -34,8 +35,10 @@ def compose(
     it, so neither side starves the other; trees get what rows are left, cut to what pays. Suspects of having
     brought a verifier down run alone, in turn with the others: whoever committed longest ago is next.
     With `is_together` the running sequences go in one batch, so while one waits only prompts are read.
-    `select` decides instead of `cut`, and may leave sequences out.
+    `select` decides instead of `cut`, and may leave sequences out. Contexts of `apart_tokens` or more go in steps of
+    their own (`_party`), and trees get no more than the policy's `verify_budget`.
     """
+    sequences = _party(sequences, policy, now_s, costs, is_together)
     is_held = is_together and any(not _is_ready(s, now_s) for s in sequences)
     ready = sorted(
         (s for s in sequences if _is_ready(s, now_s) and not (is_held and _is_running(s))),
@@ -51,11 +54,18 @@ def compose(
     base_rows += sum(len(work.tokens) for work in chunks)
 
     others = sum(work.final for work in chunks)
-    trees = _lopped([_offered(s, policy) for s in running], base_rows, costs, others)
+    reading = costs.reading
+    base_s = sum(reading.seconds(s.cached, _tail(s)) for s in running)
+    base_s += sum(reading.seconds(work.start, len(work.tokens)) for work in chunks)
+    trees = _lopped([_offered(s, policy) for s in running], base_rows, costs, others, base_s)
+    max_rows = policy.max_batch_tokens
+    if policy.verify_budget is not None:
+        max_rows = min(max_rows, base_rows + policy.verify_budget)
+    row_s = [s.cached * reading.row_token_s for s in running]
     kept: Listed[int | None] = (
-        select(running, trees, policy.max_batch_tokens - sum(len(work.tokens) for work in chunks))
+        select(running, trees, max_rows - sum(len(work.tokens) for work in chunks))
         if select
-        else cut(trees, base_rows, costs, policy.max_batch_tokens, others)
+        else cut(trees, base_rows, costs, max_rows, others, base_s, row_s)
     )
     decodes = [
         Work(s, s.cached, s.tokens[s.cached :], tree.cut(nodes), final=True)
@@ -65,13 +75,12 @@ def compose(
     return decodes + chunks
 
 
-def wait_s(sequences: Listed[Sequence], now_s: float, is_together: bool = False) -> float | None:
+def wait_s(
+    sequences: Listed[Sequence], now_s: float, is_together: bool = False, apart_tokens: int | None = None
+) -> float | None:
     """How long until something can go on without the trees that are missing: 0 if something is ready now,
     None if there is no sequence."""
-    waits = [0.0 if _is_ready(s, now_s) else s.due_s - now_s for s in sequences]
-    if is_together and any(waits) and all(_is_running(s) for s in sequences):
-        return max(waits)
-    return min(waits, default=None)
+    return min((_wait_s(party, now_s, is_together) for party in _parties(sequences, apart_tokens)), default=None)
 
 
 def splits(costs: CostTable, sequences: int, draft_s: float) -> bool:
@@ -81,24 +90,84 @@ def splits(costs: CostTable, sequences: int, draft_s: float) -> bool:
     return sequences > 1 and 2.0 * costs.seconds(half) <= costs.seconds(sequences) + draft_s
 
 
-def cut(trees: Listed[Tree], base_rows: int, costs: CostTable, max_rows: int, other_sequences: int = 0) -> list[int]:
+def cut(
+    trees: Listed[Tree],
+    base_rows: int,
+    costs: CostTable,
+    max_rows: int,
+    other_sequences: int = 0,
+    base_s: float = 0.0,
+    row_s: Listed[float] = (),
+) -> list[int]:
     """How many nodes of each tree to verify: the n best of all by survival, for the n that maximises
     (sequences + their survival) / seconds(base_rows + n). 0 allowed; the fewest at equal worth.
 
     The maximum over *all* n: seconds() has steps, behind which more rows can pay again. `other_sequences`
     commit a token in this step without a tree. Among nodes of equal survival the earlier tree's go first.
+    Reading contexts takes `base_s` without any node, and `row_s` more for each node, by tree: what that is worth at
+    the pace without nodes is taken off a node's survival when the best are picked.
     """
     survival = [s for tree in trees for s in accumulate(tree.survival, min)]  # min: never a child before its parent
     owners = [i for i, tree in enumerate(trees) for _ in tree.survival]
-    order = sorted(range(len(survival)), key=survival.__getitem__, reverse=True)  # stable, reverse too
+    value, sequences = survival, len(trees) + other_sequences
+    if any(row_s):
+        pace = sequences / (costs.seconds(base_rows) + base_s)
+        value = [s - pace * row_s[owner] for s, owner in zip(survival, owners, strict=True)]
+    order = sorted(range(len(value)), key=value.__getitem__, reverse=True)  # stable, reverse too
     del order[max(0, max_rows - base_rows) :]
-    tokens = accumulate((survival[index] for index in order), initial=float(len(trees) + other_sequences))
-    paces = list(map(truediv, tokens, costs.span(base_rows, len(order) + 1)))
+    tokens = accumulate((survival[index] for index in order), initial=float(sequences))
+    seconds = costs.span(base_rows, len(order) + 1)
+    if base_s:
+        nodes_s = (row_s[owners[index]] if row_s else 0.0 for index in order)
+        seconds = [*map(add, seconds, accumulate(nodes_s, initial=base_s))]
+    paces = list(map(truediv, tokens, seconds))
     best_n = paces.index(max(paces))
     kept = [0] * len(trees)
     for index in order[:best_n]:
         kept[owners[index]] += 1
     return kept
+
+
+def _party(
+    sequences: Listed[Sequence], policy: Policy, now_s: float, costs: CostTable, is_together: bool
+) -> Listed[Sequence]:
+    """Those among whom the step is made up. Where both parties are ready, long contexts have their turn once the others
+    have gone on for OTHERS_TIME times what that turn takes: so neither side waits for ever."""
+    parties = _parties(sequences, policy.apart_tokens)
+    if len(parties) < 2:
+        return sequences
+    others, apart = parties
+    if _wait_s(apart, now_s, is_together):
+        return others
+    if _wait_s(others, now_s, is_together):
+        return apart
+    turn_s = costs.seconds(len(apart)) + sum(costs.reading.seconds(s.cached, 1) for s in apart)
+    gone_on_s = max(_last_s(s) for s in others if _is_running(s)) - min(_last_s(s) for s in apart)
+    return apart if gone_on_s >= OTHERS_TIME * turn_s else others
+
+
+def _parties(sequences: Listed[Sequence], apart_tokens: int | None) -> list[Listed[Sequence]]:
+    """All of them; or the others and the running ones of long contexts, where there are running ones of both kinds."""
+    if not sequences:
+        return []
+    if apart_tokens is not None:
+        is_apart = [_is_running(s) and s.cached >= apart_tokens for s in sequences]
+        apart = [s for s, is_long in zip(sequences, is_apart, strict=True) if is_long]
+        others = [s for s, is_long in zip(sequences, is_apart, strict=True) if not is_long]
+        if apart and any(_is_running(s) for s in others):
+            return [others, apart]
+    return [sequences]
+
+
+def _wait_s(party: Listed[Sequence], now_s: float, is_together: bool) -> float:
+    """How long until somebody of the party can go on."""
+    waits = [0.0 if _is_ready(s, now_s) else s.due_s - now_s for s in party]
+    return max(waits) if is_together and any(waits) and all(_is_running(s) for s in party) else min(waits)
+
+
+def _last_s(sequence: Sequence) -> float:
+    """Since when it waits for its next token."""
+    return sequence.stats.last_token_s or sequence.record.created_s
 
 
 def _tail(sequence: Sequence) -> int:
@@ -120,7 +189,7 @@ def _one_party(ready: list[Sequence], suspects: Set[str]) -> list[Sequence]:
     """Either all that are not suspected, or one suspect: the side that holds whoever has waited longest."""
     if not suspects or not ready:
         return ready
-    first = min(ready, key=lambda s: (s.stats.last_token_s or s.record.created_s, s.record.id))
+    first = min(ready, key=lambda s: (_last_s(s), s.record.id))
     if first.record.id in suspects:
         return [first]
     return [s for s in ready if s.record.id not in suspects]
@@ -171,14 +240,16 @@ def _shallow(tree: Tree, max_depth: int) -> Tree:
     return _only(tree, [depth <= max_depth for depth in depths])
 
 
-def _lopped(trees: list[Tree], base_rows: int, costs: CostTable, others: int) -> list[Tree]:
+def _lopped(trees: list[Tree], base_rows: int, costs: CostTable, others: int, base_s: float) -> list[Tree]:
     """Without the side branches that cost more than they bring: a branch off the main one (first children) costs
     `fork_s` beside its rows, so its survival must be worth that time at the pace of the step as a whole."""
     if costs.fork_s == 0.0 or not any(len(set(tree.parents)) < len(tree) for tree in trees):
         return trees
     whole = base_rows + sum(len(tree) for tree in trees)
     tokens = len(trees) + others + sum(sum(tree.survival) for tree in trees)
-    least = costs.fork_s * max((len(trees) + others) / costs.seconds(base_rows), tokens / costs.seconds(whole))
+    least = costs.fork_s * max(
+        (len(trees) + others) / (costs.seconds(base_rows) + base_s), tokens / (costs.seconds(whole) + base_s)
+    )
     return [_without_branches(tree, least) for tree in trees]
 
 

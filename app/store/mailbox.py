@@ -78,6 +78,11 @@ class Mailboxes:
         """How many items wait."""
         return int(self._client.llen(self._keys.mail(mailbox)))
 
+    def first(self, mailbox: str) -> str | None:
+        """The item that has waited longest; it stays."""
+        found = self._client.lindex(self._keys.mail(mailbox), 0)
+        return None if found is None else str(found)
+
     def forgotten(self) -> list[str]:
         """Mailboxes with items, no attendant, no fresh ringing mark; marks them, so that one caller rings."""
         args = [_RINGING_MS, self._keys.mail(""), self._keys.attend("")]

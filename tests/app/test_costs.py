@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.costs import CostTable, DraftCosts
+from app.costs import CostTable, DraftCosts, Reading
 
 points = st.dictionaries(st.integers(1, 200), st.floats(1e-4, 1.0), min_size=1, max_size=8)
 MEASURED = {1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115}
@@ -48,6 +48,27 @@ def test_follows_a_machine_that_slows_down_and_shrugs_at_an_outlier() -> None:
     for _ in range(100):
         costs.correct(8, 0.132)
     assert costs.seconds(1) == pytest.approx(0.090, rel=0.05)
+
+
+def test_a_table_without_contexts_is_read_as_one_where_they_cost_nothing() -> None:
+    old = CostTable.loads('{"points": [[1, 0.03], [64, 0.033]], "ratio": 1.0, "fork_s": 0.0}')
+    assert old.reading.seconds(100_000, 8) == 0.0
+    new = CostTable(MEASURED, fork_s=0.002, reading=Reading(4e-6, 2e-6), reading_ratio=1.5)
+    assert CostTable.loads(new.dumps()).reading == new.reading == Reading(6e-6, 3e-6)
+    slower = CostTable.loads(new.dumps(), slowdown=2.0)
+    assert slower.reading == Reading(1.2e-5, 6e-6)
+    assert (slower.seconds(8), slower.fork_s) == (2 * new.seconds(8), 2 * new.fork_s)
+
+
+def test_what_contexts_cost_is_corrected_apart_from_what_rows_do() -> None:
+    """A machine on which reading takes twice what was measured, and rows what was measured."""
+    costs = CostTable(MEASURED, reading=Reading(4e-6, 2e-6))
+    for i in range(300):
+        context = (100, 3000, 8000)[i % 3]
+        took_s = 0.066 + 2 * Reading(4e-6, 2e-6).seconds(context, 8)
+        costs.correct(8, took_s, costs.reading.seconds(context, 8))
+    assert costs.seconds(8) == pytest.approx(0.066, rel=0.05)
+    assert costs.reading.seconds(8000, 8) == pytest.approx(0.32, rel=0.1)
 
 
 @pytest.mark.parametrize("nonsense", [0.0, -1.0, float("nan"), float("inf")])

@@ -3,6 +3,7 @@ import torch
 
 from app.config import Settings
 from app.drafting import Drafting
+from app.engine.guesser import ModelGuesser
 from app.engine.model import prepare
 from app.errors import StoreUnavailable
 from app.fusing import Fusing
@@ -46,6 +47,16 @@ def speculating(*names: str, **how) -> tuple[Local, Book]:
     """A pipeline with drafters of these characters, and the book in which they read."""
     book = Book()
     return fakes.pipeline(how.pop("target", RUNNER), [characters(book)[name] for name in names], **how), book
+
+
+class CountingGuesser(ModelGuesser):
+    """One that counts the rows it reads."""
+
+    rows = 0
+
+    def guess(self, works, depth, floor):
+        self.rows += sum(len(work.tokens) for work in works)
+        return super().guess(works, depth, floor)
 
 
 def job(
@@ -440,6 +451,34 @@ class TestVerifying:
         assert local.verifying.running.sequences["short"].generated == 2
         fakes.finish(local)
         assert list(local.store.snapshot("long").tokens) == expected(list(range(50)) * 2, 3)
+
+    def test_after_a_pause_drafts_are_as_right_as_before(self):
+        """What drafters were not asked about meanwhile they catch up with, though they read only what is new."""
+        guesser = CountingGuesser(RUNNER.model, None, kv_bytes=2**20, page_tokens=PAGE_TOKENS)
+        local = fakes.pipeline(RUNNER, [ModelDrafter("twin", guesser, 512)])
+        record = fakes.record(range(1, 9), 240, request_id="r")
+        fakes.submit(local, record)
+
+        def right(tokens: int, policy: Policy) -> tuple[int, float]:
+            """Of the next tokens under a policy: draft tokens verified, and the part of them that was right."""
+            local.verifying.policy = policy
+            before = local.store.snapshot("r")
+            while len(local.store.snapshot("r").tokens) < len(before.tokens) + tokens:
+                local.step()
+            after = local.store.snapshot("r").stats
+            drafted = after.drafted - before.stats.drafted
+            return drafted, (after.accepted - before.stats.accepted) / max(1, drafted)
+
+        steady = Policy(min_draft_tokens=4, max_draft_tokens=4)
+        drafted, before = right(60, steady)
+        assert drafted > 30 and before > 0.6, "it has the target's own weights; second guesses are wrong"
+        assert right(60, Policy(max_draft_tokens=0)) == (0, 0.0)
+        guesser.rows = 0
+        assert right(10, steady)[1] == pytest.approx(before, abs=0.2)
+        assert 60 < guesser.rows < 120, "what it missed, and what it guessed; not all from the beginning"
+        assert right(60, steady)[1] == pytest.approx(before, abs=0.1)
+        fakes.finish(local)
+        assert local.store.snapshot("r").tokens == tuple(expected(list(range(1, 9)), 240))
 
     def test_a_request_that_wants_no_speculation_gets_none(self):
         local, book = speculating("oracle")

@@ -2,12 +2,13 @@ import time
 
 import pytest
 
-from app.costs import CostTable, DraftCosts
+from app.costs import CostTable, DraftCosts, Reading
 from app.crew import Crew
-from app.messages import Policy, Record, Speculation, Stats, Status, TreeMessage
+from app.load import VerifierLoad
+from app.messages import DrafterStats, Policy, Record, Speculation, Stats, Status, TreeMessage
 from app.offered import MAX_NODES
 from app.routing import Router
-from app.running import MIN_WAIT_S, WAIT_FACTOR, Running
+from app.running import MIN_WAIT_S, Running
 from app.state import Tree
 from app.store.protocol import Snapshot
 from tests import fakes
@@ -188,7 +189,7 @@ def test_late_trees_are_waited_for_no_longer_than_they_are_worth():
     for _ in range(20):
         one.draft_costs.observe(1, 3, 0.010)
     usual_s = one.draft_costs.seconds(1, 3)
-    for worth, wait_s in ((0.0, usual_s), (0.004, usual_s + 0.004), (9.0, max(MIN_WAIT_S, WAIT_FACTOR * usual_s))):
+    for worth, wait_s in ((0.0, usual_s), (0.004, usual_s + 0.004), (9.0, max(MIN_WAIT_S, 3.0 * usual_s))):
         sequence = start(one, "r")
         one.jobs([sequence], [3], Policy(), worth=worth)
         assert sequence.due_s - NOW_S == pytest.approx(wait_s)
@@ -227,6 +228,69 @@ def test_nobody_is_told_of_the_end_of_a_sequence_they_never_heard_of():
 def test_the_requests_own_bounds_hold(wish, limit):
     one = running()
     assert one.limit(start(one, "r", max_tokens=50, speculation=wish), Policy(max_draft_tokens=8)) == limit
+
+
+def test_the_policys_bounds_on_what_is_asked_hold():
+    one = running()
+    one.costs = CostTable({1: 1.0, 64: 1.05})
+    sequences = [start(one, name, max_tokens=50) for name in "abc"]
+    limited = start(one, "d", max_tokens=50, speculation=Speculation(max_draft_tokens=1))
+    sequences.append(limited)
+
+    def asked(**policy: object) -> list[int]:
+        jobs = one.ask(sequences, Policy(**policy))
+        found = {job.request_id: job.max_draft_tokens for job in jobs if job.drafters}
+        return [found.get(sequence.record.id, 0) for sequence in sequences]
+
+    assert asked(max_draft_tokens=2) == [2, 2, 2, 1]
+    assert sum(asked(verify_budget=2)) == 2
+    for sequence in sequences:
+        for _ in range(60):
+            for way in (one.asking.full, one.asking.lean):
+                way.of(sequence.record).observe(8, 0)
+    one.costs = CostTable({1: 1.0, 2: 2.0, 64: 64.0})
+    for _ in range(30):
+        nothing = asked()
+    assert nothing == [0, 0, 0, 0]
+    assert asked(min_draft_tokens=2) == [2, 2, 2, 1], "whatever it is believed to gain, within a request's own bounds"
+    assert asked(min_draft_tokens=2, max_draft_tokens=1) == [1, 1, 1, 1]
+    assert asked(min_draft_tokens=2, verify_budget=3) == [0, 0, 0, 0]
+
+
+def test_drafts_are_waited_for_by_the_policys_factor_and_bound():
+    one = running()
+    for _ in range(50):
+        one.draft_costs.observe(1, 3, 0.2)
+    usual_s = one.draft_costs.seconds(1, 3)
+    sequence = start(one, "r")
+    for policy, wait_s in (
+        (Policy(draft_wait_s=5.0), 3.0 * usual_s),
+        (Policy(draft_wait_s=5.0, draft_wait_factor=1.5), 1.5 * usual_s),
+        (Policy(draft_wait_s=0.05), 0.05),
+    ):
+        asked_s = time.time()
+        one.jobs([sequence], [3], policy)
+        assert sequence.due_s - asked_s == pytest.approx(wait_s, abs=0.02)
+
+
+def test_a_verifier_tells_its_load():
+    one = running()
+    long, prompt = start(one, "r", length=30, generated=2), start(one, "p", length=7)
+    long.cached = 31
+    one.costs = CostTable({1: 0.02}, reading=Reading(1e-5, 1e-6))
+    one.jobs([long], [2], Policy())
+    time.sleep(0.01)
+    one.offer(message(base=32))
+    one.gauge.verified(Tree([1, 2], [0, 1], [0.9, 0.8], [("a", "b"), ("a",)]), [1])
+    one.gauge.verified(Tree(), [])
+    load = VerifierLoad.model_validate(one.report()["load"])
+    assert (load.sequences, load.prompt_tokens, load.contexts) == (2, 7, (31,))
+    assert load.step_s == pytest.approx(0.02 + 31 * 1.1e-5)
+    assert load.context_token_s == pytest.approx(1.1e-5)
+    assert 0.01 <= load.draft_wait_s < 1.0
+    assert load.accepted_length == 2.0, "of rounds with drafts"
+    assert load.by_drafter == {"a": DrafterStats(drafted=2, accepted=1), "b": DrafterStats(drafted=1, accepted=1)}
+    assert prompt.generated == 0
 
 
 def test_no_draft_token_is_asked_for_that_there_is_no_room_for():

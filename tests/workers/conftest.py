@@ -42,6 +42,7 @@ def tiny_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "PACELINE_KV_BYTES": str(64 * 2**20),
         "PACELINE_VERIFY_THREADS": "1",
         "PACELINE_MAX_ACTIVE_REQUESTS": str(MAX_ACTIVE),
+        "PACELINE_STEER_LOG": str(folder / "steer.jsonl"),
     }
 
 

@@ -9,13 +9,13 @@ from pydantic import ValidationError
 
 from app.errors import GenerationFailed, InvalidRequest, QueueFull, StoreUnavailable
 from app.messages import GenerateRequest, Settle
-from app.stages.steer import Load, steer
 from workers.attend import attend
 from workers.celery_app import GENERATE, STEER
 from workers.duty import Duty
-from workers.office import FUSE, SETTLE, Office
+from workers.office import SETTLE, Office
 from workers.pulse import Pulse
 from workers.settle import Settler, saved_context
+from workers.steering import tick
 from workers.usher import Usher
 
 log = logging.getLogger(__name__)
@@ -49,12 +49,7 @@ def serve(office: Office, node: str) -> Duty:
 
     @office.celery.task(name=STEER, ignore_result=True)
     def steer_tick() -> None:
-        """Read the queues' depths, write the policy. Two ticks at once do no harm: the version decides."""
-        if office.nodes.try_lock("steer", 0.5):
-            policy = office.nodes.policy()
-            fresh = steer(_load(office), policy)
-            if fresh != policy:
-                office.nodes.set_policy(fresh)
+        tick(office)
 
     def handle(messages: list[Settle]) -> None:
         for message in messages:
@@ -78,14 +73,3 @@ def _request(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GenerateRequest:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ValueError(f"{where + ': ' if where else ''}{first['msg']}") from None
-
-
-def _load(office: Office) -> Load:
-    verifiers = office.nodes.live("verify")
-    return Load(
-        active=office.requests.active(),
-        running=sum(int(node.info.get("sequences", 0)) for node in verifiers),
-        fuse_waiting=office.mailboxes.waiting(FUSE),
-        draft_waiting=sum(int(node.info.get("waiting", 0)) for node in office.nodes.live("draft")),
-        verifiers=len(verifiers),
-    )

@@ -40,6 +40,7 @@ def serve(office: Office, node: str, models: list[ModelDrafter] | None = None, *
     def handle(messages: list[ToDrafter]) -> float | None:
         """Draft what is asked for; without mail, one step ahead of what was, so that mail never waits for more."""
         if not messages and segment.has_ahead:
+            pulse.need_not()
             segment.run_ahead()
             return 0.0 if segment.has_ahead else None
         jobs = [job for message in messages for job in message.jobs if _is_readable(job, office.tokenizer.vocab_size)]

@@ -39,7 +39,7 @@ def counted(monkeypatch):
 
 
 def _start(folder, settings):
-    return measured(fakes.served(), fakes.VOCAB, folder, settings)
+    return measured(fakes.served(), fakes.VOCAB, 512, folder, settings)
 
 
 def test_the_second_start_measures_nothing(folder, settings, counted):

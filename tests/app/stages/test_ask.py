@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.costs import CostTable, DraftCosts
+from app.costs import CostTable, DraftCosts, Reading
 from app.expectation import FIRST_PROBE_ROUNDS, MAX_PROBE_ROUNDS, Expectation
 from app.stages.ask import HORIZON_TOKENS, LEAST_ENOUGH, MIN_GAIN, Candidate, enough, probe, worth_s
 from app.stages.ask import ask as decide
@@ -207,3 +207,22 @@ def test_the_gain_is_the_pace_over_that_without_drafts():
     depths, gain = decide(some(learnt(8)), MEASURED, drafter(0.001))
     assert depths[0] > 0 and gain > MIN_GAIN
     assert decide(some(learnt(0)), MEASURED, drafter(0.001)) == ([0], 1.0)
+
+
+def test_no_more_is_asked_for_than_the_verifier_may_take() -> None:
+    candidates = some(learnt(8), learnt(4), learnt(1))
+    free = ask(candidates, MEASURED, drafter(0.0001))
+    assert sum(free) > 6
+    for budget in (0, 1, 3, 6, 99):
+        asked = ask(candidates, MEASURED, drafter(0.0001), budget=budget)
+        assert sum(asked) <= budget
+        assert budget < 99 or asked == free
+        assert budget == 0 or asked[0] > 0, "the best first"
+
+
+def test_a_long_context_asks_for_less() -> None:
+    """Every row of it reads all of it."""
+    costs = CostTable({1: 0.020, 64: 0.083}, reading=Reading(1e-6, 2e-6))
+    short, long = (Candidate(learnt(3), 8, context=context) for context in (50, 6000))
+    assert ask([short], costs, drafter(0.0005)) == [3]
+    assert ask([short, long], costs, drafter(0.0005)) == [3, 0]

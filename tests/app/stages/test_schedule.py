@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.costs import CostTable
+from app.costs import CostTable, Reading
 from app.messages import Policy, Record, Sampling, Speculation, Stats
-from app.stages.schedule import TAIL_TOKENS, compose, wait_s
+from app.stages.schedule import OTHERS_TIME, TAIL_TOKENS, compose, wait_s
 from app.state import Sequence, Tree
 
 MEASURED = CostTable({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
@@ -73,8 +73,16 @@ policies = st.builds(
 )
 
 
-@settings(max_examples=300)
-@given(populations(), policies, st.sets(st.integers(0, 12).map("s{}".format), max_size=3))
+steered = st.builds(
+    lambda policy, apart, budget: policy.model_copy(update={"apart_tokens": apart, "verify_budget": budget}),
+    policies,
+    st.none() | st.integers(1, 120),
+    st.none() | st.integers(0, 9),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(populations(), steered, st.sets(st.integers(0, 12).map("s{}".format), max_size=3))
 def test_every_batch_is_sound(sequences: list[Sequence], policy: Policy, suspects: set[str]) -> None:
     batch = compose(sequences, policy, NOW, MEASURED, suspects)
     rows = sum(len(work.tokens) + len(work.tree) for work in batch)
@@ -82,6 +90,8 @@ def test_every_batch_is_sound(sequences: list[Sequence], policy: Policy, suspect
     names = [work.sequence.record.id for work in batch]
     assert len(set(names)) == len(names)
     assert len(batch) == 1 or not suspects & set(names)
+    if policy.verify_budget is not None:
+        assert sum(len(work.tree) for work in batch) <= policy.verify_budget
     prompt_tokens = 0
     for work in batch:
         s = work.sequence
@@ -100,7 +110,7 @@ def test_every_batch_is_sound(sequences: list[Sequence], policy: Policy, suspect
         if len(work.tree):
             assert s.tree is not None and work.tree == s.tree.cut(len(work.tree))
     assert prompt_tokens <= policy.prefill_chunk_tokens
-    wait = wait_s(sequences, NOW)
+    wait = wait_s(sequences, NOW, apart_tokens=policy.apart_tokens)
     assert (wait == 0.0) == bool(batch)
     assert (wait is None) == (not sequences)
 
@@ -118,14 +128,14 @@ def test_the_oldest_prompt_always_moves_and_so_does_the_oldest_running(
 
 
 @settings(max_examples=50, deadline=None)
-@given(populations(), policies, st.sets(st.integers(0, 12).map("s{}".format), max_size=3))
+@given(populations(), steered, st.sets(st.integers(0, 12).map("s{}".format), max_size=3))
 def test_everybody_gets_to_the_end(sequences: list[Sequence], policy: Policy, suspects: set[str]) -> None:
     live = [s for s in sequences if s.generated < 99]
     for s in live:
         s.record = s.record.model_copy(update={"max_tokens": s.generated + 3})
     now_s, steps = NOW, 0
     while live:
-        now_s += (wait_s(live, now_s) or 0.0) + 0.001
+        now_s += (wait_s(live, now_s, apart_tokens=policy.apart_tokens) or 0.0) + 0.001
         for work in compose(live, policy, now_s, MEASURED, suspects):
             s = work.sequence
             s.cached += len(work.tokens)
@@ -135,7 +145,70 @@ def test_everybody_gets_to_the_end(sequences: list[Sequence], policy: Policy, su
                 s.stats = Stats(last_token_s=now_s)
         live = [s for s in live if s.generated < s.record.max_tokens]
         steps += 1
-        assert steps < 500
+        assert steps < 3000  # 0.001 s each; a turn of three steps' time for others before that of long contexts
+
+
+def turns(policy: Policy, costs: CostTable, count: int) -> list[tuple[str, float]]:
+    """Who is in each of so many steps and how long it takes: three short sequences and a long one, none of which ever
+    waits."""
+    sequences = [sequence(name, 10, 2, last_token_s=NOW) for name in "abc"]
+    sequences.append(sequence("z", 900, 2, last_token_s=NOW))
+    now_s, found = NOW, []
+    for _ in range(count):
+        batch = compose(sequences, policy, now_s, costs)
+        took_s = costs.seconds(len(batch)) + sum(costs.reading.seconds(work.start, 1) for work in batch)
+        now_s += took_s
+        for work in batch:
+            s = work.sequence
+            s.tokens.append(0)
+            s.cached += 1
+            s.stats = Stats(last_token_s=now_s)
+        found.append(("".join(work.sequence.record.id for work in batch), took_s))
+    return found
+
+
+def test_a_long_context_goes_in_steps_of_its_own_and_nobody_starves() -> None:
+    costs = CostTable({1: 0.02, 4: 0.021}, reading=Reading(1e-4))  # the long one's step takes five times as long
+    assert [who for who, _ in turns(Policy(), costs, 3)] == ["abcz"] * 3
+    apart = turns(Policy(apart_tokens=512), costs, 150)
+    assert {who for who, _ in apart} == {"abc", "z"}
+    last_s = now_s = 0.0
+    for who, took_s in apart:  # between two of its tokens three times its step passes, and the end of one of the others
+        now_s += took_s
+        if who == "z":
+            assert now_s - last_s <= (1.0 + OTHERS_TIME) * took_s + 2 * 0.05
+            last_s = now_s
+    time_s = {name: sum(took_s for who, took_s in apart if who == name) for name in ("abc", "z")}
+    assert OTHERS_TIME * 0.95 <= time_s["abc"] / time_s["z"] <= OTHERS_TIME * 1.4
+
+
+def test_a_long_context_that_is_ready_alone_does_not_wait_for_its_turn() -> None:
+    sequences = [sequence("a", 3, 2, due_s=NOW + 1, last_token_s=NOW), sequence("z", 900, 2, last_token_s=NOW)]
+    policy = Policy(apart_tokens=512)
+    assert [work.sequence.record.id for work in compose(sequences, policy, NOW, FLAT, is_together=True)] == ["z"]
+    assert wait_s(sequences, NOW, is_together=True, apart_tokens=512) == 0.0
+    assert compose(sequences, Policy(), NOW, FLAT, is_together=True) == []
+
+
+def test_the_budget_bounds_draft_rows_of_all_trees_together() -> None:
+    def kept(budget: int | None) -> int:
+        sequences = [sequence(name, 3, 2, tree=chain([0.9, 0.8, 0.7])) for name in "abc"]
+        batch = compose(sequences, Policy(verify_budget=budget), NOW, FLAT)
+        assert len(batch) == 3
+        return sum(len(work.tree) for work in batch)
+
+    assert [kept(budget) for budget in (None, 20, 4, 1, 0)] == [9, 9, 4, 1, 0]
+
+
+def test_rows_of_long_contexts_cost_more_so_they_are_cut_first() -> None:
+    costs = CostTable({1: 0.020, 64: 0.083}, reading=Reading(0.0, 5e-6))
+
+    def kept(long: int) -> list[int]:
+        sequences = [sequence(name, size, 2, tree=chain([0.6, 0.4])) for name, size in (("a", 10), ("z", long))]
+        return [len(work.tree) for work in compose(sequences, Policy(), NOW, costs)]
+
+    assert kept(10) == [2, 2]
+    assert kept(3000) == [2, 0]
 
 
 def test_waits_while_all_trees_are_on_their_way() -> None:

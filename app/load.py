@@ -1,0 +1,57 @@
+"""How loaded a deployment is at one moment: what the scheduler decides by. Frozen, JSON only, so that it can be logged.
+
+Everything is as the processes last said it of themselves, so it is a heartbeat old at most.
+"""
+
+from pydantic import Field
+
+from app.messages import DrafterStats, Message
+
+
+class MailboxLoad(Message):
+    """A mailbox that somebody alive serves."""
+
+    waiting: int = 0  # items
+    oldest_s: float = 0.0  # how long the first of them has waited, by the clocks of two processes
+
+
+class VerifierLoad(Message):
+    """A verifier. Means are over the last rounds or steps, the latest weighing most; 0: none yet."""
+
+    sequences: int = 0  # that it runs, those still in their prompt included
+    prompt_tokens: int = 0  # of theirs, still to be read
+    contexts: tuple[int, ...] = ()  # cached tokens of those past their prompt, falling
+    step_s: float = 0.0  # a step without drafts, of all of these, by the cost table
+    context_token_s: float = 0.0  # of that, what one cached token costs
+    draft_wait_s: float = 0.0  # from asking for drafts to having them
+    accepted_length: float = 0.0  # tokens a round, of rounds with drafts
+    by_drafter: dict[str, DrafterStats] = Field(default_factory=dict)  # verified and right, since its start
+
+
+class Load(Message):
+    """The whole deployment. Mailboxes and busy parts go by `kind:node`, or by the kind where all share one."""
+
+    active: int = 0  # requests admitted and not ended
+    waiting_room: int = 0  # requests of tasks for which there is no room yet
+    drafters: int = 0  # model drafters alive, by name
+    mailboxes: dict[str, MailboxLoad] = Field(default_factory=dict)
+    busy: dict[str, float] = Field(default_factory=dict)  # part of the last seconds in which a process worked, 0 ... 1
+    verifiers: tuple[VerifierLoad, ...] = ()
+
+    @property
+    def running(self) -> int:
+        """Sequences on verifiers."""
+        return sum(one.sequences for one in self.verifiers)
+
+    @property
+    def unplaced(self) -> int:
+        """Requests admitted that no verifier runs yet."""
+        return max(0, self.active - self.running)
+
+    def of(self, kind: str) -> list[MailboxLoad]:
+        """The mailboxes of one kind of process."""
+        return [box for name, box in self.mailboxes.items() if name.partition(":")[0] == kind]
+
+    def busiest(self, kind: str) -> float | None:
+        """The busy part of the busiest process of a kind; None when none tells."""
+        return max((part for name, part in self.busy.items() if name.partition(":")[0] == kind), default=None)

@@ -1,0 +1,64 @@
+"""`python -m bench.steer_replay LOG`: decide again what a recorded scheduler decided, and say where it would differ.
+
+A log is what control writes under PACELINE_STEER_LOG: a line for each tick with the load, the time, the policy before
+and the one after. The exit status is 1 where any decision differs, and 2 where the log cannot be read.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from app.stages.steer import decisions, steer
+from workers.steering import Tick
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What became of a log."""
+
+    ticks: int
+    switches: int  # ticks that changed what verifiers follow
+    differing: tuple[int, ...]  # lines, from 1, on which this version decides otherwise
+    seconds: float
+
+
+def main(argv: Listed[str] | None = None) -> int:
+    """Replay one log; the exit status."""
+    parser = argparse.ArgumentParser(prog="paceline bench steer", description=__doc__.split("\n\n")[0])
+    parser.add_argument("log", type=Path, help="as written under PACELINE_STEER_LOG")
+    args = parser.parse_args(argv)
+    try:
+        found = replay(read(args.log))
+    except (OSError, ValidationError) as error:
+        print(f"{args.log}: {error}", file=sys.stderr)
+        return 2
+    print(f"{found.ticks} ticks in {found.seconds:.0f} s, {found.switches} switches, {len(found.differing)} differ")
+    if found.differing:
+        print("lines", *found.differing[:20])
+    return 1 if found.differing else 0
+
+
+def read(log: Path) -> list[Tick]:
+    """The ticks of a log. Raises OSError, pydantic.ValidationError."""
+    return [Tick.model_validate_json(line) for line in log.read_text(encoding="utf-8").splitlines()]
+
+
+def replay(ticks: Listed[Tick]) -> Replay:
+    """Decide each tick again from what was recorded of it."""
+    again = [steer(tick.load, tick.now_s, tick.before) for tick in ticks]
+    return Replay(
+        ticks=len(ticks),
+        switches=sum(decisions(tick.before) != decisions(tick.after) for tick in ticks),
+        differing=tuple(
+            i for i, (tick, one) in enumerate(zip(ticks, again, strict=True), start=1) if tick.after != one
+        ),
+        seconds=ticks[-1].now_s - ticks[0].now_s if ticks else 0.0,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
