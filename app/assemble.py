@@ -45,7 +45,10 @@ def target_folder(settings: Settings) -> Path:
 def verifying(settings: Settings, mailbox: str, store: Requests) -> Verifying:
     """A verifier with its model loaded, checked and measured. Raises ModelRefused."""
     runner, costs, tokenizer = _target(settings)
-    running = Running(runner, costs, tokenizer.vocab_size, mailbox, _router(settings), settings.overlap)
+    tokenizer.grammars.prepare()  # later, sequences would wait for it
+    running = Running(
+        runner, costs, tokenizer.vocab_size, mailbox, _router(settings), settings.overlap, reader=tokenizer
+    )
     return Verifying(uuid.uuid4().hex, runner, running, store, settings)
 
 
@@ -87,7 +90,9 @@ def local(settings: Settings, models: Models | None = None) -> Local:
     store = MemoryStore(ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
     router = _router(settings)
     costs = CostTable.loads(models.costs)
-    running = Running(models.runner, costs, models.tokenizer.vocab_size, "local", router, settings.overlap)
+    running = Running(
+        models.runner, costs, models.tokenizer.vocab_size, "local", router, settings.overlap, reader=models.tokenizer
+    )
     running.crew = Crew(
         remote=dict.fromkeys(models.guessers, "local"),
         resident=resident_names(settings, models.tokenizer),

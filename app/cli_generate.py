@@ -19,7 +19,7 @@ from app.local.progress import ProgressLine
 from app.messages import GenerateRequest, Result, Status
 
 # Flags that are fields of a request under the same name; one not given leaves the field's default.
-FIELDS = ("prompt", "raw", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed")
+FIELDS = ("prompt", "raw", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "logprobs")
 
 
 def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -36,6 +36,9 @@ def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens")
     parser.add_argument("--min-p", type=float, metavar="P", help="tokens at least P times as likely as the best")
     parser.add_argument("--seed", type=int, metavar="S", help="same seed, same text")
+    parser.add_argument("--stop", action="append", metavar="TEXT", help="ends the text before it; may be repeated")
+    parser.add_argument("--logprobs", type=int, metavar="N", help="with --json: how likely tokens were, and N others")
+    parser.add_argument("--json-schema", type=Path, metavar="FILE", help="the answer is JSON of this schema")
     parser.add_argument("--no-speculation", action="store_true", help="slower, and the same text")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument("--instance", metavar="NAME", help="use this running instance")
@@ -65,7 +68,10 @@ def _request(arguments: argparse.Namespace) -> GenerateRequest:
     if values.get("prompt") == "-":
         values["prompt"] = sys.stdin.read()
     if arguments.messages_file is not None:
-        values["messages"] = _messages(arguments.messages_file)
+        values["messages"] = _json_of(arguments.messages_file, "messages-file")
+    if arguments.json_schema is not None:
+        schema = _json_of(arguments.json_schema, "json-schema")
+        values["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
     if arguments.no_speculation:
         values["speculation"] = False
     try:
@@ -76,11 +82,11 @@ def _request(arguments: argparse.Namespace) -> GenerateRequest:
         raise InvalidRequest(field, first["msg"].removeprefix("Value error, ")) from error
 
 
-def _messages(path: Path) -> Any:
+def _json_of(path: Path, flag: str) -> Any:
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise InvalidRequest("messages-file", str(error)) from error
+        raise InvalidRequest(flag, str(error)) from error
 
 
 def _generate_here(

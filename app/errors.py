@@ -2,6 +2,8 @@
 
 PacelineError
   InvalidRequest      the caller's input is wrong (names the field)
+    Unsupported       what the field asks for cannot be had here
+  UnknownModel        another model than the one served was asked for
   NotFound            no such request (never was, or its time to live is over)
   QueueFull           too many requests wait; try again after `retry_after_s`
   ModelRefused        a model, drafter or tokenizer that cannot be served, and why
@@ -22,6 +24,17 @@ class InvalidRequest(PacelineError):
         super().__init__(f"{field}: {message}")
         self.field = field
         self.message = message
+
+
+class Unsupported(InvalidRequest):
+    """What the field asks for cannot be had here."""
+
+
+class UnknownModel(PacelineError):
+    """Another model than the one served was asked for."""
+
+    def __init__(self, asked: str, served: str) -> None:
+        super().__init__(f"the model {asked[:200]!r} is not served here; {served!r} is")
 
 
 class NotFound(PacelineError):

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from app.formats import MAX_LOGPROBS, ResponseFormat, StopString, TokenLogprobs
+
 TARGET = "target"  # the proposer of a token no drafter guessed
 TokenId = Annotated[int, Field(ge=0)]
 MAX_SEED = 2**63 - 1
@@ -33,7 +35,7 @@ class Status(StrEnum):
 class FinishReason(StrEnum):
     """Why a request ended."""
 
-    STOP = "stop"  # an end-of-sequence token
+    STOP = "stop"  # an end-of-sequence token or a stop string
     LENGTH = "length"  # max_tokens or the context's end
     CANCELLED = "cancelled"
     ERROR = "error"
@@ -47,6 +49,7 @@ class Sampling(Message):
     top_k: int = Field(0, ge=0, description="keep the k most likely tokens; 0 keeps all")
     min_p: float = Field(0.0, ge=0.0, le=1.0, description="keep tokens at least this fraction of the likeliest")
     seed: int | None = Field(None, ge=0, le=MAX_SEED, description="same seed, same text; drawn at admission if absent")
+    choice: int = Field(0, ge=0, lt=2**32, description="which of the many texts of one seed")
     frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="times a token's count so far, off its logit")
     presence_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="off the logit of every token seen so far")
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-100.0, le=100.0)]] = Field(
@@ -81,7 +84,17 @@ class GenerateRequest(Sampling):
     )
     raw: bool = Field(False, description="continue the prompt as it stands, without the chat template")
     max_tokens: int = Field(256, ge=1, description="most tokens to generate")
+    stop: tuple[StopString, ...] = Field((), max_length=16, description="strings that end the text before them")
+    logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, description="give each token's log-probability, and so many likeliest tokens"
+    )
+    response_format: ResponseFormat | None = Field(None, description="JSON, or JSON of a schema")
     speculation: Speculation = Field(default_factory=Speculation, description="bounds, or just true or false")
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_stop(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
 
     @field_validator("speculation", mode="before")
     @classmethod
@@ -94,7 +107,14 @@ class GenerateRequest(Sampling):
             raise ValueError("give either prompt or messages")
         if self.raw and self.messages is not None:
             raise ValueError("raw needs prompt, not messages")
+        if self.json_schema is not None and self.allowed_token_ids is not None:
+            raise ValueError("give either response_format or allowed_token_ids")
         return self
+
+    @property
+    def json_schema(self) -> str | None:
+        """The schema that the answer must follow, as JSON."""
+        return None if self.response_format is None else self.response_format.schema_text()
 
     def sampling(self, seed: int) -> Sampling:
         """The sampling part alone, with its seed settled."""
@@ -111,6 +131,9 @@ class Record(Message):
     eos_ids: tuple[TokenId, ...]
     sampling: Sampling
     speculation: Speculation
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None  # likeliest tokens wanted beside each token's own log-probability; None: not even that
+    json_schema: str | None = None
     created_s: float  # wall clock
     is_task: bool = False  # a Celery task waits for the result
 
@@ -139,6 +162,7 @@ class Event(Message):
     offset: int = Field(ge=0)
     tokens: tuple[TokenId, ...] = ()
     proposers: tuple[str, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of each token, if the request wants them
     finish_reason: FinishReason | None = None  # set on the last event only
     error: str | None = None
     stats: Stats = Field(default_factory=Stats)
@@ -290,4 +314,5 @@ class Result(Message):
     usage: Usage
     timing: Timing
     speculation: SpeculationReport
+    logprobs: tuple[TokenLogprobs, ...] | None = None  # of each token, if they were asked for
     error: str | None = None

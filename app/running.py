@@ -10,6 +10,8 @@ from app.asking import Asking
 from app.clock import SYSTEM, Clock
 from app.costs import CostTable, DraftCosts
 from app.crew import Crew
+from app.engine.stop_strings import StopWatch
+from app.engine.tokenizer import Tokenizer
 from app.errands import Errands
 from app.gauge import Gauge
 from app.messages import DraftJob, Policy, TreeMessage
@@ -51,6 +53,7 @@ class Running:
         router: Router | None = None,
         overlap: Overlap = "auto",
         clock: Clock = SYSTEM,
+        reader: Tokenizer | None = None,  # None: no request has stop strings or a form to keep
     ) -> None:
         self.sequences: dict[str, Sequence] = {}
         self.suspects: set[str] = set()
@@ -65,6 +68,7 @@ class Running:
         self.prompt_tokens = self.reused_tokens = 0  # read so far, and those of them that others had computed
         self._memory = memory
         self._vocab_size = vocab_size
+        self._reader = reader
         self._errands = Errands(mailbox)
         self._overlap = overlap
         self._clock = clock
@@ -77,7 +81,11 @@ class Running:
         record = snapshot.record
         tokens = [*record.prompt_ids, *snapshot.tokens]
         self.prompt_tokens += len(tokens)
-        self.sequences[record.id] = Sequence(record, tokens, stats=snapshot.stats)
+        self.sequences[record.id] = sequence = Sequence(record, tokens, stats=snapshot.stats)
+        if self._reader is not None and record.stop:
+            sequence.stops = StopWatch(self._reader, record.stop)
+        if self._reader is not None and record.json_schema is not None:
+            sequence.grammar = self._reader.grammars.state(record.json_schema)
         if snapshot.strikes:
             self.suspects.add(record.id)
 

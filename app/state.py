@@ -4,9 +4,13 @@ Letters for shapes, everywhere: B sequences, N tree nodes, T packed rows, V voca
 H query heads, HK key heads, D head dim, P pages, S tokens a page.
 """
 
+from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+import numpy as np
+
+from app.formats import TokenLogprobs
 from app.messages import TARGET, Record, Stats
 
 Change = tuple[list[float], list[float]]  # to decaying sums: (kept, added); each becomes sum * kept + added
@@ -38,11 +42,24 @@ class Verdict:
 
     path: list[int]  # accepted nodes, from 1; empty when no draft token was right
     tokens: list[int]  # tokens on the path, then the target's own next token
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each token, if the request wants them
     state: bytes | None = None  # the target's last hidden state where it chose that token, d float16
 
     def proposers(self, tree: Tree) -> list[str]:
         """Who proposed each of `tokens`: the most confident drafter behind it, or the target."""
         return [tree.proposers[node - 1][0] for node in self.path] + [TARGET]
+
+
+class Stops(Protocol):
+    """A request's stop strings (`app.engine.stop_strings`)."""
+
+    def first(self, generated: list[int], run: Listed[int], *, is_end: bool) -> int | None: ...
+
+
+class Grammar(Protocol):
+    """The form of a request's answer (`app.engine.grammar`)."""
+
+    def mask(self, generated: Listed[int]) -> np.ndarray | None: ...
 
 
 @dataclass(slots=True)
@@ -58,11 +75,18 @@ class Sequence:
     due_s: float = 0.0  # when the sequence goes on without a tree; 0: it waits for none
     state: bytes | None = None  # the target's last hidden state where it chose the last token, d float16
     page_names: list[bytes] = field(default_factory=list)  # of its first full pages (`app.engine.prefixes`)
+    stops: Stops | None = None
+    grammar: Grammar | None = None
 
     @property
     def generated(self) -> int:
         """Tokens committed after the prompt."""
         return len(self.tokens) - len(self.record.prompt_ids)
+
+    def mask(self, history: Listed[int]) -> np.ndarray | None:
+        """(V,) bool: the tokens its grammar allows after `history`, prompt included. None: without a grammar all; and
+        after what the grammar does not allow, where the target never comes."""
+        return None if self.grammar is None else self.grammar.mask(history[len(self.record.prompt_ids) :])
 
 
 @dataclass(slots=True)

@@ -9,7 +9,10 @@ while running ahead or after a token of another's, are as good as if the target'
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from app.costs import CostTable
+from app.formats import TokenLogprobs
 from app.messages import Sampling
 from app.state import Guess, Sequence, Tree, Work
 from bench.simulate_log import DrafterLog, Log, Text
@@ -102,8 +105,15 @@ class LogRows:
 
     text: Text
 
-    def token(self, node: int, position: int, sampling: Sampling, history: list[int]) -> int:
+    def token(
+        self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+    ) -> int:
         return self.text.tokens[position - len(self.text.prompt_ids)]
+
+    def logprobs(
+        self, node: int, token: int, top: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+    ) -> TokenLogprobs:
+        raise NotImplementedError("no log has any, and no simulated request wants them")
 
     def state(self, node: int) -> bytes | None:
         return WORD

@@ -30,6 +30,7 @@ def shaped_rows(logits: torch.Tensor, rows: Sequence[Row]) -> list[torch.Tensor]
             presence_penalty=row.presence_penalty,
             bias=dict(row.bias),
             allowed=row.allowed,
+            mask=row.mask,
         )
         for z, row in zip(logits, rows, strict=True)
     ]

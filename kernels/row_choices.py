@@ -31,6 +31,7 @@ class Row:
     presence_penalty: float = 0.0
     bias: Mapping[int, float] = field(default_factory=dict)
     allowed: tuple[int, ...] | None = None
+    mask: np.ndarray | None = None  # (V,) bool: what may be said here, if not all
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def pack_rows(rows: Sequence[Row], vocab_size: int, device: torch.device | str =
 
 
 def pack_edits(rows: Sequence[Row], vocab_size: int, device: torch.device | str) -> Edits | None:
-    if not any(row.bias or row.frequency_penalty or row.presence_penalty or row.allowed is not None for row in rows):
+    if not any(_is_edited(row) for row in rows):
         return None
     as_it_is = np.zeros((len(rows), -(-vocab_size // 32) * 32), bool)
     listed = [_edit_row(row, as_it_is[i, :vocab_size]) for i, row in enumerate(rows)]
@@ -123,12 +124,19 @@ def pack_edits(rows: Sequence[Row], vocab_size: int, device: torch.device | str)
     )
 
 
+def _is_edited(row: Row) -> bool:
+    is_masked = row.allowed is not None or row.mask is not None
+    return bool(row.bias or row.frequency_penalty or row.presence_penalty or is_masked)
+
+
 def _edit_row(row: Row, as_it_is: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Set the row's bits in `as_it_is` (V,); its edits' (tokens, add, subtract)."""
     if row.allowed is None:
         as_it_is[:] = True
     else:
         as_it_is[list(row.allowed)] = True
+    if row.mask is not None:
+        as_it_is &= row.mask
     penalties: dict[int, float] = {}
     if row.frequency_penalty or row.presence_penalty:
         seen, counts = torch.tensor(row.history).unique(return_counts=True)

@@ -8,6 +8,7 @@ One row at a time on purpose: the arithmetic, hence the rounding, cannot depend 
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from kernels.gumbel_noise import gumbel_noise_reference
@@ -69,15 +70,16 @@ def shaped(
     presence_penalty: float,
     bias: dict[int, float],
     allowed: tuple[int, ...] | None,
+    mask: np.ndarray | None = None,  # (V,) bool
 ) -> torch.Tensor:  # (V,) float32
-    """Bias, penalties and the allowed-token mask. A copy; the input stays as it is."""
+    """Bias, penalties, the allowed tokens and the mask of those allowed here. A copy; the input stays as it is."""
     z = logits.clone()
     if bias:
         z[torch.tensor(list(bias))] += torch.tensor(list(bias.values()))
     if frequency_penalty or presence_penalty:
         seen, counts = torch.tensor(history).unique(return_counts=True)
         z[seen] -= counts * frequency_penalty + presence_penalty
-    if allowed is None:
-        return z
-    ids = torch.tensor(allowed)
-    return torch.full_like(z, -torch.inf).index_copy_(0, ids, z[ids])
+    if allowed is not None:
+        ids = torch.tensor(allowed)
+        z = torch.full_like(z, -torch.inf).index_copy_(0, ids, z[ids])
+    return z if mask is None else torch.where(torch.from_numpy(mask), z, -torch.inf)

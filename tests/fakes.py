@@ -180,19 +180,20 @@ def pipeline(
     is_shared: bool = False,
     steps_ahead: int = 0,
     batching: str = "pace",
+    tokenizer: Tokenizer | None = None,
 ) -> Local:
     """The pipeline in one process around a target and any drafters, model drafters first.
 
     Model drafters share their tokens if `is_shared`, and run so many steps ahead before each verdict.
     """
     store = store or MemoryStore()
-    running = Running(target, CostTable(FLAT), vocab_size, "local", router or Router("all"), "on")
+    tokenizer = cast(Tokenizer, tokenizer or Characters(vocab_size, eos_ids))
+    running = Running(target, CostTable(FLAT), vocab_size, "local", router or Router("all"), "on", reader=tokenizer)
     running.crew = Crew({d.name: "local" for d in drafters}, tuple(d.name for d in residents), fuser="local")
     settings = Settings.model_validate({"max_sequences": max_sequences, "batching": batching})
     verifying = Verifying("owner", target, running, store, settings)
     verifying.policy = policy or Policy()
     fetch = fetcher(store)
-    tokenizer = cast(Tokenizer, Characters(vocab_size, eos_ids))
     together = Cooperative(d.reader for d in drafters if isinstance(d, ModelDrafter)) if is_shared else None
     drafting = Eager(drafters, fetch, Fusing(residents, vocab_size, fetch), "local", together)
     drafting.steps_ahead = steps_ahead

@@ -13,7 +13,17 @@ ROOT = Path(__file__).parent.parent
 TOPS = ("kernels", "app", "workers", "web", "bench", "training")
 LAYERS = [  # lowest first; a module may import its own layer and those before it in this list
     ("kernels.*",),
-    ("app.clock", "app.config", "app.errors", "app.files", "app.machine", "app.mail", "app.messages", "app.state"),
+    (
+        "app.clock",
+        "app.config",
+        "app.errors",
+        "app.files",
+        "app.formats",
+        "app.machine",
+        "app.mail",
+        "app.messages",
+        "app.state",
+    ),
     (
         "app.calibration",
         "app.costs",

@@ -11,17 +11,14 @@ does not. When the server stops, waiting callers get the 202 of `wait: false`.
 A request that was accepted and failed is a Result too (200, `status` failed, `error` says why).
 """
 
-from collections.abc import Callable
 from threading import Event as Flag
 
 from flask import Blueprint, Response, request, url_for
-from pydantic import BaseModel, ValidationError
-from werkzeug.exceptions import UnsupportedMediaType
 
 from app.errors import InvalidRequest
 from app.messages import FinishReason, GenerateRequest, Message, Record
-from web.errors import InvalidBody
-from web.follow import current, until_end
+from web.follow import await_end, current
+from web.http import body_of, client_left, event_stream, json_answer
 from web.office import Office
 from web.sse import frames
 
@@ -51,46 +48,37 @@ def blueprint(office: Office, stopping: Flag) -> Blueprint:
 
     @routes.post("/generate")
     def generate() -> Response:
-        body = _body()
+        body = body_of(GenerateBody)
         record = office.submit(body.request())
         if body.stream:
-            response = _stream(office, record.id, (), stopping)
-        elif body.wait and _ended(office, record, stopping):
-            response = _json(current(office, record.id))
+            response = _stream(office, record, (), stopping)
+        elif body.wait and await_end(office, [record.id], client_left(), stopping):
+            response = json_answer(current(office, record.id))
         else:
-            response = _json(_accepted(record), 202)
+            response = json_answer(_accepted(record), 202)
         response.headers["Location"] = url_for("api.show", request_id=record.id)
         response.headers["X-Request-Id"] = record.id
         return response
 
     @routes.get("/requests/<request_id>")
     def show(request_id: str) -> Response:
-        return _json(current(office, request_id))
+        return json_answer(current(office, request_id))
 
     @routes.get("/requests/<request_id>/stream")
     def stream(request_id: str) -> Response:
         offset = _offset()
-        tokens = office.requests.snapshot(request_id).tokens
+        snapshot = office.requests.snapshot(request_id)
+        tokens = snapshot.tokens
         if offset > len(tokens):
             raise InvalidRequest("offset", f"only {len(tokens)} tokens have been generated")
-        return _stream(office, request_id, tokens[:offset], stopping)
+        return _stream(office, snapshot.record, tokens[:offset], stopping)
 
     @routes.delete("/requests/<request_id>")
     def cancel(request_id: str) -> Response:
         office.requests.end(request_id, FinishReason.CANCELLED)
-        return _json(current(office, request_id))
+        return json_answer(current(office, request_id))
 
     return routes
-
-
-def _body() -> GenerateBody:
-    # a content type of its own also keeps other sites' forms out: they cannot send it without our leave
-    if request.mimetype != "application/json":
-        raise UnsupportedMediaType("send the body as Content-Type: application/json")
-    try:
-        return GenerateBody.model_validate_json(request.get_data(cache=False))
-    except ValidationError as error:
-        raise InvalidBody(error) from error
 
 
 def _offset() -> int:
@@ -101,22 +89,8 @@ def _offset() -> int:
     return int(text)
 
 
-def _stream(office: Office, request_id: str, before: tuple[int, ...], stopping: Flag) -> Response:
-    response = Response(frames(office, request_id, before, stopping), mimetype="text/event-stream")
-    response.headers["Cache-Control"] = "no-store"
-    response.headers["X-Accel-Buffering"] = "no"  # a reverse proxy must not collect the stream
-    return response
-
-
-def _ended(office: Office, record: Record, stopping: Flag) -> bool:
-    """Wait for the end of a request, or cancel it when its client leaves; False if the server stops first."""
-    is_gone: Callable[[], bool] = request.environ.get("waitress.client_disconnected", lambda: False)
-    for has_ended in until_end(office, record.id, stopping):
-        if has_ended:
-            return True
-        if is_gone():
-            office.requests.end(record.id, FinishReason.CANCELLED)
-    return False
+def _stream(office: Office, record: Record, before: tuple[int, ...], stopping: Flag) -> Response:
+    return event_stream(frames(office, record, before, stopping))
 
 
 def _accepted(record: Record) -> Accepted:
@@ -125,9 +99,3 @@ def _accepted(record: Record) -> Accepted:
         url=url_for("api.show", request_id=record.id),
         stream_url=url_for("api.stream", request_id=record.id),
     )
-
-
-def _json(message: BaseModel, status: int = 200) -> Response:
-    response = Response(message.model_dump_json(), status=status, mimetype="application/json")
-    response.headers["Cache-Control"] = "no-store"
-    return response

@@ -1,35 +1,58 @@
 """Errors as HTTP answers: each kind has one status, here and nowhere else. JSON always, never a traceback.
 
 {"error": {"message": ..., "field": the first wrong field or null, "details": [{"field", "message", "type"}]}}
+and under /v1, as OpenAI has it:
+{"error": {"message": ..., "type": ..., "param": the first wrong field or null, "code": ...}}
 
-400 wrong input     404 no such request, no such page     413 body too large     415 body is not JSON
+400 wrong input     404 no such request, model, page     413 body too large     415 body is not JSON
 429 queue full (Retry-After)     503 Redis does not answer (Retry-After)     500 our fault
 """
 
 import json
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
-from flask import Flask, Response
+from flask import Flask, Response, request
 from kombu.exceptions import OperationalError
 from pydantic import ValidationError
 from werkzeug.exceptions import HTTPException
 
-from app.errors import InvalidRequest, NotFound, PacelineError, QueueFull, StoreUnavailable
+from app.errors import (
+    InvalidRequest,
+    NotFound,
+    PacelineError,
+    QueueFull,
+    StoreUnavailable,
+    UnknownModel,
+    Unsupported,
+)
 
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 1  # Redis restarts in about a second
 BODY = "body"  # the field of an error that concerns several fields or the JSON itself
+V1 = "/v1"  # below it errors have OpenAI's shape
+V1_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+V1_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
+V1_DETAIL_CODES = {  # by the type of a detail
+    "missing": "missing_required_parameter",
+    "extra_forbidden": "unknown_parameter",
+    "unsupported": "unsupported_parameter",
+    "unknown_model": "model_not_found",
+}
 
 
 class InvalidBody(Exception):
-    """A request's body does not fit its model. Its own class: a ValidationError elsewhere is our fault."""
+    """A request's body does not fit its model. Its own class: a ValidationError elsewhere is our fault.
 
-    def __init__(self, error: ValidationError) -> None:
+    `names` are those of fields that the caller knows by another one.
+    """
+
+    def __init__(self, error: ValidationError, names: Mapping[str, str] | None = None) -> None:
         super().__init__(str(error))
-        self.error = error
+        self.error, self.names = error, names or {}
 
 
 def install(app: Flask) -> None:
@@ -46,46 +69,58 @@ def error_body(message: str, field: str | None = None, details: list[dict[str, s
     return json.dumps({"error": {"message": message, "field": field, "details": details or []}})
 
 
+def v1_error_body(status: int, message: str, field: str | None = None, kind: str = "") -> str:
+    """The JSON of an error as OpenAI's clients know it, for answers and for streams."""
+    default = "invalid_value" if status == 400 else None
+    error = {
+        "message": message,
+        "type": V1_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error"),
+        "param": None if field == BODY else field,
+        "code": V1_DETAIL_CODES.get(kind, V1_CODES.get(status, default)),
+    }
+    return json.dumps({"error": error})
+
+
 def _invalid_body(invalid: InvalidBody) -> Response:
     # without the input: it may hold a prompt, and NaN is not JSON
-    details = [
-        _detail(item) for item in invalid.error.errors(include_input=False, include_url=False, include_context=False)
-    ]
+    found = invalid.error.errors(include_input=False, include_url=False, include_context=False)
+    details = [_detail(item, invalid.names) for item in found]
     first = details[0]
     more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-    body = error_body(f"{first['field']}: {first['message']}{more}", first["field"], details)
-    return _answer(400, body)
+    return _answer(400, f"{first['field']}: {first['message']}{more}", details)
 
 
-def _detail(item: Any) -> dict[str, str]:
-    field = ".".join(str(part) for part in item["loc"]) or BODY
+def _detail(item: Any, names: Mapping[str, str]) -> dict[str, str]:
+    first, *rest = [str(part) for part in item["loc"]] or [BODY]
+    field = ".".join([names.get(first, first), *rest])
     return {"field": field, "message": item["msg"].removeprefix("Value error, "), "type": item["type"]}
 
 
 def _ours(error: PacelineError) -> Response:
     match error:
         case InvalidRequest():
-            detail = {"field": error.field, "message": error.message, "type": "invalid_request"}
-            return _answer(400, error_body(str(error), error.field, [detail]))
+            kind = "unsupported" if isinstance(error, Unsupported) else "invalid_request"
+            return _answer(400, str(error), [{"field": error.field, "message": error.message, "type": kind}])
+        case UnknownModel():
+            return _answer(404, str(error), [{"field": "model", "message": str(error), "type": "unknown_model"}])
         case NotFound():
-            return _answer(404, error_body("no such request, or it has been forgotten"))
+            return _answer(404, "no such request, or it has been forgotten")
         case QueueFull():
-            return _answer(429, error_body(str(error)), retry_after_s=error.retry_after_s)
+            return _answer(429, str(error), retry_after_s=error.retry_after_s)
         case StoreUnavailable():
-            log.warning("%s", error)
-            return _answer(503, error_body("the store does not answer; try again"), retry_after_s=RETRY_AFTER_S)
+            return _no_redis(error)
         case _:
             log.error("%s", error, exc_info=error)
-            return _answer(500, error_body(str(error)))
+            return _answer(500, str(error))
 
 
 def _no_redis(error: Exception) -> Response:
     log.warning("%s", error)
-    return _answer(503, error_body("the store does not answer; try again"), retry_after_s=RETRY_AFTER_S)
+    return _answer(503, "the store does not answer; try again", retry_after_s=RETRY_AFTER_S)
 
 
 def _http(error: HTTPException) -> Response:
-    response = _answer(error.code or 500, error_body(error.description or error.name))
+    response = _answer(error.code or 500, error.description or error.name)
     for name, value in error.get_headers():
         if name.lower() == "allow":
             response.headers[name] = value
@@ -94,10 +129,18 @@ def _http(error: HTTPException) -> Response:
 
 def _unexpected(error: Exception) -> Response:
     log.error("request failed", exc_info=error)
-    return _answer(500, error_body("internal error"))
+    return _answer(500, "internal error")
 
 
-def _answer(status: int, body: str, *, retry_after_s: float | None = None) -> Response:
+def _answer(
+    status: int, message: str, details: list[dict[str, str]] | None = None, *, retry_after_s: float | None = None
+) -> Response:
+    first = details[0] if details else None
+    field = first["field"] if first else None
+    if request.path == V1 or request.path.startswith(f"{V1}/"):
+        body = v1_error_body(status, message, field, first["type"] if first else "")
+    else:
+        body = error_body(message, field, details)
     response = Response(body, status=status, mimetype="application/json")
     response.headers["Cache-Control"] = "no-store"
     if retry_after_s is not None:

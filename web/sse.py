@@ -1,13 +1,14 @@
 """A request as server-sent events.
 
     id: <offset after>          generated tokens so far; the place to resume at
-    event: tokens               data: {id, offset, tokens, proposers, pieces, text, stats}
+    event: tokens               data: {id, offset, tokens, proposers, pieces, text, stats}, logprobs if asked for
     event: end                  data: the Result
     event: error                data: as any error's answer; the stream cannot go on, the request may
     : comment                   a heartbeat after 10 s of silence
 
 `pieces` holds the text of each token; together they are `text`, and all `text` together is the result's. A
-character of several tokens comes with the last of them. Closing the connection does not cancel the
+character of several tokens comes with the last of them, and what may begin a stop string once it turned out to be
+none. Closing the connection does not cancel the
 request: the client, or another one, can come back with its last id; DELETE cancels.
 """
 
@@ -16,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from json import dumps
 from threading import Event as Flag
 
+from app.engine.stop_strings import AnswerStream
 from app.errors import NotFound, StoreUnavailable
-from app.messages import Event
-from app.stages.stream import TextStream
+from app.messages import Event, Record
 from web.errors import error_body
 from web.follow import current, follow
 from web.office import Office
@@ -27,25 +28,25 @@ HEARTBEAT_S = 10.0
 RECONNECT_MS = 1000
 
 
-def frames(office: Office, request_id: str, before: Sequence[int], stopping: Flag) -> Iterator[str]:
+def frames(office: Office, record: Record, before: Sequence[int], stopping: Flag) -> Iterator[str]:
     """The stream after the generated tokens `before`, which the client already has."""
-    yield f"retry: {RECONNECT_MS}\n: request {request_id}\n\n"  # out at once, and the headers with it
+    yield f"retry: {RECONNECT_MS}\n: request {record.id}\n\n"  # out at once, and the headers with it
     try:
-        yield from _frames(office, request_id, before, stopping)
+        yield from _frames(office, record, before, stopping)
     except NotFound:
         yield _frame("error", error_body("the request has been forgotten"))
     except StoreUnavailable:
         yield _frame("error", error_body("the store does not answer; come back with your last id"))
 
 
-def _frames(office: Office, request_id: str, before: Sequence[int], stopping: Flag) -> Iterator[str]:
-    text = TextStream(office.tokenizer)
+def _frames(office: Office, record: Record, before: Sequence[int], stopping: Flag) -> Iterator[str]:
+    text = AnswerStream(office.tokenizer, record.stop)
     text.feed(before)
     sent_s = time.monotonic()
     ended = False
-    for event in follow(office, request_id, len(before), stopping):
+    for event in follow(office, record.id, len(before), stopping):
         if event is not None:
-            frame = _tokens_frame(request_id, event, text)
+            frame = _tokens_frame(record.id, event, text)
             ended = event.finish_reason is not None
         elif time.monotonic() - sent_s >= HEARTBEAT_S:
             frame = ": still here\n\n"
@@ -55,11 +56,11 @@ def _frames(office: Office, request_id: str, before: Sequence[int], stopping: Fl
             yield frame
             sent_s = time.monotonic()
     if ended:
-        result = current(office, request_id)
+        result = current(office, record.id)
         yield _frame("end", result.model_dump_json(), len(result.token_ids))
 
 
-def _tokens_frame(request_id: str, event: Event, text: TextStream) -> str:
+def _tokens_frame(request_id: str, event: Event, text: AnswerStream) -> str:
     """Empty for an end that brings neither tokens nor text."""
     pieces = text.pieces(event.tokens)
     rest = text.flush() if event.finish_reason is not None else ""
@@ -76,6 +77,8 @@ def _tokens_frame(request_id: str, event: Event, text: TextStream) -> str:
         "text": "".join(pieces) or rest,
         "stats": event.stats.model_dump(mode="json"),
     }
+    if event.logprobs:
+        data["logprobs"] = [one.model_dump(mode="json") for one in event.logprobs]
     return _frame("tokens", dumps(data), event.offset + len(event.tokens))
 
 

@@ -74,7 +74,7 @@ class Settler:
         else:
             answer = result(
                 end.record, end.status, end.tokens, end.finish_reason, end.stats, end.error,
-                self._office.tokenizer, end.ended_s or time.time(),
+                self._office.tokenizer, end.ended_s or time.time(), end.logprobs,
             )  # fmt: skip
             self._succeed(context, answer.model_dump(mode="json"))
         store.settled(request_id)

@@ -121,7 +121,7 @@ class ModelGuesser:
         """Best and second best of log q + G, G being the noise the target will meet at `position` (design D1)."""
         kept, z = filtered(logits, choice_of(sampling))
         ids = kept if self._head_ids is None else self._head_ids[kept]
-        scores = z + gumbel_noise_reference(ids, sampling.seed or 0, 0, position)
+        scores = z + gumbel_noise_reference(ids, sampling.seed or 0, sampling.choice, position)
         best = scores.topk(min(2, len(scores))).indices
         return _guess(ids[best].tolist(), z.softmax(-1)[best].tolist())
 

@@ -1,5 +1,7 @@
 """The model runner: the only file that builds tensors for the target. Works in, rows of logits out."""
 
+import math
+from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +11,7 @@ from app.engine.forward import Forward
 from app.engine.kv import KVCache, PagePool, bytes_per_page
 from app.engine.paged import PagedRunner
 from app.engine.plan import forks, main_branch, plan
+from app.formats import TokenLogprobs
 from app.messages import Sampling
 from app.state import Work
 from kernels.target_token import Choice, shaped, target_token_reference
@@ -22,23 +25,41 @@ class Logits:
     greedy: torch.Tensor | list[int]  # (1 + N,) argmax of each row
     states: np.ndarray | None = None  # (1 + N, d) float32, what the head read; None where nobody keeps it
 
-    def token(self, node: int, position: int, sampling: Sampling, history: list[int]) -> int:
+    def token(
+        self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+    ) -> int:
         """The target's token after `node`, to stand at `position`; `history` is every token before it (design D1)."""
-        s = sampling
-        plain = not (s.frequency_penalty or s.presence_penalty or s.logit_bias or s.allowed_token_ids)
-        if plain and s.temperature == 0.0:
+        if sampling.temperature == 0.0 and mask is None and not is_shaped(sampling):
             return int(self.greedy[node])
-        z = self.rows[node]
-        if not plain:
-            z = shaped(
-                z,
-                history,
-                frequency_penalty=s.frequency_penalty,
-                presence_penalty=s.presence_penalty,
-                bias=s.logit_bias,
-                allowed=s.allowed_token_ids,
-            )
-        return target_token_reference(z, choice_of(s), position)
+        return target_token_reference(self._shaped(node, sampling, history, mask), choice_of(sampling), position)
+
+    def logprobs(
+        self, node: int, token: int, top: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+    ) -> TokenLogprobs:
+        """See `app.stages.verify.Rows`."""
+        logprobs = self._shaped(node, sampling, history, mask).log_softmax(0)
+        if not top:
+            return token_logprobs(float(logprobs[token]), [], [])
+        floor = logprobs.topk(min(top, len(logprobs))).values[-1]
+        ids = (logprobs >= floor).nonzero().squeeze(-1)  # equal ones stay in the order of their ids
+        best, order = logprobs[ids].sort(descending=True, stable=True)
+        return token_logprobs(float(logprobs[token]), ids[order[:top]].tolist(), best[:top].tolist())
+
+    def _shaped(
+        self, node: int, sampling: Sampling, history: list[int], mask: np.ndarray | None
+    ) -> torch.Tensor:  # (V,)
+        s = sampling
+        if mask is None and not is_shaped(s):
+            return self.rows[node]
+        return shaped(
+            self.rows[node],
+            history,
+            frequency_penalty=s.frequency_penalty,
+            presence_penalty=s.presence_penalty,
+            bias=s.logit_bias,
+            allowed=s.allowed_token_ids,
+            mask=mask,
+        )
 
     def state(self, node: int) -> bytes | None:
         """See `app.stages.verify.Rows`."""
@@ -47,7 +68,20 @@ class Logits:
 
 def choice_of(sampling: Sampling) -> Choice:
     """The sampling of a request as the kernels take it; admission has settled the seed."""
-    return Choice(sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.seed or 0)
+    s = sampling
+    return Choice(s.temperature, s.top_p, s.top_k, s.min_p, s.seed or 0, s.choice)
+
+
+def is_shaped(sampling: Sampling) -> bool:
+    """Does it change the logits before they are filtered?"""
+    s = sampling
+    return bool(s.frequency_penalty or s.presence_penalty or s.logit_bias or s.allowed_token_ids)
+
+
+def token_logprobs(own: float, ids: Listed[int], logprobs: Listed[float]) -> TokenLogprobs:
+    """As they travel: six digits after the point, and no token that cannot be said."""
+    top = [(id_, round(one, 6)) for id_, one in zip(ids, logprobs, strict=True) if one > -math.inf]
+    return TokenLogprobs(logprob=round(own, 6), top=tuple(top))
 
 
 class ModelRunner(PagedRunner):

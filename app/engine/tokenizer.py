@@ -1,7 +1,7 @@
 """A model folder's tokenizer: text to ids and back, equal to Hugging Face's, without torch or transformers.
 
 Reads tokenizer.json, tokenizer_config.json, chat_template.jinja, config.json and generation_config.json. Text
-made of ids skips special tokens. Incremental detokenising is app/stages/stream.py's.
+made of ids skips special tokens. Incremental detokenising is app/engine/text.py's.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from typing import Any
 import tokenizers
 
 from app.engine.chat_template import ChatTemplate
+from app.engine.grammar import Grammars
 from app.errors import InvalidRequest, ModelRefused
 from app.messages import ChatMessage
 
@@ -28,6 +29,7 @@ class Tokenizer:
     sha256          of tokenizer.json: a drafter must have the same
     context_tokens  longest sequence the model can read, prompt and answer together
     byte_ids        tokens that stand for one raw byte ("byte fallback"), whose text hangs on their neighbours
+    grammars        which of its tokens a form of answers allows
     """
 
     def __init__(self, folder: Path) -> None:
@@ -50,6 +52,7 @@ class Tokenizer:
             _text_config(config).get("eos_token_id"),
             self._backend.token_to_id(special_tokens.get("eos_token", "")),
         )
+        self.grammars = Grammars(path, self.vocab_size, self.eos_ids)
         self.byte_ids = frozenset(
             id_ for byte in range(256) if (id_ := self._backend.token_to_id(f"<0x{byte:02X}>")) is not None
         )

@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 from app.assemble import local
 from app.config import Settings
+from app.engine.stop_strings import AnswerStream
 from app.errors import GenerationFailed
 from app.messages import GenerateRequest, Result
-from app.stages.stream import TextStream, result
+from app.stages.stream import result
 
 
 def generate(request: GenerateRequest, settings: Settings, on_text: Callable[[str], None] | None = None) -> Result:
@@ -17,7 +18,7 @@ def generate(request: GenerateRequest, settings: Settings, on_text: Callable[[st
     """
     pipeline = local(settings)
     record = pipeline.submit(request, settings)
-    stream = TextStream(pipeline.tokenizer)
+    stream = AnswerStream(pipeline.tokenizer, record.stop)
     for event in pipeline.events(record):
         text = stream.feed(event.tokens) + (stream.flush() if event.finish_reason else "")
         if on_text and text:
@@ -27,5 +28,5 @@ def generate(request: GenerateRequest, settings: Settings, on_text: Callable[[st
         raise GenerationFailed(end.error)
     return result(
         record, end.status, end.tokens, end.finish_reason, end.stats, end.error, pipeline.tokenizer,
-        end.ended_s or time.time(),
+        end.ended_s or time.time(), end.logprobs,
     )  # fmt: skip

@@ -11,6 +11,8 @@ from app.engine.tokenizer import Tokenizer
 from app.errors import InvalidRequest
 from app.messages import MAX_SEED, ChatMessage, GenerateRequest, Record
 
+MAX_SCHEMA_CHARACTERS = 65_536
+
 
 def admit(
     request: GenerateRequest,
@@ -25,6 +27,7 @@ def admit(
     if request.max_tokens > settings.max_tokens:
         raise InvalidRequest("max_tokens", f"at most {settings.max_tokens} here, not {request.max_tokens}")
     _check_vocabulary(request, tokenizer.vocab_size)
+    _check_format(request, tokenizer)
     prompt_ids = _prompt_ids(request, tokenizer)
     _check_prompt(_input_field(request), prompt_ids, tokenizer, settings)
     return Record(
@@ -35,6 +38,9 @@ def admit(
         eos_ids=tokenizer.eos_ids,
         sampling=request.sampling(secrets.randbelow(MAX_SEED + 1) if request.seed is None else request.seed),
         speculation=request.speculation,
+        stop=request.stop,
+        logprobs=request.logprobs,
+        json_schema=request.json_schema,
         created_s=now_s,
     )
 
@@ -47,6 +53,17 @@ def _check_vocabulary(request: GenerateRequest, vocab_size: int) -> None:
         unknown = next((id_ for id_ in ids if id_ >= vocab_size), None)
         if unknown is not None:
             raise InvalidRequest(field, f"token id {unknown} is outside the vocabulary of {vocab_size}")
+
+
+def _check_format(request: GenerateRequest, tokenizer: Tokenizer) -> None:
+    schema = request.json_schema
+    if schema is None:
+        return
+    if len(schema) > MAX_SCHEMA_CHARACTERS:
+        raise InvalidRequest("response_format", f"its schema is longer than {MAX_SCHEMA_CHARACTERS} characters")
+    fault = tokenizer.grammars.fault(schema)
+    if fault is not None:
+        raise InvalidRequest("response_format", fault)
 
 
 def _prompt_ids(request: GenerateRequest, tokenizer: Tokenizer) -> list[int]:

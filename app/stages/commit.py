@@ -8,7 +8,8 @@ from app.state import Sequence, Tree, Verdict
 
 
 def conclude(sequence: Sequence, tree: Tree, verdict: Verdict, now_s: float) -> Event:
-    """The event for a verdict on `tree` (as verified), cut at an end-of-sequence token or at max_tokens."""
+    """The event for a verdict on `tree` (as verified), cut at an end-of-sequence token, at max_tokens, or at the token
+    that completes a stop string."""
     room = sequence.record.max_tokens - sequence.generated
     tokens, reason = verdict.tokens, None
     end = next((i for i, token in enumerate(tokens) if token in sequence.record.eos_ids), None)
@@ -16,10 +17,16 @@ def conclude(sequence: Sequence, tree: Tree, verdict: Verdict, now_s: float) -> 
         tokens, reason = tokens[: end + 1], FinishReason.STOP
     elif len(tokens) >= room:
         tokens, reason = tokens[:room], FinishReason.LENGTH
+    if sequence.stops is not None:
+        generated = sequence.tokens[len(sequence.record.prompt_ids) :]
+        stop = sequence.stops.first(generated, tokens, is_end=reason is not None)
+        if stop is not None:
+            tokens, reason = tokens[: stop + 1], FinishReason.STOP
     return Event(
         offset=sequence.generated,
         tokens=tuple(tokens),
         proposers=tuple(verdict.proposers(tree)[: len(tokens)]),
+        logprobs=tuple(verdict.logprobs[: len(tokens)]),
         finish_reason=reason,
         stats=_stats(sequence.stats, tree, verdict.path[: len(tokens)], now_s),
     )

@@ -7,6 +7,9 @@ was drafted; only how many tokens it holds does.
 from collections.abc import Sequence as Listed
 from typing import Protocol
 
+import numpy as np
+
+from app.formats import TokenLogprobs
 from app.messages import Sampling
 from app.state import Verdict, Work
 
@@ -14,8 +17,17 @@ from app.state import Verdict, Work
 class Rows(Protocol):
     """The target's opinion on one work: row 0 after its last token, row i after tree node i."""
 
-    def token(self, node: int, position: int, sampling: Sampling, history: list[int]) -> int:
-        """The target's token after `node`, to stand at `position`, given every token before it."""
+    def token(
+        self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+    ) -> int:
+        """The target's token after `node`, to stand at `position`, given every token before it; one of `mask`, (V,)
+        bool, if there is one."""
+        ...
+
+    def logprobs(
+        self, node: int, token: int, top: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+    ) -> TokenLogprobs:
+        """What the target gave that token, and the `top` likeliest."""
         ...
 
     def state(self, node: int) -> bytes | None:
@@ -35,12 +47,16 @@ def _walk(work: Work, rows: Rows) -> Verdict:
     node = 0
     path: list[int] = []
     tokens: list[int] = []
+    logprobs: list[TokenLogprobs] = []
     while True:
-        token = rows.token(node, len(history), record.sampling, history)
+        mask = work.sequence.mask(history)
+        token = rows.token(node, len(history), record.sampling, history, mask)
+        if record.logprobs is not None:
+            logprobs.append(rows.logprobs(node, token, record.logprobs, record.sampling, history, mask))
         tokens.append(token)
         history.append(token)
         child = child_of.get((node, token))
         if child is None or token in record.eos_ids:
-            return Verdict(path, tokens, rows.state(node))
+            return Verdict(path, tokens, logprobs, rows.state(node))
         path.append(child)
         node = child

@@ -113,6 +113,7 @@ class MemoryStore:
                 record=entry.record,
                 status=entry.status,
                 tokens=tuple(token for event in entry.events for token in event.tokens),
+                logprobs=tuple(one for event in entry.events for one in event.logprobs),
                 finish_reason=entry.finish_reason,
                 error=entry.error,
                 stats=entry.stats,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from app.formats import TokenLogprobs
 from app.messages import Event, FinishReason, Record, Stats, Status
 
 RETRY_AFTER_S = 1.0  # told to a caller who finds the queue full
@@ -37,6 +38,7 @@ class Snapshot:
     record: Record
     status: Status
     tokens: tuple[int, ...]  # generated and committed
+    logprobs: tuple[TokenLogprobs, ...]  # of each of them, if the request wants them
     finish_reason: FinishReason | None
     error: str | None
     stats: Stats
@@ -128,7 +130,7 @@ def _cut(event: Event, offset: int) -> Event:
     skip = min(max(offset - event.offset, 0), len(event.tokens))
     if skip == 0:
         return event
-    rest = {"tokens": event.tokens[skip:], "proposers": event.proposers[skip:]}
+    rest = {name: getattr(event, name)[skip:] for name in ("tokens", "proposers", "logprobs")}
     return event.model_copy(update={"offset": event.offset + skip, **rest})
 
 

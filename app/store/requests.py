@@ -182,6 +182,7 @@ def _snapshot(fields: dict[str, str], events: list[Event]) -> Snapshot:
         record=Record.model_validate_json(fields["record"]),
         status=Status(fields["status"]),
         tokens=tuple(token for event in events for token in event.tokens),
+        logprobs=tuple(one for event in events for one in event.logprobs),
         finish_reason=FinishReason(reason) if reason else None,
         error=fields.get("error") or None,
         stats=Stats.model_validate_json(fields["stats"]),

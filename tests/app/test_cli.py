@@ -42,6 +42,10 @@ def _pretend(folder: Path, name: str, port: int = 8000, ready: bool = True) -> N
         (["generate", "x", "--max-tokens", "0"], "max_tokens: "),
         (["generate", "x", "--temperature", "nan"], "temperature: "),
         (["generate", "x", "--messages-file", "/nowhere"], "messages-file: "),
+        (["generate", "x", "--json-schema", "/nowhere"], "json-schema: "),
+        (["generate", "x", "--json-schema", "MESSAGES"], "response_format.json_schema.schema: "),
+        (["generate", "x", "--stop", ""], "stop.0: "),
+        (["generate", "x", "--logprobs", "21"], "logprobs: "),
         (["generate", "--raw", "--messages-file", "MESSAGES"], "raw needs prompt"),
     ],
 )

@@ -40,7 +40,9 @@ def start(one: Running, request_id: str, length: int = 5, generated: int = 0, st
 
 
 def snapshot(record: Record, generated: int, strikes: int) -> Snapshot:
-    return Snapshot(record, Status.ACTIVE, (2,) * generated, None, None, Stats(rounds=generated), "o", strikes, None)
+    return Snapshot(
+        record, Status.ACTIVE, (2,) * generated, (), None, None, Stats(rounds=generated), "o", strikes, None
+    )
 
 
 def message(**changes) -> TreeMessage:

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -134,8 +135,9 @@ def test_input_stays_as_it_was():
     presence=st.sampled_from([-1.0, 0.0, 0.5]),
     bias=st.dictionaries(st.integers(0, 9), st.integers(-100, 100).map(float), max_size=4),
     allowed=st.one_of(st.none(), st.sets(st.integers(0, 9), min_size=1)),
+    is_mask=st.booleans(),
 )
-def test_shaping_is_bias_then_penalties_then_mask(history, frequency, presence, bias, allowed):
+def test_shaping_is_bias_then_penalties_then_mask(history, frequency, presence, bias, allowed, is_mask):
     logits = [0.25 * i for i in range(10)]
     expected = [
         logit + bias.get(i, 0.0) - history.count(i) * frequency - (i in history) * presence
@@ -149,6 +151,7 @@ def test_shaping_is_bias_then_penalties_then_mask(history, frequency, presence, 
         frequency_penalty=frequency,
         presence_penalty=presence,
         bias=bias,
-        allowed=None if allowed is None else tuple(allowed),
+        allowed=None if allowed is None or is_mask else tuple(allowed),
+        mask=np.isin(np.arange(10), list(allowed)) if allowed is not None and is_mask else None,
     )
     assert found.tolist() == expected

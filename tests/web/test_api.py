@@ -28,6 +28,7 @@ RESULT_FIELDS = {
     "usage",
     "timing",
     "speculation",
+    "logprobs",
     "error",
 }
 

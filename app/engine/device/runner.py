@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from app.engine.device.arrays import Arrays
@@ -14,11 +15,13 @@ from app.engine.device.weights import Weights
 from app.engine.kv import PagePool
 from app.engine.paged import PagedRunner
 from app.engine.plan import main_branch
-from app.engine.runner import choice_of
+from app.engine.runner import choice_of, is_shaped, token_logprobs
+from app.formats import TokenLogprobs
 from app.messages import Sampling
 from app.state import Tree, Work
 from kernels.ragged_attention import MAX_TREE_ROWS
 from kernels.row_choices import Edits, Row, pack_edits
+from kernels.top_logprobs import top_logprobs
 
 
 @dataclass(slots=True)
@@ -27,14 +30,24 @@ class Chosen:
 
     tokens: list[int]
     rows: torch.Tensor  # (1 + N, V) logits on the device, until the next step
+    likely: list[TokenLogprobs]  # of each row, with as many of its likeliest tokens as any work wants; or empty
 
     def state(self, node: int) -> bytes | None:
         """Not kept: it would have to be fetched from the device each step."""
         return None
 
-    def token(self, node: int, position: int, sampling: Sampling, history: list[int]) -> int:
+    def token(
+        self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+    ) -> int:
         """The target's token after `node`, chosen on the device (design D1)."""
         return self.tokens[node]
+
+    def logprobs(
+        self, node: int, token: int, top: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+    ) -> TokenLogprobs:
+        """See `app.stages.verify.Rows`; of the token that was chosen."""
+        found = self.likely[node]
+        return found.model_copy(update={"top": found.top[:top]})
 
 
 class DeviceRunner(PagedRunner):
@@ -71,17 +84,20 @@ class DeviceRunner(PagedRunner):
         """
         _check(works, self.weights)
         self._commits.launch()
-        result = self._run(works, size_of(works), self._edits(works))
+        edits = self._edits(works)
+        result = self._run(works, size_of(works), edits)
         wanted = sum(1 + len(work.tree) for work in works if work.final)
         chosen = result.chosen.cpu()[:, :wanted]  # the one reading back
-        if not chosen[1].contiguous().view(torch.float32).isfinite().all():
+        logprobs = chosen[1].contiguous().view(torch.float32)
+        if not logprobs.isfinite().all():
             raise ArithmeticError("the model's logits are not finite")
         tokens = chosen[0].tolist()
+        likely = _likely(works, result.logits[:wanted], edits, logprobs.tolist())
         out: list[Chosen | None] = []
         first = 0
         for work in works:
             end = first + 1 + len(work.tree)
-            out.append(Chosen(tokens[first:end], result.logits[first:end]) if work.final else None)
+            out.append(Chosen(tokens[first:end], result.logits[first:end], likely[first:end]) if work.final else None)
             first = end if work.final else first
         return out
 
@@ -119,8 +135,8 @@ class DeviceRunner(PagedRunner):
 
     def _edits(self, works: list[Work]) -> Edits | None:
         """Bias, penalties and masks of the wanted rows; each node's penalties count its own ancestors."""
-        samplings = [work.sequence.record.sampling for work in works if work.final]
-        if not any(s.frequency_penalty or s.presence_penalty or s.logit_bias or s.allowed_token_ids for s in samplings):
+        sequences = [work.sequence for work in works if work.final]
+        if not any(is_shaped(one.record.sampling) or one.grammar for one in sequences):
             return None
         rows = [row for work in works if work.final for row in _rows(work)]
         return pack_edits(rows, self._vocab_size, self.pages.keys.device)
@@ -145,9 +161,27 @@ def _rows(work: Work) -> list[Row]:
             s.presence_penalty,
             dict(s.logit_bias),
             s.allowed_token_ids,
+            work.sequence.mask(seen),
         )
         for seen in history
     ]
+
+
+def _likely(
+    works: list[Work],
+    logits: torch.Tensor,  # (N, V) of the wanted rows
+    edits: Edits | None,
+    own: list[float],  # (N,) log-probability of the token chosen in each
+) -> list[TokenLogprobs]:
+    """Each wanted row's log-probabilities, in one more launch; nothing if no work wants any."""
+    tops = [top for work in works if work.final and (top := work.sequence.record.logprobs) is not None]
+    if not tops:
+        return []
+    most = min(max(tops), logits.shape[1])
+    if not most:
+        return [token_logprobs(one, [], []) for one in own]
+    ids, logprobs = (found.tolist() for found in top_logprobs(logits, edits, most))
+    return [token_logprobs(*row) for row in zip(own, ids, logprobs, strict=True)]
 
 
 def _chain(tree: Tree) -> Tree:

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import torch
 
 from kernels.row_choices import Row
@@ -26,6 +27,7 @@ def row(draw: random.Random, vocab_size: int, filters: str = "all", edited: bool
     choice = Choice(**kinds, seed=draw.getrandbits(63), choice=draw.getrandbits(3))
     if not edited:
         return Row(choice, draw.randrange(10**4))
+    some = tuple(draw.sample(range(vocab_size), draw.choice([1, 3, vocab_size // 2])))
     return Row(
         choice,
         draw.randrange(10**4),
@@ -33,7 +35,7 @@ def row(draw: random.Random, vocab_size: int, filters: str = "all", edited: bool
         frequency_penalty=draw.choice([0.0, 0.5, -0.25]),
         presence_penalty=draw.choice([0.0, 0.75, -1.5]),
         bias={draw.randrange(vocab_size): draw.uniform(-9, 9) for _ in range(draw.choice([0, 1, 20]))},
-        allowed=draw.choice([None, tuple(draw.sample(range(vocab_size), draw.choice([1, 3, vocab_size // 2])))]),
+        **draw.choice([{}, {"allowed": some}, {"mask": np.isin(np.arange(vocab_size), some)}]),
     )
 
 

@@ -21,7 +21,7 @@ class TargetRows:
     def state(self, node):
         return None
 
-    def token(self, node, position, sampling, history):
+    def token(self, node, position, sampling, history, mask=None):
         return self.tokens[node]
 
 

@@ -1,5 +1,6 @@
 """Run by ../test_device.py, in a process of its own; see there."""
 
+import numpy as np
 import pytest
 import torch
 from triton.runtime import interpreter
@@ -111,6 +112,42 @@ def test_sampled_texts_are_those_of_the_cpu():
         book.write(one, text)
     _, runner = served()
     assert fakes.texts(fakes.pipeline(runner, [forking(book)]), *records) == expected
+
+
+class EvenAndOdd(fakes.Characters):
+    """A form of answers: tokens at even places are even, the others odd."""
+
+    @property
+    def grammars(self):
+        return self
+
+    def state(self, json_schema):
+        return self
+
+    def mask(self, generated):
+        if any(token % 2 != place % 2 for place, token in enumerate(generated)):
+            return None
+        return np.arange(VOCAB) % 2 == len(generated) % 2
+
+
+def test_forms_and_logprobs_are_those_of_the_cpu():
+    sampling = Sampling(seed=6, temperature=0.9, choice=3, allowed_token_ids=tuple(range(5, 30)))
+    wish = {"json_schema": "even and odd", "logprobs": 3}
+    one = record(PROMPTS[1], 3, sampling=sampling).model_copy(update=wish)
+    reference = fakes.pipeline(fakes.served(num_hidden_layers=1), tokenizer=EvenAndOdd())
+    (expected,) = fakes.texts(reference, one)
+    assert [token % 2 for token in expected] == [0, 1, 0]
+    book = Book()
+    book.write(one, expected)
+    local = fakes.pipeline(served(layers=1)[1], [forking(book)], tokenizer=EvenAndOdd())
+    assert fakes.texts(local, one) == [expected]
+    assert local.store.snapshot(one.id).stats.accepted, "a tree was right, and had wrong branches"
+    found, wanted = (pipeline.store.snapshot(one.id).logprobs for pipeline in (local, reference))
+    assert len(found) == len(wanted) == 3
+    for here, there in zip(found, wanted, strict=True):
+        assert here.logprob == pytest.approx(there.logprob, abs=1e-3)
+        assert [id_ for id_, _ in here.top] == [id_ for id_, _ in there.top]
+        assert [value for _, value in here.top] == pytest.approx([value for _, value in there.top], abs=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of sums of what is no number

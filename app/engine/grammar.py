@@ -1,0 +1,88 @@
+"""Answers of a given form: which tokens may follow, by a JSON schema. llguidance knows how; this keeps its place.
+
+What may be said is a function of the generated tokens alone, so it forks along a tree like everything that reads
+history (design D1), and a verifier that takes a request over has it from the committed tokens. No torch here:
+admission checks schemas with it.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
+
+from app.errors import GenerationFailed
+
+# Else a model that is unsure fills its answer with line breaks, each of them allowed.
+WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"
+
+
+class Grammars:
+    """A tokenizer as grammars see it, made at its first use: some tenths of a second, in which nobody else runs."""
+
+    def __init__(self, tokenizer_file: Path, vocab_size: int, eos_ids: tuple[int, ...]) -> None:
+        self._file, self._vocab_size, self._eos_ids = tokenizer_file, vocab_size, eos_ids
+
+    def fault(self, json_schema: str) -> str | None:
+        """What is wrong with a schema, or why no answer can follow it here; None: nothing."""
+        if not self._eos_ids:
+            return "this model has no end token, so no answer of it can end where a schema does"
+        try:
+            grammar = _grammar(json_schema)
+        except ValueError as error:  # not a schema at all
+            return str(error)
+        if isinstance(self._tokens, str):
+            return f"not with this model's tokenizer: {self._tokens}"
+        is_wrong, words = LLMatcher.validate_grammar_with_warnings(grammar, self._tokens)
+        return words[0] if is_wrong else None
+
+    def state(self, json_schema: str) -> "GrammarState":
+        """A schema's grammar at the beginning of an answer. The schema has no `fault`."""
+        assert not isinstance(self._tokens, str), self._tokens
+        return GrammarState(LLMatcher(self._tokens, _grammar(json_schema), log_level=0), self._vocab_size)
+
+    def bytes_of(self, token: int) -> bytes | None:
+        """What a token adds to the text, in UTF-8, perhaps a part of a character; None: that is not known here."""
+        return None if isinstance(self._tokens, str) else bytes(self._tokens.decode_bytes([token]))
+
+    def prepare(self) -> None:
+        """Do now what the first use would have to wait for."""
+        _ = self._tokens
+
+    @cached_property
+    def _tokens(self) -> LLTokenizer | str:
+        """Or why the library cannot read it."""
+        try:
+            return LLTokenizer(str(self._file), n_vocab=self._vocab_size, eos_token=list(self._eos_ids) or None)
+        except ValueError as error:
+            return str(error)
+
+
+class GrammarState:
+    """A grammar followed along one sequence and its trees. Goes back as easily as forth."""
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
+        self._matcher, self._vocab_size = matcher, vocab_size
+        self._read: list[int] = []
+
+    def mask(self, generated: Sequence[int]) -> np.ndarray | None:
+        """(V,) bool: the tokens that may follow the `generated` ones; None if the grammar does not allow those.
+
+        Raises GenerationFailed when the grammar became too complex to go on.
+        """
+        generated = list(generated)
+        common = min(len(self._read), len(generated))
+        while self._read[:common] != generated[:common]:
+            common -= 1
+        self._matcher.rollback(len(self._read) - common)
+        taken = self._matcher.try_consume_tokens(generated[common:])
+        self._read = generated[: common + taken]
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8) if len(self._read) == len(generated) else None
+        if self._matcher.is_error():
+            raise GenerationFailed(f"the answer's grammar cannot go on: {self._matcher.get_error()}")
+        return None if bits is None else np.unpackbits(bits, bitorder="little", count=self._vocab_size).view(bool)
+
+
+def _grammar(json_schema: str) -> str:
+    return LLMatcher.grammar_from_json_schema(json_schema, defaults={"whitespace_pattern": WHITESPACE})

@@ -1,0 +1,202 @@
+"""Stop strings, forms of answers and log-probabilities are the same whoever drafts, and after a takeover."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from app.engine.forward import Forward
+from app.engine.model import load
+from app.engine.stop_strings import up_to_stop
+from app.engine.tokenizer import Tokenizer
+from app.formats import TokenLogprobs
+from app.messages import FinishReason, Policy, Record, Sampling
+from app.pipeline import Local
+from app.store.memory import MemoryStore
+from app.store.protocol import Snapshot
+from tests import fakes
+from tests.fakes import Book, characters
+from tests.workers.tiny import make_model
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "word": {"type": "string", "minLength": 4, "maxLength": 9},
+        "numbers": {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 0, "maximum": 99},
+            "minItems": 2,
+            "maxItems": 4,
+        },
+        "is_it": {"type": "boolean"},
+    },
+    "required": ["word", "numbers", "is_it"],
+    "additionalProperties": False,
+}
+SAMPLINGS = [
+    Sampling(seed=3),
+    Sampling(seed=4, temperature=1.5),
+    Sampling(seed=5, temperature=1.0, top_p=0.9, choice=2),
+]
+ids = ["greedy", "sampled", "filtered"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer(folder)
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Iterator[Forward]:
+    yield load(folder, False)
+
+
+class Shop:
+    """Runs one record in pipelines of every kind over the tiny model."""
+
+    def __init__(self, model: Forward, tokenizer: Tokenizer) -> None:
+        self._model, self.tokenizer = model, tokenizer
+
+    def pipeline(self, book: Book | None = None, store: MemoryStore | None = None) -> Local:
+        cast = characters(book or Book(), self.tokenizer.vocab_size)
+        drafters = [cast[name] for name in ("oracle", "shy", "random", "half")] if book else []
+        return fakes.pipeline(
+            fakes.runner(self._model),
+            drafters,
+            vocab_size=self.tokenizer.vocab_size,
+            policy=Policy(max_draft_tokens=6),
+            store=store,
+            tokenizer=self.tokenizer,
+        )
+
+    def plainly(self, one: Record) -> Snapshot:
+        local = self.pipeline()
+        fakes.texts(local, one)
+        return local.store.snapshot(one.id)
+
+    def helped(self, one: Record, text: tuple[int, ...], kill_every: int | None = None) -> Snapshot:
+        """With drafters that know what free text follows, and others; verifiers die after so many steps."""
+        book, store = Book(), MemoryStore()
+        book.write(one, text)
+        local = self.pipeline(book, store)
+        fakes.submit(local, one)
+        steps = 0
+        while store.active():
+            local.step()
+            steps += 1
+            if kill_every and steps % kill_every == 0:
+                local = self.pipeline(book, store)
+                local.verifying.adopt([one.id])
+        return store.snapshot(one.id)
+
+    def record(self, max_tokens: int, sampling: Sampling, **rest) -> Record:
+        made = fakes.record(self.tokenizer.encode("Tell me"), max_tokens, sampling=sampling)
+        return made.model_copy(update={"eos_ids": self.tokenizer.eos_ids, **rest})
+
+
+@pytest.fixture(scope="module")
+def shop(model: Forward, tokenizer: Tokenizer) -> Shop:
+    return Shop(model, tokenizer)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=ids)
+def test_json_of_a_schema_is_the_same_with_and_without_drafts_and_after_kills(shop: Shop, sampling: Sampling) -> None:
+    # a random model loves white space, which every schema allows
+    spaces = dict.fromkeys(shop.tokenizer.encode(" \n\r\t"), -100.0)
+    biased = sampling.model_copy(update={"logit_bias": spaces})
+    one = shop.record(120, biased, json_schema=json.dumps(SCHEMA), logprobs=2)
+    plain = shop.plainly(one)
+    assert plain.finish_reason is FinishReason.STOP, shop.tokenizer.decode(plain.tokens)
+    answer = json.loads(shop.tokenizer.decode(plain.tokens))
+    assert list(answer) == ["word", "numbers", "is_it"] and 4 <= len(answer["word"]) <= 9
+    helped = shop.helped(one, plain.tokens)
+    assert helped.tokens == plain.tokens and helped.finish_reason == plain.finish_reason
+    assert helped.logprobs == plain.logprobs
+    assert helped.stats.accepted > len(plain.tokens) // 3, "drafts were right"
+    killed = shop.helped(one, plain.tokens, kill_every=3)
+    assert killed.tokens == plain.tokens and killed.logprobs == plain.logprobs
+
+
+def test_without_the_schema_the_model_would_say_something_else(shop: Shop) -> None:
+    free = shop.plainly(shop.record(40, SAMPLINGS[0]))
+    assert not shop.tokenizer.decode(free.tokens).lstrip().startswith("{")
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=ids)
+def test_a_stop_string_ends_the_run_at_the_token_that_completes_it(shop: Shop, sampling: Sampling) -> None:
+    free = shop.plainly(shop.record(40, sampling))
+    text = shop.tokenizer.decode(free.tokens)
+    # byte tokens: a stop string of three characters is completed in the middle of a run of drafted tokens
+    for start in range(0, 30, 4):
+        stop = text[start : start + 3]
+        if "\ufffd" in stop:
+            continue
+        one = shop.record(40, sampling, stop=("never said", stop))
+        plain, helped = shop.plainly(one), shop.helped(one, free.tokens)
+        killed = shop.helped(one, free.tokens, kill_every=2)
+        assert plain.tokens == helped.tokens == killed.tokens == free.tokens[: len(plain.tokens)]
+        assert plain.finish_reason is helped.finish_reason is FinishReason.STOP
+        said = shop.tokenizer.decode(plain.tokens)
+        assert said.endswith(stop) and text.startswith(said) and stop not in said[:-1]
+        assert up_to_stop(said, one.stop) == said[: -len(stop)]
+        assert helped.stats.rounds < max(4, len(plain.tokens)), "it was said in runs"
+
+
+def test_a_stop_string_that_is_never_said_ends_nothing(shop: Shop) -> None:
+    one = shop.record(24, SAMPLINGS[0], stop=("never said",))
+    free = shop.plainly(shop.record(24, SAMPLINGS[0]))
+    assert shop.plainly(one).tokens == free.tokens == shop.helped(one, free.tokens).tokens
+    assert shop.plainly(one).finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=ids)
+def test_logprobs_are_those_of_transformers_on_the_same_prefix(shop: Shop, folder: Path, sampling: Sampling) -> None:
+    one = shop.record(16, sampling, logprobs=5)
+    plain = shop.plainly(one)
+    helped = shop.helped(one, plain.tokens)
+    assert helped.tokens == plain.tokens and helped.logprobs == plain.logprobs and helped.stats.accepted
+    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    whole = [*one.prompt_ids, *plain.tokens]
+    with torch.inference_mode():
+        logits = reference(torch.tensor([whole])).logits[0, len(one.prompt_ids) - 1 : -1]
+    expected = logits.log_softmax(-1)
+    assert len(plain.logprobs) == len(plain.tokens)
+    for token, found, row in zip(plain.tokens, plain.logprobs, expected, strict=True):
+        assert found.logprob == pytest.approx(float(row[token]), abs=2e-4)
+        best = row.topk(5)
+        assert [logprob for _, logprob in found.top] == pytest.approx(best.values.tolist(), abs=2e-4)
+        assert [id_ for id_, _ in found.top] == best.indices.tolist()
+
+
+def test_logprobs_are_after_bias_and_before_filters(shop: Shop) -> None:
+    """The only token that may be said is certain; a temperature and a top-k of one change no log-probability."""
+    certain = shop.plainly(shop.record(3, Sampling(seed=0, allowed_token_ids=(70,)), logprobs=4))
+    assert certain.logprobs == (TokenLogprobs(logprob=0.0, top=((70, 0.0),)),) * 3
+    filtered = Sampling(seed=0, temperature=3.0, top_k=1)
+    plain = shop.plainly(shop.record(6, Sampling(seed=0), logprobs=3))
+    assert shop.plainly(shop.record(6, filtered, logprobs=3)).logprobs == plain.logprobs
+    biased = shop.plainly(shop.record(1, Sampling(seed=0, logit_bias={plain.tokens[0]: 2.0}), logprobs=0))
+    assert biased.logprobs[0].logprob > plain.logprobs[0].logprob and biased.logprobs[0].top == ()
+
+
+def test_nothing_is_kept_of_logprobs_that_nobody_asked_for(shop: Shop) -> None:
+    assert shop.plainly(shop.record(6, SAMPLINGS[1])).logprobs == ()
+
+
+def test_choices_of_one_seed_are_different_texts_and_always_the_same(shop: Shop) -> None:
+    def said(choice: int) -> tuple[int, ...]:
+        one = shop.record(12, Sampling(seed=9, temperature=1.5, choice=choice))
+        plain = shop.plainly(one)
+        assert shop.helped(one, plain.tokens).tokens == plain.tokens
+        return plain.tokens
+
+    texts = [said(choice) for choice in range(4)]
+    assert len(set(texts)) == 4 and said(2) == texts[2]
