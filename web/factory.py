@@ -6,6 +6,7 @@ from flask import Flask, Response
 
 from web import api, errors, health, page
 from web.office import Office
+from web.v1 import api as v1
 
 MAX_BODY_BYTES = 2**20  # a prompt of 8,000 tokens is some 40 kB; the rest is room for biases and allowed tokens
 
@@ -26,7 +27,9 @@ def create_app(office: Office, stopping: Flag | None = None) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.register_blueprint(page.blueprint(office))
     app.register_blueprint(health.blueprint(office))
-    app.register_blueprint(api.blueprint(office, stopping or Flag()))
+    stopping = stopping or Flag()
+    app.register_blueprint(api.blueprint(office, stopping))
+    app.register_blueprint(v1.blueprint(office, stopping))
     errors.install(app)
     app.after_request(_secure)
     return app

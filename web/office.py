@@ -1,5 +1,6 @@
 """What the web tier needs of the back office: the part of workers.office.Office that it uses."""
 
+from pathlib import Path
 from typing import Protocol
 
 from app.config import Settings
@@ -7,6 +8,11 @@ from app.engine.tokenizer import Tokenizer
 from app.messages import GenerateRequest, Record
 from app.store.nodes import Node
 from app.store.protocol import Requests
+
+
+def model_name(settings: Settings) -> str:
+    """What clients call the target; where it lies is not their business."""
+    return Path(settings.model).name
 
 
 class Roll(Protocol):

@@ -1,10 +1,8 @@
 """GET /: the form. All it does, it does through the JSON API, in static/app.js."""
 
-from pathlib import Path
-
 from flask import Blueprint, render_template
 
-from web.office import Office
+from web.office import Office, model_name
 
 DEFAULT_MAX_TOKENS = 256
 
@@ -18,7 +16,7 @@ def blueprint(office: Office) -> Blueprint:
     @routes.get("/")
     def index() -> str:
         return render_template(
-            "index.html", model=Path(settings.model).name, max_tokens=min(DEFAULT_MAX_TOKENS, cap), max_tokens_cap=cap
+            "index.html", model=model_name(settings), max_tokens=min(DEFAULT_MAX_TOKENS, cap), max_tokens_cap=cap
         )
 
     return routes

@@ -1,0 +1,103 @@
+"""OpenAI's calls: parse, call the office, format.
+
+GET  /v1/models, /v1/models/<name>     the target
+POST /v1/chat/completions              a conversation goes on
+POST /v1/completions                   a text goes on
+"""
+
+import hashlib
+import time
+from threading import Event as Flag
+
+from flask import Blueprint, Response
+from werkzeug.exceptions import ServiceUnavailable
+
+from app.errors import InvalidRequest, UnknownModel
+from app.messages import GenerateRequest, Record
+from web.follow import cancel
+from web.http import body_of, client_left, event_stream, json_answer
+from web.office import Office, model_name
+from web.v1.answers import Model, ModelList
+from web.v1.bodies import ChatBody, CompletionBody
+from web.v1.call import STOPPING, Call, frames, whole
+from web.v1.shapes import ChatShape, CompletionShape, Head, Shape
+
+
+def blueprint(office: Office, stopping: Flag) -> Blueprint:
+    """The routes under /v1."""
+    routes = Blueprint("v1", __name__, url_prefix="/v1")
+    model = Model(id=model_name(office.settings), created=int(time.time()), owned_by="paceline")
+
+    @routes.get("/models")
+    def models() -> Response:
+        return json_answer(ModelList(data=[model]))
+
+    @routes.get("/models/<path:name>")
+    def show_model(name: str) -> Response:
+        _check_model(office, name)
+        return json_answer(model)
+
+    @routes.post("/chat/completions")
+    def chat() -> Response:
+        return _answer(office, body_of(ChatBody), ChatShape(), stopping)
+
+    @routes.post("/completions")
+    def complete() -> Response:
+        return _answer(office, body_of(CompletionBody), CompletionShape(), stopping)
+
+    return routes
+
+
+def _answer(office: Office, body: ChatBody | CompletionBody, shape: Shape, stopping: Flag) -> Response:
+    _check_model(office, body.model)
+    requests = body.requests(office.settings.max_tokens)
+    records = _submit(office, requests, body.names())
+    call = Call(
+        records=records,
+        prompts=len(records) // (body.n or 1),
+        shape=shape,
+        head=_head(office, shape, records[0]),
+        with_usage=bool(body.stream_options and body.stream_options.include_usage),
+    )
+    if body.stream:
+        response = event_stream(frames(office, call, stopping, client_left()))
+    else:
+        answer = whole(office, call, stopping, client_left())
+        if answer is None:
+            raise ServiceUnavailable(STOPPING)
+        response = json_answer(answer)
+    response.headers["X-Request-Id"] = call.head.id
+    return response
+
+
+def _check_model(office: Office, asked: str) -> None:
+    served = model_name(office.settings)
+    if asked != served:
+        raise UnknownModel(asked, served)
+
+
+def _submit(office: Office, requests: list[GenerateRequest], names: dict[str, str]) -> list[Record]:
+    """All of them or none. Raises InvalidRequest, QueueFull, StoreUnavailable."""
+    records: list[Record] = []
+    try:
+        for request in requests:
+            records.append(office.submit(request))
+    except Exception as error:
+        cancel(office, [record.id for record in records])
+        if isinstance(error, InvalidRequest) and error.field in names:
+            raise InvalidRequest(names[error.field], error.message) from error
+        raise
+    return records
+
+
+def _head(office: Office, shape: Shape, record: Record) -> Head:
+    settings, tokenizer = office.settings, office.tokenizer
+    served = f"{model_name(settings)}|{settings.weights}|{tokenizer.sha256}"  # what a text depends on beside the call
+    return Head(
+        id=shape.prefix + record.id,
+        created=int(record.created_s),
+        model=model_name(settings),
+        system_fingerprint="fp_" + hashlib.sha256(served.encode()).hexdigest()[:12],
+        tokenizer=tokenizer,
+        top=record.logprobs,
+    )
