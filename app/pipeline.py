@@ -19,16 +19,8 @@ from app.costs import CostTable
 from app.drafting import Drafting
 from app.engine.tokenizer import Tokenizer
 from app.errors import NotFound
-from app.messages import (
-    DraftJob,
-    Event,
-    FinishReason,
-    GenerateRequest,
-    Policy,
-    Record,
-    Status,
-    TreeMessage,
-)
+from app.messages import DraftJob, Event, FinishReason, GenerateRequest, Record, Status, TreeMessage
+from app.policy import Policy
 from app.running import Running
 from app.stages.admit import admit
 from app.stages.commit import conclude

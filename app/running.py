@@ -14,9 +14,10 @@ from app.engine.stop_strings import StopWatch
 from app.engine.tokenizer import Tokenizer
 from app.errands import Errands
 from app.gauge import Gauge
-from app.messages import DraftJob, Policy, TreeMessage
+from app.messages import DraftJob, TreeMessage
 from app.offered import tree_of
 from app.overlap import Overlap, frontier, goes_together, runs_ahead
+from app.policy import Policy
 from app.reserving import reserve
 from app.routing import Route, Router
 from app.stages.ask import HORIZON_TOKENS, Candidate, enough

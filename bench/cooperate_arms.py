@@ -17,8 +17,9 @@ from app.config import Settings
 from app.costs import CostTable
 from app.drafting import Drafting
 from app.engine.runner import ModelRunner
-from app.messages import Draft, DraftJob, GenerateRequest, Policy, Speculation, TreeMessage
+from app.messages import Draft, DraftJob, GenerateRequest, Speculation, TreeMessage
 from app.pipeline import Local
+from app.policy import Policy
 from app.running import Running
 from app.state import Sequence
 from app.store.protocol import Snapshot

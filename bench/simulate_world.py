@@ -13,8 +13,9 @@ from app.costs import CostTable
 from app.drafting import Drafting
 from app.following import fetcher
 from app.fusing import Fusing
-from app.messages import Policy, Record, Sampling, Speculation, ToVerifier, TreeMessage
+from app.messages import Record, Sampling, Speculation, ToVerifier, TreeMessage
 from app.pipeline import Verifying
+from app.policy import Policy
 from app.routing import Router
 from app.running import Running
 from app.stages.draft.cooperative import Cooperative

@@ -19,8 +19,9 @@ from app.engine.runner import ModelRunner
 from app.engine.tokenizer import Tokenizer
 from app.following import fetcher
 from app.fusing import Fusing
-from app.messages import ChatMessage, Draft, DraftJob, Policy, Record, Sampling, Speculation, TreeMessage
+from app.messages import ChatMessage, Draft, DraftJob, Record, Sampling, Speculation, TreeMessage
 from app.pipeline import Local, Verifying
+from app.policy import Policy
 from app.routing import Router
 from app.running import Running
 from app.stages.draft.cooperative import Cooperative

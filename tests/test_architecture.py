@@ -33,6 +33,7 @@ LAYERS = [  # lowest first; a module may import its own layer and those before i
         "app.load",
         "app.mirror",
         "app.partition",
+        "app.policy",
         "app.scores",
     ),
     ("app.gauge",),

@@ -13,8 +13,9 @@ from app.engine.model import load
 from app.engine.stop_strings import up_to_stop
 from app.engine.tokenizer import Tokenizer
 from app.formats import TokenLogprobs
-from app.messages import FinishReason, Policy, Record, Sampling
+from app.messages import FinishReason, Record, Sampling
 from app.pipeline import Local
+from app.policy import Policy
 from app.store.memory import MemoryStore
 from app.store.protocol import Snapshot
 from tests import fakes

@@ -10,8 +10,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from app.assemble import local
 from app.config import Settings
 from app.costs import CostTable
-from app.messages import GenerateRequest, Policy, Record
+from app.messages import GenerateRequest, Record
 from app.pipeline import Local
+from app.policy import Policy
 from tests import fakes
 from tests.models import model_dir
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from app.engine.guesser import ModelGuesser
 from app.engine.model import prepare
-from app.messages import Policy, Record, Sampling, Speculation, TreeMessage
+from app.messages import Record, Sampling, Speculation, TreeMessage
 from app.pipeline import Local
+from app.policy import Policy
 from app.stages.draft.model import ModelDrafter
 from app.stages.draft.registry import RESIDENT, build
 from tests import fakes

@@ -8,7 +8,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from app.load import Load, MailboxLoad, VerifierLoad
-from app.messages import Message, Policy
+from app.messages import Message
+from app.policy import Policy
 from app.stages.steer import steer
 from app.store.nodes import Node
 from workers.office import FUSE, SETTLE, Office, mailbox_of

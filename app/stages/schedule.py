@@ -10,7 +10,7 @@ from itertools import accumulate
 from operator import add, truediv
 
 from app.costs import CostTable
-from app.messages import Policy
+from app.policy import Policy
 from app.state import Sequence, Tree, Work
 
 # Of running sequences and the trees they may have verified, within so many rows: nodes of each tree, None to leave out

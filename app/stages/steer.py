@@ -17,7 +17,7 @@ from statistics import median_low
 from typing import Any
 
 from app.load import Load, VerifierLoad
-from app.messages import Policy, Steering
+from app.policy import Policy, Steering
 
 DEFAULT = Policy()
 LONGEST_DRAFT = DEFAULT.max_draft_tokens

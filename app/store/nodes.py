@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import redis
 
-from app.messages import Policy
+from app.policy import Policy
 from app.store.connect import Script
 from app.store.keys import Keys
 

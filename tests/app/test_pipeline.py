@@ -7,18 +7,9 @@ from app.engine.guesser import ModelGuesser
 from app.engine.model import prepare
 from app.errors import StoreUnavailable
 from app.fusing import Fusing
-from app.messages import (
-    TARGET,
-    DraftJob,
-    Event,
-    FinishReason,
-    GenerateRequest,
-    Policy,
-    Sampling,
-    Speculation,
-    Status,
-)
+from app.messages import TARGET, DraftJob, Event, FinishReason, GenerateRequest, Sampling, Speculation, Status
 from app.pipeline import Local, take_in
+from app.policy import Policy
 from app.stages.draft.cooperative import Cooperative
 from app.stages.draft.model import ModelDrafter
 from app.state import Guess

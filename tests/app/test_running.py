@@ -5,8 +5,9 @@ import pytest
 from app.costs import CostTable, DraftCosts, Reading
 from app.crew import Crew
 from app.load import VerifierLoad
-from app.messages import DrafterStats, Policy, Record, Speculation, Stats, Status, TreeMessage
+from app.messages import DrafterStats, Record, Speculation, Stats, Status, TreeMessage
 from app.offered import MAX_NODES
+from app.policy import Policy
 from app.routing import Router
 from app.running import MIN_WAIT_S, Running
 from app.state import Tree

@@ -15,13 +15,13 @@ from app.messages import (
     DraftJob,
     GenerateRequest,
     Message,
-    Policy,
     Sampling,
     ToDrafter,
     ToFuser,
     ToVerifier,
     TreeMessage,
 )
+from app.policy import Policy
 from tests.workers.conftest import Alone
 from tests.workers.deployment import Deployment, Stream, wait_for
 from workers.office import Office

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from app.load import Load
-from app.messages import GenerateRequest, Policy, ToDrafter
+from app.messages import GenerateRequest, ToDrafter
+from app.policy import Policy
 from bench.steer_replay import main, read, replay
 from tests.workers.deployment import Deployment, wait_for
 from workers.office import Office

@@ -3,7 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.costs import CostTable, Reading
-from app.messages import Policy, Record, Sampling, Speculation, Stats
+from app.messages import Record, Sampling, Speculation, Stats
+from app.policy import Policy
 from app.stages.schedule import OTHERS_TIME, TAIL_TOKENS, compose, wait_s
 from app.state import Sequence, Tree
 

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.load import Load, MailboxLoad, VerifierLoad
-from app.messages import DrafterStats, Policy
+from app.messages import DrafterStats
+from app.policy import Policy
 from app.stages.steer import (
     BACKLOG,
     CROWD,

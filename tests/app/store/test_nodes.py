@@ -5,7 +5,7 @@ import time
 import pytest
 import redis
 
-from app.messages import Policy
+from app.policy import Policy
 from app.store.nodes import Node, Nodes
 
 LEASE_S = 0.15
