@@ -40,6 +40,8 @@ def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--logprobs", type=int, metavar="N", help="with --json: how likely tokens were, and N others")
     parser.add_argument("--json-schema", type=Path, metavar="FILE", help="the answer is JSON of this schema")
     parser.add_argument("--no-speculation", action="store_true", help="slower, and the same text")
+    parser.add_argument("--max-draft-tokens", type=int, metavar="N", help="draft tokens verified a round, at most")
+    parser.add_argument("--drafters", metavar="NAMES", help="only these drafters, with commas between")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument("--instance", metavar="NAME", help="use this running instance")
 
@@ -72,8 +74,11 @@ def _request(arguments: argparse.Namespace) -> GenerateRequest:
     if arguments.json_schema is not None:
         schema = _json_of(arguments.json_schema, "json-schema")
         values["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
-    if arguments.no_speculation:
-        values["speculation"] = False
+    values["speculation"] = {"enabled": not arguments.no_speculation}
+    if arguments.max_draft_tokens is not None:
+        values["speculation"]["max_draft_tokens"] = arguments.max_draft_tokens
+    if arguments.drafters is not None:
+        values["speculation"]["drafters"] = [name for name in arguments.drafters.split(",") if name]
     try:
         return GenerateRequest.model_validate(values)
     except ValidationError as error:

@@ -65,7 +65,7 @@ class Speculation(Message):
 
     enabled: bool = True
     max_draft_tokens: int | None = Field(None, ge=0, le=64, description="most draft tokens verified a round")
-    drafters: tuple[str, ...] | None = Field(None, description="only these drafters, by name")
+    drafters: tuple[str, ...] | None = Field(None, description="only these, by name; a name nobody has is refused")
 
 
 class ChatMessage(Message):

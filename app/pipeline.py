@@ -8,7 +8,7 @@ never a token (design D2). No torch here: models are arguments.
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Sequence as Listed
 from contextlib import suppress
 
@@ -43,13 +43,15 @@ def take_in(
     request_id: str | None = None,
     tenant: str = "public",
     task: str | None = None,
+    drafters: Collection[str] | None = None,
 ) -> Record:
-    """Admit a request and write it down. Asking again under the same id changes nothing.
+    """Admit a request and write it down. Asking again under the same id changes nothing. `drafters`: see `admit`.
 
     Raises InvalidRequest, QueueFull.
     """
     request_id = request_id or uuid.uuid4().hex
-    record = admit(request, tokenizer, settings, request_id=request_id, tenant=tenant, now_s=time.time())
+    now_s = time.time()
+    record = admit(request, tokenizer, settings, request_id=request_id, tenant=tenant, now_s=now_s, drafters=drafters)
     record = record.model_copy(update={"is_task": task is not None})
     if not store.create(record, limit=settings.max_active_requests, task=task):
         return store.snapshot(request_id).record
@@ -222,7 +224,8 @@ class Local:
 
     def submit(self, request: GenerateRequest, settings: Settings) -> Record:
         """Admit a request; `step` or `events` runs it. Raises InvalidRequest, QueueFull."""
-        record = take_in(request, self.tokenizer, self.store, settings)
+        known = self.verifying.running.crew.allowed(None)
+        record = take_in(request, self.tokenizer, self.store, settings, drafters=known)
         self.store.assign(record.id, self.verifying.owner)
         self.verifying.adopt([record.id])
         return record

@@ -10,8 +10,9 @@ from typing import Self
 from celery import Celery
 from kombu.exceptions import OperationalError
 
+from app.assemble_resident import resident_names
 from app.config import Settings
-from app.engine.source import resolve
+from app.engine.source import drafter_folder, resolve
 from app.engine.tokenizer import Tokenizer
 from app.errors import NotFound, StoreUnavailable
 from app.messages import FinishReason, GenerateRequest, Mail, Record, Settle, ToVerifier
@@ -84,12 +85,19 @@ class Office:
             request_id=request_id,
             tenant=tenant,
             task=task,
+            drafters=self._drafters() if request.speculation.drafters else None,
         )
         try:
             self.place(record.id)
         except StoreUnavailable as error:
             log.warning("request %s is stored and not placed yet: %s", record.id, error)
         return record
+
+    def _drafters(self) -> set[str]:
+        """Those that a request may name: alive, or in the settings, since one that is down now may come back."""
+        alive = {name for node in self.nodes.live("draft") for name in node.info.get("drafters", ())}
+        named = {drafter_folder(name).name for name in self.settings.drafters}
+        return alive | named | set(resident_names(self.settings, self.tokenizer))
 
     def place(self, request_id: str) -> None:
         """Give an unowned request to a verifier. Without a live one it waits: the sweep places it later."""

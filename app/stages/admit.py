@@ -5,6 +5,7 @@ stores the record nor bounds the queue: that is the store's, in one step with wr
 """
 
 import secrets
+from collections.abc import Collection
 
 from app.config import Settings
 from app.engine.tokenizer import Tokenizer
@@ -22,12 +23,17 @@ def admit(
     request_id: str,
     tenant: str,
     now_s: float,
+    drafters: Collection[str] | None = None,
 ) -> Record:
-    """Check `request` against the model and the settings, and settle everything it left open."""
+    """Check `request` against the model and the settings, and settle everything it left open.
+
+    `drafters`: those that a request may name; None takes any name.
+    """
     if request.max_tokens > settings.max_tokens:
         raise InvalidRequest("max_tokens", f"at most {settings.max_tokens} here, not {request.max_tokens}")
     _check_vocabulary(request, tokenizer.vocab_size)
     _check_format(request, tokenizer)
+    _check_drafters(request, drafters)
     prompt_ids = _prompt_ids(request, tokenizer)
     _check_prompt(_input_field(request), prompt_ids, tokenizer, settings)
     return Record(
@@ -64,6 +70,13 @@ def _check_format(request: GenerateRequest, tokenizer: Tokenizer) -> None:
     fault = tokenizer.grammars.fault(schema)
     if fault is not None:
         raise InvalidRequest("response_format", fault)
+
+
+def _check_drafters(request: GenerateRequest, known: Collection[str] | None) -> None:
+    unknown = None if known is None else next((n for n in request.speculation.drafters or () if n not in known), None)
+    if unknown is not None:
+        there_are = ", ".join(sorted(known or ())) or "none"
+        raise InvalidRequest("speculation.drafters", f"no drafter {unknown!r} here; there are {there_are}")
 
 
 def _prompt_ids(request: GenerateRequest, tokenizer: Tokenizer) -> list[int]:

@@ -1,5 +1,6 @@
 """The command line: what it refuses, in what words, with which exit code."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -9,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
+from app.cli_generate import _request, add_generate
 from app.config import ROOT
+from app.errors import InvalidRequest
 from app.local.instance import Instance, ProcessId, State
+from app.messages import Speculation
 
 
 @pytest.fixture(autouse=True)
@@ -128,3 +132,19 @@ def test_flags_of_test_go_to_pytest() -> None:
 def test_a_named_instance_that_does_not_run_is_not_replaced(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "Hello", "--instance", "nope"]) == 1
     assert "instance 'nope' does not run" in capsys.readouterr().err
+
+
+def test_a_requests_own_bounds_are_flags() -> None:
+    parser = argparse.ArgumentParser()
+    add_generate(parser.add_subparsers())
+
+    def bounds(*flags: str) -> Speculation:
+        return _request(parser.parse_args(["generate", "x", *flags])).speculation
+
+    assert bounds() == Speculation()
+    assert bounds("--max-draft-tokens", "3", "--drafters", "lookup,small") == Speculation(
+        max_draft_tokens=3, drafters=("lookup", "small")
+    )
+    assert bounds("--no-speculation") == Speculation(enabled=False)
+    with pytest.raises(InvalidRequest, match="max_draft_tokens"):
+        bounds("--max-draft-tokens", "-1")

@@ -1,5 +1,6 @@
 """Many requests at once, cancelled ones, and ids that nobody knows."""
 
+import json
 import time
 import urllib.error
 from concurrent.futures import ThreadPoolExecutor
@@ -104,3 +105,15 @@ def test_a_caller_who_is_interrupted_cancels(deployment: Deployment, office: Off
     with pytest.raises(KeyboardInterrupt):
         generate(deployment.url, request, interrupt)
     wait_for(lambda: office.requests.active() == 0, limit_s=2.0, what="the request to end")
+
+
+def test_a_request_that_names_a_drafter_nobody_has_is_told_who_there_is(deployment: Deployment) -> None:
+    body = {"prompt": "Hello", "max_tokens": 5}
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        deployment.post({**body, "speculation": {"drafters": ["twim"]}})
+    with caught.value as answer:
+        error = json.load(answer)["error"]
+    assert (answer.code, error["field"]) == (400, "speculation.drafters")
+    assert "no drafter 'twim' here; there are lookup, suffix, twin" in error["message"]
+    done = deployment.post({**body, "speculation": {"drafters": ["twin"], "max_draft_tokens": 2}})
+    assert done["status"] == "done"

@@ -8,7 +8,7 @@ import pytest
 from app.config import Settings
 from app.engine.tokenizer import Tokenizer
 from app.errors import InvalidRequest
-from app.messages import ChatMessage, GenerateRequest, Record
+from app.messages import ChatMessage, GenerateRequest, Record, Speculation
 from app.stages.admit import admit
 from tests.models import byte_fallback_tokenizer, model_dir
 
@@ -88,3 +88,13 @@ def test_refuses_token_ids_outside_the_vocabulary(tokenizer: Tokenizer) -> None:
 
 def test_refuses_a_lone_surrogate(tokenizer: Tokenizer) -> None:
     assert refused_field(tokenizer, prompt="\ud800", raw=True) == "prompt"
+
+
+def test_a_drafter_that_nobody_has_is_refused_with_the_names_of_those_there_are(tokenizer: Tokenizer) -> None:
+    request = GenerateRequest(prompt="x", speculation=Speculation(drafters=("lookup", "smal")))
+    how: dict[str, Any] = {"request_id": "r", "tenant": "t", "now_s": 1.0}
+    with pytest.raises(InvalidRequest, match=r"no drafter 'smal' here; there are lookup, small") as caught:
+        admit(request, tokenizer, Settings(), **how, drafters={"small", "lookup"})
+    assert caught.value.field == "speculation.drafters"
+    assert admit(request, tokenizer, Settings(), **how, drafters={"smal", "lookup"}).speculation == request.speculation
+    assert admit(request, tokenizer, Settings(), **how).speculation == request.speculation, "where nobody knows"
