@@ -76,7 +76,9 @@ class Settings(BaseModel):
     max_sequences: int = Field(64, ge=1, description="sequences a verifier runs at once; the rest wait")
     spans: Path | None = Field(None, description="workers write who was busy when to files here (bench/timeline.py)")
     steer_log: Path | None = Field(None, description="control appends every tick of the scheduler here, as JSON lines")
+    traced_requests: int = Field(64, ge=0, le=1024, description="recent requests with a timeline on the dashboard")
     log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
+    log_format: Literal["text", "json"] = Field("text", description="of each process's log; json: an object a line")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:

@@ -51,6 +51,12 @@ class Exchange:
             self._load(group, now)
             self._write(group)
 
+    def flush(self) -> None:
+        """Write what there is, at once: this process ends. Raises StoreUnavailable."""
+        for group in list(self._learnt.groups()):
+            self._write(group)  # again what may not have arrived,
+            self._write(group)  # then what was learnt since
+
     def _load(self, group: str, now: float) -> None:
         if group in self._unsure or now - self._loaded_s.get(group, float("-inf")) < LOAD_EVERY_S:
             return

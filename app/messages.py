@@ -20,7 +20,7 @@ MAX_SEED = 2**63 - 1
 class Message(BaseModel):
     """Base of all messages."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # inputs are prompts
 
 
 class Status(StrEnum):

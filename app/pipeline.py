@@ -19,7 +19,9 @@ from app.costs import CostTable
 from app.drafting import Drafting
 from app.engine.tokenizer import Tokenizer
 from app.errors import NotFound
+from app.logs import of
 from app.messages import DraftJob, Event, FinishReason, GenerateRequest, Record, Status, TreeMessage
+from app.metering import Round
 from app.policy import Policy
 from app.running import Running
 from app.stages.admit import admit
@@ -75,6 +77,7 @@ class Verifying:
         self.policy = Policy()
         self.target = target
         self.ended: list[Record] = []  # whoever runs the segment takes them from here
+        self.stepped: list[Work] = []  # the last step's
         self._store = store
         self._committing = Committing(owner, store)
         self._max_sequences = settings.max_sequences
@@ -96,7 +99,9 @@ class Verifying:
     def let_go(self, request_ids: Iterable[str]) -> None:
         """Drop sequences that are no longer ours: cancelled, or taken over by another verifier."""
         for request_id in request_ids:
-            self.running.stop(request_id)
+            sequence = self.running.stop(request_id)
+            if sequence is not None:
+                self._say_left(sequence, FinishReason.CANCELLED)
 
     def offer(self, trees: Iterable[TreeMessage]) -> None:
         """Drafts came in, fused."""
@@ -116,18 +121,21 @@ class Verifying:
         works = running.reserve(
             compose(runnable, self.policy, now_s, running.costs, running.suspects, running.is_together, self._select)
         )
+        self.stepped = works
         if not works:
             return jobs
         reading_s = _reading_s(works, running.costs)
+        running.meter.begun((work.sequence.record for work in works), self._clock.time())
         started = self._clock.perf_counter()
         try:
             verdicts = verify(works, self.target.forward(works))
         except Exception as error:  # whatever one request does to the target, the others must get on
             return jobs + self._isolate(works, error)
         took_s = self._clock.perf_counter() - started
+        rows = sum(len(work.tokens) + len(work.tree) for work in works)
         if all(work.final for work in works):
-            running.costs.correct(sum(len(work.tokens) + len(work.tree) for work in works), took_s, reading_s)
-        return jobs + self._commit(works, verdicts)
+            running.costs.correct(rows, took_s, reading_s)
+        return jobs + self._commit(works, verdicts, rows, took_s)
 
     def _cosine(self, sequences: Listed[Sequence], trees: Listed[Tree], max_rows: int) -> list[int | None]:
         """CoSine's batch of these."""
@@ -141,7 +149,7 @@ class Verifying:
         sequences = sorted(self.running.sequences.values(), key=lambda s: (s.record.created_s, s.record.id))
         return sequences[: self._max_sequences]
 
-    def _commit(self, works: list[Work], verdicts: list[Verdict | None]) -> list[DraftJob]:
+    def _commit(self, works: list[Work], verdicts: list[Verdict | None], rows: int, took_s: float) -> list[DraftJob]:
         """Send the verdicts off to be committed, and go on as if they were: `_settle` hears what became of them."""
         now_s = self._clock.time()
         final: list[tuple[Work, Verdict, Event]] = []
@@ -150,6 +158,8 @@ class Verifying:
                 work.sequence.cached += len(work.tokens)
             else:
                 final.append((work, verdict, conclude(work.sequence, work.tree, verdict, now_s)))
+        rounds = [Round(work.tree, verdict.path, len(event.tokens)) for work, verdict, event in final]
+        self.running.meter.step(len(works), rows, took_s, rounds)
         try:
             self._committing.send([(work.sequence, event) for work, _, event in final])
         except Exception:
@@ -166,8 +176,15 @@ class Verifying:
         """What became of the last commit: sequences that ended, or are no longer ours, leave."""
         jobs: list[DraftJob] = []
         for sequence, event, outcome in self._committing.settle():
-            if outcome is not Outcome.COMMITTED:
-                log.info("request %s: commit %s, letting go", sequence.record.id, outcome)
+            if outcome is Outcome.COMMITTED:
+                self.running.meter.committed(sequence.record, event)
+                if event.finish_reason is not None:
+                    tokens, rounds = event.offset + len(event.tokens), event.stats.rounds
+                    log.info(
+                        "%s: %d tokens, %d rounds", event.finish_reason, tokens, rounds, extra=of(sequence.record.id)
+                    )
+            else:
+                log.info("commit %s, letting go", outcome, extra=of(sequence.record.id))
             if outcome is not Outcome.COMMITTED or event.finish_reason is not None:
                 jobs += self._end(sequence)
         return jobs
@@ -196,6 +213,7 @@ class Verifying:
     def _isolate(self, works: list[Work], error: Exception) -> list[DraftJob]:
         """A step failed: its sequences run one by one until the guilty one fails alone."""
         log.exception("a step of %d sequences failed", len(works))
+        self.running.meter.failed()
         for work in works:
             self.target.wipe(work)
             self.running.suspects.add(work.sequence.record.id)
@@ -204,7 +222,11 @@ class Verifying:
         with suppress(NotFound):
             record = works[0].sequence.record
             self._store.end(record.id, FinishReason.ERROR, f"the target failed on this request: {error}")
+        self._say_left(works[0].sequence, FinishReason.ERROR)
         return self._end(works[0].sequence)
+
+    def _say_left(self, sequence: Sequence, reason: FinishReason) -> None:
+        self.running.meter.left(sequence.record, sequence.generated, sequence.stats, reason)
 
 
 def _reading_s(works: Listed[Work], costs: CostTable) -> float:

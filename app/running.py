@@ -15,6 +15,7 @@ from app.engine.tokenizer import Tokenizer
 from app.errands import Errands
 from app.gauge import Gauge
 from app.messages import DraftJob, TreeMessage
+from app.metering import Metering
 from app.offered import tree_of
 from app.overlap import Overlap, frontier, goes_together, runs_ahead
 from app.policy import Policy
@@ -65,6 +66,7 @@ class Running:
         self.model_costs = DraftCosts(0.0)  # of that, what models took by their node's own clock
         self.crew = Crew()
         self.router = router or Router()
+        self.meter = Metering()  # keeps nothing; a worker puts its own here
         self.is_together = True  # do the sequences go in one batch, or one half while the other half drafts?
         self.prompt_tokens = self.reused_tokens = 0  # read so far, and those of them that others had computed
         self._memory = memory
@@ -82,6 +84,7 @@ class Running:
         record = snapshot.record
         tokens = [*record.prompt_ids, *snapshot.tokens]
         self.prompt_tokens += len(tokens)
+        self.meter.taken(record, is_new=not snapshot.tokens)
         self.sequences[record.id] = sequence = Sequence(record, tokens, stats=snapshot.stats)
         if self._reader is not None and record.stop:
             sequence.stops = StopWatch(self._reader, record.stop)
@@ -119,7 +122,9 @@ class Running:
     def adopt_prefixes(self, sequences: Iterable[Sequence]) -> None:
         """Prompts that begin like what others have computed start from there."""
         for sequence in sequences:
-            self.reused_tokens += self._memory.adopt(sequence)
+            reused = self._memory.adopt(sequence)
+            self.reused_tokens += reused
+            self.meter.reused(reused)
 
     def reserve(self, works: list[Work]) -> list[Work]:
         """Those of the works that get memory."""
@@ -134,6 +139,7 @@ class Running:
             took_s = min(sent.patience_s, came_s)
             if sent.batch:
                 self.gauge.waited(came_s)
+                self.meter.tree(took_s)
             if sent.is_lean:
                 self.asking.lean.costs.observe(sent.batch, sent.depth, took_s)
             elif not message.spared:  # what it takes where no model is run says nothing of what models will take
@@ -222,6 +228,7 @@ class Running:
         asking += [(sequence, 1, route_of(sequence)) for sequence in probing]
         for sequence, _, route in asking:
             self.router.asked(sequence.record, route)
+            self.meter.asked(route.drafters)
             (self._lean.add if is_lean else self._lean.discard)(sequence.record.id)
         return [
             job

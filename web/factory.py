@@ -4,7 +4,7 @@ from threading import Event as Flag
 
 from flask import Flask, Response
 
-from web import api, errors, health, page
+from web import api, dashboard, errors, health, metrics, page
 from web.office import Office
 from web.v1 import api as v1
 
@@ -28,6 +28,8 @@ def create_app(office: Office, stopping: Flag | None = None) -> Flask:
     app.register_blueprint(page.blueprint(office))
     app.register_blueprint(health.blueprint(office))
     stopping = stopping or Flag()
+    app.register_blueprint(metrics.blueprint(office))
+    app.register_blueprint(dashboard.blueprint(office))
     app.register_blueprint(api.blueprint(office, stopping))
     app.register_blueprint(v1.blueprint(office, stopping))
     errors.install(app)

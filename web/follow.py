@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from threading import Event as Flag
 
 from app.errors import StoreUnavailable
+from app.logs import of
 from app.messages import Event, FinishReason, Result
 from app.stages.stream import result
 from web.office import Office
@@ -135,5 +136,5 @@ def _wait_out(error: StoreUnavailable, request_id: str, answered_s: float, stopp
     """Wait a little before the next try, unless Redis has been away for long: then raise `error`."""
     if time.monotonic() - answered_s > OUTAGE_S:
         raise error
-    log.warning("request %s: the store does not answer, trying again", request_id)
+    log.warning("the store does not answer, trying again", extra=of(request_id))
     stopping.wait(RETRY_S)

@@ -6,8 +6,14 @@ from typing import Protocol
 from app.config import Settings
 from app.engine.tokenizer import Tokenizer
 from app.messages import GenerateRequest, Record
+from app.policy import Policy
+from app.store.mailbox import Mailboxes
 from app.store.nodes import Node
 from app.store.protocol import Requests
+from app.store.samples import Samples
+from app.store.sums import SumsStore
+from app.store.traces import Traces
+from app.store.waiting import WaitingRoom
 
 
 def model_name(settings: Settings) -> str:
@@ -19,6 +25,8 @@ class Roll(Protocol):
     """Who lives: the readable part of app.store.nodes.Nodes."""
 
     def live(self, kind: str | None = None) -> list[Node]: ...
+    def policy(self) -> Policy: ...
+    def try_lock(self, name: str, ttl_s: float) -> bool: ...
 
 
 class Office(Protocol):
@@ -30,6 +38,16 @@ class Office(Protocol):
     def requests(self) -> Requests: ...
     @property
     def nodes(self) -> Roll: ...
+    @property
+    def sums(self) -> SumsStore: ...
+    @property
+    def mailboxes(self) -> Mailboxes: ...
+    @property
+    def waiting(self) -> WaitingRoom: ...
+    @property
+    def traces(self) -> Traces: ...
+    @property
+    def samples(self) -> Samples: ...
     @property
     def tokenizer(self) -> Tokenizer: ...
 

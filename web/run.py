@@ -10,12 +10,15 @@ import signal
 import threading
 from types import FrameType
 
+from app import logs
 from app.config import Settings
 from app.errors import PacelineError
 from web.factory import create_app
+from web.sampler import Sampler
 from web.server import WebServer
 from workers.office import Office
 from workers.pulse import Pulse
+from workers.sharing import share
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     """Serve until told to stop; the exit status."""
     args = _arguments(argv)
     settings = Settings.from_env()
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.configure(settings.model_copy(update={"node": settings.node or DEFAULT_NAME}))
     stopping = _stop_on_signals()
     try:
         serve(settings, args.host, args.port, stopping)
@@ -42,6 +45,8 @@ def serve(settings: Settings, host: str, port: int, stopping: threading.Event) -
     office = Office.open(settings)
     server = WebServer(create_app(office, stopping), host, port, settings.max_active_requests)
     pulse = Pulse(office, KIND, settings.node or DEFAULT_NAME, info=lambda: {"pid": os.getpid()})
+    share(office, pulse, office.tally)
+    pulse.on_beat.append(Sampler(office).beat)
     pulse.begin()
     log.info("serving on http://%s:%d", host, server.port)
     try:

@@ -9,21 +9,22 @@ log, and so is the batch on which the handler fails. Mail is hints (design D10),
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from celery.worker import state as worker_state
 from pydantic import ValidationError
 
 from app.errors import StoreUnavailable
-from app.messages import Message
+from app.messages import Mail
+from app.metrics import QUEUE_WAIT
 from workers.office import Office
 from workers.pulse import Pulse
 
 log = logging.getLogger(__name__)
 MAX_ITEMS = 256
 LONGEST_WAIT_S = 0.5
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=Mail)
 Handle = Callable[[list[M]], float | None]
 
 
@@ -33,11 +34,17 @@ def attend(office: Office, pulse: Pulse, mailbox: str, kind: type[M], handle: Ha
     `handle` gets all messages that wait (perhaps none) and says how long it can do without more: 0 for work at
     hand, None for nothing to do. Its work at hand must not depend on this stay alone: a process may end anywhere.
     """
+
+    def taken(items: list[str]) -> list[M]:
+        messages = _read(kind, items)
+        _note_waits(office, mailbox, messages)
+        return messages
+
     if not pulse.hold(mailbox):
         return  # another thread of this process attends it; one is enough
     try:
         if office.mailboxes.attend(mailbox, pulse.owner):
-            _serve(office, pulse, mailbox, lambda items: _handled(pulse, mailbox, handle, _read(kind, items)))
+            _serve(office, pulse, mailbox, lambda items: _handled(pulse, mailbox, handle, taken(items)))
     except StoreUnavailable as error:
         log.warning("left %s: %s", mailbox, error)
     finally:
@@ -85,6 +92,13 @@ def _read(kind: type[M], items: list[str]) -> list[M]:
             first = error.errors(include_input=False, include_context=False)[0]
             log.warning("dropped an item that is no %s: %s at %s", kind.__name__, first["msg"], first["loc"])
     return messages
+
+
+def _note_waits(office: Office, mailbox: str, messages: Sequence[Mail]) -> None:
+    stage, now_s = mailbox.partition(":")[0], time.time()
+    for message in messages:
+        if message.sent_s:
+            office.tally.observe(QUEUE_WAIT, max(0.0, now_s - message.sent_s), stage)
 
 
 def _handled(pulse: Pulse, mailbox: str, handle: Handle[M], messages: list[M]) -> float | None:

@@ -14,8 +14,10 @@ from app.assemble_resident import resident_names
 from app.config import Settings
 from app.engine.source import drafter_folder, resolve
 from app.engine.tokenizer import Tokenizer
-from app.errors import NotFound, StoreUnavailable
+from app.errors import InvalidRequest, NotFound, QueueFull, StoreUnavailable
+from app.logs import of
 from app.messages import FinishReason, GenerateRequest, Mail, Record, Settle, ToVerifier
+from app.metrics import ADMITTED, ENDED, REFUSED
 from app.pipeline import take_in
 from app.stages.route import verifier
 from app.store.connect import connect
@@ -23,8 +25,11 @@ from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
 from app.store.protocol import Orphan
 from app.store.requests import RequestStore
+from app.store.samples import Samples
 from app.store.sums import SumsStore
+from app.store.traces import Traces
 from app.store.waiting import WaitingRoom
+from app.tally import Tally
 from workers.celery_app import ATTEND, DOORBELL_TTL_S, mailbox_queue, make_celery
 
 log = logging.getLogger(__name__)
@@ -47,13 +52,20 @@ class Office:
         self.machine = settings.machine or socket.gethostname()
         self.celery = celery
         self.tokenizer = tokenizer
+        self.tally = Tally()
         self.requests = RequestStore(
-            client, settings.namespace, ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s
+            client,
+            settings.namespace,
+            ttl_s=settings.request_ttl_s,
+            active_ttl_s=settings.active_ttl_s,
+            told=lambda reason: self.tally.count(ENDED, reason),
         )
         self.mailboxes = Mailboxes(client, settings.namespace, lease_s=settings.lease_s)
         self.nodes = Nodes(client, settings.namespace, lease_s=settings.lease_s)
         self.waiting = WaitingRoom(client, settings.namespace)
         self.sums = SumsStore(client, settings.namespace)
+        self.traces = Traces(client, settings.namespace, most=settings.traced_requests)
+        self.samples = Samples(client, settings.namespace)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
@@ -77,20 +89,36 @@ class Office:
 
         Once it is stored it is accepted: if routing fails, the sweep places it later.
         """
-        record = take_in(
-            request,
-            self.tokenizer,
-            self.requests,
-            self.settings,
-            request_id=request_id,
-            tenant=tenant,
-            task=task,
-            drafters=self._drafters() if request.speculation.drafters else None,
-        )
+        record = self._take_in(request, request_id, tenant, task)
         try:
             self.place(record.id)
         except StoreUnavailable as error:
-            log.warning("request %s is stored and not placed yet: %s", record.id, error)
+            log.warning("stored and not placed yet: %s", error, extra=of(record.id))
+        return record
+
+    def _take_in(self, request: GenerateRequest, request_id: str | None, tenant: str, task: str | None) -> Record:
+        try:
+            record = take_in(
+                request,
+                self.tokenizer,
+                self.requests,
+                self.settings,
+                request_id=request_id,
+                tenant=tenant,
+                task=task,
+                drafters=self._drafters() if request.speculation.drafters else None,
+            )
+        except QueueFull:
+            if task is None:  # a task waits for room
+                self.tally.count(REFUSED, "full")
+            raise
+        except InvalidRequest:
+            self.tally.count(REFUSED, "invalid")
+            raise
+        self.tally.count(ADMITTED, "web" if task is None else "task")
+        log.info(
+            "admitted: %d prompt tokens, %d at most", len(record.prompt_ids), record.max_tokens, extra=of(record.id)
+        )
         return record
 
     def _drafters(self) -> set[str]:
@@ -161,7 +189,7 @@ class Office:
     def give_up(self, request_id: str, strikes: int) -> None:
         """End a request that took down one verifier after the other."""
         from_whom = f"{strikes} verifiers died with this request before it committed a token"
-        log.error("request %s: %s", request_id, from_whom)
+        log.error("%s", from_whom, extra=of(request_id))
         try:
             self.requests.end(request_id, FinishReason.ERROR, from_whom)
         except NotFound:

@@ -12,13 +12,16 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from app.errors import StoreUnavailable
+from app.metering import Told
+from app.metrics import BUSY
 from workers.busy import BusyShare
 from workers.office import Office
 from workers.spans import Spans
+from workers.tracing import Tracing
 
 log = logging.getLogger(__name__)
 SWEEP_EVERY_S = 1.0
@@ -42,6 +45,8 @@ class Pulse(threading.Thread):
         self.kind = kind
         self.node = node
         self.on_beat: list[Callable[[], None]] = []  # what else to refresh, e.g. the policy
+        self.on_end: list[Callable[[], None]] = []  # what else to write before it is gone
+        self.told: Callable[[], Mapping[str, Told]] = dict  # how far requests are, for their timelines
         self._office = office
         self._info = info
         self._mailboxes: set[str] = set()
@@ -50,6 +55,9 @@ class Pulse(threading.Thread):
         self._share = BusyShare()
         folder = office.settings.spans
         self._spans = None if folder is None else Spans(folder, kind, node)
+        self._tracing = Tracing(office.traces, kind, node)
+        self._busy_s = 0.0  # since that was counted last
+        office.tally.sources.append(self._count_busy)
         self._stopping = threading.Event()
         self._swept_s = 0.0
 
@@ -66,6 +74,8 @@ class Pulse(threading.Thread):
         if self.is_alive():
             self.join(timeout=self._office.settings.lease_s)  # a beat under way would take the name again
         try:
+            for write in (*self.on_end, self._trace):
+                write()
             self._office.nodes.retire(self.kind, self.node, self.owner)
         except StoreUnavailable as error:
             log.warning("could not retire: %s", error)
@@ -74,9 +84,12 @@ class Pulse(threading.Thread):
 
     def busy(self, is_busy: bool) -> None:
         """Progress: the process begins a piece of work, or has ended one."""
-        now = time.monotonic()
-        self._busy_since_s = now if is_busy else None
-        self._share.toggle(is_busy, now)
+        now_s, since_s = time.monotonic(), self._busy_since_s
+        if since_s is not None and not is_busy:
+            self._busy_s += now_s - since_s
+        self._busy_since_s = now_s if is_busy else None
+        self._share.toggle(is_busy, now_s)
+        self._tracing.toggle(is_busy)
         if self._spans is not None:
             self._spans.toggle(is_busy)
 
@@ -88,6 +101,10 @@ class Pulse(threading.Thread):
         """How many sequences the piece of work under way is about; for the timeline only."""
         if self._spans is not None:
             self._spans.sequences = sequences
+
+    def about(self, request_ids: Iterable[str]) -> None:
+        """The requests that the piece of work under way is for."""
+        self._tracing.about(request_ids)
 
     def hold(self, mailbox: str) -> bool:
         """Renew this mailbox's lease from now on; False if this process does so already."""
@@ -138,11 +155,20 @@ class Pulse(threading.Thread):
         since_s = self._busy_since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
+    def _count_busy(self) -> None:
+        busy_s, self._busy_s = self._busy_s, 0.0
+        if busy_s:
+            self._office.tally.count(BUSY, self.kind, by=busy_s)
+
+    def _trace(self) -> None:
+        self._tracing.flush(self.told())
+
     def _look_around(self) -> None:
         if self._spans is not None:
             self._spans.flush()
         for refresh in self.on_beat:
             refresh()
+        self._trace()
         now = time.monotonic()
         if now - self._swept_s >= SWEEP_EVERY_S:
             self._swept_s = now

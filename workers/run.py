@@ -10,12 +10,15 @@ import logging
 import os
 import sys
 
+from app import logs
 from app.config import THREAD_ENVIRONMENT, Settings
 from app.errors import PacelineError
 from workers.beat import run_beat
 from workers.celery_app import ATTEND, mailbox_queue
+from workers.discreet import hush
 from workers.duty import Duty
 from workers.office import Office
+from workers.sharing import share
 
 ROLES = ("control", "fuse", "draft", "verify", "engine", "beat")
 CONTROL_THREADS = 4
@@ -31,15 +34,11 @@ def main(argv: list[str] | None = None) -> int:
     for name, value in THREAD_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     settings = Settings.from_env()
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for chatty in (
-        "celery.worker.strategy",
-        "celery.app.trace",
-        "celery.beat",
-    ):  # a line a doorbell, a line a tick
-        logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.root.level))
+    node = args.node or f"{args.role}-1"
+    logs.configure(settings.model_copy(update={"node": node}))
+    hush()
     try:
-        serve(args.role, args.node or f"{args.role}-1", settings)
+        serve(args.role, node, settings)
     except PacelineError as error:
         log.error("%s", error)
         return 1
@@ -54,6 +53,7 @@ def serve(role: str, node: str, settings: Settings) -> None:
         return
     module = importlib.import_module(f"workers.roles.{role}")  # only its own role: the others load torch
     duty: Duty = module.serve(office, node)
+    share(office, duty.pulse, office.tally)
 
     @office.celery.task(name=ATTEND, ignore_result=True)
     def rung(mailbox: str) -> None:
@@ -67,7 +67,7 @@ def serve(role: str, node: str, settings: Settings) -> None:
     pool = ["-P", "threads", "-c", str(CONTROL_THREADS)] if role == "control" else ["-P", "solo"]
     options = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", settings.log_level]
     try:
-        office.celery.worker_main(["worker", "-n", f"{node}@%h", "-Q", ",".join(wanted), *pool, *options])
+        office.celery.worker_main(["--quiet", "worker", "-n", f"{node}@%h", "-Q", ",".join(wanted), *pool, *options])
     finally:
         duty.end()
 

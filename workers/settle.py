@@ -14,6 +14,7 @@ from celery import signature
 from celery.app.task import Context
 
 from app.errors import GenerationFailed, NotFound
+from app.logs import of
 from app.messages import Status
 from app.stages.stream import result
 from workers.celery_app import GENERATE
@@ -49,7 +50,7 @@ class Settler:
         try:
             self._settle(request_id)
         except Exception:  # callbacks are strangers' signatures: they may raise anything
-            log.exception("request %s: its result is not stored yet", request_id)
+            log.exception("its result is not stored yet", extra=of(request_id))
 
     def catch_up(self) -> None:
         """From the pulse: settle what a lost message left behind."""

@@ -10,3 +10,4 @@ def share(office: Office, pulse: Pulse, learnt: Learnt) -> None:
     exchange = Exchange(learnt, office.sums)
     exchange.beat()
     pulse.on_beat.append(exchange.beat)
+    pulse.on_end.append(exchange.flush)

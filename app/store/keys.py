@@ -20,8 +20,12 @@ milliseconds at which the member stops counting, so an index never outgrows what
     lease:<owner>               string  that the process `owner` lives                PX lease
     policy                      hash    version, policy (JSON)                        never; one small hash
     lock:<name>                 string  a tick or sweep is running                    PX of the lock
-    sums:<group>                hash    what drafters are worth: name -> sums (JSON)  PX 30 days; 16,384 fields
+    sums:<group>                hash    what drafters are worth, metrics: name -> sums PX 30 days; 16,384 fields
     merged:<writer>:<group>     string  number of the writer's last batch in there    PX 10 min
+    traced                      zset    traces of requests worked on lately           empty; <= setting
+    trace:<trace>               list    spans of work on one request                  PX 10 min; 1,024
+    about:<trace>               hash    how far that request is                       PX 10 min
+    samples                     list    how the deployment fared, one a second        PX 1 hour; 900
 """
 
 from dataclasses import dataclass
@@ -110,3 +114,21 @@ class Keys:
     def merged(self, writer: str, group: str) -> str:
         """The last batch of one writer in a group, so that none counts twice."""
         return f"{self.namespace}:merged:{writer}:{group}"
+
+    @property
+    def traced(self) -> str:
+        """Index of the requests whose timeline is kept."""
+        return f"{self.namespace}:traced"
+
+    def trace(self, trace: str) -> str:
+        """Who worked on a request when."""
+        return f"{self.namespace}:trace:{trace}"
+
+    def about(self, trace: str) -> str:
+        """How far a traced request is."""
+        return f"{self.namespace}:about:{trace}"
+
+    @property
+    def samples(self) -> str:
+        """How the deployment fared in the last minutes."""
+        return f"{self.namespace}:samples"

@@ -23,9 +23,19 @@ __all__ = ["Orphan", "Outcome", "RequestStore", "Snapshot"]
 class RequestStore:
     """The store of requests that all processes of a deployment share. Implements `Requests`."""
 
-    def __init__(self, client: redis.Redis, namespace: str, *, ttl_s: float, active_ttl_s: float) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        namespace: str,
+        *,
+        ttl_s: float,
+        active_ttl_s: float,
+        told: Callable[[FinishReason], None] = lambda reason: None,
+    ) -> None:
+        """`told` hears of every request that `end` ends, once."""
         self._client = client
         self._keys = Keys(namespace)
+        self._told = told
         self._ttl_ms = int(ttl_s * 1000)
         self._active_ttl_ms = int(active_ttl_s * 1000)
         self._create = Script(client, "create")
@@ -79,6 +89,8 @@ class RequestStore:
         reply = self._end(keys, args)
         if reply < 0:
             raise NotFound(request_id)
+        if reply:
+            self._told(reason)
         return bool(reply)
 
     def snapshot(self, request_id: str) -> Snapshot:

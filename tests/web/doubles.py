@@ -14,8 +14,13 @@ from app.config import Settings
 from app.engine.tokenizer import Tokenizer
 from app.messages import TARGET, DrafterStats, Event, FinishReason, GenerateRequest, Record, Stats
 from app.stages.admit import admit
+from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
 from app.store.requests import Outcome, RequestStore
+from app.store.samples import Samples
+from app.store.sums import SumsStore
+from app.store.traces import Traces
+from app.store.waiting import WaitingRoom
 
 ROUND = 3  # tokens a round: two drafted, one the target's own
 DRAFTERS = ("lookup", "smol-general")
@@ -29,12 +34,27 @@ class Desk:
     tokenizer: Tokenizer
     requests: RequestStore
     nodes: Nodes
+    sums: SumsStore
+    mailboxes: Mailboxes
+    waiting: WaitingRoom
+    traces: Traces
+    samples: Samples
 
     @classmethod
     def over(cls, client: redis.Redis, settings: Settings, tokenizer: Tokenizer) -> "Desk":
         name = settings.namespace
         requests = RequestStore(client, name, ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
-        return cls(settings, tokenizer, requests, Nodes(client, name, lease_s=settings.lease_s))
+        return cls(
+            settings,
+            tokenizer,
+            requests,
+            Nodes(client, name, lease_s=settings.lease_s),
+            SumsStore(client, name),
+            Mailboxes(client, name, lease_s=settings.lease_s),
+            WaitingRoom(client, name),
+            Traces(client, name, most=settings.traced_requests),
+            Samples(client, name),
+        )
 
     def submit(self, request: GenerateRequest) -> Record:
         record = admit(

@@ -43,6 +43,7 @@ def tiny_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "PACELINE_VERIFY_THREADS": "1",
         "PACELINE_MAX_ACTIVE_REQUESTS": str(MAX_ACTIVE),
         "PACELINE_STEER_LOG": str(folder / "steer.jsonl"),
+        "PACELINE_LOG_FORMAT": "json",
     }
 
 

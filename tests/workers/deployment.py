@@ -135,6 +135,11 @@ class Deployment:
         with urllib.request.urlopen(call, timeout=30) as response:
             return dict(json.load(response))
 
+    def read(self, path: str) -> str:
+        """The text of a page."""
+        with urllib.request.urlopen(self.url + path, timeout=30) as response:
+            return str(response.read().decode())
+
     def stream(self, request: GenerateRequest) -> "Stream":
         """Start a request and follow it."""
         body = {**request.model_dump(mode="json", exclude_none=True), "stream": True}

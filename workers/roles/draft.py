@@ -44,7 +44,9 @@ def serve(office: Office, node: str, models: list[ModelDrafter] | None = None, *
             segment.run_ahead()
             return 0.0 if segment.has_ahead else None
         jobs = [job for message in messages for job in message.jobs if _is_readable(job, office.tokenizer.vocab_size)]
-        pulse.works_on(sum(not job.is_last for job in jobs))
+        at_work = {job.request_id for job in jobs if not job.is_last}
+        pulse.works_on(len(at_work))
+        pulse.about(at_work)
         drafts, trees = segment.run(in_time(jobs, time.time()))
         send_trees(office, trees)
         if drafts:

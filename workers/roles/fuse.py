@@ -24,6 +24,7 @@ def serve(office: Office, node: str) -> Duty:
             segment.receive(message.drafts)
         trees = segment.collect(time.time())
         pulse.works_on(len(trees))
+        pulse.about(tree.request_id for _, tree in trees)
         send_trees(office, trees)
         return segment.wait_s(time.time())
 

@@ -9,8 +9,10 @@ from pydantic import ValidationError
 from app.assemble import verifying
 from app.assemble_resident import resident_names
 from app.crew import Crew
+from app.logs import of
 from app.mail import jobs_by_mailbox
 from app.messages import DraftJob, FinishReason, Settle, ToVerifier
+from app.metering import Metering
 from app.pipeline import Verifying
 from app.stages.route import hosts
 from app.store.nodes import Node
@@ -31,11 +33,13 @@ def serve(
     mailbox = mailbox_of("verify", node)
     verifier = verifier or verifying(office.settings, mailbox, office.requests)
     running = verifier.running
+    running.meter = meter = Metering(office.tally)
 
     def info() -> dict[str, object]:
         return {**running.report(), "host": office.machine, **(about or {})}
 
     pulse = Pulse(office, "verify", node, owner=verifier.owner, info=info)
+    pulse.told = meter.told
     desk = Desk(office, verifier, pulse, mailbox)
     pulse.on_beat.append(desk.refresh)
     share(office, pulse, running.router.experience)
@@ -62,6 +66,7 @@ class Desk:
         self._reconcile()
         self._pulse.works_on(len(self._verifier.running.sequences))
         jobs = self._verifier.step(time.time())
+        self._pulse.about(work.sequence.record.id for work in self._verifier.stepped)
         self._send(jobs)
         self._settle()
         return self._verifier.wait_s(time.time())
@@ -81,7 +86,7 @@ class Desk:
             try:
                 self._verifier.adopt([request_id])
             except ValidationError:  # another version wrote it; it must not stop the others
-                log.exception("request %s cannot be read", request_id)
+                log.exception("it cannot be read", extra=of(request_id))
                 self._office.requests.end(request_id, FinishReason.ERROR, "what is stored of it cannot be read")
 
     def _reconcile(self) -> None:

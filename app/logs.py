@@ -1,0 +1,63 @@
+"""A process's log: lines of text, or of JSON with the same facts in fields. Never a prompt's or an answer's text.
+
+    {"time": "2026-11-22T04:50:29.123Z", "level": "INFO", "logger": "workers.office", "node": "web-1",
+     "message": "admitted: 38 prompt tokens, at most 60", "request_id": "17b3...", "error": traceback}
+
+`request_id` and `error` are there where they are known. Only these fields are written, whatever else hangs on a record:
+Celery hangs a task's arguments there.
+"""
+
+import json
+import logging
+import time
+
+from app.config import Settings
+
+TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat")  # a line a doorbell, a line a tick
+
+
+def configure(settings: Settings) -> None:
+    """Set the root logger up as the settings say; called once, when a process starts."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(Json(settings.node) if settings.log_format == "json" else Text(TEXT))
+    logging.basicConfig(level=settings.log_level, handlers=[handler])
+    logging.captureWarnings(True)
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.root.level))
+
+
+class Text(logging.Formatter):
+    """A line a record; a request's id goes before the message."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        request_id = getattr(record, "request_id", None)
+        if request_id is not None:
+            record.message = f"request {request_id}: {record.message}"
+        return super().formatMessage(record)
+
+
+class Json(logging.Formatter):
+    """A JSON object a line."""
+
+    def __init__(self, node: str | None) -> None:
+        super().__init__()
+        self._node = node
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        fields = {
+            "time": f"{at}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "node": self._node,
+            "message": record.getMessage(),
+            "request_id": getattr(record, "request_id", None),
+            "error": self.formatException(record.exc_info) if record.exc_info else None,
+        }
+        return json.dumps({name: value for name, value in fields.items() if value is not None}, ensure_ascii=False)
+
+
+def of(request_id: str) -> dict[str, str]:
+    """For a log call's `extra`: which request the line is about."""
+    return {"request_id": request_id}

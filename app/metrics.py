@@ -1,0 +1,69 @@
+"""Every metric that processes add up, by name: what it counts, its unit, its labels. `web/metrics.py` shows them.
+
+Names follow Prometheus: the unit at the end, counters without `_total` here (it is added where they are shown). They
+are sums over all processes of a deployment and over their restarts, kept in Redis (`app/tally.py`); what a moment looks
+like, such as a queue's depth, is read when somebody asks and is not listed here.
+"""
+
+from dataclasses import dataclass
+
+PREFIX = "paceline_"
+GROUP = "metrics"  # of the store's sums
+
+# Upper bounds. Seconds: from a small model's step on a GPU to a long prompt on a slow machine.
+STEP_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
+WAIT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+FIRST_TOKEN_SECONDS = (0.02, 0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
+TOKEN_SECONDS = (0.001, 0.002, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
+SEQUENCES = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0)
+ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
+LENGTHS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 12.0, 16.0)
+DEEPEST = 16  # positions in a draft beyond it are counted as this one
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # each is one of a kind, and its hash no work
+class Metric:
+    """A counter, or with `buckets` (upper bounds; the last one, infinity, is left out) a histogram."""
+
+    name: str  # without the prefix
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+ADMITTED = Metric("requests_admitted", "Requests taken in, by where they came from: web or task.", ("door",))
+REFUSED = Metric("requests_refused", "Requests turned away, by why: full, or invalid.", ("reason",))
+ENDED = Metric("requests_ended", "Requests that ended: stop, length, cancelled, error.", ("reason",))
+PROMPT_TOKENS = Metric("prompt_tokens", "Prompt tokens of requests that verifiers started.")
+REUSED_TOKENS = Metric("prompt_tokens_reused", "Of those, tokens read from the prefix cache instead of computed.")
+TOKENS = Metric("tokens_committed", "Tokens committed, by who proposed them; target: the target itself.", ("proposer",))
+FIRST_TOKEN = Metric("first_token_seconds", "From admission to a request's first token.", (), FIRST_TOKEN_SECONDS)
+PER_TOKEN = Metric("per_token_seconds", "Mean time a token after the first, of requests that ended.", (), TOKEN_SECONDS)
+
+STEP = Metric("step_seconds", "The target's forward pass and the walk of its trees, a step.", (), STEP_SECONDS)
+BATCH = Metric("step_sequences", "Sequences in a step.", (), SEQUENCES)
+PACKED = Metric("step_packed_tokens", "Rows of a step: prompts, last tokens and draft tokens together.", (), ROWS)
+STEP_ERRORS = Metric("step_errors", "Steps that failed, and were taken apart.")
+ACCEPTED_LENGTH = Metric("accepted_length_tokens", "Tokens a round committed, the target's own included.", (), LENGTHS)
+DRAFTED = Metric(
+    "draft_tokens_verified", "Draft tokens verified, by drafter and depth in the tree.", ("drafter", "position")
+)
+ACCEPTED = Metric("draft_tokens_accepted", "Of those, the right ones.", ("drafter", "position"))
+ASKED = Metric("rounds_asked", "Rounds in which a drafter was asked, tables included.", ("drafter",))
+AT_LOAD = Metric(
+    "rounds_at_load", "Rounds, by how many sequences were in the step (up to the number given).", ("sequences",)
+)
+DRAFTED_AT_LOAD = Metric("draft_tokens_at_load", "Draft tokens verified, by the same.", ("sequences",))
+TREE = Metric(
+    "tree_seconds", "From asking for drafts to the tree's arrival, for those that were waited for.", (), WAIT_SECONDS
+)
+
+QUEUE_WAIT = Metric(
+    "queue_wait_seconds",
+    "How long work waited for a stage: start (a request for its verifier), draft, fuse, verify, settle (mail).",
+    ("stage",),
+    WAIT_SECONDS,
+)
+BUSY = Metric("busy_seconds", "Time processes were at work, by kind.", ("kind",))
+
+METRICS = {metric.name: metric for metric in globals().copy().values() if isinstance(metric, Metric)}

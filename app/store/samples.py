@@ -1,0 +1,31 @@
+"""How the deployment fared in the last minutes: a list of samples, JSON each, the oldest first. Any process may add."""
+
+import json
+from typing import Any, cast
+
+import redis
+
+from app.store.keys import Keys
+
+MOST = 900  # a quarter of an hour at one a second
+TTL_S = 3600.0
+
+
+class Samples:
+    """The samples of a deployment, in Redis."""
+
+    def __init__(self, client: redis.Redis, namespace: str) -> None:
+        self._client = client
+        self._key = Keys(namespace).samples
+
+    def add(self, sample: dict[str, Any]) -> None:
+        """Append one; the oldest goes when there are too many. Raises StoreUnavailable."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.rpush(self._key, json.dumps(sample))
+        pipe.ltrim(self._key, -MOST, -1)
+        pipe.pexpire(self._key, int(TTL_S * 1000))
+        pipe.execute()
+
+    def last(self, count: int) -> list[dict[str, Any]]:
+        """The latest samples, the oldest of them first."""
+        return [json.loads(text) for text in cast(list[str], self._client.lrange(self._key, -count, -1))]

@@ -1,0 +1,77 @@
+"""Timelines of the requests worked on lately: who was at work on them when, and how far they are.
+
+They go by a name that leads back to no request: whoever looks on must not be able to read its text.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import NamedTuple, cast
+
+import redis
+
+from app.store.connect import Script
+from app.store.keys import Keys
+
+TTL_S = 600.0  # since the last span
+MOST_SPANS = 1024  # of a request; beyond it the first ones go
+
+
+class Span(NamedTuple):
+    """A piece of work on a request, in seconds of the wall clock; `sequences` were in the same batch."""
+
+    start_s: float
+    end_s: float
+    kind: str
+    node: str
+    sequences: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What to add to a request's timeline: spans, and facts by name (JSON each) that replace those known."""
+
+    name: str
+    facts: Mapping[str, str]
+    spans: Sequence[Span]
+
+
+def trace_name(request_id: str) -> str:
+    """By what name a request's timeline goes."""
+    return sha256(request_id.encode()).hexdigest()[:12]
+
+
+class Traces:
+    """The timelines of `most` requests, in Redis."""
+
+    def __init__(self, client: redis.Redis, namespace: str, *, most: int) -> None:
+        self._client = client
+        self._keys = Keys(namespace)
+        self._most = most
+        self._trace = Script(client, "trace")
+
+    def add(self, traces: Iterable[Trace]) -> None:
+        """Write, in one call. Raises StoreUnavailable."""
+        items = [
+            [trace.name, [part for fact in trace.facts.items() for part in fact], [json.dumps(s) for s in trace.spans]]
+            for trace in traces
+        ]
+        if items and self._most:
+            numbers = [int(time.time() * 1000), self._most, MOST_SPANS, int(TTL_S * 1000)]
+            prefixes = [self._keys.trace(""), self._keys.about("")]
+            self._trace([self._keys.traced], [*numbers, *prefixes, json.dumps(items)])
+
+    def recent(self, count: int) -> dict[str, dict[str, str]]:
+        """The facts of the requests worked on last, the latest first."""
+        names = cast(list[str], self._client.zrevrange(self._keys.traced, 0, count - 1))
+        pipe = self._client.pipeline(transaction=False)
+        for name in names:
+            pipe.hgetall(self._keys.about(name))
+        return {name: facts for name, facts in zip(names, pipe.execute() if names else [], strict=True) if facts}
+
+    def spans(self, name: str) -> list[Span]:
+        """A request's spans, each process's in order; none if it is not known."""
+        texts = cast(list[str], self._client.lrange(self._keys.trace(name), 0, -1))
+        return [Span(*json.loads(text)) for text in texts]

@@ -1,0 +1,64 @@
+"""The logs of a whole deployment: JSON lines that tell a request's story, and nothing of what was asked or said."""
+
+import json
+import urllib.error
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from app.messages import GenerateRequest
+from tests.workers.deployment import Deployment, wait_for
+from workers.celery_app import control_queue
+
+SECRET = "zanzibarquince"
+ROLES = ("web", "control", "fuse", "draft", "verify", "beat")
+
+
+def lines(deployment: Deployment, role: str) -> list[dict[str, Any]]:
+    """What the role's processes have said; the lines of the supervisor, which begin with dashes, are not theirs."""
+    return [json.loads(line) for line in deployment.log(role).splitlines() if not line.startswith("-- ")]
+
+
+def test_no_log_holds_a_prompt_or_an_answer(deployment: Deployment, client: Celery) -> None:
+    answers = []
+    request = GenerateRequest(prompt=f"Tell of {SECRET}", max_tokens=40, temperature=0.9, seed=3)
+    stream = deployment.stream(request).read()
+    answers.append(stream.text)
+    task = client.send_task("paceline.generate", kwargs={"prompt": SECRET, "max_tokens": 20, "seed": 4})
+    answers.append(task.get(timeout=60)["text"])
+    wrong = ({"prompt": SECRET, "max_tokens": -1}, {"prompt": SECRET, "messages": SECRET}, {SECRET: SECRET})
+    for body in wrong:
+        with pytest.raises(urllib.error.HTTPError):
+            deployment.post(body)
+        with pytest.raises(ValueError):
+            client.send_task("paceline.generate", kwargs=body).get(timeout=60)
+    queues = ("celery", control_queue(deployment.settings()))
+    dropped = sum(_dropped(deployment, role) for role in ROLES)
+    for queue in queues:
+        client.send_task("paceline.generat", kwargs={"prompt": SECRET}, queue=queue)
+        client.send_task("paceline.generate", kwargs={"prompt": SECRET}, queue=queue, eta=None, headers={"eta": SECRET})
+    wait_for(
+        lambda: sum(_dropped(deployment, role) for role in ROLES) >= dropped + len(queues), 20, "the dropped tasks"
+    )
+
+    for log in (deployment.state / deployment.name / "logs").iterdir():
+        text = log.read_text(errors="replace")
+        assert SECRET not in text, log
+        for answer in answers:
+            part = answer[:12]
+            assert len(part) == 12 and part not in text and json.dumps(part)[1:-1] not in text, log
+    for role, said in {"web": "admitted", "verify": "length"}.items():
+        assert any(
+            line.get("request_id") == stream.id and line["message"].startswith(said) for line in lines(deployment, role)
+        )
+
+
+def test_every_line_is_json_with_its_node(deployment: Deployment) -> None:
+    for role in ROLES:
+        for line in lines(deployment, role):
+            assert {"time", "level", "logger", "message", "node"} <= line.keys() and line["node"] == f"{role}-1"
+
+
+def _dropped(deployment: Deployment, role: str) -> int:
+    return deployment.log(role).count("dropped a task")

@@ -1,0 +1,65 @@
+"""Metrics and timelines of a real deployment: right across its processes, and across the death of one."""
+
+import signal
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.messages import GenerateRequest
+from app.store.traces import trace_name
+from tests.workers.deployment import Deployment, wait_for
+from workers.office import Office
+
+Scrape = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def scraped(deployment: Deployment) -> Scrape:
+    families = text_string_to_metric_families(deployment.read("/metrics"))
+    samples = [sample for family in families for sample in family.samples]
+    return {(one.name, tuple(sorted(one.labels.items()))): one.value for one in samples}
+
+
+def total(found: Scrape, name: str) -> float:
+    return sum(value for (own, _), value in found.items() if own == name)
+
+
+def test_counters_add_up_and_go_on_after_processes_die(deployment: Deployment, office: Office) -> None:
+    before = scraped(deployment)
+
+    def gained(name: str) -> float:
+        return total(scraped(deployment), name) - total(before, name)
+
+    first = GenerateRequest(prompt="Count me", raw=True, max_tokens=60, temperature=0.9, seed=71)
+    stream = deployment.stream(first).read()
+    wait_for(lambda: gained("paceline_tokens_committed_total") == 60, 10, "60 tokens in the metrics")
+    deployment.signal("web", signal.SIGKILL)
+    deployment.signal("fuse", signal.SIGKILL)
+    deployment.await_ready()
+    second = deployment.stream(first.model_copy(update={"max_tokens": 40, "seed": 72})).read()
+    wait_for(lambda: gained("paceline_tokens_committed_total") == 100, 10, "100 tokens in the metrics")
+
+    rounds = sum(one.result["speculation"]["rounds"] for one in (stream, second))
+    drafted = sum(one.result["speculation"]["drafted"] for one in (stream, second))
+    assert gained("paceline_accepted_length_tokens_count") == rounds
+    assert gained("paceline_draft_tokens_at_load_total") == drafted
+    assert gained("paceline_requests_admitted_total") == gained("paceline_requests_ended_total") == 2
+    assert gained("paceline_first_token_seconds_count") == 2
+    assert gained("paceline_busy_seconds_total") > 0 and gained("paceline_queue_wait_seconds_count") > 0
+
+    def timeline() -> set[str]:
+        return {span.kind for span in office.traces.spans(trace_name(second.id))}
+
+    wait_for(lambda: "verify" in timeline() and (not drafted or len(timeline()) > 1), 10, "the timeline")
+    facts = office.traces.recent(1)[trace_name(second.id)]
+    assert facts["tokens"] == "40" and facts["reason"] == '"length"'
+    data = deployment.get("/dashboard/data")
+    assert data["requests"][0]["trace"] == trace_name(second.id) and len(data["samples"]) > 2
+
+
+def test_a_cancelled_request_is_counted_once(deployment: Deployment) -> None:
+    ended = ("paceline_requests_ended_total", (("reason", "cancelled"),))
+    before = scraped(deployment).get(ended, 0.0)
+    stream = deployment.stream(GenerateRequest(prompt="Stop me", raw=True, max_tokens=400)).read(until=5)
+    deployment.get(f"/api/requests/{stream.id}", "DELETE")
+    deployment.get(f"/api/requests/{stream.id}", "DELETE")
+    stream.read()
+    wait_for(lambda: scraped(deployment).get(ended, 0.0) == before + 1, 10, "the end in the metrics")
