@@ -11,12 +11,16 @@ from workers.run import ROLES
 
 TEXT = (ROOT / "compose.yaml").read_text(encoding="utf-8")
 SERVICES = yaml.safe_load(TEXT)["services"]
-OURS = {name: service for name, service in SERVICES.items() if name != "redis"}
+MONITORING = {"prometheus", "grafana"}
+OURS = {name: service for name, service in SERVICES.items() if name not in {"redis", *MONITORING}}
+MODULES = OURS.keys() - {"flower"}  # that one is Celery's command
+PUBLISHED = {"web", "flower", *MONITORING}
 OF_COMPOSE = {"REDIS_PASSWORD", "BIND", "PORT", "IMAGE", "BUILD_NETWORK"}
+OF_COMPOSE |= {f"{name.upper()}_{what}" for name in PUBLISHED - {"web"} for what in ("PORT", "PASSWORD")}
 
 
 def test_every_role_has_a_service_and_a_health_check_that_asks_for_it() -> None:
-    assert set(ROLES) | {"web", "model"} == OURS.keys()
+    assert set(ROLES) | {"web", "model"} == MODULES
     for role in ROLES:
         assert f"workers.run {role} " in OURS[role]["command"][-1]
         assert f"workers.alive {role} " in OURS[role]["healthcheck"]["test"][-1]
@@ -30,7 +34,7 @@ def test_settings_are_settings() -> None:
     assert {name.lower() for name in read - OF_COMPOSE} <= Settings.model_fields.keys()
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", sorted(MODULES))
 def test_modules_exist(name: str) -> None:
     words = " ".join(OURS[name]["command"])
     (module,) = re.findall(r"-m ([\w.]+)", words)
@@ -39,8 +43,17 @@ def test_modules_exist(name: str) -> None:
 
 def test_redis_is_not_published_and_wants_a_password() -> None:
     assert "ports" not in SERVICES["redis"] and "--requirepass" in SERVICES["redis"]["command"]
-    assert [name for name, service in SERVICES.items() if "ports" in service] == ["web"]
-    assert OURS["web"]["ports"][0].startswith("${PACELINE_BIND:-127.0.0.1}")
+    assert {name for name, service in SERVICES.items() if "ports" in service} == PUBLISHED
+    for name in PUBLISHED:
+        assert SERVICES[name]["ports"][0].startswith("${PACELINE_BIND:-127.0.0.1}")
+
+
+def test_monitoring_is_a_choice_its_images_are_pinned_and_what_it_mounts_is_there() -> None:
+    assert {name for name, service in SERVICES.items() if service.get("profiles") == ["monitoring"]} == MONITORING
+    for name in MONITORING:
+        assert re.search(r":v?\d+\.\d+\.\d+$", SERVICES[name]["image"])
+        mounted = [volume.split(":")[0] for volume in SERVICES[name]["volumes"] if volume.startswith("./")]
+        assert mounted and all((ROOT / path).exists() for path in mounted)
 
 
 def test_what_is_copied_into_the_image_is_there() -> None:
