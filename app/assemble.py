@@ -46,9 +46,7 @@ def verifying(settings: Settings, mailbox: str, store: Requests) -> Verifying:
     """A verifier with its model loaded, checked and measured. Raises ModelRefused."""
     runner, costs, tokenizer = _target(settings)
     tokenizer.grammars.prepare()  # later, sequences would wait for it
-    running = Running(
-        runner, costs, tokenizer.vocab_size, mailbox, _router(settings), settings.overlap, reader=tokenizer
-    )
+    running = _running(settings, runner, costs, tokenizer, mailbox)
     return Verifying(uuid.uuid4().hex, runner, running, store, settings)
 
 
@@ -88,11 +86,7 @@ def local(settings: Settings, models: Models | None = None) -> Local:
     """
     models = models or load_models(settings)
     store = MemoryStore(ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
-    router = _router(settings)
-    costs = CostTable.loads(models.costs)
-    running = Running(
-        models.runner, costs, models.tokenizer.vocab_size, "local", router, settings.overlap, reader=models.tokenizer
-    )
+    running = _running(settings, models.runner, CostTable.loads(models.costs), models.tokenizer, "local")
     running.crew = Crew(
         remote=dict.fromkeys(models.guessers, "local"),
         resident=resident_names(settings, models.tokenizer),
@@ -104,6 +98,21 @@ def local(settings: Settings, models: Models | None = None) -> Local:
     own = _model_drafters(models.guessers)
     segment = drafting(settings, own, fetcher(store), fusing(settings, models.tokenizer, store), "local")
     return Local(verifier, segment, store, models.tokenizer)
+
+
+def _running(
+    settings: Settings, runner: ModelRunner | DeviceRunner, costs: CostTable, tokenizer: Tokenizer, mailbox: str
+) -> Running:
+    return Running(
+        runner,
+        costs,
+        tokenizer.vocab_size,
+        mailbox,
+        _router(settings),
+        settings.overlap,
+        reader=tokenizer,
+        lengths=settings.lengths,
+    )
 
 
 def _router(settings: Settings) -> Router:

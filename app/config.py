@@ -7,6 +7,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+LENGTHS = r"^(marginal|uniform|faser|fixed:([1-9]|[1-5]\d|6[0-4]))$"  # rules of draft lengths (app/lengths.py)
 ROOT = Path(__file__).resolve().parent.parent
 PREFIX = "PACELINE_"
 # For processes that load torch, before they do (docs/decisions/0002): threads that wait for the next operator spin for
@@ -44,6 +45,11 @@ class Settings(BaseModel):
     )
     overlap: Literal["auto", "none", "rounds", "frontiers", "groups"] = Field(
         "auto", description="what goes on while a verdict is pending: what pays, nothing, or one way (app/overlap.py)"
+    )
+    lengths: str = Field(
+        "marginal",
+        pattern=LENGTHS,
+        description="draft lengths: every token that pays; or baselines: uniform in a batch, FASER's search, fixed:N",
     )
     batching: Literal["pace", "cosine"] = Field(
         "pace", description="what goes into a step: what gives the most tokens a second; or CoSine's objective"

@@ -14,6 +14,7 @@ from app.engine.stop_strings import StopWatch
 from app.engine.tokenizer import Tokenizer
 from app.errands import Errands
 from app.gauge import Gauge
+from app.lengths import ByLength, lengths_of, whole_chain
 from app.messages import DraftJob, TreeMessage
 from app.metering import Metering
 from app.offered import tree_of
@@ -56,6 +57,7 @@ class Running:
         overlap: Overlap = "auto",
         clock: Clock = SYSTEM,
         reader: Tokenizer | None = None,  # None: no request has stop strings or a form to keep
+        lengths: str = "marginal",
     ) -> None:
         self.sequences: dict[str, Sequence] = {}
         self.suspects: set[str] = set()
@@ -76,6 +78,8 @@ class Running:
         self._overlap = overlap
         self._clock = clock
         self._usual_s = 0.0  # what the drafts that were asked for last usually take
+        rule = lengths_of(lengths)
+        self._lengths = None if rule is None else ByLength(rule)
         self._sent: dict[str, _Sent] = {}
         self._lean: set[str] = set()  # sequences whose last drafts were asked of tables alone
 
@@ -101,6 +105,8 @@ class Running:
         self.suspects.discard(request_id)
         self.asking.forget(request_id)
         self._lean.discard(request_id)
+        if self._lengths is not None:
+            self._lengths.forget(request_id)
         self._sent.pop(request_id, None)
         self._errands.forget(request_id)
         self.router.forget(request_id)
@@ -152,7 +158,7 @@ class Running:
         if sequence is None or tree is None:
             return
         if message.base == len(sequence.tokens):
-            sequence.tree = tree
+            sequence.tree = whole_chain(tree) if self._lengths else tree
         elif is_answer and message.base < len(sequence.tokens):  # too late to be verified, but what came is known
             self.learn(sequence, tree, sequence.tokens[message.base :])
 
@@ -164,12 +170,15 @@ class Running:
 
     def ask(self, sequences: list[Sequence], policy: Policy) -> list[DraftJob]:
         """Ask for as many draft tokens as pay (design D5); sequences that get none go on at once."""
-        if not policy.min_draft_tokens and self.asking.is_quiet([sequence.record for sequence in sequences]):
-            return []
         limits = [self.limit(sequence, policy) for sequence in sequences]
-        if not any(limits):
+        if not any(limits) or (not policy.min_draft_tokens and self.asking.is_quiet([s.record for s in sequences])):
             return []
         full = [self._candidate(s, policy, limit) for s, limit in zip(sequences, limits, strict=True)]
+        if self._lengths is not None:
+            now_s, lengths = self._clock.monotonic(), {s.record.id: len(s.tokens) for s in sequences}
+            return self.jobs(
+                sequences, self._lengths.decide(full, lengths, self.costs, self.draft_costs, now_s), policy
+            )
         has_both = self.crew.resident and self.crew.remote
         lean = [self._lean_candidate(s, c) for s, c in zip(sequences, full, strict=True)] if has_both else None
         self.is_together = goes_together(self._overlap, self.costs, len(self.sequences), self._usual_s)

@@ -119,7 +119,16 @@ def verifier_of(world: World, name: str, clock: SimClock) -> Verifier:
     target = LogTarget(world.log, costs_of(world), clock)
     router = Router(world.settings.routing, world.settings.drafters_per_sequence)
     kind = Running if world.plan.length is None else FixedLength
-    running = kind(target, costs_of(world), world.log.vocab_size, name, router, world.settings.overlap, clock)
+    running = kind(
+        target,
+        costs_of(world),
+        world.log.vocab_size,
+        name,
+        router,
+        world.settings.overlap,
+        clock,
+        lengths=world.settings.lengths,
+    )
     if isinstance(running, FixedLength):
         running.draft_tokens = world.plan.length or 1
     verifier = Verifier(name, Verifying(name, target, running, world.store, world.settings, clock), target, clock)

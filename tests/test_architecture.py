@@ -52,6 +52,7 @@ LAYERS = [  # lowest first; a module may import its own layer and those before i
         "app.fusing",
         "app.gathering",
         "app.isolation",
+        "app.lengths",
         "app.metering",
         "app.offered",
         "app.overlap",

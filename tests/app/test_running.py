@@ -436,3 +436,19 @@ def test_groups_are_formed_by_what_drafts_take_at_the_lengths_asked_for_not_at_t
     one.jobs(sequences, [8] * 4, Policy())
     one.ask(sequences, Policy())
     assert not one.is_together
+
+
+def test_another_rule_of_lengths_has_chains_drafted_and_all_of_them_verified():
+    one = Running(fakes.runner(MODEL), CostTable({1: 1.0}), VOCAB, "mailbox", lengths="fixed:3")
+    one.crew = Crew({"small": "draft:1"}, ("lookup",))
+    sequence, bounded = (
+        start(one, "r", max_tokens=50),
+        start(one, "s", max_tokens=50, speculation=Speculation(max_draft_tokens=1)),
+    )
+    for _ in range(80):
+        one.asking.full.of(sequence.record).observe(8, 0)
+    jobs = one.ask([sequence, bounded], Policy())
+    assert {(job.request_id, job.max_draft_tokens) for job in jobs} == {("r", 3), ("s", 1)}
+    one.offer(message(tokens=(1, 9, 2), parents=(0, 0, 1), survival=(0.5, 0.3, 0.2), proposers=(("a",),) * 3))
+    assert sequence.tree == Tree([1, 2], [0, 1], [1.0, 1.0], [("a",), ("a",)])
+    assert one.ask([sequence], Policy(max_draft_tokens=0)) == []
