@@ -44,6 +44,7 @@ class Verdict:
     tokens: list[int]  # tokens on the path, then the target's own next token
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each token, if the request wants them
     state: bytes | None = None  # the target's last hidden state where it chose that token, d float16
+    error: str | None = None  # why the target can say nothing more; then `tokens` are those on the path alone
 
     def proposers(self, tree: Tree) -> list[str]:
         """Who proposed each of `tokens`: the most confident drafter behind it, or the target."""
@@ -85,7 +86,8 @@ class Sequence:
 
     def mask(self, history: Listed[int]) -> np.ndarray | None:
         """(V,) bool: the tokens its grammar allows after `history`, prompt included. None: without a grammar all; and
-        after what the grammar does not allow, where the target never comes."""
+        after what the grammar does not allow, where the target never comes. Raises GenerationFailed where nothing can
+        follow."""
         return None if self.grammar is None else self.grammar.mask(history[len(self.record.prompt_ids) :])
 
 

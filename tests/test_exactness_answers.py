@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -12,6 +13,7 @@ from app.engine.forward import Forward
 from app.engine.model import load
 from app.engine.stop_strings import up_to_stop
 from app.engine.tokenizer import Tokenizer
+from app.errors import GenerationFailed
 from app.formats import TokenLogprobs
 from app.messages import FinishReason, Record, Sampling
 from app.pipeline import Local
@@ -186,6 +188,30 @@ def test_logprobs_are_after_bias_and_before_filters(shop: Shop) -> None:
     assert shop.plainly(shop.record(6, filtered, logprobs=3)).logprobs == plain.logprobs
     biased = shop.plainly(shop.record(1, Sampling(seed=0, logit_bias={plain.tokens[0]: 2.0}), logprobs=0))
     assert biased.logprobs[0].logprob > plain.logprobs[0].logprob and biased.logprobs[0].top == ()
+
+
+def test_a_form_that_cannot_go_on_ends_its_request_alone(shop: Shop) -> None:
+    """Its tokens so far are committed, drafted ones among them; whoever is in the same batch does not notice."""
+
+    class Narrow:
+        def mask(self, generated):
+            if len(generated) == 7:
+                raise GenerationFailed("nothing can follow")
+            return np.ones(shop.tokenizer.vocab_size, bool)
+
+    free = shop.record(12, SAMPLINGS[0])
+    text = shop.plainly(free).tokens
+    book, other = Book(), free.model_copy(update={"id": "other"})
+    book.write(free, text)
+    book.write(other, text)
+    local = shop.pipeline(book)
+    fakes.submit(local, free, other)
+    local.verifying.running.sequences[free.id].grammar = Narrow()
+    fakes.finish(local)
+    failed, whole = (local.store.snapshot(one.id) for one in (free, other))
+    assert (failed.tokens, failed.finish_reason, failed.error) == (text[:7], FinishReason.ERROR, "nothing can follow")
+    assert whole.tokens == text and failed.stats.accepted
+    assert not local.verifying.running.suspects and not local.verifying.running.sequences
 
 
 def test_nothing_is_kept_of_logprobs_that_nobody_asked_for(shop: Shop) -> None:

@@ -35,7 +35,13 @@ class Grammars:
         if isinstance(self._tokens, str):
             return f"not with this model's tokenizer: {self._tokens}"
         is_wrong, words = LLMatcher.validate_grammar_with_warnings(grammar, self._tokens)
-        return words[0] if is_wrong else None
+        if is_wrong:
+            return words[0]
+        try:
+            self.state(json_schema).mask(())
+        except GenerationFailed as error:  # a schema that refers to itself alone, say
+            return str(error)
+        return None
 
     def state(self, json_schema: str) -> "GrammarState":
         """A schema's grammar at the beginning of an answer. The schema has no `fault`."""
@@ -63,7 +69,8 @@ class GrammarState:
     """A grammar followed along one sequence and its trees. Goes back as easily as forth."""
 
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
-        self._matcher, self._vocab_size = matcher, vocab_size
+        self._start, self._vocab_size = matcher, vocab_size
+        self._matcher = matcher.deep_copy()
         self._read: list[int] = []
 
     def mask(self, generated: Sequence[int]) -> np.ndarray | None:
@@ -80,7 +87,9 @@ class GrammarState:
         self._read = generated[: common + taken]
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8) if len(self._read) == len(generated) else None
         if self._matcher.is_error():
-            raise GenerationFailed(f"the answer's grammar cannot go on: {self._matcher.get_error()}")
+            reason = self._matcher.get_error().partition("\n")[0]  # what follows is the library's state
+            self._matcher, self._read = self._start.deep_copy(), []  # of other tokens it may be asked again
+            raise GenerationFailed(f"no answer can go on here as its schema says: {reason}")
         return None if bits is None else np.unpackbits(bits, bitorder="little", count=self._vocab_size).view(bool)
 
 

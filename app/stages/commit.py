@@ -22,12 +22,15 @@ def conclude(sequence: Sequence, tree: Tree, verdict: Verdict, now_s: float) -> 
         stop = sequence.stops.first(generated, tokens, is_end=reason is not None)
         if stop is not None:
             tokens, reason = tokens[: stop + 1], FinishReason.STOP
+    if reason is None and verdict.error is not None:
+        reason = FinishReason.ERROR
     return Event(
         offset=sequence.generated,
         tokens=tuple(tokens),
         proposers=tuple(verdict.proposers(tree)[: len(tokens)]),
         logprobs=tuple(verdict.logprobs[: len(tokens)]),
         finish_reason=reason,
+        error=verdict.error if reason is FinishReason.ERROR else None,
         stats=_stats(sequence.stats, tree, verdict.path[: len(tokens)], now_s),
     )
 

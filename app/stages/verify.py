@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from app.errors import GenerationFailed
 from app.formats import TokenLogprobs
 from app.messages import Sampling
 from app.state import Verdict, Work
@@ -49,7 +50,10 @@ def _walk(work: Work, rows: Rows) -> Verdict:
     tokens: list[int] = []
     logprobs: list[TokenLogprobs] = []
     while True:
-        mask = work.sequence.mask(history)
+        try:
+            mask = work.sequence.mask(history)
+        except GenerationFailed as error:  # its own fault: the others of the batch must not hear of it
+            return Verdict(path, tokens, logprobs, error=str(error))
         token = rows.token(node, len(history), record.sampling, history, mask)
         if record.logprobs is not None:
             logprobs.append(rows.logprobs(node, token, record.logprobs, record.sampling, history, mask))

@@ -12,6 +12,7 @@ import redis
 
 from app.config import Settings
 from app.engine.tokenizer import Tokenizer
+from app.formats import TokenLogprobs
 from app.messages import TARGET, DrafterStats, Event, FinishReason, GenerateRequest, Record, Stats
 from app.stages.admit import admit
 from app.store.mailbox import Mailboxes
@@ -133,9 +134,17 @@ class ScriptedVerifier:
             offset=offset,
             tokens=tokens,
             proposers=proposers,
+            logprobs=_logprobs(record, tokens),
             finish_reason=reason,
             stats=_after(stats, tokens),
         )
+
+
+def _logprobs(record: Record, tokens: tuple[int, ...]) -> tuple[TokenLogprobs, ...]:
+    """Each token as likely as one other."""
+    if record.logprobs is None:
+        return ()
+    return tuple(TokenLogprobs(logprob=-0.7, top=((token, -0.7), (17, -0.7))[: record.logprobs]) for token in tokens)
 
 
 def _after(stats: Stats, tokens: tuple[int, ...]) -> Stats:

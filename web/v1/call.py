@@ -9,7 +9,7 @@ Nobody can resume such a stream, so a client that leaves cancels its requests.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event as Flag
@@ -48,10 +48,12 @@ class Call:
 
 def whole(office: Office, call: Call, stopping: Flag, is_gone: Callable[[], bool]) -> BaseModel | None:
     """The answer; None if the server stops first. Raises GenerationFailed, NotFound, StoreUnavailable."""
+    has_ended = False
     try:
         has_ended = await_end(office, call.ids, is_gone, stopping)
     finally:
-        _cancel(office, call.ids)
+        if not has_ended:
+            _cancel(office, call.ids)
     if not has_ended:
         return None
     ends = [office.requests.snapshot(request_id) for request_id in call.ids]
@@ -70,17 +72,21 @@ def whole(office: Office, call: Call, stopping: Flag, is_gone: Callable[[], bool
 
 def frames(office: Office, call: Call, stopping: Flag, is_gone: Callable[[], bool]) -> Iterator[str]:
     """The call as server-sent events."""
+    has_ended = False
     try:
-        yield from _frames(office, call, stopping, is_gone)
+        has_ended = yield from _frames(office, call, stopping, is_gone)
     except NotFound:
         yield _failed("the request has been forgotten")
     except StoreUnavailable:
         yield _failed("the store does not answer; try again")
     finally:  # also when the connection broke
-        _cancel(office, call.ids)
+        if not has_ended:
+            _cancel(office, call.ids)
 
 
-def _frames(office: Office, call: Call, stopping: Flag, is_gone: Callable[[], bool]) -> Iterator[str]:
+def _frames(
+    office: Office, call: Call, stopping: Flag, is_gone: Callable[[], bool]
+) -> Generator[str, None, bool]:  # did all texts come to their ends?
     texts = [GrowingText(office.tokenizer, record) for record in call.records]
     said: list[tuple[int, Stats]] = [(0, Stats())] * len(texts)
     open_texts = len(texts)
@@ -89,12 +95,12 @@ def _frames(office: Office, call: Call, stopping: Flag, is_gone: Callable[[], bo
     sent_s = time.monotonic()
     for found in follow_all(office, call.ids, stopping):
         if is_gone():
-            return
+            return False
         if found is not None:
             place, event = found
             if event.finish_reason is not None and event.finish_reason not in REASONS:
                 yield _failed(_failure(event.finish_reason, event.error))
-                return
+                return False
             said[place] = (event.offset + len(event.tokens), event.stats)
             open_texts -= event.finish_reason is not None
             frame = _event_frame(call, place, texts[place], event)
@@ -105,10 +111,11 @@ def _frames(office: Office, call: Call, stopping: Flag, is_gone: Callable[[], bo
             sent_s = time.monotonic()
     if open_texts:
         yield _failed(STOPPING)
-        return
+        return False
     if call.with_usage:
         yield f"data: {call.shape.chunk(call.head, [], usage=_usage(call, said))}\n\n"
     yield DONE
+    return True
 
 
 def _event_frame(call: Call, place: int, text: GrowingText, event: Event) -> str:

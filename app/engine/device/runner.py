@@ -16,6 +16,7 @@ from app.engine.kv import PagePool
 from app.engine.paged import PagedRunner
 from app.engine.plan import main_branch
 from app.engine.runner import choice_of, is_shaped, token_logprobs
+from app.errors import GenerationFailed
 from app.formats import TokenLogprobs
 from app.messages import Sampling
 from app.state import Tree, Work
@@ -161,10 +162,18 @@ def _rows(work: Work) -> list[Row]:
             s.presence_penalty,
             dict(s.logit_bias),
             s.allowed_token_ids,
-            work.sequence.mask(seen),
+            _mask(work, seen),
         )
         for seen in history
     ]
+
+
+def _mask(work: Work, history: list[int]) -> np.ndarray | None:
+    """None, too, where nothing can follow: the walk will find that if it comes there."""
+    try:
+        return work.sequence.mask(history)
+    except GenerationFailed:
+        return None
 
 
 def _likely(

@@ -90,6 +90,7 @@ def test_what_a_grammar_does_not_allow_has_no_successor(tokenizer: Tokenizer) ->
         ({"$ref": "#/definitions/x"}, "definitions/x"),
         ({"type": "string", "pattern": "("}, "unclosed"),
         ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "Unsatisfiable"),
+        ({"$ref": "#"}, "no answer can go on"),
     ],
 )
 def test_a_schema_that_cannot_be_followed_is_explained(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import NotFound
+from app.formats import TokenLogprobs
 from app.messages import FinishReason
 from app.store.protocol import Outcome, past
 from tests.app.store.bench import NAMESPACE, Bench, make_record, redis_bench, tokens_event
@@ -35,6 +36,16 @@ def test_events_start_exactly_at_any_offset(running: Bench, ends_with_tokens: bo
         assert all(len(event.proposers) == len(event.tokens) for event in found)
         assert [event.finish_reason for event in found if event.finish_reason] == [FinishReason.STOP]
         assert found[-1].finish_reason == FinishReason.STOP
+
+
+def test_log_probabilities_stay_with_their_tokens(running: Bench) -> None:
+    kept = [TokenLogprobs(logprob=-0.5 * i, top=((i, -0.25),)) for i in range(6)]
+    for start, end in ((0, 3), (3, 4), (4, 6)):
+        event = tokens_event(start, *range(start, end)).model_copy(update={"logprobs": tuple(kept[start:end])})
+        assert running.store.commit("v1", [("r1", event)]) == [Outcome.COMMITTED]
+    assert list(running.store.snapshot("r1").logprobs) == kept
+    for offset in range(6):
+        assert [one for event in running.store.events("r1", offset) for one in event.logprobs] == kept[offset:]
 
 
 def test_events_do_not_wait_unless_asked(running: Bench) -> None:

@@ -15,6 +15,7 @@ from app.engine.tokenizer import Tokenizer
 from app.messages import Record
 from tests.web.conftest import TEXT, Server
 from tests.web.doubles import Desk, ScriptedVerifier
+from tests.web.events import parse_text
 
 MODEL = "smollm2-135m"
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 500}
@@ -118,6 +119,37 @@ def test_a_stop_string_is_no_part_of_either_text(client: FlaskClient, verifier: 
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == expected
     native = client.post("/api/generate", json={"prompt": "Hi", "stop": stop, "max_tokens": 500}).json
     assert native["text"] == expected
+
+
+@pytest.mark.parametrize("stop", [None, "naïvely", "👩"])
+def test_log_probabilities_are_those_of_the_texts_tokens(
+    client: FlaskClient, verifier: ScriptedVerifier, stop: str | None
+) -> None:
+    ask = {**CHAT, "logprobs": True, "top_logprobs": 2, "stop": stop}
+    whole = chat(client, **ask)["choices"][0]
+    content = whole["logprobs"]["content"]
+    spoken = b"".join(bytes(one["bytes"]) for one in content)
+    text = whole["message"]["content"].encode()
+    assert spoken == text if stop is None else spoken.startswith(text) and len(spoken) < len(text) + 8
+    assert all(one["logprob"] == -0.7 and len(one["top_logprobs"]) == 2 for one in content)
+    assert content[0]["top_logprobs"][1] == {"token": "!", "logprob": -0.7, "bytes": [33]}
+    first = TEXT[: len(content[0]["bytes"])]
+    assert content[0]["token"] == first
+    assert stop is not None or any(one["token"].startswith("bytes:\\x") for one in content)
+    chunks = chunks_of(client.post("/v1/chat/completions", json={**ask, "stream": True}))
+    parts = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    assert [one for part in parts if part for one in part["content"]] == content
+    plain = client.post("/v1/completions", json={**PLAIN, "logprobs": 1, "stop": stop}).json["choices"][0]["logprobs"]
+    assert plain["tokens"] == [one["token"] for one in content]
+    assert plain["text_offset"][:2] == [0, len(first)] and plain["top_logprobs"][0] == {first: -0.7}
+
+
+def test_the_native_stream_carries_log_probabilities_if_asked(client: FlaskClient, verifier: ScriptedVerifier) -> None:
+    events = parse_text(client.post("/api/generate", json={"prompt": "Hi", "stream": True, "logprobs": 1}).text)
+    *tokens, end = events
+    found = [one for event in tokens for one in event.data["logprobs"]]
+    assert found == end.data["logprobs"] and len(found) == len(end.data["token_ids"])
+    assert found[0] == {"logprob": -0.7, "top": [[verifier.answer[0], -0.7]]}
 
 
 def test_several_texts_of_a_call_are_requests_of_one_seed(

@@ -133,17 +133,17 @@ class EvenAndOdd(fakes.Characters):
 def test_forms_and_logprobs_are_those_of_the_cpu():
     sampling = Sampling(seed=6, temperature=0.9, choice=3, allowed_token_ids=tuple(range(5, 30)))
     wish = {"json_schema": "even and odd", "logprobs": 3}
-    one = record(PROMPTS[1], 3, sampling=sampling).model_copy(update=wish)
+    one = record(PROMPTS[1], 5, sampling=sampling).model_copy(update=wish)
     reference = fakes.pipeline(fakes.served(num_hidden_layers=1), tokenizer=EvenAndOdd())
     (expected,) = fakes.texts(reference, one)
-    assert [token % 2 for token in expected] == [0, 1, 0]
+    assert [token % 2 for token in expected] == [0, 1, 0, 1, 0]
     book = Book()
     book.write(one, expected)
     local = fakes.pipeline(served(layers=1)[1], [forking(book)], tokenizer=EvenAndOdd())
     assert fakes.texts(local, one) == [expected]
     assert local.store.snapshot(one.id).stats.accepted, "a tree was right, and had wrong branches"
     found, wanted = (pipeline.store.snapshot(one.id).logprobs for pipeline in (local, reference))
-    assert len(found) == len(wanted) == 3
+    assert len(found) == len(wanted) == 5
     for here, there in zip(found, wanted, strict=True):
         assert here.logprob == pytest.approx(there.logprob, abs=1e-3)
         assert [id_ for id_, _ in here.top] == [id_ for id_, _ in there.top]

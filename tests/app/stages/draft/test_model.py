@@ -60,7 +60,9 @@ def chain(draft: Draft) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=3), Sampling(temperature=1.5, seed=4)])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(temperature=0.8, seed=3), Sampling(temperature=1.5, seed=4, choice=2)]
+)
 def test_a_drafter_that_is_the_target_is_always_right(sampling):
     """At any temperature: it meets the same noise as the target (design D1)."""
     target = fakes.pipeline(fakes.runner(MODEL))
