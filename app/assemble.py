@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from app.assemble_resident import fusing, resident_names
-from app.assemble_target import leave_cores_to, target_runner
+from app.assemble_target import leave_cores_to, pruning, target_runner
 from app.config import Settings
 from app.costs import CostTable
 from app.crew import Crew
@@ -26,6 +26,7 @@ from app.errors import ModelRefused
 from app.following import Fetch, fetcher
 from app.fusing import Fusing
 from app.pipeline import Local, Verifying
+from app.policy import Policy
 from app.routing import Router
 from app.running import Running
 from app.stages.draft.cooperative import Cooperative
@@ -95,6 +96,7 @@ def local(settings: Settings, models: Models | None = None) -> Local:
         readers=frozenset(name for name, guesser in models.guessers.items() if guesser.reads_state),
     )
     verifier = Verifying(uuid.uuid4().hex, models.runner, running, store, settings)
+    verifier.policy = Policy(pruning=True)  # nobody steers here
     own = _model_drafters(models.guessers)
     segment = drafting(settings, own, fetcher(store), fusing(settings, models.tokenizer, store), "local")
     return Local(verifier, segment, store, models.tokenizer)
@@ -103,7 +105,7 @@ def local(settings: Settings, models: Models | None = None) -> Local:
 def _running(
     settings: Settings, runner: ModelRunner | DeviceRunner, costs: CostTable, tokenizer: Tokenizer, mailbox: str
 ) -> Running:
-    return Running(
+    running = Running(
         runner,
         costs,
         tokenizer.vocab_size,
@@ -113,6 +115,8 @@ def _running(
         reader=tokenizer,
         lengths=settings.lengths,
     )
+    running.pruning = pruning(runner, target_folder(settings), settings)
+    return running
 
 
 def _router(settings: Settings) -> Router:

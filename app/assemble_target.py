@@ -1,5 +1,7 @@
 """The target's model runner, on the device the settings name: weights loaded and checked, the KV cache sized."""
 
+import logging
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -12,9 +14,13 @@ from app.engine.fused import FusedForward
 from app.engine.kv import bytes_per_page
 from app.engine.memory import CPU_PART, GPU_PART, available_bytes, kv_bytes
 from app.engine.model import load
+from app.engine.predictors import Loaded, Rule, load_predictor
 from app.engine.runner import ModelRunner
+from app.engine.source import drafter_folder
 from app.errors import ModelRefused
+from app.pruning import Pruning
 
+log = logging.getLogger(__name__)
 SLACK_TOKENS = 256  # pages beyond the longest sequence: its tree and the forks of it
 
 
@@ -29,6 +35,27 @@ def target_runner(folder: Path, settings: Settings, context_tokens: int) -> Mode
             f"fewer than one sequence of {context_tokens}; raise PACELINE_KV_BYTES"
         )
     return runner
+
+
+def pruning(runner: ModelRunner | DeviceRunner, folder: Path, settings: Settings) -> Pruning:
+    """Let the runner drop rows on the way, if the settings say so and somebody knows which: a predictor of this target,
+    of a forward that heeds checkpoints. Raises ModelRefused for a predictor that cannot be read."""
+    if settings.pruning == "off" or settings.pruner == "none":
+        return Pruning()
+    if not isinstance(runner, ModelRunner) or not runner.model.can_prune:
+        log.info("this target's forward drops no rows on its way")
+        return Pruning()
+    loaded = _predictor(drafter_folder(settings.pruner), folder, settings.pruner_rule)
+    if loaded is None:
+        return Pruning()
+    runner.predictor = loaded.predictor
+    return Pruning(settings.pruning, loaded.rest, lambda: runner.checkpoints_s)
+
+
+@lru_cache(maxsize=2)
+def _predictor(folder: Path, target: Path, rule: Rule) -> Loaded | None:
+    """It never changes, so all pipelines of a process share it."""
+    return load_predictor(folder, target, rule)
 
 
 def leave_cores_to(*models: Forward) -> None:

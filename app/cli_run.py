@@ -24,6 +24,7 @@ MODULES = {
     "bench": ("bench", "measure; `bench --help` names what else it measures"),
     "chaos": ("bench.chaos", "break a deployment in every way while it serves, and look whether all was well"),
     "train": ("training.distill", "train a drafter; arguments go to training.distill"),
+    "fit-pruning": ("training.fit_pruning", "learn which draft tokens a target will reject"),
 }
 UP_TEXT = """\
 Start Redis, the workers and the web server, and print the URL when everything answers. Ctrl-C stops it all;
@@ -56,15 +57,16 @@ def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_module(name: str, arguments: Sequence[str]) -> int:
-    """Run `python -m <module> ARGS`: test, bench, chaos and train, whose flags are not ours.
+    """Run `python -m <module> ARGS`: test, bench, chaos, train and fit-pruning, whose flags are not ours.
 
-    In the root folder, but train where the user stands: what it is given and what it writes are the user's paths.
+    In the root folder, but the last two where the user stands: what they are given and what they write are the user's
+    paths.
     """
     os.environ.update({**THREAD_ENVIRONMENT, **os.environ})
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     command = [sys.executable, "-P", "-m", MODULES[name][0], *arguments]  # -P: no module is looked for where that is
     os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
-    return subprocess.call(command, cwd=None if name == "train" else ROOT)
+    return subprocess.call(command, cwd=None if MODULES[name][0].startswith("training") else ROOT)
 
 
 def _command(

@@ -54,6 +54,13 @@ class Settings(BaseModel):
     batching: Literal["pace", "cosine"] = Field(
         "pace", description="what goes into a step: what gives the most tokens a second; or CoSine's objective"
     )
+    pruning: Literal["auto", "on", "off"] = Field(
+        "auto", description="drop draft tokens in the middle of a pass of the target; auto: where that gains time"
+    )
+    pruner: str = Field("smol-pruning", description="who says which: fit-pruning's folder, in drafters/, or none")
+    pruner_rule: Literal["fitted", "faser"] = Field(
+        "fitted", description="by the fitted chance that the target says it, or FASER's difference of logits"
+    )
     node: str | None = Field(None, description="name of this worker's node, e.g. verify-1; required by workers")
     machine: str | None = Field(
         None, description="whose cores a worker takes: same name, same cores; absent: the host's name"

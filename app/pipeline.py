@@ -126,15 +126,17 @@ class Verifying:
             return jobs
         reading_s = _reading_s(works, running.costs)
         running.meter.begun((work.sequence.record for work in works), self._clock.time())
+        running.pruning.allow(works, running.costs, is_wanted=self.policy.pruning)
         started = self._clock.perf_counter()
         try:
             verdicts = verify(works, self.target.forward(works))
         except Exception as error:  # whatever one request does to the target, the others must get on
             return jobs + self._isolate(works, error)
         took_s = self._clock.perf_counter() - started
+        running.pruning.observe(works, running.costs)
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
         if all(work.final for work in works):
-            running.costs.correct(rows, took_s, reading_s)
+            running.costs.correct(rows, running.pruning.whole_s(works, running.costs, took_s), reading_s)
         return jobs + self._commit(works, verdicts, rows, took_s)
 
     def _cosine(self, sequences: Listed[Sequence], trees: Listed[Tree], max_rows: int) -> list[int | None]:

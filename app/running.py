@@ -20,6 +20,7 @@ from app.metering import Metering
 from app.offered import tree_of
 from app.overlap import Overlap, frontier, goes_together, runs_ahead
 from app.policy import Policy
+from app.pruning import Pruning
 from app.reserving import reserve
 from app.routing import Route, Router
 from app.stages.ask import HORIZON_TOKENS, Candidate, enough
@@ -69,6 +70,7 @@ class Running:
         self.crew = Crew()
         self.router = router or Router()
         self.meter = Metering()  # keeps nothing; a worker puts its own here
+        self.pruning = Pruning()
         self.is_together = True  # do the sequences go in one batch, or one half while the other half drafts?
         self.prompt_tokens = self.reused_tokens = 0  # read so far, and those of them that others had computed
         self._memory = memory
@@ -79,7 +81,7 @@ class Running:
         self._clock = clock
         self._usual_s = 0.0  # what the drafts that were asked for last usually take
         rule = lengths_of(lengths)
-        self._lengths = None if rule is None else ByLength(rule)
+        self._lengths = rule and ByLength(rule)
         self._sent: dict[str, _Sent] = {}
         self._lean: set[str] = set()  # sequences whose last drafts were asked of tables alone
 
@@ -113,14 +115,16 @@ class Running:
         return sequence
 
     def report(self) -> dict[str, object]:
-        """What a verifier tells of itself: its sequences, its cache, how many prompt tokens it did not compute, which
-        drafters it chose, and its load."""
+        """What a verifier tells of itself: its sequences, its cache, how many prompt tokens it did not compute, how
+        many draft tokens it dropped on the way of those looked at there, which drafters it chose, and its load."""
         return {
             "sequences": len(self.sequences),
             "cache_tokens": self._memory.capacity_tokens,
             "cache_tokens_free": self._memory.free_tokens,
             "prompt_tokens": self.prompt_tokens,
             "prompt_tokens_reused": self.reused_tokens,
+            "nodes_looked_at": self.pruning.looked_at,
+            "nodes_pruned": self.pruning.dropped,
             "asked_rounds": dict(self.router.asked_rounds),
             "load": self.gauge.load([*self.sequences.values()], self.costs).model_dump(mode="json"),
         }
@@ -176,9 +180,8 @@ class Running:
         full = [self._candidate(s, policy, limit) for s, limit in zip(sequences, limits, strict=True)]
         if self._lengths is not None:
             now_s, lengths = self._clock.monotonic(), {s.record.id: len(s.tokens) for s in sequences}
-            return self.jobs(
-                sequences, self._lengths.decide(full, lengths, self.costs, self.draft_costs, now_s), policy
-            )
+            depths = self._lengths.decide(full, lengths, self.costs, self.draft_costs, now_s)
+            return self.jobs(sequences, depths, policy)
         has_both = self.crew.resident and self.crew.remote
         lean = [self._lean_candidate(s, c) for s, c in zip(sequences, full, strict=True)] if has_both else None
         self.is_together = goes_together(self._overlap, self.costs, len(self.sequences), self._usual_s)
@@ -186,9 +189,8 @@ class Running:
         busy_s = self.costs.seconds(others) if others else 0.0
         budget, least = policy.verify_budget, policy.min_draft_tokens
         found = self.asking.decide(full, lean, self.costs, busy_s, self.crew.share, budget, least)
-        worth = found.worth_s + busy_s
         depths = [frontier(self._overlap, depth) for depth in found.depths]
-        return self.jobs(sequences, depths, policy, found.probes, worth, is_lean=found.is_lean)
+        return self.jobs(sequences, depths, policy, found.probes, found.worth_s + busy_s, is_lean=found.is_lean)
 
     def limit(self, sequence: Sequence, policy: Policy) -> int:
         """The most draft tokens the sequence may ask for: its own and the policy's bound, and the room it has left."""

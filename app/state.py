@@ -97,6 +97,9 @@ class Work:
 
     `final` says that the rows reach the sequence's end, so the target's token is wanted at the last row
     and at every node; otherwise the work is a chunk of a prompt. `forks` is filled when pages are reserved.
+
+    The forward may drop nodes whose survival, as it sees it on its way, is below `floor`, and what is below them: they
+    count as not right. It notes them in `pruned`, each with that survival.
     """
 
     sequence: Sequence
@@ -105,6 +108,8 @@ class Work:
     tree: Tree
     final: bool
     forks: list["Fork"] = field(default_factory=list)
+    floor: float = 0.0
+    pruned: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

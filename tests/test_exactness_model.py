@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -154,6 +155,41 @@ def test_penalised_text_is_the_same_with_and_without_speculation(pipeline):
         one.model_copy(update={"speculation": one.speculation.model_copy(update={"enabled": False})}) for one in asked
     ]
     assert tokens(pipeline, submit(pipeline, asked)) == tokens(pipeline, submit(pipeline, plainly))
+
+
+class ByLot:
+    """Finds nodes wrong at random, at two checkpoints."""
+
+    layers = (9, 20)
+
+    def __init__(self) -> None:
+        self._lot = np.random.default_rng(0)
+
+    def chances(self, layer, states, tokens, priors):
+        return self._lot.choice([0.1, 1.0], len(tokens), p=[0.2, 0.8])
+
+
+def test_rows_dropped_on_the_way_change_neither_texts_nor_the_bits_of_others(pipeline, monkeypatch):
+    runner = pipeline.verifying._target
+    asked = [one.model_copy(update={"max_tokens": 16}) for one in requests()[:4]]
+    plain = tokens(pipeline, submit(pipeline, asked))
+    forward, dropped = runner.forward, []
+
+    def both(works):
+        whole = forward(works)
+        for work in works:
+            work.floor = 0.5
+        found = forward(works)
+        for work, a, b in zip(works, whole, found, strict=True):
+            dropped.append(len(work.pruned))
+            kept = [] if b is None else [node for node in range(1 + len(work.tree)) if node not in work.pruned]
+            assert all(torch.equal(a.rows[node], b.rows[b.row(node)]) for node in kept)
+        return found
+
+    monkeypatch.setattr(runner, "forward", both)
+    monkeypatch.setattr(runner, "predictor", ByLot())
+    assert tokens(pipeline, submit(pipeline, asked)) == plain
+    assert sum(dropped) > 10
 
 
 def test_every_page_came_back(pipeline):

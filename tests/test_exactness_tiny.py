@@ -6,12 +6,15 @@ speculation, whose distribution tests/test_sampling_distribution.py checks.
 
 from functools import cache
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.engine.guesser import ModelGuesser
 from app.engine.model import prepare
+from app.engine.pruning import Predictor
+from app.engine.runner import ModelRunner
 from app.messages import Record, Sampling, Speculation, TreeMessage
 from app.pipeline import Local
 from app.policy import Policy
@@ -24,6 +27,7 @@ PLAIN = fakes.tiny()
 SERVED = fakes.served().model
 MODELS = [prepare(fakes.tiny(seed=seed)) for seed in (1, 0, 2)]  # drafters; the second is the target's twin
 EOS = 17
+PRUNERS = ("none", "all", "random", "nobody knows")
 NAMES = sorted(characters(Book()))
 often = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
@@ -69,6 +73,33 @@ def batches(draw, sampling: st.SearchStrategy[Sampling]) -> list[Record]:
     return found
 
 
+class Pruner:
+    """A predictor of any character: it finds every node wrong, or some by lot, or has no number for them."""
+
+    layers = (1,)
+
+    def __init__(self, name: str) -> None:
+        self._name, self._lot = name, np.random.default_rng(0)
+
+    def chances(self, layer, states, tokens, priors):
+        if self._name == "random":
+            return self._lot.choice([0.0, 0.4, 0.7, 1.0], len(tokens))
+        return np.full(len(tokens), 0.0 if self._name == "all" else np.nan)
+
+
+def pruning(target: ModelRunner, predictor: Predictor) -> ModelRunner:
+    """The runner, with floors below every tree: this predictor is heeded whatever rows cost."""
+    forward = target.forward
+
+    def floored(works, added=None):
+        for work in works:
+            work.floor = 0.5
+        return forward(works, added)
+
+    target.predictor, target.forward = predictor, floored
+    return target
+
+
 @st.composite
 def pipelines(draw) -> tuple[Local, Book]:
     """The pipeline in any shape: drafters of any character, on either side of the hop, memory short, batches small."""
@@ -87,6 +118,8 @@ def pipelines(draw) -> tuple[Local, Book]:
         prefill_chunk_tokens=draw(st.sampled_from([16, 256])),
     )
     target = fakes.runner(SERVED, pages=draw(st.sampled_from([6, 8, 12, 64])))
+    pruner = draw(st.sampled_from(PRUNERS))
+    target = target if pruner == "none" else pruning(target, Pruner(pruner))
     ways = {
         "is_shared": draw(st.booleans()),
         "steps_ahead": draw(st.sampled_from([0, 0, 1, 9])),
@@ -215,6 +248,19 @@ def test_no_drafter_alone_changes_the_text(name, is_resident):
         assert drafted > 0 == accepted
     if name in ("infinite", "stale", "stranger", "impostor", "empty", "silent", "torn", "cyclic"):
         assert drafted == 0, "nothing of it can be verified"
+
+
+@pytest.mark.parametrize("name", PRUNERS[1:])
+def test_no_pruner_changes_the_text(name):
+    """Nor what is said next: the rows that were dropped are gone, those that stayed are whole."""
+    book = Book()
+    target = pruning(fakes.runner(SERVED), Pruner(name))
+    local = fakes.pipeline(target, [characters(book)["oracle"], characters(book)["half"]])
+    records = [record(range(i, i + 12), 20, request_id=f"r{i}") for i in range(3)]
+    run(local, book, records, [greedy(each.prompt_ids, 20) for each in records], [2, 1, 0])
+    stats = [local.store.snapshot(each.id).stats for each in records]
+    assert sum(one.drafted for one in stats) > 0
+    assert (sum(one.accepted for one in stats) > 0) == (name == "random")
 
 
 def test_memory_for_one_is_enough_for_many():

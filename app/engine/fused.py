@@ -4,6 +4,7 @@ The rest of the engine sees a `Forward` like any other. What is not of that shap
 modules it was taken from, is refused with NotFusable and runs on its own modules.
 """
 
+import time
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ import torch
 from torch import nn
 
 from app.engine.chains import chain_of
-from app.engine.forward import Output
+from app.engine.forward import Checkpoints, Output
 from app.engine.hooked import HookedForward
 from app.engine.kv import KVCache, PagePool
 from app.engine.llama import NotFusable, check_llama_shape
 from app.engine.plan import Plan, plan
 from app.engine.probe import probe
+from app.engine.pruning import without
 from app.engine.steps import Rooms, step_of
 from app.state import Tree, Work
 from kernels.cpu import shapes
@@ -25,7 +27,7 @@ from kernels.cpu.chain import Chain, draft
 from kernels.cpu.decoder import decode
 from kernels.cpu.lanes import LANES
 from kernels.cpu.linear import pack, pack_bias, pack_int8
-from kernels.cpu.shapes import Model
+from kernels.cpu.shapes import Model, Room, Step
 from kernels.cpu.team import team
 
 CHECK_TOKENS = 40
@@ -35,6 +37,8 @@ SLACK = 256  # positions beyond the model's context: a tree at its very end
 
 class FusedForward:
     """A Llama-shaped model's weights, packed, and the memory its steps work in."""
+
+    can_prune = True
 
     def __init__(self, hooked: HookedForward, is_int8: bool = False) -> None:
         """With `is_int8` the linear layers' weights are rounded to int8, column by column: another model, which says
@@ -46,16 +50,40 @@ class FusedForward:
         self._kv: KVCache | None = None
         self._team = team(torch.get_num_threads())
         self._model = self._take(hooked)
+        self._waking_s = 0.0  # until all threads were at the last part of a pass: what parting it takes
         self._rooms = Rooms(self._model, self._team.size)
 
-    def logits(self, plan: Plan) -> Output:
+    def logits(self, plan: Plan, checkpoints: Checkpoints | None = None) -> Output:
         """See Forward."""
         self._check(plan, ahead=0)
         step = step_of(plan)
         room, logits, best = self._rooms.room(step)
-        model = self._model
-        self._team.run(lambda thread: decode(model, step, room, thread))
-        return Output(torch.from_numpy(logits)[:, : model.vocab], best.tolist(), self._rooms.read(len(plan.wanted)))
+        done = 0
+        for layer in checkpoints.layers if checkpoints else ():
+            self._run(step, room, done, layer)
+            started, done = time.perf_counter(), layer
+            assert checkpoints is not None
+            rows = checkpoints.keep(layer, self._rooms.states(len(plan.ids)))
+            if rows is not None:
+                self._rooms.compact(rows)
+                plan = without(plan, rows)
+                step = step_of(plan)
+            checkpoints.took_s += time.perf_counter() - started + self._waking_s
+        self._run(step, room, done, self._model.num_layers)
+        n = len(plan.wanted)
+        said = torch.from_numpy(logits)[:n, : self._model.vocab]
+        return Output(said, best[:n].tolist(), self._rooms.read(n))
+
+    def _run(self, step: Step, room: Room, first: int, end: int) -> None:
+        model, started = self._model, time.perf_counter()
+        awake = [0.0] * self._team.size
+
+        def job(thread: int) -> None:
+            awake[thread] = time.perf_counter()
+            decode(model, step, room, first, end, thread)
+
+        self._team.run(job)
+        self._waking_s = max(awake) - started
 
     def last_hidden(self, rows: int) -> np.ndarray:
         """A copy of the final normed hidden states (rows, d) of the first rows of the last pass, float32: what the

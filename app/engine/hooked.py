@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from app.engine.forward import Output, Shape
+from app.engine.forward import Checkpoints, Output, Shape
 from app.engine.plan import Plan
 from app.engine.tiles import Kind, Layout
 from app.errors import ModelRefused
@@ -23,6 +23,8 @@ SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # layers 
 
 class HookedForward:
     """The model's modules, run eagerly; the packed attention is plugged in, the weights are as they were loaded."""
+
+    can_prune = False
 
     def __init__(self, model: PreTrainedModel) -> None:
         """Raises ModelRefused for a model that ignores the attention interface."""
@@ -40,7 +42,7 @@ class HookedForward:
         self.vocab_size: int = model.get_input_embeddings().get_parameter("weight").shape[0]
         self.kinds: list[Kind] = []  # how each layer attends, known after the first pass
 
-    def logits(self, plan: Plan) -> Output:
+    def logits(self, plan: Plan, checkpoints: Checkpoints | None = None) -> Output:
         """See Forward. Raises ValueError for a plan that adds to the embeddings: only the fused forward can."""
         if plan.added is not None:
             raise ValueError("a hooked model's embeddings take no addition")

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from app.engine.forward import Forward
+from app.engine.forward import Checkpoints, Forward
 from app.engine.kv import KVCache, PagePool, bytes_per_page
 from app.engine.paged import PagedRunner
 from app.engine.plan import forks, main_branch, plan
+from app.engine.pruning import Predictor, Sieve
 from app.formats import TokenLogprobs
 from app.messages import Sampling
 from app.state import Work
@@ -24,13 +25,14 @@ class Logits:
     rows: torch.Tensor  # (1 + N, V) float32
     greedy: torch.Tensor | list[int]  # (1 + N,) argmax of each row
     states: np.ndarray | None = None  # (1 + N, d) float32, what the head read; None where nobody keeps it
+    places: dict[int, int] | None = None  # the row of each node where some have been pruned; they have none
 
     def token(
         self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
     ) -> int:
         """The target's token after `node`, to stand at `position`; `history` is every token before it (design D1)."""
         if sampling.temperature == 0.0 and mask is None and not is_shaped(sampling):
-            return int(self.greedy[node])
+            return int(self.greedy[self.row(node)])
         return target_token_reference(self._shaped(node, sampling, history, mask), choice_of(sampling), position)
 
     def logprobs(
@@ -50,9 +52,9 @@ class Logits:
     ) -> torch.Tensor:  # (V,)
         s = sampling
         if mask is None and not is_shaped(s):
-            return self.rows[node]
+            return self.rows[self.row(node)]
         return shaped(
-            self.rows[node],
+            self.rows[self.row(node)],
             history,
             frequency_penalty=s.frequency_penalty,
             presence_penalty=s.presence_penalty,
@@ -63,7 +65,11 @@ class Logits:
 
     def state(self, node: int) -> bytes | None:
         """See `app.stages.verify.Rows`."""
-        return None if self.states is None else self.states[node].astype("<f2").tobytes()
+        return None if self.states is None else self.states[self.row(node)].astype("<f2").tobytes()
+
+    def row(self, node: int) -> int:
+        """Where in `rows` a node stands. Raises KeyError for one that was pruned."""
+        return node if self.places is None else self.places[node]
 
 
 def choice_of(sampling: Sampling) -> Choice:
@@ -89,6 +95,8 @@ class ModelRunner(PagedRunner):
 
     def __init__(self, model: Forward, *, kv_bytes: int, page_tokens: int, shares: bool = False) -> None:
         self.model = model
+        self.predictor: Predictor | None = None  # who says which rows to prune
+        self.checkpoints_s = 0.0  # what the last pass's took
         num_pages = max(2, min(kv_bytes // bytes_per_page(*model.shape, page_tokens), 2**20))
         super().__init__(PagePool(num_pages, page_tokens), shares=shares)
         self.kv = KVCache(model.shape.num_layers, num_pages, *model.shape[1:], page_tokens)
@@ -102,18 +110,25 @@ class ModelRunner(PagedRunner):
         """
         packed = plan(works, self.kv)
         packed.added = added
-        rows, greedy, states = self.model.logits(packed)
+        checkpoints = self._checkpoints(works)
+        rows, greedy, states = self.model.logits(packed, checkpoints)
+        self.checkpoints_s = checkpoints.took_s if checkpoints else 0.0
         if min(greedy, default=0) < 0:
             raise ArithmeticError("the model's logits are not finite")
         out: list[Logits | None] = []
         first = 0
         for work in works:
-            size = 1 + len(work.tree)
+            size = 1 + len(work.tree) - len(work.pruned)
             own = slice(first, first + size)
             seen = None if states is None else states[own]
-            out.append(Logits(rows[own], greedy[own], seen) if work.final else None)
+            out.append(Logits(rows[own], greedy[own], seen, _places(work)) if work.final else None)
             first += size if work.final else 0
         return out
+
+    def _checkpoints(self, works: list[Work]) -> Checkpoints | None:
+        """None where no work may lose rows, or nobody knows which."""
+        may = self.predictor is not None and any(work.floor > 0.0 and len(work.tree) for work in works)
+        return Sieve(self.predictor, works) if may and self.predictor is not None else None
 
     def try_reserve(self, work: Work, ahead: int = 0) -> bool:
         """Get the pages for a work's rows: the sequence's own, its tree's forks, and `ahead` tokens more. False: none
@@ -149,3 +164,9 @@ class ModelRunner(PagedRunner):
 
     def _clear(self, pages: list[int]) -> None:
         self.kv.clear(pages)
+
+
+def _places(work: Work) -> dict[int, int] | None:
+    if not work.pruned:
+        return None
+    return {node: i for i, node in enumerate(n for n in range(1 + len(work.tree)) if n not in work.pruned)}

@@ -90,6 +90,15 @@ class Rooms:
         """(N, hidden) the normed states that the last step's head read, copied."""
         return self._update[:wanted].copy()
 
+    def states(self, rows: int) -> np.ndarray:
+        """The first rows (rows, d) between two layers, before any norm; no copy."""
+        return self._hidden[:rows]
+
+    def compact(self, rows: np.ndarray) -> None:
+        """Between two layers: of all rows only these, rising, go on, and move up."""
+        self._hidden[: len(rows)] = self._hidden[rows]
+        self._normed[: len(rows)] = self._normed[rows]
+
     def normed(self, rows: int) -> np.ndarray:
         """A copy of the first rows (rows, d) as the last step's last norm left them."""
         return self._normed[:rows].copy()

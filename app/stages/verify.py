@@ -37,13 +37,16 @@ class Rows(Protocol):
 
 
 def verify(works: Listed[Work], logits: Listed[Rows | None]) -> list[Verdict | None]:
-    """A verdict for every final work, None for prompt chunks. Rows off the accepted path are never looked at."""
+    """A verdict for every final work, None for prompt chunks. Rows off the accepted path are never looked at, and
+    nodes that the forward has pruned have none: the walk ends at their parent."""
     return [None if rows is None else _walk(work, rows) for work, rows in zip(works, logits, strict=True)]
 
 
 def _walk(work: Work, rows: Rows) -> Verdict:
     record, tree = work.sequence.record, work.tree
-    child_of = {(tree.parents[i], tree.tokens[i]): i + 1 for i in reversed(range(len(tree)))}
+    child_of = {
+        (tree.parents[i], tree.tokens[i]): i + 1 for i in reversed(range(len(tree))) if i + 1 not in work.pruned
+    }
     history = list(work.sequence.tokens)
     node = 0
     path: list[int] = []

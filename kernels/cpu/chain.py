@@ -53,7 +53,7 @@ class Chain(NamedTuple):
 def draft(m: Model, s: Step, r: Room, c: Chain, thread: int) -> None:
     """One thread's share. `s`: the first step, which wants the last row of each sequence; c.step.positions: the next
     ones. Counters and `words` are zero before."""
-    decode(m, s, r, thread)
+    decode(m, s, r, 0, m.num_layers, thread)
     done = 0
     while True:
         for i in range(thread, len(c.survival), r.threads):
@@ -83,7 +83,7 @@ def draft(m: Model, s: Step, r: Room, c: Chain, thread: int) -> None:
             n.wanted,
             n.added,
         )
-        decode(m, following, r, thread)
+        decode(m, following, r, 0, m.num_layers, thread)
 
 
 @kernel

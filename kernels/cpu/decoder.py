@@ -42,36 +42,49 @@ from kernels.cpu.team import meet, take
 
 
 @entry
-def decode(m: Model, s: Step, r: Room, thread: int) -> None:
-    """One thread's share of a forward; returns when the whole is done. Counters and `words` are zero before."""
-    embed(m, s, r, 0)
+def decode(m: Model, s: Step, r: Room, first: int, end: int, thread: int) -> None:
+    """One thread's share of a forward from layer `first` to before layer `end`; returns when that is done. Layer 0 has
+    the rows embedded before it, the last one their logits made behind it.
+
+    Between two parts rows may go, from `hidden`, `normed` and the step. Counters and `words` are zero before the first
+    part; every layer has counters of its own.
+    """
+    if first == 0:
+        embed(m, s, r, 0)
+        meet(r.words, r.threads)
+    for layer in range(first, end):
+        decode_layer(m, s, r, layer, thread)
+    if end == m.num_layers:
+        finish(m, s, r, PARTS * (m.num_layers + 1), thread)
+
+
+@kernel
+def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
+    """One layer; leaves in `normed` what the next one, or the head, reads."""
+    first = PARTS * (layer + 1)
+    w = m.layers[layer]
+    qkv = (w[QKV], w[QKV_SCALES], w[QKV_BIAS])
+    project(s, r, first + ON_QKV, r.normed, m.hidden, qkv, r.mixed, columns(m))
     meet(r.words, r.threads)
-    for layer in range(m.num_layers):
-        first = PARTS * (layer + 1)
-        w = m.layers[layer]
-        qkv = (w[QKV], w[QKV_SCALES], w[QKV_BIAS])
-        project(s, r, first + ON_QKV, r.normed, m.hidden, qkv, r.mixed, columns(m))
-        meet(r.words, r.threads)
-        place(m, s, r, first + ON_PLACE, layer)
-        meet(r.words, r.threads)
-        if len(s.copies) > 0:
-            fork(m, s, r, first, layer)
-        mix(m, s, r, first, layer, thread)
-        meet(r.words, r.threads)
-        out = (w[OUT], w[OUT_SCALES], w[OUT_BIAS])
-        project(s, r, first + ON_OUT, r.attended, m.num_heads * m.head_dim, out, r.update, m.hidden)
-        meet(r.words, r.threads)
-        update(m, s, r, first + ON_UPDATE, w[NORM2])
-        meet(r.words, r.threads)
-        open_gate(m, s, r, first + ON_GATE, w[GATE_UP], w[GATE_UP_SCALES], thread)
-        meet(r.words, r.threads)
-        down = (w[DOWN], w[DOWN_SCALES], w[DOWN_BIAS])
-        project(s, r, first + ON_DOWN, r.gated, m.inner, down, r.update, m.hidden)
-        meet(r.words, r.threads)
-        last = layer == m.num_layers - 1
-        update(m, s, r, first + ON_NEXT, m.final_norm if last else m.layers[layer + 1, NORM1])
-        meet(r.words, r.threads)
-    finish(m, s, r, PARTS * (m.num_layers + 1), thread)
+    place(m, s, r, first + ON_PLACE, layer)
+    meet(r.words, r.threads)
+    if len(s.copies) > 0:
+        fork(m, s, r, first, layer)
+    mix(m, s, r, first, layer, thread)
+    meet(r.words, r.threads)
+    out = (w[OUT], w[OUT_SCALES], w[OUT_BIAS])
+    project(s, r, first + ON_OUT, r.attended, m.num_heads * m.head_dim, out, r.update, m.hidden)
+    meet(r.words, r.threads)
+    update(m, s, r, first + ON_UPDATE, w[NORM2])
+    meet(r.words, r.threads)
+    open_gate(m, s, r, first + ON_GATE, w[GATE_UP], w[GATE_UP_SCALES], thread)
+    meet(r.words, r.threads)
+    down = (w[DOWN], w[DOWN_SCALES], w[DOWN_BIAS])
+    project(s, r, first + ON_DOWN, r.gated, m.inner, down, r.update, m.hidden)
+    meet(r.words, r.threads)
+    last = layer == m.num_layers - 1
+    update(m, s, r, first + ON_NEXT, m.final_norm if last else m.layers[layer + 1, NORM1])
+    meet(r.words, r.threads)
 
 
 @kernel

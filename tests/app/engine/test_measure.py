@@ -23,8 +23,8 @@ def test_a_runner_whose_rows_depend_on_their_company_is_told(caplog):
     runner = fakes.served()
     logits = runner.model.logits
 
-    def unsteady(plan):
-        rows, greedy, states = logits(plan)
+    def unsteady(plan, checkpoints):
+        rows, greedy, states = logits(plan, checkpoints)
         return Output(rows * (1 + 1e-6 * len(plan.ids)), greedy, states)
 
     runner.model.logits = unsteady
