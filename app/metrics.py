@@ -29,11 +29,21 @@ class Metric:
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    values: tuple[str, ...] = ()  # of the one label, where they are known: shown as zero before any is counted
 
 
-ADMITTED = Metric("requests_admitted", "Requests taken in, by where they came from: web or task.", ("door",))
-REFUSED = Metric("requests_refused", "Requests turned away, by why: full, or invalid.", ("reason",))
-ENDED = Metric("requests_ended", "Requests that ended: stop, length, cancelled, error.", ("reason",))
+ADMITTED = Metric(
+    "requests_admitted", "Requests taken in, by where they came from: web or task.", ("door",), values=("web", "task")
+)
+REFUSED = Metric(
+    "requests_refused", "Requests turned away, by why: full, or invalid.", ("reason",), values=("full", "invalid")
+)
+ENDED = Metric(
+    "requests_ended",
+    "Requests that ended: stop, length, cancelled, error.",
+    ("reason",),
+    values=("stop", "length", "cancelled", "error"),
+)
 PROMPT_TOKENS = Metric("prompt_tokens", "Prompt tokens of requests that verifiers started.")
 REUSED_TOKENS = Metric("prompt_tokens_reused", "Of those, tokens read from the prefix cache instead of computed.")
 TOKENS = Metric("tokens_committed", "Tokens committed, by who proposed them; target: the target itself.", ("proposer",))

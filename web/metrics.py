@@ -65,8 +65,8 @@ def _counted(moment: Moment) -> Iterator[Family]:
     for metric in METRICS.values():
         own = found.get(metric.name, {})
         fitting = {labels: sums for labels, sums in sorted(own.items()) if _fits(metric, labels, sums)}
-        if not metric.labels:
-            fitting.setdefault((), [0.0] * _size(metric))
+        for labels in [(value,) for value in metric.values] if metric.labels else [()]:
+            fitting.setdefault(labels, [0.0] * _size(metric))
         yield _histogram(metric, fitting) if metric.buckets else _counter(metric, fitting)
 
 

@@ -65,7 +65,8 @@ def serve(role: str, node: str, settings: Settings) -> None:
     wanted = [mailbox_queue(settings, mailbox) for mailbox in duty.bells]
     wanted += [settings.queue] if role == "control" else []
     pool = ["-P", "threads", "-c", str(CONTROL_THREADS)] if role == "control" else ["-P", "solo"]
-    options = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", settings.log_level]
+    # task events are for monitors such as Flower; a doorbell sends three, and rings seldom
+    options = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--task-events", "-l", settings.log_level]
     try:
         office.celery.worker_main(["--quiet", "worker", "-n", f"{node}@%h", "-Q", ",".join(wanted), *pool, *options])
     finally:

@@ -51,6 +51,8 @@ def test_counters_and_histograms_are_the_sums_of_all_processes(desk: Desk, clien
 def test_what_nobody_counted_is_zero_not_absent(client: FlaskClient) -> None:
     found = scraped(client)
     for metric in METRICS.values():
+        for value in metric.values:
+            assert found[f"{PREFIX}{metric.name}_total", ((metric.labels[0], value),)] == 0
         if not metric.labels:
             assert found[f"{PREFIX}{metric.name}_{'count' if metric.buckets else 'total'}", ()] == 0
 

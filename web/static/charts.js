@@ -23,12 +23,14 @@ export function number(value, digits) {
   return value.toLocaleString("en", { minimumFractionDigits: digits ?? 0, maximumFractionDigits: places });
 }
 
+const ROUND = [[1, 4], [1.5, 3], [2, 4], [2.5, 5], [3, 3], [4, 4], [5, 5], [6, 3], [8, 4], [10, 5]]; // and parts to cut it into
+
 /* A round number not below `value`, and how many parts to cut it into. */
 function ceiling(value) {
   if (!(value > 0)) return [1, 2];
   const unit = 10 ** Math.floor(Math.log10(value));
-  const step = [1, 2, 2.5, 5, 10].find((factor) => factor * unit >= value) * unit;
-  return [step, step / unit === 2.5 ? 5 : step / unit === 1 || step / unit === 10 ? 4 : step / unit === 5 ? 5 : 4];
+  const [factor, parts] = ROUND.find(([round]) => round * unit >= value * 0.9999);
+  return [factor * unit, parts];
 }
 
 function frame(host, label, top, format) {

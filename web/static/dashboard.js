@@ -257,7 +257,9 @@ function empty(host, text) {
 }
 
 function showMatrix(data) {
-  const names = drafterNames(data, state.samples);
+  const live = new Set(data.nodes.flatMap((node) => node.info.drafters ?? []));
+  const part = (name) => TABLES.includes(name) || live.has(name) || data.requests.some((one) => one.stats.by_drafter[name]);
+  const names = drafterNames(data, state.samples).filter(part);
   const focused = document.activeElement?.dataset?.trace;
   const rows = [...data.requests].sort((a, b) => b.created_s - a.created_s).slice(0, 8).map((request) => {
     const pick = html("button", { type: "button", className: "pickone", textContent: request.trace.slice(0, 6) });
@@ -274,11 +276,12 @@ function showMatrix(data) {
     const age = data.now_s - request.created_s;
     const ended = request.reason || "runs";
     return html("tr", { className: request.trace === state.chosen ? "chosen" : "" }, html("th", { scope: "row" }, pick),
-      html("td", { className: "plain", textContent: `${ended}, ${clock(age)} ago` }),
+      html("td", { className: "plain when", textContent: `${ended}, ${clock(age)} ago` }),
       html("td", { className: "plain", textContent: number(request.tokens / Math.max(1, request.stats.rounds), 2) }), ...cells);
   });
   if (!rows.length) return empty($("matrix"), "No request has been seen yet.");
   table($("matrix"), ["Request", "", "Length", ...names], rows);
+  $("matrix").querySelector("th:nth-child(2)").className = "when";
   if (focused) document.querySelector(`[data-trace="${CSS.escape(focused)}"]`)?.focus();
 }
 
