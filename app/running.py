@@ -81,7 +81,7 @@ class Running:
         self._clock = clock
         self._usual_s = 0.0  # what the drafts that were asked for last usually take
         rule = lengths_of(lengths)
-        self._lengths = rule and ByLength(rule)
+        self._lengths = ByLength(rule) if rule else None
         self._sent: dict[str, _Sent] = {}
         self._lean: set[str] = set()  # sequences whose last drafts were asked of tables alone
 
