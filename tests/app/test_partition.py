@@ -49,17 +49,24 @@ def test_a_bound_thread_and_those_it_starts_stay_where_they_are() -> None:
     assert seen == [one] and cores() == before != one
 
 
+class Beside:
+    """Work that takes three times as long while the other side is at work."""
+
+    def __init__(self) -> None:
+        self.at_work = threading.Event()
+        self.other: Beside | None = None
+
+    def __call__(self) -> None:
+        self.at_work.set()
+        time.sleep(0.03 if self.other and self.other.at_work.is_set() else 0.01)
+        self.at_work.clear()
+
+
 def test_isolation_sees_who_waits_for_whom() -> None:
-    lock = threading.Lock()
     everywhere = Partition(cores(), cores())
-
-    def wait() -> None:
-        time.sleep(0.01)
-
-    def wait_locked() -> None:
-        with lock:
-            time.sleep(0.01)
-
-    assert isolation(wait, wait, everywhere).verify_slowdown < 1.5
-    contended = isolation(wait_locked, wait_locked, everywhere)
-    assert max(contended.verify_slowdown, contended.draft_slowdown) > 1.5
+    alone = isolation(Beside(), Beside(), everywhere)
+    assert alone.verify_slowdown < 1.5 and alone.draft_slowdown < 1.5
+    verify, draft = Beside(), Beside()
+    verify.other = draft
+    slowed = isolation(verify, draft, everywhere)
+    assert slowed.verify_slowdown > 1.5 > slowed.draft_slowdown
