@@ -119,7 +119,16 @@ class Verifying:
         runnable = self._runnable()
         running.adopt_prefixes(runnable)
         works = running.reserve(
-            compose(runnable, self.policy, now_s, running.costs, running.suspects, running.is_together, self._select)
+            compose(
+                runnable,
+                self.policy,
+                now_s,
+                running.costs,
+                running.suspects,
+                running.is_together,
+                self._select,
+                in_halves=not running.is_together,
+            )
         )
         self.stepped = works
         if not works:

@@ -27,6 +27,7 @@ def compose(
     suspects: Set[str] = frozenset(),
     is_together: bool = False,
     select: Select | None = None,
+    in_halves: bool = False,
 ) -> list[Work]:
     """The next batch, empty if all wait for trees (see `wait_s`). Oldest first; at most `max_batch_tokens`
     rows.
@@ -34,7 +35,8 @@ def compose(
     Running sequences that are ready get their rows first, but while a prompt waits a chunk is kept free for
     it, so neither side starves the other; trees get what rows are left, cut to what pays. Suspects of having
     brought a verifier down run alone, in turn with the others: whoever committed longest ago is next.
-    With `is_together` the running sequences go in one batch, so while one waits only prompts are read.
+    With `is_together` the running sequences go in one batch, so while one waits only prompts are read. With
+    `in_halves`, where all could go, those who waited longest do, so that the others' turn comes while these draft.
     `select` decides instead of `cut`, and may leave sequences out. Contexts of `apart_tokens` or more go in steps of
     their own (`_party`), and trees get no more than the policy's `verify_budget`.
     """
@@ -48,7 +50,10 @@ def compose(
     prompts = [s for s in ready if not _is_running(s)]
     chunk_tokens = min(policy.prefill_chunk_tokens, policy.max_batch_tokens)
     wanted = min(chunk_tokens, sum(_tail(s) for s in prompts))
-    running = _first([s for s in ready if _is_running(s)], policy.max_batch_tokens - min(wanted, _reserve(policy)))
+    running = [s for s in ready if _is_running(s)]
+    if in_halves and len(running) == sum(_is_running(s) for s in sequences):
+        running = _longest_waiting_half(running)
+    running = _first(running, policy.max_batch_tokens - min(wanted, _reserve(policy)))
     base_rows = sum(_tail(s) for s in running)
     chunks = _chunks(prompts, min(chunk_tokens, policy.max_batch_tokens - base_rows))
     base_rows += sum(len(work.tokens) for work in chunks)
@@ -198,6 +203,12 @@ def _one_party(ready: list[Sequence], suspects: Set[str]) -> list[Sequence]:
 def _reserve(policy: Policy) -> int:
     """Rows that running sequences leave to a waiting prompt: a chunk, but at most half of the step."""
     return min(policy.prefill_chunk_tokens, policy.max_batch_tokens // 2)
+
+
+def _longest_waiting_half(running: list[Sequence]) -> list[Sequence]:
+    """In the order they are in."""
+    chosen = {s.record.id for s in sorted(running, key=_last_s)[: (len(running) + 1) // 2]}
+    return [s for s in running if s.record.id in chosen]
 
 
 def _first(running: list[Sequence], max_rows: int) -> list[Sequence]:

@@ -266,3 +266,22 @@ def test_suspects_run_alone_in_turn_with_the_others() -> None:
         for work in batch:
             work.sequence.stats = Stats(last_token_s=NOW + step)
     assert turns == ["a", "b", "c", "a", "b", "c"]
+
+
+def test_halves_take_turns_where_all_could_go() -> None:
+    def gone(*last_s: float) -> list[str]:
+        all_of_them = [
+            sequence(name, 3, 2, tree=chain([0.5]), last_token_s=at_s)
+            for name, at_s in zip("abcde", last_s, strict=False)
+        ]
+        batch = compose(all_of_them, Policy(), NOW, FLAT, in_halves=True)
+        return [work.sequence.record.id for work in batch]
+
+    assert gone(4.0, 1.0, 3.0, 2.0) == ["b", "d"]
+    assert gone(4.0, 9.0, 3.0, 9.0) == ["a", "c"]
+    assert gone(4.0, 9.0, 3.0, 9.0, 1.0) == ["a", "c", "e"]
+    assert gone(5.0) == ["a"]
+    drafting = sequence("x", 3, 2, due_s=NOW + 1, last_token_s=0.0)
+    ready = [sequence(name, 3, 2, tree=chain([0.5]), last_token_s=1.0) for name in "ab"]
+    found = compose([drafting, *ready], Policy(), NOW, FLAT, in_halves=True)
+    assert [work.sequence.record.id for work in found] == ["a", "b"], "the other half drafts: nobody is kept back"
