@@ -170,7 +170,7 @@ class ByLot:
 
 
 def test_rows_dropped_on_the_way_change_neither_texts_nor_the_bits_of_others(pipeline, monkeypatch):
-    runner = pipeline.verifying._target
+    runner = pipeline.verifying.target
     asked = [one.model_copy(update={"max_tokens": 16}) for one in requests()[:4]]
     plain = tokens(pipeline, submit(pipeline, asked))
     forward, dropped = runner.forward, []

@@ -16,14 +16,15 @@ def test_a_recorded_log_replayed_gives_the_same_decisions(deployment: Deployment
     stream = deployment.stream(GenerateRequest(prompt="Steer", raw=True, max_tokens=1200, temperature=0.8, seed=501))
 
     def seen() -> list[Tick]:
-        return [t for t in read(log) if t.load.running and t.load.verifiers[0].by_drafter and t.load.busiest("draft")]
+        with_work = (t for t in read(log) if t.load.active and t.load.running)  # heartbeats lag behind the requests
+        return [t for t in with_work if t.load.verifiers[0].by_drafter and t.load.busiest("draft")]
 
     busy = wait_for(seen, 30, "ticks with work in them")
     stream.read(until=1)
     stream.close()
     deployment.get(f"/api/requests/{stream.id}", method="DELETE")
     load = busy[-1].load
-    assert load.drafters == 1 and load.active >= 1
+    assert load.drafters == 1
     assert {"draft:draft-1", "verify:verify-1", "fuse", "settle"} <= load.mailboxes.keys()
     assert 0.0 < load.busy["verify:verify-1"] <= 1.0
     one = load.verifiers[0]
