@@ -14,11 +14,12 @@ import torch
 from app.config import Settings
 from app.engine.source import drafter_folder, resolve
 from app.engine.tokenizer import Tokenizer
-from app.errors import InvalidRequest, PacelineError
+from app.errors import InvalidRequest
 from app.local.progress import ProgressLine
 from training import card, checkpoint
 from training.batches import head_tokens, weighted
 from training.checkpoint import Progress
+from training.command import ended
 from training.evaluate import evaluate, judged
 from training.learner import GOLD, Learner, Recipe
 from training.material import Identity, Material, check_paths, gather
@@ -35,15 +36,7 @@ FADE = 0.97  # of the mean loss at a step
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command. Exit codes as `app.cli` has them: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
-    try:
-        run(parse(words), Settings.from_env())
-        return 0
-    except InvalidRequest as error:
-        return _fail(str(error), 2)
-    except (PacelineError, OSError) as error:
-        return _fail(str(error), 1)
-    except KeyboardInterrupt:
-        return _fail("interrupted; the same command goes on from here", 130)
+    return ended(lambda: run(parse(words), Settings.from_env()), "interrupted; the same command goes on from here")
 
 
 def run(options: Options, settings: Settings) -> dict[str, Any]:
@@ -219,11 +212,6 @@ def _millions(student: Student) -> str:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _fail(text: str, code: int) -> int:
-    print(f"paceline: {text}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from app.assemble import target_folder
 from app.config import Settings
 from app.engine.guesser import embedding_sha256
 from app.engine.predictors import CARD, WEIGHTS, Faser, Fitted, Lens, head_rows, last_norm
-from app.errors import InvalidRequest, PacelineError
 from app.files import make_whole, write_whole
+from training.command import ended
 from training.pruning_fit import Fit, Judged, fit_layer, judge
 from training.pruning_trees import Recording, record
 
@@ -38,15 +38,7 @@ HELD_OUT = 4  # one prompt in so many
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command. Exit codes as `app.cli` has them: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
     options = _parser().parse_args(words)
-    try:
-        run(options, Settings.from_env())
-        return 0
-    except InvalidRequest as error:
-        return _fail(str(error), 2)
-    except (PacelineError, OSError) as error:
-        return _fail(str(error), 1)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
+    return ended(lambda: run(options, Settings.from_env()))
 
 
 def run(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
@@ -168,11 +160,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
-
-
-def _fail(text: str, code: int) -> int:
-    print(f"paceline: {text}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The dashboard: its data over a real Redis, and the page in a real Chromium."""
 
 import json
-import os
 import time
 from collections.abc import Iterator
 
@@ -13,7 +12,7 @@ from app.exchange import Exchange
 from app.metrics import ACCEPTED, ACCEPTED_LENGTH, ASKED, AT_LOAD, DRAFTED, DRAFTED_AT_LOAD, ENDED, FIRST_TOKEN, TOKENS
 from app.store.traces import Span, Trace
 from app.tally import Tally
-from tests.web.browser import Browser, missing
+from tests.web.browser import Browser, chromium
 from tests.web.conftest import Server
 from tests.web.doubles import Desk
 from tests.web.test_page import LOWEST_CONTRAST
@@ -106,10 +105,7 @@ def test_a_timeline_and_those_that_are_not_known(desk: Desk, client: FlaskClient
 
 @pytest.fixture(scope="module")
 def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    lack = missing()
-    if lack is not None and os.environ.get("CI") != "true":
-        pytest.skip(lack)
-    with Browser(tmp_path_factory.mktemp("chromium")) as browser:
+    with chromium(tmp_path_factory.mktemp("chromium")) as browser:
         yield browser
 
 

@@ -1,12 +1,11 @@
 """The page in a real Chromium: it streams an answer, colours it, stops it, and shows hostile text as text."""
 
 import json
-import os
 from collections.abc import Iterator
 
 import pytest
 
-from tests.web.browser import Browser, missing
+from tests.web.browser import Browser, chromium
 from tests.web.conftest import TEXT, Server
 from tests.web.doubles import ScriptedVerifier
 
@@ -17,10 +16,7 @@ CONTROL, ENTER = "\ue009", "\ue007"  # WebDriver's names of the keys
 
 @pytest.fixture(scope="module")
 def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    lack = missing()
-    if lack is not None and os.environ.get("CI") != "true":
-        pytest.skip(lack)
-    with Browser(tmp_path_factory.mktemp("chromium")) as browser:
+    with chromium(tmp_path_factory.mktemp("chromium")) as browser:
         yield browser
 
 

@@ -1,12 +1,11 @@
 """The page over a whole deployment: what a real Chromium shows is what the target says, drafted by real drafters."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.web.browser import Browser, missing
+from tests.web.browser import Browser, chromium
 from tests.workers.deployment import Deployment
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -15,10 +14,7 @@ PROMPT = "Write a Python function that adds two numbers."
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
-    lack = missing()
-    if lack is not None and os.environ.get("CI") != "true":
-        pytest.skip(lack)
-    with Browser(tmp_path) as window:
+    with chromium(tmp_path) as window:
         yield window
 
 
