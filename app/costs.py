@@ -1,7 +1,7 @@
 """What things cost in seconds: a verifier step by its packed rows and their contexts, a drafter's answer by batch and
 depth.
 
-`CostTable` is a frozen measurement, made at start, times two slowly corrected ratios. `DraftCosts` is learnt
+`CostTable` is a frozen measurement, made at start, times slowly corrected ratios. `DraftCosts` is learnt
 online.
 """
 
@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 
 DECAY = 0.9  # of the past at a new observation
 MAX_RATIO = 8.0  # the machine's pace may drift this far from the measurement, either way
+SHAPE = 40.0  # steps for which it is believed that those of all sizes change alike, whatever they say
 TABLE_ROWS = 2048  # looked up up to here, computed beyond
 MAX_JUMP = 3.0  # an observation counts for at most so many times what was expected; one so much less starts afresh
 HOPED_HOP = 0.5  # of what drafting takes at the depths that were tried
@@ -50,6 +51,7 @@ class CostTable:
         fork_s: float = 0.0,
         reading: Reading = NO_READING,
         reading_ratio: float = 1.0,
+        row_ratio: float = 1.0,
     ) -> None:
         if not points or min(points) < 1 or not all(0.0 < seconds < float("inf") for seconds in points.values()):
             raise ValueError("a cost table needs measured points: rows >= 1, seconds > 0")
@@ -58,8 +60,11 @@ class CostTable:
         rows = sorted(points)
         self._points = tuple(zip(rows, _never_falling([points[n] for n in rows]), strict=True))
         self._table = [self._measured(n) for n in range(TABLE_ROWS)]
-        self.ratio = ratio  # present pace / measured pace
+        self._row_s = self._measured(1)
+        self.ratio = ratio  # present pace / measured pace, of a step of one row
+        self.row_ratio = row_ratio  # of what further rows add, beside `ratio`
         self.reading_ratio = reading_ratio  # of reading contexts, beside `ratio`
+        self._seen: list[float] | None = None  # decayed sums of `_fit`, from the first step on
         self._fork_s = fork_s
         self._reading = reading
 
@@ -76,13 +81,14 @@ class CostTable:
 
     def seconds(self, rows: int) -> float:
         """What a step of so many rows takes at the present pace, beside reading their contexts."""
-        measured = self._table[rows] if rows < len(self._table) else self._measured(rows)
-        return measured * self.ratio
+        base_s, scale = self._line()
+        return base_s + scale * (self._table[rows] if rows < len(self._table) else self._measured(rows))
 
     def span(self, rows: int, count: int) -> list[float]:
         """`seconds` of rows, rows + 1, ... as a list of `count`: what a search reads."""
         if rows + count <= len(self._table):
-            return [measured * self.ratio for measured in self._table[rows : rows + count]]
+            base_s, scale = self._line()
+            return [base_s + scale * measured for measured in self._table[rows : rows + count]]
         return [self.seconds(n) for n in range(rows, rows + count)]
 
     def correct(self, rows: int, measured_s: float, reading_s: float = 0.0) -> None:
@@ -92,11 +98,12 @@ class CostTable:
         """
         if not 0.0 < measured_s < float("inf"):
             return
-        expected_s = self.seconds(rows) + reading_s
+        rows_s = self.seconds(rows)
+        expected_s = rows_s + reading_s
         seen = min(2.0, max(0.5, measured_s / expected_s)) - 1.0
         share = reading_s / expected_s
-        self.ratio = _moved(self.ratio, seen * (1.0 - share))
-        self.reading_ratio = _moved(self.reading_ratio, seen * share)
+        self._fit(rows, rows_s, seen * (1.0 - share))
+        self.reading_ratio = _bounded(self.reading_ratio * (1.0 + (1.0 - DECAY) * seen * share))
 
     def dumps(self) -> str:
         """The measurement and the present ratios as JSON."""
@@ -107,6 +114,7 @@ class CostTable:
                 "fork_s": self._fork_s,
                 "reading": self._reading,
                 "reading_ratio": self.reading_ratio,
+                "row_ratio": self.row_ratio,
             }
         )
 
@@ -120,7 +128,34 @@ class CostTable:
             float(data.get("fork_s", 0.0)) * slowdown,
             Reading(*(float(seconds) * slowdown for seconds in data.get("reading", NO_READING))),
             float(data.get("reading_ratio", 1.0)),
+            float(data.get("row_ratio", 1.0)),
         )
+
+    def _fit(self, rows: int, expected_s: float, seen: float) -> None:
+        """A step's rows took (1 + seen) times as long as expected: what does the first take, and what do others add?
+
+        Least squares of the relative error over the last steps, with forgetting; and a busy machine slows steps of all
+        sizes alike, so where those steps do not tell, both change together.
+        """
+        if self._seen is None:
+            few = 0.5 / (1.0 - DECAY)  # as if there had been steps of one row at the measured pace
+            self._seen = [few / self.ratio**2, 0.0, 0.0, few / self.ratio, 0.0]
+        first = self._row_s / expected_s
+        others = (self.seconds(rows) / self.ratio - self._row_s) / self.row_ratio / expected_s
+        new = (first * first, first * others, others * others, first * (1.0 + seen), others * (1.0 + seen))
+        self._seen = [DECAY * old + value for old, value in zip(self._seen, new, strict=True)]
+        ff, fo, oo, fy, oy = self._seen
+        shape = SHAPE * first**2  # in the units of the sums
+        ff, fo, oo = ff + shape * self.row_ratio**2, fo - shape * self.row_ratio, oo + shape
+        whole = ff * oo - fo * fo
+        ratio, slope = (fy * oo - oy * fo) / whole, (oy * ff - fy * fo) / whole
+        self.ratio = _bounded(ratio)
+        self.row_ratio = _bounded(slope / self.ratio)
+
+    def _line(self) -> tuple[float, float]:
+        """What to multiply measured seconds by, and what to add to that, for those at the present pace."""
+        scale = self.ratio * self.row_ratio
+        return self._row_s * (self.ratio - scale), scale
 
     def _measured(self, rows: int) -> float:
         first_rows, first_s = self._points[0]
@@ -133,8 +168,8 @@ class CostTable:
         return low_s + (high_s - low_s) * (rows - low) / (high - low)  # beyond the last point: its last slope
 
 
-def _moved(ratio: float, by: float) -> float:
-    return min(MAX_RATIO, max(1.0 / MAX_RATIO, ratio * (1.0 + (1.0 - DECAY) * by)))
+def _bounded(ratio: float) -> float:
+    return min(MAX_RATIO, max(1.0 / MAX_RATIO, ratio))
 
 
 def _never_falling(seconds: list[float]) -> list[float]:

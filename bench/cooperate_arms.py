@@ -14,14 +14,10 @@ from typing import Any, cast
 from app.assemble import Models, local
 from app.calibration import FLOOR, Calibration
 from app.config import Settings
-from app.costs import CostTable
 from app.drafting import Drafting
 from app.engine.runner import ModelRunner
 from app.messages import Draft, DraftJob, GenerateRequest, Speculation, TreeMessage
 from app.pipeline import Local
-from app.policy import Policy
-from app.running import Running
-from app.state import Sequence
 from app.store.protocol import Snapshot
 from bench.cooperate_plans import Plan
 
@@ -56,7 +52,7 @@ class PipelineArm:
     """One plan's pipeline. No prompt should come twice: its suffix table would know the answer."""
 
     def __init__(self, plan: Plan, settings: Settings, models: Models, max_tokens: int) -> None:
-        self._settings = settings.model_copy(update=dict(plan.settings))
+        self._settings = settings.model_copy(update=plan.settings)
         self._speculates = plan.speculates
         self._max_tokens = max_tokens
         self._target = Timed(models.runner, "forward")
@@ -139,16 +135,6 @@ class Timed:
         return call
 
 
-class FixedLength(Running):
-    """Asks for the same number of draft tokens every round, whatever it may cost."""
-
-    draft_tokens = 1
-
-    def ask(self, sequences: list[Sequence], policy: Policy) -> list[DraftJob]:
-        depths = [min(self.draft_tokens, self.limit(sequence, policy)) for sequence in sequences]
-        return self.jobs(sequences, depths, policy) if any(depths) else []
-
-
 class Uncalibrated(Calibration):
     """Takes every drafter at its word, whatever came."""
 
@@ -172,9 +158,7 @@ class Reshaped:
 
 def shape_of(plan: Plan) -> Shape | None:
     """How the plan's trees are changed before the verifier sees them, if they are."""
-    if plan.without == "fusion":
-        return lone
-    return None if plan.length is None else chain
+    return lone if plan.without == "fusion" else None
 
 
 def lone(tree: TreeMessage) -> TreeMessage:
@@ -186,44 +170,23 @@ def lone(tree: TreeMessage) -> TreeMessage:
     if not promise:
         return tree
     best = max(sorted(promise), key=promise.__getitem__)
-    return _kept(tree, [i for i, names in enumerate(tree.proposers) if best in names], (best,))
-
-
-def chain(tree: TreeMessage) -> TreeMessage:
-    """Its main branch, all of which is to be verified: no side branches, no pruning."""
-    tip, main = 0, []
-    for node, parent in enumerate(tree.parents, start=1):
-        if parent == tip:
-            tip = node
-            main.append(node - 1)
-    kept = _kept(tree, main, None)
-    return kept.model_copy(update={"survival": (1.0,) * len(kept.tokens)})
-
-
-def _kept(tree: TreeMessage, nodes: Listed[int], proposers: tuple[str, ...] | None) -> TreeMessage:
-    """The tree of these nodes (from 0), which hold the parent of each of them."""
+    nodes = [i for i, names in enumerate(tree.proposers) if best in names]  # with every node its parent
     places = {0: 0} | {node + 1: place for place, node in enumerate(nodes, start=1)}
     return tree.model_copy(
         update={
             "tokens": tuple(tree.tokens[i] for i in nodes),
             "parents": tuple(places[tree.parents[i]] for i in nodes),
             "survival": tuple(tree.survival[i] for i in nodes),
-            "proposers": tuple(proposers or tree.proposers[i] for i in nodes),
+            "proposers": ((best,),) * len(nodes),
         }
     )
 
 
 def _set_up(pipeline: Local, plan: Plan, models: Models) -> None:
     """Who drafts, and how the verifier asks."""
-    verifying = pipeline.verifying
-    crew = verifying.running.crew
-    if plan.length is not None:
-        costs = CostTable.loads(models.costs)
-        running = FixedLength(models.runner, costs, models.tokenizer.vocab_size, "local")
-        running.draft_tokens = plan.length
-        verifying.running = running
+    running = pipeline.verifying.running
     names = models.guessers if plan.drafters is None else plan.drafters
-    verifying.running.crew = replace(crew, remote=dict.fromkeys(names, "local"), resident=plan.tables)
+    running.crew = replace(running.crew, remote=dict.fromkeys(names, "local"), resident=plan.tables)
 
 
 def _drafting(pipeline: Local, plan: Plan) -> Any:

@@ -11,6 +11,7 @@ from app.stages.draft.registry import RESIDENT
 
 TABLES = (*RESIDENT, Phrases.name)
 LENGTHS = (1, 2, 3, 4, 5, 6)  # fixed draft lengths tried in the pilot
+RULES = ("uniform", "faser")  # app/lengths.py
 FULL, OFF, SINGLE = "full", "off", "best single"
 
 
@@ -19,12 +20,17 @@ class Plan:
     """One arm. What it does not name is as the settings have it: the full system's."""
 
     name: str
-    settings: Mapping[str, object] = field(default_factory=dict)  # fields of Settings and their values
+    changes: Mapping[str, object] = field(default_factory=dict)  # fields of Settings and their values
     drafters: tuple[str, ...] | None = None  # model drafters; None: all
     tables: tuple[str, ...] = TABLES
     length: int | None = None  # draft tokens every round; None: as many as pay
     speculates: bool = True
     without: Literal["fusion", "calibration"] | None = None  # an ablation that no setting names
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """All that is changed of the settings."""
+        return {**self.changes, **({} if self.length is None else {"lengths": f"fixed:{self.length}"})}
 
     def missing(self) -> list[str]:
         """The settings that this version of Paceline does not have, or not with this value."""
@@ -63,6 +69,17 @@ def plans(best: Plan | None, generalist: str | None) -> list[Plan]:
         Plan("tables only", drafters=()),
         Plan("lookup only", drafters=(), tables=("lookup",)),
     ]
+
+
+def by_length(lengths: Iterable[int], tables: tuple[str, ...] = TABLES) -> list[Plan]:
+    """No speculation, the same drafters at each fixed length, and what serves."""
+    chains = [Plan(f"fixed {n}", {"overlap": "none"}, tables=tables, length=n) for n in lengths]
+    return [Plan(OFF, tables=tables, speculates=False), *chains, Plan(FULL, tables=tables)]
+
+
+def rules(tables: tuple[str, ...] = TABLES) -> list[Plan]:
+    """Other rules for the length than the one that serves."""
+    return [Plan(name, {"overlap": "none", "lengths": name}, tables=tables) for name in RULES]
 
 
 def overlaps() -> list[Plan]:

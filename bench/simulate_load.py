@@ -13,12 +13,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.arrivals import poisson, steps
-from bench.cooperate_plans import FULL, OFF, TABLES, Plan
+from bench.cooperate_plans import FULL, TABLES, Plan, by_length, rules
 from bench.simulate_log import Log
 from bench.simulate_machines import build
 from bench.simulate_world import Setting, Tables
 
-RULES = ("uniform", "faser")  # app/lengths.py
 USED = tuple(name for name in TABLES if name != "suffix")
 
 
@@ -55,10 +54,8 @@ def replay_load(log: Log, args: argparse.Namespace, fresh: Tables) -> dict[str, 
 
 
 def arms(lengths: Listed[int]) -> list[Plan]:
-    """No speculation, the same drafters at each fixed length, other rules for the length, and what serves."""
-    fixed = [Plan(f"fixed {n}", {"overlap": "none"}, tables=USED, length=n) for n in lengths]
-    rules = [Plan(name, {"overlap": "none", "lengths": name}, tables=USED) for name in RULES]
-    return [Plan(OFF, tables=USED, speculates=False), *fixed, *rules, Plan(FULL, tables=USED)]
+    """All that is compared."""
+    return [*by_length(lengths, USED), *rules(USED)]
 
 
 def load(log: Log, plan: Plan, setting: Setting, moments: Listed[float], fresh: Tables) -> Met:

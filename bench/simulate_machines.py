@@ -40,7 +40,7 @@ FUSE_S = 0.0003  # a batch of trees, measured
 
 def build(log: Log, plan: Plan, setting: Setting, tables: Tables) -> World:
     """A deployment as the plan has it. Every process that fuses gets resident drafters of its own from `tables`."""
-    settings = Settings().model_copy(update=dict(plan.settings))
+    settings = Settings().model_copy(update=plan.settings)
     network = Network(setting.hop_s)
 
     def used() -> list[Drafter]:

@@ -22,7 +22,7 @@ from app.stages.draft.cooperative import Cooperative
 from app.stages.draft.model import ModelDrafter
 from app.stages.draft.protocol import Drafter
 from app.store.memory import MemoryStore
-from bench.cooperate_arms import FixedLength, Uncalibrated, shape_of
+from bench.cooperate_arms import Uncalibrated, shape_of
 from bench.cooperate_plans import Plan
 from bench.simulate_events import Network
 from bench.simulate_log import Log
@@ -118,8 +118,7 @@ class World:
 def verifier_of(world: World, name: str, clock: SimClock) -> Verifier:
     target = LogTarget(world.log, costs_of(world), clock)
     router = Router(world.settings.routing, world.settings.drafters_per_sequence)
-    kind = Running if world.plan.length is None else FixedLength
-    running = kind(
+    running = Running(
         target,
         costs_of(world),
         world.log.vocab_size,
@@ -129,8 +128,6 @@ def verifier_of(world: World, name: str, clock: SimClock) -> Verifier:
         clock,
         lengths=world.settings.lengths,
     )
-    if isinstance(running, FixedLength):
-        running.draft_tokens = world.plan.length or 1
     verifier = Verifier(name, Verifying(name, target, running, world.store, world.settings, clock), target, clock)
     world.verifiers.append(verifier)
     return verifier

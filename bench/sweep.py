@@ -23,7 +23,7 @@ from app.assemble import load_models
 from app.store.protocol import Snapshot
 from bench.arrivals import poisson
 from bench.cooperate_arms import PipelineArm
-from bench.cooperate_plans import FULL, OFF, Plan
+from bench.cooperate_plans import FULL, Plan, by_length, rules
 from bench.load import prompt
 from bench.load_report import Served, Slo, figures
 from bench.run import machine
@@ -32,6 +32,7 @@ from bench.stats import paired_ratio
 Arms = Mapping[str, PipelineArm]
 Text = tuple[float, tuple[str, str]]  # when it comes, seconds; its domain and its prompt
 WARM_UP = 3  # requests
+ABLATIONS = [Plan("without pruning", {"pruning": "off"}), Plan(f"{FULL} again")]  # the latter: how far chance goes
 
 
 def main(argv: Listed[str] | None = None) -> int:
@@ -39,7 +40,8 @@ def main(argv: Listed[str] | None = None) -> int:
     args = parse_args(argv)
     settings = Settings.from_env()
     models = load_models(settings)
-    arms = {plan.name: PipelineArm(plan, settings, models, args.max_tokens) for plan in plans(args.lengths)}
+    plans = by_length(args.lengths) + ([*rules(), *ABLATIONS] if args.ablations else [])
+    arms = {plan.name: PipelineArm(plan, settings, models, args.max_tokens) for plan in plans}
     found: dict[str, Any] = {
         "command": "./paceline bench sweep " + " ".join(sys.argv[1:] if argv is None else argv),
         "machine": machine(),
@@ -54,7 +56,7 @@ def main(argv: Listed[str] | None = None) -> int:
             texts: list[Text] = [(at_s, prompt(number + i, None)) for i, at_s in enumerate(requests)]
             number += len(texts)
             said: set[tuple[tuple[int, ...], ...]] = set()
-            for name in turned([*arms], repeat):
+            for name in turned([*arms], repeat * max(1, len(arms) // args.repeats)):
                 started_s = time.time()
                 ends = arms[name].load([(at_s, text) for at_s, (_, text) in texts])
                 said.add(tuple(end.tokens for end in ends))
@@ -71,6 +73,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="paceline bench sweep", description=__doc__.split("\n\n")[0])
     parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 2.0, 4.0], help="requests a second")
     parser.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 5, 7], help="fixed draft lengths")
+    parser.add_argument("--ablations", action="store_true", help="other rules for the length too, and parts left out")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long requests come, for one arm and repeat")
     parser.add_argument("--repeats", type=int, default=2, help="of every rate")
     parser.add_argument("--max-tokens", type=int, default=48, help="tokens a request")
@@ -79,12 +82,6 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     if min(args.rates) <= 0.0 or args.seconds <= 0.0 or args.repeats < 1 or min(args.lengths) < 1:
         parser.error("rates, seconds, repeats and lengths are more than 0")
     return args
-
-
-def plans(lengths: Listed[int]) -> list[Plan]:
-    """No speculation, the same drafters at each fixed length, and what serves."""
-    fixed = [Plan(f"fixed {n}", {"overlap": "none"}, length=n) for n in lengths]
-    return [Plan(OFF, speculates=False), *fixed, Plan(FULL)]
 
 
 def warm_up(arms: Arms) -> int:

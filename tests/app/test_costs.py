@@ -47,7 +47,19 @@ def test_follows_a_machine_that_slows_down_and_shrugs_at_an_outlier() -> None:
     assert costs.seconds(8) < 0.066 * 1.2
     for _ in range(100):
         costs.correct(8, 0.132)
-    assert costs.seconds(1) == pytest.approx(0.090, rel=0.05)
+    assert costs.seconds(8) == pytest.approx(0.132, rel=0.01)
+    assert costs.seconds(1) == pytest.approx(0.090, rel=0.2), "it is the machine, not rows alone"
+
+
+def test_steps_of_many_sizes_tell_what_rows_cost() -> None:
+    """A machine on which a step of one row takes what was measured, and further rows twice of it."""
+    costs = CostTable(MEASURED)
+    for i in range(600):
+        rows = (1, 4, 1, 8, 2)[i % 5]
+        costs.correct(rows, 0.045 + 2 * (MEASURED[rows] - 0.045))
+    assert costs.seconds(1) == pytest.approx(0.045, rel=0.02)
+    assert costs.seconds(8) == pytest.approx(0.087, rel=0.02)
+    assert CostTable.loads(costs.dumps()).seconds(8) == costs.seconds(8)
 
 
 def test_a_table_without_contexts_is_read_as_one_where_they_cost_nothing() -> None:

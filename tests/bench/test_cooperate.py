@@ -6,7 +6,7 @@ from torch import nn
 
 from app.messages import TreeMessage
 from bench.cooperate import check_same, groups
-from bench.cooperate_arms import Run, Timed, chain, lone
+from bench.cooperate_arms import Run, Timed, lone
 from bench.cooperate_peers import SpreadHead
 from bench.cooperate_plans import FULL, OFF, Plan, fixed, pilot, plans
 from bench.cooperate_report import bars, figures, table
@@ -34,9 +34,9 @@ def test_a_tree_without_fusion_is_what_one_drafter_said() -> None:
     assert set(kept.proposers) == {("other",)}
 
 
-def test_a_fixed_chain_is_verified_whole() -> None:
-    kept = chain(TREE)
-    assert (kept.tokens, kept.parents, kept.survival) == ((1, 2, 3), (0, 1, 2), (1.0, 1.0, 1.0))
+def test_a_fixed_length_is_a_setting() -> None:
+    assert fixed("one", 3).settings == {"overlap": "none", "lengths": "fixed:3"}
+    assert Plan(FULL).settings == {}
 
 
 def test_an_arm_whose_setting_is_not_there_is_named() -> None:
