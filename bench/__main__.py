@@ -9,8 +9,10 @@ from bench.run import main as compare
 MODULES = {
     "cooperate": ("bench.cooperate", "every way of drafting on five domains, in one run"),
     "load": ("bench.load", "requests at Poisson, bursty, rising or recorded times; what clients meet"),
+    "overload": ("bench.overload", "ten times more requests than can be served"),
     "pruning": ("bench.pruning", "rows dropped in the middle of a pass: what a step saves, and the whole"),
     "simulate": ("bench.simulate", "drafters and verifiers on machines of their own, replayed from real drafts"),
+    "soak": ("bench.soak", "an hour of steady load: does anything grow?"),
     "steer": ("bench.steer_replay", "decide again what a recorded scheduler decided"),
     "sweep": ("bench.sweep", "fixed draft lengths and the adaptive one from idle to overload"),
     "timeline": ("bench.timeline", "a picture of who was busy when"),

@@ -77,14 +77,23 @@ def figures(served: Listed[Served], seconds: float, slo: Slo) -> Figures:
         "tokens_per_s": round(tokens / seconds, 2),
         "goodput_per_s": round(sum(map(slo.holds, served)) / seconds, 3),
         "slo": {"ttft_s": slo.ttft_s, "tpot_s": slo.tpot_s},
-        "ttft_s": _spread(one.ttft_s for one in done),
-        "tpot_s": _spread(one.tpot_s for one in done),
-        "total_s": _spread(one.total_s for one in done),
+        "ttft_s": spread(one.ttft_s for one in done),
+        "tpot_s": spread(one.tpot_s for one in done),
+        "total_s": spread(one.total_s for one in done),
         "tokens_per_round": round(tokens / rounds, 3) if rounds else 0.0,
         "drafted_per_round": round(drafted / rounds, 3) if rounds else 0.0,
         "draft_waste": round(1.0 - accepted / drafted, 3) if drafted else 0.0,
         "series": series(served, seconds),
     }
+
+
+def spread(values: Iterable[float | None]) -> dict[str, float]:
+    """Percentiles of what is known; 0 where nothing is."""
+    known = sorted(value for value in values if value is not None)
+    if len(known) < 2:
+        return {f"p{p}": round(known[0], 4) if known else 0.0 for p in PERCENTILES}
+    cuts = statistics.quantiles(known, n=100, method="inclusive")
+    return {f"p{p}": round(cuts[p - 1], 4) for p in PERCENTILES}
 
 
 def series(served: Listed[Served], seconds: float, parts: int = 60) -> dict[str, list[float]]:
@@ -135,12 +144,3 @@ def draw(loads: Listed[Figures], out: Path) -> None:
     axes[0][0].legend()
     figure.savefig(out, dpi=110)
     pyplot.close(figure)
-
-
-def _spread(values: Iterable[float | None]) -> dict[str, float]:
-    """Percentiles; 0 where nothing was measured."""
-    known = sorted(value for value in values if value is not None)
-    if len(known) < 2:
-        return {f"p{p}": round(known[0], 4) if known else 0.0 for p in PERCENTILES}
-    cuts = statistics.quantiles(known, n=100, method="inclusive")
-    return {f"p{p}": round(cuts[p - 1], 4) for p in PERCENTILES}
