@@ -25,6 +25,6 @@ def test_refusals_are_no_failures_and_no_answers() -> None:
 def test_it_has_recovered_when_several_in_a_row_are_as_fast_as_before() -> None:
     before = [one(i, 1.0) for i in range(10)]
     slow = [one(20.0 + i / 10, 4.0) for i in range(8)]
-    lucky = [one(21.05, 1.0)]
+    lucky = [one(21.05, 1.0), one(21.5, 4.0)]
     assert recovered_s([*before, *slow, *lucky, *(one(23.0 + i, 1.2) for i in range(6))], 10.0) == 3.0
     assert recovered_s([*before, *slow, *lucky], 10.0) is None
