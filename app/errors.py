@@ -1,6 +1,7 @@
 """Every error Paceline raises on purpose.
 
 PacelineError
+  InvalidSettings     a setting has no such value, or there is no such setting (names it)
   InvalidRequest      the caller's input is wrong (names the field)
     Unsupported       what the field asks for cannot be had here
   UnknownModel        another model than the one served was asked for
@@ -15,6 +16,10 @@ PacelineError
 
 class PacelineError(Exception):
     """Base of all; its text is fit to be shown to a user."""
+
+
+class InvalidSettings(PacelineError):
+    """A variable of the environment, or a key of the file, that cannot be."""
 
 
 class InvalidRequest(PacelineError):

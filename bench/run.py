@@ -29,6 +29,7 @@ from bench.prompts import PROMPTS
 from bench.stats import median, paired_ratio
 
 INSTANCE = "bench"
+PACELINE = (sys.executable, "-m", "app.cli")
 Figures = dict[str, Any]
 
 
@@ -177,21 +178,14 @@ def machine() -> Figures:
 
 def start_server() -> str:
     """A deployment of its own. Its URL."""
-    paceline = str(ROOT / "paceline")
-    environment = {**os.environ, "PACELINE_PYTHON": sys.executable}
-    subprocess.run([paceline, "up", "-d", "--instance", INSTANCE], check=True, env=environment)
-    status = subprocess.run(
-        [paceline, "status", "--json", "--instance", INSTANCE],
-        check=True,
-        env=environment,
-        capture_output=True,
-    )
+    subprocess.run([*PACELINE, "up", "-d", "--instance", INSTANCE], check=True, cwd=ROOT)
+    command = [*PACELINE, "status", "--json", "--instance", INSTANCE]
+    status = subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
     return str(json.loads(status.stdout)["url"])
 
 
 def stop_server() -> None:
-    environment = {**os.environ, "PACELINE_PYTHON": sys.executable}
-    subprocess.run([str(ROOT / "paceline"), "down", "--instance", INSTANCE], check=True, env=environment)
+    subprocess.run([*PACELINE, "down", "--instance", INSTANCE], check=True, cwd=ROOT)
 
 
 if __name__ == "__main__":

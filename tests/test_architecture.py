@@ -16,6 +16,7 @@ LAYERS = [  # lowest first; a module may import its own layer and those before i
     (
         "app.clock",
         "app.config",
+        "app.config_file",
         "app.errors",
         "app.files",
         "app.formats",
@@ -32,6 +33,7 @@ LAYERS = [  # lowest first; a module may import its own layer and those before i
         "app.crew",
         "app.expectation",
         "app.experience",
+        "app.knobs",
         "app.load",
         "app.mirror",
         "app.partition",

@@ -29,10 +29,10 @@ DEFAULT_NAME = "web-1"
 def main(argv: list[str] | None = None) -> int:
     """Serve until told to stop; the exit status."""
     args = _arguments(argv)
-    settings = Settings.from_env()
-    logs.configure(settings.model_copy(update={"node": settings.node or DEFAULT_NAME}))
     stopping = _stop_on_signals()
     try:
+        settings = Settings.from_env()
+        logs.configure(settings.model_copy(update={"node": settings.node or DEFAULT_NAME}))
         serve(settings, args.host, args.port, stopping)
     except (PacelineError, OSError) as error:  # no Redis, no model, port taken
         log.error("%s", error)

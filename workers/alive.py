@@ -13,10 +13,10 @@ from app.local.health import live, standstill
 def main(argv: list[str] | None = None) -> int:
     """Look once."""
     kind, name = sys.argv[1:3] if argv is None else argv
-    settings = Settings.from_env()
-    if settings.redis_url is None:
-        return _no("PACELINE_REDIS_URL is not set")
     try:
+        settings = Settings.from_env()
+        if settings.redis_url is None:
+            return _no("PACELINE_REDIS_URL is not set")
         nodes = live(settings.redis_url, settings.namespace, settings.lease_s)
     except PacelineError as error:
         return _no(str(error))

@@ -33,11 +33,11 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     for name, value in THREAD_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    settings = Settings.from_env()
     node = args.node or f"{args.role}-1"
-    logs.configure(settings.model_copy(update={"node": node}))
-    hush()
     try:
+        settings = Settings.from_env()
+        logs.configure(settings.model_copy(update={"node": node}))
+        hush()
         serve(args.role, node, settings)
     except PacelineError as error:
         log.error("%s", error)

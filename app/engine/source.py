@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from app.config import ROOT, Settings
-from app.errors import ModelRefused
+from app.errors import ModelRefused, PacelineError
 
 Progress = Callable[[str], None]
 MANIFEST = "paceline.json"  # in a converted model's folder: the source's hash and each file's
@@ -210,10 +210,10 @@ def _sha256(path: Path) -> str:
 
 def main() -> int:
     """`python -m app.engine.source`: have the target that the settings name ready, and say where it is."""
-    settings = Settings.from_env()
     try:
+        settings = Settings.from_env()
         print(resolve(settings.model, settings.home, lambda text: print(text, file=sys.stderr)))
-    except ModelRefused as error:
+    except PacelineError as error:
         print(f"paceline: {error}", file=sys.stderr)
         return 1
     return 0

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from app.config import ROOT, Settings
+from app.config import IS_CLONE, ROOT, Settings
 from app.engine.memory import CPU_PART, available_bytes
 from app.engine.source import FREE_BYTES, KNOWN, MANIFEST, check_folder, damaged
 from app.errors import PacelineError
@@ -70,14 +70,23 @@ def _python(settings: Settings, instance: Instance) -> Finding:
 
 
 def _packages(settings: Settings, instance: Instance) -> Finding:
-    lines = (line.split("#")[0].strip() for line in (ROOT / "requirements.txt").read_text().splitlines())
-    wrong = [text for line in lines if line and (text := _package_problem(Requirement(line)))]
+    wrong = [text for line in _required() if (text := _package_problem(Requirement(line)))]
     if wrong:
-        return Finding(Level.FAIL, f"packages: {', '.join(wrong)}", "remove .venv and run ./paceline again")
+        mend = "remove .venv and run ./paceline again" if IS_CLONE else "install paceline again"
+        return Finding(Level.FAIL, f"packages: {', '.join(wrong)}", mend)
     return Finding(Level.OK, "packages are those of requirements.txt")
 
 
+def _required() -> list[str]:
+    if not IS_CLONE:
+        return requires("paceline") or []
+    lines = (line.split("#")[0].strip() for line in (ROOT / "requirements.txt").read_text().splitlines())
+    return [line for line in lines if line]
+
+
 def _package_problem(requirement: Requirement) -> str | None:
+    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        return None  # for another machine, or for an extra
     try:
         found = version(requirement.name)
     except PackageNotFoundError:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from app.config import ROOT, Settings
+from app.config_file import NONE
 from app.engine.source import Progress, resolve
 from app.errors import InstanceError, ModelRefused, StoreUnavailable
 from app.local.children import GRACE_S, Children, Service
@@ -69,7 +70,7 @@ def detach(settings: Settings, instance: Instance, port: int | None, progress: P
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **_given(settings), "PACELINE_MODEL": str(folder)},
+            env={**os.environ, **NONE, **_given(settings), "PACELINE_MODEL": str(folder)},
             cwd=ROOT,
             pass_fds=[writer],
             start_new_session=True,  # no terminal: neither its Ctrl-C nor its end reaches it
