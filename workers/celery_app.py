@@ -4,6 +4,7 @@ from celery import Celery
 
 from app.config import Settings
 from app.errors import StoreUnavailable
+from app.store.waiting import NORMAL, PRIORITIES
 
 ATTEND = "paceline.attend"
 GENERATE = "paceline.generate"
@@ -49,6 +50,7 @@ def _unacked(namespace: str) -> dict[str, object]:
     """Keep the tasks our workers have taken and not acknowledged apart from other applications' on the same Redis:
     ours come back soon after a worker was killed, while theirs may run for hours."""
     return {
+        "queue_order_strategy": "priority",  # queues in the order in which they are given
         "visibility_timeout": VISIBILITY_S,
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
@@ -62,6 +64,11 @@ def _unacked(namespace: str) -> dict[str, object]:
 def control_queue(settings: Settings) -> str:
     """The queue of ticks and of settling results."""
     return f"{settings.namespace}.control"
+
+
+def public_queues(settings: Settings) -> dict[str, str]:
+    """By priority, the highest first, the queue that its tasks are sent to."""
+    return {name: settings.queue if name == NORMAL else f"{settings.queue}.{name}" for name in PRIORITIES}
 
 
 def mailbox_queue(settings: Settings, mailbox: str) -> str:

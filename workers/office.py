@@ -23,6 +23,7 @@ from app.stages.route import verifier
 from app.store.connect import connect
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
+from app.store.progress import ProgressStore
 from app.store.protocol import Orphan
 from app.store.requests import RequestStore
 from app.store.samples import Samples
@@ -63,6 +64,7 @@ class Office:
         self.mailboxes = Mailboxes(client, settings.namespace, lease_s=settings.lease_s)
         self.nodes = Nodes(client, settings.namespace, lease_s=settings.lease_s)
         self.waiting = WaitingRoom(client, settings.namespace)
+        self.progress = ProgressStore(client, settings.namespace)
         self.sums = SumsStore(client, settings.namespace)
         self.traces = Traces(client, settings.namespace, most=settings.traced_requests)
         self.samples = Samples(client, settings.namespace)

@@ -14,7 +14,7 @@ from app import logs
 from app.config import THREAD_ENVIRONMENT, Settings
 from app.errors import PacelineError
 from workers.beat import run_beat
-from workers.celery_app import ATTEND, mailbox_queue
+from workers.celery_app import ATTEND, mailbox_queue, public_queues
 from workers.discreet import hush
 from workers.duty import Duty
 from workers.office import Office
@@ -62,8 +62,8 @@ def serve(role: str, node: str, settings: Settings) -> None:
     duty.pulse.begin()
     for mailbox in duty.bells:  # what came while nobody was there
         office.ring(mailbox)
-    wanted = [mailbox_queue(settings, mailbox) for mailbox in duty.bells]
-    wanted += [settings.queue] if role == "control" else []
+    wanted = [mailbox_queue(settings, mailbox) for mailbox in duty.bells]  # these first: ticks and rings are quick
+    wanted += public_queues(settings).values() if role == "control" else []
     pool = ["-P", "threads", "-c", str(CONTROL_THREADS)] if role == "control" else ["-P", "solo"]
     # task events are for monitors such as Flower; a doorbell sends three, and rings seldom
     options = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--task-events", "-l", settings.log_level]

@@ -1,30 +1,29 @@
-"""Give an ended request's result to the Celery task that submitted it, as if the task had returned it (design D12).
-
-`Ignore()` ended the task without a result, and with that Celery forgot its callbacks. They were kept with the
-request; here they are sent as Celery's own tracer would: links and the rest of a chain by hand, chords and error
-callbacks through the backend's `mark_as_done` and `mark_as_failure`.
-"""
+"""Give an ended request's result to the Celery task that submitted it, as if the task had returned it (design D12);
+and end the requests of tasks that are revoked."""
 
 import json
 import logging
 import time
+from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
-from celery import signature
 from celery.app.task import Context
+from celery.worker import state as worker_state
 
-from app.errors import GenerationFailed, NotFound
+from app.errors import NotFound
 from app.logs import of
-from app.messages import Status
+from app.messages import FinishReason, Settle, Status
 from app.stages.stream import result
 from workers.celery_app import GENERATE
-from workers.office import Office
+from workers.office import SETTLE, Office
+from workers.outcome import REVOKED, Outcomes
 
 log = logging.getLogger(__name__)
 KEPT = (
     "id", "task", "root_id", "parent_id", "group", "group_index", "chord", "chain", "callbacks", "errbacks",
     "headers", "reply_to", "correlation_id", "delivery_info", "stamps", "stamped_headers", "replaced_task_nesting",
-    "ignore_result",
+    "ignore_result", "expires",
 )  # fmt: skip
 CLAIM_TTL_S = 10.0
 CATCH_UP_EVERY_S = 2.0
@@ -32,14 +31,17 @@ CATCH_UP_EVERY_S = 2.0
 
 def saved_context(request: Context) -> dict[str, Any]:
     """What of a task's request must be kept for its callbacks; JSON only."""
-    return {name: getattr(request, name, None) for name in KEPT}
+    kept = {name: getattr(request, name, None) for name in KEPT}
+    expires = kept["expires"]
+    return {**kept, "expires": expires.isoformat() if isinstance(expires, datetime) else expires}
 
 
 class Settler:
     """Settles each request once; a crash in between means that it is done again, never that it is forgotten."""
 
-    def __init__(self, office: Office) -> None:
+    def __init__(self, office: Office, outcomes: Outcomes) -> None:
         self._office = office
+        self._outcomes = outcomes
         self._caught_up_s = time.monotonic()
 
     def settle(self, request_id: str) -> None:
@@ -60,6 +62,20 @@ class Settler:
             for request_id in self._office.requests.unsettled():
                 self.settle(request_id)
 
+    def end_revoked(self) -> None:
+        """From the pulse: cancel what runs for tasks that somebody revoked."""
+        if not len(worker_state.revoked):
+            return
+        for request_id in self._office.requests.unsettled():
+            if request_id in worker_state.revoked:
+                self._end_revoked(request_id)
+
+    def _end_revoked(self, request_id: str) -> None:
+        with suppress(NotFound):
+            if self._office.requests.end(request_id, FinishReason.CANCELLED, REVOKED):
+                log.info("its task was revoked", extra=of(request_id))
+                self._office.post(SETTLE, [Settle(request_id=request_id)])
+
     def _settle(self, request_id: str) -> None:
         store = self._office.requests
         try:
@@ -70,26 +86,17 @@ class Settler:
         except NotFound:
             return
         context = Context(json.loads(kept), task=GENERATE)
+        ended_s = end.ended_s or time.time()
         if end.status is Status.FAILED:
-            self._fail(context, end.error or "generation failed")
+            self._outcomes.failed(context, end.error or "generation failed")
+        elif end.error == REVOKED:
+            self._outcomes.revoked(context, REVOKED)
         else:
             answer = result(
                 end.record, end.status, end.tokens, end.finish_reason, end.stats, end.error,
-                self._office.tokenizer, end.ended_s or time.time(), end.logprobs,
+                self._office.tokenizer, ended_s, end.logprobs,
             )  # fmt: skip
-            self._succeed(context, answer.model_dump(mode="json"))
+            said = f"{answer.status}, {len(end.tokens)} tokens"  # not the text: monitors are no place for answers
+            runtime_s = max(0.0, ended_s - end.record.created_s)
+            self._outcomes.succeeded(context, answer.model_dump(mode="json"), said, runtime_s)
         store.settled(request_id)
-
-    def _succeed(self, context: Context, value: dict[str, Any]) -> None:
-        app = self._office.celery
-        parent = {"parent_id": context.id, "root_id": context.root_id}
-        for callback in context.callbacks or ():
-            signature(callback, app=app).apply_async((value,), **parent)
-        if context.chain:
-            rest = list(context.chain)
-            following = signature(rest.pop(), app=app)
-            following.apply_async((value,), chain=rest, **parent)
-        app.backend.mark_as_done(context.id, value, request=context)
-
-    def _fail(self, context: Context, error: str) -> None:
-        self._office.celery.backend.mark_as_failure(context.id, GenerationFailed(error), request=context)

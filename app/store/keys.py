@@ -13,7 +13,7 @@ milliseconds at which the member stops counting, so an index never outgrows what
     settle:<id>                 string  somebody is storing that result now           PX of the claim
     mail:<mailbox>              list    items waiting (hints, design D10)             empty, PX 10 min; 10,000
     attend:<mailbox>            string  the attendant, or "ringing"                   PX lease, PX 2 s
-    waiting                     list    requests of tasks that found no room          empty; 10,000
+    waiting, waiting:high, :low list    requests of tasks that found no room          empty; 10,000
     mailboxes                   set     mailboxes that may hold items                 empty
     node:<kind>:<name>          hash    owner, node (JSON)                            PX lease
     nodes                       zset    <kind>:<name> seen lately                     empty, scores
@@ -75,10 +75,9 @@ class Keys:
         """Attending lease of a mailbox."""
         return f"{self.namespace}:attend:{mailbox}"
 
-    @property
-    def waiting(self) -> str:
+    def waiting(self, priority: str) -> str:
         """Requests of Celery tasks for which there is no room yet."""
-        return f"{self.namespace}:waiting"
+        return f"{self.namespace}:waiting" + ("" if priority == "normal" else f":{priority}")
 
     @property
     def mailboxes(self) -> str:

@@ -1,4 +1,4 @@
-"""Where requests of Celery tasks wait while the deployment is full: a list, the first to come in front.
+"""Where requests of Celery tasks wait while the deployment is full: a list a priority, the first to come in front.
 
 An item is removed only after what became of it is written down: a crash in between does it again, and admitting
 a known request changes nothing.
@@ -11,6 +11,8 @@ from app.store.keys import Keys
 from app.store.protocol import RETRY_AFTER_S
 
 MAX_WAITING = 10_000  # beyond it tasks are turned away
+NORMAL = "normal"
+PRIORITIES = ("high", NORMAL, "low")  # the first goes before the others
 
 
 class WaitingRoom:
@@ -18,23 +20,38 @@ class WaitingRoom:
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:
         self._client = client
-        self._key = Keys(namespace).waiting
+        self._lists = {priority: Keys(namespace).waiting(priority) for priority in PRIORITIES}
 
-    def put(self, item: str) -> None:
+    def put(self, item: str, priority: str = NORMAL) -> None:
         """Queue up. Raises QueueFull, StoreUnavailable."""
         waiting = len(self)
         if waiting >= MAX_WAITING:
             raise QueueFull(waiting, RETRY_AFTER_S)
-        self._client.rpush(self._key, item)
+        self._client.rpush(self._lists[priority], item)
 
-    def first(self) -> str | None:
-        """Who has waited longest; None when nobody waits."""
-        found = self._client.lindex(self._key, 0)
+    def first(self, priority: str = NORMAL) -> str | None:
+        """Who has waited longest; None when nobody of this priority waits."""
+        found = self._client.lindex(self._lists[priority], 0)
         return None if found is None else str(found)
 
-    def remove(self, item: str) -> None:
+    def items(self) -> list[tuple[str, str]]:
+        """Everybody, with their priority."""
+        lists = {priority: self._client.lrange(key, 0, -1) for priority, key in self._lists.items()}
+        return [(priority, str(item)) for priority, items in lists.items() for item in items]
+
+    def remove(self, item: str, priority: str = NORMAL) -> None:
         """It has been dealt with."""
-        self._client.lrem(self._key, 1, item)
+        self._client.lrem(self._lists[priority], 1, item)
+
+    def before(self, priority: str) -> int:
+        """How many wait that go before one who comes now."""
+        return sum(self._lengths()[: PRIORITIES.index(priority) + 1])
 
     def __len__(self) -> int:
-        return int(self._client.llen(self._key))
+        return sum(self._lengths())
+
+    def _lengths(self) -> list[int]:
+        pipe = self._client.pipeline(transaction=False)
+        for key in self._lists.values():
+            pipe.llen(key)
+        return [int(length) for length in pipe.execute()]

@@ -23,6 +23,7 @@ from app.messages import FinishReason, GenerateRequest, Result
 from tests.workers.conftest import MAX_ACTIVE, Alone, stranger
 from tests.workers.deployment import Deployment, wait_for
 from workers.office import Office
+from workers.outcome import Outcomes
 from workers.usher import Usher
 
 WAIT_S = 60.0
@@ -269,7 +270,7 @@ def test_a_task_that_waits_too_long_fails_and_holds_nobody_up(
 ) -> None:
     posted = _fill(deployment)
     try:
-        impatient = Usher(office, patience_s=0.0)
+        impatient = Usher(office, Outcomes(office.celery), patience_s=0.0)
         request = GenerateRequest.model_validate(SHORT)
         impatient.wait(request, "too-late", {"id": "too-late", "task": GENERATE})
         with pytest.raises(GenerationFailed, match="no room in time"):

@@ -1,0 +1,67 @@
+"""What a task came to: its result and callbacks, as if its body had returned it, and the event that monitors wait for.
+
+`Ignore()` ended the task without a result, and with that Celery forgot its callbacks and sent no event but that it was
+started. They were kept with the request; here they are sent as Celery's own tracer and worker would: links and the rest
+of a chain by hand, chords and error callbacks through the backend's `mark_as_*`, events by the worker's dispatcher.
+"""
+
+import logging
+from typing import Any
+
+from celery import Celery, signals, signature
+from celery.app.task import Context
+from celery.worker.consumer import Consumer
+
+from app.errors import GenerationFailed
+from app.logs import of
+from workers.celery_app import GENERATE
+
+log = logging.getLogger(__name__)
+EXPIRED, REVOKED = "expired", "revoked"
+
+
+class Outcomes:
+    """One worker's. Events go out once it is ready, from any of its threads."""
+
+    def __init__(self, celery: Celery) -> None:
+        self._celery = celery
+        self._consumer: Consumer | None = None
+        signals.worker_ready.connect(self._ready)
+
+    def succeeded(self, context: Context, value: dict[str, Any], said: str, runtime_s: float) -> None:
+        """`said`: of the result, what a monitor may show."""
+        parent = {"parent_id": context.id, "root_id": context.root_id}
+        for callback in context.callbacks or ():
+            signature(callback, app=self._celery).apply_async((value,), **parent)
+        if context.chain:
+            rest = list(context.chain)
+            following = signature(rest.pop(), app=self._celery)
+            following.apply_async((value,), chain=rest, **parent)
+        self._celery.backend.mark_as_done(context.id, value, request=context)
+        self._send("task-succeeded", context, result=said, runtime=runtime_s)
+
+    def failed(self, context: Context, error: str) -> None:
+        """The request failed, or nobody ever took it."""
+        failure = GenerationFailed(error)
+        self._celery.backend.mark_as_failure(context.id, failure, request=context)
+        self._send("task-failed", context, exception=repr(failure), traceback="")
+
+    def revoked(self, context: Context, reason: str) -> None:
+        """Nobody wants it any more (`revoked`), or it came too late (`expired`)."""
+        # As for any revoked task there are no error callbacks; those after it in a chain wait in vain.
+        self._celery.backend.mark_as_revoked(context.id, reason, request=context)
+        is_expired = reason == EXPIRED
+        self._send("task-revoked", context, terminated=not is_expired, signum=None, expired=is_expired)
+
+    def _ready(self, sender: Consumer, **_: Any) -> None:
+        self._consumer = sender
+
+    def _send(self, kind: str, context: Context, **fields: Any) -> None:
+        # A new one after each reconnection; none before the first.
+        dispatcher = getattr(self._consumer, "event_dispatcher", None)
+        if dispatcher is None:
+            return
+        try:
+            dispatcher.send(kind, uuid=context.id, name=GENERATE, **fields)
+        except Exception as error:  # the result is stored: no event is worth doing it again
+            log.warning("no %s event: %s", kind, error, extra=of(context.id))
