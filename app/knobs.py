@@ -28,6 +28,7 @@ UNITS = {  # by how a number's name ends
     "_per_sequence": "drafters",
     "_threads": "cores",
     "partition": "cores",
+    "_part": "fraction",
 }
 BOUNDS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}
 SETTINGS, START, PROCESS, COMPOSE, MEASURE = "settings", "start", "processes", "compose", "measuring"
@@ -146,6 +147,7 @@ OTHERS = [
         ("OMP_NUM_THREADS", "cores", None, "threads of products; `up` sets it to the role's _THREADS"),
         ("MKL_NUM_THREADS", "cores", None, "the same"),
         ("HF_HUB_OFFLINE", "0 | 1", "1", "0 lets transformers ask its hub for what a model's folder lacks"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "name=value,...", None, "sent to the collector of traces"),
         ("TQDM_DISABLE", "0 | 1", "1", "0 shows transformers' own bars"),
     ),
     *_others(

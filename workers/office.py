@@ -3,7 +3,7 @@
 import logging
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Self
 
@@ -64,6 +64,7 @@ class Office:
         self.mailboxes = Mailboxes(client, settings.namespace, lease_s=settings.lease_s)
         self.nodes = Nodes(client, settings.namespace, lease_s=settings.lease_s)
         self.waiting = WaitingRoom(client, settings.namespace)
+        self.noted: Callable[[str, float, str], None] = lambda name, start_s, request_id: None  # for traces
         self.progress = ProgressStore(client, settings.namespace)
         self.sums = SumsStore(client, settings.namespace)
         self.traces = Traces(client, settings.namespace, most=settings.traced_requests)
@@ -91,11 +92,13 @@ class Office:
 
         Once it is stored it is accepted: if routing fails, the sweep places it later.
         """
+        start_s = time.time()
         record = self._take_in(request, request_id, tenant, task)
         try:
             self.place(record.id)
         except StoreUnavailable as error:
             log.warning("stored and not placed yet: %s", error, extra=of(record.id))
+        self.noted("admit", start_s, record.id)
         return record
 
     def _take_in(self, request: GenerateRequest, request_id: str | None, tenant: str, task: str | None) -> Record:

@@ -21,6 +21,7 @@ from app.metrics import BUSY
 from workers.busy import BusyShare
 from workers.office import Office
 from workers.spans import Spans
+from workers.telemetry import Telemetry
 from workers.tracing import Tracing
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,9 @@ class Pulse(threading.Thread):
         folder = office.settings.spans
         self._spans = None if folder is None else Spans(folder, kind, node)
         self._tracing = Tracing(office.traces, kind, node)
+        self._telemetry = None if office.settings.otlp_url is None else Telemetry(office.settings, kind, node)
+        if self._telemetry is not None:
+            office.noted = self._telemetry.note
         self._busy_s = 0.0  # since that was counted last
         office.tally.sources.append(self._count_busy)
         self._stopping = threading.Event()
@@ -81,6 +85,8 @@ class Pulse(threading.Thread):
             log.warning("could not retire: %s", error)
         if self._spans is not None:
             self._spans.flush()
+        if self._telemetry is not None:
+            self._telemetry.close()
 
     def busy(self, is_busy: bool) -> None:
         """Progress: the process begins a piece of work, or has ended one."""
@@ -90,6 +96,8 @@ class Pulse(threading.Thread):
         self._busy_since_s = now_s if is_busy else None
         self._share.toggle(is_busy, now_s)
         self._tracing.toggle(is_busy)
+        if self._telemetry is not None:
+            self._telemetry.toggle(is_busy)
         if self._spans is not None:
             self._spans.toggle(is_busy)
 
@@ -104,7 +112,12 @@ class Pulse(threading.Thread):
 
     def about(self, request_ids: Iterable[str]) -> None:
         """The requests that the piece of work under way is for."""
-        self._tracing.about(request_ids)
+        if self._telemetry is None:
+            self._tracing.about(request_ids)
+        else:
+            ids = [*request_ids]
+            self._tracing.about(ids)
+            self._telemetry.about(ids)
 
     def hold(self, mailbox: str) -> bool:
         """Renew this mailbox's lease from now on; False if this process does so already."""
@@ -161,7 +174,10 @@ class Pulse(threading.Thread):
             self._office.tally.count(BUSY, self.kind, by=busy_s)
 
     def _trace(self) -> None:
-        self._tracing.flush(self.told())
+        told = self.told()
+        if self._telemetry is not None:
+            self._telemetry.flush(told)
+        self._tracing.flush(told)
 
     def _look_around(self) -> None:
         if self._spans is not None:
