@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from fnmatch import fnmatch
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -182,6 +183,15 @@ def test_every_package_has_an_init():
     for path in FILES.values():
         for folder in path.relative_to(ROOT).parents[:-1]:
             assert (ROOT / folder / "__init__.py").exists(), folder
+
+
+def test_what_is_installed_lacks_no_file():
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    kinds = ["*.py", *tool["package-data"]["*"]]
+    assert {pattern.removesuffix("*") for pattern in tool["packages"]["find"]["include"]} == {*TOPS, "drafters"}
+    files = [path for top in (*TOPS, "drafters") for path in (ROOT / top).rglob("*") if path.is_file()]
+    kept = [path for path in files if "__pycache__" not in path.parts]
+    assert [path for path in kept if not any(fnmatch(path.name, kind) for kind in kinds)] == []
 
 
 def test_what_must_not_load_torch_does_not():
