@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from app.cli_config import add_config
 from app.cli_generate import add_generate
+from app.cli_keys import add_keys
 from app.cli_run import MODULES, add_commands, run_module
 from app.config import Settings
 from app.errors import InvalidRequest, InvalidSettings, PacelineError
@@ -43,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     add_generate(commands)
     add_commands(commands)
     add_config(commands)
+    add_keys(commands)
     return parser
 
 

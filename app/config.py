@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from app.config_file import find_file, home_of, named_file, read_file
 from app.errors import InvalidSettings
@@ -81,6 +81,9 @@ class Settings(BaseModel):
         None, description="whose cores a worker takes: same name, same cores; absent: the host's name"
     )
 
+    keys: UserPath | None = Field(None, description="file of hashed API keys; absent: nobody needs one (`paceline keys`)")
+    api_key: SecretStr | None = Field(None, description="what `generate` shows to a running instance that wants a key")
+    open_metrics: bool = Field(False, description="/metrics wants no key though the rest does")
     max_prompt_tokens: int = Field(8000, ge=1, description="a longer prompt is refused")
     max_tokens: int = Field(4096, ge=1, description="cap on a request's max_tokens")
     max_active_requests: int = Field(256, ge=1, description="admitted and not ended; beyond it QueueFull")

@@ -6,12 +6,17 @@ PacelineError
     Unsupported       what the field asks for cannot be had here
   UnknownModel        another model than the one served was asked for
   NotFound            no such request (never was, or its time to live is over)
+  Unauthorized        the caller shows no API key, or one that is not known
+  OverLimit           more than the caller's key may ask for; try again after `retry_after_s`
   QueueFull           too many requests wait; try again after `retry_after_s`
   ModelRefused        a model, drafter or tokenizer that cannot be served, and why
   StoreUnavailable    Redis does not answer
+  KeysUnreadable      the file of API keys cannot be read, so nobody is let in
   GenerationFailed    an accepted request ended with an error
   InstanceError       `up` cannot start or find its processes on this machine, and why
 """
+
+from pathlib import Path
 
 
 class PacelineError(Exception):
@@ -52,6 +57,25 @@ class QueueFull(PacelineError):
     def __init__(self, waiting: int, retry_after_s: float) -> None:
         super().__init__(f"{waiting} requests are waiting; try again in {retry_after_s:.0f} s")
         self.retry_after_s = retry_after_s
+
+
+class Unauthorized(PacelineError):
+    """The caller shows no API key, or one that is not known."""
+
+
+class OverLimit(PacelineError):
+    """More than the caller's key may ask for."""
+
+    def __init__(self, limit: str, retry_after_s: float) -> None:
+        super().__init__(f"the limit of this key is {limit}; try again in {retry_after_s:.0f} s")
+        self.retry_after_s = retry_after_s
+
+
+class KeysUnreadable(PacelineError):
+    """The file of API keys cannot be read."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"the API keys in {path}: {why}")
 
 
 class ModelRefused(PacelineError):

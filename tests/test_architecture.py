@@ -29,6 +29,7 @@ LAYERS = [  # lowest first; a module may import its own layer and those before i
         "app.state",
     ),
     (
+        "app.access",
         "app.calibration",
         "app.costs",
         "app.crew",
@@ -164,6 +165,12 @@ def test_the_app_knows_neither_celery_nor_flask():
     assert not [
         m for m, path in FILES.items() if m.startswith(("app.", "kernels.")) and foreign(path) & {"celery", "flask"}
     ]
+
+
+def test_nothing_is_pickled():
+    """Whoever can write a pickle that is read runs code of his own there (design D9)."""
+    pickles = {"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"}
+    assert not [module for module, path in FILES.items() if foreign(path) & pickles]
 
 
 @pytest.mark.parametrize("module", FILES)

@@ -8,6 +8,7 @@
 
 A client that closes a waiting POST cancels the request: it never learned its id. One that closes a stream
 does not. When the server stops, waiting callers get the 202 of `wait: false`.
+Where keys are in use, a request of another tenant is an unknown one.
 A request that was accepted and failed is a Result too (200, `status` failed, `error` says why).
 """
 
@@ -15,12 +16,15 @@ from threading import Event as Flag
 
 from flask import Blueprint, Response, request, url_for
 
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, NotFound
 from app.messages import FinishReason, GenerateRequest, Message, Record
-from web.follow import await_end, current
+from app.store.protocol import Snapshot
+from web.follow import await_end, current, shown
+from web.guard import may_see
 from web.http import body_of, client_left, event_stream, json_answer
 from web.office import Office
 from web.sse import frames
+from web.submit import submit
 
 
 class GenerateBody(GenerateRequest):
@@ -49,7 +53,7 @@ def blueprint(office: Office, stopping: Flag) -> Blueprint:
     @routes.post("/generate")
     def generate() -> Response:
         body = body_of(GenerateBody)
-        record = office.submit(body.request())
+        record = submit(office, [body.request()])[0]
         if body.stream:
             response = _stream(office, record, (), stopping)
         elif body.wait and await_end(office, [record.id], client_left(), stopping):
@@ -62,12 +66,12 @@ def blueprint(office: Office, stopping: Flag) -> Blueprint:
 
     @routes.get("/requests/<request_id>")
     def show(request_id: str) -> Response:
-        return json_answer(current(office, request_id))
+        return json_answer(shown(office, _own(office, request_id)))
 
     @routes.get("/requests/<request_id>/stream")
     def stream(request_id: str) -> Response:
         offset = _offset()
-        snapshot = office.requests.snapshot(request_id)
+        snapshot = _own(office, request_id)
         tokens = snapshot.tokens
         if offset > len(tokens):
             raise InvalidRequest("offset", f"only {len(tokens)} tokens have been generated")
@@ -75,10 +79,19 @@ def blueprint(office: Office, stopping: Flag) -> Blueprint:
 
     @routes.delete("/requests/<request_id>")
     def cancel(request_id: str) -> Response:
+        _own(office, request_id)
         office.requests.end(request_id, FinishReason.CANCELLED)
         return json_answer(current(office, request_id))
 
     return routes
+
+
+def _own(office: Office, request_id: str) -> Snapshot:
+    """The request, if it is the caller's. Raises NotFound."""
+    snapshot = office.requests.snapshot(request_id)
+    if not may_see(snapshot.record):
+        raise NotFound(request_id)
+    return snapshot
 
 
 def _offset() -> int:

@@ -8,7 +8,6 @@ Requests go by names that lead back to no request's text (`app/store/traces.py`)
 
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 from flask import Blueprint, Response, jsonify, render_template, request
@@ -28,7 +27,7 @@ from app.metrics import (
 from app.store.nodes import Node
 from app.store.samples import MOST
 from web.moment import Moment, look, running
-from web.office import Office
+from web.office import Office, model_name
 
 REQUESTS = 16  # shown in the routing matrix
 SHOWN = ("drafters", "waiting", "sequences", "cache_tokens", "cache_tokens_free", "ahead_hits", "ahead_misses", "host")
@@ -40,7 +39,8 @@ def blueprint(office: Office) -> Blueprint:
 
     @routes.get("")
     def index() -> str:
-        return render_template("dashboard.html", model=Path(office.settings.model).name)
+        settings = office.settings
+        return render_template("dashboard.html", model=model_name(settings), asks_for_key=settings.keys is not None)
 
     @routes.get("/data")
     def data() -> Response:

@@ -1,14 +1,12 @@
 """Errors as HTTP answers: each kind has one status, here and nowhere else. JSON always, never a traceback.
 
-{"error": {"message": ..., "field": the first wrong field or null, "details": [{"field", "message", "type"}]}}
-and under /v1, as OpenAI has it:
-{"error": {"message": ..., "type": ..., "param": the first wrong field or null, "code": ...}}
+An ErrorAnswer, and under /v1 a V1ErrorAnswer, as OpenAI has it.
 
-400 wrong input     404 no such request, model, page     413 body too large     415 body is not JSON
-429 queue full (Retry-After)     503 Redis does not answer (Retry-After)     500 our fault
+400 wrong input     401 no API key, or a wrong one     404 no such request, model, page     413 body too large
+415 body is not JSON     429 queue full, or over the key's limit (Retry-After)     500 our fault
+503 Redis does not answer, or the keys cannot be read (Retry-After)
 """
 
-import json
 import logging
 import math
 from collections.abc import Mapping
@@ -16,15 +14,18 @@ from typing import Any
 
 from flask import Flask, Response, request
 from kombu.exceptions import OperationalError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from werkzeug.exceptions import HTTPException
 
 from app.errors import (
     InvalidRequest,
+    KeysUnreadable,
     NotFound,
+    OverLimit,
     PacelineError,
     QueueFull,
     StoreUnavailable,
+    Unauthorized,
     UnknownModel,
     Unsupported,
 )
@@ -42,6 +43,43 @@ V1_DETAIL_CODES = {  # by the type of a detail
     "unsupported": "unsupported_parameter",
     "unknown_model": "model_not_found",
 }
+
+
+class Detail(BaseModel):
+    """One thing that is wrong. `type`: for programs."""
+
+    field: str
+    message: str
+    type: str
+
+
+class Error(BaseModel):
+    """What went wrong. `field`: the first wrong one."""
+
+    message: str
+    field: str | None
+    details: list[Detail]
+
+
+class ErrorAnswer(BaseModel):
+    """An error."""
+
+    error: Error
+
+
+class V1Error(BaseModel):
+    """What went wrong. `param`: the first wrong field."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class V1ErrorAnswer(BaseModel):
+    """An error as OpenAI's clients know it."""
+
+    error: V1Error
 
 
 class InvalidBody(Exception):
@@ -64,21 +102,21 @@ def install(app: Flask) -> None:
     app.register_error_handler(Exception, _unexpected)
 
 
-def error_body(message: str, field: str | None = None, details: list[dict[str, str]] | None = None) -> str:
+def error_body(message: str, field: str | None = None, details: list[Detail] | None = None) -> str:
     """The JSON of an error, for answers and for streams."""
-    return json.dumps({"error": {"message": message, "field": field, "details": details or []}})
+    return ErrorAnswer(error=Error(message=message, field=field, details=details or [])).model_dump_json()
 
 
 def v1_error_body(status: int, message: str, field: str | None = None, kind: str = "") -> str:
     """The JSON of an error as OpenAI's clients know it, for answers and for streams."""
     default = "invalid_value" if status == 400 else None
-    error = {
-        "message": message,
-        "type": V1_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error"),
-        "param": None if field == BODY else field,
-        "code": V1_DETAIL_CODES.get(kind, V1_CODES.get(status, default)),
-    }
-    return json.dumps({"error": error})
+    error = V1Error(
+        message=message,
+        type=V1_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error"),
+        param=None if field == BODY else field,
+        code=V1_DETAIL_CODES.get(kind, V1_CODES.get(status, default)),
+    )
+    return V1ErrorAnswer(error=error).model_dump_json()
 
 
 def _invalid_body(invalid: InvalidBody) -> Response:
@@ -87,28 +125,35 @@ def _invalid_body(invalid: InvalidBody) -> Response:
     details = [_detail(item, invalid.names) for item in found]
     first = details[0]
     more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-    return _answer(400, f"{first['field']}: {first['message']}{more}", details)
+    return _answer(400, f"{first.field}: {first.message}{more}", details)
 
 
-def _detail(item: Any, names: Mapping[str, str]) -> dict[str, str]:
+def _detail(item: Any, names: Mapping[str, str]) -> Detail:
     first, *rest = [str(part) for part in item["loc"]] or [BODY]
     field = ".".join([names.get(first, first), *rest])
-    return {"field": field, "message": item["msg"].removeprefix("Value error, "), "type": item["type"]}
+    return Detail(field=field, message=item["msg"].removeprefix("Value error, "), type=item["type"])
 
 
 def _ours(error: PacelineError) -> Response:
     match error:
         case InvalidRequest():
             kind = "unsupported" if isinstance(error, Unsupported) else "invalid_request"
-            return _answer(400, str(error), [{"field": error.field, "message": error.message, "type": kind}])
+            return _answer(400, str(error), [Detail(field=error.field, message=error.message, type=kind)])
         case UnknownModel():
-            return _answer(404, str(error), [{"field": "model", "message": str(error), "type": "unknown_model"}])
+            return _answer(404, str(error), [Detail(field="model", message=str(error), type="unknown_model")])
         case NotFound():
             return _answer(404, "no such request, or it has been forgotten")
-        case QueueFull():
+        case Unauthorized():
+            response = _answer(401, str(error))
+            response.headers["WWW-Authenticate"] = "Bearer"
+            return response
+        case QueueFull() | OverLimit():
             return _answer(429, str(error), retry_after_s=error.retry_after_s)
         case StoreUnavailable():
             return _no_redis(error)
+        case KeysUnreadable():  # where they lie is not the caller's business
+            log.error("%s", error)
+            return _answer(503, "the API keys cannot be read; try again", retry_after_s=RETRY_AFTER_S)
         case _:
             log.error("%s", error, exc_info=error)
             return _answer(500, str(error))
@@ -133,12 +178,12 @@ def _unexpected(error: Exception) -> Response:
 
 
 def _answer(
-    status: int, message: str, details: list[dict[str, str]] | None = None, *, retry_after_s: float | None = None
+    status: int, message: str, details: list[Detail] | None = None, *, retry_after_s: float | None = None
 ) -> Response:
     first = details[0] if details else None
-    field = first["field"] if first else None
+    field = first.field if first else None
     if request.path == V1 or request.path.startswith(f"{V1}/"):
-        body = v1_error_body(status, message, field, first["type"] if first else "")
+        body = v1_error_body(status, message, field, first.type if first else "")
     else:
         body = error_body(message, field, details)
     response = Response(body, status=status, mimetype="application/json")

@@ -4,7 +4,7 @@ from threading import Event as Flag
 
 from flask import Flask, Response
 
-from web import api, dashboard, errors, health, metrics, page
+from web import api, dashboard, errors, guard, health, metrics, openapi, page
 from web.office import Office
 from web.v1 import api as v1
 
@@ -22,7 +22,10 @@ SECURITY_HEADERS = {
 
 
 def create_app(office: Office, stopping: Flag | None = None) -> Flask:
-    """Wire pages, API and error answers to `office`. Once `stopping` is set, running streams end early."""
+    """Wire pages, API and error answers to `office`. Once `stopping` is set, running streams end early.
+
+    Raises KeysUnreadable.
+    """
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.register_blueprint(page.blueprint(office))
@@ -32,7 +35,9 @@ def create_app(office: Office, stopping: Flag | None = None) -> Flask:
     app.register_blueprint(dashboard.blueprint(office))
     app.register_blueprint(api.blueprint(office, stopping))
     app.register_blueprint(v1.blueprint(office, stopping))
+    app.register_blueprint(openapi.blueprint(office))
     errors.install(app)
+    guard.install(app, office.settings)
     app.after_request(_secure)
     return app
 

@@ -9,6 +9,7 @@ from app.errors import StoreUnavailable
 from app.logs import of
 from app.messages import Event, FinishReason, Result
 from app.stages.stream import result
+from app.store.protocol import Snapshot
 from web.office import Office
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,11 @@ def cancel(office: Office, request_ids: Sequence[str]) -> None:
 
 def current(office: Office, request_id: str) -> Result:
     """The request as it stands. Raises NotFound."""
-    snapshot = office.requests.snapshot(request_id)
+    return shown(office, office.requests.snapshot(request_id))
+
+
+def shown(office: Office, snapshot: Snapshot) -> Result:
+    """A request as it stood."""
     return result(
         snapshot.record,
         snapshot.status,

@@ -7,6 +7,7 @@ from app.config import Settings
 from app.engine.tokenizer import Tokenizer
 from app.messages import GenerateRequest, Record
 from app.policy import Policy
+from app.store.allowances import Allowances
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Node
 from app.store.protocol import Requests
@@ -49,6 +50,8 @@ class Office(Protocol):
     @property
     def samples(self) -> Samples: ...
     @property
+    def allowances(self) -> Allowances: ...
+    @property
     def tokenizer(self) -> Tokenizer: ...
 
-    def submit(self, request: GenerateRequest) -> Record: ...
+    def submit(self, request: GenerateRequest, *, request_id: str | None = None, tenant: str = "public") -> Record: ...

@@ -16,7 +16,11 @@ def blueprint(office: Office) -> Blueprint:
     @routes.get("/")
     def index() -> str:
         return render_template(
-            "index.html", model=model_name(settings), max_tokens=min(DEFAULT_MAX_TOKENS, cap), max_tokens_cap=cap
+            "index.html",
+            model=model_name(settings),
+            max_tokens=min(DEFAULT_MAX_TOKENS, cap),
+            max_tokens_cap=cap,
+            asks_for_key=settings.keys is not None,
         )
 
     return routes

@@ -20,6 +20,7 @@ from app.messages import FinishReason, GenerateRequest, Mail, Record, Settle, To
 from app.metrics import ADMITTED, ENDED, REFUSED
 from app.pipeline import take_in
 from app.stages.route import verifier
+from app.store.allowances import Allowances
 from app.store.connect import connect
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
@@ -69,6 +70,7 @@ class Office:
         self.sums = SumsStore(client, settings.namespace)
         self.traces = Traces(client, settings.namespace, most=settings.traced_requests)
         self.samples = Samples(client, settings.namespace)
+        self.allowances = Allowances(client, settings.namespace, active_ttl_s=settings.active_ttl_s)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:

@@ -21,23 +21,23 @@ RESUME_S = 60.0  # how long a broken stream is tried again
 RETRY_S = 0.3
 
 
-def generate(url: str, request: GenerateRequest, on_text: OnText | None) -> Result:
-    """Run a request on the instance at `url`; `on_text` gets each new piece of text."""
+def generate(url: str, request: GenerateRequest, on_text: OnText | None, api_key: str | None = None) -> Result:
+    """Run a request on the instance at `url`, with a key if it wants one; `on_text` gets each new piece of text."""
+    key = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
     body = {**request.model_dump(mode="json", exclude_none=True), "stream": True}
-    post = urllib.request.Request(
-        f"{url}/api/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    response = _open(post)
+    headers = {"Content-Type": "application/json", **key}
+    response = _open(urllib.request.Request(f"{url}/api/generate", json.dumps(body).encode(), headers))
     follower = _Follower(on_text)
     request_id = response.headers.get("X-Request-Id")
+    place = None if request_id is None else urllib.request.Request(f"{url}/api/requests/{request_id}", headers=key)
     try:
-        return _follow(url, request_id, response, follower)
+        return _follow(place, response, follower)
     except KeyboardInterrupt:
-        _cancel(url, request_id)  # nobody would read the rest
+        _cancel(place)  # nobody would read the rest
         raise
 
 
-def _follow(url: str, request_id: str | None, response: HTTPResponse, follower: "_Follower") -> Result:
+def _follow(place: urllib.request.Request | None, response: HTTPResponse, follower: "_Follower") -> Result:
     broken_s = time.monotonic()
     while True:
         before = follower.offset
@@ -47,12 +47,14 @@ def _follow(url: str, request_id: str | None, response: HTTPResponse, follower: 
             return result
         if follower.offset > before:
             broken_s = time.monotonic()
-        response = _resume(url, request_id, follower, broken_s + RESUME_S)
+        response = _resume(place, follower, broken_s + RESUME_S)
 
 
-def _cancel(url: str, request_id: str | None) -> None:
+def _cancel(place: urllib.request.Request | None) -> None:
+    if place is None:
+        return
     with suppress(OSError):
-        urllib.request.urlopen(urllib.request.Request(f"{url}/api/requests/{request_id}", method="DELETE")).close()
+        urllib.request.urlopen(urllib.request.Request(place.full_url, headers=place.headers, method="DELETE")).close()
 
 
 class _Follower:
@@ -98,7 +100,7 @@ def _frames(response: HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
             data += line[5:].strip()
 
 
-def _open(request: urllib.request.Request | str) -> HTTPResponse:
+def _open(request: urllib.request.Request) -> HTTPResponse:
     try:
         response: HTTPResponse = urllib.request.urlopen(request, timeout=SILENCE_S)
         return response
@@ -109,13 +111,14 @@ def _open(request: urllib.request.Request | str) -> HTTPResponse:
         raise PacelineError(f"the running instance does not answer: {getattr(error, 'reason', error)}") from error
 
 
-def _resume(url: str, request_id: str | None, follower: _Follower, deadline: float) -> HTTPResponse:
+def _resume(place: urllib.request.Request | None, follower: _Follower, deadline: float) -> HTTPResponse:
     while True:
         time.sleep(RETRY_S)
-        if request_id is None or time.monotonic() > deadline:
+        if place is None or time.monotonic() > deadline:
             raise GenerationFailed(follower.last_error)
         try:
-            return _open(f"{url}/api/requests/{request_id}/stream?offset={follower.offset}")
+            stream = f"{place.full_url}/stream?offset={follower.offset}"
+            return _open(urllib.request.Request(stream, headers=place.headers))
         except InvalidRequest:
             raise
         except PacelineError:

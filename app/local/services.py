@@ -71,8 +71,8 @@ def _environment(settings: Settings, node: str, threads: int) -> dict[str, str]:
 
 
 def settings_environment(settings: Settings) -> dict[str, str]:
-    """PACELINE_* variables from which another process reads the same settings."""
-    values = {name: getattr(settings, name) for name in type(settings).model_fields}
+    """PACELINE_* variables from which another process reads the same settings, but the user's own key."""
+    values = {name: getattr(settings, name) for name in type(settings).model_fields if name != "api_key"}
     return {PREFIX + name.upper(): _text(value) for name, value in values.items() if value is not None}
 
 

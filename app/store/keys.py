@@ -25,6 +25,8 @@ milliseconds at which the member stops counting, so an index never outgrows what
     traced                      zset    traces of requests worked on lately           empty; <= setting
     trace:<trace>               list    spans of work on one request                  PX 10 min; 1,024
     about:<trace>               hash    how far that request is                       PX 10 min
+    held:<key>                  zset    requests that an API key has under way        PX active_ttl; <= its limit
+    rates/...                   zset    when an API key asked (the library `limits`)  PX a minute
     samples                     list    how the deployment fared, one a second        PX 1 hour; 900
 """
 
@@ -126,6 +128,15 @@ class Keys:
     def about(self, trace: str) -> str:
         """How far a traced request is."""
         return f"{self.namespace}:about:{trace}"
+
+    def held(self, key: str) -> str:
+        """Requests counted against what an API key may have at once."""
+        return f"{self.namespace}:held:{key}"
+
+    @property
+    def rates(self) -> str:
+        """What the rate limiter's own names begin with."""
+        return f"{self.namespace}:rates"
 
     @property
     def samples(self) -> str:

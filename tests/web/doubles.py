@@ -15,6 +15,7 @@ from app.engine.tokenizer import Tokenizer
 from app.formats import TokenLogprobs
 from app.messages import TARGET, DrafterStats, Event, FinishReason, GenerateRequest, Record, Stats
 from app.stages.admit import admit
+from app.store.allowances import Allowances
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
 from app.store.requests import Outcome, RequestStore
@@ -40,6 +41,7 @@ class Desk:
     waiting: WaitingRoom
     traces: Traces
     samples: Samples
+    allowances: Allowances
 
     @classmethod
     def over(cls, client: redis.Redis, settings: Settings, tokenizer: Tokenizer) -> "Desk":
@@ -55,12 +57,12 @@ class Desk:
             WaitingRoom(client, name),
             Traces(client, name, most=settings.traced_requests),
             Samples(client, name),
+            Allowances(client, name, active_ttl_s=settings.active_ttl_s),
         )
 
-    def submit(self, request: GenerateRequest) -> Record:
-        record = admit(
-            request, self.tokenizer, self.settings, request_id=uuid4().hex, tenant="public", now_s=time.time()
-        )
+    def submit(self, request: GenerateRequest, *, request_id: str | None = None, tenant: str = "public") -> Record:
+        request_id = request_id or uuid4().hex
+        record = admit(request, self.tokenizer, self.settings, request_id=request_id, tenant=tenant, now_s=time.time())
         self.requests.create(record, limit=self.settings.max_active_requests)
         return record
 

@@ -230,7 +230,7 @@ def test_without_redis_the_answer_is_unavailable(settings: Settings, tokenizer: 
 def test_a_doorbell_that_cannot_ring_is_unavailable_too(
     desk: Desk, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def submit(request: GenerateRequest) -> Record:
+    def submit(request: GenerateRequest, **_: Any) -> Record:
         raise OperationalError("connection refused")
 
     monkeypatch.setattr(desk, "submit", submit)

@@ -2,6 +2,8 @@
    What a model says is shown by textContent only: it is nobody's markup. */
 "use strict";
 
+import { keyed, whenGiven } from "./key.js";
+
 const TARGET = "target";
 const COLOURS = 7; // .p0 ... .p6 in style.css
 const RECONNECTS = 20;
@@ -15,6 +17,11 @@ $("form").addEventListener("submit", (event) => {
   if (!run || run.ended) start();
 });
 $("stop").addEventListener("click", stopRun);
+whenGiven(() => {
+  $("error").hidden = true;
+  say("Ready.");
+  $("send").focus();
+});
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
@@ -59,7 +66,7 @@ function formBody() {
 }
 
 async function request(url, options) {
-  const response = await fetch(url, options);
+  const response = await keyed(url, options);
   if (response.ok) return response;
   let error = null;
   try {

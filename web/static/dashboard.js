@@ -2,6 +2,7 @@
 "use strict";
 
 import { bars, clock, html, legend, meters, number, overTime } from "./charts.js";
+import { keyed, whenGiven } from "./key.js";
 import { timeline, zoomed } from "./timeline.js";
 
 const EVERY_MS = 1000, RECENT_S = 10, SMOOTH = 3, GAP_S = 5;
@@ -15,7 +16,7 @@ const $ = (id) => document.getElementById(id);
 const state = { samples: [], data: null, live: true, chosen: null, timer: 0, spans: null };
 
 async function get(url) {
-  const response = await fetch(url);
+  const response = await keyed(url);
   if (!response.ok) throw new Error(`the server answered ${response.status}`);
   return response.json();
 }
@@ -326,5 +327,6 @@ for (const [id, factor] of [["in", 2], ["out", 0.5]]) {
   });
 }
 document.addEventListener("visibilitychange", () => !document.hidden && state.live && look());
+whenGiven(() => look(true));
 addEventListener("resize", () => state.data && show());
 look();

@@ -14,9 +14,9 @@ from werkzeug.exceptions import ServiceUnavailable
 
 from app.errors import InvalidRequest, UnknownModel
 from app.messages import GenerateRequest, Record
-from web.follow import cancel
 from web.http import body_of, client_left, event_stream, json_answer
 from web.office import Office, model_name
+from web.submit import submit
 from web.v1.answers import Model, ModelList
 from web.v1.bodies import ChatBody, CompletionBody
 from web.v1.call import STOPPING, Call, frames, whole
@@ -77,17 +77,13 @@ def _check_model(office: Office, asked: str) -> None:
 
 
 def _submit(office: Office, requests: list[GenerateRequest], names: dict[str, str]) -> list[Record]:
-    """All of them or none. Raises InvalidRequest, QueueFull, StoreUnavailable."""
-    records: list[Record] = []
+    """As `submit`, with its caller's names of fields."""
     try:
-        for request in requests:
-            records.append(office.submit(request))
-    except Exception as error:
-        cancel(office, [record.id for record in records])
-        if isinstance(error, InvalidRequest) and error.field in names:
+        return submit(office, requests)
+    except InvalidRequest as error:
+        if error.field in names:
             raise InvalidRequest(names[error.field], error.message) from error
         raise
-    return records
 
 
 def _head(office: Office, shape: Shape, record: Record) -> Head:

@@ -1,0 +1,82 @@
+"""How much each API key has asked for, counted in Redis: the same bounds whichever web process answers.
+
+The rate is a moving window (the library `limits`). What is under way at once is counted by the requests themselves:
+one that is no longer active has given its place back, whoever ended it, and whoever was killed meanwhile.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import redis
+from limits import RateLimitItemPerMinute
+from limits.storage import RedisStorage
+from limits.strategies import MovingWindowRateLimiter
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from app.access import ApiKey
+from app.errors import OverLimit, StoreUnavailable
+from app.store.connect import Script
+from app.store.keys import Keys
+from app.store.protocol import RETRY_AFTER_S
+
+RESERVED_S = 10.0  # how long a place is kept for a request that is being admitted; a web process may die meanwhile
+
+
+class Allowances:
+    """The bounds of keys. Those without any cost nothing."""
+
+    def __init__(self, client: redis.Redis, namespace: str, *, active_ttl_s: float) -> None:
+        self._client = client
+        self._keys = Keys(namespace)
+        self._ttl_ms = int(active_ttl_s * 1000)
+        # Its own client of the same connections, which are made on first use.
+        storage = RedisStorage(
+            "redis://", connection_pool=client.connection_pool, key_prefix=self._keys.rates, wrap_exceptions=False
+        )
+        self._window = MovingWindowRateLimiter(storage)
+        self._hold = Script(client, "hold")
+
+    def take(self, key: ApiKey, request_ids: Sequence[str]) -> None:
+        """Count requests that are about to be stored; `stored` or `give_back` follows.
+
+        Raises OverLimit (nothing is under way then), StoreUnavailable.
+        """
+        if key.concurrent is not None:
+            args = [key.concurrent, int(RESERVED_S * 1000), self._ttl_ms, *request_ids]
+            if not self._hold([self._keys.held(key.name), self._keys.active], args):
+                raise OverLimit(f"at most {key.concurrent} at once", RETRY_AFTER_S)
+        if key.rate_per_minute is not None:
+            try:
+                self._count(key.name, key.rate_per_minute, len(request_ids))
+            except OverLimit:
+                self.give_back(key, request_ids)
+                raise
+
+    def stored(self, key: ApiKey, request_ids: Sequence[str]) -> None:
+        """They are active, and hold their places until they end. Raises StoreUnavailable."""
+        if key.concurrent is not None:
+            self._client.zadd(self._keys.held(key.name), dict.fromkeys(request_ids, 0), xx=True)
+
+    def give_back(self, key: ApiKey, request_ids: Sequence[str]) -> None:
+        """They were not stored after all, or have ended. Raises StoreUnavailable."""
+        if key.concurrent is not None:
+            self._client.zrem(self._keys.held(key.name), *request_ids)
+
+    def _count(self, name: str, most: int, texts: int) -> None:
+        rate = RateLimitItemPerMinute(most)
+        with _available():
+            if self._window.hit(rate, name, cost=texts):
+                return
+            free_s = self._window.get_window_stats(rate, name).reset_time
+        raise OverLimit(f"at most {most} a minute", max(1.0, math.ceil(free_s - time.time())))
+
+
+@contextmanager
+def _available() -> Iterator[None]:
+    try:
+        yield
+    except (RedisConnectionError, RedisTimeoutError) as error:
+        raise StoreUnavailable(f"Redis does not answer: {error}") from error

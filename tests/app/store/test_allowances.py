@@ -1,0 +1,58 @@
+"""What an API key may have at once is counted by the requests themselves, over a real Redis."""
+
+import time
+
+import pytest
+import redis
+
+from app.access import ApiKey
+from app.errors import OverLimit
+from app.store import allowances
+from app.store.allowances import Allowances
+
+KEY = ApiKey(name="me", sha256="0" * 64, tenant="me", concurrent=2)
+
+
+@pytest.fixture
+def bounds(redis_client: redis.Redis) -> Allowances:
+    return Allowances(redis_client, "test", active_ttl_s=60.0)
+
+
+def test_the_same_call_again_holds_the_same_places(bounds: Allowances) -> None:
+    bounds.take(KEY, ["a", "b"])
+    bounds.take(KEY, ["a", "b"])  # as when the first reply was lost
+    with pytest.raises(OverLimit, match="at most 2 at once"):
+        bounds.take(KEY, ["c"])
+    bounds.give_back(KEY, ["a"])
+    bounds.take(KEY, ["c"])
+
+
+def test_a_stored_request_that_is_not_active_has_given_its_place_back(
+    bounds: Allowances, redis_client: redis.Redis
+) -> None:
+    redis_client.zadd("test:active", {"a": 1e15})
+    bounds.take(KEY, ["a", "b"])
+    bounds.stored(KEY, ["a", "b"])
+    bounds.take(KEY, ["c"])  # in b's place
+    with pytest.raises(OverLimit):
+        bounds.take(KEY, ["d"])
+
+
+def test_places_reserved_by_a_web_process_that_died_come_back(
+    bounds: Allowances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allowances, "RESERVED_S", 0.05)
+    bounds.take(KEY, ["a", "b"])
+    with pytest.raises(OverLimit):
+        bounds.take(KEY, ["c"])
+    time.sleep(0.06)
+    bounds.take(KEY, ["c", "d"])
+
+
+def test_what_is_over_the_rate_holds_no_place(bounds: Allowances, redis_client: redis.Redis) -> None:
+    key = KEY.model_copy(update={"rate_per_minute": 1})
+    bounds.take(key, ["a"])
+    with pytest.raises(OverLimit, match="a minute"):
+        bounds.take(key, ["b"])
+    assert redis_client.zrange("test:held:me", 0, -1) == ["a"]
+    assert all(name.startswith("test:") for name in redis_client.scan_iter())
