@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 
 from app.errors import InvalidRequest, KeysUnreadable
 from app.files import make_whole
-from app.messages import Message
+from app.messages import NOBODY, Message
 
 PREFIX = "pk-"
 NAME = r"^[A-Za-z0-9_.-]{1,64}$"
@@ -91,6 +91,8 @@ def add_key(
 
     Raises InvalidRequest, KeysUnreadable.
     """
+    if name == NOBODY and tenant is None:
+        raise InvalidRequest("name", f"the tenant {name!r} is whoever comes without a key: name the tenant, too")
     text = PREFIX + secrets.token_urlsafe(32)
     try:
         key = ApiKey(

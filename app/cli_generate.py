@@ -59,14 +59,10 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.instance is not None and (state is None or not state.ready):
         raise InstanceError(f"instance {arguments.instance!r} does not run, or is not ready yet")
     if state is not None and state.ready:
-        result = generate_remotely(state.url, request, on_text, _key(settings))
+        result = generate_remotely(state.url, request, on_text, settings.api_key)
     else:
         result = _generate_here(request, settings, on_text, progress)
     return _show(result, arguments.json)
-
-
-def _key(settings: Settings) -> str | None:
-    return None if settings.api_key is None else settings.api_key.get_secret_value()
 
 
 def _request(arguments: argparse.Namespace) -> GenerateRequest:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from app.formats import MAX_LOGPROBS, ResponseFormat, StopString, TokenLogprobs
 
 TARGET = "target"  # the proposer of a token no drafter guessed
+NOBODY = "public"  # the tenant of what comes without an API key: Celery's tasks, or all where none are in use
 TokenId = Annotated[int, Field(ge=0)]
 MAX_SEED = 2**63 - 1
 
@@ -125,7 +126,7 @@ class Record(Message):
     """An admitted request: everything its text depends on. Never changes."""
 
     id: str
-    tenant: str = "public"
+    tenant: str = NOBODY
     prompt_ids: tuple[TokenId, ...] = Field(min_length=1)
     max_tokens: int = Field(ge=1)  # already capped by the context
     eos_ids: tuple[TokenId, ...]
@@ -175,7 +176,7 @@ class DraftJob(Message):
     """
 
     request_id: str
-    tenant: str = "public"
+    tenant: str = NOBODY
     verifier: str  # mailbox the tree goes to
     to: str = ""  # mailbox of the receiver, which is told only what it does not know
     fuser: str  # mailbox where the drafts are fused: the fusion task's, or the node's that alone was asked

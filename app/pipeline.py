@@ -20,7 +20,7 @@ from app.drafting import Drafting
 from app.engine.tokenizer import Tokenizer
 from app.errors import NotFound
 from app.logs import of
-from app.messages import DraftJob, Event, FinishReason, GenerateRequest, Record, Status, TreeMessage
+from app.messages import NOBODY, DraftJob, Event, FinishReason, GenerateRequest, Record, Status, TreeMessage
 from app.metering import Round
 from app.policy import Policy
 from app.running import Running
@@ -43,7 +43,7 @@ def take_in(
     settings: Settings,
     *,
     request_id: str | None = None,
-    tenant: str = "public",
+    tenant: str = NOBODY,
     task: str | None = None,
     drafters: Collection[str] | None = None,
 ) -> Record:

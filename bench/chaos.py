@@ -201,7 +201,9 @@ def table(report: dict[str, Any]) -> str:
 
 
 def _paceline(*arguments: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "app.cli", *arguments], cwd=ROOT, capture_output=True, text=True)
+    environment = {**os.environ, "PACELINE_KEYS": ""}  # the instance is ours alone
+    command = [sys.executable, "-m", "app.cli", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode not in (0, 3):
         raise InstanceError(f"paceline {' '.join(arguments)}: {done.stderr.strip()}")
 

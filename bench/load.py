@@ -20,7 +20,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from app.config import ROOT
+from pydantic import SecretStr
+
+from app.config import ROOT, Settings
 from app.errors import InvalidRequest, PacelineError
 from app.local.client import generate
 from app.messages import GenerateRequest
@@ -119,10 +121,11 @@ def run(
     one of the load is followed by another for `args.seconds`."""
     served: list[Served] = []
     started = time.monotonic()
+    api_key = Settings.from_env().api_key
 
     def follow(arrival: Arrival, number: int) -> None:
         while True:
-            served.append(ask(url, arrival, number, arm, started))
+            served.append(ask(url, arrival, number, arm, started, api_key))
             if args.arrivals != "closed" or time.monotonic() - started >= args.seconds:
                 return
             number = next(new)
@@ -137,14 +140,14 @@ def run(
     return served, time.monotonic() - started
 
 
-def ask(url: str, arrival: Arrival, number: int, arm: str, started: float) -> Served:
+def ask(url: str, arrival: Arrival, number: int, arm: str, started: float, api_key: SecretStr | None) -> Served:
     """One request, followed to its end."""
     domain, text = prompt(number, arrival.prompt_tokens)
     request = GenerateRequest.model_validate({"prompt": text, "max_tokens": arrival.output_tokens, **ARMS[arm]})
     seen_s: list[float] = []
     sent_s = time.monotonic() - started
     try:
-        result = generate(url, request, lambda _: seen_s.append(time.monotonic() - started))
+        result = generate(url, request, lambda _: seen_s.append(time.monotonic() - started), api_key)
     except PacelineError as error:
         return Served(domain, sent_s, time.monotonic() - started, error=str(error))
     return Served(

@@ -6,8 +6,8 @@
     GET    /api/requests/<id>/stream?offset=N  events after N generated tokens; Last-Event-ID goes before
     DELETE /api/requests/<id>                  cancel; Result. An ended request stays as it is
 
-A client that closes a waiting POST cancels the request: it never learned its id. One that closes a stream
-does not. When the server stops, waiting callers get the 202 of `wait: false`.
+A client that closes a waiting POST cancels the request (web/leavers.py): it never learned its id. One that closes a
+stream does not. When the server stops, waiting callers get the 202 of `wait: false`.
 Where keys are in use, a request of another tenant is an unknown one.
 A request that was accepted and failed is a Result too (200, `status` failed, `error` says why).
 """
@@ -22,6 +22,7 @@ from app.store.protocol import Snapshot
 from web.follow import await_end, current, shown
 from web.guard import may_see
 from web.http import body_of, client_left, event_stream, json_answer
+from web.leavers import Leavers
 from web.office import Office
 from web.sse import frames
 from web.submit import submit
@@ -46,7 +47,7 @@ class Accepted(Message):
     stream_url: str
 
 
-def blueprint(office: Office, stopping: Flag) -> Blueprint:
+def blueprint(office: Office, leavers: Leavers, stopping: Flag) -> Blueprint:
     """The routes under /api."""
     routes = Blueprint("api", __name__, url_prefix="/api")
 
@@ -56,7 +57,7 @@ def blueprint(office: Office, stopping: Flag) -> Blueprint:
         record = submit(office, [body.request()])[0]
         if body.stream:
             response = _stream(office, record, (), stopping)
-        elif body.wait and await_end(office, [record.id], client_left(), stopping):
+        elif body.wait and _await_end(office, record.id, leavers, stopping):
             response = json_answer(current(office, record.id))
         else:
             response = json_answer(_accepted(record), 202)
@@ -84,6 +85,11 @@ def blueprint(office: Office, stopping: Flag) -> Blueprint:
         return json_answer(current(office, request_id))
 
     return routes
+
+
+def _await_end(office: Office, request_id: str, leavers: Leavers, stopping: Flag) -> bool:
+    with leavers.watched([request_id], client_left()):
+        return await_end(office, [request_id], stopping)
 
 
 def _own(office: Office, request_id: str) -> Snapshot:

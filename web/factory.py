@@ -5,6 +5,7 @@ from threading import Event as Flag
 from flask import Flask, Response
 
 from web import api, dashboard, errors, guard, health, metrics, openapi, page
+from web.leavers import Leavers
 from web.office import Office
 from web.v1 import api as v1
 
@@ -33,8 +34,9 @@ def create_app(office: Office, stopping: Flag | None = None) -> Flask:
     stopping = stopping or Flag()
     app.register_blueprint(metrics.blueprint(office))
     app.register_blueprint(dashboard.blueprint(office))
-    app.register_blueprint(api.blueprint(office, stopping))
-    app.register_blueprint(v1.blueprint(office, stopping))
+    leavers = Leavers(office)
+    app.register_blueprint(api.blueprint(office, leavers, stopping))
+    app.register_blueprint(v1.blueprint(office, leavers, stopping))
     app.register_blueprint(openapi.blueprint(office))
     errors.install(app)
     guard.install(app, office.settings)

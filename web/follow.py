@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from threading import Event as Flag
 
 from app.errors import StoreUnavailable
@@ -14,7 +14,7 @@ from web.office import Office
 
 log = logging.getLogger(__name__)
 
-POLL_S = 1.0  # how often a waiting thread looks up: for clients that left, heartbeats, the end of the server
+POLL_S = 1.0  # how often a waiting thread looks up: for heartbeats, the end of the server
 GLANCE_S = 0.05  # how long one of several requests is waited for before the others are looked at
 OUTAGE_S = 30.0  # a restart of Redis is waited out for so long
 RETRY_S = 0.5
@@ -58,8 +58,8 @@ def follow_all(office: Office, request_ids: Sequence[str], stopping: Flag) -> It
             yield None
 
 
-def await_end(office: Office, request_ids: Sequence[str], is_gone: Callable[[], bool], stopping: Flag) -> bool:
-    """Wait until all have ended, or cancel them when their client leaves; False if the server stops first.
+def await_end(office: Office, request_ids: Sequence[str], stopping: Flag) -> bool:
+    """Wait until all have ended; False if the server stops first.
 
     Raises NotFound, and StoreUnavailable when Redis stays away for long.
     """
@@ -67,8 +67,6 @@ def await_end(office: Office, request_ids: Sequence[str], is_gone: Callable[[], 
         for has_ended in _until_end(office, request_id, stopping):
             if has_ended:
                 break
-            if is_gone():
-                cancel(office, request_ids)
         else:
             return False
     return True

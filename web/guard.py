@@ -8,7 +8,7 @@ from flask import Flask, g, request
 from app.access import ApiKey, Keyring
 from app.config import Settings
 from app.errors import Unauthorized
-from app.messages import Record
+from app.messages import NOBODY, Record
 
 PUBLIC = frozenset(  # endpoints; the two pages are empty shells that ask for a key and fetch their data with it
     {
@@ -21,7 +21,6 @@ PUBLIC = frozenset(  # endpoints; the two pages are empty shells that ask for a 
     }
 )
 METRICS = "metrics.metrics"
-NOBODY = "public"  # the tenant of all requests where no keys are in use
 
 
 def install(app: Flask, settings: Settings) -> None:

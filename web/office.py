@@ -5,7 +5,7 @@ from typing import Protocol
 
 from app.config import Settings
 from app.engine.tokenizer import Tokenizer
-from app.messages import GenerateRequest, Record
+from app.messages import NOBODY, GenerateRequest, Record
 from app.policy import Policy
 from app.store.allowances import Allowances
 from app.store.mailbox import Mailboxes
@@ -54,4 +54,4 @@ class Office(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
 
-    def submit(self, request: GenerateRequest, *, request_id: str | None = None, tenant: str = "public") -> Record: ...
+    def submit(self, request: GenerateRequest, *, request_id: str | None = None, tenant: str = NOBODY) -> Record: ...

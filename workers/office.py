@@ -16,7 +16,7 @@ from app.engine.source import drafter_folder, resolve
 from app.engine.tokenizer import Tokenizer
 from app.errors import InvalidRequest, NotFound, QueueFull, StoreUnavailable
 from app.logs import of
-from app.messages import FinishReason, GenerateRequest, Mail, Record, Settle, ToVerifier
+from app.messages import NOBODY, FinishReason, GenerateRequest, Mail, Record, Settle, ToVerifier
 from app.metrics import ADMITTED, ENDED, REFUSED
 from app.pipeline import take_in
 from app.stages.route import verifier
@@ -87,7 +87,7 @@ class Office:
         request: GenerateRequest,
         *,
         request_id: str | None = None,
-        tenant: str = "public",
+        tenant: str = NOBODY,
         task: str | None = None,
     ) -> Record:
         """Admit, store and route a request. Raises InvalidRequest, QueueFull, StoreUnavailable.

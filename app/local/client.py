@@ -9,8 +9,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from typing import Any
+
+from pydantic import SecretStr
 
 from app.errors import GenerationFailed, InvalidRequest, PacelineError
 from app.messages import GenerateRequest, Result
@@ -21,9 +24,9 @@ RESUME_S = 60.0  # how long a broken stream is tried again
 RETRY_S = 0.3
 
 
-def generate(url: str, request: GenerateRequest, on_text: OnText | None, api_key: str | None = None) -> Result:
+def generate(url: str, request: GenerateRequest, on_text: OnText | None, api_key: SecretStr | None = None) -> Result:
     """Run a request on the instance at `url`, with a key if it wants one; `on_text` gets each new piece of text."""
-    key = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+    key = {} if api_key is None else {"Authorization": f"Bearer {api_key.get_secret_value()}"}
     body = {**request.model_dump(mode="json", exclude_none=True), "stream": True}
     headers = {"Content-Type": "application/json", **key}
     response = _open(urllib.request.Request(f"{url}/api/generate", json.dumps(body).encode(), headers))
@@ -131,6 +134,8 @@ def _refusal(error: urllib.error.HTTPError) -> PacelineError:
         body = json.loads(text)
     except ValueError:
         return PacelineError(f"the running instance answers {error.code}: {text[:200]}")
+    if error.code == HTTPStatus.UNAUTHORIZED:
+        return PacelineError(f"{_explanation(body)} (PACELINE_API_KEY is what is shown)")
     return _Refused(_explanation(body)) if error.code in (400, 404, 422) else PacelineError(_explanation(body))
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from app.access import read_keys
 from app.config import ROOT, Settings
 from app.config_file import NONE
 from app.engine.source import Progress, resolve
@@ -41,6 +42,7 @@ def serve(
     plan: Plan = services,
 ) -> None:
     """Run an instance until a signal ends it; `ready` is called once, when all that is planned answers."""
+    _check_keys(settings)
     with instance.lock(), web_port(port) as chosen:
         _end_left_over(instance)
         settings = settings.model_copy(update={"model": str(_models(settings, progress))})
@@ -58,6 +60,7 @@ def detach(settings: Settings, instance: Instance, port: int | None, progress: P
     """Run an instance in the background; returns when it is ready, or raises its last words."""
     if instance.running() is not None:
         raise InstanceError(f"instance {instance.name!r} is already running or starting")
+    _check_keys(settings)
     folder = _models(settings, progress)  # here, where the user sees it
     instance.logs.mkdir(parents=True, exist_ok=True)
     log = instance.logs / "supervisor.log"
@@ -96,6 +99,12 @@ def _models(settings: Settings, progress: Progress) -> Path:
     if found := drafters_problems(settings, folder):
         raise ModelRefused("; ".join(found))
     return folder
+
+
+def _check_keys(settings: Settings) -> None:
+    """Raises KeysUnreadable, before the web server would."""
+    if settings.keys is not None:
+        read_keys(settings.keys)
 
 
 class _Serving:

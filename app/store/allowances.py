@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from app.access import ApiKey
-from app.errors import OverLimit, StoreUnavailable
+from app.errors import InvalidRequest, OverLimit, StoreUnavailable
 from app.store.connect import Script
 from app.store.keys import Keys
 from app.store.protocol import RETRY_AFTER_S
@@ -42,8 +42,11 @@ class Allowances:
     def take(self, key: ApiKey, request_ids: Sequence[str]) -> None:
         """Count requests that are about to be stored; `stored` or `give_back` follows.
 
-        Raises OverLimit (nothing is under way then), StoreUnavailable.
+        Raises OverLimit (nothing is under way then), InvalidRequest (waiting would not help), StoreUnavailable.
         """
+        bounds = [bound for bound in (key.concurrent, key.rate_per_minute) if bound is not None]
+        if bounds and len(request_ids) > min(bounds):
+            raise InvalidRequest("n", f"a call with this key gives at most {min(bounds)} texts, not {len(request_ids)}")
         if key.concurrent is not None:
             args = [key.concurrent, int(RESERVED_S * 1000), self._ttl_ms, *request_ids]
             if not self._hold([self._keys.held(key.name), self._keys.active], args):
@@ -56,9 +59,15 @@ class Allowances:
                 raise
 
     def stored(self, key: ApiKey, request_ids: Sequence[str]) -> None:
-        """They are active, and hold their places until they end. Raises StoreUnavailable."""
+        """They are active, and hold their places until they end, also those whose reservation ran out meanwhile.
+
+        Raises StoreUnavailable.
+        """
         if key.concurrent is not None:
-            self._client.zadd(self._keys.held(key.name), dict.fromkeys(request_ids, 0), xx=True)
+            pipe = self._client.pipeline(transaction=True)
+            pipe.zadd(self._keys.held(key.name), dict.fromkeys(request_ids, 0))
+            pipe.pexpire(self._keys.held(key.name), self._ttl_ms)
+            pipe.execute()
 
     def give_back(self, key: ApiKey, request_ids: Sequence[str]) -> None:
         """They were not stored after all, or have ended. Raises StoreUnavailable."""

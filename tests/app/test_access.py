@@ -10,6 +10,7 @@ import pytest
 from app.access import Keyring, add_key, read_keys, remove_key
 from app.cli import main
 from app.errors import InvalidRequest, KeysUnreadable
+from app.messages import NOBODY
 
 
 @pytest.fixture
@@ -72,6 +73,13 @@ def test_nonsense_is_refused(wrong: dict[str, object], path: Path) -> None:
         add_key(path, **{"name": "me", **wrong})  # type: ignore[arg-type]
     assert refused.value.field == next(iter(wrong))
     assert not path.exists()
+
+
+def test_nobody_becomes_the_tenant_of_those_without_a_key_by_its_name(path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="name the tenant"):
+        add_key(path, "public")
+    add_key(path, "public", tenant="public")
+    assert read_keys(path)[0].tenant == NOBODY
 
 
 def test_keys_made_at_the_same_time_are_all_kept(path: Path) -> None:

@@ -13,7 +13,7 @@ import redis
 from app.config import Settings
 from app.engine.tokenizer import Tokenizer
 from app.formats import TokenLogprobs
-from app.messages import TARGET, DrafterStats, Event, FinishReason, GenerateRequest, Record, Stats
+from app.messages import NOBODY, TARGET, DrafterStats, Event, FinishReason, GenerateRequest, Record, Stats
 from app.stages.admit import admit
 from app.store.allowances import Allowances
 from app.store.mailbox import Mailboxes
@@ -60,7 +60,7 @@ class Desk:
             Allowances(client, name, active_ttl_s=settings.active_ttl_s),
         )
 
-    def submit(self, request: GenerateRequest, *, request_id: str | None = None, tenant: str = "public") -> Record:
+    def submit(self, request: GenerateRequest, *, request_id: str | None = None, tenant: str = NOBODY) -> Record:
         request_id = request_id or uuid4().hex
         record = admit(request, self.tokenizer, self.settings, request_id=request_id, tenant=tenant, now_s=time.time())
         self.requests.create(record, limit=self.settings.max_active_requests)

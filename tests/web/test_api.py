@@ -274,6 +274,16 @@ def test_every_answer_carries_the_security_headers(path: str, client: FlaskClien
         assert response.headers["X-Content-Type-Options"] == "nosniff"
 
 
+@pytest.mark.parametrize("path", ["/", "/api/generate", "/api/requests/x", "/v1/models", "/dashboard/data", "/metrics"])
+def test_no_other_site_may_read_or_act(path: str, client: FlaskClient) -> None:
+    """A DELETE or JSON from elsewhere needs the browser's preflight to be answered with leave."""
+    asks = {"Origin": "https://elsewhere.example", "Access-Control-Request-Method": "DELETE"}
+    for method in ("OPTIONS", "GET", "POST", "DELETE"):
+        with client.open(path, method=method, headers=asks) as response:
+            assert not [name for name, _ in response.headers if name.lower().startswith("access-control-")]
+            assert "Set-Cookie" not in response.headers
+
+
 def test_the_page_names_the_model_and_not_where_it_lies(desk: Desk, settings: Settings, tmp_path: Path) -> None:
     desk.settings = settings.model_copy(update={"model": str(tmp_path / "tiny-model")})
     html = create_app(desk).test_client().get("/").text

@@ -162,10 +162,10 @@ def test_a_waiting_caller_who_leaves_cancels_the_request(server: Server, desk: D
         connection.request("POST", "/api/generate", json.dumps({"prompt": "Hi"}), _JSON)
         while not desk.requests.active():
             time.sleep(0.01)
-    until = time.monotonic() + 5
+    left_s = time.monotonic()
     while desk.requests.active():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+        assert time.monotonic() - left_s < 0.7, "some rounds; a second is when the server looks up"
+        time.sleep(0.005)
 
 
 def test_many_streams_at_once_are_each_their_own(server: Server, verifier: ScriptedVerifier) -> None:

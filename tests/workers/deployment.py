@@ -45,6 +45,7 @@ class Deployment:
             **os.environ,
             "PACELINE_PYTHON": sys.executable,
             "PACELINE_STATE": str(folder),
+            "PACELINE_KEYS": "",  # not those of whoever runs the tests
             **environ,
         }
         self._instance = Instance(folder, name)

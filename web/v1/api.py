@@ -15,6 +15,7 @@ from werkzeug.exceptions import ServiceUnavailable
 from app.errors import InvalidRequest, UnknownModel
 from app.messages import GenerateRequest, Record
 from web.http import body_of, client_left, event_stream, json_answer
+from web.leavers import Leavers
 from web.office import Office, model_name
 from web.submit import submit
 from web.v1.answers import Model, ModelList
@@ -23,7 +24,7 @@ from web.v1.call import STOPPING, Call, frames, whole
 from web.v1.shapes import ChatShape, CompletionShape, Head, Shape
 
 
-def blueprint(office: Office, stopping: Flag) -> Blueprint:
+def blueprint(office: Office, leavers: Leavers, stopping: Flag) -> Blueprint:
     """The routes under /v1."""
     routes = Blueprint("v1", __name__, url_prefix="/v1")
     model = Model(id=model_name(office.settings), created=int(time.time()), owned_by="paceline")
@@ -39,16 +40,18 @@ def blueprint(office: Office, stopping: Flag) -> Blueprint:
 
     @routes.post("/chat/completions")
     def chat() -> Response:
-        return _answer(office, body_of(ChatBody), ChatShape(), stopping)
+        return _answer(office, body_of(ChatBody), ChatShape(), leavers, stopping)
 
     @routes.post("/completions")
     def complete() -> Response:
-        return _answer(office, body_of(CompletionBody), CompletionShape(), stopping)
+        return _answer(office, body_of(CompletionBody), CompletionShape(), leavers, stopping)
 
     return routes
 
 
-def _answer(office: Office, body: ChatBody | CompletionBody, shape: Shape, stopping: Flag) -> Response:
+def _answer(
+    office: Office, body: ChatBody | CompletionBody, shape: Shape, leavers: Leavers, stopping: Flag
+) -> Response:
     _check_model(office, body.model)
     requests = body.requests(office.settings.max_tokens)
     records = _submit(office, requests, body.names())
@@ -59,10 +62,11 @@ def _answer(office: Office, body: ChatBody | CompletionBody, shape: Shape, stopp
         head=_head(office, shape, records[0]),
         with_usage=bool(body.stream_options and body.stream_options.include_usage),
     )
+    watched = leavers.watched(call.ids, client_left())
     if body.stream:
-        response = event_stream(frames(office, call, stopping, client_left()))
+        response = event_stream(frames(office, call, stopping, watched))
     else:
-        answer = whole(office, call, stopping, client_left())
+        answer = whole(office, call, stopping, watched)
         if answer is None:
             raise ServiceUnavailable(STOPPING)
         response = json_answer(answer)

@@ -9,8 +9,8 @@ Nobody can resume such a stream, so a client that leaves cancels its requests.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from threading import Event as Flag
 
@@ -46,11 +46,15 @@ class Call:
         return [record.id for record in self.records]
 
 
-def whole(office: Office, call: Call, stopping: Flag, is_gone: Callable[[], bool]) -> BaseModel | None:
-    """The answer; None if the server stops first. Raises GenerationFailed, NotFound, StoreUnavailable."""
+def whole(office: Office, call: Call, stopping: Flag, watched: AbstractContextManager[None]) -> BaseModel | None:
+    """The answer, waited for in `watched`; None if the server stops first.
+
+    Raises GenerationFailed, NotFound, StoreUnavailable.
+    """
     has_ended = False
     try:
-        has_ended = await_end(office, call.ids, is_gone, stopping)
+        with watched:
+            has_ended = await_end(office, call.ids, stopping)
     finally:
         if not has_ended:
             _cancel(office, call.ids)
@@ -70,11 +74,12 @@ def whole(office: Office, call: Call, stopping: Flag, is_gone: Callable[[], bool
     return call.shape.whole(call.head, texts, _usage(call, [(len(end.tokens), end.stats) for end in ends]))
 
 
-def frames(office: Office, call: Call, stopping: Flag, is_gone: Callable[[], bool]) -> Iterator[str]:
-    """The call as server-sent events."""
+def frames(office: Office, call: Call, stopping: Flag, watched: AbstractContextManager[None]) -> Iterator[str]:
+    """The call as server-sent events, made in `watched`."""
     has_ended = False
     try:
-        has_ended = yield from _frames(office, call, stopping, is_gone)
+        with watched:
+            has_ended = yield from _frames(office, call, stopping)
     except NotFound:
         yield _failed("the request has been forgotten")
     except StoreUnavailable:
@@ -84,9 +89,8 @@ def frames(office: Office, call: Call, stopping: Flag, is_gone: Callable[[], boo
             _cancel(office, call.ids)
 
 
-def _frames(
-    office: Office, call: Call, stopping: Flag, is_gone: Callable[[], bool]
-) -> Generator[str, None, bool]:  # did all texts come to their ends?
+def _frames(office: Office, call: Call, stopping: Flag) -> Generator[str, None, bool]:
+    """Did all texts come to their ends?"""
     texts = [GrowingText(office.tokenizer, record) for record in call.records]
     said: list[tuple[int, Stats]] = [(0, Stats())] * len(texts)
     open_texts = len(texts)
@@ -94,8 +98,6 @@ def _frames(
     yield "".join(_frame(call, [first]) for first in firsts) or ": \n\n"  # out at once, and the headers with it
     sent_s = time.monotonic()
     for found in follow_all(office, call.ids, stopping):
-        if is_gone():
-            return False
         if found is not None:
             place, event = found
             if event.finish_reason is not None and event.finish_reason not in REASONS:

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from app.errors import InvalidRequest, PacelineError
 from app.local.client import generate
@@ -29,8 +30,10 @@ class Api(BaseHTTPRequestHandler):
 
     asked: list[str] = []
     bodies: list[dict[str, Any]] = []
+    shown: list[str | None] = []  # keys
 
     def do_POST(self) -> None:
+        self.shown.append(self.headers["Authorization"])
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.bodies.append(body)
         if body["prompt"] == "bad":
@@ -42,6 +45,7 @@ class Api(BaseHTTPRequestHandler):
         self.wfile.write(b'event: tokens\ndata: {"offset": 1, "tok')  # broken off in the middle of a frame
 
     def do_GET(self) -> None:
+        self.shown.append(self.headers["Authorization"])
         self.asked.append(self.path)
         self._answer(200, "text/event-stream")
         if len(self.asked) == 1:
@@ -66,7 +70,7 @@ class Api(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    Api.asked, Api.bodies = [], []
+    Api.asked, Api.bodies, Api.shown = [], [], []
     with ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -75,7 +79,8 @@ def url() -> Iterator[str]:
 
 def test_broken_stream_is_taken_up_where_it_stopped(url: str) -> None:
     pieces: list[str] = []
-    result = generate(url, GenerateRequest(prompt="p"), pieces.append)
+    result = generate(url, GenerateRequest(prompt="p"), pieces.append, SecretStr("pk-1"))
+    assert Api.shown == ["Bearer pk-1"] * 3
     assert pieces == ["one", " two"] and "".join(pieces) == result.text
     assert Api.asked == ["/api/requests/r1/stream?offset=1"] * 2
 

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from app.access import ApiKey
-from app.errors import OverLimit
+from app.errors import InvalidRequest, OverLimit
 from app.store import allowances
 from app.store.allowances import Allowances
 
@@ -47,6 +47,28 @@ def test_places_reserved_by_a_web_process_that_died_come_back(
         bounds.take(KEY, ["c"])
     time.sleep(0.06)
     bounds.take(KEY, ["c", "d"])
+
+
+def test_a_request_that_was_long_in_coming_holds_its_place_all_the_same(
+    bounds: Allowances, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allowances, "RESERVED_S", 0.0)
+    bounds.take(KEY, ["a"])
+    bounds.take(KEY, ["b"])
+    redis_client.zadd("test:active", {"a": 1e15, "b": 1e15})
+    bounds.stored(KEY, ["a"])
+    bounds.stored(KEY, ["b"])
+    with pytest.raises(OverLimit):
+        bounds.take(KEY, ["c"])
+    assert redis_client.pttl("test:held:me") > 0
+
+
+@pytest.mark.parametrize("limit", ["concurrent", "rate_per_minute"])
+def test_a_call_that_can_never_fit_is_not_told_to_wait(bounds: Allowances, limit: str) -> None:
+    key = KEY.model_copy(update={"concurrent": 5, "rate_per_minute": 5, limit: 2})
+    with pytest.raises(InvalidRequest, match="at most 2 texts, not 3"):
+        bounds.take(key, ["a", "b", "c"])
+    bounds.take(key, ["a", "b"])
 
 
 def test_what_is_over_the_rate_holds_no_place(bounds: Allowances, redis_client: redis.Redis) -> None:
