@@ -11,6 +11,7 @@ from flask.testing import FlaskClient
 from app.config import Settings
 from app.engine.tokenizer import Tokenizer
 from tests.models import model_dir
+from tests.web.browser import Browser, chromium
 from tests.web.doubles import Desk, ScriptedVerifier
 from web.factory import create_app
 from web.server import WebServer
@@ -54,6 +55,13 @@ def verifier(desk: Desk, tokenizer: Tokenizer) -> Iterator[ScriptedVerifier]:
 @pytest.fixture
 def client(desk: Desk) -> FlaskClient:
     return create_app(desk).test_client()
+
+
+@pytest.fixture(scope="session")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One window for all tests: each has a server of its own, so nothing that a page keeps reaches another's."""
+    with chromium(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
 
 
 @pytest.fixture

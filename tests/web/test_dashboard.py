@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 from flask.testing import FlaskClient
@@ -12,7 +11,7 @@ from app.exchange import Exchange
 from app.metrics import ACCEPTED, ACCEPTED_LENGTH, ASKED, AT_LOAD, DRAFTED, DRAFTED_AT_LOAD, ENDED, FIRST_TOKEN, TOKENS
 from app.store.traces import Span, Trace
 from app.tally import Tally
-from tests.web.browser import Browser, chromium
+from tests.web.browser import Browser
 from tests.web.conftest import Server
 from tests.web.doubles import Desk
 from tests.web.test_page import LOWEST_CONTRAST
@@ -101,12 +100,6 @@ def test_a_timeline_and_those_that_are_not_known(desk: Desk, client: FlaskClient
     assert client.get("/dashboard/requests/nobody").status_code == 404
     for wrong in ("x", "-1", "nan", "1e300"):
         assert client.get(f"/dashboard/data?after={wrong}").status_code == 400, wrong
-
-
-@pytest.fixture(scope="module")
-def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("chromium")) as browser:
-        yield browser
 
 
 def opened(window: Browser, server: Server) -> Browser:

@@ -1,6 +1,5 @@
 """Keys at the web door: without one nothing but the public list opens, and no tenant meets another's requests."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from app.access import add_key, remove_key
 from app.config import Settings
 from app.engine.tokenizer import Tokenizer
 from app.store.connect import connect
-from tests.web.browser import Browser, missing
+from tests.web.browser import Browser
 from tests.web.conftest import TEXT, Server
 from tests.web.doubles import Desk, ScriptedVerifier
 from web.factory import create_app
@@ -171,21 +170,16 @@ def test_without_redis_a_limited_key_gets_nothing(settings: Settings, tokenizer:
 
 
 @pytest.mark.browser
-def test_the_pages_ask_for_the_key(
-    server: Server, key: str, verifier: ScriptedVerifier, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    lack = missing()
-    if lack is not None and os.environ.get("CI") != "true":
-        pytest.skip(lack)
-    with Browser(tmp_path_factory.mktemp("chromium")) as page:
-        page.open(server.url)
-        page.click("#send")
-        page.wait(lambda: "API key" in page.text("#error"))
-        page.type("#key", key)
-        page.click("#key-set")
-        page.click("#send")
-        page.wait(lambda: page.text("#status").startswith("Finished"))
-        assert page.text("#output") == TEXT
-        page.open(f"{server.url}/dashboard")
-        page.wait(lambda: page.text("#t-active") not in ("", "–"))
-        assert all("401" in complaint for complaint in page.complaints())
+def test_the_pages_ask_for_the_key(window: Browser, server: Server, key: str, verifier: ScriptedVerifier) -> None:
+    window.open(server.url)
+    window.complaints()
+    window.click("#send")
+    window.wait(lambda: "API key" in window.text("#error"))
+    window.type("#key", key)
+    window.click("#key-set")
+    window.click("#send")
+    window.wait(lambda: window.text("#status").startswith("Finished"))
+    assert window.text("#output") == TEXT
+    window.open(f"{server.url}/dashboard")
+    window.wait(lambda: window.text("#t-active") not in ("", "–"))
+    assert all("401" in complaint for complaint in window.complaints())

@@ -27,7 +27,7 @@ from web.openapi import OPERATIONS, Operation, document
 # Whether all that does not fit is refused is not asked: a number may come as text, as the page sends seeds.
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 MODEL = "smollm2-135m"
-EXAMPLES = 15  # an operation
+EXAMPLES = 10  # an operation
 
 
 @pytest.fixture

@@ -5,19 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.web.browser import Browser, chromium
+from tests.web.browser import Browser
 from tests.web.conftest import TEXT, Server
 from tests.web.doubles import ScriptedVerifier
 
 pytestmark = pytest.mark.browser
 
 CONTROL, ENTER = "\ue009", "\ue007"  # WebDriver's names of the keys
-
-
-@pytest.fixture(scope="module")
-def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("chromium")) as browser:
-        yield browser
 
 
 @pytest.fixture
