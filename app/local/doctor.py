@@ -14,10 +14,11 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from app.access import read_keys
 from app.config import IS_CLONE, ROOT, Settings
 from app.engine.memory import CPU_PART, available_bytes
 from app.engine.source import FREE_BYTES, KNOWN, MANIFEST, check_folder, damaged
-from app.errors import PacelineError
+from app.errors import KeysUnreadable, PacelineError
 from app.local.doctor_drafters import drafters_problems
 from app.local.health import check
 from app.local.instance import Instance
@@ -151,6 +152,16 @@ def _drafters(settings: Settings, instance: Instance) -> Finding:
     return Finding(Level.OK, f"drafters: {', '.join(settings.drafters) or 'none'}, with the target's tokenizer")
 
 
+def _keys(settings: Settings, instance: Instance) -> Finding:
+    if settings.keys is None:
+        return Finding(Level.OK, "nobody needs an API key; `up` listens on loopback alone")
+    try:
+        keys = read_keys(settings.keys)
+    except KeysUnreadable as error:
+        return Finding(Level.FAIL, f"{error}; nobody gets in", "`./paceline keys add NAME`, or unset PACELINE_KEYS")
+    return Finding(Level.OK, f"{len(keys)} API keys in {settings.keys}")
+
+
 def _instance(settings: Settings, instance: Instance) -> Finding:
     state = instance.read()
     if state is None:
@@ -198,6 +209,7 @@ CHECKS: tuple[Check, ...] = (
     _redis,
     _model,
     _drafters,
+    _keys,
     _instance,
     _processor,
 )

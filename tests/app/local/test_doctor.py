@@ -56,6 +56,11 @@ def test_silent_redis_fails(settings: Settings, free_port: int) -> None:
     assert _found(settings.model_copy(update={"redis_url": url}), "PACELINE_REDIS_URL").level is Level.FAIL
 
 
+def test_keys_that_cannot_be_read_fail(settings: Settings, tmp_path: Path) -> None:
+    finding = _found(settings.model_copy(update={"keys": tmp_path / "keys.jsonl"}), "nobody gets in")
+    assert finding.level is Level.FAIL and "keys add" in finding.mend
+
+
 def test_drafter_with_another_tokenizer_fails(settings: Settings, tmp_path: Path) -> None:
     target, drafter = tmp_path / "target", tmp_path / "drafter"
     for folder, text in ((target, "a"), (drafter, "b")):
