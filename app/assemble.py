@@ -20,7 +20,7 @@ from app.engine.device.runner import DeviceRunner
 from app.engine.guesser import ModelGuesser, load_guesser
 from app.engine.measured import measured
 from app.engine.runner import ModelRunner
-from app.engine.source import drafter_folder, resolve
+from app.engine.source import drafter_folder, refusing, resolve
 from app.engine.tokenizer import Tokenizer
 from app.errors import ModelRefused
 from app.following import Fetch, fetcher
@@ -127,8 +127,9 @@ def _router(settings: Settings) -> Router:
 
 def _target(settings: Settings) -> tuple[ModelRunner | DeviceRunner, CostTable, Tokenizer]:
     folder = target_folder(settings)
-    tokenizer = Tokenizer(folder)
-    runner = target_runner(folder, settings, tokenizer.context_tokens)
+    with refusing(folder):
+        tokenizer = Tokenizer(folder)
+        runner = target_runner(folder, settings, tokenizer.context_tokens)
     costs = measured(runner, tokenizer.vocab_size, tokenizer.context_tokens, folder, settings)
     log.info("step costs, ms by rows: %s", costs.dumps())
     return runner, costs, tokenizer
@@ -150,9 +151,10 @@ def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, ModelGue
     folder = drafter_folder(name)
     if not (folder / "config.json").exists():
         raise ModelRefused(f"no drafter {name!r}: {folder} holds no config.json")
-    _check_tokenizer(folder, target)
     memory = {"kv_bytes": DRAFT_KV_BYTES, "page_tokens": settings.page_tokens}
-    return folder.name, load_guesser(folder, target, **memory, is_int8=settings.draft_weights == "int8")
+    with refusing(folder):
+        _check_tokenizer(folder, target)
+        return folder.name, load_guesser(folder, target, **memory, is_int8=settings.draft_weights == "int8")
 
 
 def _check_tokenizer(folder: Path, target: Path) -> None:

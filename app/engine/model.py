@@ -4,14 +4,14 @@ import logging
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from app.engine.forward import Forward
 from app.engine.fused import fuse, round_weights
 from app.engine.hooked import HookedForward, pack_linears
 from app.engine.llama import NotFusable
-from app.errors import ModelRefused
+from app.engine.read import read
 from kernels.packed_linear import can_pack
 
 log = logging.getLogger(__name__)
@@ -20,11 +20,7 @@ log = logging.getLogger(__name__)
 def load(folder: Path, is_int8: bool = False) -> Forward:
     """Load the model in `folder`, to compute in float32. Raises ModelRefused."""
     transformers_logging.disable_progress_bar()
-    try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ModelRefused(f"{folder} does not hold a loadable causal LM: {error}") from error
-    return prepare(model, is_int8)
+    return prepare(read(folder, torch.float32), is_int8)
 
 
 @torch.inference_mode()

@@ -26,6 +26,7 @@ from app.errors import ModelRefused, PacelineError
 
 Progress = Callable[[str], None]
 MANIFEST = "paceline.json"  # in a converted model's folder: the source's hash and each file's
+MAX_LAYERS = 1024  # a config that speaks of many more would be built for hours before anything else is noticed
 FREE_BYTES = 1_500_000_000  # package, unpacked GGUF and converted weights together, with room to spare
 
 
@@ -68,14 +69,31 @@ def drafter_folder(name: str) -> Path:
 def check_folder(folder: Path) -> None:
     """Raise ModelRefused unless the folder holds what every process of Paceline reads."""
     config = _read_json(folder / "config.json")
-    if not config.get("model_type"):
+    if not isinstance(config.get("model_type"), str):
         raise ModelRefused(f"{folder}/config.json names no model_type: is it a Hugging Face causal LM?")
+    layers = config.get("num_hidden_layers", 0)
+    if isinstance(layers, int | float) and layers > MAX_LAYERS:
+        raise ModelRefused(f"{folder}/config.json speaks of {layers} layers; {MAX_LAYERS} are the most")
     _check_weights(folder)
     if not (folder / "tokenizer.json").is_file():
         raise ModelRefused(
             f"{folder} has no tokenizer.json. Save the tokenizer in its fast form: "
             "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
+
+
+@contextmanager
+def refusing(folder: Path) -> Iterator[None]:
+    """Whatever a model's files do to those who read them is the files' fault. Raises ModelRefused."""
+    try:
+        yield
+    except PacelineError:
+        raise
+    except BaseException as error:
+        # A library written in Rust gives up by an exception that is none of Python's ordinary ones.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ModelRefused(f"{folder} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 def damaged(folder: Path) -> list[str]:

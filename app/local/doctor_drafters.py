@@ -26,7 +26,10 @@ def drafter_problem(name: str, target: Path) -> str | None:
         return f"there is no drafter {name!r} in drafters/, nor a folder of that name with config.json and weights"
     if not target.is_dir():
         return None  # nothing to compare with yet
-    return _mismatch(name, folder, target)
+    try:
+        return _mismatch(name, folder, target)
+    except (OSError, ValueError, TypeError) as error:
+        return f"{name} cannot be read: {error}"
 
 
 def _mismatch(name: str, folder: Path, target: Path) -> str | None:

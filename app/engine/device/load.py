@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from app.engine.device.runner import DeviceRunner
 from app.engine.device.weights import Weights, take
 from app.engine.llama import NotFusable
 from app.engine.probe import probe
+from app.engine.read import read
 from app.errors import ModelRefused
 from app.state import Tree, Work
 
@@ -22,10 +23,7 @@ TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # 
 
 def load_weights(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
     """The weights of the model in `folder`, checked. Raises ModelRefused."""
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ModelRefused(f"{folder} does not hold a loadable causal LM: {error}") from error
+    model: Any = read(folder, dtype)
     return checked_weights(model.to(device))
 
 

@@ -72,3 +72,8 @@ def test_drafter_with_another_tokenizer_fails(settings: Settings, tmp_path: Path
     assert _found(wrong, "drafters:").level is Level.FAIL
     (drafter / "tokenizer.json").write_text("a")
     assert _found(wrong, "drafters:").level is Level.OK
+    for broken in ("config.json", "drafter.json"):
+        (drafter / "tokenizer.json").unlink(missing_ok=True)
+        (drafter / broken).write_text("{")
+        assert "cannot be read" in _found(wrong, "drafters:").text
+        (drafter / broken).write_text("{}")
