@@ -81,13 +81,19 @@ class Settings(BaseModel):
         None, description="whose cores a worker takes: same name, same cores; absent: the host's name"
     )
 
-    keys: UserPath | None = Field(None, description="file of hashed API keys; absent: nobody needs one (`paceline keys`)")
+    keys: UserPath | None = Field(
+        None, description="file of hashed API keys; absent: nobody needs one (`paceline keys`)"
+    )
     api_key: SecretStr | None = Field(None, description="what `generate` shows to a running instance that wants a key")
     open_metrics: bool = Field(False, description="/metrics wants no key though the rest does")
     max_prompt_tokens: int = Field(8000, ge=1, description="a longer prompt is refused")
     max_tokens: int = Field(4096, ge=1, description="cap on a request's max_tokens")
     max_active_requests: int = Field(256, ge=1, description="admitted and not ended; beyond it QueueFull")
     request_ttl_s: float = Field(3600.0, ge=1.0, description="how long an ended request can be read")
+    durable: bool = Field(
+        False,
+        description="requests are on Redis' disk before they are accepted, up to a second later",
+    )
     active_ttl_s: float = Field(86400.0, ge=60.0, description="a request that nobody ends is dropped after this")
 
     lease_s: float = Field(2.0, gt=0.1, description="a worker silent for longer is taken for dead")

@@ -6,9 +6,7 @@ never a token (design D2). No torch here: models are arguments.
 """
 
 import logging
-import time
-import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Listed
 from contextlib import suppress
 
@@ -19,12 +17,13 @@ from app.costs import CostTable
 from app.drafting import Drafting
 from app.engine.tokenizer import Tokenizer
 from app.errors import NotFound
+from app.intake import take_in
 from app.logs import of
 from app.messages import NOBODY, DraftJob, Event, FinishReason, GenerateRequest, Record, Status, TreeMessage
 from app.metering import Round
 from app.policy import Policy
 from app.running import Running
-from app.stages.admit import admit
+from app.shortage import Shortage
 from app.stages.commit import conclude
 from app.stages.cosine import Pooled, choose
 from app.stages.schedule import compose, wait_s
@@ -34,30 +33,6 @@ from app.store.protocol import Outcome, Requests
 from app.target import Target
 
 log = logging.getLogger(__name__)
-
-
-def take_in(
-    request: GenerateRequest,
-    tokenizer: Tokenizer,
-    store: Requests,
-    settings: Settings,
-    *,
-    request_id: str | None = None,
-    tenant: str = NOBODY,
-    task: str | None = None,
-    drafters: Collection[str] | None = None,
-) -> Record:
-    """Admit a request and write it down. Asking again under the same id changes nothing. `drafters`: see `admit`.
-
-    Raises InvalidRequest, QueueFull.
-    """
-    request_id = request_id or uuid.uuid4().hex
-    now_s = time.time()
-    record = admit(request, tokenizer, settings, request_id=request_id, tenant=tenant, now_s=now_s, drafters=drafters)
-    record = record.model_copy(update={"is_task": task is not None})
-    if not store.create(record, limit=settings.max_active_requests, task=task):
-        return store.snapshot(request_id).record
-    return record
 
 
 class Verifying:
@@ -80,6 +55,7 @@ class Verifying:
         self.stepped: list[Work] = []  # the last step's
         self._store = store
         self._committing = Committing(owner, store)
+        self._shortage = Shortage(clock)
         self._max_sequences = settings.max_sequences
         self._select = self._cosine if settings.batching == "cosine" else None
         self._clock = clock
@@ -110,13 +86,13 @@ class Verifying:
 
     def wait_s(self, now_s: float) -> float | None:
         """How long until a sequence can go on without its tree; 0 if one can now, None if there is none."""
-        return wait_s(self._runnable(), now_s, self.running.is_together, self.policy.apart_tokens)
+        return wait_s(self._runnable(now_s), now_s, self.running.is_together, self.policy.apart_tokens)
 
     def step(self, now_s: float) -> list[DraftJob]:
         """Run one batch, if any sequence is ready, and commit what came out. Returns the jobs for the next drafts."""
         running = self.running
         jobs = self._settle()
-        runnable = self._runnable()
+        runnable = self._runnable(now_s)
         running.adopt_prefixes(runnable)
         works = running.reserve(
             compose(
@@ -156,8 +132,10 @@ class Verifying:
         ]
         return choose(pool, self.running.costs, self.running.draft_costs.seconds, max_rows)
 
-    def _runnable(self) -> list[Sequence]:
+    def _runnable(self, now_s: float) -> list[Sequence]:
         sequences = sorted(self.running.sequences.values(), key=lambda s: (s.record.created_s, s.record.id))
+        for sequence in sequences:  # no wait is longer than this, though the clock may have been put back
+            sequence.due_s = min(sequence.due_s, now_s + self.policy.draft_wait_s)
         return sequences[: self._max_sequences]
 
     def _commit(self, works: list[Work], verdicts: list[Verdict | None], rows: int, took_s: float) -> list[DraftJob]:
@@ -204,6 +182,7 @@ class Verifying:
         """A sequence is over for us: the jobs that tell those who followed it."""
         if self.running.sequences.get(sequence.record.id) is not sequence:
             return []  # let go since then
+        self._shortage.over(sequence.record.id)
         jobs = self.running.farewell(sequence)
         self.running.stop(sequence.record.id)
         self.ended.append(sequence.record)
@@ -220,6 +199,7 @@ class Verifying:
         sequence.state = verdict.state if len(event.tokens) == len(verdict.tokens) else None
         sequence.tree, sequence.due_s = None, 0.0
         self.running.suspects.discard(sequence.record.id)
+        self._shortage.over(sequence.record.id)
 
     def _isolate(self, works: list[Work], error: Exception) -> list[DraftJob]:
         """A step failed: its sequences run one by one until the guilty one fails alone."""
@@ -228,7 +208,7 @@ class Verifying:
         for work in works:
             self.target.wipe(work)
             self.running.suspects.add(work.sequence.record.id)
-        if len(works) > 1:
+        if len(works) > 1 or self._shortage.may_try_again(works[0].sequence.record.id, error):
             return []
         with suppress(NotFound):
             record = works[0].sequence.record

@@ -24,8 +24,9 @@ from app.engine.model import load
 from app.engine.runner import Logits, ModelRunner
 from app.engine.tokenizer import Tokenizer
 from app.errors import GenerationFailed, InvalidRequest
+from app.intake import take_in
 from app.messages import ChatMessage, GenerateRequest, Record
-from app.pipeline import Verifying, take_in
+from app.pipeline import Verifying
 from app.running import Running
 from app.state import Work
 from app.store.memory import MemoryStore

@@ -17,7 +17,7 @@ from threading import Event as Flag
 from flask import Blueprint, Response, request, url_for
 
 from app.errors import InvalidRequest, NotFound
-from app.messages import FinishReason, GenerateRequest, Message, Record
+from app.messages import FinishReason, GenerateRequest, Message, Record, Status
 from app.store.protocol import Snapshot
 from web.follow import await_end, current, shown
 from web.guard import may_see
@@ -56,7 +56,7 @@ def blueprint(office: Office, leavers: Leavers, stopping: Flag) -> Blueprint:
         body = body_of(GenerateBody)
         record = submit(office, [body.request()])[0]
         if body.stream:
-            response = _stream(office, record, (), stopping)
+            response = event_stream(frames(office, record, (), stopping))
         elif body.wait and _await_end(office, record.id, leavers, stopping):
             response = json_answer(current(office, record.id))
         else:
@@ -73,10 +73,12 @@ def blueprint(office: Office, leavers: Leavers, stopping: Flag) -> Blueprint:
     def stream(request_id: str) -> Response:
         offset = _offset()
         snapshot = _own(office, request_id)
-        tokens = snapshot.tokens
-        if offset > len(tokens):
+        tokens, record = snapshot.tokens, snapshot.record
+        # A Redis that lost its last second knows less than its client, until the same tokens have come again.
+        most = record.max_tokens if snapshot.status is Status.ACTIVE else len(tokens)
+        if offset > most:
             raise InvalidRequest("offset", f"only {len(tokens)} tokens have been generated")
-        return _stream(office, snapshot.record, tokens[:offset], stopping)
+        return event_stream(frames(office, record, tokens[:offset], stopping, offset))
 
     @routes.delete("/requests/<request_id>")
     def cancel(request_id: str) -> Response:
@@ -106,10 +108,6 @@ def _offset() -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise InvalidRequest("offset", "is not a number of tokens")
     return int(text)
-
-
-def _stream(office: Office, record: Record, before: tuple[int, ...], stopping: Flag) -> Response:
-    return event_stream(frames(office, record, before, stopping))
 
 
 def _accepted(record: Record) -> Accepted:

@@ -20,6 +20,7 @@ from threading import Event as Flag
 from app.engine.stop_strings import AnswerStream
 from app.errors import NotFound, StoreUnavailable
 from app.messages import Event, Record
+from app.store.protocol import past
 from web.errors import error_body
 from web.follow import current, follow
 from web.office import Office
@@ -28,25 +29,31 @@ HEARTBEAT_S = 10.0
 RECONNECT_MS = 1000
 
 
-def frames(office: Office, record: Record, before: Sequence[int], stopping: Flag) -> Iterator[str]:
-    """The stream after the generated tokens `before`, which the client already has."""
+def frames(
+    office: Office, record: Record, before: Sequence[int], stopping: Flag, offset: int | None = None
+) -> Iterator[str]:
+    """The stream after the generated tokens `before`, which the client already has; or after `offset` of them, if
+    more, once the store has them, too."""
     yield f"retry: {RECONNECT_MS}\n: request {record.id}\n\n"  # out at once, and the headers with it
     try:
-        yield from _frames(office, record, before, stopping)
+        yield from _frames(office, record, before, stopping, len(before) if offset is None else offset)
     except NotFound:
         yield _frame("error", error_body("the request has been forgotten"))
     except StoreUnavailable:
         yield _frame("error", error_body("the store does not answer; come back with your last id"))
 
 
-def _frames(office: Office, record: Record, before: Sequence[int], stopping: Flag) -> Iterator[str]:
+def _frames(office: Office, record: Record, before: Sequence[int], stopping: Flag, offset: int) -> Iterator[str]:
     text = AnswerStream(office.tokenizer, record.stop)
     text.feed(before)
     sent_s = time.monotonic()
     ended = False
     for event in follow(office, record.id, len(before), stopping):
         if event is not None:
-            frame = _tokens_frame(record.id, event, text)
+            known = event.tokens[: max(0, offset - event.offset)]
+            if known:
+                text.feed(known)
+            frame = "".join(_tokens_frame(record.id, rest, text) for rest in past([event], offset))
             ended = event.finish_reason is not None
         elif time.monotonic() - sent_s >= HEARTBEAT_S:
             frame = ": still here\n\n"

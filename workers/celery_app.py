@@ -11,6 +11,9 @@ GENERATE = "paceline.generate"
 STEER = "paceline.steer"
 STEER_EVERY_S = 1.0
 DOORBELL_TTL_S = 10.0
+DEAD_S = 5.0  # a Redis that has not answered for so long is gone, or the connection to it is
+# Celery hears of doorbells over a connection that only it reads: a dead one must be noticed, or the worker is deaf.
+_ALERT = {"socket_timeout": DEAD_S, "socket_connect_timeout": DEAD_S, "health_check_interval": DEAD_S}
 VISIBILITY_S = 10  # ours are taken in within moments: one not acknowledged by then went down with its worker
 
 
@@ -29,7 +32,10 @@ def make_celery(settings: Settings) -> Celery:
         worker_hijack_root_logger=False,
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
-        broker_transport_options=_unacked(settings.namespace),
+        broker_transport="workers.transport:Transport",
+        broker_transport_options={**_unacked(settings.namespace), **_ALERT},
+        redis_socket_timeout=DEAD_S,  # the results'
+        redis_socket_connect_timeout=DEAD_S,
         result_expires=int(settings.request_ttl_s),
         beat_schedule={
             "steer": {

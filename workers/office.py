@@ -12,13 +12,13 @@ from kombu.exceptions import OperationalError
 
 from app.assemble_resident import resident_names
 from app.config import Settings
-from app.engine.source import drafter_folder, resolve
+from app.engine.source import drafter_folder, refusing, resolve
 from app.engine.tokenizer import Tokenizer
 from app.errors import InvalidRequest, NotFound, QueueFull, StoreUnavailable
+from app.intake import take_in, turn_away
 from app.logs import of
 from app.messages import NOBODY, FinishReason, GenerateRequest, Mail, Record, Settle, ToVerifier
 from app.metrics import ADMITTED, ENDED, REFUSED
-from app.pipeline import take_in
 from app.stages.route import verifier
 from app.store.allowances import Allowances
 from app.store.connect import connect
@@ -61,6 +61,7 @@ class Office:
             ttl_s=settings.request_ttl_s,
             active_ttl_s=settings.active_ttl_s,
             told=lambda reason: self.tally.count(ENDED, reason),
+            durable=settings.durable,
         )
         self.mailboxes = Mailboxes(client, settings.namespace, lease_s=settings.lease_s)
         self.nodes = Nodes(client, settings.namespace, lease_s=settings.lease_s)
@@ -75,7 +76,10 @@ class Office:
     @classmethod
     def open(cls, settings: Settings) -> Self:
         """Connect as the settings say. Raises StoreUnavailable, ModelRefused."""
-        return cls(settings, make_celery(settings), Tokenizer(resolve(settings.model, settings.home, log.info)))
+        folder = resolve(settings.model, settings.home, log.info)
+        with refusing(folder):
+            tokenizer = Tokenizer(folder)
+        return cls(settings, make_celery(settings), tokenizer)
 
     def close(self) -> None:
         """Close the connections. A process that ends need not; one that opens many offices must."""
@@ -102,6 +106,12 @@ class Office:
             log.warning("stored and not placed yet: %s", error, extra=of(record.id))
         self.noted("admit", start_s, record.id)
         return record
+
+    def turn_away(self, request: GenerateRequest, request_id: str, task: str, error: str) -> None:
+        """End a task's request that waited in vain, unless it was let in meanwhile. Raises InvalidRequest."""
+        told = {"request_id": request_id, "task": task}
+        if turn_away(request, self.tokenizer, self.requests, self.settings, error, **told):
+            self.post(SETTLE, [Settle(request_id=request_id)])
 
     def _take_in(self, request: GenerateRequest, request_id: str | None, tenant: str, task: str | None) -> Record:
         try:

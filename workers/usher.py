@@ -96,18 +96,19 @@ class Usher:
         """Or failed."""
         full = "those of higher priority wait, too"
         try:
-            if has_room:
-                request = GenerateRequest.model_validate(waiting["request"])
-                self._office.submit(request, request_id=waiting["id"], task=waiting["task"])
-                return True
-        except QueueFull as error:
-            full = str(error)
+            request = GenerateRequest.model_validate(waiting["request"])
+            try:
+                if has_room:
+                    self._office.submit(request, request_id=waiting["id"], task=waiting["task"])
+                    return True
+            except QueueFull as error:
+                full = str(error)
+            if time.time() < waiting["until_s"]:
+                return False
+            # Told like any other end: a failure of its own making might be told, and the request let in by the next.
+            self._office.turn_away(request, waiting["id"], waiting["task"], f"there was no room in time: {full}")
         except (InvalidRequest, ValueError) as error:  # another version, or one with other settings, put it there
             self._outcomes.failed(_context(waiting), str(error))
-            return True
-        if time.time() < waiting["until_s"]:
-            return False
-        self._outcomes.failed(_context(waiting), f"there was no room in time: {full}")
         return True
 
 

@@ -106,13 +106,12 @@ class Rooms:
     def _grow(self, rows: int, lines: int) -> None:
         m = self._model
         if rows > self._rows:
-            self._rows = rows
             wide = m.num_heads * m.head_dim
             mixed = wide + 2 * m.num_key_heads * m.head_dim
             self._hidden, self._normed, self._update, self._mixed, self._attended, self._gated = (
                 np.empty((rows, width), np.float32) for width in (m.hidden, m.hidden, m.hidden, mixed, wide, m.inner)
             )
+            self._rows = rows  # last: without the memory for them the old ones stay, and their size
         if lines > self._lines:
+            self._sums, self._stats = (np.empty((lines * m.num_heads, width), np.float32) for width in (m.head_dim, 2))
             self._lines = lines
-            self._sums = np.empty((lines * m.num_heads, m.head_dim), np.float32)
-            self._stats = np.empty((lines * m.num_heads, 2), np.float32)

@@ -13,7 +13,7 @@ import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
@@ -22,6 +22,7 @@ from app.errors import StoreUnavailable
 SOCKET_TIMEOUT_S = 5.0
 BLOCK_S = 2.0  # longest single blocking command; must stay well below the socket timeout
 RETRIES = 6
+DISK_MS = 3000  # longest wait for Redis to have written to its disk; it does so each second
 MAX_CONNECTIONS = 1024  # every waiting stream of the web tier holds one
 
 Args = Sequence[Any]  # of a script: str, int, float
@@ -32,6 +33,7 @@ def connect(url: str) -> redis.Redis:
     return _Client.from_url(
         url,
         decode_responses=True,
+        encoding_errors="replace",  # what is no text is no message either; an error here would lose the whole reply
         protocol=2,  # one shape of replies, whatever the server
         socket_timeout=SOCKET_TIMEOUT_S,
         socket_connect_timeout=SOCKET_TIMEOUT_S,
@@ -50,12 +52,24 @@ class Script:
         folder = files("app.store") / "scripts"
         # Several names are one script: what the earlier ones define, the last one uses.
         text = "\n".join((folder / f"{name}.lua").read_text() for name in names)
-        self._client = client
+        self._client, self._text = client, text
         self._script = client.register_script(text)
 
     def __call__(self, keys: Sequence[str], args: Args) -> Any:
         """Run once, in one round trip."""
         return self._script(keys=keys, args=args)
+
+    def durably(self, keys: Sequence[str], args: Args) -> Any:
+        """Run once; returns when what it wrote is on the server's disk. Raises StoreUnavailable if that takes long."""
+        pipe = self._client.pipeline(transaction=False)
+        pipe.script_load(self._text)
+        self.stage(pipe, keys, args)
+        pipe.execute_command("WAITAOF", 1, 0, DISK_MS)  # counts what this very connection wrote
+        _, reply, written = pipe.execute(raise_on_error=False)
+        reply = self.reply(reply, keys, args)
+        if isinstance(written, Exception) or not written[0]:
+            raise StoreUnavailable(f"Redis has not written it to its disk: {written}")
+        return reply
 
     def stage(self, pipe: Pipeline, keys: Sequence[str], args: Args) -> None:
         """Put a run into a pipeline. Not through redis-py's Script, which asks SCRIPT EXISTS first."""
@@ -102,8 +116,17 @@ class Script:
         if isinstance(reply, NoScriptError):
             return self(keys, args)
         if isinstance(reply, Exception):
-            raise reply
+            raise _translated(reply)
         return reply
+
+
+def _translated(error: Exception) -> Exception:
+    """What Paceline calls it: a Redis without room in its memory or on its disk is as good as away for a while."""
+    if isinstance(error, RedisConnectionError | RedisTimeoutError):
+        return StoreUnavailable(f"Redis does not answer: {error}")
+    if isinstance(error, OutOfMemoryError | ReadOnlyError) or "MISCONF" in str(error):
+        return StoreUnavailable(f"Redis cannot write: {error}")
+    return error
 
 
 def _reply_of(connection: Any) -> Any:
@@ -117,8 +140,10 @@ class _Client(redis.Redis):
     def execute_command(self, *args: Any, **options: Any) -> Any:
         try:
             return super().execute_command(*args, **options)
-        except (RedisConnectionError, RedisTimeoutError) as error:
-            raise StoreUnavailable(f"Redis does not answer: {error}") from error
+        except RedisError as error:
+            if (translated := _translated(error)) is error:
+                raise
+            raise translated from error
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
         return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
@@ -128,5 +153,7 @@ class _Pipeline(Pipeline):
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         try:
             return super().execute(raise_on_error)
-        except (RedisConnectionError, RedisTimeoutError) as error:
-            raise StoreUnavailable(f"Redis does not answer: {error}") from error
+        except RedisError as error:
+            if (translated := _translated(error)) is error:
+                raise
+            raise translated from error

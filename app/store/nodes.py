@@ -5,7 +5,8 @@ prolongs both.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 import redis
@@ -17,7 +18,7 @@ from app.store.keys import Keys
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A live process as its last heartbeat described it."""
+    """A live process as its last heartbeat described it. What others read of `info` is of the kind they expect."""
 
     kind: str
     name: str
@@ -48,7 +49,7 @@ class Nodes:
         """Processes whose heartbeat has not run out, all or of one kind."""
         prefix = "" if kind is None else f"{kind}:"
         nodes = self._live([self._keys.nodes], [self._keys.node("", "").removesuffix(":"), prefix])
-        return [Node(**json.loads(node)) for node in nodes]
+        return [node for text in nodes if (node := _node(text)) is not None]
 
     def retire(self, kind: str, name: str, owner: str) -> None:
         """Take a process off the register at its clean end; its leases end at once."""
@@ -67,3 +68,48 @@ class Nodes:
     def try_lock(self, name: str, ttl_s: float) -> bool:
         """Take a lock that nobody gives back: it runs out after `ttl_s`."""
         return bool(self._client.set(self._keys.lock(name), "1", nx=True, px=int(ttl_s * 1000)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e15
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _are_reports(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(one, dict) for one in value.values())
+
+
+# A drafter may be a stranger's: what is not of this kind is left out, as if it had not been said.
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "sequences": _is_number,
+    "waiting": _is_number,
+    "busy": _is_number,
+    "drafters": _are_texts,
+    "readers": _are_texts,
+    "tokenizer": _is_text,
+    "host": _is_text,
+    "calibration": _are_reports,
+}
+
+
+def _node(text: str) -> Node | None:
+    """What a heartbeat says; None if it says nothing that can be read."""
+    try:
+        said = json.loads(text)
+        node = Node(said["kind"], said["name"], said["owner"], float(said["progress_s"]), said["info"])
+    except (ValueError, TypeError, KeyError):
+        return None
+    if not isinstance(node.info, dict) or not all(map(_is_text, (node.kind, node.name, node.owner))):
+        return None
+    return replace(node, info={name: one for name, one in node.info.items() if _KINDS.get(name, _any)(one)})
+
+
+def _any(_: Any) -> bool:
+    return True

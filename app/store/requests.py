@@ -31,19 +31,22 @@ class RequestStore:
         ttl_s: float,
         active_ttl_s: float,
         told: Callable[[FinishReason], None] = lambda reason: None,
+        durable: bool = False,
     ) -> None:
-        """`told` hears of every request that `end` ends, once."""
+        """`told` hears of every request that `end` ends, once. `durable`: what is created is on Redis' disk."""
         self._client = client
         self._keys = Keys(namespace)
         self._told = told
         self._ttl_ms = int(ttl_s * 1000)
         self._active_ttl_ms = int(active_ttl_s * 1000)
-        self._create = Script(client, "create")
+        create = Script(client, "create")
+        self._create = create.durably if durable else create
         self._assign = Script(client, "assign")
         self._commit = Script(client, "finish", "commit")
         self._end = Script(client, "finish", "end")
         self._orphans = Script(client, "orphans")
         self._claim = Script(client, "claim")
+        self._members = Script(client, "members")
 
     def create(self, record: Record, *, limit: int, task: str | None = None) -> bool:
         """Store a new request; False if its id is known. Raises QueueFull."""
@@ -62,7 +65,7 @@ class RequestStore:
 
     def owned(self, owner: str) -> set[str]:
         """Active requests of `owner`."""
-        return set(self._members(self._keys.owned(owner)))
+        return set(self._members([self._keys.owned(owner)], []))
 
     def commit(self, owner: str, events: list[tuple[str, Event]]) -> list[Outcome]:
         """Append each event to its request, all in one round trip; each stands or falls alone."""
@@ -133,11 +136,11 @@ class RequestStore:
 
     def active(self) -> int:
         """How many requests have not ended."""
-        return self._client.zcount(self._keys.active, _now_ms(), "+inf")
+        return len(self._members([self._keys.active], []))
 
     def unsettled(self) -> list[str]:
         """Requests whose submitting task has no result yet, running ones included."""
-        return self._members(self._keys.unsettled)
+        return list(self._members([self._keys.unsettled], []))
 
     def task(self, request_id: str) -> str | None:
         """What `create` was given as `task`."""
@@ -180,9 +183,6 @@ class RequestStore:
         reply: Any = self._client.xread({key: f"{offset}-0"}, block=max(1, int(wait_s * 1000)))
         return past(_events(reply[0][1]), offset) if reply else []
 
-    def _members(self, key: str) -> list[str]:
-        return cast(list[str], self._client.zrangebyscore(key, _now_ms(), "+inf"))
-
 
 def _events(entries: list[tuple[str, dict[str, str]]]) -> list[Event]:
     return [Event.model_validate_json(fields["event"]) for _, fields in entries]
@@ -202,7 +202,3 @@ def _snapshot(fields: dict[str, str], events: list[Event]) -> Snapshot:
         strikes=int(fields["strikes"]),
         ended_s=int(ended_ms) / 1000 if ended_ms else None,
     )
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

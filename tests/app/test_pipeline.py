@@ -1,14 +1,16 @@
 import pytest
 import torch
 
+from app import shortage
 from app.config import Settings
 from app.drafting import Drafting
 from app.engine.guesser import ModelGuesser
 from app.engine.model import prepare
 from app.errors import StoreUnavailable
 from app.fusing import Fusing
+from app.intake import take_in
 from app.messages import TARGET, DraftJob, Event, FinishReason, GenerateRequest, Sampling, Speculation, Status
-from app.pipeline import Local, take_in
+from app.pipeline import Local
 from app.policy import Policy
 from app.stages.draft.cooperative import Cooperative
 from app.stages.draft.model import ModelDrafter
@@ -349,7 +351,8 @@ class TestVerifying:
         assert list(store.snapshot("r").tokens) == expected(PROMPTS[0], 12)
 
     @pytest.mark.parametrize("error", [RuntimeError, MemoryError, IndexError, ValueError, ZeroDivisionError])
-    def test_a_request_on_which_the_target_fails_ends_alone(self, error):
+    def test_a_request_on_which_the_target_fails_ends_alone(self, error, monkeypatch):
+        monkeypatch.setattr(shortage, "PATIENCE_S", 0.2)  # without memory it is tried again for a while
         local, book = speculating("shy", target=Fragile(error))
         records = [record(prompt, 8, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]
         poison = record([1, POISON, 2], 8, request_id="poison")
@@ -368,6 +371,32 @@ class TestVerifying:
             assert list(snapshot.tokens) == expected(list(one.prompt_ids), 8)
         assert sorted(one.id for one in local.verifying.ended) == ["poison", "r0", "r1", "r2", "r3"]
         assert not local.verifying.running.suspects
+
+    @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+    def test_without_memory_a_batch_is_split_and_tried_again_until_there_is_some(self, error, monkeypatch):
+        monkeypatch.setattr(shortage, "PAUSE_S", 0.0)
+        local, book = speculating("shy", target=(starved := Starved(error)))
+        records = [record(prompt, 8, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]
+        for one in records:
+            book.write(one, expected(list(one.prompt_ids), 8))
+        fakes.submit(local, *records)
+        local.step()
+        starved.steps = 12
+        fakes.finish(local)
+        assert starved.steps == 0 and 1 in starved.sizes and max(starved.sizes) > 1
+        for one in records:
+            snapshot = local.store.snapshot(one.id)
+            assert (snapshot.status, list(snapshot.tokens)) == (Status.DONE, expected(list(one.prompt_ids), 8))
+
+    def test_no_tree_is_waited_for_longer_than_the_policy_says_though_the_clock_was_put_back(self):
+        local, book = speculating("shy")
+        one = record(PROMPTS[0], 12)
+        book.write(one, expected(PROMPTS[0], 12))
+        fakes.submit(local, one)
+        (asked,) = local.verifying.step(0.0)
+        long_ago_s = asked.due_s - 3600.0
+        assert local.verifying.wait_s(long_ago_s) <= local.verifying.policy.draft_wait_s
+        fakes.finish(local)
 
     def test_a_request_whose_logits_are_not_numbers_ends_alone(self):
         local, _ = speculating(target=NotANumber())
@@ -544,6 +573,22 @@ class Fragile(Relay):
     def forward(self, works):
         if any(POISON in work.sequence.record.prompt_ids for work in works):
             raise self._error("out of something")
+        return super().forward(works)
+
+
+class Starved(Relay):
+    """A target that finds no memory for some steps."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+        self.steps = 0
+        self.sizes: list[int] = []
+
+    def forward(self, works):
+        if self.steps:
+            self.steps -= 1
+            self.sizes.append(len(works))
+            raise self._error
         return super().forward(works)
 
 

@@ -77,6 +77,27 @@ def test_an_offset_that_is_no_place_in_the_text_is_refused(
     assert response.json["error"]["field"] == "offset"
 
 
+def test_a_stream_goes_on_where_the_client_was_though_the_store_has_lost_what_came_last(
+    client: FlaskClient, verifier: ScriptedVerifier
+) -> None:
+    """After a power loss the store may know less than was streamed; the same tokens come again, and not twice."""
+    whole = client.post("/api/generate", json={"prompt": "Hi", "max_tokens": 500}).json
+    pieces = [
+        piece
+        for event in streamed(client, f"/api/requests/{whole['id']}/stream")[:-1]
+        for piece in event.data["pieces"]
+    ]
+    for offset in (1, 5, len(pieces)):
+        verifier.going.clear()
+        answer = client.post("/api/generate", json={"prompt": "Hi", "max_tokens": 500, "wait": False}).json
+        threading.Timer(0.2, verifier.going.set).start()
+        events = streamed(client, f"{answer['stream_url']}?offset={offset}")
+        assert text_of(events) == "".join(pieces[offset:])
+        assert [token for event in events[:-1] for token in event.data["tokens"]] == whole["token_ids"][offset:]
+    running = client.post("/api/generate", json={"prompt": "Hi", "max_tokens": 7, "wait": False}).json
+    assert client.get(f"{running['stream_url']}?offset=8").status_code == 400, "it will never have so many"
+
+
 def test_bad_input_is_refused_before_the_stream_starts(client: FlaskClient) -> None:
     assert client.post("/api/generate", json={"prompt": "", "stream": True}).status_code == 400
 

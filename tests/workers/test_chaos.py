@@ -8,11 +8,21 @@ from app.local.instance import Instance
 from app.messages import GenerateRequest, Result, SpeculationReport, Status, Timing, Usage
 from bench.chaos import broken, parse_args, plan, storm
 from bench.chaos_clients import Clients
-from bench.chaos_faults import FAULTS, Site
+from bench.chaos_faults import FAULTS
+from bench.chaos_site import Site
 from tests.workers.deployment import Deployment
 from workers.office import Office
 
-SHORT = ("kill verify", "kill redis", "cut connections", "garbage", "stale and foreign", "lies", "ring all")
+SHORT = (
+    "kill verify",
+    "kill redis",
+    "cut connections",
+    "garbage",
+    "stale and foreign",
+    "broken tasks",
+    "lies",
+    "ring all",
+)
 
 
 def test_every_request_ends_once_with_its_own_text_whatever_is_done_to_the_deployment(

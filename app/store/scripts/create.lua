@@ -4,14 +4,15 @@
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 if redis.call('EXISTS', KEYS[1]) == 1 then return {0} end
-redis.call('ZREMRANGEBYSCORE', KEYS[2], 0, now)
-redis.call('ZREMRANGEBYSCORE', KEYS[3], 0, now)
-local active = redis.call('ZCARD', KEYS[2])
+local active = redis.call('ZCOUNT', KEYS[2], string.format('(%.0f', now), '+inf')
 if active >= tonumber(ARGV[3]) then return {-1, active} end
 local expires = now + tonumber(ARGV[4])
+-- First of all writes, because a server without room for it lets a script go on that has begun to write.
 redis.call('HSET', KEYS[1], 'record', ARGV[2], 'status', 'active', 'owner', '', 'length', 0, 'stats', '{}',
   'strikes', 0, 'expires_ms', string.format('%.0f', expires))
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
+redis.call('ZREMRANGEBYSCORE', KEYS[2], 0, now)
+redis.call('ZREMRANGEBYSCORE', KEYS[3], 0, now)
 redis.call('ZADD', KEYS[2], expires, ARGV[1])
 if ARGV[5] ~= '' then
   redis.call('HSET', KEYS[1], 'task', ARGV[5])

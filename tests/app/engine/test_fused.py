@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from app.engine import fused
+from app.engine import fused, steps
 from app.engine.fused import FusedForward
 from app.engine.hooked import HookedForward
 from app.engine.measure import check_exactness
@@ -86,3 +86,24 @@ def test_int8_on_its_own_modules_is_the_same_model():
         assert runner.try_reserve(work)
         rows.append(runner.forward([work])[0].rows[0])
     torch.testing.assert_close(rows[0], rows[1], rtol=1e-3, atol=1e-3)
+
+
+def test_a_step_for_which_there_was_no_memory_leaves_the_next_one_its_room(monkeypatch):
+    """Room that was counted and not there would be written to all the same."""
+    runner = fakes.served()
+    small = [fakes.work(fakes.sequence([1, 2, 3]), 0)]
+    large = [fakes.work(fakes.sequence([i % 7 for i in range(90)]), 0)]
+    for works in (small, large):
+        assert runner.try_reserve(works[0])
+    runner.forward(small)
+    rooms = runner.model._rooms
+    before = rooms._rows, rooms._lines
+    with monkeypatch.context() as patch:
+        patch.setattr(steps.np, "empty", _no_memory)
+        with pytest.raises(MemoryError):
+            runner.forward(large)
+    assert (rooms._rows, rooms._lines) == before == (len(rooms._hidden), len(rooms._sums) // rooms._model.num_heads)
+
+
+def _no_memory(shape, dtype=float):
+    raise MemoryError

@@ -15,6 +15,8 @@ from app.local.ports import HOST
 from app.local.redis_server import embedded_redis, no_answer
 from app.local.supervise import Supervisor, supervising
 from app.store.connect import connect
+from app.store.requests import RequestStore
+from tests.app.store.bench import make_record
 
 
 @pytest.fixture
@@ -51,6 +53,16 @@ def test_data_survives_kill_9_and_the_server_comes_back_at_the_same_address(inst
         supervisor.start([], lambda: None if _pid(children) not in (None, process.pid) else "old", limit_s=20)
         supervisor.start([], lambda: no_answer(url), limit_s=20)
         assert client.get("key") == "value"
+
+
+def test_a_request_can_be_on_disk_before_it_is_accepted(instance: Instance) -> None:
+    with supervising(Children(instance.logs)) as supervisor:
+        client = connect(_start(supervisor, instance))
+        store = RequestStore(client, "test", ttl_s=60.0, active_ttl_s=60.0, durable=True)
+        assert store.create(make_record(), limit=9)
+        assert client.info("persistence")["aof_pending_bio_fsync"] == 0
+        assert any(b"r1" in file.read_bytes() for file in (instance.redis / "appendonlydir").glob("*.incr.aof"))
+        assert not store.create(make_record(), limit=9), "it is known"
 
 
 def test_nobody_without_the_password_gets_in(instance: Instance) -> None:

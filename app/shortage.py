@@ -1,0 +1,34 @@
+"""When a step runs out of memory: that is the machine's state, not the request's fault, so it is tried again.
+
+A batch is split first (its sequences run one by one); this is about a request that runs alone.
+"""
+
+import time
+
+from app.clock import SYSTEM, Clock
+
+PATIENCE_S = 15.0
+PAUSE_S = 0.1  # there is nothing else that a verifier without memory could do
+SAID = ("out of memory", "allocate memory")  # what torch says on a GPU, on a CPU
+
+
+class Shortage:
+    """Since when which requests have found no memory."""
+
+    def __init__(self, clock: Clock = SYSTEM) -> None:
+        self._clock = clock
+        self._since_s: dict[str, float] = {}
+
+    def may_try_again(self, request_id: str, error: Exception) -> bool:
+        """Whether it failed for memory alone, and not for long yet. Pauses, so that others can give some back."""
+        if not isinstance(error, MemoryError) and not any(said in str(error).lower() for said in SAID):
+            return False
+        now_s = self._clock.monotonic()
+        if now_s - self._since_s.setdefault(request_id, now_s) >= PATIENCE_S:
+            return False
+        time.sleep(PAUSE_S)
+        return True
+
+    def over(self, request_id: str) -> None:
+        """It got on, or left."""
+        self._since_s.pop(request_id, None)

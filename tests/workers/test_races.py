@@ -1,0 +1,127 @@
+"""Who ends a request and who lets one in: the real code of several processes over a real Redis, interleaved and killed
+between any two calls (tests/workers/interleave.py). The scripts themselves are explored in tests/app/store."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+import redis
+
+from app.errors import NotFound
+from app.messages import Event, FinishReason, GenerateRequest, Record, Sampling, Speculation, Status
+from app.store.keys import Keys
+from tests.workers.interleave import Actors, Plan, explore
+from workers.office import Office
+from workers.settle import Settler
+from workers.usher import Usher
+
+LINKED = "linked"  # queue of the callback of the task under test
+# Celery's results unsubscribe when they are collected, which a killed actor cannot.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def test_a_result_is_given_once_and_never_forgotten(lone_office: Office, redis_client: redis.Redis) -> None:
+    """Two settlers, and one of them may be killed: then another one does it again, when the claim has run out."""
+    office = lone_office
+
+    def scene() -> Actors:
+        redis_client.flushdb()
+        context = {"id": "a", "callbacks": [{"task": "theirs", "args": [], "options": {"queue": LINKED}}]}
+        office.requests.create(_record("a"), limit=9, task=json.dumps(context))
+        assert office.requests.assign("a", "v1")
+        last = Event(offset=0, tokens=(7,), proposers=("target",), finish_reason=FinishReason.LENGTH)
+
+        def end() -> None:
+            office.requests.commit("v1", [("a", last)])
+            Settler(office).settle("a")
+
+        return {"one": end, "other": lambda: Settler(office).settle("a")}
+
+    def check(plan: Plan) -> None:
+        told = redis_client.llen(LINKED)
+        is_disturbed = any(deviation.kills for deviation in plan)
+        assert told <= 1 if not is_disturbed else told <= 2
+        office.requests.commit("v1", [("a", Event(offset=0, finish_reason=FinishReason.STOP))])  # if its verifier died
+        redis_client.delete(Keys(office.settings.namespace).settle("a"))  # its time is over
+        Settler(office).settle("a")
+        assert 1 <= redis_client.llen(LINKED) <= 1 + is_disturbed, plan
+        assert office.celery.backend.get_result("a")["status"] == Status.DONE, plan
+        assert office.requests.unsettled() == []
+
+    assert explore(scene, check) > 100
+
+
+@pytest.mark.parametrize(
+    ("waiting", "patience_s", "ushers", "deviations"), [("a", -1.0, 1, 2), ("a", -1.0, 2, 1), ("ab", 60.0, 2, 1)]
+)
+def test_who_waits_for_room_is_let_in_or_sent_away_and_never_both(
+    lone_office: Office, redis_client: redis.Redis, waiting: str, patience_s: float, ushers: int, deviations: int
+) -> None:
+    """One usher, or two, as if the lock between them had run out, while the room that there is changes hands."""
+    office = _small(lone_office)
+
+    def scene() -> Actors:
+        redis_client.flushdb()
+        office.requests.create(_record("old"), limit=1)
+        for name in waiting:
+            Usher(office, patience_s).wait(_asked(), name, {"id": name})
+        end = {"end": lambda: office.requests.end("old", FinishReason.CANCELLED)}
+        return end | {f"usher {i}": _unlocked(office) for i in range(ushers)}
+
+    def check(plan: Plan) -> None:
+        _run_dry(office)
+        for name in waiting:
+            Settler(office).settle(name)
+            has_failed = office.requests.snapshot(name).status is Status.FAILED
+            assert office.celery.backend.get_status(name) == ("FAILURE" if has_failed else "SUCCESS"), plan
+        assert len(office.waiting) == 0
+
+    assert explore(scene, check, deviations) > 10
+
+
+def _run_dry(office: Office) -> None:
+    """Time passes: whoever was let in ends, and there is room for the next."""
+    is_over = False
+    while not is_over:
+        is_over = not len(office.waiting)
+        for name in ("old", "a", "b"):
+            with suppress(NotFound):
+                office.requests.end(name, FinishReason.CANCELLED)
+        _unlocked(office)()
+
+
+def _unlocked(office: Office) -> Callable[[], None]:
+    usher = Usher(office)
+    usher._nodes = _Unlocked()  # type: ignore[assignment]
+    return usher.look
+
+
+class _Unlocked:
+    """Every lock is free: the last holder was too slow."""
+
+    def try_lock(self, name: str, ttl_s: float) -> bool:
+        return True
+
+
+def _small(office: Office) -> Office:
+    """With room for one request."""
+    office.settings = office.settings.model_copy(update={"max_active_requests": 1})
+    return office
+
+
+def _asked() -> GenerateRequest:
+    return GenerateRequest(prompt="Hello", raw=True, max_tokens=4)
+
+
+def _record(request_id: str) -> Record:
+    return Record(
+        id=request_id,
+        prompt_ids=(5,),
+        max_tokens=50,
+        eos_ids=(),
+        sampling=Sampling(seed=1),
+        speculation=Speculation(),
+        created_s=0.0,
+        is_task=True,
+    )

@@ -1,0 +1,39 @@
+"""Celery's way to Redis drops what is no task."""
+
+from contextlib import suppress
+
+import redis
+from kombu import Connection, Consumer, Message, Queue
+
+from workers.celery_app import make_celery
+from workers.office import Office
+
+ODD = ("", "{", "null", "[]", '{"a": 1}', b"\xff", "9" * 50, '{"body": "x", "properties": {}}')
+
+
+def test_an_item_that_is_no_task_is_dropped_and_the_next_one_read(
+    lone_office: Office, redis_client: redis.Redis
+) -> None:
+    seen: list[object] = []
+    app = make_celery(lone_office.settings)
+    queue = Queue("q")
+
+    def read(message: Message) -> None:
+        seen.append(message.payload)
+        message.ack()
+
+    connection: Connection
+    with app.connection_for_read() as connection, Consumer(connection, queues=[queue], on_message=read):
+        for item in ODD:
+            redis_client.lpush("q", item)
+            connection.Producer().publish({"is": "sound"}, routing_key="q", declare=[queue], serializer="json")
+            _drain(connection)
+            _drain(connection)
+    assert seen == [{"is": "sound"}] * len(ODD)
+    assert redis_client.llen("q") == 0
+    app.close()
+
+
+def _drain(connection: Connection) -> None:
+    with suppress(TimeoutError):
+        connection.drain_events(timeout=0.2)
