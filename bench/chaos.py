@@ -25,7 +25,9 @@ from app.local.instance import Instance
 from app.messages import GenerateRequest
 from bench.chaos_checks import left_behind
 from bench.chaos_clients import Clients
-from bench.chaos_faults import FAULTS, Site
+from bench.chaos_faults import FAULTS
+from bench.chaos_host import lacking, prepared
+from bench.chaos_site import Site
 from bench.prompts import PROMPTS
 from bench.run import machine
 from workers.office import Office
@@ -51,16 +53,19 @@ def main(argv: Listed[str] | None = None) -> int:
     """Run, print, write the report; 0 if no promise was broken."""
     args = parse_args(argv)
     if args.list:
-        print("\n".join(FAULTS))
+        print("\n".join(name if (why := lacking(name)) is None else f"{name} (not here: {why})" for name in FAULTS))
         return 0
+    if missing := [f"{name} {why}" for name in args.faults if (why := lacking(name)) is not None]:
+        raise InstanceError("; ".join(missing))
     settings = Settings.from_env()
     instance = Instance(settings.state, args.instance or f"chaos-{os.getpid()}")
-    _paceline("up", "-d", "--instance", instance.name)
-    try:
-        site = enter(instance, settings, args.seed)
-        found = storm(site, requests(args.requests, args.max_tokens), plan(args), args.clients, args.gap, args.seed)
-    finally:
-        _paceline("down", "--instance", instance.name)
+    with prepared(instance, args.faults) as environ:
+        _paceline("up", "-d", "--instance", instance.name, **environ)
+        try:
+            site = enter(instance, settings, args.seed)
+            found = storm(site, requests(args.requests, args.max_tokens), plan(args), args.clients, args.gap, args.seed)
+        finally:
+            _paceline("down", "--instance", instance.name)
     told = " ".join(sys.argv[1:] if argv is None else argv)
     report = {
         "command": f"./paceline chaos {told}".strip(),
@@ -75,7 +80,8 @@ def main(argv: Listed[str] | None = None) -> int:
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="paceline chaos", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--faults", nargs="+", metavar="FAULT", choices=FAULTS, default=[*FAULTS], help="only these")
+    possible = [name for name in FAULTS if lacking(name) is None]
+    parser.add_argument("--faults", nargs="+", metavar="FAULT", choices=FAULTS, default=possible, help="only these")
     parser.add_argument("--list", action="store_true", help="print the faults there are")
     parser.add_argument("--minutes", type=float, help="random faults for so long, instead of each once")
     parser.add_argument("--gap", type=float, default=4.0, help="seconds from a fault's end to the next, on average")
@@ -200,8 +206,8 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join([*lines, *(f"BROKEN {one}" for one in broken(report))])
 
 
-def _paceline(*arguments: str) -> None:
-    environment = {**os.environ, "PACELINE_KEYS": ""}  # the instance is ours alone
+def _paceline(*arguments: str, **environ: str) -> None:
+    environment = {**os.environ, "PACELINE_KEYS": "", **environ}  # the instance is ours alone
     command = [sys.executable, "-m", "app.cli", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode not in (0, 3):

@@ -6,7 +6,7 @@ from typing import Any
 import redis
 
 from app.store.keys import Keys
-from bench.chaos_faults import Site, mailboxes_of
+from bench.chaos_site import Site, mailboxes_of
 
 QUIET_S = 60.0  # within which all must be gone
 # Keys that may stay for ever: one small hash, one small index of those alive; and one of mailboxes, as long as there is
