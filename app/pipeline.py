@@ -19,7 +19,7 @@ from app.engine.tokenizer import Tokenizer
 from app.errors import NotFound
 from app.intake import take_in
 from app.logs import of
-from app.messages import NOBODY, DraftJob, Event, FinishReason, GenerateRequest, Record, Status, TreeMessage
+from app.messages import DraftJob, Event, FinishReason, GenerateRequest, Record, Status, TreeMessage
 from app.metering import Round
 from app.policy import Policy
 from app.running import Running
