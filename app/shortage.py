@@ -9,7 +9,13 @@ from app.clock import SYSTEM, Clock
 
 PATIENCE_S = 15.0
 PAUSE_S = 0.1  # there is nothing else that a verifier without memory could do
-SAID = ("out of memory", "allocate memory")  # what torch says on a GPU, on a CPU
+SAID = (  # by torch on a GPU and on a CPU, and by oneDNN, which does not name it
+    "out of memory",
+    "allocate memory",
+    "could not create a primitive",
+    "could not create a memory",
+    "could not execute a primitive",
+)
 
 
 class Shortage:

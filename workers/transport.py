@@ -1,10 +1,15 @@
-"""Celery's way to Redis, on which an item that is no task is dropped; kombu's own lets it end the worker."""
+"""Celery's way to Redis, on which neither an item that is no task nor a Redis that cannot write ends the worker.
+
+kombu's own takes both for errors that nobody can mend: the first is dropped here, and the second, which comes of a full
+disk, is met like a connection that broke, by connecting again until all is well.
+"""
 
 import logging
 from queue import Empty
 from typing import Any
 
 from kombu.transport import redis as kombu_redis
+from redis.exceptions import ResponseError
 
 log = logging.getLogger(__name__)
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)  # no JSON, or JSON of another shape
@@ -21,3 +26,4 @@ class _Channel(kombu_redis.Channel):
 
 class Transport(kombu_redis.Transport):
     Channel = _Channel
+    connection_errors = (*kombu_redis.Transport.connection_errors, ResponseError)

@@ -372,7 +372,14 @@ class TestVerifying:
         assert sorted(one.id for one in local.verifying.ended) == ["poison", "r0", "r1", "r2", "r3"]
         assert not local.verifying.running.suspects
 
-    @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+    @pytest.mark.parametrize(
+        "error",
+        [
+            MemoryError(),
+            RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+            RuntimeError("could not create a primitive"),
+        ],
+    )
     def test_without_memory_a_batch_is_split_and_tried_again_until_there_is_some(self, error, monkeypatch):
         monkeypatch.setattr(shortage, "PAUSE_S", 0.0)
         local, book = speculating("shy", target=(starved := Starved(error)))

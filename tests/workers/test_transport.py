@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 
+import pytest
 import redis
 from kombu import Connection, Consumer, Message, Queue
 
@@ -31,6 +32,23 @@ def test_an_item_that_is_no_task_is_dropped_and_the_next_one_read(
             _drain(connection)
     assert seen == [{"is": "sound"}] * len(ODD)
     assert redis_client.llen("q") == 0
+    app.close()
+
+
+def test_a_redis_that_cannot_write_is_met_like_a_connection_that_broke(
+    lone_office: Office, redis_client: redis.Redis
+) -> None:
+    """So Celery's worker connects again until all is well; any other error would end it."""
+    app = make_celery(lone_office.settings)
+    connection: Connection
+    with app.connection_for_read() as connection, Consumer(connection, queues=[Queue("q")], on_message=print):
+        redis_client.replicaof("127.0.0.1", "1")
+        try:
+            with pytest.raises(connection.connection_errors, match="read only|replica"):
+                for _ in range(5):
+                    _drain(connection)
+        finally:
+            redis_client.replicaof("NO", "ONE")
     app.close()
 
 
