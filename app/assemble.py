@@ -130,7 +130,7 @@ def _target(settings: Settings) -> tuple[ModelRunner | DeviceRunner, CostTable, 
     with refusing(folder):
         tokenizer = Tokenizer(folder)
         runner = target_runner(folder, settings, tokenizer.context_tokens)
-    costs = measured(runner, tokenizer.vocab_size, tokenizer.context_tokens, folder, settings)
+        costs = measured(runner, tokenizer.vocab_size, tokenizer.context_tokens, folder, settings)
     log.info("step costs, ms by rows: %s", costs.dumps())
     return runner, costs, tokenizer
 

@@ -6,7 +6,7 @@ never a token (design D2). No torch here: models are arguments.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Listed
 from contextlib import suppress
 
@@ -23,7 +23,7 @@ from app.messages import DraftJob, Event, FinishReason, GenerateRequest, Record,
 from app.metering import Round
 from app.policy import Policy
 from app.running import Running
-from app.shortage import Shortage
+from app.shortage import Shortage, is_shortage
 from app.stages.commit import conclude
 from app.stages.cosine import Pooled, choose
 from app.stages.schedule import compose, wait_s
@@ -53,6 +53,9 @@ class Verifying:
         self.target = target
         self.ended: list[Record] = []  # whoever runs the segment takes them from here
         self.stepped: list[Work] = []  # the last step's
+        self.exhausted: Callable[[], None] | None = (
+            None  # told of lasting want of memory; else the request fails for it
+        )
         self._store = store
         self._committing = Committing(owner, store)
         self._shortage = Shortage(clock)
@@ -209,6 +212,9 @@ class Verifying:
             self.target.wipe(work)
             self.running.suspects.add(work.sequence.record.id)
         if len(works) > 1 or self._shortage.may_try_again(works[0].sequence.record.id, error):
+            return []
+        if self.exhausted is not None and is_shortage(error):
+            self.exhausted()
             return []
         with suppress(NotFound):
             record = works[0].sequence.record

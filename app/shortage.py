@@ -7,7 +7,7 @@ import time
 
 from app.clock import SYSTEM, Clock
 
-PATIENCE_S = 15.0
+PATIENCE_S = 5.0
 PAUSE_S = 0.1  # there is nothing else that a verifier without memory could do
 SAID = (  # by torch on a GPU and on a CPU, and by oneDNN, which does not name it
     "out of memory",
@@ -16,6 +16,11 @@ SAID = (  # by torch on a GPU and on a CPU, and by oneDNN, which does not name i
     "could not create a memory",
     "could not execute a primitive",
 )
+
+
+def is_shortage(error: Exception) -> bool:
+    """Whether it says that there is no memory."""
+    return isinstance(error, MemoryError) or any(said in str(error).lower() for said in SAID)
 
 
 class Shortage:
@@ -27,7 +32,7 @@ class Shortage:
 
     def may_try_again(self, request_id: str, error: Exception) -> bool:
         """Whether it failed for memory alone, and not for long yet. Pauses, so that others can give some back."""
-        if not isinstance(error, MemoryError) and not any(said in str(error).lower() for said in SAID):
+        if not is_shortage(error):
             return False
         now_s = self._clock.monotonic()
         if now_s - self._since_s.setdefault(request_id, now_s) >= PATIENCE_S:

@@ -12,7 +12,7 @@ from app.errors import ModelRefused
 def read(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     """The model in `folder`: out of safetensors only, none of its own code, and whole. Raises ModelRefused."""
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        found: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             local_files_only=True,
@@ -22,8 +22,7 @@ def read(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         )
     except (OSError, ValueError) as error:
         raise ModelRefused(f"{folder} does not hold a loadable causal LM: {error}") from error
-    model: PreTrainedModel
-    model, seen = loaded
-    if missing := sorted(seen["missing_keys"]):  # they would be random numbers
+    model: PreTrainedModel = found[0]
+    if missing := sorted(found[1]["missing_keys"]):  # they would be random numbers
         raise ModelRefused(f"{folder} lacks {len(missing)} weights, {missing[0]} among them")
     return model

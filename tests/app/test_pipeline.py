@@ -395,6 +395,17 @@ class TestVerifying:
             snapshot = local.store.snapshot(one.id)
             assert (snapshot.status, list(snapshot.tokens)) == (Status.DONE, expected(list(one.prompt_ids), 8))
 
+    def test_who_finds_no_memory_for_long_tells_and_the_request_is_not_blamed(self, monkeypatch):
+        monkeypatch.setattr(shortage, "PATIENCE_S", 0.0)
+        local, book = speculating("shy", target=(starved := Starved(MemoryError())))
+        book.write(one := record(PROMPTS[0], 8), expected(PROMPTS[0], 8))
+        fakes.submit(local, one)
+        told = []
+        local.verifying.exhausted = lambda: told.append(starved.steps)
+        starved.steps = 2
+        fakes.finish(local)
+        assert told and list(local.store.snapshot("r").tokens) == expected(PROMPTS[0], 8)
+
     def test_no_tree_is_waited_for_longer_than_the_policy_says_though_the_clock_was_put_back(self):
         local, book = speculating("shy")
         one = record(PROMPTS[0], 12)

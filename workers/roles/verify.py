@@ -1,9 +1,12 @@
 """The verifier: owns its sequences' progress, steps on whatever is ready, never waits for a message it may not get."""
 
 import logging
+import os
+import signal
 import time
 from collections.abc import Iterable, Mapping
 
+from celery.worker import state as worker_state
 from pydantic import ValidationError
 
 from app.assemble import verifying
@@ -38,6 +41,7 @@ def serve(
     def info() -> dict[str, object]:
         return {**running.report(), "host": office.machine, **(about or {})}
 
+    verifier.exhausted = _leave
     pulse = Pulse(office, "verify", node, owner=verifier.owner, info=info)
     pulse.told = meter.told
     desk = Desk(office, verifier, pulse, mailbox)
@@ -45,6 +49,14 @@ def serve(
     share(office, pulse, running.router.experience)
 
     return Duty(pulse, {mailbox: lambda: attend(office, pulse, mailbox, ToVerifier, desk.handle)})
+
+
+def _leave() -> None:
+    """A process that has met want of memory may never do well again (oneDNN keeps what failed): another takes over, and
+    a request that brings one after the other down is found out as any such."""
+    if worker_state.should_stop is None:
+        log.critical("no memory for a step of one sequence; leaving")
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Desk:
