@@ -73,9 +73,9 @@ def test_a_process_with_nothing_but_celery_gets_all_of_it(deployment: Deployment
 
 def test_progress_is_told_while_it_generates_and_never_after_its_end(client: Celery, office: Office) -> None:
     sent = client.send_task(GENERATE, kwargs=LONG)
-    wait_for(lambda: sent.state == "PROGRESS" and sent.info["tokens"] > 0, 20, "its progress")
+    wait_for(lambda: sent.state == "PROGRESS" and sent.info["tokens"] > 0, WAIT_S, "its progress")
     first = sent.info
-    wait_for(lambda: sent.info["tokens"] > first["tokens"], 20, "more of it")
+    wait_for(lambda: sent.info["tokens"] > first["tokens"], WAIT_S, "more of it")
     assert first["max_tokens"] == office.requests.snapshot(sent.id).record.max_tokens
     key = client.backend.get_key_for_task(sent.id).decode()
     office.give_up(sent.id, 5)
@@ -90,7 +90,7 @@ def test_progress_is_told_while_it_generates_and_never_after_its_end(client: Cel
 def test_revoked_request_stops_and_its_neighbour_does_not(client: Celery, office: Office, alone: Alone) -> None:
     fields = {**SHORT, "max_tokens": 20, "temperature": 0.9, "seed": 5}
     sent = client.send_task(GENERATE, kwargs=LONG)
-    wait_for(lambda: _tokens(office, sent.id), 20, "its tokens")
+    wait_for(lambda: _tokens(office, sent.id), WAIT_S, "its tokens")
     neighbour = client.send_task(GENERATE, kwargs=fields)
     started = time.monotonic()
     client.control.revoke(sent.id, terminate=True)
@@ -108,7 +108,7 @@ def test_full_deployment_lets_in_by_priority_and_drops_who_is_revoked_or_expired
 ) -> None:
     def send(**options: Any) -> AsyncResult:
         sent = client.send_task(GENERATE, kwargs=SHORT, **options)
-        wait_for(lambda: sent.state == "WAITING", 20, "the task to wait")
+        wait_for(lambda: sent.state in ("WAITING", "REVOKED"), WAIT_S, "the task to wait")
         return sent
 
     expired = send(expires=2)
@@ -118,7 +118,7 @@ def test_full_deployment_lets_in_by_priority_and_drops_who_is_revoked_or_expired
     client.control.revoke(revoked.id)
     with pytest.raises(TaskRevokedError):
         revoked.get(timeout=WAIT_S)
-    wait_for(lambda: expired.state == "REVOKED", 20, "the expiry")
+    wait_for(lambda: expired.state == "REVOKED", WAIT_S, "the expiry")
     _cancel(office, full)
     assert {sent.get(timeout=WAIT_S)["status"] for sent in (low, normal, high)} == {"done"}
     created = [office.requests.snapshot(sent.id).record.created_s for sent in (high, normal, low)]
@@ -145,7 +145,7 @@ def test_monitors_hear_of_every_end_and_no_answer(client: Celery, office: Office
     with heard(client) as events:
         ok, failing, revoked = (client.send_task(GENERATE, kwargs=fields) for fields in (SHORT, LONG, LONG))
         for sent in (failing, revoked):
-            wait_for(lambda sent=sent: _tokens(office, sent.id), 20, "its tokens")
+            wait_for(lambda sent=sent: _tokens(office, sent.id), WAIT_S, "its tokens")
         office.give_up(failing.id, 5)
         client.control.revoke(revoked.id)
         header = [client.signature(GENERATE, kwargs=SHORT) for _ in range(2)]
@@ -153,7 +153,7 @@ def test_monitors_hear_of_every_end_and_no_answer(client: Celery, office: Office
         text = body.get(timeout=WAIT_S)[0]
         wanted = {ok.id: "succeeded", failing.id: "failed", revoked.id: "revoked"}
         wanted |= {part.id: "succeeded" for part in body.parent.results}
-        ends = wait_for(lambda: _ends(events) if wanted.keys() <= _ends(events).keys() else None, 20, "all ends")
+        ends = wait_for(lambda: _ends(events) if wanted.keys() <= _ends(events).keys() else None, WAIT_S, "all ends")
     assert {id_: ends[id_]["type"].removeprefix("task-") for id_ in wanted} == wanted
     assert ends[ok.id]["result"] == "done, 8 tokens" and 0.0 < ends[ok.id]["runtime"] < WAIT_S
     assert "5 verifiers died" in ends[failing.id]["exception"] and not ends[revoked.id]["expired"]
