@@ -18,11 +18,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from app.local.instance import Instance
-from bench.chaos_site import Site
+from app.store.keys import Keys
+from bench.chaos_site import Site, client
 
 WORKERS = ("web", "control", "fuse", "draft", "verify", "beat")
 STARVED_S = 5.0
-POWERLESS_S = 1.0  # what Redis may not have on disk yet
+POWERLESS_S = 0.7  # after Redis has written to its disk; it does so each second
 DISK_BYTES = 192 * 2**20
 SPARE_BYTES = 2**20
 JUMPS_S = (3600.0, -3600.0, 3 * 86400.0, 0.0)  # of the wall clock, from what it really is
@@ -60,10 +61,11 @@ def prepared(instance: Instance, faults: Collection[str]) -> Iterator[dict[str, 
 
 
 def power_loss(site: Site) -> None:
-    """Everything dies at once, and Redis' file has lost its last second."""
+    """Everything dies at once, and Redis' file has lost what was not on the disk yet."""
     state = site.instance.running()
     assert state is not None
     file = _append_only_file(site)
+    _await_disk(site)
     size = file.stat().st_size
     time.sleep(POWERLESS_S)
     os.kill(state.supervisor.pid, signal.SIGSTOP)  # or it would start Redis again before the file is cut
@@ -141,6 +143,14 @@ def _silence(pid: int, is_wanted: Callable[[socket.socket], bool]) -> None:
                     end.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, told)
     finally:
         os.close(process)
+
+
+def _await_disk(site: Site) -> None:
+    """Returns at the moment at which Redis has written to its disk."""
+    pipe = client(site).pipeline(transaction=False)
+    pipe.set(Keys(site.office.settings.namespace).lock("chaos"), "1", px=1000)
+    pipe.execute_command("WAITAOF", 1, 0, 5000)
+    pipe.execute()
 
 
 def _end(pids: Listed[int]) -> None:

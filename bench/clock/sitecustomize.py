@@ -1,5 +1,6 @@
-"""Python runs this first where `./paceline chaos` has put its folder on the path: there the wall clock, and no other,
-is off by the seconds in the file that PACELINE_CHAOS_CLOCK names."""
+"""Python runs this first where `./paceline chaos` has put its folder on the path.
+
+There the wall clock, and no other, is off by the seconds in the file that PACELINE_CHAOS_CLOCK names."""
 
 import os
 import time
