@@ -20,7 +20,7 @@ from app.engine.tokenizer import Tokenizer
 from app.errors import PacelineError
 from tests.workers.tiny import make_model
 
-EXAMPLES = int(os.environ.get("PACELINE_FUZZ", "8"))  # each loads a model
+EXAMPLES = int(os.environ.get("PACELINE_FUZZ", "5"))  # each loads a model
 LIMIT_S = 60  # a tiny model loads in about one
 ODD = st.sampled_from(
     [None, True, -1, 0, 1, 3, 10**9, 10**30, 1e308, "", "x", "../x", [], [1], {}, {"a": 1}, float("nan")]
