@@ -167,6 +167,8 @@ OTHERS = [
     *_others(
         MEASURE,
         ("PACELINE_TEST_MODEL", "path", None, "the default target's folder, for tests that must not fetch it"),
+        ("PACELINE_CHAOS_CLOCK", "path", None, "file of the seconds by which `chaos` lets a process' clock be off"),
+        ("PACELINE_FUZZ", "examples", "5", "damaged model folders that a test tries"),
         ("CI", "true", None, "tests that lack a tool fail instead of being skipped"),
         ("TRITON_INTERPRET", "0 | 1", "0", "1 runs the GPU's kernels without one (bench/gpu.py, tests)"),
         ("VLLM_CPU_KVCACHE_SPACE", "GiB", "2", "of the rival in bench/peers"),

@@ -34,7 +34,8 @@ SLACK = {"memory": 8.0, "files": 4.0, "redis": 2.0, "keys": 60.0, "connections":
 def main(argv: Listed[str] | None = None) -> int:
     """Run, print, write figures and picture; 0 if all stayed flat and every request was answered."""
     args = parse_args(argv)
-    os.environ.update({**SMALL, **os.environ})
+    small = {**SMALL, **{name: value for name, value in os.environ.items() if name in SMALL}}
+    os.environ.update(small)
     seconds = 60.0 * args.minutes
     load = poisson(args.rate, seconds, args.max_tokens, args.seed)
     with deployment(None) as (url, _):
@@ -49,7 +50,7 @@ def main(argv: Listed[str] | None = None) -> int:
         "command": "./paceline bench soak " + " ".join(sys.argv[1:] if argv is None else argv),
         "machine": machine(),
         "at": time.strftime("%Y-%m-%d"),
-        "settings": {name: os.environ[name] for name in SMALL},
+        "settings": small,
         "clients": clients,
         "growth": grown,
         "restarts": watcher.restarts,
