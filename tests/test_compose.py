@@ -12,6 +12,7 @@ from workers.run import ROLES
 TEXT = (ROOT / "compose.yaml").read_text(encoding="utf-8")
 SERVICES = yaml.safe_load(TEXT)["services"]
 MONITORING = {"prometheus", "grafana"}
+GPU = "verify-gpu"
 OURS = {name: service for name, service in SERVICES.items() if name not in {"redis", *MONITORING}}
 MODULES = OURS.keys() - {"flower"}  # that one is Celery's command
 PUBLISHED = {"web", "flower", *MONITORING}
@@ -21,7 +22,7 @@ OF_COMPOSE |= {f"{name.upper()}_{what}" for name in PUBLISHED - {"web"} for what
 
 def test_every_role_has_a_service_and_a_health_check_that_asks_for_it() -> None:
     roles = set(ROLES) - {"engine"}  # verify and draft in one process, where containers scale them apart
-    assert roles | {"web", "model"} == MODULES
+    assert roles | {"web", "model", GPU} == MODULES
     for role in roles:
         assert f"workers.run {role} " in OURS[role]["command"][-1]
         assert f"workers.alive {role} " in OURS[role]["healthcheck"]["test"][-1]
@@ -55,6 +56,17 @@ def test_monitoring_is_a_choice_its_images_are_pinned_and_what_it_mounts_is_ther
         assert re.search(r":v?\d+\.\d+\.\d+$", SERVICES[name]["image"])
         mounted = [volume.split(":")[0] for volume in SERVICES[name]["volumes"] if volume.startswith("./")]
         assert mounted and all((ROOT / path).exists() for path in mounted)
+
+
+def test_a_gpus_verifier_is_a_choice_and_otherwise_as_the_other() -> None:
+    ours, other = SERVICES[GPU], SERVICES["verify"]
+    assert ours["profiles"] == ["gpu"] and "profiles" not in other
+    (device,) = ours["deploy"]["resources"]["reservations"]["devices"]
+    assert device["driver"] == "nvidia" and device["capabilities"] == ["gpu"]
+    changed = {name for name, value in ours["environment"].items() if other["environment"].get(name) != value}
+    assert changed == {"PACELINE_DEVICE", "PACELINE_GPU_DTYPE", "PACELINE_MACHINE"}
+    node = ours["healthcheck"]["test"][-1].split()[-1]
+    assert f"workers.run verify --node {node}" in ours["command"][-1]
 
 
 def test_what_is_copied_into_the_image_is_there() -> None:
