@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from fnmatch import fnmatch
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -223,6 +224,7 @@ for name in sys.argv[1:]:
     assert done.returncode == 0, done.stderr
 
 
+@cache
 def foreign(path: Path) -> set[str]:
     """The top packages a file imports."""
     found = set()
