@@ -19,7 +19,7 @@ from celery.result import AsyncResult
 
 from app.config import ROOT
 from app.errors import GenerationFailed
-from app.messages import FinishReason, GenerateRequest, Result
+from app.messages import FinishReason, GenerateRequest, Result, Status
 from tests.workers.conftest import MAX_ACTIVE, Alone, stranger
 from tests.workers.deployment import Deployment, wait_for
 from workers.office import Office
@@ -276,7 +276,8 @@ def test_a_task_that_waits_too_long_fails_and_holds_nobody_up(
         with pytest.raises(GenerationFailed, match="no room in time"):
             AsyncResult("too-late", app=office.celery).get(timeout=WAIT_S)
         wait_for(lambda: not len(office.waiting), what="the list to be empty")
-        assert not _is_known(office, "too-late")
+        end = office.requests.snapshot("too-late")  # known as ended, so that nobody lets it in after all
+        assert (end.status, end.tokens) == (Status.FAILED, ())
     finally:
         _cancel(office, [accepted["id"] for accepted in posted])
 
