@@ -77,11 +77,11 @@ def _height(rows: int) -> int:
     return min(rows, ROWS)
 
 
-def _product(*tiles: Any) -> Any:
-    """The product of any number of rows, of the tiles of one to six."""
+def _product(name: str, *tiles: Any) -> Any:
+    """The product of any number of rows, of the tiles of one to six. `name`: its own, or numba might link another one
+    of the same types into what it has kept on disk (it tells them apart by a number that each process counts anew)."""
     one, two, three, four, five, six = tiles
 
-    @kernel
     def product(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int) -> None:
         while rows > 0:
             n = _height(rows)
@@ -101,10 +101,11 @@ def _product(*tiles: Any) -> Any:
             out += n * ldo
             rows -= n
 
-    return product
+    product.__name__ = product.__qualname__ = name
+    return kernel(product)
 
 
 # Addresses and strides in bytes; x (rows, k), w (k, 16), out (rows, 16).
-product = _product(*(_tile(rows, fresh=True) for rows in range(1, ROWS + 1)))  # out = x W
-product_int8 = _product(*(_tile(rows, True, read_int8) for rows in range(1, ROWS + 1)))  # out = x W, W of int8
-product_more = _product(*(_tile(rows, fresh=False) for rows in range(1, ROWS + 1)))  # out += x W
+product = _product("product", *(_tile(rows, fresh=True) for rows in range(1, ROWS + 1)))  # out = x W
+product_int8 = _product("product_int8", *(_tile(rows, True, read_int8) for rows in range(1, ROWS + 1)))  # W of int8
+product_more = _product("product_more", *(_tile(rows, fresh=False) for rows in range(1, ROWS + 1)))  # out += x W

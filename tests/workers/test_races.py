@@ -13,6 +13,7 @@ from app.messages import Event, FinishReason, GenerateRequest, Record, Sampling,
 from app.store.keys import Keys
 from tests.workers.interleave import Actors, Plan, explore
 from workers.office import Office
+from workers.outcome import Outcomes
 from workers.settle import Settler
 from workers.usher import Usher
 
@@ -34,9 +35,9 @@ def test_a_result_is_given_once_and_never_forgotten(lone_office: Office, redis_c
 
         def end() -> None:
             office.requests.commit("v1", [("a", last)])
-            Settler(office).settle("a")
+            Settler(office, Outcomes(office.celery)).settle("a")
 
-        return {"one": end, "other": lambda: Settler(office).settle("a")}
+        return {"one": end, "other": lambda: Settler(office, Outcomes(office.celery)).settle("a")}
 
     def check(plan: Plan) -> None:
         told = redis_client.llen(LINKED)
@@ -44,7 +45,7 @@ def test_a_result_is_given_once_and_never_forgotten(lone_office: Office, redis_c
         assert told <= 1 if not is_disturbed else told <= 2
         office.requests.commit("v1", [("a", Event(offset=0, finish_reason=FinishReason.STOP))])  # if its verifier died
         redis_client.delete(Keys(office.settings.namespace).settle("a"))  # its time is over
-        Settler(office).settle("a")
+        Settler(office, Outcomes(office.celery)).settle("a")
         assert 1 <= redis_client.llen(LINKED) <= 1 + is_disturbed, plan
         assert office.celery.backend.get_result("a")["status"] == Status.DONE, plan
         assert office.requests.unsettled() == []
@@ -65,14 +66,14 @@ def test_who_waits_for_room_is_let_in_or_sent_away_and_never_both(
         redis_client.flushdb()
         office.requests.create(_record("old"), limit=1)
         for name in waiting:
-            Usher(office, patience_s).wait(_asked(), name, {"id": name})
+            Usher(office, Outcomes(office.celery), patience_s).wait(_asked(), name, {"id": name})
         end = {"end": lambda: office.requests.end("old", FinishReason.CANCELLED)}
         return end | {f"usher {i}": _unlocked(office) for i in range(ushers)}
 
     def check(plan: Plan) -> None:
         _run_dry(office)
         for name in waiting:
-            Settler(office).settle(name)
+            Settler(office, Outcomes(office.celery)).settle(name)
             has_failed = office.requests.snapshot(name).status is Status.FAILED
             assert office.celery.backend.get_status(name) == ("FAILURE" if has_failed else "SUCCESS"), plan
         assert len(office.waiting) == 0
@@ -92,7 +93,7 @@ def _run_dry(office: Office) -> None:
 
 
 def _unlocked(office: Office) -> Callable[[], None]:
-    usher = Usher(office)
+    usher = Usher(office, Outcomes(office.celery))
     usher._nodes = _Unlocked()  # type: ignore[assignment]
     return usher.look
 

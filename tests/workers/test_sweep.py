@@ -9,6 +9,7 @@ from app.messages import Event, FinishReason, Record, Sampling, Speculation, Sta
 from app.store.protocol import Outcome
 from workers.celery_app import make_celery
 from workers.office import Office
+from workers.outcome import Outcomes
 from workers.settle import Settler
 
 
@@ -61,7 +62,7 @@ def test_result_that_cannot_be_delivered_does_not_hold_up_the_others(lone_office
     office.requests.create(_record("b"), limit=9, task=json.dumps({"id": "b"}))
     for request_id in ("a", "b"):
         office.requests.end(request_id, FinishReason.CANCELLED)
-    settler = Settler(office)
+    settler = Settler(office, Outcomes(office.celery))
     settler._caught_up_s -= 60.0
     settler.catch_up()
     assert office.celery.backend.get_result("b")["status"] == Status.CANCELLED
@@ -93,7 +94,7 @@ def test_doorbells_do_not_pile_up_for_an_instance_that_is_gone(lone_office: Offi
 
 def test_request_still_running_is_not_settled(lone_office: Office, redis_client: redis.Redis) -> None:
     lone_office.requests.create(_record("a"), limit=9, task=json.dumps({"id": "a"}))
-    Settler(lone_office).settle("a")
+    Settler(lone_office, Outcomes(lone_office.celery)).settle("a")
     assert lone_office.requests.unsettled() == ["a"]
     assert not redis_client.exists("celery-task-meta-a")
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from app.errors import InvalidRequest
 from app.messages import GenerateRequest
 from workers.office import Office
+from workers.outcome import Outcomes
 from workers.roles.control import _request
 from workers.usher import Usher
 
@@ -47,6 +48,9 @@ def test_odd_arguments_are_admitted_or_refused_in_a_sentence(
     args, kwargs = sent
     try:
         request = _request(tuple(args), kwargs)
-        assert Usher(lone_office).admit(request, uuid.uuid4().hex, {"id": "x"}) in (True, False)
+        assert Usher(lone_office, Outcomes(lone_office.celery)).admit(request, uuid.uuid4().hex, {"id": "x"}) in (
+            True,
+            False,
+        )
     except (ValueError, InvalidRequest) as error:
         assert str(error) and "\n" not in str(error).strip()
