@@ -28,7 +28,7 @@ MODULES = {
     "fit-pruning": ("training.fit_pruning", "learn which draft tokens a target will reject"),
 }
 # Two processes, which take the files in the order of tests/conftest.py; later flags go before.
-DEFAULTS = {"test": ("-n2", "--dist=loadgroup", "--no-loadscope-reorder")}
+DEFAULTS = {"test": ("-n2", "--dist=loadfile", "--no-loadscope-reorder")}
 UP_TEXT = """\
 Start Redis, the workers and the web server, and print the URL when everything answers. Ctrl-C stops it all;
 with -d it runs on in the background until `paceline down`.

@@ -13,20 +13,27 @@ from app.store.connect import connect
 
 os.environ.update(NONE)  # whoever runs them may have a file of settings
 
-# Tests of deployments mostly wait for other processes, and share one: of several processes one runs them all, while the
-# others compute. What takes longest begins first, or one would be left with it at the end.
-DEPLOYED = "tests/workers/"
-LONG = (DEPLOYED, "tests/app/engine/test_device.py", "tests/bench/test_gpu.py", "tests/kernels/", "tests/test_")
+# Files that take longest, the longest first, or one process of two would be left with them at the end. Those of
+# deployments mostly wait for other processes, the others compute.
+LONG = (
+    "tests/workers/test_kills.py",
+    "tests/kernels/test_device.py",
+    "tests/workers/test_celery.py",
+    "tests/kernels/test_compiled.py",
+    "tests/workers/test_engine.py",
+    "tests/test_exactness_model.py",
+    "tests/workers/test_openai.py",
+    "tests/app/engine/test_device.py",
+    "tests/workers/test_browser.py",
+    "tests/bench/test_gpu.py",
+    "tests/workers/",
+    "tests/app/local/test_up.py",
+)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The order of the files, and which of them stay together; within each all stays as it is."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order of the files; within each all stays as it is."""
     items.sort(key=lambda item: next((i for i, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG)))
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            file = item.nodeid.partition("::")[0]
-            item.add_marker(pytest.mark.xdist_group("deployed" if file.startswith(DEPLOYED) else file))
 
 
 @pytest.fixture
