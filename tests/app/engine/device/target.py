@@ -52,7 +52,7 @@ def forking(book):
 
 @pytest.mark.parametrize(
     ("family", "layers", "has_graphs"),
-    [("llama", 2, True), ("llama", 1, False), ("qwen2", 1, True), ("qwen3", 1, True), ("mistral", 1, True)],
+    [("llama", 2, True), ("llama", 1, False), ("qwen2", 1, True), ("qwen3", 1, True)],  # mistral: below
 )
 def test_the_text_is_the_models_own(family, layers, has_graphs):
     model, runner = served(family, layers=layers, has_graphs=has_graphs)
