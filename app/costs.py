@@ -82,7 +82,7 @@ class CostTable:
     def seconds(self, rows: int) -> float:
         """What a step of so many rows takes at the present pace, beside reading their contexts."""
         base_s, scale = self._line()
-        return base_s + scale * (self._table[rows] if rows < len(self._table) else self._measured(rows))
+        return base_s + scale * self._looked_up(rows)
 
     def span(self, rows: int, count: int) -> list[float]:
         """`seconds` of rows, rows + 1, ... as a list of `count`: what a search reads."""
@@ -141,7 +141,7 @@ class CostTable:
             few = 0.5 / (1.0 - DECAY)  # as if there had been steps of one row at the measured pace
             self._seen = [few / self.ratio**2, 0.0, 0.0, few / self.ratio, 0.0]
         first = self._row_s / expected_s
-        others = (self.seconds(rows) / self.ratio - self._row_s) / self.row_ratio / expected_s
+        others = (self._looked_up(rows) - self._row_s) / expected_s
         new = (first * first, first * others, others * others, first * (1.0 + seen), others * (1.0 + seen))
         self._seen = [DECAY * old + value for old, value in zip(self._seen, new, strict=True)]
         ff, fo, oo, fy, oy = self._seen
@@ -156,6 +156,9 @@ class CostTable:
         """What to multiply measured seconds by, and what to add to that, for those at the present pace."""
         scale = self.ratio * self.row_ratio
         return self._row_s * (self.ratio - scale), scale
+
+    def _looked_up(self, rows: int) -> float:
+        return self._table[rows] if rows < len(self._table) else self._measured(rows)
 
     def _measured(self, rows: int) -> float:
         first_rows, first_s = self._points[0]

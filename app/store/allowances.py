@@ -6,19 +6,16 @@ one that is no longer active has given its place back, whoever ended it, and who
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import redis
 from limits import RateLimitItemPerMinute
 from limits.storage import RedisStorage
 from limits.strategies import MovingWindowRateLimiter
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from app.access import ApiKey
-from app.errors import InvalidRequest, OverLimit, StoreUnavailable
-from app.store.connect import Script
+from app.errors import InvalidRequest, OverLimit
+from app.store.connect import Script, translating
 from app.store.keys import Keys
 from app.store.protocol import RETRY_AFTER_S
 
@@ -76,16 +73,8 @@ class Allowances:
 
     def _count(self, name: str, most: int, texts: int) -> None:
         rate = RateLimitItemPerMinute(most)
-        with _available():
+        with translating():
             if self._window.hit(rate, name, cost=texts):
                 return
             free_s = self._window.get_window_stats(rate, name).reset_time
         raise OverLimit(f"at most {most} a minute", max(1.0, math.ceil(free_s - time.time())))
-
-
-@contextmanager
-def _available() -> Iterator[None]:
-    try:
-        yield
-    except (RedisConnectionError, RedisTimeoutError) as error:
-        raise StoreUnavailable(f"Redis does not answer: {error}") from error

@@ -5,7 +5,8 @@ never a redis exception about the network. A call may therefore run twice (its r
 is written so that the second run has no further effect, or costs at most a hint.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any
 
@@ -120,6 +121,17 @@ class Script:
         return reply
 
 
+@contextmanager
+def translating() -> Iterator[None]:
+    """In the block, a Redis that is away, or as good as away, raises StoreUnavailable."""
+    try:
+        yield
+    except RedisError as error:
+        if (translated := _translated(error)) is error:
+            raise
+        raise translated from error
+
+
 def _translated(error: Exception) -> Exception:
     """What Paceline calls it: a Redis without room in its memory or on its disk is as good as away for a while."""
     if isinstance(error, RedisConnectionError | RedisTimeoutError):
@@ -138,12 +150,8 @@ def _reply_of(connection: Any) -> Any:
 
 class _Client(redis.Redis):
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        try:
+        with translating():
             return super().execute_command(*args, **options)
-        except RedisError as error:
-            if (translated := _translated(error)) is error:
-                raise
-            raise translated from error
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
         return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
@@ -151,9 +159,5 @@ class _Client(redis.Redis):
 
 class _Pipeline(Pipeline):
     def execute(self, raise_on_error: bool = True) -> list[Any]:
-        try:
+        with translating():
             return super().execute(raise_on_error)
-        except RedisError as error:
-            if (translated := _translated(error)) is error:
-                raise
-            raise translated from error

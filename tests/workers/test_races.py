@@ -9,9 +9,10 @@ import pytest
 import redis
 
 from app.errors import NotFound
-from app.messages import Event, FinishReason, GenerateRequest, Record, Sampling, Speculation, Status
+from app.messages import Event, FinishReason, GenerateRequest, Status
 from app.store.keys import Keys
 from tests.workers.interleave import Actors, Plan, explore
+from tests.workers.records import task_record
 from workers.office import Office
 from workers.outcome import Outcomes
 from workers.settle import Settler
@@ -29,7 +30,7 @@ def test_a_result_is_given_once_and_never_forgotten(lone_office: Office, redis_c
     def scene() -> Actors:
         redis_client.flushdb()
         context = {"id": "a", "callbacks": [{"task": "theirs", "args": [], "options": {"queue": LINKED}}]}
-        office.requests.create(_record("a"), limit=9, task=json.dumps(context))
+        office.requests.create(task_record("a"), limit=9, task=json.dumps(context))
         assert office.requests.assign("a", "v1")
         last = Event(offset=0, tokens=(7,), proposers=("target",), finish_reason=FinishReason.LENGTH)
 
@@ -64,7 +65,7 @@ def test_who_waits_for_room_is_let_in_or_sent_away_and_never_both(
 
     def scene() -> Actors:
         redis_client.flushdb()
-        office.requests.create(_record("old"), limit=1)
+        office.requests.create(task_record("old"), limit=1)
         for name in waiting:
             Usher(office, Outcomes(office.celery), patience_s).wait(_asked(), name, {"id": name})
         end = {"end": lambda: office.requests.end("old", FinishReason.CANCELLED)}
@@ -113,16 +114,3 @@ def _small(office: Office) -> Office:
 
 def _asked() -> GenerateRequest:
     return GenerateRequest(prompt="Hello", raw=True, max_tokens=4)
-
-
-def _record(request_id: str) -> Record:
-    return Record(
-        id=request_id,
-        prompt_ids=(5,),
-        max_tokens=50,
-        eos_ids=(),
-        sampling=Sampling(seed=1),
-        speculation=Speculation(),
-        created_s=0.0,
-        is_task=True,
-    )

@@ -5,8 +5,9 @@ import time
 
 import redis
 
-from app.messages import Event, FinishReason, Record, Sampling, Speculation, Stats, Status
+from app.messages import Event, FinishReason, Stats, Status
 from app.store.protocol import Outcome
+from tests.workers.records import task_record
 from workers.celery_app import make_celery
 from workers.office import Office
 from workers.outcome import Outcomes
@@ -17,7 +18,7 @@ def test_neighbours_of_a_guilty_request_are_not_blamed(lone_office: Office) -> N
     """The guilty one waits longest, so in each life of the verifier nobody else gets his turn before the crash."""
     office = lone_office
     for i, request_id in enumerate(("guilty", "second", "third")):
-        office.requests.create(_record(request_id, created_s=1000.0 + i), limit=9)
+        office.requests.create(task_record(request_id, created_s=1000.0 + i), limit=9)
     for life in range(office.settings.max_strikes + 1):
         assert _beat(office, f"life {life}")
         office.sweep()
@@ -32,7 +33,7 @@ def test_neighbours_of_a_guilty_request_are_not_blamed(lone_office: Office) -> N
 def test_request_that_brought_verifiers_down_after_its_first_tokens_is_found_too(lone_office: Office) -> None:
     office = lone_office
     for request_id, created_s in (("guilty", 2000.0), ("older", 1000.0)):
-        office.requests.create(_record(request_id, created_s=created_s), limit=9)
+        office.requests.create(task_record(request_id, created_s=created_s), limit=9)
     for life in range(office.settings.max_strikes + 2):
         assert _beat(office, f"life {life}")
         office.sweep()
@@ -48,7 +49,7 @@ def test_request_that_brought_verifiers_down_after_its_first_tokens_is_found_too
 
 def test_nobody_is_given_up_while_no_verifier_lives(lone_office: Office) -> None:
     office = lone_office
-    office.requests.create(_record("a"), limit=9)
+    office.requests.create(task_record("a"), limit=9)
     for life in range(office.settings.max_strikes + 1):
         assert office.requests.assign("a", f"dead {life}")
     office.sweep()
@@ -58,8 +59,8 @@ def test_nobody_is_given_up_while_no_verifier_lives(lone_office: Office) -> None
 def test_result_that_cannot_be_delivered_does_not_hold_up_the_others(lone_office: Office) -> None:
     office = lone_office
     spoilt = {"id": "a", "chain": [{"task": None, "args": 3, "options": "none"}]}
-    office.requests.create(_record("a"), limit=9, task=json.dumps(spoilt))
-    office.requests.create(_record("b"), limit=9, task=json.dumps({"id": "b"}))
+    office.requests.create(task_record("a"), limit=9, task=json.dumps(spoilt))
+    office.requests.create(task_record("b"), limit=9, task=json.dumps({"id": "b"}))
     for request_id in ("a", "b"):
         office.requests.end(request_id, FinishReason.CANCELLED)
     settler = Settler(office, Outcomes(office.celery))
@@ -73,7 +74,7 @@ def test_request_is_accepted_though_it_cannot_be_placed_or_rung_for(lone_office:
     nowhere = lone_office.settings.model_copy(update={"redis_url": "redis://127.0.0.1:1/0"})
     office = Office(lone_office.settings, make_celery(nowhere), lone_office.tokenizer)
     assert _beat(office, "owner")
-    office.requests.create(_record("a"), limit=9)
+    office.requests.create(task_record("a"), limit=9)
     office.place("a")  # the doorbell goes nowhere: no error
     assert office.requests.snapshot("a").owner == "owner"
     assert office.mailboxes.waiting("verify:verify-1") == 1
@@ -93,7 +94,7 @@ def test_doorbells_do_not_pile_up_for_an_instance_that_is_gone(lone_office: Offi
 
 
 def test_request_still_running_is_not_settled(lone_office: Office, redis_client: redis.Redis) -> None:
-    lone_office.requests.create(_record("a"), limit=9, task=json.dumps({"id": "a"}))
+    lone_office.requests.create(task_record("a"), limit=9, task=json.dumps({"id": "a"}))
     Settler(lone_office, Outcomes(lone_office.celery)).settle("a")
     assert lone_office.requests.unsettled() == ["a"]
     assert not redis_client.exists("celery-task-meta-a")
@@ -108,16 +109,3 @@ def _commit(office: Office, owner: str, request_id: str, now_s: float) -> Outcom
     event = Event(offset=offset, tokens=(7,), proposers=("target",), stats=Stats(last_token_s=now_s))
     (outcome,) = office.requests.commit(owner, [(request_id, event)])
     return outcome
-
-
-def _record(request_id: str, created_s: float = 0.0) -> Record:
-    return Record(
-        id=request_id,
-        prompt_ids=(5,),
-        max_tokens=50,
-        eos_ids=(),
-        sampling=Sampling(seed=1),
-        speculation=Speculation(),
-        created_s=created_s,
-        is_task=True,
-    )

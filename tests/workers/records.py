@@ -1,0 +1,16 @@
+"""A task's request as it is written down, for tests of what becomes of it."""
+
+from app.messages import Record, Sampling, Speculation
+
+
+def task_record(request_id: str, created_s: float = 0.0) -> Record:
+    return Record(
+        id=request_id,
+        prompt_ids=(5,),
+        max_tokens=50,
+        eos_ids=(),
+        sampling=Sampling(seed=1),
+        speculation=Speculation(),
+        created_s=created_s,
+        is_task=True,
+    )
