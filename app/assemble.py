@@ -17,7 +17,8 @@ from app.crew import Crew
 from app.drafting import Drafting
 from app.engine.agreement import embedding_agreement
 from app.engine.device.runner import DeviceRunner
-from app.engine.guesser import ModelGuesser, load_guesser
+from app.engine.drafter import load_guesser
+from app.engine.guesser import ModelGuesser
 from app.engine.measured import measured
 from app.engine.runner import ModelRunner
 from app.engine.source import drafter_folder, refusing, resolve
@@ -152,9 +153,10 @@ def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, ModelGue
     if not (folder / "config.json").exists():
         raise ModelRefused(f"no drafter {name!r}: {folder} holds no config.json")
     memory = {"kv_bytes": DRAFT_KV_BYTES, "page_tokens": settings.page_tokens}
+    is_int8 = settings.draft_weights == "int8"
     with refusing(folder):
         _check_tokenizer(folder, target)
-        return folder.name, load_guesser(folder, target, **memory, is_int8=settings.draft_weights == "int8")
+        return folder.name, load_guesser(folder, target, **memory, is_int8=is_int8, home=settings.home)
 
 
 def _check_tokenizer(folder: Path, target: Path) -> None:

@@ -73,7 +73,7 @@ def _device(settings: Settings) -> torch.device:
 
 def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:
     torch.set_num_threads(settings.verify_threads)
-    model = load(folder, settings.weights == "int8")
+    model = load(folder, settings.weights == "int8", settings.home)
     leave_cores_to(model)
     pages = -(-longest // settings.page_tokens)
     sequence_bytes = pages * bytes_per_page(*model.shape, settings.page_tokens)

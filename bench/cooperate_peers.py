@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, StoppingCriteriaList
 
 from app.assemble import target_folder
 from app.config import Settings
-from app.engine.guesser import _with_target_embedding
+from app.engine.drafter import modules_of, parts_of
 from app.engine.source import drafter_folder
 from app.engine.tokenizer import Tokenizer
 from app.messages import ChatMessage
@@ -90,12 +90,12 @@ def assistant(folder: Path, target: Path) -> Any:
     card = folder / "drafter.json"
     if not card.exists() or json.loads(card.read_text()).get("embedding") != "target":
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    model, head_ids, features = _with_target_embedding(folder, target, None)
-    whole: Any = model
-    if features is not None:  # transformers has no states to give it: what stands in for them is added everywhere
+    parts = parts_of(folder, target, None)
+    whole: Any = modules_of(folder, parts)
+    if parts.features is not None:  # transformers has no states to give it: what stands in for them is added everywhere
         table = whole.model.embed_tokens
-        table.weight = nn.Parameter(table.weight + torch.from_numpy(features.absent), requires_grad=False)
-    whole.lm_head = SpreadHead(whole.lm_head, head_ids, whole.config.vocab_size)
+        table.weight = nn.Parameter(table.weight + torch.from_numpy(parts.features.absent), requires_grad=False)
+    whole.lm_head = SpreadHead(whole.lm_head, parts.head_ids, whole.config.vocab_size)
     return whole.eval()
 
 

@@ -14,7 +14,7 @@ from app.crew import Crew
 from app.drafting import Drafting
 from app.engine.forward import Forward
 from app.engine.kv import bytes_per_page
-from app.engine.model import prepare
+from app.engine.learn import learn
 from app.engine.runner import ModelRunner
 from app.engine.tokenizer import Tokenizer
 from app.following import fetcher
@@ -100,7 +100,7 @@ def runner(forward: Forward, *, pages: int = 64, page_tokens: int = PAGE_TOKENS)
 
 def served(family: str = "llama", *, pages: int = 64, page_tokens: int = PAGE_TOKENS, **overrides: Any) -> ModelRunner:
     """A tiny model ready to run."""
-    return runner(prepare(tiny(family, **overrides)), pages=pages, page_tokens=page_tokens)
+    return runner(learn(tiny(family, **overrides)), pages=pages, page_tokens=page_tokens)
 
 
 def record(

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.engine.guesser import ModelGuesser
-from app.engine.model import prepare
+from app.engine.learn import learn
 from app.engine.pruning import Predictor
 from app.engine.runner import ModelRunner
 from app.messages import Record, Sampling, Speculation, TreeMessage
@@ -25,7 +25,7 @@ from tests.fakes import PAGE_TOKENS, VOCAB, Book, characters, record
 
 PLAIN = fakes.tiny()
 SERVED = fakes.served().model
-MODELS = [prepare(fakes.tiny(seed=seed)) for seed in (1, 0, 2)]  # drafters; the second is the target's twin
+MODELS = [learn(fakes.tiny(seed=seed)) for seed in (1, 0, 2)]  # drafters; the second is the target's twin
 EOS = 17
 PRUNERS = ("none", "all", "random", "nobody knows")
 NAMES = sorted(characters(Book()))

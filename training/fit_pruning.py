@@ -16,7 +16,7 @@ from transformers import AutoConfig
 
 from app.assemble import target_folder
 from app.config import Settings
-from app.engine.guesser import embedding_sha256
+from app.engine.drafter import embedding_sha256
 from app.engine.predictors import CARD, WEIGHTS, Faser, Fitted, Lens, head_rows, last_norm
 from app.files import make_whole, write_whole
 from training.command import ended

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from app.engine.guesser import target_embedding
+from app.engine.drafter import target_embedding
 
 
 def embedding_agreement(target: Path) -> Callable[[Sequence[int], Sequence[int]], float]:

@@ -1,26 +1,23 @@
-"""Llama-shaped models as one compiled forward: weights taken from the Hugging Face modules, checked against them.
+"""Llama-shaped models as one compiled forward, of their weights and a blueprint of what else they are.
 
 The rest of the engine sees a `Forward` like any other. What is not of that shape, or does not say the same as the
-modules it was taken from, is refused with NotFusable and runs on its own modules.
+modules it was taken from (`app.engine.model`), runs on its own modules.
 """
 
 import time
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import torch
-from torch import nn
 
+from app.engine.blueprint import Blueprint
 from app.engine.chains import chain_of
-from app.engine.forward import Checkpoints, Output
-from app.engine.hooked import HookedForward
-from app.engine.kv import KVCache, PagePool
-from app.engine.llama import NotFusable, check_llama_shape
-from app.engine.plan import Plan, plan
-from app.engine.probe import probe
+from app.engine.forward import Checkpoints, Output, Shape
+from app.engine.kv import KVCache
+from app.engine.plan import Plan
 from app.engine.pruning import without
 from app.engine.steps import Rooms, step_of
-from app.state import Tree, Work
+from app.engine.weights import EMBEDDING, HEAD
 from kernels.cpu import shapes
 from kernels.cpu.attention import NO_WINDOW
 from kernels.cpu.chain import Chain, draft
@@ -30,9 +27,7 @@ from kernels.cpu.linear import pack, pack_bias, pack_int8
 from kernels.cpu.shapes import Model, Room, Step
 from kernels.cpu.team import team
 
-CHECK_TOKENS = 40
-TOLERANCE = 1e-3  # of the logits' standard deviation
-SLACK = 256  # positions beyond the model's context: a tree at its very end
+Weights = Mapping[str, torch.Tensor]  # by their names in Hugging Face's modules
 
 
 class FusedForward:
@@ -40,16 +35,17 @@ class FusedForward:
 
     can_prune = True
 
-    def __init__(self, hooked: HookedForward, is_int8: bool = False) -> None:
+    def __init__(self, blueprint: Blueprint, weights: Weights, is_int8: bool = False) -> None:
         """With `is_int8` the linear layers' weights are rounded to int8, column by column: another model, which says
-        something else, and the same whatever runs beside it. Raises NotFusable."""
-        _check_shape(hooked)
+        something else, and the same whatever runs beside it. Raises KeyError for a weight that is not there."""
         self._is_int8 = is_int8
-        self.shape, self.max_positions, self.vocab_size = hooked.shape, hooked.max_positions, hooked.vocab_size
+        self.shape = Shape(blueprint.num_layers, blueprint.num_key_heads, blueprint.head_dim)
+        self.max_positions, self.vocab_size = blueprint.max_positions, blueprint.vocab_size
+        self._positions = blueprint.positions
         self._held: list[np.ndarray] = []  # the arrays behind the addresses
         self._kv: KVCache | None = None
         self._team = team(torch.get_num_threads())
-        self._model = self._take(hooked)
+        self._model = self._take(blueprint, weights)
         self._waking_s = 0.0  # until all threads were at the last part of a pass: what parting it takes
         self._rooms = Rooms(self._model, self._team.size)
 
@@ -122,66 +118,62 @@ class FusedForward:
             page_tokens=kv.page_tokens, keys=keys.data_ptr(), values=values.data_ptr(), num_pages=keys.shape[1]
         )
 
-    def _take(self, hooked: HookedForward) -> Model:
-        model: Any = hooked.model
-        config, inner = model.config.get_text_config(), model.model.layers[0].mlp.gate_proj.out_features
-        layers = [self._layer(layer, kind.window) for layer, kind in zip(model.model.layers, hooked.kinds, strict=True)]
-        self._positions = self.max_positions + SLACK
-        positions = torch.arange(self._positions)[None]
-        cos, sin = model.model.rotary_emb(torch.zeros(1, 1, 1), positions)
-        if cos.shape[-1] != self.shape.head_dim:
-            raise NotFusable("positions turn a part of each head only")
-        head = model.lm_head
-        packed_head, head_scales = self._weights(_array(head.weight))
+    def _take(self, blueprint: Blueprint, weights: Weights) -> Model:
+        layers = [self._layer(weights, i, window) for i, window in enumerate(blueprint.windows)]
+        cos, sin = blueprint.turns()
+        head = _array(weights[HEAD])
+        packed_head, head_scales = self._weights(head)
         return Model(
-            num_layers=self.shape.num_layers,
-            hidden=config.hidden_size,
-            num_heads=config.num_attention_heads,
-            num_key_heads=self.shape.num_key_heads,
-            head_dim=self.shape.head_dim,
-            inner=inner,
-            vocab=head.weight.shape[0],
+            num_layers=blueprint.num_layers,
+            hidden=blueprint.hidden,
+            num_heads=blueprint.num_heads,
+            num_key_heads=blueprint.num_key_heads,
+            head_dim=blueprint.head_dim,
+            inner=blueprint.inner,
+            vocab=head.shape[0],
             page_tokens=0,
-            epsilon=float(model.model.norm.variance_epsilon),
-            scale=float(hooked.kinds[0].scale),
+            epsilon=blueprint.epsilon,
+            scale=blueprint.scale,
             layers=np.array(layers, np.int64),
-            embedding=self._hold(_array(model.model.embed_tokens.weight)),
-            final_norm=self._hold(_array(model.model.norm.weight)),
+            embedding=self._hold(_array(weights[EMBEDDING])),
+            final_norm=self._hold(_array(weights["model.norm.weight"])),
             head=packed_head,
             head_scales=head_scales,
-            head_bias=self._hold(pack_bias(_array(head.bias))),
-            cos=self._hold(_array(cos[0])),
-            sin=self._hold(_array(sin[0])),
+            head_bias=self._hold(pack_bias(_array(weights.get("lm_head.bias")))),
+            cos=self._hold(_array(cos)),
+            sin=self._hold(_array(sin)),
             keys=0,
             values=0,
             num_pages=0,
         )
 
-    def _layer(self, layer: Any, window: int | None) -> list[int]:
-        attention, mlp = layer.self_attn, layer.mlp
+    def _layer(self, weights: Weights, index: int, window: int | None) -> list[int]:
+        def find(name: str) -> np.ndarray:
+            return _array(weights.get(f"model.layers.{index}.{name}"))
+
+        def need(name: str) -> np.ndarray:
+            return _array(weights[f"model.layers.{index}.{name}"])
+
         slots = [0] * shapes.NUM_SLOTS
-        slots[shapes.NORM1] = self._hold(_array(layer.input_layernorm.weight))
-        slots[shapes.NORM2] = self._hold(_array(layer.post_attention_layernorm.weight))
-        siblings = (attention.q_proj, attention.k_proj, attention.v_proj)
-        whole = np.concatenate([_array(one.weight) for one in siblings])
-        slots[shapes.QKV], slots[shapes.QKV_SCALES] = self._weights(whole)
-        if siblings[0].bias is not None:
-            bias = np.concatenate([_array(one.bias) for one in siblings])
-            slots[shapes.QKV_BIAS] = self._hold(pack_bias(bias))
-        for slot, name in ((shapes.Q_NORM, "q_norm"), (shapes.K_NORM, "k_norm")):
-            if hasattr(attention, name):
-                slots[slot] = self._hold(_array(getattr(attention, name).weight))
-        for slot, scales, bias_slot, linear in (
-            (shapes.OUT, shapes.OUT_SCALES, shapes.OUT_BIAS, attention.o_proj),
-            (shapes.DOWN, shapes.DOWN_SCALES, shapes.DOWN_BIAS, mlp.down_proj),
-        ):
-            slots[slot], slots[scales] = self._weights(_array(linear.weight))
-            slots[bias_slot] = self._hold(pack_bias(_array(linear.bias)))
-        gate, up = (
-            _array(linear.weight).reshape(-1, LANES, linear.in_features) for linear in (mlp.gate_proj, mlp.up_proj)
+        slots[shapes.NORM1] = self._hold(need("input_layernorm.weight"))
+        slots[shapes.NORM2] = self._hold(need("post_attention_layernorm.weight"))
+        siblings = [f"self_attn.{name}_proj" for name in "qkv"]
+        slots[shapes.QKV], slots[shapes.QKV_SCALES] = self._weights(
+            np.concatenate([need(f"{name}.weight") for name in siblings])
         )
-        pairs = np.stack([gate, up], 1).reshape(-1, mlp.gate_proj.in_features)  # sixteen columns of each in turn
-        slots[shapes.GATE_UP], slots[shapes.GATE_UP_SCALES] = self._weights(pairs)
+        slots[shapes.QKV_BIAS] = self._hold(pack_bias(np.concatenate([find(f"{name}.bias") for name in siblings])))
+        for slot, name in ((shapes.Q_NORM, "q_norm"), (shapes.K_NORM, "k_norm")):
+            slots[slot] = self._hold(find(f"self_attn.{name}.weight"))
+        for slot, scales, bias, name in (
+            (shapes.OUT, shapes.OUT_SCALES, shapes.OUT_BIAS, "self_attn.o_proj"),
+            (shapes.DOWN, shapes.DOWN_SCALES, shapes.DOWN_BIAS, "mlp.down_proj"),
+        ):
+            slots[slot], slots[scales] = self._weights(need(f"{name}.weight"))
+            slots[bias] = self._hold(pack_bias(find(f"{name}.bias")))
+        gate, up = need("mlp.gate_proj.weight"), need("mlp.up_proj.weight")
+        depth = gate.shape[1]
+        pairs = np.stack([one.reshape(-1, LANES, depth) for one in (gate, up)], 1)  # sixteen columns of each in turn
+        slots[shapes.GATE_UP], slots[shapes.GATE_UP_SCALES] = self._weights(pairs.reshape(-1, depth))
         slots[shapes.WINDOW] = NO_WINDOW if window is None else window
         return slots
 
@@ -198,56 +190,6 @@ class FusedForward:
             return 0
         self._held.append(array)
         return int(array.ctypes.data)
-
-
-def fuse(hooked: HookedForward, is_int8: bool = False) -> FusedForward:
-    """The fused forward of a model, once it has said the same as the model's modules. Raises NotFusable.
-
-    With `is_int8` the modules' weights are rounded already (`round_weights`).
-    """
-    check_llama_shape(hooked.model)
-    if hooked.model.device.type != "cpu":
-        raise NotFusable("it is not on the CPU")
-    expected = _trial(hooked)  # also shows how each layer attends
-    fused = FusedForward(hooked, is_int8)
-    off = (_trial(fused) - expected).abs().max() / expected.std()
-    if not off < TOLERANCE:
-        raise NotFusable(f"the fused forward is {off:.1e} standard deviations off")
-    return fused
-
-
-def round_weights(model: nn.Module) -> None:
-    """Round the linear layers' weights to what int8 columns can hold. Embeddings, tied ones too, stay as they are."""
-    for layer in model.modules():
-        if type(layer) is nn.Linear:
-            packed, scales = pack_int8(_array(layer.weight))
-            columns = packed.transpose(0, 2, 1).reshape(-1, layer.in_features)[: layer.out_features]
-            rounded = torch.from_numpy(columns * scales[: layer.out_features, None])
-            layer.weight = nn.Parameter(rounded, requires_grad=False)
-
-
-def _trial(forward: Any) -> torch.Tensor:
-    """Logits of some tokens read in two pieces."""
-    shape = forward.shape
-    kv = KVCache(shape.num_layers, 4, shape.num_key_heads, shape.head_dim, 32)
-    sequence = probe(CHECK_TOKENS, forward.vocab_size)
-    PagePool(4, 32).try_grow(sequence.pages, CHECK_TOKENS)
-    half = CHECK_TOKENS // 2
-    forward.logits(plan([Work(sequence, 0, sequence.tokens[:half], Tree(), final=False)], kv))
-    rest = plan([Work(sequence, half, sequence.tokens[half:], Tree(), final=False)], kv)
-    rest.wanted = list(range(len(rest.ids)))
-    rows: torch.Tensor = forward.logits(rest).logits
-    return rows
-
-
-def _check_shape(hooked: HookedForward) -> None:
-    model: Any = hooked.model
-    config = model.config.get_text_config()
-    mlp = model.model.layers[0].mlp
-    if hooked.shape.head_dim % (2 * LANES) or config.hidden_size % LANES or mlp.gate_proj.out_features % LANES:
-        raise NotFusable(f"heads are not of {2 * LANES}, or layers not of {LANES} numbers or multiples")
-    if len({kind.scale for kind in hooked.kinds}) > 1 or any(kind.softcap for kind in hooked.kinds):
-        raise NotFusable("its layers attend in ways of their own")
 
 
 def _fits(array: np.ndarray, shape: tuple[int, int]) -> bool:

@@ -1,34 +1,22 @@
-"""A drafter's model behind the two best guesses for each sequence: loading, sampling with the target's own noise.
-
-A drafter folder holds config.json and model.safetensors of a small causal LM. With `"embedding": "target"` in its
-drafter.json it brings only its layers: embedding and head are rows of the target's embedding, the head trimmed to
-the tokens in `head_ids`. One with features also reads the target's last hidden state (`app.engine.features`).
-"""
-
-import hashlib
-import json
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
+"""A drafter's model behind the two best guesses for each sequence, sampled with the target's own noise."""
 
 import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
-from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from app.engine.features import Features, features_of
+from app.engine.features import Features
 from app.engine.forward import Forward
 from app.engine.fused import FusedForward
-from app.engine.model import load, prepare
 from app.engine.plan import plan
+from app.engine.probe import probe
 from app.engine.runner import ModelRunner, choice_of
 from app.errors import ModelRefused
 from app.messages import Sampling
-from app.state import Guess, Sequence, Work
+from app.state import Guess, Sequence, Tree, Work
 from kernels.gumbel_noise import gumbel_noise_reference
 from kernels.target_token import filtered
+
+PROBED = 24  # tokens
+ALIKE = 1e-3  # how far two ways to a confidence may be apart
 
 
 class ModelGuesser:
@@ -74,6 +62,24 @@ class ModelGuesser:
         found = {id(w): g for w, g in zip(chains, self._chains(chains, depth, floor), strict=True)}
         found |= {id(w): g for w, g in zip(single, self._single(single), strict=True)}
         return [found[id(work)] for work in works]
+
+    @torch.inference_mode()
+    def check(self) -> None:
+        """Guess some tokens in one call and one by one: both ways must say the same. Compiles the first, if need be.
+
+        Raises ModelRefused.
+        """
+        sequence = probe(PROBED, self.model.vocab_size)
+        whole = Work(sequence, 0, sequence.tokens[:], Tree(), final=True)
+        if not isinstance(self.model, FusedForward) or not self.try_reserve(whole, 2):
+            return
+        (found,) = self._chains([whole], 2, 0.0)
+        alone = self._single([whole])[0]
+        sequence.tokens.append(found[0].token)
+        alone += self._single([Work(sequence, PROBED, sequence.tokens[PROBED:], Tree(), final=True)])[0]
+        self.release(sequence)
+        if any(abs(a.confidence - b.confidence) > ALIKE for a, b in zip(found, alone, strict=True)):
+            raise ModelRefused(f"its compiled guesses, {found}, are not what its logits say, {alone}")
 
     def _single(self, works: list[Work]) -> list[list[Guess]]:
         """The next guess of final works."""
@@ -133,58 +139,3 @@ def _is_greedy(work: Work) -> bool:
 def _guess(tokens: list[int], chances: list[float]) -> Guess:
     """From the best and, if there is one, the second best token."""
     return Guess(tokens[0], chances[0], tokens[-1], chances[-1] if len(tokens) > 1 else 0.0)
-
-
-def load_guesser(folder: Path, target: Path, *, kv_bytes: int, page_tokens: int, is_int8: bool = False) -> ModelGuesser:
-    """Load the drafter in `folder` for the target in `target`. Raises ModelRefused."""
-    card_file = folder / "drafter.json"
-    card = json.loads(card_file.read_text()) if card_file.exists() else {}
-    if card.get("embedding") != "target":
-        return ModelGuesser(load(folder, is_int8), None, kv_bytes=kv_bytes, page_tokens=page_tokens)
-    model, head_ids, features = _with_target_embedding(folder, target, card.get("embedding_sha256"))
-    forward = prepare(model, is_int8)
-    if features and not isinstance(forward, FusedForward):
-        raise ModelRefused(f"{folder} reads the target's states, and only Llama-shaped drafters can")
-    return ModelGuesser(forward, head_ids, kv_bytes=kv_bytes, page_tokens=page_tokens, features=features)
-
-
-def _with_target_embedding(
-    folder: Path, target: Path, wanted: str | None
-) -> tuple[PreTrainedModel, torch.Tensor, Features | None]:
-    embedding = target_embedding(target)  # (V, d)
-    if wanted is not None and embedding_sha256(target) != wanted:
-        raise ModelRefused(f"{folder} was distilled from another target: its embedding differs")
-    config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
-    if embedding.shape[1] != config.hidden_size:
-        raise ModelRefused(f"{folder} was distilled from another target: its width is {config.hidden_size}")
-    config.tie_word_embeddings = False
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    weights = load_file(folder / "model.safetensors")
-    head_ids = weights.pop("head_ids").long()
-    features = features_of(weights)
-    state = {name: tensor.float() for name, tensor in weights.items()}
-    state["model.embed_tokens.weight"] = embedding
-    model.lm_head = nn.Linear(config.hidden_size, len(head_ids), bias=False, device="meta")
-    state["lm_head.weight"] = embedding[head_ids]
-    missing, unexpected = model.load_state_dict(state, strict=False, assign=True)
-    if missing or unexpected:
-        raise ModelRefused(f"{folder}: weights missing {missing[:3]}, not expected {unexpected[:3]}")
-    model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its buffers are computed, not stored
-    return model, head_ids, features
-
-
-@lru_cache(maxsize=1)
-def embedding_sha256(target: Path) -> str:
-    """What a drafter's card names its target's embedding by: the hash of its float32 numbers."""
-    return hashlib.sha256(target_embedding(target).numpy().astype("<f4", copy=False).tobytes()).hexdigest()
-
-
-@lru_cache(maxsize=1)
-def target_embedding(target: Path) -> torch.Tensor:
-    """(V, d) float32, shared by all drafters of a process."""
-    for file in sorted(target.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as weights:
-            if "model.embed_tokens.weight" in weights.keys():  # noqa: SIM118 - not a dict
-                return weights.get_tensor("model.embed_tokens.weight").float()
-    raise ModelRefused(f"{target} holds no model.embed_tokens.weight")

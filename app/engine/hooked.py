@@ -14,6 +14,7 @@ from app.engine.forward import Checkpoints, Output, Shape
 from app.engine.plan import Plan
 from app.engine.tiles import Kind, Layout
 from app.errors import ModelRefused
+from kernels.cpu.linear import pack_int8
 from kernels.packed_linear import PackedLinear, PackedSiblings
 from kernels.paged_attention import paged_attention_reference
 
@@ -82,6 +83,16 @@ def pack_linears(model: nn.Module) -> None:
                     del layers[name]
         for name, layer in layers.items():
             setattr(parent, name, PackedLinear(_weight(layer), _bias(layer)))
+
+
+def round_weights(model: nn.Module) -> None:
+    """Round the linear layers' weights to what int8 columns can hold. Embeddings, tied ones too, stay as they are."""
+    for layer in model.modules():
+        if type(layer) is nn.Linear:
+            packed, scales = pack_int8(layer.weight.detach().float().numpy())
+            columns = packed.transpose(0, 2, 1).reshape(-1, layer.in_features)[: layer.out_features]
+            rounded = torch.from_numpy(columns * scales[: layer.out_features, None])
+            layer.weight = nn.Parameter(rounded, requires_grad=False)
 
 
 def _is_linear(module: nn.Module) -> bool:

@@ -1,11 +1,14 @@
 """What "Llama-shaped" means: the decoders whose forward Paceline knows by heart, on the CPU and on a GPU."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from transformers import PreTrainedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+SLACK = 256  # positions beyond the model's context: a tree at its very end
 ROTARY = ("default", "linear", "llama3", "yarn")  # the same angles at a position whatever the sequence's length
 
 
@@ -13,7 +16,7 @@ class NotFusable(Exception):
     """The model is not of the fused shape, or the fused forward does not agree with its modules."""
 
 
-def check_llama_shape(model: PreTrainedModel) -> None:
+def check_llama_shape(model: "PreTrainedModel") -> None:
     """Pre-norm layers of attention and a gated SiLU, positions by rotation, plain linears. Raises NotFusable."""
     name = type(model).__name__
     if name not in FAMILIES:

@@ -4,7 +4,6 @@ A measurement is of weights, code, libraries, settings and machine; with any of 
 where a few of the steps, timed again, have another shape than what is kept: pace may differ, a `CostTable` follows it.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -14,15 +13,15 @@ from pathlib import Path
 
 import torch
 
-from app.config import ROOT, Settings
+from app.config import Settings
 from app.costs import CostTable
+from app.engine.digest import digest
 from app.engine.measure import CONTEXT, Exactness, Runner, check_exactness, measure_costs, times
 from app.files import write_whole
-from app.machine import installed, processor
+from app.machine import processor
 
 log = logging.getLogger(__name__)
 SHAPING = ("weights", "device", "gpu_dtype", "gpu_exact", "verify_threads", "page_tokens")
-LIBRARIES = ("torch", "transformers", "numba", "numpy", "triton")
 SPOTS = (1, 8, 32)  # rows
 ALIKE = 1.35  # how far the paces seen at the spots may be apart
 
@@ -74,23 +73,8 @@ def _write(file: Path, exactness: Exactness, costs: CostTable) -> None:
 
 def _key(folder: Path, settings: Settings) -> str:
     """A digest of all that a measurement depends on."""
-    about = {
-        "files": [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in _weights(folder)],
-        "config": (folder / "config.json").read_text(),
-        "settings": {name: getattr(settings, name) for name in SHAPING},
-        "libraries": {name: installed(name) for name in LIBRARIES},
-        "code": [hashlib.sha256(path.read_bytes()).hexdigest() for path in _sources()],
-        "machine": [platform.machine(), processor(), os.cpu_count(), _gpu()],
-    }
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
-
-
-def _weights(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.safetensors"))
-
-
-def _sources() -> list[Path]:
-    return sorted([*(ROOT / "app" / "engine").rglob("*.py"), *(ROOT / "kernels").rglob("*.py")])
+    shaping = {name: getattr(settings, name) for name in SHAPING}
+    return digest([folder], settings=shaping, machine=[platform.machine(), processor(), os.cpu_count(), _gpu()])
 
 
 def _gpu() -> str | None:

@@ -1,46 +1,48 @@
 """Load a Hugging Face causal LM, unforked, and choose the fastest forward that says the same as its own modules."""
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from transformers import PreTrainedModel
-from transformers.utils import logging as transformers_logging
-
+from app.engine.digest import digest
 from app.engine.forward import Forward
-from app.engine.fused import fuse, round_weights
-from app.engine.hooked import HookedForward, pack_linears
-from app.engine.llama import NotFusable
-from app.engine.read import read
-from kernels.packed_linear import can_pack
+from app.engine.fused import Weights
+from app.engine.known import recall
+from app.engine.weights import Stored
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
 
 
-def load(folder: Path, is_int8: bool = False) -> Forward:
-    """Load the model in `folder`, to compute in float32. Raises ModelRefused."""
-    transformers_logging.disable_progress_bar()
-    return prepare(read(folder, torch.float32), is_int8)
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a model comes from: its weights by name, and its modules for whoever has to ask them."""
+
+    folders: tuple[Path, ...]  # whose files decide what the model says
+    weights: Callable[[], Weights]
+    modules: Callable[[], "PreTrainedModel"]
 
 
-@torch.inference_mode()
-def prepare(model: PreTrainedModel, is_int8: bool = False) -> Forward:
-    """The fused forward if it knows the model's family, else the model's own modules with packed linear layers.
+def load(source: Path | Source, is_int8: bool = False, home: Path | None = None) -> Forward:
+    """Load a model, to compute in float32. With `home`, what is found out of it is kept there for the next start, which
+    then takes a fraction of the time. Raises ModelRefused."""
+    found = source if isinstance(source, Source) else _in_folder(source)
+    memory = None if home is None else home / "known" / f"{digest(found.folders, is_int8=is_int8)}.json"
+    if memory is not None and (known := recall(memory, found.weights(), is_int8)) is not None:
+        return known
+    from app.engine.learn import learn  # transformers takes seconds to import, and mostly need not be
 
-    With `is_int8` the linear layers' weights are rounded to int8 columns: a model of its own, as exact against itself.
-    Takes the model over. Raises ModelRefused for one that ignores the attention interface.
-    """
-    model.eval()
-    model.requires_grad_(False)
-    if is_int8:
-        round_weights(model)
-    hooked = HookedForward(model)
-    try:
-        return fuse(hooked, is_int8)
-    except NotFusable as reason:
-        log.info("%s runs on its own modules: %s", type(model).__name__, reason)
-    if can_pack():
-        pack_linears(model)
-    else:
-        log.warning("this torch has no packed linear operator: plain ones are used, slower and not bitwise invariant")
-    return hooked
+    return learn(found.modules(), is_int8, None if memory is None else (memory, found.weights()))
+
+
+def _in_folder(folder: Path) -> Source:
+    def modules() -> "PreTrainedModel":
+        from app.engine.read import read
+
+        return read(folder)
+
+    return Source((folder,), lambda: Stored(folder), modules)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from safetensors import safe_open
 
-from app.engine.guesser import embedding_sha256
+from app.engine.drafter import embedding_sha256
 from app.engine.pruning import Predictor
 from app.errors import ModelRefused
 

@@ -1,16 +1,20 @@
 """Read a Hugging Face causal LM from its files."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from app.errors import ModelRefused
 
 
-def read(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+def read(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The model in `folder`: out of safetensors only, none of its own code, and whole. Raises ModelRefused."""
+    transformers_logging.disable_progress_bar()
     try:
         found: Any = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -26,3 +30,24 @@ def read(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     if missing := sorted(found[1]["missing_keys"]):  # they would be random numbers
         raise ModelRefused(f"{folder} lacks {len(missing)} weights, {missing[0]} among them")
     return model
+
+
+def build(folder: Path, weights: Mapping[str, torch.Tensor]) -> PreTrainedModel:
+    """The model that config.json in `folder` describes, of these weights, its head as wide as theirs.
+
+    Raises ModelRefused.
+    """
+    config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
+    rows, width = weights["lm_head.weight"].shape
+    if width != config.hidden_size:
+        raise ModelRefused(f"{folder} was distilled from another target: its width is {config.hidden_size}")
+    config.tie_word_embeddings = False
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    model.lm_head = nn.Linear(width, rows, bias=False, device="meta")
+    missing, unexpected = model.load_state_dict(dict(weights), strict=False, assign=True)
+    if missing or unexpected:
+        raise ModelRefused(f"{folder}: weights missing {missing[:3]}, not expected {unexpected[:3]}")
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its buffers are computed, not stored
+    found: PreTrainedModel = model
+    return found

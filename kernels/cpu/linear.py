@@ -15,10 +15,8 @@ PANEL = 48  # rows that go over a few blocks before the next rows do: both stay 
 def pack(weight: np.ndarray) -> np.ndarray:
     """(N, K) float32 -> (ceil(N / 16), K, 16) float32."""
     columns, depth = weight.shape
-    blocks = -(-columns // LANES)
-    whole = np.zeros((blocks * LANES, depth), np.float32)
-    whole[:columns] = weight
-    return np.ascontiguousarray(whole.reshape(blocks, LANES, depth).transpose(0, 2, 1))
+    whole = weight if columns % LANES == 0 else np.pad(weight, ((0, -columns % LANES), (0, 0)))
+    return np.ascontiguousarray(whole.reshape(-1, LANES, depth).transpose(0, 2, 1), np.float32)
 
 
 def pack_int8(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ from app import shortage
 from app.config import Settings
 from app.drafting import Drafting
 from app.engine.guesser import ModelGuesser
-from app.engine.model import prepare
+from app.engine.learn import learn
 from app.errors import StoreUnavailable
 from app.fusing import Fusing
 from app.intake import take_in
@@ -430,7 +430,7 @@ class TestVerifying:
         model = fakes.tiny()
         with torch.no_grad():
             model.model.embed_tokens.weight[POISON] = torch.inf
-        local, _ = speculating(target=fakes.runner(prepare(model), pages=8))
+        local, _ = speculating(target=fakes.runner(learn(model), pages=8))
         poison = record([POISON] * prompt_length, 5, request_id="poison")
         beside, after = record(PROMPTS[1], 5, request_id="beside"), record(PROMPTS[3], 5, request_id="after")
         assert fakes.texts(local, poison, beside) == [[], expected(PROMPTS[1], 5)]

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from app.config import ROOT
-from app.engine.guesser import load_guesser
+from app.engine.drafter import load_guesser
 from app.engine.tokenizer import Tokenizer
 from training import checkpoint
 from training.distill import main

@@ -1,5 +1,7 @@
 """Celery's way to Redis drops what is no task."""
 
+import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -49,6 +51,36 @@ def test_a_redis_that_cannot_write_is_met_like_a_connection_that_broke(
                     _drain(connection)
         finally:
             redis_client.replicaof("NO", "ONE")
+    app.close()
+
+
+@pytest.mark.parametrize("silent_ms", [450, 1000])
+@pytest.mark.parametrize("end", [Message.ack, Message.reject])
+def test_a_redis_that_is_silent_at_an_ack_leaves_the_worker_free_for_the_next_message(
+    lone_office: Office, redis_client: redis.Redis, silent_ms: int, end: Callable[[Message], None]
+) -> None:
+    """Celery logs a failed ack and goes on; a message that stayed in hand was the last it took."""
+    app = make_celery(lone_office.settings)
+    app.conf.broker_transport_options = {**app.conf.broker_transport_options, "socket_timeout": 0.3}
+    found: list[Message] = []
+    connection: Connection
+    with (
+        app.connection_for_read() as connection,
+        Consumer(connection, queues=[Queue("q")], on_message=found.append) as consumer,
+    ):
+        consumer.qos(prefetch_count=1)
+        for number in range(2):
+            connection.Producer().publish({"number": number}, routing_key="q", serializer="json")
+        _drain(connection)
+        _drain(connection)
+        assert len(found) == 1  # no more than it may hold
+        redis_client.client_pause(silent_ms)
+        with suppress(redis.TimeoutError):
+            end(found[0])
+        time.sleep(silent_ms / 1000)
+        _drain(connection)
+        assert [message.payload["number"] for message in found] == [0, 1]
+        end(found[1])
     app.close()
 
 

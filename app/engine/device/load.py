@@ -2,18 +2,19 @@
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
 
 from app.engine.device.runner import DeviceRunner
 from app.engine.device.weights import Weights, take
 from app.engine.llama import NotFusable
 from app.engine.probe import probe
-from app.engine.read import read
 from app.errors import ModelRefused
 from app.state import Tree, Work
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
 CHECK_TOKENS = 40
@@ -23,12 +24,14 @@ TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # 
 
 def load_weights(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
     """The weights of the model in `folder`, checked. Raises ModelRefused."""
+    from app.engine.read import read  # transformers takes seconds to import, and a CPU mostly needs none of it
+
     model: Any = read(folder, dtype)
     return checked_weights(model.to(device))
 
 
 @torch.inference_mode()
-def checked_weights(model: PreTrainedModel) -> Weights:
+def checked_weights(model: "PreTrainedModel") -> Weights:
     """The weights of a model that lies on its device. Raises ModelRefused for what the device's forward cannot say."""
     model.eval()
     model.requires_grad_(False)
@@ -43,7 +46,7 @@ def checked_weights(model: PreTrainedModel) -> Weights:
     return weights
 
 
-def _distance(model: PreTrainedModel, weights: Weights) -> float:
+def _distance(model: "PreTrainedModel", weights: Weights) -> float:
     """Mean distance of some tokens' logits, read in two pieces, from those of the modules."""
     sequence = probe(CHECK_TOKENS, model.config.get_text_config().vocab_size)
     pages = -(-CHECK_TOKENS // PAGE_TOKENS)

@@ -1,15 +1,15 @@
 """A Llama-shaped model's weights as the device's forward reads them: siblings joined, taken from unmodified modules."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
-from app.engine.llama import NotFusable, check_llama_shape
+from app.engine.llama import SLACK, NotFusable, check_llama_shape
 
-SLACK = 256  # positions beyond the model's context: a tree at its very end
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Weights:
 
 
 @torch.inference_mode()
-def take(model: PreTrainedModel) -> Weights:
+def take(model: "PreTrainedModel") -> Weights:
     """The weights of a model that lies on its device already. Raises NotFusable.
 
     Joined siblings take the place of the modules' own tensors, so that nothing is held twice and the modules go on

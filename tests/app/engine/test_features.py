@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from app.engine.guesser import ModelGuesser, load_guesser
+from app.engine.drafter import load_guesser
+from app.engine.guesser import ModelGuesser
 from app.errors import ModelRefused
 from app.messages import Sampling
 from tests import fakes

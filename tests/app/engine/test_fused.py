@@ -5,9 +5,9 @@ import torch
 
 from app.engine import fused, steps
 from app.engine.fused import FusedForward
-from app.engine.hooked import HookedForward
+from app.engine.hooked import HookedForward, round_weights
+from app.engine.learn import learn
 from app.engine.measure import check_exactness
-from app.engine.model import prepare
 from tests import fakes
 from tests.fakes import VOCAB
 
@@ -16,13 +16,13 @@ FUSED = ("llama", "qwen2", "qwen3", "mistral")
 
 @pytest.mark.parametrize("family", FUSED)
 def test_families_of_the_shape_are_fused(family):
-    assert isinstance(prepare(fakes.tiny(family)), FusedForward)
+    assert isinstance(learn(fakes.tiny(family)), FusedForward)
 
 
 @pytest.mark.parametrize("family", ["gemma2", "phi3", "gpt2"])
 def test_other_families_run_on_their_own_modules_and_the_log_says_so(family, caplog):
     with caplog.at_level("INFO"):
-        assert isinstance(prepare(fakes.tiny(family)), HookedForward)
+        assert isinstance(learn(fakes.tiny(family)), HookedForward)
     assert "runs on its own modules" in caplog.text
 
 
@@ -38,14 +38,14 @@ def test_other_families_run_on_their_own_modules_and_the_log_says_so(family, cap
     ],
 )
 def test_models_of_an_odd_shape_run_on_their_own_modules(odd):
-    runner = fakes.runner(prepare(fakes.tiny("llama", **odd)))
+    runner = fakes.runner(learn(fakes.tiny("llama", **odd)))
     assert isinstance(runner.model, HookedForward)
 
 
 def test_a_forward_that_says_something_else_is_not_used(monkeypatch, caplog):
     monkeypatch.setattr(fused, "pack", lambda weight: fused.pack_int8(weight)[0].astype("float32"))
     with caplog.at_level("INFO"):
-        assert isinstance(prepare(fakes.tiny()), HookedForward)
+        assert isinstance(learn(fakes.tiny()), HookedForward)
     assert "standard deviations off" in caplog.text
 
 
@@ -61,7 +61,7 @@ def test_what_is_outside_the_model_is_refused_not_read():
 
 @pytest.mark.parametrize("family", FUSED)
 def test_int8_is_a_model_of_its_own_and_exact(family):
-    exact, rounded = fakes.served(family), fakes.runner(prepare(fakes.tiny(family), is_int8=True))
+    exact, rounded = fakes.served(family), fakes.runner(learn(fakes.tiny(family), is_int8=True))
     assert isinstance(rounded.model, FusedForward)
     assert check_exactness(rounded, VOCAB).different == 0
     rows = []
@@ -76,9 +76,9 @@ def test_int8_is_a_model_of_its_own_and_exact(family):
 
 def test_int8_on_its_own_modules_is_the_same_model():
     """Whoever runs it: the rounding is in the weights, not in the kernels."""
-    quick = fakes.runner(prepare(fakes.tiny(), is_int8=True))
+    quick = fakes.runner(learn(fakes.tiny(), is_int8=True))
     model = fakes.tiny()
-    fused.round_weights(model)
+    round_weights(model)
     slow = fakes.runner(HookedForward(model.eval()))
     rows = []
     for runner in (quick, slow):

@@ -6,8 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from app.engine.guesser import ModelGuesser, embedding_sha256, load_guesser
-from app.engine.model import prepare
+from app.engine.drafter import embedding_sha256, load_guesser
+from app.engine.guesser import ModelGuesser
+from app.engine.learn import learn
 from app.errors import ModelRefused
 from app.messages import Sampling
 from kernels.gumbel_noise import gumbel_noise_reference
@@ -33,14 +34,14 @@ def logits_of(model, ids: list[int]) -> torch.Tensor:
 
 
 def test_a_greedy_guess_is_the_two_likeliest_tokens_and_their_probabilities():
-    found = guess(ModelGuesser(prepare(fakes.tiny()), None, **MEMORY), Sampling())
+    found = guess(ModelGuesser(learn(fakes.tiny()), None, **MEMORY), Sampling())
     q, tokens = logits_of(fakes.tiny(), TEXT).softmax(-1).topk(2)
     assert [found.token, found.second] == tokens.tolist()
     assert [found.confidence, found.second_confidence] == pytest.approx(q.tolist(), rel=1e-4)
 
 
 def test_a_sampled_guess_meets_the_noise_that_the_target_will_meet():
-    guesser = ModelGuesser(prepare(fakes.tiny()), None, **MEMORY)
+    guesser = ModelGuesser(learn(fakes.tiny()), None, **MEMORY)
     z = logits_of(fakes.tiny(), TEXT) / 0.7
     for seed in range(30):
         scores = z + gumbel_noise_reference(torch.arange(VOCAB), seed, 0, len(TEXT))
@@ -50,13 +51,13 @@ def test_a_sampled_guess_meets_the_noise_that_the_target_will_meet():
 
 
 def test_with_one_token_kept_there_is_no_second():
-    found = guess(ModelGuesser(prepare(fakes.tiny()), None, **MEMORY), Sampling(temperature=1.0, top_k=1, seed=1))
+    found = guess(ModelGuesser(learn(fakes.tiny()), None, **MEMORY), Sampling(temperature=1.0, top_k=1, seed=1))
     assert (found.token, found.confidence) == (int(logits_of(fakes.tiny(), TEXT).argmax()), 1.0)
     assert found.second_confidence == 0.0
 
 
 def test_a_chunk_of_a_prompt_has_no_guess():
-    guesser = ModelGuesser(prepare(fakes.tiny()), None, **MEMORY)
+    guesser = ModelGuesser(learn(fakes.tiny()), None, **MEMORY)
     work = fakes.work(fakes.sequence(TEXT), 0, 9)
     assert guesser.try_reserve(work, 0)
     assert guesser.guess([work], 1, 0.0) == [[]]
@@ -96,7 +97,7 @@ def test_guesses_of_one_call_are_those_of_many(lengths, head_ids):
     if head_ids is not None:
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight[head_ids])
         model.lm_head.out_features = len(head_ids)
-    guesser = ModelGuesser(prepare(model), head_ids, kv_bytes=2**22, page_tokens=PAGE_TOKENS)
+    guesser = ModelGuesser(learn(model), head_ids, kv_bytes=2**22, page_tokens=PAGE_TOKENS)
     found = guesser.guess(works_of(guesser, lengths, 6), 6, 0.0)
     for ours, theirs in zip(found, one_by_one(guesser, lengths, 6), strict=True):
         assert [(g.token, g.second) for g in ours] == [(g.token, g.second) for g in theirs]
@@ -105,7 +106,7 @@ def test_guesses_of_one_call_are_those_of_many(lengths, head_ids):
 
 
 def test_a_chain_ends_with_its_last_likely_sequence():
-    guesser = ModelGuesser(prepare(fakes.tiny()), None, **MEMORY)
+    guesser = ModelGuesser(learn(fakes.tiny()), None, **MEMORY)
     whole = guesser.guess(works_of(guesser, (20, 33), 8), 8, 0.0)
     floor = 0.5
     likely = max(next(i for i in range(9) if prod(g.confidence for g in guesses[:i]) < floor) for guesses in whole)

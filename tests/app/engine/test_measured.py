@@ -7,6 +7,7 @@ import pytest
 
 from app.config import Settings
 from app.costs import CostTable
+from app.engine import digest
 from app.engine import measured as module
 from app.engine.measure import Exactness
 from app.engine.measured import holds, measured
@@ -59,7 +60,7 @@ def test_what_a_measurement_depends_on_makes_it_anew(folder, settings, counted, 
         settings = settings.model_copy(update={"verify_threads": settings.verify_threads + 1})
     if change == "code":
         (tmp_path / "new.py").write_text("")
-        monkeypatch.setattr(module, "_sources", lambda: [tmp_path / "new.py"])
+        monkeypatch.setattr(digest, "_sources", lambda: [tmp_path / "new.py"])
     _start(folder, settings)
     assert len(counted) == 2
 

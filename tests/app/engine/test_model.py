@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from app.engine.model import load, prepare
+from app.engine.learn import learn
+from app.engine.model import load
 from app.engine.runner import ModelRunner
 from app.errors import ModelRefused
 from app.state import Sequence
@@ -209,7 +210,7 @@ def test_bits_do_not_depend_on_the_number_of_threads():
 @pytest.mark.parametrize("family", REFUSED)
 def test_models_that_ignore_the_attention_interface_are_refused(family):
     with pytest.raises(ModelRefused, match="attention interface"):
-        prepare(fakes.tiny(family))
+        learn(fakes.tiny(family))
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.kv import KVCache
-from app.engine.model import prepare
+from app.engine.learn import learn
 from app.engine.plan import forks, main_branch, plan
 from app.engine.runner import ModelRunner
 from app.engine.tiles import Layout
@@ -13,7 +13,7 @@ from app.state import Tree, Work
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB
 
-TINY = prepare(fakes.tiny(num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=1))
+TINY = learn(fakes.tiny(num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=1))
 
 
 @st.composite

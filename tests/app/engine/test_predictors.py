@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from app.engine.guesser import embedding_sha256
+from app.engine.drafter import embedding_sha256
 from app.engine.predictors import CARD, WEIGHTS, Faser, Fitted, Lens, Scores, load_predictor, scaled, signs
 from app.errors import ModelRefused
 from tests import fakes

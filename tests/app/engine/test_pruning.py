@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.forward import Forward
-from app.engine.model import prepare
+from app.engine.learn import learn
 from app.engine.pruning import Sieve
 from app.engine.runner import Logits, ModelRunner
 from app.messages import Sampling
@@ -38,7 +38,7 @@ class Said:
 
 @cache
 def tiny() -> Forward:
-    return prepare(fakes.tiny(num_hidden_layers=LAYERS))
+    return learn(fakes.tiny(num_hidden_layers=LAYERS))
 
 
 def works_of(batch: list[tuple[int, Tree]], runner: ModelRunner, floor: float = 0.0) -> list[Work]:

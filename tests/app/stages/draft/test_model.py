@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from app.engine.guesser import ModelGuesser
 from app.engine.kv import bytes_per_page
-from app.engine.model import prepare
+from app.engine.learn import learn
 from app.messages import Draft, Sampling
 from app.stages.draft import reader as module
 from app.stages.draft.cooperative import MIN_SECOND
@@ -16,7 +16,7 @@ from app.state import Work
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB
 
-MODEL = prepare(fakes.tiny(seed=1))
+MODEL = learn(fakes.tiny(seed=1))
 PAGE_BYTES = bytes_per_page(*MODEL.shape, PAGE_TOKENS)
 
 
@@ -202,7 +202,7 @@ def test_numbers_that_overflow_cost_a_round_and_nothing_else(monkeypatch, chunk_
     model = fakes.tiny(seed=1)
     with torch.no_grad():
         model.model.embed_tokens.weight[57] = torch.inf
-    guesser = Guesser(pages=8, model=prepare(model))
+    guesser = Guesser(pages=8, model=learn(model))
     one, good = drafter(guesser), context([token % 50 for token in text(40)], "good")
     one.draft([good, context([57] * 33, "poison")])
     assert guesser.pool.num_free >= 8 - 3

@@ -1,0 +1,58 @@
+"""Find out of a model's own modules what it says, and of which forward it can be had fastest."""
+
+import logging
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from app.engine.blueprint import blueprint_of
+from app.engine.forward import Forward
+from app.engine.fused import FusedForward, Weights
+from app.engine.hooked import HookedForward, pack_linears, round_weights
+from app.engine.known import remember
+from app.engine.llama import NotFusable, check_llama_shape
+from app.engine.trial import TOLERANCE, distance, trial
+from app.engine.weights import are_alike
+from kernels.packed_linear import can_pack
+
+log = logging.getLogger(__name__)
+
+
+@torch.inference_mode()
+def learn(model: PreTrainedModel, is_int8: bool = False, keep: tuple[Path, Weights] | None = None) -> Forward:
+    """The fused forward if it knows the model's family, else the model's own modules with packed linear layers.
+
+    With `is_int8` the linear layers' weights are rounded to int8 columns: a model of its own, as exact against itself.
+    `keep`: a file for what is found out, and the weights as they will be read then; nothing is written where those are
+    not the modules'. Takes the model over. Raises ModelRefused for one that ignores the attention interface.
+    """
+    model.eval()
+    model.requires_grad_(False)
+    weights = dict(model.state_dict())
+    if is_int8:
+        round_weights(model)
+    hooked = HookedForward(model)
+    try:
+        return _fuse(hooked, weights, is_int8, keep)
+    except NotFusable as reason:
+        log.info("%s runs on its own modules: %s", type(model).__name__, reason)
+    if can_pack():
+        pack_linears(model)
+    else:
+        log.warning("this torch has no packed linear operator: plain ones are used, slower and not bitwise invariant")
+    return hooked
+
+
+def _fuse(hooked: HookedForward, weights: Weights, is_int8: bool, keep: tuple[Path, Weights] | None) -> FusedForward:
+    """The fused forward, once it has said the same as the modules. Raises NotFusable."""
+    check_llama_shape(hooked.model)
+    expected = trial(hooked)  # also shows how each layer attends
+    blueprint = blueprint_of(hooked)
+    fused = FusedForward(blueprint, weights, is_int8)
+    off = distance(trial(fused), expected, float(expected.std()))
+    if not off < TOLERANCE:
+        raise NotFusable(f"the fused forward is {off:.1e} standard deviations off")
+    if keep is not None and are_alike(keep[1], weights):
+        remember(keep[0], blueprint, expected)
+    return fused

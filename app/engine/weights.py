@@ -1,0 +1,44 @@
+"""A model's weights by their names, as its files hold them."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from app.errors import ModelRefused
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+class Stored(Mapping[str, torch.Tensor]):
+    """Read from safetensors when asked for, in the files' own number format; a tied head is the embedding.
+
+    Raises ModelRefused for a folder without any.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        files = [safe_open(file, framework="pt") for file in sorted(folder.glob("*.safetensors"))]
+        self._files = {name: file for file in files for name in file.keys()}  # noqa: SIM118 - not a dict
+        if not self._files:
+            raise ModelRefused(f"{folder} holds no weights in safetensors")
+        if EMBEDDING in self._files and HEAD not in self._files:
+            self._files[HEAD] = self._files[EMBEDDING]
+            self._tied = True
+        else:
+            self._tied = False
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        found: torch.Tensor = self._files[name].get_tensor(EMBEDDING if self._tied and name == HEAD else name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def are_alike(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> bool:
+    """Whether both hold the same numbers under the same names."""
+    return ours.keys() == theirs.keys() and all(torch.equal(theirs[name].float(), ours[name].float()) for name in ours)
