@@ -172,7 +172,7 @@ def inject(site: Site, name: str, crowd: Clients, since_s: float) -> Injected:
     FAULTS[name](site)
     ended_s = time.monotonic()
     ready_s = site.await_ready()
-    while not crowd.all_moved_since(ended_s) and time.monotonic() - ended_s < DRAIN_S:
+    while not crowd.all_moved_since(ended_s) and time.monotonic() - ended_s < ready_s + DRAIN_S:
         time.sleep(0.05)
     moved_s = time.monotonic() - ended_s
     stalls = [end - start for start, end in [*crowd.tally.stalls] if end >= began_s]
@@ -184,14 +184,20 @@ def inject(site: Site, name: str, crowd: Clients, since_s: float) -> Injected:
 def broken(report: dict[str, Any]) -> list[str]:
     """The promises that were not kept."""
     told = report["requests"]
-    return [f"{what}: {one}" for what in ("wrong", "failed", "lost") for one in told[what]] + report["left behind"]
+    stuck = [
+        f"{one['fault']}: {DRAIN_S:.0f} s later some client had got nothing yet"
+        for one in report["faults"]
+        if one["moved_s"] - one["ready_s"] >= DRAIN_S - 1.0
+    ]
+    ends = [f"{what}: {one}" for what in ("wrong", "failed", "lost") for one in told[what]]
+    return [*ends, *report["left behind"], *stuck]
 
 
 def table(report: dict[str, Any]) -> str:
     """By kind of fault, as lines of Markdown; then the requests."""
     lines = [
-        "| fault | times | lasted, s | ready again after, s (worst) | longest silence of a stream, s |",
-        "|---" * 5 + "|",
+        "| fault | times | lasted, s | ready again after, s (worst) | all went on after, s | longest silence, s |",
+        "|---" * 6 + "|",
     ]
     for name in dict.fromkeys(one["fault"] for one in report["faults"]):
         own = [one for one in report["faults"] if one["fault"] == name]
