@@ -1,6 +1,8 @@
 """`./paceline` itself, in a clone of its own: the first use, the second, two at once, and one that fails."""
 
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +25,10 @@ def clone(tmp_path: Path) -> Iterator[Path]:
     (made / "app" / "cli.py").write_text("import sys, torch, other; print(sys.executable, sys.argv[1:])")
     for name in ("torch", "other"):
         make_wheel(tmp_path / "wheels", name, "0.0.1", {f"{name}.py": b""})
+    (wheel,) = (tmp_path / "wheels").glob("other-*")
+    (made / "requirements.lock").write_text(
+        f"other==0.0.1 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
+    )
     yield made
     shutil.rmtree(made)
 
@@ -59,6 +65,29 @@ def test_failing_install_says_what_pip_said_and_where_its_log_is(clone: Path) ->
     out, err = process.communicate(timeout=300)
     assert process.returncode == 1 and out == ""
     assert "torch==9.9.9" in err and str(clone / ".paceline" / "install.log") in err and "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_a_package_that_is_not_the_file_that_was_locked_is_refused(clone: Path) -> None:
+    make_wheel(clone.parent / "wheels", "other", "0.0.1", {"other.py": b"print('somebody else made me')"})
+    process = _run(clone)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 1 and out == ""
+    assert "other packages failed" in err and "HASH" in err.upper()
+
+
+def test_what_is_asked_for_is_what_is_locked() -> None:
+    """`deploy/lock` was run after the last change of a requirements file."""
+    asked = {
+        re.sub(r"\[.*\]", "", line.split(";")[0].split("#")[0]).strip().lower().replace("_", "-")
+        for path in ROOT.glob("requirements*.txt")
+        for line in path.read_text().splitlines()
+        if "==" in line.split("#")[0]
+    }
+    locked = {
+        line.split(" ")[0] for path in ROOT.glob("requirements*.lock") for line in path.read_text().splitlines()
+    }
+    assert {one for one in asked if not one.startswith("torch==")} <= locked
 
 
 def test_given_interpreter_is_used_and_no_environment_made(clone: Path) -> None:
