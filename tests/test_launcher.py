@@ -84,9 +84,7 @@ def test_what_is_asked_for_is_what_is_locked() -> None:
         for line in path.read_text().splitlines()
         if "==" in line.split("#")[0]
     }
-    locked = {
-        line.split(" ")[0] for path in ROOT.glob("requirements*.lock") for line in path.read_text().splitlines()
-    }
+    locked = {line.split(" ")[0] for path in ROOT.glob("requirements*.lock") for line in path.read_text().splitlines()}
     assert {one for one in asked if not one.startswith("torch==")} <= locked
 
 

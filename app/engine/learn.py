@@ -13,7 +13,7 @@ from app.engine.hooked import HookedForward, pack_linears, round_weights
 from app.engine.known import remember
 from app.engine.llama import NotFusable, check_llama_shape
 from app.engine.trial import TOLERANCE, distance, trial
-from app.engine.weights import are_alike
+from app.engine.weights import holds
 from kernels.packed_linear import can_pack
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,6 @@ def _fuse(hooked: HookedForward, weights: Weights, is_int8: bool, keep: tuple[Pa
     off = distance(trial(fused), expected, float(expected.std()))
     if not off < TOLERANCE:
         raise NotFusable(f"the fused forward is {off:.1e} standard deviations off")
-    if keep is not None and are_alike(keep[1], weights):
+    if keep is not None and holds(keep[1], weights):
         remember(keep[0], blueprint, expected)
     return fused

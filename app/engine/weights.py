@@ -39,6 +39,6 @@ class Stored(Mapping[str, torch.Tensor]):
         return len(self._files)
 
 
-def are_alike(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> bool:
-    """Whether both hold the same numbers under the same names."""
-    return ours.keys() == theirs.keys() and all(torch.equal(theirs[name].float(), ours[name].float()) for name in ours)
+def holds(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> bool:
+    """Whether we have all of their weights, number for number; files often hold more, tables of sines for one."""
+    return all(name in ours and torch.equal(weight.float(), ours[name].float()) for name, weight in theirs.items())

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from app.engine import learn, model
 from app.engine.fused import FusedForward
@@ -80,6 +81,15 @@ def test_a_full_disk_costs_the_next_start_its_time_and_nothing_else(llama, tmp_p
     (tmp_path / "known").write_text("a file where a folder should be")
     assert all(isinstance(load(llama, False, tmp_path), FusedForward) for _ in range(2))
     assert len(asked) == 2
+
+
+def test_files_may_hold_more_than_the_modules_do(llama, tmp_path, asked):
+    """Tables of sines, in older ones."""
+    weights = load_file(llama / "model.safetensors")
+    table = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(16)}
+    save_file(weights | table, llama / "model.safetensors", {"format": "pt"})
+    assert all(isinstance(load(llama, False, tmp_path), FusedForward) for _ in range(2))
+    assert len(asked) == 1
 
 
 def test_files_that_name_their_weights_otherwise_are_served_and_not_kept(llama, tmp_path, asked, monkeypatch):
