@@ -4,7 +4,7 @@
     event: tokens               data: {id, offset, tokens, proposers, pieces, text, stats}, logprobs if asked for
     event: end                  data: the Result
     event: error                data: as any error's answer; the stream cannot go on, the request may
-    : comment                   a heartbeat after 10 s of silence
+    : comment                   a heartbeat after 3 s of silence
 
 `pieces` holds the text of each token; together they are `text`, and all `text` together is the result's. A
 character of several tokens comes with the last of them, and what may begin a stop string once it turned out to be
@@ -25,7 +25,7 @@ from web.errors import error_body
 from web.follow import current, follow
 from web.office import Office
 
-HEARTBEAT_S = 10.0
+HEARTBEAT_S = 3.0
 RECONNECT_MS = 1000
 
 

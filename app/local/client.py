@@ -19,7 +19,7 @@ from app.errors import GenerationFailed, InvalidRequest, PacelineError
 from app.messages import GenerateRequest, Result
 
 OnText = Callable[[str], None]
-SILENCE_S = 30.0  # the stream sends a heartbeat every 10 s
+SILENCE_S = 10.0  # the stream sends a heartbeat every 3 s
 RESUME_S = 60.0  # how long a broken stream is tried again
 RETRY_S = 0.3
 

@@ -3,7 +3,7 @@
     data: <chunk>        several tokens may come in one; a character never comes in two
     data: {"error": ...} the call failed, no more will come
     data: [DONE]
-    : comment            a heartbeat after 10 s of silence
+    : comment            a heartbeat after 3 s of silence
 
 Nobody can resume such a stream, so a client that leaves cancels its requests.
 """
@@ -21,11 +21,11 @@ from app.messages import Event, FinishReason, Record, Stats
 from web.errors import v1_error_body
 from web.follow import await_end, cancel, follow_all
 from web.office import Office
+from web.sse import HEARTBEAT_S
 from web.v1.answers import PredictionDetails, Usage
 from web.v1.shapes import Head, Shape
 from web.v1.texts import REASONS, GrowingText
 
-HEARTBEAT_S = 10.0
 DONE = "data: [DONE]\n\n"
 STOPPING = "the server stops; try again"
 
