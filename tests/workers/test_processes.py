@@ -33,7 +33,7 @@ def test_deployment_without_any_draft_worker_decodes_all_the_same(
     tiny_environ: dict[str, str], alone: Alone, tmp_path: Path
 ) -> None:
     request = GenerateRequest(prompt="Nobody drafts", raw=True, max_tokens=60, temperature=0.8, seed=2)
-    with running("bare", tmp_path, {**tiny_environ, "PACELINE_DRAFTERS": ","}) as deployment:
+    with running("bare", tmp_path, {**tiny_environ, "PACELINE_DRAFTERS": "none"}) as deployment:
         status = deployment.status()
         assert status.ready and status.processes["draft"] == ()
         assert deployment.stream(request).read().tokens == alone(request)

@@ -50,7 +50,7 @@ class Up:
         return process
 
     def environ(self) -> dict[str, str]:
-        return {"PACELINE_STATE": str(self.state), "PACELINE_MODEL": str(self._model), "PACELINE_DRAFTERS": ","}
+        return {"PACELINE_STATE": str(self.state), "PACELINE_MODEL": str(self._model), "PACELINE_DRAFTERS": "none"}
 
     def of(self, name: str = "default") -> State:
         state = Instance(self.state, name).running()
