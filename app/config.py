@@ -49,7 +49,7 @@ class Settings(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="of the target; auto: a GPU if there is one")
     gpu_dtype: Literal["bfloat16", "float16", "float32"] = Field("bfloat16", description="of a GPU's weights and cache")
     gpu_exact: bool = Field(False, description="on a GPU, bits that depend on nothing beside a row; slower, no trees")
-    drafters: tuple[str, ...] = Field(("smol-general",), description="model drafters: names in drafters/, or folders; none")
+    drafters: tuple[str, ...] = Field(("smol-general",), description="model drafters: in drafters/, folders, or none")
     phrases: str = Field("smol-phrases", description="store of a target's text to look up in: in drafters/, or none")
     routing: Literal["learned", "cosine", "all", "first"] = Field(
         "learned", description="which model drafters to ask: by what they got right, as CoSine does, all, or the first"

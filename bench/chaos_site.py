@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import redis
 
@@ -30,9 +31,12 @@ class Site:
         return check(self.instance.name, self.instance.running(), self.office.settings.lease_s)
 
     def await_ready(self) -> float:
-        """Until every role gets on again; seconds. Raises TimeoutError."""
+        """Until every role gets on again, by processes that are there; seconds. Raises TimeoutError.
+
+        A process just killed seems well for as long as its last heartbeat holds.
+        """
         started = time.monotonic()
-        while not (health := self.health()).ready:
+        while not ((health := self.health()).ready and _are_there(health)):
             if time.monotonic() - started > READY_S:
                 raise TimeoutError(f"not ready after {READY_S:.0f} s: {'; '.join(health.problems)}")
             time.sleep(0.05)
@@ -45,6 +49,10 @@ class Site:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
         return pids
+
+
+def _are_there(health: Health) -> bool:
+    return all(Path(f"/proc/{pid}").exists() for pids in health.processes.values() for pid in pids)
 
 
 def mailboxes_of(site: Site) -> list[str]:
