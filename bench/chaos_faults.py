@@ -6,11 +6,15 @@ very instance started, and to no others.
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
+from app.config import ROOT
+from app.local.services import settings_environment
 from bench import chaos_host, chaos_mail
 from bench.chaos_site import READY_S, Site, client
 
@@ -18,6 +22,8 @@ ROLES = ("web", "control", "fuse", "draft", "verify", "beat", "redis")
 FROZEN_S = 4.0  # longer than any lease
 PAUSE_MS = 10_000
 STARVED_S = 5.0
+SECOND = "verify-2"
+SHARED_S = 3.0  # for a second verifier to have requests of its own
 Fault = Callable[[Site], None]
 
 
@@ -37,6 +43,22 @@ def _freeze(role: str) -> Fault:
                 os.kill(pid, signal.SIGCONT)
 
     return fault
+
+
+def _kill_one_of_two(site: Site) -> None:
+    """A second verifier comes, and the first is killed: the second takes its requests over, and leaves in the end."""
+    environ = {**os.environ, **settings_environment(site.office.settings)}
+    command = [sys.executable, "-m", "workers.run", "verify", "--node", SECOND]
+    log = site.instance.logs / f"{SECOND}.log"
+    with log.open("wb") as out, subprocess.Popen(command, env=environ, cwd=ROOT, stdout=out, stderr=out) as second:
+        try:
+            _await(lambda: SECOND in {node.name for node in site.office.nodes.live("verify")}, "no second verifier")
+            time.sleep(SHARED_S)
+            for pid in set(site.health().processes["verify"]) - {second.pid}:
+                os.kill(pid, signal.SIGKILL)
+            site.await_ready()
+        finally:
+            second.terminate()
 
 
 def _restart_all(site: Site) -> None:
@@ -83,6 +105,7 @@ def _cut_connections(site: Site) -> None:
 FAULTS: dict[str, Fault] = {
     **{f"kill {role}": _kill(role) for role in ROLES},
     **{f"freeze {role}": _freeze(role) for role in ROLES},
+    "kill one of two verifiers": _kill_one_of_two,
     "restart all": _restart_all,
     "pause redis": _pause_redis,
     "starve redis": _starve_redis,
@@ -105,8 +128,12 @@ FAULTS: dict[str, Fault] = {
 
 
 def _await_gone(site: Site, role: str, pids: Iterable[int]) -> None:
+    _await(lambda: not set(pids) & set(site.health().processes[role]), f"a {role} that was told to stop is still there")
+
+
+def _await(condition: Callable[[], bool], complaint: str) -> None:
     deadline = time.monotonic() + READY_S
-    while set(pids) & set(site.health().processes[role]):
+    while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"a {role} that was told to stop is still there")
+            raise TimeoutError(complaint)
         time.sleep(0.05)
