@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
 from app.config_file import find_file, home_of, named_file, read_file
 from app.errors import InvalidSettings
@@ -23,6 +23,8 @@ LISTS = ("drafters",)  # in the environment with commas between
 THREAD_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "100000", "TOKENIZERS_PARALLELISM": "false"}
 STATE = ROOT / ".paceline" if IS_CLONE else home_of(os.environ, "XDG_STATE_HOME", ".local/state") / "paceline"
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
+NO_NAMES = ("none", ("none",), ["none"])
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda names: () if names in NO_NAMES else names)]
 
 
 class Settings(BaseModel):
@@ -31,7 +33,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    home: UserPath = Field(Path.home() / ".cache" / "paceline", description="converted models live here")
+    home: UserPath = Field(
+        Path.home() / ".cache" / "paceline", description="converted models, and what is known of models"
+    )
     state: UserPath = Field(STATE, description="pids, logs and Redis data of `up`, a folder an instance")
     redis_url: str | None = Field(
         None,
@@ -49,7 +53,7 @@ class Settings(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="of the target; auto: a GPU if there is one")
     gpu_dtype: Literal["bfloat16", "float16", "float32"] = Field("bfloat16", description="of a GPU's weights and cache")
     gpu_exact: bool = Field(False, description="on a GPU, bits that depend on nothing beside a row; slower, no trees")
-    drafters: tuple[str, ...] = Field(("smol-general",), description="model drafters: in drafters/, folders, or none")
+    drafters: Names = Field(("smol-general",), description="model drafters: in drafters/, folders, or none")
     phrases: str = Field("smol-phrases", description="store of a target's text to look up in: in drafters/, or none")
     routing: Literal["learned", "cosine", "all", "first"] = Field(
         "learned", description="which model drafters to ask: by what they got right, as CoSine does, all, or the first"
@@ -159,7 +163,7 @@ class Settings(BaseModel):
 
 
 def _parts(text: str) -> tuple[str, ...]:
-    return () if text == "none" else tuple(part for part in text.split(",") if part)
+    return tuple(part for part in text.split(",") if part)
 
 
 def _place(name: str, file: Path | None, given: Mapping[str, object]) -> str:

@@ -12,7 +12,7 @@ def write_whole(path: Path, text: str) -> None:
 
 def make_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make the file under another name, and give it its own once it is on the disk."""
-    scratch = path.with_name(f".{path.name}.part")
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")  # others may make the same file now
     write(scratch)
     with scratch.open("rb+") as file:
         os.fsync(file.fileno())

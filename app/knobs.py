@@ -98,7 +98,7 @@ def _without_password(text: str | None) -> str | None:
 
 def _text(value: object) -> str | None:
     if isinstance(value, tuple):
-        return ",".join(map(str, value))
+        return ",".join(map(str, value)) or "none"
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else str(value)

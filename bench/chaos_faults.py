@@ -52,13 +52,21 @@ def _kill_one_of_two(site: Site) -> None:
     log = site.instance.logs / f"{SECOND}.log"
     with log.open("wb") as out, subprocess.Popen(command, env=environ, cwd=ROOT, stdout=out, stderr=out) as second:
         try:
-            _await(lambda: SECOND in {node.name for node in site.office.nodes.live("verify")}, "no second verifier")
+            _await(lambda: len(site.office.nodes.live("verify")) == 2, "no second verifier came")
             time.sleep(SHARED_S)
-            for pid in set(site.health().processes["verify"]) - {second.pid}:
-                os.kill(pid, signal.SIGKILL)
-            site.await_ready()
+            site.signal("verify", signal.SIGKILL)
+            _await(lambda: len(site.office.nodes.live("verify")) == 1, "the first verifier lives on")
+            _await(lambda: len(site.office.nodes.live("verify")) == 2, "the first verifier does not come back")
         finally:
             second.terminate()
+            _end(second)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    try:
+        process.wait(READY_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _restart_all(site: Site) -> None:

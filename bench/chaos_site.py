@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import redis
 
@@ -36,11 +35,15 @@ class Site:
         A process just killed seems well for as long as its last heartbeat holds.
         """
         started = time.monotonic()
-        while not ((health := self.health()).ready and _are_there(health)):
+        while not ((health := self.health()).ready and not self.dead()):
             if time.monotonic() - started > READY_S:
                 raise TimeoutError(f"not ready after {READY_S:.0f} s: {'; '.join(health.problems)}")
             time.sleep(0.05)
         return time.monotonic() - started
+
+    def dead(self) -> list[str]:
+        """Nodes whose last heartbeat still holds, and whose process is gone. Raises StoreUnavailable."""
+        return [node.name for node in self.office.nodes.live() if not _exists(node.info.get("pid"))]
 
     def signal(self, role: str, number: signal.Signals) -> list[int]:
         """Send a signal to the role's processes; their pids."""
@@ -51,8 +54,12 @@ class Site:
         return pids
 
 
-def _are_there(health: Health) -> bool:
-    return all(Path(f"/proc/{pid}").exists() for pids in health.processes.values() for pid in pids)
+def _exists(pid: object) -> bool:
+    try:
+        os.kill(int(str(pid)), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    return True
 
 
 def mailboxes_of(site: Site) -> list[str]:

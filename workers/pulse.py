@@ -152,7 +152,7 @@ class Pulse(threading.Thread):
 
     def _beat(self) -> bool:
         progress_s = time.time() - self._busy_for_s()
-        info = {**self._info(), "busy": round(self._share.look(time.monotonic()), 3)}
+        info = {**self._info(), "pid": os.getpid(), "busy": round(self._share.look(time.monotonic()), 3)}
         alive = self._office.nodes.beat(self.kind, self.node, self.owner, progress_s=progress_s, info=info)
         for mailbox in list(self._mailboxes):
             self._office.mailboxes.renew(mailbox, self.owner)

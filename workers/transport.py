@@ -28,16 +28,16 @@ class _QoS(kombu_redis.QoS):
         self._let_go(delivery_tag, lambda tag: super(_QoS, self).reject(tag, requeue))
 
     def _let_go(self, delivery_tag: str, tell: Callable[[str], None]) -> None:
-        """Tell Redis, by a new connection where the old one is dead. Where it hears neither, it will deliver the
-        message once more: whoever takes it finds its work done."""
+        """Tell Redis, once more where the connection was dead. Where it does not hear it, or cannot write it, it will
+        deliver the message once more: whoever takes an acked one then finds its work done."""
         try:
-            tell(delivery_tag)
-        except (ConnectionError, TimeoutError):
             try:
                 tell(delivery_tag)
             except (ConnectionError, TimeoutError):
-                virtual.QoS.ack(self, delivery_tag)
-                raise
+                tell(delivery_tag)
+        except (ConnectionError, TimeoutError, ResponseError):
+            virtual.QoS.ack(self, delivery_tag)
+            raise
 
 
 class _Channel(kombu_redis.Channel):

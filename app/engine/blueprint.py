@@ -48,8 +48,6 @@ def blueprint_of(hooked: Any) -> Blueprint:
     Raises NotFusable.
     """
     model: Any = hooked.model
-    if model.device.type != "cpu":
-        raise NotFusable("it is not on the CPU")
     config, inner = model.config.get_text_config(), model.model.layers[0].mlp.gate_proj.out_features
     if hooked.shape.head_dim % (2 * LANES) or config.hidden_size % LANES or inner % LANES:
         raise NotFusable(f"heads are not of {2 * LANES}, or layers not of {LANES} numbers or multiples")

@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load_file
 
 from app.engine.features import Features, features_of
-from app.engine.fused import FusedForward, Weights
+from app.engine.fused import FusedForward
 from app.engine.guesser import ModelGuesser
 from app.engine.model import Source, load
-from app.engine.weights import EMBEDDING, HEAD, Stored
+from app.engine.weights import EMBEDDING, HEAD, Stored, Weights
 from app.errors import ModelRefused
 
 if TYPE_CHECKING:

@@ -1,11 +1,10 @@
 """Llama-shaped models as one compiled forward, of their weights and a blueprint of what else they are.
 
 The rest of the engine sees a `Forward` like any other. What is not of that shape, or does not say the same as the
-modules it was taken from (`app.engine.model`), runs on its own modules.
+modules it was taken from (`app.engine.learn`), runs on its own modules.
 """
 
 import time
-from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from app.engine.kv import KVCache
 from app.engine.plan import Plan
 from app.engine.pruning import without
 from app.engine.steps import Rooms, step_of
-from app.engine.weights import EMBEDDING, HEAD
+from app.engine.weights import EMBEDDING, HEAD, Weights
 from kernels.cpu import shapes
 from kernels.cpu.attention import NO_WINDOW
 from kernels.cpu.chain import Chain, draft
@@ -26,8 +25,6 @@ from kernels.cpu.lanes import LANES
 from kernels.cpu.linear import pack, pack_bias, pack_int8
 from kernels.cpu.shapes import Model, Room, Step
 from kernels.cpu.team import team
-
-Weights = Mapping[str, torch.Tensor]  # by their names in Hugging Face's modules
 
 
 class FusedForward:

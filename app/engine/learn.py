@@ -8,12 +8,12 @@ from transformers import PreTrainedModel
 
 from app.engine.blueprint import blueprint_of
 from app.engine.forward import Forward
-from app.engine.fused import FusedForward, Weights
+from app.engine.fused import FusedForward
 from app.engine.hooked import HookedForward, pack_linears, round_weights
 from app.engine.known import remember
-from app.engine.llama import NotFusable, check_llama_shape
+from app.engine.llama import NotFusable, check_llama_shape, is_llama_shaped
 from app.engine.trial import TOLERANCE, distance, trial
-from app.engine.weights import holds
+from app.engine.weights import Weights, holds
 from kernels.packed_linear import can_pack
 
 log = logging.getLogger(__name__)
@@ -29,12 +29,12 @@ def learn(model: PreTrainedModel, is_int8: bool = False, keep: tuple[Path, Weigh
     """
     model.eval()
     model.requires_grad_(False)
-    weights = dict(model.state_dict())
+    file = _where(model, keep)
     if is_int8:
         round_weights(model)
     hooked = HookedForward(model)
     try:
-        return _fuse(hooked, weights, is_int8, keep)
+        return _fuse(hooked, is_int8, file)
     except NotFusable as reason:
         log.info("%s runs on its own modules: %s", type(model).__name__, reason)
     if can_pack():
@@ -44,15 +44,26 @@ def learn(model: PreTrainedModel, is_int8: bool = False, keep: tuple[Path, Weigh
     return hooked
 
 
-def _fuse(hooked: HookedForward, weights: Weights, is_int8: bool, keep: tuple[Path, Weights] | None) -> FusedForward:
+def _where(model: PreTrainedModel, keep: tuple[Path, Weights] | None) -> Path | None:
+    """The file to keep things in; None where a later start would read other numbers than the modules'."""
+    if keep is None:
+        return None
+    file, weights = keep
+    return file if is_llama_shaped(model) and holds(weights, model.state_dict()) else None
+
+
+def _fuse(hooked: HookedForward, is_int8: bool, file: Path | None) -> FusedForward:
     """The fused forward, once it has said the same as the modules. Raises NotFusable."""
     check_llama_shape(hooked.model)
+    if hooked.model.device.type != "cpu":
+        raise NotFusable("it is not on the CPU")
+    weights = hooked.model.state_dict()
     expected = trial(hooked)  # also shows how each layer attends
     blueprint = blueprint_of(hooked)
     fused = FusedForward(blueprint, weights, is_int8)
     off = distance(trial(fused), expected, float(expected.std()))
     if not off < TOLERANCE:
         raise NotFusable(f"the fused forward is {off:.1e} standard deviations off")
-    if keep is not None and holds(keep[1], weights):
-        remember(keep[0], blueprint, expected)
+    if file is not None:
+        remember(file, blueprint, tuple(weights), expected)
     return fused

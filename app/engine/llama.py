@@ -16,6 +16,15 @@ class NotFusable(Exception):
     """The model is not of the fused shape, or the fused forward does not agree with its modules."""
 
 
+def is_llama_shaped(model: "PreTrainedModel") -> bool:
+    """Whether `check_llama_shape` lets it pass."""
+    try:
+        check_llama_shape(model)
+    except NotFusable:
+        return False
+    return True
+
+
 def check_llama_shape(model: "PreTrainedModel") -> None:
     """Pre-norm layers of attention and a gated SiLU, positions by rotation, plain linears. Raises NotFusable."""
     name = type(model).__name__

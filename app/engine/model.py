@@ -1,6 +1,5 @@
 """Load a Hugging Face causal LM, unforked, and choose the fastest forward that says the same as its own modules."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,14 +7,11 @@ from typing import TYPE_CHECKING
 
 from app.engine.digest import digest
 from app.engine.forward import Forward
-from app.engine.fused import Weights
 from app.engine.known import recall
-from app.engine.weights import Stored
+from app.engine.weights import Stored, Weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from app.engine.weights import HEAD
 from app.errors import ModelRefused
 
 
@@ -38,7 +39,7 @@ def build(folder: Path, weights: Mapping[str, torch.Tensor]) -> PreTrainedModel:
     Raises ModelRefused.
     """
     config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
-    rows, width = weights["lm_head.weight"].shape
+    rows, width = weights[HEAD].shape
     if width != config.hidden_size:
         raise ModelRefused(f"{folder} was distilled from another target: its width is {config.hidden_size}")
     config.tie_word_embeddings = False

@@ -27,4 +27,4 @@ def trial(forward: Forward) -> torch.Tensor:
 
 def distance(found: torch.Tensor, expected: torch.Tensor, spread: float) -> float:
     """How far logits are off at most, in standard deviations of `spread`; not a number if any of them is none."""
-    return float((found - expected).abs().max()) / spread
+    return float((found - expected).abs().max() / spread)

@@ -8,6 +8,7 @@ from safetensors import safe_open
 
 from app.errors import ModelRefused
 
+Weights = Mapping[str, torch.Tensor]  # by their names in Hugging Face's modules
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -39,6 +40,6 @@ class Stored(Mapping[str, torch.Tensor]):
         return len(self._files)
 
 
-def holds(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> bool:
+def holds(ours: Weights, theirs: Weights) -> bool:
     """Whether we have all of their weights, number for number; files often hold more, tables of sines for one."""
     return all(name in ours and torch.equal(weight.float(), ours[name].float()) for name, weight in theirs.items())

@@ -78,5 +78,5 @@ def settings_environment(settings: Settings) -> dict[str, str]:
 
 def _text(value: object) -> str:
     if isinstance(value, tuple):
-        return ",".join(str(part) for part in value) or ","  # an empty variable would mean the default
+        return ",".join(str(part) for part in value) or "none"  # an empty variable would mean the default
     return str(value.absolute()) if isinstance(value, Path) else str(value)

@@ -20,8 +20,13 @@ def pack(weight: np.ndarray) -> np.ndarray:
 
 
 def pack_int8(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(N, K) float32 -> (ceil(N / 16), K, 16) int8 and the columns' scales, (16 ceil(N / 16),) float32."""
+    """(N, K) float32 -> (ceil(N / 16), K, 16) int8 and the columns' scales, (16 ceil(N / 16),) float32.
+
+    Scales are rounded up to 16 significant bits: 127 times one is then a float32, and what was rounded once stays the
+    same when it is rounded again.
+    """
     scales = np.maximum(np.abs(weight).max(1), np.float32(1e-30)) / np.float32(127)
+    scales = ((scales.view(np.uint32) + np.uint32(0xFF)) & np.uint32(0xFFFFFF00)).view(np.float32)
     packed = pack(np.rint(weight / scales[:, None]))
     return packed.astype(np.int8), pack_bias(scales)
 

@@ -100,6 +100,14 @@ def test_environment_beats_file_and_file_beats_default(file: Path) -> None:
     assert settings.model_fields_set == {"drafters", "gpu_exact", "home", "kv_bytes", "lease_s"}
 
 
+@pytest.mark.parametrize("text", ["drafters = []", 'drafters = "none"', 'drafters = ["none"]'])
+def test_no_drafters_is_said_alike_everywhere_and_handed_on(file: Path, text: str) -> None:
+    settings = read(file, text)
+    assert settings.drafters == () == read(file, "", PACELINE_DRAFTERS="none").drafters
+    assert Settings.from_env(settings_environment(settings)).drafters == ()
+    assert {knob.name: knob.value for knob in knobs(settings_environment(settings))}["PACELINE_DRAFTERS"] == "none"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

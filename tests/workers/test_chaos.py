@@ -6,7 +6,7 @@ import pytest
 
 from app.local.instance import Instance
 from app.messages import GenerateRequest, Result, SpeculationReport, Status, Timing, Usage
-from bench.chaos import broken, parse_args, plan, storm
+from bench.chaos import DRAIN_S, broken, parse_args, plan, storm
 from bench.chaos_clients import Clients
 from bench.chaos_faults import FAULTS
 from bench.chaos_site import Site
@@ -33,6 +33,13 @@ def test_every_request_ends_once_with_its_own_text_whatever_is_done_to_the_deplo
     found = storm(site, texts, ((0.3, fault) for fault in SHORT), clients=4, gap_s=0.5, seed=0)
     assert not broken(found)
     assert found["requests"]["right"] > 6 and [one["fault"] for one in found["faults"]] == [*SHORT]
+
+
+def test_a_client_that_still_waits_long_after_a_fault_is_a_broken_promise() -> None:
+    one = {"fault": "kill web", "ready_s": 2.0, "moved_s": 2.0 + DRAIN_S}
+    report = {"requests": {"wrong": [], "failed": [], "lost": []}, "left behind": [], "faults": [one]}
+    assert broken(report) == ["kill web: 120 s later some client had got nothing yet"]
+    assert not broken({**report, "faults": [{**one, "moved_s": 40.0}]})
 
 
 @pytest.mark.parametrize(

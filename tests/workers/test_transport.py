@@ -84,6 +84,29 @@ def test_a_redis_that_is_silent_at_an_ack_leaves_the_worker_free_for_the_next_me
     app.close()
 
 
+def test_an_ack_that_redis_cannot_write_leaves_the_worker_free_too(
+    lone_office: Office, redis_client: redis.Redis
+) -> None:
+    app = make_celery(lone_office.settings)
+    found: list[Message] = []
+    connection: Connection
+    with (
+        app.connection_for_read() as connection,
+        Consumer(connection, queues=[Queue("q")], on_message=found.append) as consumer,
+    ):
+        consumer.qos(prefetch_count=1)
+        connection.Producer().publish({}, routing_key="q", serializer="json")
+        _drain(connection)
+        redis_client.replicaof("127.0.0.1", "1")
+        with pytest.raises(redis.ResponseError):
+            found[0].ack()
+        redis_client.replicaof("NO", "ONE")
+        connection.Producer().publish({}, routing_key="q", serializer="json")
+        _drain(connection)
+        assert len(found) == 2
+    app.close()
+
+
 def _drain(connection: Connection) -> None:
     with suppress(TimeoutError):
         connection.drain_events(timeout=0.2)

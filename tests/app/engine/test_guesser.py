@@ -176,3 +176,22 @@ def test_a_drafter_with_weights_missing_is_refused(tmp_path):
     save_file({"head_ids": HEAD_IDS}, folder / "model.safetensors")
     with pytest.raises(ModelRefused, match="weights missing"):
         load_guesser(folder, target, **MEMORY)
+
+
+@pytest.mark.parametrize("wrong", ["tokens", "chances"])
+def test_compiled_guesses_that_are_not_what_the_logits_say_are_refused(monkeypatch, wrong):
+    guesser = ModelGuesser(learn(fakes.tiny()), None, **MEMORY)
+    guesser.check()
+    real = guesser.model.chain
+
+    def other(*args):
+        chain = real(*args)
+        if wrong == "tokens":
+            chain.guesses[:] = chain.guesses[:, :, ::-1].copy()
+        else:
+            chain.chances[:] *= 1.01
+        return chain
+
+    monkeypatch.setattr(guesser.model, "chain", other)
+    with pytest.raises(ModelRefused, match="not what its logits say"):
+        guesser.check()

@@ -97,8 +97,9 @@ def test_a_linear_layer_is_its_definition_in_any_pieces(columns, with_bias, is_i
     blocks = -(-columns // LANES)
     if is_int8:
         packed, scales = pack_int8(weight)
-        steps = np.abs(weight).max(1, keepdims=True) / 127
+        steps = scales[:columns, None]
         rounded = np.rint(weight / steps) * steps
+        assert (steps >= np.abs(weight).max(1, keepdims=True) / 127).all()
         assert packed.dtype == np.int8 and np.abs(rounded - weight).max() <= steps.max() / 2 * 1.001
     else:
         packed, scales, rounded = pack(weight), NONE, weight
@@ -119,3 +120,12 @@ def test_a_linear_layer_is_its_definition_in_any_pieces(columns, with_bias, is_i
 def test_a_column_of_zeros_stays_zero_in_int8():
     packed, scales = pack_int8(np.zeros((16, 4), np.float32))
     assert not packed.any() and np.isfinite(scales).all()
+
+
+def test_what_was_rounded_once_stays_the_same_when_it_is_rounded_again():
+    """So the modules, rounded, and the compiled forward of the files' own numbers are one model."""
+    weight = random(4096, 48)
+    packed, scales = pack_int8(weight)
+    columns = packed.transpose(0, 2, 1).reshape(-1, weight.shape[1])
+    again, same = pack_int8(columns * scales[:, None])
+    assert (again == packed).all() and (same == scales).all() and np.abs(columns).max(1).min() == 127
