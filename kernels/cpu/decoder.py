@@ -3,8 +3,8 @@
     x = norm(h);  q, k, v = x W + b, turned to their positions;  h += attention(q, K, V) W_o
     x = norm(h);  h += (silu(x W_g) * (x W_u)) W_d;  after the last layer: logits = norm(h) W_head
 
-Llama, Mistral, Qwen2 and Qwen3 are of this shape. `app/engine/fused.py` fills the tuples and checks the result
-against the unmodified model; the plain torch forward is the reference.
+Llama, Mistral, Qwen2 and Qwen3 are of this shape. `app/engine/fused.py` fills the tuples, and
+`learn.py` beside it compares with the unmodified model; the plain torch forward is the reference.
 """
 
 from kernels.cpu.jit import entry, kernel
