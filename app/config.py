@@ -90,6 +90,7 @@ class Settings(BaseModel):
     )
     api_key: SecretStr | None = Field(None, description="what `generate` shows to a running instance that wants a key")
     open_metrics: bool = Field(False, description="/metrics wants no key though the rest does")
+    drain_s: float = Field(0.0, ge=0.0, description="a web server that is told to stop ends the calls it has first")
     max_prompt_tokens: int = Field(8000, ge=1, description="a longer prompt is refused")
     max_tokens: int = Field(4096, ge=1, description="cap on a request's max_tokens")
     max_active_requests: int = Field(256, ge=1, description="admitted and not ended; beyond it QueueFull")

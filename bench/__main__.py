@@ -9,6 +9,7 @@ from bench.run import main as compare
 MODULES = {
     "cooperate": ("bench.cooperate", "every way of drafting on five domains, in one run"),
     "load": ("bench.load", "requests at Poisson, bursty, rising or recorded times; what clients meet"),
+    "meanwhile": ("bench.meanwhile", "clients at a running deployment while a command changes it under them"),
     "overload": ("bench.overload", "ten times more requests than can be served"),
     "pruning": ("bench.pruning", "rows dropped in the middle of a pass: what a step saves, and the whole"),
     "simulate": ("bench.simulate", "drafters and verifiers on machines of their own, replayed from real drafts"),

@@ -7,17 +7,20 @@ import pytest
 import yaml
 
 from app.config import PREFIX, ROOT, Settings
+from web.server import NOTICE_S
 from workers.run import ROLES
 
 TEXT = (ROOT / "compose.yaml").read_text(encoding="utf-8")
 SERVICES = yaml.safe_load(TEXT)["services"]
 MONITORING = {"prometheus", "grafana"}
 GPU = "verify-gpu"
-OURS = {name: service for name, service in SERVICES.items() if name not in {"redis", *MONITORING}}
+PROXY = "proxy"
+OURS = {name: service for name, service in SERVICES.items() if name not in {"redis", PROXY, *MONITORING}}
 MODULES = OURS.keys() - {"flower"}  # that one is Celery's command
-PUBLISHED = {"web", "flower", *MONITORING}
+PUBLISHED = {"web", PROXY, "flower", *MONITORING}
 OF_COMPOSE = {"REDIS_PASSWORD", "BIND", "PORT", "IMAGE", "BUILD_NETWORK"}
-OF_COMPOSE |= {f"{name.upper()}_{what}" for name in PUBLISHED - {"web"} for what in ("PORT", "PASSWORD")}
+OF_COMPOSE |= {f"{name.upper()}_PORT" for name in PUBLISHED - {"web"}}
+OF_COMPOSE |= {f"{name.upper()}_PASSWORD" for name in PUBLISHED - {"web", PROXY}}
 
 
 def test_every_role_has_a_service_and_a_health_check_that_asks_for_it() -> None:
@@ -69,7 +72,26 @@ def test_a_gpus_verifier_is_a_choice_and_otherwise_as_the_other() -> None:
     assert f"workers.run verify --node {node}" in ours["command"][-1]
 
 
+def test_a_rolling_restart_reaches_every_service_of_which_there_may_be_two() -> None:
+    script = (ROOT / "deploy" / "rolling-restart.sh").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"set -- (.*)", script)
+    assert sorted(listed.split()) == sorted(
+        OURS.keys() - {"model", "flower", GPU}
+    )  # made once; its port is one; its GPU
+    assert all("healthcheck" in OURS[name] and "container_name" not in OURS[name] for name in listed.split())
+    names = [re.findall(r"(?:--node |PACELINE_NODE=)(\S+)", OURS[name]["command"][-1])[0] for name in listed.split()]
+    assert [name for name in names if "$$HOSTNAME" not in name] == ["beat-1"]  # the second waits for the first to end
+
+
+def test_a_web_server_has_time_to_say_that_it_leaves_and_to_end_its_calls() -> None:
+    proxy = (ROOT / "deploy" / "haproxy.cfg").read_text(encoding="utf-8")
+    ((seconds, times),) = re.findall(r"check inter (\d+)s fall (\d+) ", proxy)
+    assert int(seconds) * int(times) < NOTICE_S and " web:8000 " in proxy and "GET /healthz" in proxy
+    (drain,) = re.findall(r":-(\d+)}", OURS["web"]["environment"]["PACELINE_DRAIN_S"])
+    assert NOTICE_S < int(drain) < int(OURS["web"]["stop_grace_period"].removesuffix("s"))
+
+
 def test_what_is_copied_into_the_image_is_there() -> None:
-    copied = re.findall(r"^COPY (\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    copied = re.findall(r"^COPY (?!--from)(\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
     assert {"app", "kernels", "workers", "web", "drafters"} <= set(copied)
     assert all((ROOT / name).exists() for name in copied)

@@ -22,15 +22,16 @@ SECURITY_HEADERS = {
 }
 
 
-def create_app(office: Office, stopping: Flag | None = None) -> Flask:
-    """Wire pages, API and error answers to `office`. Once `stopping` is set, running streams end early.
+def create_app(office: Office, stopping: Flag | None = None, leaving: Flag | None = None) -> Flask:
+    """Wire pages, API and error answers to `office`. Once `stopping` is set, running streams end early; before that
+    `leaving` has /healthz tell a proxy.
 
     Raises KeysUnreadable.
     """
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.register_blueprint(page.blueprint(office))
-    app.register_blueprint(health.blueprint(office))
+    app.register_blueprint(health.blueprint(office, leaving or Flag()))
     stopping = stopping or Flag()
     app.register_blueprint(metrics.blueprint(office))
     app.register_blueprint(dashboard.blueprint(office))

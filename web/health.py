@@ -1,7 +1,8 @@
-"""GET /healthz: this process answers. GET /readyz: a request would be worked on, or what is missing."""
+"""GET /healthz: this process answers and stays. GET /readyz: a request would be worked on, or what is missing."""
 
 import logging
 from collections import Counter
+from threading import Event as Flag
 
 from flask import Blueprint, Response, jsonify
 
@@ -13,13 +14,13 @@ log = logging.getLogger(__name__)
 NEEDED = ("control", "verify")  # without drafters and fusion requests are served all the same (D3)
 
 
-def blueprint(office: Office) -> Blueprint:
-    """The two routes."""
+def blueprint(office: Office, leaving: Flag) -> Blueprint:
+    """The two routes. Once `leaving` is set, the first says so: new calls belong elsewhere."""
     routes = Blueprint("health", __name__)
 
     @routes.get("/healthz")
-    def healthz() -> Response:
-        return jsonify(status="ok")
+    def healthz() -> tuple[Response, int]:
+        return (jsonify(status="leaving"), 503) if leaving.is_set() else (jsonify(status="ok"), 200)
 
     @routes.get("/readyz")
     def readyz() -> tuple[Response, int]:

@@ -1,6 +1,7 @@
 """`python -m web.run --host 127.0.0.1 --port 8000`: the web server of a deployment, until SIGTERM or SIGINT.
 
-Settings come from PACELINE_*. Neither torch nor transformers is loaded here.
+Told to stop it ends the calls it has, for up to PACELINE_DRAIN_S; told again, it ends. Settings come from PACELINE_*.
+Neither torch nor transformers is loaded here.
 """
 
 import argparse
@@ -29,28 +30,28 @@ DEFAULT_NAME = "web-1"
 def main(argv: list[str] | None = None) -> int:
     """Serve until told to stop; the exit status."""
     args = _arguments(argv)
-    stopping = _stop_on_signals()
+    leaving, stopping = stop_on_signals()
     try:
         settings = Settings.from_env()
         logs.configure(settings.model_copy(update={"node": settings.node or DEFAULT_NAME}))
-        serve(settings, args.host, args.port, stopping)
+        serve(settings, args.host, args.port, leaving, stopping)
     except (PacelineError, OSError) as error:  # no Redis, no model, port taken
         log.error("%s", error)
         return 1
     return 0
 
 
-def serve(settings: Settings, host: str, port: int, stopping: threading.Event) -> None:
-    """Register this process and serve until `stopping`."""
+def serve(settings: Settings, host: str, port: int, leaving: threading.Event, stopping: threading.Event) -> None:
+    """Register this process and serve until `leaving`, and what is under way until `stopping`."""
     office = Office.open(settings)
-    server = WebServer(create_app(office, stopping), host, port, settings.max_active_requests)
+    server = WebServer(create_app(office, stopping, leaving), host, port, settings.max_active_requests)
     pulse = Pulse(office, KIND, settings.node or DEFAULT_NAME, info=lambda: {"pid": os.getpid()})
     share(office, pulse, office.tally)
     pulse.on_beat.append(Sampler(office).beat)
     pulse.begin()
     log.info("serving on http://%s:%d", host, server.port)
     try:
-        server.serve(stopping)
+        server.serve(stopping, leaving, settings.drain_s)
     finally:
         pulse.end()
 
@@ -62,15 +63,16 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _stop_on_signals() -> threading.Event:
-    stopping = threading.Event()
+def stop_on_signals() -> tuple[threading.Event, threading.Event]:
+    """(set by the first signal, set by the second)."""
+    leaving, stopping = threading.Event(), threading.Event()
 
     def stop(signum: int, frame: FrameType | None) -> None:
-        stopping.set()
+        (stopping if leaving.is_set() else leaving).set()
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    return stopping
+    return leaving, stopping
 
 
 if __name__ == "__main__":

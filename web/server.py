@@ -5,6 +5,8 @@ at the start; they cost little while they wait, and a stream spends its life wai
 """
 
 import socket
+import time
+from collections.abc import Callable
 from threading import Event as Flag
 from typing import Any
 
@@ -15,6 +17,7 @@ from web.factory import MAX_BODY_BYTES
 
 SPARE_THREADS = 32  # beside a stream for each active request: for pages, health, cancels, second readers
 LOOK_UP_S = 0.5  # how soon a stop is noticed
+NOTICE_S = 5.0  # from saying that it leaves to closing its port: a proxy looks every second (deploy/haproxy.cfg)
 
 
 class WebServer:
@@ -38,12 +41,33 @@ class WebServer:
             ident="paceline",
         )
 
-    def serve(self, stopping: Flag) -> None:
-        """Serve until `stopping`; then wait up to five seconds for requests; streams end by the flag."""
+    def serve(self, stopping: Flag, leaving: Flag | None = None, drain_s: float = 0.0) -> None:
+        """Serve until `stopping`; then wait up to five seconds for requests; streams end by the flag.
+
+        Told by `leaving`, first see the calls under way to their ends, for up to `drain_s`, and take no new ones after
+        NOTICE_S, in which a proxy has learned from /healthz to send none. Whoever asks in between is served.
+        """
+        leaving = leaving or stopping
         try:
-            while not stopping.is_set():
-                self._server.asyncore.loop(timeout=LOOK_UP_S, use_poll=True, map=self._sockets, count=1)
+            self._loop(lambda: not leaving.is_set() and not stopping.is_set())
+            if drain_s:
+                self._drain(stopping, drain_s)
         finally:
             stopping.set()
             self._server.task_dispatcher.shutdown()
             self._server.asyncore.close_all(self._sockets)
+
+    def _drain(self, stopping: Flag, drain_s: float) -> None:
+        told_s = time.monotonic()
+        self._loop(lambda: not stopping.is_set() and time.monotonic() - told_s < min(NOTICE_S, drain_s))
+        self._server.asyncore.dispatcher.close(self._server)  # the listener alone
+        self._loop(lambda: not stopping.is_set() and time.monotonic() - told_s < drain_s and self._is_busy())
+
+    def _loop(self, goes_on: Callable[[], bool]) -> None:
+        while goes_on():
+            self._server.asyncore.loop(timeout=LOOK_UP_S, use_poll=True, map=self._sockets, count=1)
+
+    def _is_busy(self) -> bool:
+        """Is a call under way, or its answer not yet sent?"""
+        channels = [*self._server.active_channels.values()]
+        return any(one.request or one.requests or one.total_outbufs_len for one in channels)

@@ -1,7 +1,8 @@
 """How the CPU's kernels are compiled: by numba, without the interpreter's lock, once a machine.
 
-Compiled code lies beside this file, in a folder named after a digest of the sources: numba itself looks only at the
-file of the outermost function, and would go on with stale code after a change to what that calls.
+Compiled code lies in NUMBA_CACHE_DIR, or beside this file, in a folder named after a digest of the sources: numba
+itself looks only at the file of the outermost function, and would go on with stale code after a change to what that
+calls.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from typing import Any, TypeVar, cast
 import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
+GIVEN = numba.config.CACHE_DIR  # as the environment has it; `entry` sets it anew
 
 
 def kernel(function: F) -> F:
@@ -29,7 +31,9 @@ def entry(function: F) -> F:
 def _cache() -> Path:
     sources = sorted(Path(__file__).parent.glob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    for folder in (Path(__file__).parent / "__pycache__" / digest, Path(tempfile.gettempdir()) / f"paceline-{digest}"):
+    places = [Path(GIVEN) / digest] if GIVEN else []
+    places += [Path(__file__).parent / "__pycache__" / digest, Path(tempfile.gettempdir()) / f"paceline-{digest}"]
+    for folder in places:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:

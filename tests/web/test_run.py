@@ -5,19 +5,26 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 import redis
 
+from app.engine.tokenizer import Tokenizer
 from tests.models import model_dir
 from tests.web.conftest import TEXT, Server
 from tests.web.doubles import Desk, ScriptedVerifier
 from tests.web.events import parse_text
+from tests.workers.deployment import wait_for
+from web.factory import create_app
+from web.run import stop_on_signals
+from web.server import WebServer
 
 JSON = {"Content-Type": "application/json"}
 
@@ -69,6 +76,55 @@ def test_it_registers_and_leaves_at_once_when_told_to(
     assert time.monotonic() - started_s < 5
     assert desk.nodes.live("web") == []
     assert desk.requests.active() == 1  # the request itself goes on
+
+
+def test_told_to_leave_it_says_so_takes_nothing_new_and_ends_what_it_has(
+    desk: Desk, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("web.server.NOTICE_S", 0.5)
+    monkeypatch.setattr("web.server.LOOK_UP_S", 0.05)
+    leaving, stopping = threading.Event(), threading.Event()
+    server = WebServer(create_app(desk, stopping, leaving), "127.0.0.1", 0, max_streams=8)
+    thread = threading.Thread(target=server.serve, args=(stopping, leaving, 20.0))
+    thread.start()
+    with ExitStack() as stack:
+        stack.callback(stopping.set)
+        stream, answer, health = (
+            stack.enter_context(closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)))
+            for _ in range(3)
+        )
+        stream.request("POST", "/api/generate", json.dumps({"prompt": "Hi", "stream": True}), JSON)
+        answer.request("POST", "/api/generate", json.dumps({"prompt": "Hi"}), JSON)
+        opened = stream.getresponse()
+        wait_for(lambda: desk.requests.active() == 2, limit_s=5.0, what="both")
+        leaving.set()
+        health.request("GET", "/healthz")
+        assert health.getresponse().status == 503
+        wait_for(lambda: not _takes(server.port), limit_s=5.0, what="a closed port")
+        assert thread.is_alive()
+        with ScriptedVerifier(desk, [*tokenizer.encode(TEXT), tokenizer.eos_ids[0]]):
+            assert parse_text(opened.read().decode())[-1].data["text"] == TEXT
+            assert json.loads(answer.getresponse().read())["text"] == TEXT
+        thread.join(5.0)
+        assert not thread.is_alive()
+
+
+def test_the_second_signal_waits_for_nobody() -> None:
+    old = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        leaving, stopping = stop_on_signals()
+        signal.raise_signal(signal.SIGTERM)
+        assert leaving.is_set() and not stopping.is_set()
+        signal.raise_signal(signal.SIGINT)
+        assert stopping.is_set()
+    finally:
+        for number, handler in old:
+            signal.signal(number, handler)
+
+
+def _takes(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_taken_port_is_an_error_and_no_traceback(running: Server, redis_url: str) -> None:

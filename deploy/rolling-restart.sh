@@ -1,0 +1,49 @@
+#!/bin/sh
+# Replaces the containers of compose.yaml by new ones, one after the other, so that no request is lost (docs/operations.md):
+#   docker compose build && deploy/rolling-restart.sh [SERVICE ...]      # without names: all whose containers may be two
+# A new container is started beside the old one and must be healthy before the old one is told to stop, so there has to be
+# memory for one more of each kind. COMPOSE is the command, COMPOSE_PROJECT_NAME the project, LIMIT_S the longest start.
+set -eu
+COMPOSE=${COMPOSE:-docker compose}
+LIMIT_S=${LIMIT_S:-600}
+cd "$(dirname "$0")/.."
+
+containers() {  # of a service
+    $COMPOSE ps -q "$1" 2>/dev/null
+}
+
+count_healthy() {
+    containers "$1" | xargs docker inspect -f '{{.State.Health.Status}}' | grep -c '^healthy$' || true
+}
+
+start_one_more() {  # start_one_more SERVICE COUNT
+    if ! said=$($COMPOSE up -d --no-deps --no-build --no-recreate --scale "$1=$2" "$1" 2>&1); then
+        printf '%s\n%s: there cannot be two; is its published port a range?\n' "$said" "$1" >&2
+        exit 1
+    fi
+    waited_s=0
+    while [ "$(count_healthy "$1")" -lt "$2" ]; do
+        waited_s=$((waited_s + 1))
+        [ "$waited_s" -le "$LIMIT_S" ] || { echo "$1: not healthy after $LIMIT_S s; the old one still runs" >&2; exit 1; }
+        sleep 1
+    done
+}
+
+stop_one() {  # stop_one CONTAINER
+    grace_s=$(docker inspect -f '{{.Config.StopTimeout}}' "$1")
+    docker stop --time "$grace_s" "$1" >/dev/null
+    docker rm "$1" >/dev/null
+}
+
+[ $# -gt 0 ] || set -- draft fuse control verify beat web
+for service in "$@"; do
+    old=$(containers "$service")
+    count=$(echo "$old" | wc -w)
+    for container in $old; do
+        echo "$service: one more"
+        start_one_more "$service" $((count + 1))
+        echo "$service: it is healthy; the old one is told to stop"
+        stop_one "$container"
+        echo "$service: the old one has ended"
+    done
+done
