@@ -12,17 +12,20 @@ containers() {  # of a service
     $COMPOSE ps -q "$1" 2>/dev/null
 }
 
-count_healthy() {
-    containers "$1" | xargs docker inspect -f '{{.State.Health.Status}}' | grep -c '^healthy$' || true
+is_healthy() {  # is_healthy CONTAINER
+    [ "$(docker inspect -f '{{.State.Health.Status}}' "$1" 2>/dev/null)" = healthy ]
 }
 
-start_one_more() {  # start_one_more SERVICE COUNT
-    if ! said=$($COMPOSE up -d --no-deps --no-build --no-recreate --scale "$1=$2" "$1" 2>&1); then
-        printf '%s\n%s: there cannot be two; is its published port a range?\n' "$said" "$1" >&2
+start_one_more() {  # start_one_more SERVICE: beside those there are
+    before=$(containers "$1")
+    count=$(echo "$before" | wc -w)
+    if ! said=$($COMPOSE up -d --no-deps --no-build --no-recreate --scale "$1=$((count + 1))" "$1" 2>&1); then
+        printf '%s\n%s: there cannot be one more; is its published port a range?\n' "$said" "$1" >&2
         exit 1
     fi
+    new=$(containers "$1" | grep -vxF "$before")
     waited_s=0
-    while [ "$(count_healthy "$1")" -lt "$2" ]; do
+    until is_healthy "$new"; do
         waited_s=$((waited_s + 1))
         [ "$waited_s" -le "$LIMIT_S" ] || { echo "$1: not healthy after $LIMIT_S s; the old one still runs" >&2; exit 1; }
         sleep 1
@@ -38,10 +41,9 @@ stop_one() {  # stop_one CONTAINER
 [ $# -gt 0 ] || set -- draft fuse control verify beat web
 for service in "$@"; do
     old=$(containers "$service")
-    count=$(echo "$old" | wc -w)
     for container in $old; do
         echo "$service: one more"
-        start_one_more "$service" $((count + 1))
+        start_one_more "$service"
         echo "$service: it is healthy; the old one is told to stop"
         stop_one "$container"
         echo "$service: the old one has ended"
