@@ -94,6 +94,9 @@ class Settings(BaseModel):
     max_prompt_tokens: int = Field(8000, ge=1, description="a longer prompt is refused")
     max_tokens: int = Field(4096, ge=1, description="cap on a request's max_tokens")
     max_active_requests: int = Field(256, ge=1, description="admitted and not ended; beyond it QueueFull")
+    max_readers: int = Field(
+        256, ge=0, description="streams of a web process beside one of each request; a tenant has half of them"
+    )
     request_ttl_s: float = Field(3600.0, ge=1.0, description="how long an ended request can be read")
     durable: bool = Field(
         False,

@@ -8,6 +8,7 @@ PacelineError
   NotFound            no such request (never was, or its time to live is over)
   Unauthorized        the caller shows no API key, or one that is not known
   OverLimit           more than the caller's key may ask for; try again after `retry_after_s`
+  TooManyReaders      the same requests are followed too often already; try again after `retry_after_s`
   QueueFull           too many requests wait; try again after `retry_after_s`
   ModelRefused        a model, drafter or tokenizer that cannot be served, and why
   StoreUnavailable    Redis does not answer
@@ -69,6 +70,17 @@ class OverLimit(PacelineError):
     def __init__(self, limit: str, retry_after_s: float) -> None:
         super().__init__(f"the limit of this key is {limit}; try again in {retry_after_s:.0f} s")
         self.retry_after_s = retry_after_s
+
+
+class TooManyReaders(PacelineError):
+    """The same requests are followed too often already."""
+
+    retry_after_s = 2.0  # how soon the place of a client that has gone is free
+
+    def __init__(self, most: int, each: int) -> None:
+        own = "" if each >= most else f", {each} for one tenant"
+        when = f"try again in {self.retry_after_s:.0f} s"
+        super().__init__(f"this server has {most} places{own} for further readers of requests; {when}")
 
 
 class KeysUnreadable(PacelineError):

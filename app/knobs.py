@@ -23,6 +23,7 @@ UNITS = {  # by how a number's name ends
     "_bytes": "bytes",
     "_tokens": "tokens",
     "_requests": "requests",
+    "_readers": "streams",
     "_sequences": "sequences",
     "_strikes": "verifiers",
     "_per_sequence": "drafters",

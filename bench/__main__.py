@@ -15,6 +15,7 @@ MODULES = {
     "simulate": ("bench.simulate", "drafters and verifiers on machines of their own, replayed from real drafts"),
     "soak": ("bench.soak", "an hour of steady load: does anything grow?"),
     "steer": ("bench.steer_replay", "decide again what a recorded scheduler decided"),
+    "streams": ("bench.streams", "hundreds of open event streams on one web process"),
     "sweep": ("bench.sweep", "fixed draft lengths and the adaptive one from idle to overload"),
     "timeline": ("bench.timeline", "a picture of who was busy when"),
 }

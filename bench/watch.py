@@ -1,4 +1,5 @@
-"""Looks at a deployment's processes and its Redis while something else loads it: memory, open files, keys, connections.
+"""Looks at a deployment's processes and its Redis while something else loads it: memory, open files, threads, keys,
+connections.
 
 Reads /proc, so Linux only.
 """
@@ -19,7 +20,14 @@ from matplotlib import pyplot
 
 from app.local.instance import Instance, State
 
-UNITS = {"memory": "MiB", "files": "open files", "redis": "MiB", "keys": "keys", "connections": "connections"}
+UNITS = {
+    "memory": "MiB",
+    "files": "open files",
+    "threads": "threads",
+    "redis": "MiB",
+    "keys": "keys",
+    "connections": "connections",
+}
 Sample = dict[str, dict[str, float]]  # what is looked at -> whose -> value
 Series = dict[str, dict[str, list[float]]]
 
@@ -51,6 +59,14 @@ class Watcher(threading.Thread):
                 self._first = state
             self._note(look(state, self._redis))
 
+    def now(self) -> Sample:
+        """A look that is not noted."""
+        return look(self._first, self._redis)
+
+    def pid(self, role: str) -> int:
+        """Of the role's first process."""
+        return self._first.processes[role][0].pid
+
     def end(self) -> None:
         """No more looks."""
         self._over.set()
@@ -69,8 +85,9 @@ def look(state: State, client: Any) -> Sample:
     pids = {f"{role}-{i}" if i else role: own.pid for role, ids in state.processes.items() for i, own in enumerate(ids)}
     info = client.info()
     return {
-        "memory": {name: _memory(pid) for name, pid in pids.items()},
+        "memory": {name: _number(pid, "VmRSS") / 1024.0 for name, pid in pids.items()},
         "files": {name: _files(pid) for name, pid in pids.items()},
+        "threads": {name: _number(pid, "Threads") for name, pid in pids.items()},
         "redis": {"used": info["used_memory"] / 2**20},
         "keys": {"all": float(client.dbsize())},
         "connections": {"clients": float(info["connected_clients"])},
@@ -85,7 +102,8 @@ def draw(at_s: Listed[float], series: Series, out: Path) -> None:
     for panel, (what, own) in zip(axes[0], series.items(), strict=True):
         for whose, values in own.items():
             panel.plot([s / 60.0 for s in at_s[-len(values) :]], values, label=whose)
-        panel.set_title(f"{what}, {UNITS[what]}" if UNITS[what] != what else what)
+        unit = UNITS.get(what, what)
+        panel.set_title(f"{what}, {unit}" if unit != what else what)
         panel.set_xlabel("minutes")
         panel.set_ylim(bottom=0.0)
         if len(own) > 1:
@@ -94,9 +112,15 @@ def draw(at_s: Listed[float], series: Series, out: Path) -> None:
     pyplot.close(figure)
 
 
-def _memory(pid: int) -> float:
-    """Resident, MiB."""
-    return sum(int(line.split()[1]) for line in _status(pid) if line.startswith("VmRSS:")) / 1024.0
+def cpu_s(pid: int) -> float:
+    """Seconds of cores' time that a living process has taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _number(pid: int, name: str) -> float:
+    """Of its status; VmRSS, what is resident, is in KiB."""
+    return float(sum(int(line.split()[1]) for line in _status(pid) if line.startswith(f"{name}:")))
 
 
 def _status(pid: int) -> Iterable[str]:

@@ -6,6 +6,7 @@
     GET    /api/requests/<id>/stream?offset=N  events after N generated tokens; Last-Event-ID goes before
     DELETE /api/requests/<id>                  cancel; Result. An ended request stays as it is
 
+A request is waited for and streamed once; beyond that its readers are bounded (web/seats.py).
 A client that closes a waiting POST cancels the request (web/leavers.py): it never learned its id. One that closes a
 stream does not. When the server stops, waiting callers get the 202 of `wait: false`.
 Where keys are in use, a request of another tenant is an unknown one.
@@ -20,10 +21,11 @@ from app.errors import InvalidRequest, NotFound
 from app.messages import FinishReason, GenerateRequest, Message, Record, Status
 from app.store.protocol import Snapshot
 from web.follow import await_end, current, shown
-from web.guard import may_see
+from web.guard import may_see, tenant
 from web.http import body_of, client_left, event_stream, json_answer
 from web.leavers import Leavers
 from web.office import Office
+from web.seats import Seats
 from web.sse import frames
 from web.submit import submit
 
@@ -47,7 +49,7 @@ class Accepted(Message):
     stream_url: str
 
 
-def blueprint(office: Office, leavers: Leavers, stopping: Flag) -> Blueprint:
+def blueprint(office: Office, leavers: Leavers, seats: Seats, stopping: Flag) -> Blueprint:
     """The routes under /api."""
     routes = Blueprint("api", __name__, url_prefix="/api")
 
@@ -56,8 +58,9 @@ def blueprint(office: Office, leavers: Leavers, stopping: Flag) -> Blueprint:
         body = body_of(GenerateBody)
         record = submit(office, [body.request()])[0]
         if body.stream:
-            response = event_stream(frames(office, record, (), stopping))
-        elif body.wait and _await_end(office, record.id, leavers, stopping):
+            response = event_stream(frames(office, record, (), stopping, client_left()))
+            response.call_on_close(seats.take(record.id, tenant()))
+        elif body.wait and _await_end(office, record.id, leavers, seats, stopping):
             response = json_answer(current(office, record.id))
         else:
             response = json_answer(_accepted(record), 202)
@@ -78,7 +81,10 @@ def blueprint(office: Office, leavers: Leavers, stopping: Flag) -> Blueprint:
         most = record.max_tokens if snapshot.status is Status.ACTIVE else len(tokens)
         if offset > most:
             raise InvalidRequest("offset", f"only {len(tokens)} tokens have been generated")
-        return event_stream(frames(office, record, tokens[:offset], stopping, offset))
+        leave = seats.take(request_id, tenant())
+        response = event_stream(frames(office, record, tokens[:offset], stopping, client_left(), offset))
+        response.call_on_close(leave)
+        return response
 
     @routes.delete("/requests/<request_id>")
     def cancel(request_id: str) -> Response:
@@ -89,8 +95,8 @@ def blueprint(office: Office, leavers: Leavers, stopping: Flag) -> Blueprint:
     return routes
 
 
-def _await_end(office: Office, request_id: str, leavers: Leavers, stopping: Flag) -> bool:
-    with leavers.watched([request_id], client_left()):
+def _await_end(office: Office, request_id: str, leavers: Leavers, seats: Seats, stopping: Flag) -> bool:
+    with seats.taken(request_id, tenant()), leavers.watched([request_id], client_left()):
         return await_end(office, [request_id], stopping)
 
 

@@ -3,7 +3,8 @@
 An ErrorAnswer, and under /v1 a V1ErrorAnswer, as OpenAI has it.
 
 400 wrong input     401 no API key, or a wrong one     404 no such request, model, page     413 body too large
-415 body is not JSON     429 queue full, or over the key's limit (Retry-After)     500 our fault
+415 body is not JSON     500 our fault
+429 queue full, over the key's limit, or too many readers of the same requests (Retry-After)
 503 Redis does not answer, or the keys cannot be read (Retry-After)
 """
 
@@ -25,6 +26,7 @@ from app.errors import (
     PacelineError,
     QueueFull,
     StoreUnavailable,
+    TooManyReaders,
     Unauthorized,
     UnknownModel,
     Unsupported,
@@ -147,7 +149,7 @@ def _ours(error: PacelineError) -> Response:
             response = _answer(401, str(error))
             response.headers["WWW-Authenticate"] = "Bearer"
             return response
-        case QueueFull() | OverLimit():
+        case QueueFull() | OverLimit() | TooManyReaders():
             return _answer(429, str(error), retry_after_s=error.retry_after_s)
         case StoreUnavailable():
             return _no_redis(error)

@@ -7,6 +7,7 @@ from flask import Flask, Response
 from web import api, dashboard, errors, guard, health, metrics, openapi, page
 from web.leavers import Leavers
 from web.office import Office
+from web.seats import Seats
 from web.v1 import api as v1
 
 MAX_BODY_BYTES = 2**20  # a prompt of 8,000 tokens is some 40 kB; the rest is room for biases and allowed tokens
@@ -36,8 +37,10 @@ def create_app(office: Office, stopping: Flag | None = None, leaving: Flag | Non
     app.register_blueprint(metrics.blueprint(office))
     app.register_blueprint(dashboard.blueprint(office))
     leavers = Leavers(office)
-    app.register_blueprint(api.blueprint(office, leavers, stopping))
-    app.register_blueprint(v1.blueprint(office, leavers, stopping))
+    most = office.settings.max_readers
+    seats = Seats(most, most if office.settings.keys is None else (most + 1) // 2)
+    app.register_blueprint(api.blueprint(office, leavers, seats, stopping))
+    app.register_blueprint(v1.blueprint(office, leavers, seats, stopping))
     app.register_blueprint(openapi.blueprint(office))
     errors.install(app)
     guard.install(app, office.settings)

@@ -14,14 +14,14 @@ from web.office import Office
 
 log = logging.getLogger(__name__)
 
-POLL_S = 1.0  # how often a waiting thread looks up: for heartbeats, the end of the server
+POLL_S = 2.0  # how often a waiting thread looks up: for heartbeats, a client that left, the end of the server
 GLANCE_S = 0.05  # how long one of several requests is waited for before the others are looked at
 OUTAGE_S = 30.0  # a restart of Redis is waited out for so long
 RETRY_S = 0.5
 
 
 def follow(office: Office, request_id: str, offset: int, stopping: Flag) -> Iterator[Event | None]:
-    """Events after `offset` generated tokens, up to the terminal one; None after each second without any.
+    """Events after `offset` generated tokens, up to the terminal one; None after each POLL_S without any.
 
     Ends without a terminal event when the server stops.
     Raises NotFound, and StoreUnavailable when Redis stays away for long.
@@ -123,7 +123,7 @@ class _Reader:
 
 
 def _until_end(office: Office, request_id: str, stopping: Flag) -> Iterator[bool]:
-    """False after each second the request runs on, then True; nothing more when the server stops."""
+    """False after each POLL_S the request runs on, then True; nothing more when the server stops."""
     answered_s = time.monotonic()
     while not stopping.is_set():
         try:

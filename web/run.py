@@ -43,7 +43,8 @@ def main(argv: list[str] | None = None) -> int:
 def serve(settings: Settings, host: str, port: int, leaving: threading.Event, stopping: threading.Event) -> None:
     """Register this process and serve until `leaving`, and what is under way until `stopping`."""
     office = Office.open(settings)
-    server = WebServer(create_app(office, stopping, leaving), host, port, settings.max_active_requests)
+    streams = settings.max_active_requests + settings.max_readers
+    server = WebServer(create_app(office, stopping, leaving), host, port, streams)
     pulse = Pulse(office, KIND, settings.node or DEFAULT_NAME)
     share(office, pulse, office.tally)
     pulse.on_beat.append(Sampler(office).beat)

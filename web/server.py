@@ -4,6 +4,7 @@ Waitress writes to the socket as soon as output is made, so streams are not held
 at the start; they cost little while they wait, and a stream spends its life waiting.
 """
 
+import resource
 import socket
 import time
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from flask import Flask
 
 from web.factory import MAX_BODY_BYTES
 
-SPARE_THREADS = 32  # beside a stream for each active request: for pages, health, cancels, second readers
+SPARE_THREADS = 32  # beside those of streams: for pages, health, cancels, new requests
+FILES_A_THREAD = 4  # its client's and Redis' connection, and as many clients that wait
 LOOK_UP_S = 0.5  # how soon a stop is noticed
 NOTICE_S = 5.0  # from saying that it leaves to closing its port: a proxy looks every second (deploy/haproxy.cfg)
 
@@ -27,6 +29,7 @@ class WebServer:
         threads = max_streams + SPARE_THREADS
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family)
+        allow_files(FILES_A_THREAD * threads)
         self.port = int(listener.getsockname()[1])
         self._sockets: dict[int, Any] = {}
         self._server = waitress.create_server(
@@ -71,3 +74,11 @@ class WebServer:
         """Is a call under way, or its answer not yet sent?"""
         channels = [*self._server.active_channels.values()]
         return any(one.request or one.requests or one.total_outbufs_len for one in channels)
+
+
+def allow_files(most: int) -> None:
+    """Let this process have so many files open, as far as the system does: the usual 1,024 are some 500 streams."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

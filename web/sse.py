@@ -13,7 +13,7 @@ request: the client, or another one, can come back with its last id; DELETE canc
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from json import dumps
 from threading import Event as Flag
 
@@ -30,20 +30,27 @@ RECONNECT_MS = 1000
 
 
 def frames(
-    office: Office, record: Record, before: Sequence[int], stopping: Flag, offset: int | None = None
+    office: Office,
+    record: Record,
+    before: Sequence[int],
+    stopping: Flag,
+    is_gone: Callable[[], bool],
+    offset: int | None = None,
 ) -> Iterator[str]:
     """The stream after the generated tokens `before`, which the client already has; or after `offset` of them, if
-    more, once the store has them, too."""
+    more, once the store has them, too. It ends when the client `is_gone`, at the latest a while after that."""
     yield f"retry: {RECONNECT_MS}\n: request {record.id}\n\n"  # out at once, and the headers with it
     try:
-        yield from _frames(office, record, before, stopping, len(before) if offset is None else offset)
+        yield from _frames(office, record, before, stopping, is_gone, len(before) if offset is None else offset)
     except NotFound:
         yield _frame("error", error_body("the request has been forgotten"))
     except StoreUnavailable:
         yield _frame("error", error_body("the store does not answer; come back with your last id"))
 
 
-def _frames(office: Office, record: Record, before: Sequence[int], stopping: Flag, offset: int) -> Iterator[str]:
+def _frames(
+    office: Office, record: Record, before: Sequence[int], stopping: Flag, is_gone: Callable[[], bool], offset: int
+) -> Iterator[str]:
     text = AnswerStream(office.tokenizer, record.stop)
     text.feed(before)
     sent_s = time.monotonic()
@@ -55,6 +62,8 @@ def _frames(office: Office, record: Record, before: Sequence[int], stopping: Fla
                 text.feed(known)
             frame = "".join(_tokens_frame(record.id, rest, text) for rest in past([event], offset))
             ended = event.finish_reason is not None
+        elif is_gone():  # a write would tell, but there is nothing to write
+            return
         elif time.monotonic() - sent_s >= HEARTBEAT_S:
             frame = ": still here\n\n"
         else:

@@ -24,7 +24,7 @@ SOCKET_TIMEOUT_S = 5.0
 BLOCK_S = 2.0  # longest single blocking command; must stay well below the socket timeout
 RETRIES = 6
 DISK_MS = 3000  # longest wait for Redis to have written to its disk; it does so each second
-MAX_CONNECTIONS = 1024  # every waiting stream of the web tier holds one
+MAX_CONNECTIONS = 8192  # every waiting stream of the web tier holds one; Redis has room for 10,000
 
 Args = Sequence[Any]  # of a script: str, int, float
 

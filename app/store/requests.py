@@ -108,14 +108,16 @@ class RequestStore:
 
     def events(self, request_id: str, offset: int, wait_s: float = 0.0) -> list[Event]:
         """What follows the first `offset` generated tokens, waiting up to `wait_s`. Raises NotFound."""
+        if wait_s <= 0:
+            return self._events_now(request_id, offset)
         until = time.monotonic() + wait_s
         while (left_s := until - time.monotonic()) > 0:
             found = self._next_events(request_id, offset, min(left_s, BLOCK_S))
             if found:
                 return found
-            if self.ended(request_id):
-                break
-        return self._events_now(request_id, offset)
+            if self.ended(request_id):  # the one other thing that hundreds of waiting streams ask for
+                return self._events_now(request_id, offset)
+        return []
 
     def ended(self, request_id: str, wait_s: float = 0.0) -> bool:
         """Has the request ended, waiting up to `wait_s` for it? Cheaper than its events. Raises NotFound."""

@@ -124,15 +124,16 @@ def test_works_by_keyboard_alone(page: Browser, verifier: ScriptedVerifier) -> N
 
 
 def test_a_broken_connection_is_taken_up_again(page: Browser, verifier: ScriptedVerifier) -> None:
-    # the first stream is cut off after two chunks, as a restarting server or proxy would
+    # the first stream is cut off after two chunks, as a restarting server or proxy would; then there is no room
     page.run(
         """
         const real = window.fetch;
-        let first = true;
+        let calls = 0;
         window.fetch = async (...args) => {
+          calls += 1;
+          if (calls === 2) return new Response('{"error": {"message": "full", "field": null}}', { status: 429 });
           const response = await real(...args);
-          if (!first) return response;
-          first = false;
+          if (calls > 1) return response;
           const reader = response.body.getReader();
           let chunks = 0;
           const cut = new ReadableStream({

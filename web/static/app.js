@@ -75,10 +75,10 @@ async function request(url, options) {
     // not our JSON: something between the server and us answered
   }
   if (!error) throw fieldError(null, `The server answered ${response.status}.`, true);
-  throw fieldError(error.field, error.message, true);
+  throw fieldError(error.field, error.message, ![429, 503].includes(response.status));
 }
 
-/* `answered`: the server said so itself, so that asking again would not help. */
+/* `answered`: the server said so itself, and asking again would not help. */
 function fieldError(field, message, answered = false) {
   return Object.assign(new Error(message), { field, answered });
 }

@@ -14,9 +14,11 @@ from werkzeug.exceptions import ServiceUnavailable
 
 from app.errors import InvalidRequest, UnknownModel
 from app.messages import GenerateRequest, Record
+from web.guard import tenant
 from web.http import body_of, client_left, event_stream, json_answer
 from web.leavers import Leavers
 from web.office import Office, model_name
+from web.seats import Seats
 from web.submit import submit
 from web.v1.answers import Model, ModelList
 from web.v1.bodies import ChatBody, CompletionBody
@@ -24,7 +26,7 @@ from web.v1.call import STOPPING, Call, frames, whole
 from web.v1.shapes import ChatShape, CompletionShape, Head, Shape
 
 
-def blueprint(office: Office, leavers: Leavers, stopping: Flag) -> Blueprint:
+def blueprint(office: Office, leavers: Leavers, seats: Seats, stopping: Flag) -> Blueprint:
     """The routes under /v1."""
     routes = Blueprint("v1", __name__, url_prefix="/v1")
     model = Model(id=model_name(office.settings), created=int(time.time()), owned_by="paceline")
@@ -40,17 +42,17 @@ def blueprint(office: Office, leavers: Leavers, stopping: Flag) -> Blueprint:
 
     @routes.post("/chat/completions")
     def chat() -> Response:
-        return _answer(office, body_of(ChatBody), ChatShape(), leavers, stopping)
+        return _answer(office, body_of(ChatBody), ChatShape(), leavers, seats, stopping)
 
     @routes.post("/completions")
     def complete() -> Response:
-        return _answer(office, body_of(CompletionBody), CompletionShape(), leavers, stopping)
+        return _answer(office, body_of(CompletionBody), CompletionShape(), leavers, seats, stopping)
 
     return routes
 
 
 def _answer(
-    office: Office, body: ChatBody | CompletionBody, shape: Shape, leavers: Leavers, stopping: Flag
+    office: Office, body: ChatBody | CompletionBody, shape: Shape, leavers: Leavers, seats: Seats, stopping: Flag
 ) -> Response:
     _check_model(office, body.model)
     requests = body.requests(office.settings.max_tokens)
@@ -65,8 +67,10 @@ def _answer(
     watched = leavers.watched(call.ids, client_left())
     if body.stream:
         response = event_stream(frames(office, call, stopping, watched))
+        response.call_on_close(seats.take(records[0].id, tenant()))  # one thread, however many texts
     else:
-        answer = whole(office, call, stopping, watched)
+        with seats.taken(records[0].id, tenant()):
+            answer = whole(office, call, stopping, watched)
         if answer is None:
             raise ServiceUnavailable(STOPPING)
         response = json_answer(answer)

@@ -157,12 +157,9 @@ def test_every_key_has_a_time_to_live_or_dies_empty(redis_client: redis.Redis) -
     assert {str(key).split(":")[1] for key in redis_client.keys("*")} == {"request", "events", "ended"}
 
 
-def test_sixteen_commits_are_one_round_trip(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = redis_bench(redis_client)
-    for number in range(16):
-        bench.store.create(make_record(f"r{number}"), limit=16)
-        bench.store.assign(f"r{number}", "v1")
-    events = [(f"r{number}", tokens_event(0, 1, 2)) for number in range(16)]
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An item for each thing that is sent to Redis."""
     sent: list[int] = []
     send = redis.Connection.send_packed_command
 
@@ -171,6 +168,15 @@ def test_sixteen_commits_are_one_round_trip(redis_client: redis.Redis, monkeypat
         send(self, *args, **options)  # type: ignore[no-untyped-call]
 
     monkeypatch.setattr(redis.Connection, "send_packed_command", count)
+    return sent
+
+
+def test_sixteen_commits_are_one_round_trip(redis_client: redis.Redis, sent: list[int]) -> None:
+    bench = redis_bench(redis_client)
+    for number in range(16):
+        bench.store.create(make_record(f"r{number}"), limit=16)
+        bench.store.assign(f"r{number}", "v1")
+    events = [(f"r{number}", tokens_event(0, 1, 2)) for number in range(16)]
     redis_client.script_flush()
     sent.clear()
     assert bench.store.commit("v1", events) == [Outcome.COMMITTED] * 16  # the server forgot the script
@@ -179,6 +185,17 @@ def test_sixteen_commits_are_one_round_trip(redis_client: redis.Redis, monkeypat
     again = [(request_id, tokens_event(2, 3)) for request_id, _ in events]
     assert bench.store.commit("v1", again) == [Outcome.COMMITTED] * 16
     assert len(sent) == 1
+
+
+def test_a_silent_wait_is_two_round_trips(redis_client: redis.Redis, sent: list[int]) -> None:
+    """Hundreds of streams of requests that wait for their turn do nothing else."""
+    bench = redis_bench(redis_client)
+    bench.store.create(make_record(), limit=1)
+    sent.clear()
+    assert bench.store.events("r1", 0, 0.05) == []
+    assert len(sent) == 2
+    with pytest.raises(NotFound):
+        bench.store.events("unknown", 0, 0.05)
 
 
 @given(st.lists(st.integers(1, 4), max_size=6), st.integers(0, 24))
