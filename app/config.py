@@ -17,7 +17,7 @@ LENGTHS = r"^(marginal|uniform|faser|fixed:([1-9]|[1-5]\d|6[0-4]))$"  # rules of
 ROOT = Path(__file__).resolve().parent.parent
 IS_CLONE = (ROOT / "pyproject.toml").is_file()  # else installed: what is written belongs elsewhere
 PREFIX = "PACELINE_"
-LISTS = ("drafters",)  # in the environment with commas between
+LISTS = ("drafters", "hosts")  # in the environment with commas between
 # For processes that load torch, before they do (docs/decisions/0002): threads that wait for the next operator spin for
 # about a quarter of a millisecond, long enough for the gaps within a step, then sleep and leave the core to others.
 THREAD_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "100000", "TOKENIZERS_PARALLELISM": "false"}
@@ -89,6 +89,10 @@ class Settings(BaseModel):
         None, description="file of hashed API keys; absent: nobody needs one (`paceline keys`)"
     )
     api_key: SecretStr | None = Field(None, description="what `generate` shows to a running instance that wants a key")
+    hosts: tuple[Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$")], ...] = Field(
+        (),
+        description="names the web server answers to, beside localhost and addresses; .NAME: all below it",
+    )
     open_metrics: bool = Field(False, description="/metrics wants no key though the rest does")
     drain_s: float = Field(0.0, ge=0.0, description="a web server that is told to stop ends the calls it has first")
     max_prompt_tokens: int = Field(8000, ge=1, description="a longer prompt is refused")

@@ -61,6 +61,12 @@ def test_monitoring_is_a_choice_its_images_are_pinned_and_what_it_mounts_is_ther
         assert mounted and all((ROOT / path).exists() for path in mounted)
 
 
+def test_prometheus_calls_the_web_server_by_a_name_it_has() -> None:
+    (scraped,) = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
+    ((target,),) = [config["targets"] for config in scraped["static_configs"]]
+    assert f"--name {target.split(':')[0]}" in SERVICES["web"]["command"][-1]
+
+
 def test_a_gpus_verifier_is_a_choice_and_otherwise_as_the_other() -> None:
     ours, other = SERVICES[GPU], SERVICES["verify"]
     assert ours["profiles"] == ["gpu"] and "profiles" not in other

@@ -3,7 +3,7 @@
 An ErrorAnswer, and under /v1 a V1ErrorAnswer, as OpenAI has it.
 
 400 wrong input     401 no API key, or a wrong one     404 no such request, model, page     413 body too large
-415 body is not JSON     500 our fault
+415 body is not JSON     421 called by a name that is not the server's     500 our fault
 429 queue full, over the key's limit, or too many readers of the same requests (Retry-After)
 503 Redis does not answer, or the keys cannot be read (Retry-After)
 """

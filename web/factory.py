@@ -1,10 +1,11 @@
 """create_app(office): the whole web application, the only entry. Starts nothing and holds no state."""
 
+from collections.abc import Sequence
 from threading import Event as Flag
 
 from flask import Flask, Response
 
-from web import api, dashboard, errors, guard, health, metrics, openapi, page
+from web import api, dashboard, errors, guard, health, hosts, metrics, openapi, page
 from web.leavers import Leavers
 from web.office import Office
 from web.seats import Seats
@@ -23,9 +24,11 @@ SECURITY_HEADERS = {
 }
 
 
-def create_app(office: Office, stopping: Flag | None = None, leaving: Flag | None = None) -> Flask:
+def create_app(
+    office: Office, stopping: Flag | None = None, leaving: Flag | None = None, names: Sequence[str] = ()
+) -> Flask:
     """Wire pages, API and error answers to `office`. Once `stopping` is set, running streams end early; before that
-    `leaving` has /healthz tell a proxy.
+    `leaving` has /healthz tell a proxy. `names`: what this process is called, beside what the settings say.
 
     Raises KeysUnreadable.
     """
@@ -43,6 +46,7 @@ def create_app(office: Office, stopping: Flag | None = None, leaving: Flag | Non
     app.register_blueprint(v1.blueprint(office, leavers, seats, stopping))
     app.register_blueprint(openapi.blueprint(office))
     errors.install(app)
+    hosts.install(app, office.settings, names)
     guard.install(app, office.settings)
     app.after_request(_secure)
     return app

@@ -28,6 +28,7 @@ INPUTS = {"prompt": "string", "messages": "array"}  # of a native request: exact
 REFUSALS = {
     401: "an API key is needed, or it is not known",
     404: "no such request or model",
+    421: "the server does not go by the name in the Host header",
     429: "the queue is full, the key's limit is reached, or the request has too many readers; Retry-After says when to "
     "come back",
     503: "the store does not answer; Retry-After says when to come back",

@@ -33,18 +33,21 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = Settings.from_env()
         logs.configure(settings.model_copy(update={"node": settings.node or DEFAULT_NAME}))
-        serve(settings, args.host, args.port, leaving, stopping)
+        serve(settings, args.host, args.port, args.name, leaving, stopping)
     except (PacelineError, OSError) as error:  # no Redis, no model, port taken
         log.error("%s", error)
         return 1
     return 0
 
 
-def serve(settings: Settings, host: str, port: int, leaving: threading.Event, stopping: threading.Event) -> None:
-    """Register this process and serve until `leaving`, and what is under way until `stopping`."""
+def serve(
+    settings: Settings, host: str, port: int, names: list[str], leaving: threading.Event, stopping: threading.Event
+) -> None:
+    """Register this process, which goes by these names beside `host`, and serve until `leaving`, and what is under way
+    until `stopping`."""
     office = Office.open(settings)
     streams = settings.max_active_requests + settings.max_readers
-    server = WebServer(create_app(office, stopping, leaving), host, port, streams)
+    server = WebServer(create_app(office, stopping, leaving, [host, *names]), host, port, streams)
     pulse = Pulse(office, KIND, settings.node or DEFAULT_NAME)
     share(office, pulse, office.tally)
     pulse.on_beat.append(Sampler(office).beat)
@@ -60,6 +63,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="web.run", description="Paceline's web server")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, help="0: any free one")
+    parser.add_argument("--name", action="append", default=[], help="that clients call it by, beside PACELINE_HOSTS")
     return parser.parse_args(argv)
 
 

@@ -1,0 +1,46 @@
+"""By what names this server may be called: `Host` names the site that a browser takes an answer to be of.
+
+A page of another site whose name is led to this machine (DNS rebinding) would else be of the same site as this server,
+and could read and ask what its visitor can; where no keys are in use that is everything. An address is always fine:
+pages of that site come from there.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from flask import Flask, request
+from werkzeug.exceptions import MisdirectedRequest
+from werkzeug.sansio.utils import host_is_trusted
+
+from app.config import Settings
+
+LOOPBACK = ".localhost"  # and all below it: browsers lead these nowhere else (RFC 6761)
+
+
+def install(app: Flask, settings: Settings, own: Sequence[str]) -> None:
+    """Refuse other names than loopback's, the settings' and the process' `own`.
+
+    With keys only if the settings name some.
+    """
+    if settings.keys is not None and not settings.hosts:
+        return
+    names = [LOOPBACK, *settings.hosts, *own]
+
+    @app.before_request
+    def check() -> None:
+        host = request.environ.get("HTTP_HOST")  # browsers always send it
+        if host is not None and not _is_known(host.lower(), names):
+            raise MisdirectedRequest("this server does not go by that name; PACELINE_HOSTS lists those it has")
+
+
+def _is_known(host: str, names: list[str]) -> bool:
+    return host_is_trusted(host, names) or (host_is_trusted(host) and _is_address(host))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(urlsplit(f"//{host}").hostname or "")
+    except ValueError:
+        return False
+    return True
