@@ -20,6 +20,7 @@ GOOD = FIRST + ": still here\n\n" + event("tokens", offset=2, tokens=[7]) + END
 BAD = {
     "a gap": FIRST + event("tokens", offset=3, tokens=[8]) + event("end", token_ids=[5, 6, 7, 8]),
     "twice": FIRST + event("tokens", offset=1, tokens=[6, 7]) + END,
+    "misplaced": FIRST + event("tokens", offset=3, tokens=[7]) + END,
     "too few": FIRST + END,
     "no end": FIRST,
     "an error": FIRST + event("error", error={"message": "away"}),
