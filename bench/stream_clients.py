@@ -76,7 +76,8 @@ class Fleet:
         wanted = {"prompt": text, "max_tokens": self._max_tokens, "stream": True}
         known: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         first = asyncio.create_task(self._read("POST", "/api/generate", wanted, known.set_result))
-        await asyncio.wait([first, known], return_when=asyncio.FIRST_COMPLETED)
+        either: list[asyncio.Future[Any]] = [first, known]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         found: list[tuple[Read, list[int]]] = []
         if known.done():
             request_id = known.result()
