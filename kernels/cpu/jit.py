@@ -5,6 +5,7 @@ itself looks only at the file of the outermost function, and would go on with st
 calls.
 """
 
+import fcntl
 import hashlib
 import tempfile
 from collections.abc import Callable
@@ -24,8 +25,24 @@ def kernel(function: F) -> F:
 
 def entry(function: F) -> F:
     """Compile for calls from Python, and keep the compiled code."""
-    vars(numba.config)["CACHE_DIR"] = str(_cache())
-    return cast(F, numba.njit(nogil=True, cache=True)(function))
+    folder = _cache()
+    vars(numba.config)["CACHE_DIR"] = str(folder)
+    compiled = numba.njit(nogil=True, cache=True)(function)
+    files = vars(compiled)["_cache"]._cache_file
+    files.save = one_at_a_time(folder / "lock", files.save)
+    return cast(F, compiled)
+
+
+def one_at_a_time(lock: Path, save: Callable[..., None]) -> Callable[..., None]:
+    """Of all processes. numba reads its index, numbers a new file and writes the index again: two that did so at the
+    same moment would give two functions one file."""
+
+    def locked(*args: Any) -> None:
+        with lock.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            save(*args)
+
+    return locked
 
 
 def _cache() -> Path:

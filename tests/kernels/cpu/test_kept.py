@@ -2,13 +2,27 @@
 
 import importlib
 import pkgutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from numba.core.caching import IndexDataCacheFile
 
 import kernels.cpu
+from app.config import ROOT
 from kernels.cpu import jit
+from kernels.cpu.decoder import decode
+
+SAVES = 150
+WRITER = f"""
+import sys; from pathlib import Path; from numba.core.caching import IndexDataCacheFile; from kernels.cpu import jit
+folder, process = Path(sys.argv[1]), int(sys.argv[2])
+save = jit.one_at_a_time(folder / "lock", IndexDataCacheFile(str(folder), "base", "stamp").save)
+for number in range({SAVES}):
+    save((process, number), f"of {{process}}, {{number}}")
+"""
 
 
 def test_no_two_kernels_of_a_module_have_one_name() -> None:
@@ -34,3 +48,18 @@ def test_it_is_kept_where_numba_is_told_to_by_the_sources_digest(
     (tmp_path / "given").rename(tmp_path / "moved")
     (tmp_path / "given").write_text("no folder")
     assert jit._cache() == default
+
+
+def test_processes_that_keep_code_at_the_same_moment_keep_each_its_own(tmp_path: Path) -> None:
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(process)], cwd=ROOT) for process in range(2)
+    ]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    kept = IndexDataCacheFile(str(tmp_path), "base", "stamp")
+    for process in range(2):
+        for number in range(SAVES):
+            assert kept.load((process, number)) == f"of {process}, {number}"
+
+
+def test_compiled_kernels_are_kept_so() -> None:
+    assert vars(decode)["_cache"]._cache_file.save.__qualname__.startswith("one_at_a_time")
