@@ -23,8 +23,9 @@ LISTS = ("drafters", "hosts")  # in the environment with commas between
 THREAD_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "100000", "TOKENIZERS_PARALLELISM": "false"}
 STATE = ROOT / ".paceline" if IS_CLONE else home_of(os.environ, "XDG_STATE_HOME", ".local/state") / "paceline"
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
-NO_NAMES = ("none", ("none",), ["none"])
-Names = Annotated[tuple[str, ...], BeforeValidator(lambda names: () if names in NO_NAMES else names)]
+Host = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$")]
+NONE = ("none", ("none",), ["none"])
+OR_NONE = BeforeValidator(lambda names: () if names in NONE else names)
 
 
 class Settings(BaseModel):
@@ -53,7 +54,9 @@ class Settings(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="of the target; auto: a GPU if there is one")
     gpu_dtype: Literal["bfloat16", "float16", "float32"] = Field("bfloat16", description="of a GPU's weights and cache")
     gpu_exact: bool = Field(False, description="on a GPU, bits that depend on nothing beside a row; slower, no trees")
-    drafters: Names = Field(("smol-general",), description="model drafters: in drafters/, folders, or none")
+    drafters: Annotated[tuple[str, ...], OR_NONE] = Field(
+        ("smol-general",), description="model drafters: in drafters/, folders, or none"
+    )
     phrases: str = Field("smol-phrases", description="store of a target's text to look up in: in drafters/, or none")
     routing: Literal["learned", "cosine", "all", "first"] = Field(
         "learned", description="which model drafters to ask: by what they got right, as CoSine does, all, or the first"
@@ -89,7 +92,7 @@ class Settings(BaseModel):
         None, description="file of hashed API keys; absent: nobody needs one (`paceline keys`)"
     )
     api_key: SecretStr | None = Field(None, description="what `generate` shows to a running instance that wants a key")
-    hosts: tuple[Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$")], ...] = Field(
+    hosts: Annotated[tuple[Host, ...], OR_NONE] = Field(
         (),
         description="names the web server answers to, beside localhost and addresses; .NAME: all below it",
     )
