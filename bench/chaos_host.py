@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from app.local.instance import Instance
 from app.store.keys import Keys
-from bench.chaos_site import Site, client
+from bench.chaos_site import Site, client, runs
 
 WORKERS = ("web", "control", "fuse", "draft", "verify", "beat")
 STARVED_S = 5.0
@@ -182,16 +182,8 @@ def _end(pids: Listed[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    while any(_runs(pid) for pid in pids):
+    while any(runs(pid) for pid in pids):
         time.sleep(0.005)
-
-
-def _runs(pid: int) -> bool:
-    """Not gone, and no zombie, which its stopped parent leaves it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def _append_only_file(site: Site) -> Path:

@@ -7,9 +7,11 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import redis
 
+from app.errors import StoreUnavailable
 from app.local.health import Health, check
 from app.local.instance import Instance
 from workers.office import FUSE, SETTLE, Office, mailbox_of
@@ -42,8 +44,11 @@ class Site:
         return time.monotonic() - started
 
     def dead(self) -> list[str]:
-        """Nodes whose last heartbeat still holds, and whose process is gone. Raises StoreUnavailable."""
-        return [node.name for node in self.office.nodes.live() if not _exists(node.info.get("pid"))]
+        """Nodes whose last heartbeat still holds, and whose process is gone; or Redis."""
+        try:
+            return [node.name for node in self.office.nodes.live() if not runs(node.info.get("pid"))]
+        except StoreUnavailable:
+            return ["redis"]
 
     def signal(self, role: str, number: signal.Signals) -> list[int]:
         """Send a signal to the role's processes; their pids."""
@@ -54,12 +59,12 @@ class Site:
         return pids
 
 
-def _exists(pid: object) -> bool:
+def runs(pid: object) -> bool:
+    """Not gone, and no zombie, which its stopped parent leaves it."""
     try:
-        os.kill(int(str(pid)), 0)
-    except (ProcessLookupError, ValueError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
         return False
-    return True
 
 
 def mailboxes_of(site: Site) -> list[str]:
