@@ -70,7 +70,7 @@ def power_loss(site: Site) -> None:
     state = site.instance.running()
     assert state is not None
     file, redis = _append_only_file(site), client(site)
-    active, known = Keys(site.office.settings.namespace).active, set[bytes]()
+    active, known = Keys(site.office.settings.namespace).active, set[object]()
     size, until = 0, time.monotonic() + POWERLESS_S
     while time.monotonic() < until:
         if (found := set(redis.zrange(active, 0, -1))) - known or not size:
