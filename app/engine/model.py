@@ -27,12 +27,14 @@ def load(source: Path | Source, is_int8: bool = False, home: Path | None = None)
     """Load a model, to compute in float32. With `home`, what is found out of it is kept there for the next start, which
     then takes a fraction of the time. Raises ModelRefused."""
     found = source if isinstance(source, Source) else _in_folder(source)
-    memory = None if home is None else home / "known" / f"{digest(found.folders, is_int8=is_int8)}.json"
-    if memory is not None and (known := recall(memory, found.weights(), is_int8)) is not None:
-        return known
+    keep = None
+    if home is not None:
+        keep = home / "known" / f"{digest(found.folders, is_int8=is_int8)}.json", found.weights()
+        if (known := recall(*keep, is_int8)) is not None:
+            return known
     from app.engine.learn import learn  # transformers takes seconds to import, and mostly need not be
 
-    return learn(found.modules(), is_int8, None if memory is None else (memory, found.weights()))
+    return learn(found.modules(), is_int8, keep)
 
 
 def _in_folder(folder: Path) -> Source:

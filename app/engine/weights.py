@@ -20,24 +20,22 @@ class Stored(Mapping[str, torch.Tensor]):
 
     def __init__(self, folder: Path) -> None:
         files = [safe_open(file, framework="pt") for file in sorted(folder.glob("*.safetensors"))]
-        self._files = {name: file for file in files for name in file.keys()}  # noqa: SIM118 - not a dict
-        if not self._files:
+        self._places = {name: (file, name) for file in files for name in file.keys()}  # noqa: SIM118 - not a dict
+        if not self._places:
             raise ModelRefused(f"{folder} holds no weights in safetensors")
-        if EMBEDDING in self._files and HEAD not in self._files:
-            self._files[HEAD] = self._files[EMBEDDING]
-            self._tied = True
-        else:
-            self._tied = False
+        if EMBEDDING in self._places:
+            self._places.setdefault(HEAD, self._places[EMBEDDING])
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        found: torch.Tensor = self._files[name].get_tensor(EMBEDDING if self._tied and name == HEAD else name)
+        file, stored_as = self._places[name]
+        found: torch.Tensor = file.get_tensor(stored_as)
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
+        return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._places)
 
 
 def holds(ours: Weights, theirs: Weights) -> bool:

@@ -1,11 +1,12 @@
 """Celery's way to Redis drops what is no task."""
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 import redis
+from celery import Celery
 from kombu import Connection, Consumer, Message, Queue
 
 from workers.celery_app import make_celery
@@ -62,13 +63,7 @@ def test_a_redis_that_is_silent_at_an_ack_leaves_the_worker_free_for_the_next_me
     """Celery logs a failed ack and goes on; a message that stayed in hand was the last it took."""
     app = make_celery(lone_office.settings)
     app.conf.broker_transport_options = {**app.conf.broker_transport_options, "socket_timeout": 0.3}
-    found: list[Message] = []
-    connection: Connection
-    with (
-        app.connection_for_read() as connection,
-        Consumer(connection, queues=[Queue("q")], on_message=found.append) as consumer,
-    ):
-        consumer.qos(prefetch_count=1)
+    with _taking_one_at_a_time(app) as (connection, found):
         for number in range(2):
             connection.Producer().publish({"number": number}, routing_key="q", serializer="json")
         _drain(connection)
@@ -88,13 +83,7 @@ def test_an_ack_that_redis_cannot_write_leaves_the_worker_free_too(
     lone_office: Office, redis_client: redis.Redis
 ) -> None:
     app = make_celery(lone_office.settings)
-    found: list[Message] = []
-    connection: Connection
-    with (
-        app.connection_for_read() as connection,
-        Consumer(connection, queues=[Queue("q")], on_message=found.append) as consumer,
-    ):
-        consumer.qos(prefetch_count=1)
+    with _taking_one_at_a_time(app) as (connection, found):
         connection.Producer().publish({}, routing_key="q", serializer="json")
         _drain(connection)
         redis_client.replicaof("127.0.0.1", "1")
@@ -105,6 +94,19 @@ def test_an_ack_that_redis_cannot_write_leaves_the_worker_free_too(
         _drain(connection)
         assert len(found) == 2
     app.close()
+
+
+@contextmanager
+def _taking_one_at_a_time(app: Celery) -> Iterator[tuple[Connection, list[Message]]]:
+    """A connection that takes a message of the queue q once the one before is out of its hands, and those it took."""
+    found: list[Message] = []
+    connection: Connection
+    with (
+        app.connection_for_read() as connection,
+        Consumer(connection, queues=[Queue("q")], on_message=found.append) as consumer,
+    ):
+        consumer.qos(prefetch_count=1)
+        yield connection, found
 
 
 def _drain(connection: Connection) -> None:
