@@ -28,8 +28,8 @@ from bench.chaos_clients import Clients
 from bench.chaos_faults import FAULTS
 from bench.chaos_host import lacking, prepared
 from bench.chaos_site import Site
+from bench.heading import heading
 from bench.prompts import PROMPTS
-from bench.run import machine
 from workers.office import Office
 
 DRAIN_S = 120.0
@@ -66,13 +66,7 @@ def main(argv: Listed[str] | None = None) -> int:
             found = storm(site, requests(args.requests, args.max_tokens), plan(args), args.clients, args.gap, args.seed)
         finally:
             _paceline("down", "--instance", instance.name)
-    told = " ".join(sys.argv[1:] if argv is None else argv)
-    report = {
-        "command": f"./paceline chaos {told}".strip(),
-        "machine": machine(),
-        "at": time.strftime("%Y-%m-%d"),
-        **found,
-    }
+    report = heading("chaos", argv) | found
     args.out.write_text(json.dumps(report, indent=1) + "\n")
     print(table(report))
     return 1 if broken(report) else 0

@@ -12,7 +12,6 @@ import json
 import os
 import random
 import sys
-import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
 from pathlib import Path
@@ -26,8 +25,8 @@ from bench.cooperate_arms import PipelineArm, Run
 from bench.cooperate_peers import AssistedArm, generate_arm
 from bench.cooperate_plans import FULL, OFF, Plan, pilot, plans
 from bench.cooperate_report import ASSISTED, GENERATE, Figures, Group, bars, figures, table
+from bench.heading import heading
 from bench.prompts import PROMPTS
-from bench.run import machine
 from bench.stats import median
 
 WARM_UP = "Say hello."
@@ -42,9 +41,7 @@ def main(argv: Listed[str] | None = None) -> int:
     models = load_models(settings)
     peers = make_peers(settings, args)
     found: Figures = {
-        "command": "./paceline bench cooperate " + " ".join(sys.argv[1:] if argv is None else argv),
-        "machine": machine(),
-        "at": time.strftime("%Y-%m-%d"),
+        **heading("bench cooperate", argv),
         "drafters": list(models.guessers),
         "prompts_a_domain": args.prompts,
         "max_tokens": args.max_tokens,

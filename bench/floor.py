@@ -22,7 +22,7 @@ from app.assemble_target import target_runner
 from app.engine.probe import probe
 from app.engine.tokenizer import Tokenizer
 from app.state import Tree, Work
-from bench.run import machine
+from bench.heading import machine
 from bench.stats import median
 
 BYTES = 2**30  # read for the bandwidth, far more than any cache holds

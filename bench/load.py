@@ -27,9 +27,10 @@ from app.errors import InvalidRequest, PacelineError
 from app.local.client import generate
 from app.messages import GenerateRequest
 from bench.arrivals import Arrival, gamma, poisson, ramp, steps, trace
+from bench.heading import heading
 from bench.load_report import Served, Slo, draw, figures, table
 from bench.prompts import PROMPTS
-from bench.run import machine, start_server, stop_server
+from bench.run import start_server, stop_server
 from bench.timeline import active, busy, read
 
 KINDS = ("poisson", "gamma", "ramp", "steps", "closed", "trace")
@@ -47,9 +48,7 @@ def main(argv: Listed[str] | None = None) -> int:
         print(f"paceline: {error}", file=sys.stderr)
         return 2
     found: dict[str, Any] = {
-        "command": "./paceline bench load " + " ".join(sys.argv[1:] if argv is None else argv),
-        "machine": machine(),
-        "at": time.strftime("%Y-%m-%d"),
+        **heading("bench load", argv),
         "loads": [],
     }
     new = count()

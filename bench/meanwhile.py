@@ -25,7 +25,7 @@ from app.local.client import generate
 from app.messages import Result
 from bench.chaos import DRAIN_S, requests
 from bench.chaos_clients import Clients, Tally
-from bench.run import machine
+from bench.heading import machine, today
 
 ANSWER_S = 300.0  # the longest that one answer is waited for
 
@@ -97,7 +97,7 @@ def storm(args: argparse.Namespace) -> dict[str, Any]:
         crowd.stop(DRAIN_S)
     streams, answers = (_told(crowd.tally, started_s) for crowd in crowds)
     seconds = round(time.monotonic() - started_s, 1)
-    about = {"command": args.command, "exit_status": status, "machine": machine(), "at": time.strftime("%Y-%m-%d")}
+    about = {"command": args.command, "exit_status": status, "machine": machine(), "at": today()}
     return {**about, "clients": args.clients, "seconds": seconds, "streams": streams, "answers": answers}
 
 

@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from itertools import count
@@ -19,9 +18,10 @@ from typing import Any
 from app.config import ROOT, Settings
 from app.local.instance import Instance
 from bench.arrivals import steps
+from bench.heading import heading
 from bench.load import deployment, run
 from bench.load_report import Served, Slo, figures, spread
-from bench.run import INSTANCE, machine
+from bench.run import INSTANCE
 from bench.watch import Watcher, draw
 
 PHASES = ("before", "overload", "after")
@@ -43,9 +43,7 @@ def main(argv: Listed[str] | None = None) -> int:
         watcher.end()
     phases = told(served, args.seconds)
     report = {
-        "command": "./paceline bench overload " + " ".join(sys.argv[1:] if argv is None else argv),
-        "machine": machine(),
-        "at": time.strftime("%Y-%m-%d"),
+        **heading("bench overload", argv),
         "phases": phases,
         "recovered_s": recovered_s(served, args.seconds),
         "highest": {what: {name: max(own) for name, own in all_.items()} for what, all_ in watcher.series.items()},

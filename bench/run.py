@@ -8,13 +8,10 @@ compared: a figure with other tokens is no figure. Bars are printed beside what 
 import argparse
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -23,8 +20,8 @@ from app.config import ROOT, THREAD_ENVIRONMENT, Settings
 
 os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
 
-from app.machine import processor
 from bench.arms import Arm, Run, local_arms, server_arms, transformers_arm
+from bench.heading import heading
 from bench.prompts import PROMPTS
 from bench.stats import median, paired_ratio
 
@@ -41,9 +38,8 @@ def main(argv: Sequence[str] | None = None, epilog: str | None = None) -> int:
     try:
         arms = make_arms(settings, args.max_tokens, url)
         figures: Figures = {
-            "machine": machine(),
+            **heading("bench", argv),
             "max_tokens": args.max_tokens,
-            "at": time.strftime("%Y-%m-%d"),
         }
         if not args.no_domains:  # first, and each prompt once: later the suffix drafter would know the answers
             figures["domains"] = by_domain(arms, args.domain_prompts)
@@ -169,11 +165,6 @@ def bars(figures: Figures) -> Figures:
         if isinstance(value, dict):
             bar(f"on / off, lower bound, {domain}", value["on / off"]["lower"], 0.95)
     return found
-
-
-def machine() -> Figures:
-    packages = {name: version(name) for name in ("torch", "transformers", "celery", "redis")}
-    return {"cpu": processor(), "cores": os.cpu_count(), "python": platform.python_version(), **packages}
 
 
 def start_server() -> str:

@@ -27,8 +27,8 @@ from app.engine.source import drafter_folder
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as build_tables
 from bench.cooperate_plans import LENGTHS, OFF, Plan, fixed, overlaps, plans
+from bench.heading import heading
 from bench.prompts import PROMPTS
-from bench.run import machine
 from bench.simulate_load import replay_load
 from bench.simulate_log import Log, record
 from bench.simulate_machines import build
@@ -68,9 +68,8 @@ def main(argv: Listed[str] | None = None) -> int:
         log = Log.model_validate_json(file.read())
     if args.costs:
         log = log.model_copy(update={"costs": args.costs.read_text()})
-    found: dict[str, Any] = {"command": "./paceline bench simulate " + " ".join(sys.argv[1:] if argv is None else argv)}
     replayed = replay_load(log, args, lambda: tables(log)) if args.command == "load" else replay(log, args)
-    found |= {"machine": machine(), **replayed}
+    found = heading("bench simulate", argv) | replayed
     args.out.write_text(json.dumps(found, indent=1) + "\n")
     return 0
 

@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from itertools import count
@@ -20,9 +19,10 @@ from typing import Any
 from app.config import ROOT, Settings
 from app.local.instance import Instance
 from bench.arrivals import poisson
+from bench.heading import heading
 from bench.load import deployment, run
 from bench.load_report import Slo, figures
-from bench.run import INSTANCE, machine
+from bench.run import INSTANCE
 from bench.watch import UNITS, Watcher, draw
 
 # Bounded ones, which would be full only after hours: what is left of ended requests, and the target's cache.
@@ -47,9 +47,7 @@ def main(argv: Listed[str] | None = None) -> int:
     grown = {what: growth(what, own) for what, own in watcher.series.items()}
     clients = {key: value for key, value in figures(served, took_s, Slo(2.0, 0.15)).items() if key != "series"}
     report = {
-        "command": "./paceline bench soak " + " ".join(sys.argv[1:] if argv is None else argv),
-        "machine": machine(),
-        "at": time.strftime("%Y-%m-%d"),
+        **heading("bench soak", argv),
         "settings": small,
         "clients": clients,
         "growth": grown,

@@ -18,9 +18,10 @@ from typing import Any
 
 from app.config import ROOT, Settings
 from app.local.instance import Instance
+from bench.heading import heading
 from bench.load import deployment
 from bench.load_report import spread
-from bench.run import INSTANCE, machine
+from bench.run import INSTANCE
 from bench.soak import growth
 from bench.stream_clients import Fleet
 from bench.watch import UNITS, Watcher, cpu_s, draw
@@ -43,9 +44,7 @@ def main(argv: Listed[str] | None = None) -> int:
     series = {what: series[what] for what in SHOWN} | {"share of a core": {"web": met.pop("busy")}}
     errors = sorted({read.error for read in fleet.reads if read.error is not None})
     report = {
-        "command": "./paceline bench streams " + " ".join(sys.argv[1:] if argv is None else argv),
-        "machine": machine(),
-        "at": time.strftime("%Y-%m-%d"),
+        **heading("bench streams", argv),
         "streams": {
             "wanted": args.streams,
             "ended": len(fleet.reads),

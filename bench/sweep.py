@@ -24,9 +24,9 @@ from app.store.protocol import Snapshot
 from bench.arrivals import poisson
 from bench.cooperate_arms import PipelineArm
 from bench.cooperate_plans import FULL, Plan, by_length, rules
+from bench.heading import heading
 from bench.load import prompt
 from bench.load_report import Served, Slo, figures
-from bench.run import machine
 from bench.stats import paired_ratio
 
 Arms = Mapping[str, PipelineArm]
@@ -43,9 +43,7 @@ def main(argv: Listed[str] | None = None) -> int:
     plans = by_length(args.lengths) + ([*rules(), *ABLATIONS] if args.ablations else [])
     arms = {plan.name: PipelineArm(plan, settings, models, args.max_tokens) for plan in plans}
     found: dict[str, Any] = {
-        "command": "./paceline bench sweep " + " ".join(sys.argv[1:] if argv is None else argv),
-        "machine": machine(),
-        "at": time.strftime("%Y-%m-%d"),
+        **heading("bench sweep", argv),
         "rates": [],
     }
     number = warm_up(arms)

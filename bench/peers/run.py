@@ -12,7 +12,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,8 @@ from app.assemble import target_folder
 from app.config import ROOT, Settings
 from app.engine.tokenizer import Tokenizer
 from app.messages import ChatMessage
+from bench.heading import machine, today
 from bench.prompts import PROMPTS
-from bench.run import machine
 from bench.stats import median, paired_ratio
 
 HERE = Path(__file__).parent
@@ -73,7 +72,7 @@ def main() -> int:
     args = parse_args()
     engines = start(args)
     try:
-        figures: Figures = {"machine": machine(), "max_tokens": args.max_tokens, "at": time.strftime("%Y-%m-%d")}
+        figures: Figures = {"machine": machine(), "max_tokens": args.max_tokens, "at": today()}
         figures["concurrency"] = {n: compare(engines, n, args) for n in args.concurrency}
         figures["bars"] = bars(figures["concurrency"])
     finally:
