@@ -25,9 +25,10 @@ from app.local.client import generate
 from app.messages import Result
 from bench.chaos import DRAIN_S, requests
 from bench.chaos_clients import Clients, Tally
-from bench.heading import machine, today
+from bench.heading import heading
 
 ANSWER_S = 300.0  # the longest that one answer is waited for
+LONGEST = 10  # silences that are told of
 
 
 class Waiting(Clients):
@@ -59,12 +60,12 @@ class Waiting(Clients):
 def main(argv: Listed[str] | None = None) -> int:
     """Run, print, write the report; 0 if every request ended with its own text and the command did well."""
     args = parse_args(argv)
-    report = storm(args)
+    report = heading("bench meanwhile", argv) | storm(args)
     if args.out is not None:
         args.out.write_text(json.dumps(report, indent=1) + "\n")
     kinds = (report["streams"], report["answers"])
     for kind in kinds:
-        print(json.dumps({**kind, "stalls": len(kind["stalls"])}, indent=1))
+        print(json.dumps(kind))
     is_broken = any(kind[what] for kind in kinds for what in ("wrong", "failed", "lost"))
     return 1 if is_broken or report["exit_status"] else 0
 
@@ -97,8 +98,7 @@ def storm(args: argparse.Namespace) -> dict[str, Any]:
         crowd.stop(DRAIN_S)
     streams, answers = (_told(crowd.tally, started_s) for crowd in crowds)
     seconds = round(time.monotonic() - started_s, 1)
-    about = {"command": args.command, "exit_status": status, "machine": machine(), "at": today()}
-    return {**about, "clients": args.clients, "seconds": seconds, "streams": streams, "answers": answers}
+    return {"exit_status": status, "seconds": seconds, "streams": streams, "answers": answers}
 
 
 def _run(command: list[str], started_s: float) -> int:
@@ -110,9 +110,9 @@ def _run(command: list[str], started_s: float) -> int:
 
 
 def _told(tally: Tally, started_s: float) -> dict[str, Any]:
-    stalls = [(round(start - started_s, 1), round(end - start, 2)) for start, end in tally.stalls]
-    longest = max((seconds for _, seconds in stalls), default=0.0)
-    return {**asdict(tally), "longest_silence_s": longest, "stalls": stalls}
+    longest = sorted(tally.stalls, key=lambda stall: stall[0] - stall[1])[:LONGEST]
+    silences = [{"at_s": round(start - started_s, 1), "lasted_s": round(end - start, 2)} for start, end in longest]
+    return {key: value for key, value in asdict(tally).items() if key != "stalls"} | {"silences": silences}
 
 
 if __name__ == "__main__":

@@ -89,6 +89,14 @@ def test_a_rolling_restart_reaches_every_service_of_which_there_may_be_two() -> 
     assert [name for name in names if "$$HOSTNAME" not in name] == ["beat-1"]  # the second waits for the first to end
 
 
+def test_a_drill_reaches_every_service_whose_death_nobody_should_notice() -> None:
+    script = (ROOT / "deploy" / "drill.sh").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"set -- (.*)", script)
+    assert sorted(listed.split()) == sorted({*OURS, "redis"} - {"model", "web", "flower", GPU})
+    assert all("healthcheck" in SERVICES[name] for name in listed.split())
+    assert all(SERVICES[name]["restart"] == "unless-stopped" for name in listed.split())
+
+
 def test_a_web_server_has_time_to_say_that_it_leaves_and_to_end_its_calls() -> None:
     proxy = (ROOT / "deploy" / "haproxy.cfg").read_text(encoding="utf-8")
     ((seconds, times),) = re.findall(r"check inter (\d+)s fall (\d+) ", proxy)

@@ -1,0 +1,51 @@
+#!/bin/sh
+# Kills a container of each service of compose.yaml as a crash would, one after the other, and waits until each is well again:
+#   ./paceline bench meanwhile --url http://localhost:8080 -- deploy/drill.sh [SERVICE ...]    # without names: every one below
+# Before that three drafters are scaled up and down again. Must be root where the engine runs: `docker kill` is a stop that
+# was asked for, after which no engine starts the container again. COMPOSE and COMPOSE_PROJECT_NAME as in rolling-restart.sh.
+set -eu
+COMPOSE=${COMPOSE:-docker compose}
+LIMIT_S=${LIMIT_S:-600}
+REST_S=5
+cd "$(dirname "$0")/.."
+
+about() {  # about CONTAINER FIELD
+    docker inspect -f "{{.$2}}" "$1"
+}
+
+wait_until() {  # wait_until CONTAINER FIELD VALUE
+    waited_s=0
+    until [ "$(about "$1" "$2")" = "$3" ]; do
+        waited_s=$((waited_s + 1))
+        [ "$waited_s" -le "$LIMIT_S" ] || { echo "$1: $2 is not $3 after $LIMIT_S s" >&2; exit 1; }
+        sleep 1
+    done
+}
+
+scale() {  # scale SERVICE COUNT
+    $COMPOSE up -d --no-deps --no-build --no-recreate --scale "$1=$2" "$1" >/dev/null 2>&1
+    for container in $($COMPOSE ps -q "$1"); do
+        wait_until "$container" State.Health.Status healthy
+    done
+    echo "$1: $2"
+    sleep "$REST_S"
+}
+
+crash() {  # crash SERVICE
+    container=$($COMPOSE ps -q "$1" | head -n 1)
+    restarts=$(about "$container" RestartCount)
+    kill -9 "$(about "$container" State.Pid)"
+    echo "$1: killed"
+    wait_until "$container" RestartCount $((restarts + 1))
+    wait_until "$container" State.Health.Status healthy
+    echo "$1: healthy again"
+    sleep "$REST_S"
+}
+
+# Not the web server: callers that wait for one answer on one connection lose it with the process, and have to ask again.
+[ $# -gt 0 ] || set -- draft fuse control verify beat redis
+scale draft 3
+scale draft 1
+for service in "$@"; do
+    crash "$service"
+done
