@@ -92,6 +92,14 @@ def read_int8(b: ir.IRBuilder, where: Any) -> Any:
     return b.sitofp(b.sext(small, _INTS), _LANES)
 
 
+def prefetch(b: ir.IRBuilder, where: Any) -> None:
+    """Ask memory for the line at an address, which need not exist."""
+    pointer = at(b, where, _I8)
+    takes = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+    to_read, everywhere, data = _I32(0), _I32(3), _I32(1)  # into the first-level cache
+    b.call(b.module.declare_intrinsic("llvm.prefetch", [pointer.type], takes), [pointer, to_read, everywhere, data])
+
+
 def fused(b: ir.IRBuilder, x: Any, y: Any, z: Any) -> Any:
     return call(b, "llvm.fma.v16f32", _LANES, x, y, z)
 

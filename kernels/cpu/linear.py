@@ -6,10 +6,23 @@
 import numpy as np
 
 from kernels.cpu.jit import kernel
-from kernels.cpu.lanes import BYTES, LANES, fma, load, mul, store
-from kernels.cpu.tile import product, product_int8, product_more
+from kernels.cpu.lanes import BYTES, LANES, fma, load, mul, splat, store
+from kernels.cpu.rows import ZERO
+from kernels.cpu.tile import (
+    PAIR_ROWS,
+    ROWS,
+    height,
+    product_more,
+    stream,
+    stream_half,
+    stream_int8,
+    stream_pair,
+    stream_pair_int8,
+)
 
 PANEL = 48  # rows that go over a few blocks before the next rows do: both stay in the second-level cache
+AHEAD = 2048  # bytes that memory is asked for before they are needed
+CHUNK = 96  # lines of W that more rows than a tile's go over together: 6 KiB
 
 
 def pack(weight: np.ndarray) -> np.ndarray:
@@ -47,19 +60,63 @@ def linear(
     """
     block_bytes = depth * (LANES if scales != 0 else BYTES)
     for top in range(0, rows, PANEL):
-        n = min(PANEL, rows - top)
-        for block in range(first, end):
-            to, of = out + top * ldo + block * BYTES, w + block * block_bytes
+        n, of = min(PANEL, rows - top), x + top * ldx
+        block = first
+        while block < end:
+            to, weights = out + top * ldo + block * BYTES, w + block * block_bytes
+            count = 2 if n <= PAIR_ROWS and block + 1 < end else 1
+            for i in range(count):
+                own = 0 if bias == 0 or scales != 0 else bias + (block + i) * BYTES
+                begin(n, own, to + i * BYTES, ldo)
             if scales != 0:
-                product_int8(n, x + top * ldx, ldx, of, LANES, depth, to, ldo)
-                rescale(n, scales + block * BYTES, 0 if bias == 0 else bias + block * BYTES, to, ldo)
-            elif bias == 0:
-                product(n, x + top * ldx, ldx, of, BYTES, depth, to, ldo)
+                multiply_int8(n, of, ldx, weights, depth, count, to, ldo)
+                for i in range(count):
+                    own = 0 if bias == 0 else bias + (block + i) * BYTES
+                    rescale(n, scales + (block + i) * BYTES, own, to + i * BYTES, ldo)
             else:
-                values = load(bias + block * BYTES)
-                for row in range(n):
-                    store(to + row * ldo, values)
-                product_more(n, x + top * ldx, ldx, of, BYTES, depth, to, ldo)
+                multiply(n, of, ldx, weights, depth, count, to, ldo)
+            block += count
+
+
+@kernel
+def begin(rows: int, bias: int, out: int, ldo: int) -> None:
+    """out = b, or zero, in sixteen columns."""
+    values = splat(ZERO) if bias == 0 else load(bias)
+    for row in range(rows):
+        store(out + row * ldo, values)
+
+
+@kernel
+def multiply(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
+    """out += x W^T for one block, or two of one or two rows.
+
+    More rows than a tile holds go over W in chunks that stay in the first-level cache. The first two tiles ask for half
+    of the next chunk each, so that memory is as busy as they are; a chunk's sums are stored between as they are.
+    """
+    if count == 2:
+        stream_pair(rows, x, ldx, w, BYTES, depth, out, ldo)
+    elif rows <= ROWS:
+        stream(rows, x, ldx, w, BYTES, depth, out, ldo, w + AHEAD)
+    else:
+        one = height(rows)
+        two = one + height(rows - one)
+        for k in range(0, depth, CHUNK):
+            size, of, line = min(CHUNK, depth - k), x + 4 * k, w + k * BYTES
+            ask = line + CHUNK * BYTES
+            stream_half(one, of, ldx, line, BYTES, size, out, ldo, ask)
+            stream_half(
+                two - one, of + one * ldx, ldx, line, BYTES, size, out + one * ldo, ldo, ask + size * BYTES // 2
+            )
+            product_more(rows - two, of + two * ldx, ldx, line, BYTES, size, out + two * ldo, ldo)
+
+
+@kernel
+def multiply_int8(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
+    """The same of int8, before the columns' scales."""
+    if count == 2:
+        stream_pair_int8(rows, x, ldx, w, LANES, depth, out, ldo)
+    else:
+        stream_int8(rows, x, ldx, w, LANES, depth, out, ldo, w + AHEAD)
 
 
 @kernel

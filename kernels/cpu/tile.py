@@ -3,44 +3,83 @@
 Each output is one chain of fused multiply-adds over k = 0, 1, ...: the same bits in a tile of one row and of six.
 Six rows by sixteen columns are twelve of AVX2's sixteen registers, and W is read once for all of them. W is float32, or
 int8 that becomes float32 on the way: x is never rounded, so a row's result depends on no other row there either.
+
+A processor that multiplies does not look far ahead for what it will need from memory, so tiles over weights ask for
+lines of it in time; one or two rows take two blocks of W at once, which are two streams and enough chains of additions.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
 from kernels.cpu.jit import kernel
-from kernels.cpu.lanes import address, at, constant, fused, index, nothing, op, read, read_int8, spread
+from kernels.cpu.lanes import (
+    BYTES,
+    LANES,
+    address,
+    at,
+    constant,
+    fused,
+    index,
+    nothing,
+    op,
+    prefetch,
+    read,
+    read_int8,
+    spread,
+)
 
 ROWS = 6  # of the largest tile
+PAIR_ROWS = 2  # of the largest one over two blocks; three would need more registers than there are
 _UNROLL = 4
 _I64, _F32 = ir.IntType(64), ir.FloatType()
 _LANES = constant(0.0).type
 
 
-def _tile(rows: int, fresh: bool, weights: Any = read) -> Any:
-    """A tile of `rows` rows; `fresh` ones start at zero, others add to `out`. `weights` reads a line of W."""
+def _tile(rows: int, fresh: bool = False, blocks: int = 1, weights: Any = read, every: int = 0) -> Any:
+    """A tile of `rows` rows; `fresh` ones start at zero, others add to `out`. `weights` reads sixteen numbers of W;
+    `every` so many (0: never) memory is asked for the next 64 bytes from `ask` on."""
 
-    @op(nothing, address, index, address, index, index, address, index)
-    def tile(b: ir.IRBuilder, x: Any, ldx: Any, w: Any, ldw: Any, k: Any, out: Any, ldo: Any) -> Any:
-        """x: (rows, k) at stride ldx; w: (k, 16) at stride ldw; out: (rows, 16) at stride ldo; strides in bytes."""
+    @op(nothing, address, index, address, index, index, address, index, address)
+    def tile(b: ir.IRBuilder, x: Any, ldx: Any, w: Any, ldw: Any, k: Any, out: Any, ldo: Any, ask: Any) -> Any:
+        """x: (rows, k) at stride ldx; w: (blocks, k, 16) at stride ldw; out: (rows, 16 blocks) at stride ldo; bytes."""
+        size = b.mul(k, ldw)
+        ws = [b.add(w, b.mul(size, _int(block))) for block in range(blocks)]
         xs = [b.add(x, b.mul(ldx, _int(row))) for row in range(rows)]
-        outs = [b.add(out, b.mul(ldo, _int(row))) for row in range(rows)]
+        outs = [b.add(b.add(out, b.mul(ldo, _int(row))), _int(BYTES * i)) for row in range(rows) for i in range(blocks)]
         start = [constant(0.0) if fresh else read(b, where) for where in outs]
-        whole = b.and_(k, _int(-_UNROLL))
-        first, sums = _loop(b, weights, xs, w, ldw, (_int(0), whole, _UNROLL), start)
-        _, sums = _loop(b, weights, xs, w, ldw, (first, k, 1), sums)
+        lines = _Lines(ws, ldw, weights, ask, every)
+        first, sums = _loop(b, xs, lines, (_int(0), b.and_(k, _int(-_UNROLL)), _UNROLL), start)
+        _, sums = _loop(b, xs, lines, (first, k, 1), sums)
         for where, value in zip(outs, sums, strict=True):
             b.store(value, at(b, where, _LANES), align=4)
 
     return tile
 
 
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """How W is read: `ldw` bytes from one line of each block at `ws` to the next."""
+
+    ws: list[Any]
+    ldw: Any
+    weights: Any
+    ask: Any
+    every: int
+
+    def read(self, b: ir.IRBuilder, k: Any, step: int) -> list[Any]:
+        """Line k of each block; `step`: its place in the unrolled loop."""
+        if self.every and step % self.every == 0:
+            prefetch(b, b.add(self.ask, b.mul(k, _int(BYTES // self.every))))
+        return [self.weights(b, b.add(w, b.mul(k, self.ldw))) for w in self.ws]
+
+
 def _int(value: int) -> ir.Constant:
     return ir.Constant(_I64, value)
 
 
-def _loop(b: Any, weights: Any, xs: Any, w: Any, ldw: Any, over: tuple[Any, Any, int], start: Any) -> tuple[Any, Any]:
+def _loop(b: Any, xs: Any, lines: _Lines, over: tuple[Any, Any, int], start: Any) -> tuple[Any, Any]:
     """Emit `for k in range(*over): sums += x[:, k] w[k]`, unrolled. Returns (the k it ended at, sums)."""
     first, end, unroll = over
     before, head, body, after = b.block, *(b.append_basic_block(name) for name in ("head", "body", "after"))
@@ -48,7 +87,7 @@ def _loop(b: Any, weights: Any, xs: Any, w: Any, ldw: Any, over: tuple[Any, Any,
     b.position_at_end(head)
     k = b.phi(_I64)
     k.add_incoming(first, before)
-    sums = [b.phi(_LANES) for _ in xs]
+    sums = [b.phi(_LANES) for _ in start]
     for phi, value in zip(sums, start, strict=True):
         phi.add_incoming(value, before)
     b.cbranch(b.icmp_signed("<", k, end), body, after)
@@ -56,11 +95,11 @@ def _loop(b: Any, weights: Any, xs: Any, w: Any, ldw: Any, over: tuple[Any, Any,
     news = list(sums)
     for step in range(unroll):
         here = b.add(k, _int(step))
-        line = b.add(w, b.mul(here, ldw))
-        columns = weights(b, line)
+        columns = lines.read(b, here, step)
         for row, x in enumerate(xs):
-            value = b.load(at(b, b.add(x, b.mul(here, _int(4))), _F32), align=4)
-            news[row] = fused(b, spread(b, value), columns, news[row])
+            value = spread(b, b.load(at(b, b.add(x, b.mul(here, _int(4))), _F32), align=4))
+            for i, some in enumerate(columns, start=row * len(columns)):
+                news[i] = fused(b, value, some, news[i])
     k.add_incoming(b.add(k, _int(unroll)), body)
     for phi, value in zip(sums, news, strict=True):
         phi.add_incoming(value, body)
@@ -70,11 +109,10 @@ def _loop(b: Any, weights: Any, xs: Any, w: Any, ldw: Any, over: tuple[Any, Any,
 
 
 @kernel
-def _height(rows: int) -> int:
-    """Rows of the next tile: even parts, since a tile of one costs as much of W's traffic as one of six."""
-    if rows == 7 or rows == 8:
-        return 4
-    return min(rows, ROWS)
+def height(rows: int) -> int:
+    """Rows of the next tile. Even parts, since a tile of one to four takes as long as its chains do, four additions."""
+    tiles = (rows + ROWS - 1) // ROWS
+    return (rows + tiles - 1) // tiles
 
 
 def _product(name: str, *tiles: Any) -> Any:
@@ -82,21 +120,21 @@ def _product(name: str, *tiles: Any) -> Any:
     of the same types into what it has kept on disk (it tells them apart by a number that each process counts anew)."""
     one, two, three, four, five, six = tiles
 
-    def product(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int) -> None:
+    def product(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int, ask: int = 0) -> None:
         while rows > 0:
-            n = _height(rows)
+            n = height(rows)
             if n == 6:
-                six(x, ldx, w, ldw, k, out, ldo)
+                six(x, ldx, w, ldw, k, out, ldo, ask)
             elif n == 4:
-                four(x, ldx, w, ldw, k, out, ldo)
+                four(x, ldx, w, ldw, k, out, ldo, ask)
             elif n == 1:
-                one(x, ldx, w, ldw, k, out, ldo)
+                one(x, ldx, w, ldw, k, out, ldo, ask)
             elif n == 2:
-                two(x, ldx, w, ldw, k, out, ldo)
+                two(x, ldx, w, ldw, k, out, ldo, ask)
             elif n == 3:
-                three(x, ldx, w, ldw, k, out, ldo)
+                three(x, ldx, w, ldw, k, out, ldo, ask)
             else:
-                five(x, ldx, w, ldw, k, out, ldo)
+                five(x, ldx, w, ldw, k, out, ldo, ask)
             x += n * ldx
             out += n * ldo
             rows -= n
@@ -105,7 +143,31 @@ def _product(name: str, *tiles: Any) -> Any:
     return kernel(product)
 
 
+def _pair(name: str, one: Any, two: Any) -> Any:
+    """The product of one row or two with two blocks of W that lie one behind the other."""
+
+    def pair(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int) -> None:
+        if rows == 1:
+            one(x, ldx, w, ldw, k, out, ldo, 0)
+        else:
+            two(x, ldx, w, ldw, k, out, ldo, 0)
+
+    pair.__name__ = pair.__qualname__ = name
+    return kernel(pair)
+
+
+_HEIGHTS, _PAIRS = range(1, ROWS + 1), range(1, PAIR_ROWS + 1)
+_LINES = BYTES // LANES  # of int8 in what memory gives at once
+
 # Addresses and strides in bytes; x (rows, k), w (k, 16), out (rows, 16).
-product = _product("product", *(_tile(rows, fresh=True) for rows in range(1, ROWS + 1)))  # out = x W
-product_int8 = _product("product_int8", *(_tile(rows, True, read_int8) for rows in range(1, ROWS + 1)))  # W of int8
-product_more = _product("product_more", *(_tile(rows, fresh=False) for rows in range(1, ROWS + 1)))  # out += x W
+product = _product("product", *(_tile(rows, fresh=True) for rows in _HEIGHTS))  # out = x W
+product_more = _product("product_more", *(_tile(rows) for rows in _HEIGHTS))  # out += x W
+
+# The same over weights that come from memory: out += x W, and k lines from `ask` on are asked for, or half as many.
+stream = _product("stream", *(_tile(rows, every=1) for rows in _HEIGHTS))
+stream_half = _product("stream_half", *(_tile(rows, every=2) for rows in _HEIGHTS))
+stream_int8 = _product("stream_int8", *(_tile(rows, weights=read_int8, every=_LINES) for rows in _HEIGHTS))
+
+# w (2, k, 16), out (rows, 32): two streams, which the processor follows by itself.
+stream_pair = _pair("stream_pair", *(_tile(rows, blocks=2) for rows in _PAIRS))
+stream_pair_int8 = _pair("stream_pair_int8", *(_tile(rows, blocks=2, weights=read_int8) for rows in _PAIRS))
