@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from app.errors import InvalidRequest, KeysUnreadable
+from app.errors import InvalidRequest, KeysUnreadable, said
 from app.files import make_whole
 from app.messages import NOBODY, Message
 
@@ -104,7 +104,7 @@ def add_key(
         )
     except ValidationError as error:
         first = error.errors()[0]
-        raise InvalidRequest(str(first["loc"][0]), first["msg"]) from error
+        raise InvalidRequest(str(first["loc"][0]), said(first)) from error
     with _changing(path) as keys:
         if any(known.name == name for known in keys):
             raise InvalidRequest("name", f"there is a key {name!r} already")

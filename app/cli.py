@@ -20,7 +20,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        if words and words[0] in MODULES:
+        if not words:
+            _parser().print_help(sys.stderr)
+            return 2
+        if words[0] in MODULES:
             return run_module(words[0], words[1:])
         arguments = _parser().parse_args(words)
         return int(arguments.run(arguments, Settings.from_env()))

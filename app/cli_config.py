@@ -1,4 +1,4 @@
-"""`paceline config`: every knob with unit, default, what holds now and where that is from, and what it does."""
+"""`paceline config`: every setting with unit, default, what holds now and where that is from, and what it does."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from app.config_file import find_file
 from app.knobs import GROUPS, Knob, knobs, strangers
 
 TEXT = """\
-List every knob with its unit, default, present value and where that is from, and its effect.
+List every setting with its unit, default, present value and where that is from, and its effect.
 
 The environment beats the file. The file is TOML with the settings' names as keys, for example:
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from app.cli_instance import find
 from app.config import THREAD_ENVIRONMENT, Settings
 from app.engine.source import resolve
-from app.errors import InstanceError, InvalidRequest
+from app.errors import InstanceError, InvalidRequest, said
 from app.local.client import OnText
 from app.local.client import generate as generate_remotely
 from app.local.progress import ProgressLine
@@ -27,15 +27,16 @@ def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     text = "generate text: with the running instance, or in this process if none runs"
     parser = commands.add_parser("generate", help=text, description=text)
     parser.set_defaults(run=_run)
+    most = GenerateRequest.model_fields["max_tokens"].default
     parser.add_argument("prompt", nargs="?", help="the prompt; - reads it from standard input")
     parser.add_argument("--messages-file", type=Path, metavar="FILE", help='JSON: [{"role": ..., "content": ...}, ...]')
     parser.add_argument("--raw", action="store_true", default=None, help="without the chat template")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="tokens to generate at most")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help=f"tokens to generate at most ({most})")
     parser.add_argument("--temperature", type=float, metavar="T", help="0, the default, is greedy")
     parser.add_argument("--top-p", type=float, metavar="P", help="the likeliest tokens of this mass")
     parser.add_argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens")
     parser.add_argument("--min-p", type=float, metavar="P", help="tokens at least P times as likely as the best")
-    parser.add_argument("--seed", type=int, metavar="S", help="same seed, same text")
+    parser.add_argument("--seed", type=int, metavar="S", help="same seed, same text; drawn if absent")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="ends the text before it; may be repeated")
     parser.add_argument("--logprobs", type=int, metavar="N", help="with --json: how likely tokens were, and N others")
     parser.add_argument("--json-schema", type=Path, metavar="FILE", help="the answer is JSON of this schema")
@@ -43,7 +44,7 @@ def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--max-draft-tokens", type=int, metavar="N", help="draft tokens verified a round, at most")
     parser.add_argument("--drafters", metavar="NAMES", help="only these drafters, with commas between")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    parser.add_argument("--instance", metavar="NAME", help="use this running instance")
+    parser.add_argument("--instance", metavar="NAME", help="a running instance; else the default one, or the only one")
 
 
 def _run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -84,7 +85,7 @@ def _request(arguments: argparse.Namespace) -> GenerateRequest:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "prompt"
-        raise InvalidRequest(field, first["msg"].removeprefix("Value error, ")) from error
+        raise InvalidRequest(field, said(first)) from error
 
 
 def _json_of(path: Path, flag: str) -> Any:

@@ -41,7 +41,10 @@ def _action(
 
 
 def _rate(text: str) -> int:
-    return int(text.removesuffix("/min"))
+    number = text.removesuffix("/min")
+    if not (number.isascii() and number.isdigit()):
+        raise argparse.ArgumentTypeError("a rate is a number of texts a minute, such as 60/min")
+    return int(number)
 
 
 def _path(settings: Settings) -> Path:

@@ -31,7 +31,8 @@ MODULES = {
 DEFAULTS = {"test": ("-n2", "--dist=loadfile", "--no-loadscope-reorder")}
 UP_TEXT = """\
 Start Redis, the workers and the web server, and print the URL when everything answers. Ctrl-C stops it all;
-with -d it runs on in the background until `paceline down`.
+with -d it runs on in the background until `paceline down`. The first start also fetches the model and compiles the
+kernels.
 
 Several instances can run at once. Without --instance the one called "default" is meant. If that runs already,
 `up` says where and is content; unless --port asks for another port: then a second instance, named after the
@@ -50,7 +51,7 @@ def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
     down = _command(commands, "down", _down, "stop a running instance")
     down.add_argument("--instance", metavar="NAME", help=WHICH)
     down.add_argument("--all", action="store_true", help="every instance of this installation")
-    status = _command(commands, "status", _status, "show what runs and whether it gets on")
+    status = _command(commands, "status", _status, "show what runs, and whether it is well")
     status.add_argument("--instance", metavar="NAME", help=WHICH)
     status.add_argument("--json", action="store_true", help="print one JSON object")
     doctor = _command(commands, "doctor", _doctor, "say what is wrong with this installation")
@@ -92,10 +93,9 @@ def _command(
 
 
 def _port(text: str) -> int:
-    port = int(text)
-    if not 1 <= port <= 65535:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
         raise argparse.ArgumentTypeError("a port is a number from 1 to 65535")
-    return port
+    return int(text)
 
 
 def _up(arguments: argparse.Namespace, settings: Settings) -> int:

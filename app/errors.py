@@ -17,7 +17,9 @@ PacelineError
   InstanceError       `up` cannot start or find its processes on this machine, and why
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 class PacelineError(Exception):
@@ -104,3 +106,8 @@ class GenerationFailed(PacelineError):
 
 class InstanceError(PacelineError):
     """The processes of `up` cannot be started or found."""
+
+
+def said(item: Mapping[str, Any]) -> str:
+    """What pydantic says of one thing that is wrong (an item of `ValidationError.errors()`), fit for a user."""
+    return "there is no such field" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")

@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from bench.run import main as compare
 
@@ -27,7 +27,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and words[0] in MODULES:
         module = importlib.import_module(MODULES[words[0]][0])  # only this one: some need what others do not
         return int(module.main(words[1:]))
-    return compare(words, epilog="or: " + "; ".join(f"bench {name} - {text}" for name, (_, text) in MODULES.items()))
+    return compare(words, epilog="others, each with a --help of its own:\n" + "\n".join(_listed()))
+
+
+def _listed() -> Iterator[str]:
+    for name, (_, text) in MODULES.items():
+        yield f"  {f'bench {name}':<17}  {text}"
 
 
 if __name__ == "__main__":

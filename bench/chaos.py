@@ -29,10 +29,12 @@ from bench.chaos_faults import FAULTS
 from bench.chaos_host import lacking, prepared
 from bench.chaos_site import Site
 from bench.heading import heading
+from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
 from workers.office import Office
 
 DRAIN_S = 120.0
+FAULTS_HELP = "only these (default: all that this machine can have)"
 MEASURED = ("lasted_s", "ready_s", "moved_s", "longest_stall_s")
 
 
@@ -53,7 +55,7 @@ def main(argv: Listed[str] | None = None) -> int:
     """Run, print, write the report; 0 if no promise was broken."""
     args = parse_args(argv)
     if args.list:
-        print("\n".join(name if (why := lacking(name)) is None else f"{name} (not here: {why})" for name in FAULTS))
+        print("\n".join(_told(name) for name in FAULTS))
         return 0
     if missing := [f"{name} {why}" for name in args.faults if (why := lacking(name)) is not None]:
         raise InstanceError("; ".join(missing))
@@ -73,9 +75,9 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="paceline chaos", description=__doc__.split("\n\n")[0])
+    parser = parser_of("chaos", __doc__)
     possible = [name for name in FAULTS if lacking(name) is None]
-    parser.add_argument("--faults", nargs="+", metavar="FAULT", choices=FAULTS, default=possible, help="only these")
+    parser.add_argument("--faults", nargs="+", metavar="FAULT", choices=FAULTS, default=possible, help=FAULTS_HELP)
     parser.add_argument("--list", action="store_true", help="print the faults there are")
     parser.add_argument("--minutes", type=float, help="random faults for so long, instead of each once")
     parser.add_argument("--gap", type=float, default=4.0, help="seconds from a fault's end to the next, on average")
@@ -86,6 +88,13 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--instance", help="name of the instance that is started")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "chaos.json", help="file to write")
     return parser.parse_args(argv)
+
+
+def _told(name: str) -> str:
+    """A fault, why this machine cannot have it if so, and what it does."""
+    fault, why = FAULTS[name], lacking(name)
+    told = (getattr(fault, "func", fault).__doc__ or "").split("\n\n")[0]
+    return f"{name:<26}{told}" + ("" if why is None else f" (not here: {why})")
 
 
 def plan(args: argparse.Namespace) -> Iterator[tuple[float, str]]:

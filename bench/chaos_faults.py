@@ -29,6 +29,7 @@ Fault = Callable[[Site], None]
 
 def _kill(role: str) -> Fault:
     def fault(site: Site) -> None:
+        """The process is killed."""
         site.signal(role, signal.SIGKILL)
 
     return fault
@@ -36,6 +37,7 @@ def _kill(role: str) -> Fault:
 
 def _freeze(role: str) -> Fault:
     def fault(site: Site) -> None:
+        """The process stands still, longer than any lease lasts, and goes on."""
         pids = site.signal(role, signal.SIGSTOP)
         time.sleep(FROZEN_S)
         for pid in pids:

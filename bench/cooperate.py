@@ -26,6 +26,7 @@ from bench.cooperate_peers import AssistedArm, generate_arm
 from bench.cooperate_plans import FULL, OFF, Plan, pilot, plans
 from bench.cooperate_report import ASSISTED, GENERATE, Figures, Group, bars, figures, table
 from bench.heading import heading
+from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
 from bench.stats import median
 
@@ -59,7 +60,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="paceline bench cooperate", description=__doc__.split("\n\n")[0])
+    parser = parser_of("bench cooperate", __doc__)
     parser.add_argument("--prompts", type=int, default=8, help="prompts of each domain")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens a request")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8], help="requests at once")

@@ -28,6 +28,7 @@ from app.local.client import generate
 from app.messages import GenerateRequest
 from bench.arrivals import Arrival, gamma, poisson, ramp, steps, trace
 from bench.heading import heading
+from bench.help import parser as parser_of
 from bench.load_report import Served, Slo, draw, figures, table
 from bench.prompts import PROMPTS
 from bench.run import start_server, stop_server
@@ -69,7 +70,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="paceline bench load", description=__doc__.split("\n\n")[0])
+    parser = parser_of("bench load", __doc__)
     parser.add_argument("--url", help="a running instance (default: one of its own, started and stopped)")
     parser.add_argument("--arrivals", choices=KINDS, default="poisson", help="how requests come")
     parser.add_argument("--rate", type=float, nargs="+", default=[1.0], help="requests a second; one load for each")

@@ -26,6 +26,7 @@ from app.messages import Result
 from bench.chaos import DRAIN_S, requests
 from bench.chaos_clients import Clients, Tally
 from bench.heading import heading
+from bench.help import parser as parser_of
 
 ANSWER_S = 300.0  # the longest that one answer is waited for
 LONGEST = 10  # silences that are told of
@@ -71,7 +72,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="paceline bench meanwhile", description=__doc__.split("\n\n")[0])
+    parser = parser_of("bench meanwhile", __doc__)
     parser.add_argument("--url", required=True, help="of a web server that wants no key, or of the proxy before it")
     parser.add_argument("--clients", type=int, default=4, help="of each kind")
     parser.add_argument("--requests", type=int, default=8, help="different texts to ask for")

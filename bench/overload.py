@@ -19,6 +19,7 @@ from app.config import ROOT, Settings
 from app.local.instance import Instance
 from bench.arrivals import steps
 from bench.heading import heading
+from bench.help import parser as parser_of
 from bench.load import deployment, run
 from bench.load_report import Served, Slo, figures, spread
 from bench.run import INSTANCE
@@ -58,7 +59,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="paceline bench overload", description=__doc__.split("\n\n")[0])
+    parser = parser_of("bench overload", __doc__)
     parser.add_argument("--rate", type=float, default=2.0, help="requests a second that can be served for ever")
     parser.add_argument("--factor", type=float, default=10.0, help="how many times as many come in between")
     parser.add_argument("--seconds", type=float, default=120.0, help="of each of the three parts")

@@ -21,6 +21,7 @@ from app.engine.runner import ModelRunner
 from app.files import write_whole
 from app.messages import GenerateRequest
 from app.state import Tree, Work
+from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
 from bench.stats import median, paired_ratio
 
@@ -50,11 +51,11 @@ class _Part:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run it and write the figures; the exit status."""
-    parser = argparse.ArgumentParser(prog="paceline bench pruning", description=__doc__)
-    parser.add_argument("--prompts", type=int, default=4, help="of each domain (default 4)")
-    parser.add_argument("--max-tokens", type=int, default=48)
-    parser.add_argument("--streams", type=int, nargs="*", default=[1, 4], help="requests at once (default 1 4)")
-    parser.add_argument("--repeats", type=int, default=9, help="of each timed step (default 9)")
+    parser = parser_of("bench pruning", __doc__)
+    parser.add_argument("--prompts", type=int, default=4, help="of each domain")
+    parser.add_argument("--max-tokens", type=int, default=48, help="tokens a request")
+    parser.add_argument("--streams", type=int, nargs="*", default=[1, 4], help="requests at once")
+    parser.add_argument("--repeats", type=int, default=9, help="of each timed step")
     parser.add_argument("--layer", type=int, help="of the timed steps' checkpoint; else that of the predictor")
     parser.add_argument(
         "--cpu-time", action="store_true", help="seconds of the processor: with one thread, on a busy machine"

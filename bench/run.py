@@ -22,6 +22,7 @@ os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loade
 
 from bench.arms import Arm, Run, local_arms, server_arms, transformers_arm
 from bench.heading import heading
+from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
 from bench.stats import median, paired_ratio
 
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None, epilog: str | None = None) -> int:
 
 
 def parse_args(argv: Sequence[str] | None, epilog: str | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="paceline bench", description=__doc__.split("\n\n")[0], epilog=epilog)
+    parser = parser_of("bench", __doc__, epilog)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16], help="requests at once")
     parser.add_argument("--repeats", type=int, default=5, help="rounds over all arms at each concurrency")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens a request")

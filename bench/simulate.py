@@ -28,6 +28,8 @@ from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as build_tables
 from bench.cooperate_plans import LENGTHS, OFF, Plan, fixed, overlaps, plans
 from bench.heading import heading
+from bench.help import Defaults
+from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
 from bench.simulate_load import replay_load
 from bench.simulate_log import Log, record
@@ -75,16 +77,17 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="paceline bench simulate", description=__doc__.split("\n\n")[0])
+    parser = parser_of("bench simulate", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("record", help="write a log of real drafts; loads the models")
+    one = commands.add_parser("record", help="write a log of real drafts; loads the models", formatter_class=Defaults)
     one.add_argument("--prompts", type=int, default=8, help="of each domain")
     one.add_argument("--max-tokens", type=int, default=64, help="tokens a text")
-    two = commands.add_parser("replay", help="run every way of drafting over a log")
+    two = commands.add_parser("replay", help="run every way of drafting over a log", formatter_class=Defaults)
     two.add_argument("--streams", type=int, nargs="+", default=[1, 8], help="sequences at once")
     two.add_argument("--generalist", default="smol-general", help="the drafter that was trained on the mixture")
     two.add_argument("--overlaps", action="store_true", help="instead, every way to overlap drafting and verifying")
-    three = commands.add_parser("load", help="fixed draft lengths and the adaptive one from idle to overload")
+    told = "fixed draft lengths and the adaptive one from idle to overload"
+    three = commands.add_parser("load", help=told, formatter_class=Defaults)
     three.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.3, 0.6, 1.0, 1.5, 2.5], help="requests/s")
     three.add_argument("--seconds", type=float, default=120.0, help="how long requests come")
     three.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 5, 7], help="fixed draft lengths")

@@ -20,6 +20,7 @@ from app.config import ROOT, Settings
 from app.local.instance import Instance
 from bench.arrivals import poisson
 from bench.heading import heading
+from bench.help import parser as parser_of
 from bench.load import deployment, run
 from bench.load_report import Slo, figures
 from bench.run import INSTANCE
@@ -62,7 +63,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="paceline bench soak", description=__doc__.split("\n\n")[0])
+    parser = parser_of("bench soak", __doc__)
     parser.add_argument("--minutes", type=float, default=60.0, help="how long requests come")
     parser.add_argument("--rate", type=float, default=0.5, help="requests a second")
     parser.add_argument("--max-tokens", type=int, default=48, help="tokens a request")

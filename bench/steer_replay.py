@@ -1,10 +1,9 @@
-"""`python -m bench.steer_replay LOG`: decide again what a recorded scheduler decided, and say where it would differ.
+"""`./paceline bench steer LOG`: decide again what a recorded scheduler decided, and say where it would differ.
 
 A log is what control writes under PACELINE_STEER_LOG: a line for each tick with the load, the time, the policy before
 and the one after. The exit status is 1 where any decision differs, and 2 where the log cannot be read.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from app.stages.steer import decisions, steer
+from bench.help import parser as parser_of
 from workers.steering import Tick
 
 
@@ -28,7 +28,7 @@ class Replay:
 
 def main(argv: Listed[str] | None = None) -> int:
     """Replay one log; the exit status."""
-    parser = argparse.ArgumentParser(prog="paceline bench steer", description=__doc__.split("\n\n")[0])
+    parser = parser_of("bench steer", __doc__)
     parser.add_argument("log", type=Path, help="as written under PACELINE_STEER_LOG")
     args = parser.parse_args(argv)
     try:

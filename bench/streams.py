@@ -19,6 +19,7 @@ from typing import Any
 from app.config import ROOT, Settings
 from app.local.instance import Instance
 from bench.heading import heading
+from bench.help import parser as parser_of
 from bench.load import deployment
 from bench.load_report import spread
 from bench.run import INSTANCE
@@ -69,7 +70,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="paceline bench streams", description=__doc__.split("\n\n")[0])
+    parser = parser_of("bench streams", __doc__)
     parser.add_argument("--streams", type=int, default=500, help="open at once")
     parser.add_argument("--readers", type=int, default=2, help="of each request, its sender among them")
     parser.add_argument("--minutes", type=float, default=5.0, help="how long they are held")

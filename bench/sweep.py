@@ -25,6 +25,7 @@ from bench.arrivals import poisson
 from bench.cooperate_arms import PipelineArm
 from bench.cooperate_plans import FULL, Plan, by_length, rules
 from bench.heading import heading
+from bench.help import parser as parser_of
 from bench.load import prompt
 from bench.load_report import Served, Slo, figures
 from bench.stats import paired_ratio
@@ -68,7 +69,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="paceline bench sweep", description=__doc__.split("\n\n")[0])
+    parser = parser_of("bench sweep", __doc__)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 2.0, 4.0], help="requests a second")
     parser.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 5, 7], help="fixed draft lengths")
     parser.add_argument("--ablations", action="store_true", help="other rules for the length too, and parts left out")

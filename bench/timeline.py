@@ -1,4 +1,4 @@
-"""`python -m bench.timeline FOLDER --out picture.png`: who was busy when, from the spans of a real run.
+"""`./paceline bench timeline FOLDER --out picture.png`: who was busy when, from the spans of a real run.
 
 A deployment writes them with PACELINE_SPANS=FOLDER (`workers/spans.py`). The upper panel is the whole run, the lower
 one a part of it in which single rounds can be seen; beside each row stands the fraction of that time it was busy.
@@ -17,6 +17,8 @@ import matplotlib
 
 matplotlib.use("Agg")  # writes files; no window is opened
 from matplotlib import pyplot
+
+from bench.help import parser as parser_of
 
 ROWS = ("verify", "draft", "fuse", "control")  # from the top
 COLOURS = {"verify": "#1f5fa8", "draft": "#d9822b", "fuse": "#4f9d4f", "control": "#888888"}
@@ -52,7 +54,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.timeline", description=__doc__.split("\n\n")[0])
+    parser = parser_of("bench timeline", __doc__)
     parser.add_argument("folder", type=Path, help="what PACELINE_SPANS named")
     parser.add_argument("--out", type=Path, default=Path("timeline.png"), help="picture to write")
     parser.add_argument("--start", type=float, help="where the lower panel begins, in seconds (default: the middle)")

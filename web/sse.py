@@ -4,12 +4,12 @@
     event: tokens               data: {id, offset, tokens, proposers, pieces, text, stats}, logprobs if asked for
     event: end                  data: the Result
     event: error                data: as any error's answer; the stream cannot go on, the request may
-    : comment                   a heartbeat after 3 s of silence
+    : comment                   a heartbeat after 3 to 5 s of silence
 
 `pieces` holds the text of each token; together they are `text`, and all `text` together is the result's. A
 character of several tokens comes with the last of them, and what may begin a stop string once it turned out to be
-none. Closing the connection does not cancel the
-request: the client, or another one, can come back with its last id; DELETE cancels.
+none. Closing the connection does not cancel the request: the client, or another one, can come back with its last id;
+DELETE cancels.
 """
 
 import time

@@ -29,7 +29,8 @@ def _ticking(pulse: Pulse) -> type[Scheduler]:
 
     class Ticking(Scheduler):
         def tick(self, *args: Any, **kwargs: Any) -> Any:
-            pulse.busy(True)  # anew with each tick: busy for as long as there was none
+            pulse.busy(True)  # anew with each tick: at it for as long as there was none, so that a hang is seen
+            pulse.need_not()  # yet it mostly sleeps: what it takes is no work
             return super().tick(*args, **kwargs)
 
     return Ticking

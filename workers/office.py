@@ -146,7 +146,9 @@ class Office:
 
     def place(self, request_id: str) -> None:
         """Give an unowned request to a verifier. Without a live one it waits: the sweep places it later."""
-        node = verifier(self.nodes.live("verify"))
+        live = self.nodes.live("verify")
+        held = self.requests.held(node.owner for node in live) if len(live) > 1 else {}
+        node = verifier(live, held)
         if node is not None and self.requests.assign(request_id, node.owner):
             self.post(mailbox_of("verify", node.name), [ToVerifier(adopt=(request_id,))])
 

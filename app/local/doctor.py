@@ -148,7 +148,7 @@ def _model(settings: Settings, instance: Instance) -> Finding:
 def _drafters(settings: Settings, instance: Instance) -> Finding:
     target = settings.home / "models" / settings.model if settings.model in KNOWN else Path(settings.model)
     if found := drafters_problems(settings, target):
-        return Finding(Level.FAIL, f"drafters: {'; '.join(found)}", "name others, or none: without it is only slower")
+        return Finding(Level.FAIL, f"drafters: {'; '.join(found)}", "name others, or none: it is only slower without")
     return Finding(Level.OK, f"drafters: {', '.join(settings.drafters) or 'none'}, with the target's tokenizer")
 
 
@@ -191,13 +191,13 @@ def _processor(settings: Settings, instance: Instance) -> Finding:
     said = subprocess.run(
         [sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=120, cwd=ROOT, check=False
     )
-    packed = said.stdout.strip() or "unknown"
-    text = f"processor: {' '.join(features) or 'no known vector unit'}; packed linears: {packed}"
-    if packed == "True":
-        return Finding(Level.OK, text)
+    text = f"processor: {' '.join(features) or 'no known vector unit'}"
+    if said.stdout.strip() == "True":
+        return Finding(Level.OK, f"{text}; torch packs linear layers")
     if said.returncode:
         return Finding(Level.FAIL, f"{text}: {said.stderr.strip().splitlines()[-1]}", "remove .venv and run again")
-    return Finding(Level.WARN, text, "plain linears are used: slower, and text may differ at near ties between batches")
+    mend = "Llama, Mistral and Qwen do without; others are slower, and batches may change their text at near ties"
+    return Finding(Level.WARN, f"{text}; torch does not pack linear layers", mend)
 
 
 CHECKS: tuple[Check, ...] = (

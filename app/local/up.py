@@ -150,7 +150,8 @@ class _Serving:
     def _problem(self) -> str | None:
         found = problems(self._state, self._settings.lease_s)
         if found:
-            self._progress(f"waiting for {'; '.join(found)}")
+            who = dict.fromkeys(one.partition(":")[0] for one in found)  # what each lacks is told if it never comes
+            self._progress(f"waiting for {', '.join(who)}")
         return "; ".join(found) or None
 
     def _changed(self, children: Children) -> None:

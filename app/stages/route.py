@@ -3,7 +3,7 @@
 Pure functions: what is known comes in, a choice goes out. Equal choices fall to whoever stands first.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from math import ceil
@@ -19,9 +19,12 @@ NEW_SHARE = 0.5  # CoSine's alpha, of drafters little tried while exploring; its
 BEST_SHARE = 0.8  # CoSine's beta, of the best ones while exploiting
 
 
-def verifier(live: Listed[Node]) -> Node | None:
-    """The verifier with the fewest sequences, by its own last word; None when none lives."""
-    return min(live, key=lambda node: (node.info.get("sequences", 0), node.name), default=None)
+def verifier(live: Listed[Node], held: Mapping[str, int]) -> Node | None:
+    """The verifier that holds the fewest requests, by owner; None when none lives.
+
+    Not by what heartbeats say: they are half a second old, and a burst would all go to one verifier.
+    """
+    return min(live, key=lambda node: (held.get(node.owner, 0), node.name), default=None)
 
 
 def hosts(live: Listed[Node], tokenizer_sha256: str) -> dict[str, tuple[str, ...]]:

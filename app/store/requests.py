@@ -6,7 +6,7 @@ so a message that comes twice, late or from a worker taken for dead changes noth
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import redis
@@ -66,6 +66,13 @@ class RequestStore:
     def owned(self, owner: str) -> set[str]:
         """Active requests of `owner`."""
         return set(self._members([self._keys.owned(owner)], []))
+
+    def held(self, owners: Iterable[str]) -> dict[str, int]:
+        """How many active requests each of these owns at this moment."""
+        pipe, names = self._client.pipeline(transaction=False), list(owners)
+        for owner in names:
+            pipe.zcard(self._keys.owned(owner))
+        return dict(zip(names, pipe.execute(), strict=True))
 
     def commit(self, owner: str, events: list[tuple[str, Event]]) -> list[Outcome]:
         """Append each event to its request, all in one round trip; each stands or falls alone."""

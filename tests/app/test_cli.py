@@ -62,12 +62,31 @@ def test_wrong_input_names_the_field(
     assert said in captured.err and captured.out == ""
 
 
-@pytest.mark.parametrize("words", [[], ["fly"], ["up", "--port", "0"], ["up", "--port", "99999"], ["status", "x"]])
-def test_wrong_usage_exits_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fly"], "'fly'"),
+        (["up", "--port", "0"], "a port is a number from 1 to 65535"),
+        (["up", "--port", "99999"], "a port is a number from 1 to 65535"),
+        (["up", "--port", "http"], "a port is a number from 1 to 65535"),
+        (["keys", "add", "x", "--rate", "60/hour"], "such as 60/min"),
+        (["status", "x"], "unrecognized arguments: x"),
+    ],
+)
+def test_wrong_usage_exits_2_and_says_what_is_right(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(words)
     assert exit_.value.code == 2
-    assert "usage: paceline" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "usage: paceline" in err and said in err
+
+
+def test_no_command_is_shown_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and all(name in captured.err for name in ("generate", "up", "keys", "bench"))
 
 
 def test_wrong_setting_names_its_variable(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,6 +170,12 @@ def test_bad_input_names_its_field(body: dict[str, Any], field: str, client: Fla
     assert desk.requests.active() == 0
 
 
+def test_a_field_that_is_not_there_is_called_that(client: FlaskClient) -> None:
+    error = error_of(client.post("/api/generate", json={"prompt": "a", "max_token": 5}))
+    assert error["message"] == "max_token: there is no such field"
+    assert error["details"][0]["type"] == "extra_forbidden"
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"[]", b'"x"', b"null", b'{"prompt": "\\ud800"}', b'{"prompt": "\xff"}', b"[" * 5000, b"NaN"],

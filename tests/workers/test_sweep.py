@@ -47,6 +47,25 @@ def test_request_that_brought_verifiers_down_after_its_first_tokens_is_found_too
     assert office.requests.owned("last") == {"older"}
 
 
+def test_a_burst_is_shared_and_so_is_what_a_dead_verifier_leaves(lone_office: Office) -> None:
+    """All of it happens between two heartbeats, which therefore say of nobody that he has anything."""
+    office = lone_office
+
+    def beat(*names: str) -> None:
+        for name in names:
+            assert office.nodes.beat("verify", name, f"{name}'s", progress_s=0.0, info={"sequences": 0})
+
+    for i in range(6):
+        beat("a", "b")
+        assert office.requests.create(task_record(f"request {i}", created_s=1000.0 + i), limit=9)
+        office.place(f"request {i}")
+    assert [len(office.requests.owned(owner)) for owner in ("a's", "b's")] == [3, 3]
+    office.nodes.retire("verify", "b", "b's")
+    beat("a", "c", "d")
+    office.sweep()
+    assert [len(office.requests.owned(owner)) for owner in ("a's", "c's", "d's")] == [3, 2, 1]
+
+
 def test_nobody_is_given_up_while_no_verifier_lives(lone_office: Office) -> None:
     office = lone_office
     office.requests.create(task_record("a"), limit=9)

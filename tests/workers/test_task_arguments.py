@@ -3,6 +3,7 @@
 import uuid
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -54,3 +55,17 @@ def test_odd_arguments_are_admitted_or_refused_in_a_sentence(
         )
     except (ValueError, InvalidRequest) as error:
         assert str(error) and "\n" not in str(error).strip()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "told"),
+    [
+        ({"prompt": "a", "max_token": 5}, "max_token: there is no such field"),
+        ({}, "give either prompt or messages"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+    ],
+)
+def test_what_is_wrong_is_said_in_words_of_ours(kwargs: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError) as error:
+        _request((), kwargs)
+    assert str(error.value) == told

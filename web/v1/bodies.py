@@ -63,7 +63,7 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str
-    n: int | None = Field(1, ge=1, le=MAX_CHOICES, description="texts of each prompt, each with a seed of its own")
+    n: int | None = Field(1, ge=1, le=MAX_CHOICES, description="texts of each prompt: the seed's choices 0, 1, 2, ...")
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(None, ge=1)

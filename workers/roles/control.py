@@ -7,7 +7,7 @@ from celery import Task
 from celery.exceptions import Ignore, Reject
 from pydantic import ValidationError
 
-from app.errors import GenerationFailed, InvalidRequest, QueueFull, StoreUnavailable
+from app.errors import GenerationFailed, InvalidRequest, QueueFull, StoreUnavailable, said
 from app.messages import GenerateRequest, Settle
 from app.store.waiting import NORMAL
 from workers.attend import attend
@@ -80,7 +80,7 @@ def _request(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GenerateRequest:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"{where + ': ' if where else ''}{first['msg']}") from None
+        raise ValueError(f"{where + ': ' if where else ''}{said(first)}") from None
 
 
 def _fields(given: Any) -> dict[str, Any]:

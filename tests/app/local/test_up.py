@@ -32,6 +32,7 @@ class Up:
         for name in ("model.safetensors", "tokenizer.json"):
             (self._model / name).touch()
         self._processes: list[subprocess.Popen[str]] = []
+        self.told: list[str] = []
 
     def start(self, name: str = "default", **environ: str) -> subprocess.Popen[str]:
         """Start a supervisor and wait until it says that all is ready."""
@@ -46,6 +47,7 @@ class Up:
         line = "before the first"
         while line not in ("READY\n", ""):
             line = process.stdout.readline()
+            self.told.append(line)
         assert line == "READY\n", "the supervisor has ended"
         return process
 
@@ -98,6 +100,13 @@ def test_killed_process_comes_back_under_another_pid_and_all_is_ready_again(up: 
     _wait(lambda: _health(up).ready)
     after = _health(up)
     assert (after.url, after.redis_url) == (before.url, before.redis_url)
+
+
+def test_while_it_starts_it_names_whom_it_waits_for_each_once(up: Up) -> None:
+    up.start()
+    waited = [line for line in up.told if line.startswith("waiting for ")]
+    names = [line.removeprefix("waiting for ").strip().split(", ") for line in waited]
+    assert names and all(set(one) <= {"web", "verify", "redis"} and len(set(one)) == len(one) for one in names)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -17,17 +17,18 @@ def drafting(name: str, *names: str, waiting: int = 0, tokenizer: str = HASH) ->
     return node(name, drafters=list(names), waiting=waiting, tokenizer=tokenizer)
 
 
-def test_the_verifier_with_the_fewest_sequences_is_chosen():
-    live = [node("v1", "verify", sequences=3), node("v3", "verify", sequences=1), node("v2", "verify", sequences=1)]
-    assert verifier(live).name == "v2"
+def test_the_verifier_with_the_fewest_requests_is_chosen():
+    live = [Node("verify", name, f"{name}'s", 0.0, {}) for name in ("v1", "v3", "v2")]
+    assert verifier(live, {"v1's": 3, "v3's": 1, "v2's": 1}).name == "v2"
 
 
-def test_a_verifier_that_has_not_said_yet_counts_as_idle():
-    assert verifier([node("v1", "verify", sequences=1), node("v2", "verify")]).name == "v2"
+def test_a_verifier_that_holds_nothing_yet_is_idle():
+    live = [Node("verify", name, f"{name}'s", 0.0, {}) for name in ("v1", "v2")]
+    assert verifier(live, {"v1's": 1}).name == "v2"
 
 
 def test_without_a_live_verifier_none_is_chosen():
-    assert verifier([]) is None
+    assert verifier([], {}) is None
 
 
 def test_every_drafter_has_its_nodes_the_least_busy_first():

@@ -1,0 +1,39 @@
+"""What the benchmarks' commands say of themselves."""
+
+import pytest
+
+from bench.__main__ import MODULES
+from bench.__main__ import main as bench
+from bench.chaos import main as chaos
+from bench.chaos_faults import FAULTS
+
+
+def told(main: object, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as exit_:
+        main(words)  # type: ignore[operator]
+    assert exit_.value.code == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_every_default_is_told_and_none_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(bench, ["load", "--help"], capsys)
+    assert "of ramp and steps, in turn (default: 0.5 5.0 0.5)" in text
+    assert "of the arrivals (default: 0)" in text
+    assert "file to write (default: bench/results/load.json)" in text
+    assert "(default: None)" not in text and "(default: one of its own, started and stopped) (" not in text
+
+
+def test_every_benchmark_is_named_and_calls_itself_by_that_name(capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(bench, ["--help"], capsys)
+    for name, (_, what) in MODULES.items():
+        assert f"bench {name} {what}" in text
+        assert told(bench, [name, "--help"], capsys).startswith(f"usage: paceline bench {name} ")
+
+
+def test_every_fault_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert chaos(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(FAULTS)
+    for name, line in zip(FAULTS, lines, strict=True):
+        what = line.removeprefix(name)
+        assert what != line and what.strip().split(" (not here")[0].endswith(".")

@@ -1,0 +1,85 @@
+"""What the documents say that can be looked up: links, figures of the README's tables, results that nobody cites."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.config import ROOT
+
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "bench").rglob("*.md"))]
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+ARMS = {
+    "transformers `generate`": "transformers",
+    "in one process, plain": "local_off",
+    "in one process, speculation": "local_on",
+    "deployment, plain": "server_off",
+    "deployment, speculation": "server_on",
+}
+
+
+def anchors(text: str) -> set[str]:
+    """The names that a page's headings have, as the usual renderers make them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(path: Path) -> None:
+    for link in LINK.findall(path.read_text()):
+        if link.startswith(("http://", "https://")):
+            continue
+        file, _, anchor = link.partition("#")
+        target = path.parent / file if file else path
+        assert target.exists(), f"{path.name}: {link}"
+        assert not anchor or anchor in anchors(target.read_text()), f"{path.name}: {link}"
+
+
+def test_every_decision_is_listed() -> None:
+    listed = LINK.findall((ROOT / "docs" / "decisions" / "README.md").read_text())
+    assert listed == sorted(path.name for path in (ROOT / "docs" / "decisions").glob("0*.md"))
+
+
+def test_every_result_is_told_of() -> None:
+    told = "".join(path.read_text() for path in DOCUMENTS)
+    assert [path.name for path in (ROOT / "bench" / "results").iterdir() if path.name not in told] == []
+
+
+def test_the_readmes_rates_are_those_of_the_results() -> None:
+    at = results("cpu")["concurrency"]
+    rows = re.findall(r"^\| (\d+) \| (.+?) \| ([\d.]+) \| *(\d*) *\| *([\d.]*) *\|$", readme(), flags=re.M)
+    assert len(rows) == 15
+    for n, name, rate, first_ms, tokens in rows:
+        arm = at[n][ARMS[name]]
+        assert float(rate) == pytest.approx(arm["tokens_per_s"], abs=0.051), (n, name)
+        assert not first_ms or float(first_ms) == pytest.approx(1e3 * arm["ttft_s"], abs=0.51), (n, name)
+        assert not tokens or float(tokens) == pytest.approx(arm["tokens_per_round"], abs=0.0051), (n, name)
+
+
+def test_the_readmes_bars_are_those_of_the_results() -> None:
+    bars = results("cpu")["bars"]
+    rows = re.findall(r"^\| (.+?) \| ([\d.]+) \| ([\d.]+) \| (?:\*\*)?(yes|no)(?:\*\*)? \|$", readme(), flags=re.M)
+    assert [name for name, *_ in rows] == list(bars)
+    for name, measured, least, holds in rows:
+        bar = bars[name]
+        assert float(measured) == pytest.approx(bar["measured"], abs=0.0051), name
+        assert (float(least), holds == "yes") == (bar["at_least"], bar["holds"]), name
+
+
+def test_the_readmes_rivals_are_those_of_the_results() -> None:
+    found = results("peers")["concurrency"]
+    rates = [rate for n in ("1", "8") for rate in found[n]["tokens_per_s"].values()]
+    table = readme().split("### Beside rivals")[1].split("**Where")[0]
+    rows = "".join(re.findall(r"^\|.*\|$", table, flags=re.M))
+    assert set(rates) <= {float(number) for number in re.findall(r"\d+\.\d", rows)}
+
+
+def readme() -> str:
+    return (ROOT / "README.md").read_text()
+
+
+def results(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
+    return found
