@@ -1,7 +1,8 @@
 """`python -m bench.floor`: how near a one-token step comes to what memory allows.
 
 The floor of a step is the time it takes to read every weight once: bytes / read bandwidth. Both are measured in turn,
-with the same threads, so that a machine whose pace changes cannot favour either.
+with the same threads, so that a machine whose pace changes cannot favour either. Each thread reads from several places
+by turns: one stream a thread does not show what memory can give.
 """
 
 import json
@@ -15,7 +16,7 @@ from app.config import ROOT, THREAD_ENVIRONMENT, Settings
 
 os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
 
-import torch
+import numpy as np
 
 from app.assemble import target_folder
 from app.assemble_target import target_runner
@@ -24,8 +25,14 @@ from app.engine.tokenizer import Tokenizer
 from app.state import Tree, Work
 from bench.heading import machine
 from bench.stats import median
+from kernels.cpu.jit import entry
+from kernels.cpu.lanes import BYTES as LINE
+from kernels.cpu.lanes import add, load, splat, sum_of
+from kernels.cpu.rows import ZERO
+from kernels.cpu.team import team
 
 BYTES = 2**30  # read for the bandwidth, far more than any cache holds
+STREAMS = 4  # places a thread reads from
 CONTEXT = 96
 ROUNDS = 40
 REST_S = 0.003  # torch's threads spin for a while behind their last operator, on the cores of the next
@@ -35,14 +42,15 @@ def main() -> int:
     settings = Settings.from_env()
     folder = target_folder(settings)
     runner: Any = target_runner(folder, settings, Tokenizer(folder).context_tokens)
-    torch.set_num_threads(settings.verify_threads)
-    numbers = torch.ones(BYTES // 4)
+    numbers = np.ones(BYTES // 4, np.float32)
+    readers = team(settings.verify_threads)
+    part = BYTES // readers.size // STREAMS
     sequence = probe(CONTEXT + 8, runner.model.vocab_size)
     _step(runner, sequence, 0, CONTEXT)
     times: dict[str, list[float]] = {"read": [], "1 row": [], "8 rows": []}
     for _ in range(ROUNDS):
         for name, run in (
-            ("read", numbers.sum),
+            ("read", lambda: readers.run(lambda i: read(numbers.ctypes.data + i * STREAMS * part, part))),
             ("1 row", lambda: _step(runner, sequence, CONTEXT, 1)),
             ("8 rows", lambda: _step(runner, sequence, CONTEXT, 8)),
         ):
@@ -66,6 +74,17 @@ def main() -> int:
     out.write_text(json.dumps(figures, indent=2) + "\n")
     print(json.dumps(figures, indent=2))
     return 0
+
+
+@entry
+def read(where: int, part: int) -> float:
+    """The sum of four parts of so many bytes, which are read by turns."""
+    totals = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
+    for i in range(0, part - part % LINE, LINE):
+        a, b, c, d = totals
+        at = where + i
+        totals = add(a, load(at)), add(b, load(at + part)), add(c, load(at + 2 * part)), add(d, load(at + 3 * part))
+    return sum_of(add(add(totals[0], totals[1]), add(totals[2], totals[3])))
 
 
 def _step(runner: Any, sequence: Any, start: int, rows: int) -> None:
