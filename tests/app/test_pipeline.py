@@ -327,6 +327,25 @@ class TestVerifying:
         if outcome is not Outcome.ENDED:
             assert list(store.snapshot("gone").tokens) == text, "whoever goes on with it says the same"
 
+    def test_a_commit_that_was_fenced_is_nothing_to_a_sequence_taken_up_anew_since(self):
+        is_dead = {"owner"}
+        store = MemoryStore(is_alive=lambda owner: owner not in is_dead)
+        local, _ = speculating(store=store)
+        fakes.submit(local, record(PROMPTS[0], 6))
+        local.step()
+        store.assign("r", "other")
+        local.step()  # sends a commit that is fenced
+        local.verifying.let_go(["r"])
+        is_dead.add("other")
+        store.assign("r", "owner")
+        local.verifying.adopt(["r"])
+        anew = local.verifying.running.sequences["r"]
+        local.step()  # hears of it
+        assert local.verifying.running.sequences["r"] is anew and not local.verifying.ended
+        fakes.finish(local)
+        assert list(store.snapshot("r").tokens) == expected(PROMPTS[0], 6)
+        assert [one.id for one in local.verifying.ended] == ["r"]
+
     def test_a_store_that_does_not_answer_costs_a_step_and_no_memory(self):
         class Failing(MemoryStore):
             fails = False
