@@ -425,6 +425,14 @@ class TestVerifying:
         fakes.finish(local)
         assert told and list(local.store.snapshot("r").tokens) == expected(PROMPTS[0], 8)
 
+    def test_who_fails_for_anything_else_is_blamed_and_no_want_of_memory_is_told(self):
+        local, _ = speculating(target=Fragile(RuntimeError))
+        told = []
+        local.verifying.exhausted = lambda: told.append("verifier")
+        poison, good = record([1, POISON, 2], 8, request_id="poison"), record(PROMPTS[0], 8, request_id="good")
+        assert fakes.texts(local, poison, good) == [[], expected(PROMPTS[0], 8)]
+        assert not told and local.store.snapshot("poison").status is Status.FAILED
+
     def test_no_tree_is_waited_for_longer_than_the_policy_says_though_the_clock_was_put_back(self):
         local, book = speculating("shy")
         one = record(PROMPTS[0], 12)
