@@ -1,3 +1,5 @@
+import time
+
 import pytest
 import torch
 
@@ -424,6 +426,21 @@ class TestVerifying:
         starved.steps = 2
         fakes.finish(local)
         assert told and list(local.store.snapshot("r").tokens) == expected(PROMPTS[0], 8)
+
+    def test_a_request_that_is_let_go_and_comes_back_has_patience_anew(self, monkeypatch):
+        monkeypatch.setattr(shortage, "PATIENCE_S", 0.2)
+        local, book = speculating("shy", target=(starved := Starved(MemoryError())))
+        book.write(one := record(PROMPTS[0], 8), expected(PROMPTS[0], 8))
+        told = []
+        local.verifying.exhausted = lambda: told.append(one)
+        fakes.submit(local, one)
+        starved.steps = 2
+        local.step()
+        local.verifying.let_go(["r"])
+        time.sleep(0.25)
+        local.verifying.adopt(["r"])
+        fakes.finish(local)
+        assert not told and starved.steps == 0
 
     def test_who_fails_for_anything_else_is_blamed_and_no_want_of_memory_is_told(self):
         local, _ = speculating(target=Fragile(RuntimeError))
