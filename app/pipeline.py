@@ -79,6 +79,7 @@ class Verifying:
         """Drop sequences that are no longer ours: cancelled, or taken over by another verifier."""
         for request_id in request_ids:
             sequence = self.running.stop(request_id)
+            self._shortage.over(request_id)
             if sequence is not None:
                 self._say_left(sequence, FinishReason.CANCELLED)
 
@@ -175,21 +176,25 @@ class Verifying:
                     log.info(
                         "%s: %d tokens, %d rounds", event.finish_reason, tokens, rounds, extra=of(sequence.record.id)
                     )
-            else:
+            elif self._runs(sequence):
                 log.info("commit %s, letting go", outcome, extra=of(sequence.record.id))
+                self.running.meter.left(sequence.record, event.offset, sequence.stats, FinishReason.CANCELLED)
             if outcome is not Outcome.COMMITTED or event.finish_reason is not None:
                 jobs += self._end(sequence)
         return jobs
 
     def _end(self, sequence: Sequence) -> list[DraftJob]:
         """A sequence is over for us: the jobs that tell those who followed it."""
-        if self.running.sequences.get(sequence.record.id) is not sequence:
+        if not self._runs(sequence):
             return []  # let go since then
         self._shortage.over(sequence.record.id)
         jobs = self.running.farewell(sequence)
         self.running.stop(sequence.record.id)
         self.ended.append(sequence.record)
         return jobs
+
+    def _runs(self, sequence: Sequence) -> bool:
+        return self.running.sequences.get(sequence.record.id) is sequence
 
     def _advance(self, work: Work, verdict: Verdict, event: Event) -> None:
         sequence = work.sequence

@@ -75,6 +75,8 @@ class Clients:
                 with self._lock:
                     self.tally.refused += 1
                 time.sleep(RETRY_S)
+            except Exception as error:  # whatever it is: nobody heard of an end, and this client must not end with it
+                self._note(self.tally.lost, f"request {number}: {error!r}")
 
     def _ask(self, number: int) -> tuple[Result, float]:
         """The result, and the seconds it took."""

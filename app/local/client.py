@@ -92,7 +92,7 @@ def _frames(response: HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
     """The server-sent events: (event, data)."""
     kind, data = "message", ""
     for raw in response:
-        line = raw.decode().rstrip("\r\n")
+        line = raw.decode(errors="replace").rstrip("\r\n")  # it may have broken off within a character
         if not line:
             if data:
                 yield kind, json.loads(data)
@@ -110,7 +110,7 @@ def _open(request: urllib.request.Request) -> HTTPResponse:
     except urllib.error.HTTPError as error:
         with error:
             raise _refusal(error) from error
-    except OSError as error:
+    except (OSError, HTTPException) as error:
         raise PacelineError(f"the running instance does not answer: {getattr(error, 'reason', error)}") from error
 
 

@@ -109,6 +109,32 @@ def test_a_request_that_is_let_go_is_told_of() -> None:
     assert meter.told() == {one.id: Told(one.created_s, None, 4, fakes.sequence([1]).stats, FinishReason.CANCELLED)}
 
 
+@pytest.mark.parametrize("way", ["cancelled", "let go", "failed", "done"])
+def test_of_a_request_that_is_gone_nothing_is_kept_however_it_went(way: str) -> None:
+    local = fakes.pipeline(fakes.served())
+    meter = local.verifying.running.meter = Metering(Tally())
+    fakes.submit(local, one := record([1, 2, 3], max_tokens=2 if way == "done" else 40))
+    local.verifying.adopt([one.id])
+    if way != "let go":  # without it it is so before its first step
+        local.step()
+        assert meter.told()[one.id].started_s is not None
+    if way == "cancelled":  # its verifier hears of it by a commit
+        local.store.end(one.id, FinishReason.CANCELLED)
+    elif way == "let go":
+        local.verifying.let_go([one.id])
+    elif way == "failed":
+        local.verifying.target.forward = _fail  # type: ignore[method-assign]
+    for _ in range(5):
+        local.step()
+    reasons = {"done": FinishReason.LENGTH, "failed": FinishReason.ERROR}
+    assert meter.told()[one.id].reason is reasons.get(way, FinishReason.CANCELLED)
+    assert (meter._begun, meter._fresh, len(meter._notes)) == ({}, set(), 0)
+
+
+def _fail(works: object) -> None:
+    raise ValueError("the target fails")
+
+
 def test_without_a_tally_nothing_is_kept() -> None:
     meter = Metering()
     meter.step(1, 1, 0.1, [])

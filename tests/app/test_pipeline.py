@@ -1,3 +1,5 @@
+import time
+
 import pytest
 import torch
 
@@ -327,6 +329,25 @@ class TestVerifying:
         if outcome is not Outcome.ENDED:
             assert list(store.snapshot("gone").tokens) == text, "whoever goes on with it says the same"
 
+    def test_a_commit_that_was_fenced_is_nothing_to_a_sequence_taken_up_anew_since(self):
+        is_dead = {"owner"}
+        store = MemoryStore(is_alive=lambda owner: owner not in is_dead)
+        local, _ = speculating(store=store)
+        fakes.submit(local, record(PROMPTS[0], 6))
+        local.step()
+        store.assign("r", "other")
+        local.step()  # sends a commit that is fenced
+        local.verifying.let_go(["r"])
+        is_dead.add("other")
+        store.assign("r", "owner")
+        local.verifying.adopt(["r"])
+        anew = local.verifying.running.sequences["r"]
+        local.step()  # hears of it
+        assert local.verifying.running.sequences["r"] is anew and not local.verifying.ended
+        fakes.finish(local)
+        assert list(store.snapshot("r").tokens) == expected(PROMPTS[0], 6)
+        assert [one.id for one in local.verifying.ended] == ["r"]
+
     def test_a_store_that_does_not_answer_costs_a_step_and_no_memory(self):
         class Failing(MemoryStore):
             fails = False
@@ -405,6 +426,29 @@ class TestVerifying:
         starved.steps = 2
         fakes.finish(local)
         assert told and list(local.store.snapshot("r").tokens) == expected(PROMPTS[0], 8)
+
+    def test_a_request_that_is_let_go_and_comes_back_has_patience_anew(self, monkeypatch):
+        monkeypatch.setattr(shortage, "PATIENCE_S", 0.2)
+        local, book = speculating("shy", target=(starved := Starved(MemoryError())))
+        book.write(one := record(PROMPTS[0], 8), expected(PROMPTS[0], 8))
+        told = []
+        local.verifying.exhausted = lambda: told.append(one)
+        fakes.submit(local, one)
+        starved.steps = 2
+        local.step()
+        local.verifying.let_go(["r"])
+        time.sleep(0.25)
+        local.verifying.adopt(["r"])
+        fakes.finish(local)
+        assert not told and starved.steps == 0
+
+    def test_who_fails_for_anything_else_is_blamed_and_no_want_of_memory_is_told(self):
+        local, _ = speculating(target=Fragile(RuntimeError))
+        told = []
+        local.verifying.exhausted = lambda: told.append("verifier")
+        poison, good = record([1, POISON, 2], 8, request_id="poison"), record(PROMPTS[0], 8, request_id="good")
+        assert fakes.texts(local, poison, good) == [[], expected(PROMPTS[0], 8)]
+        assert not told and local.store.snapshot("poison").status is Status.FAILED
 
     def test_no_tree_is_waited_for_longer_than_the_policy_says_though_the_clock_was_put_back(self):
         local, book = speculating("shy")

@@ -106,6 +106,20 @@ def test_the_first_reader_is_let_in_and_further_ones_are_bounded() -> None:
     assert [seats.take("r", "a"), seats.take("r", "a"), seats.take("r", "a")]
 
 
+def test_whoever_came_and_went_leaves_the_bounds_as_they_were() -> None:
+    seats = Seats(3, 2)
+    for i in range(5):
+        first, second = seats.take(f"r{i}", "a"), seats.take(f"r{i}", "a")
+        first()
+        second()
+    assert [seats.take("r0", "a"), seats.take("r0", "a"), seats.take("r0", "a")]
+    with pytest.raises(TooManyReaders):
+        seats.take("r0", "a")
+    assert [seats.take("r1", "b"), seats.take("r1", "b")]
+    with pytest.raises(TooManyReaders):
+        seats.take("r1", "b")
+
+
 def test_however_often_a_request_is_followed_the_server_answers_others(
     server: Server, visitor: Callable[..., Visitor], desk: Desk
 ) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import redis
+from celery.worker import state as worker_state
 
 from app.config import ROOT
 from app.messages import Settle
+from app.store.keys import Keys
 from tests.models import byte_fallback_tokenizer
 from workers.attend import attend
 from workers.celery_app import make_celery
@@ -135,6 +137,53 @@ def test_long_stay_is_handed_over_by_a_ring(office: Office, redis_client: redis.
     pulse.end()
     assert redis_client.llen(f"paceline.{BOX}") == 1
     assert office.mailboxes.attend(BOX, "the next one")
+
+
+def test_attendant_that_lost_its_mailbox_without_noticing_leaves_soon(
+    office: Office, redis_client: redis.Redis
+) -> None:
+    """Redis came back without the lease, and another process was quicker."""
+    handler = Handler()
+
+    def lose() -> None:
+        redis_client.delete(Keys(office.settings.namespace).attend(BOX))
+        assert office.mailboxes.attend(BOX, "another process")
+
+    handler.then["a"] = lose
+    office.mailboxes.post(BOX, _mail("a"))
+    started = time.monotonic()
+    attend(office, Pulse(office, "verify", "v"), BOX, Settle, handler)
+    assert time.monotonic() - started < office.settings.attend_s / 2
+    assert not office.mailboxes.attend(BOX, "a third one")
+
+
+def test_worker_that_is_told_to_stop_leaves_its_mailbox_whatever_there_is_to_do(
+    office: Office, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(messages: list[Settle]) -> float:
+        monkeypatch.setattr(worker_state, "should_stop", 0)
+        return 0.01  # always work at hand
+
+    started = time.monotonic()
+    attend(office, Pulse(office, "verify", "v"), BOX, Settle, stop)
+    assert time.monotonic() - started < office.settings.attend_s / 2
+    assert redis_client.llen(f"paceline.{BOX}") == 1, "whoever comes next is rung for"
+    assert office.mailboxes.attend(BOX, "the next one")
+
+
+def test_work_that_has_ended_is_progress_whatever_became_of_it(office: Office) -> None:
+    """Else the pulse would end the process for it, long after."""
+    handler, pulse = Handler(), Pulse(office, "verify", "v")
+    handler.then["b"] = ValueError("a poisonous message")
+    for ids in ("a", "b"):
+        office.mailboxes.post(BOX, _mail(*ids))
+        attend(office, pulse, BOX, Settle, handler)
+    time.sleep(0.2)
+    before_s = time.time()
+    pulse.begin()
+    (node,) = office.nodes.live()
+    pulse.end()
+    assert node.progress_s >= before_s
 
 
 def test_pulse_waits_for_a_dead_namesake_and_then_has_the_name(office: Office) -> None:

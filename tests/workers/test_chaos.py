@@ -1,16 +1,26 @@
 """The chaos command in its short form, over the shared deployment; and that it would see what is wrong."""
 
+import os
 import random
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import redis
 
 from app.local.instance import Instance
 from app.messages import GenerateRequest, Result, SpeculationReport, Status, Timing, Usage
+from bench import chaos_checks
 from bench.chaos import DRAIN_S, broken, parse_args, plan, storm
+from bench.chaos_checks import left_behind
 from bench.chaos_clients import Clients
 from bench.chaos_faults import FAULTS
-from bench.chaos_site import Site
+from bench.chaos_site import Site, runs
 from tests.workers.deployment import Deployment
+from tests.workers.records import task_record
 from workers.office import Office
 
 SHORT = (
@@ -40,6 +50,71 @@ def test_a_client_that_still_waits_long_after_a_fault_is_a_broken_promise() -> N
     report = {"requests": {"wrong": [], "failed": [], "lost": []}, "left behind": [], "faults": [one]}
     assert broken(report) == ["kill web: 120 s later some client had got nothing yet"]
     assert not broken({**report, "faults": [{**one, "moved_s": 40.0}]})
+
+
+@pytest.mark.parametrize("what", ["wrong", "failed", "lost"])
+def test_a_request_that_did_not_end_as_it_must_is_a_broken_promise_and_so_is_what_is_left(what: str) -> None:
+    kept = {"requests": {"wrong": [], "failed": [], "lost": []}, "left behind": [], "faults": []}
+    assert broken({**kept, "requests": {**kept["requests"], what: ["request 7"]}}) == [f"{what}: request 7"]
+    assert broken({**kept, "left behind": ["a key"]}) == ["a key"]
+
+
+@pytest.fixture
+def lone_site(lone_office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A Redis with nobody at work, at which chaos looks once."""
+    monkeypatch.setattr(chaos_checks, "QUIET_S", 0.0)
+    return Site(Instance(tmp_path, "lone"), lone_office, random.Random(0))
+
+
+def _verifier(office: Office, used: int, sequences: int) -> None:
+    told = {"cache_tokens": 640, "cache_tokens_free": 640 - used, "sequences": sequences}
+    assert office.nodes.beat("verify", "v", "owner", progress_s=0.0, info=told)
+
+
+LEFT: dict[str, tuple[Callable[[Office], object], str]] = {
+    "a request": (lambda office: office.requests.create(task_record("a"), limit=9), "1 requests still active"),
+    "mail of all": (lambda office: office.mailboxes.post("fuse", ["{}"]), "1 items wait in mail:fuse"),
+    "pages": (lambda office: _verifier(office, 32, 0), "v keeps 0 sequences and 32 tokens of cache"),
+    "a sequence": (lambda office: _verifier(office, 0, 1), "v keeps 1 sequences and 0 tokens of cache"),
+}
+
+
+@pytest.mark.parametrize("what", LEFT)
+def test_whatever_is_left_behind_is_seen(lone_site: Site, what: str) -> None:
+    _verifier(lone_site.office, 0, 0)
+    assert left_behind(lone_site) == []
+    leave, seen = LEFT[what]
+    leave(lone_site.office)
+    assert seen in left_behind(lone_site)
+
+
+def test_keys_without_a_life_time_and_mail_of_one_node_are_seen(lone_site: Site, redis_client: redis.Redis) -> None:
+    _verifier(lone_site.office, 0, 0)
+    lone_site.office.mailboxes.post("verify:v", ["{}", "{}"])
+    redis_client.set("paceline:odd", "1")
+    redis_client.set("theirs:odd", "1")
+    assert sorted(left_behind(lone_site)) == ["2 items wait in mail:verify:v", "key odd has no time to live"]
+
+
+def test_what_goes_in_time_is_not_left_behind(
+    lone_site: Site, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chaos_checks, "QUIET_S", 20.0)
+    redis_client.set("paceline:odd", "1")
+    going = threading.Timer(0.3, redis_client.delete, ("paceline:odd",))
+    going.start()
+    assert left_behind(lone_site) == []
+    going.join()
+
+
+def test_a_process_that_has_ended_does_not_run_though_its_parent_has_not_looked() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert runs(child.pid) and runs(os.getpid())
+        child.kill()
+        deadline = time.monotonic() + 10.0
+        while runs(child.pid):
+            assert time.monotonic() < deadline, "it is a zombie"
+    assert not runs(child.pid) and not runs(None)
 
 
 @pytest.mark.parametrize(

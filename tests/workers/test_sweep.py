@@ -3,9 +3,11 @@
 import json
 import time
 
+import pytest
 import redis
 
-from app.messages import Event, FinishReason, Stats, Status
+from app.errors import StoreUnavailable
+from app.messages import Event, FinishReason, GenerateRequest, Stats, Status
 from app.store.protocol import Outcome
 from tests.workers.records import task_record
 from workers.celery_app import make_celery
@@ -28,6 +30,7 @@ def test_neighbours_of_a_guilty_request_are_not_blamed(lone_office: Office) -> N
     office.sweep()
     assert office.requests.snapshot("guilty").status is Status.FAILED
     assert office.requests.owned("last") == {"second", "third"}
+    assert office.mailboxes.waiting("settle") == 1, "its task is told at once"
 
 
 def test_request_that_brought_verifiers_down_after_its_first_tokens_is_found_too(lone_office: Office) -> None:
@@ -64,6 +67,42 @@ def test_a_burst_is_shared_and_so_is_what_a_dead_verifier_leaves(lone_office: Of
     beat("a", "c", "d")
     office.sweep()
     assert [len(office.requests.owned(owner)) for owner in ("a's", "c's", "d's")] == [3, 2, 1]
+
+
+def test_who_has_gone_longest_without_a_token_is_guilty_however_young(lone_office: Office) -> None:
+    """That one is tried first in each life, so the other, though older, gets no turn and commits nothing either."""
+    office = lone_office
+    assert _beat(office, "first")
+    for request_id, created_s, last_token_s in (("guilty", 2000.0, 3000.0), ("older", 1000.0, 3500.0)):
+        office.requests.create(task_record(request_id, created_s=created_s), limit=9)
+        office.place(request_id)
+        assert _commit(office, "first", request_id, now_s=last_token_s) is Outcome.COMMITTED
+    office.nodes.retire("verify", "verify-1", "first")
+    for life in range(office.settings.max_strikes):
+        assert _beat(office, f"life {life}")
+        office.sweep()
+        office.nodes.retire("verify", "verify-1", f"life {life}")
+    assert _beat(office, "last")
+    office.sweep()
+    assert office.requests.snapshot("guilty").status is Status.FAILED
+    assert office.requests.owned("last") == {"older"}
+
+
+def test_request_that_is_stored_is_accepted_though_redis_went_away_before_it_was_placed(
+    lone_office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office = lone_office
+    assert _beat(office, "owner")
+    with monkeypatch.context() as away:
+        away.setattr(office.nodes, "live", _unavailable)
+        record = office.submit(GenerateRequest(prompt="Hello", raw=True, max_tokens=4))
+    assert office.requests.snapshot(record.id).owner == ""
+    office.sweep()
+    assert office.requests.owned("owner") == {record.id}
+
+
+def _unavailable(*_: object) -> None:
+    raise StoreUnavailable("gone for a moment")
 
 
 def test_nobody_is_given_up_while_no_verifier_lives(lone_office: Office) -> None:

@@ -3,11 +3,12 @@ from collections import Counter
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from app.engine.kv import KVCache, PagePool, bytes_per_page
 
 PAGES, SIZE = 12, 16
+NAMES = st.sampled_from([bytes([i]) for i in range(5)])  # few, so that what is looked for is often known
 
 
 class Pool(RuleBasedStateMachine):
@@ -19,9 +20,20 @@ class Pool(RuleBasedStateMachine):
         self.held: list[list[int]] = []
         self.written: dict[int, bytes] = {}  # what a page was named for, until it is lent again
 
-    @rule()
-    def come(self) -> None:
-        self.held.append([])
+    @initialize(named=st.integers(0, 3))
+    def begin(self, named: int) -> None:
+        """Else few runs would come to share anything."""
+        self.come(3 * SIZE)
+        for page in self.held[0][:named]:
+            self.pool.name(page, name := bytes([page]))
+            self.written[page] = name
+
+    @rule(tokens=st.integers(1, 4 * SIZE))
+    def come(self, tokens: int) -> None:
+        self.held.append(pages := [])
+        if self.pool.try_grow(pages, tokens):
+            for page in pages:
+                self.written.pop(page, None)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), tokens=st.integers(0, (PAGES + 2) * SIZE))
@@ -36,17 +48,16 @@ class Pool(RuleBasedStateMachine):
         for page in pages[len(before) :]:
             self.written.pop(page, None)
 
-    @precondition(lambda self: self.held)
-    @rule(data=st.data(), name=st.binary(min_size=1, max_size=1))
+    @precondition(lambda self: any(self.held))
+    @rule(data=st.data(), name=NAMES)
     def name(self, data: st.DataObject, name: bytes) -> None:
-        pages = data.draw(st.sampled_from(self.held))
-        if pages:
-            page = data.draw(st.sampled_from(pages))
-            self.pool.name(page, name)
-            if self.pool.find([name]) == [page]:
-                self.written[page] = name
+        page = data.draw(st.sampled_from(sorted({page for pages in self.held for page in pages})))
+        self.pool.name(page, name)
+        if self.pool.find([name]) == [page]:
+            self.written[page] = name
 
-    @rule(names=st.lists(st.binary(min_size=1, max_size=1), max_size=4))
+    @precondition(lambda self: self.written)
+    @rule(names=st.lists(NAMES, min_size=1, max_size=4, unique=True))
     def share(self, names: list[bytes]) -> None:
         found = self.pool.find(names)
         assert [self.written.get(page) for page in found] == names[: len(found)]
@@ -87,6 +98,33 @@ class Pool(RuleBasedStateMachine):
 
 Pool.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None, derandomize=True)
 TestPagePool = Pool.TestCase
+
+
+def test_a_page_that_two_hold_is_free_when_both_have_let_go_and_held_again_when_it_is_found():
+    pool, one, rest = PagePool(2, SIZE), [], []
+    pool.try_grow(one, SIZE)
+    pool.name(one[0], b"a")
+    other = pool.find([b"a"])
+    pool.hold(other)
+    assert pool.is_shared(other[0])
+    pool.release(one)
+    assert pool.num_free == 1 and not pool.is_shared(other[0])
+    pool.release(other)
+    assert pool.num_free == 2
+    pool.hold(found := pool.find([b"a"]))
+    assert found and pool.num_free == 1
+    assert pool.try_grow(rest, SIZE) and rest != found
+    assert not pool.try_grow(rest, 2 * SIZE), "the one that was idle is held"
+
+
+def test_who_comes_second_with_a_name_does_not_take_it():
+    pool, pages = PagePool(2, SIZE), []
+    pool.try_grow(pages, 2 * SIZE)
+    for page in pages:
+        pool.name(page, b"a")
+    assert pool.find([b"a"]) == pages[:1]
+    pool.name(pages[0], b"b")
+    assert pool.find([b"b"]) == []
 
 
 def test_the_longest_idle_page_goes_first_and_beginnings_stay_longest():

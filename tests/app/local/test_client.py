@@ -28,6 +28,8 @@ RESULT: dict[str, Any] = {
 class Api(BaseHTTPRequestHandler):
     """Streams the first token and breaks off; goes on where the client asks. A prompt "bad" is refused."""
 
+    rest = b'event: tokens\ndata: {"offset": 1, "tok'  # broken off in the middle of a frame
+    head: bytes | None = None  # all there is of the first answer to one that goes on
     asked: list[str] = []
     bodies: list[dict[str, Any]] = []
     shown: list[str | None] = []  # keys
@@ -42,11 +44,14 @@ class Api(BaseHTTPRequestHandler):
             return
         self._answer(200, "text/event-stream")
         self._frame("tokens", {"offset": 0, "tokens": [1], "proposers": ["target"], "text": "one"})
-        self.wfile.write(b'event: tokens\ndata: {"offset": 1, "tok')  # broken off in the middle of a frame
+        self.wfile.write(self.rest)
 
     def do_GET(self) -> None:
         self.shown.append(self.headers["Authorization"])
         self.asked.append(self.path)
+        if self.head is not None and len(self.asked) == 1:
+            self.wfile.write(self.head)
+            return
         self._answer(200, "text/event-stream")
         if len(self.asked) == 1:
             self._frame("error", {"error": {"message": "the store does not answer"}})
@@ -82,6 +87,24 @@ def test_broken_stream_is_taken_up_where_it_stopped(url: str) -> None:
     result = generate(url, GenerateRequest(prompt="p"), pieces.append, SecretStr("pk-1"))
     assert Api.shown == ["Bearer pk-1"] * 3
     assert pieces == ["one", " two"] and "".join(pieces) == result.text
+    assert Api.asked == ["/api/requests/r1/stream?offset=1"] * 2
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"rest": 'event: end\ndata: {"text": "na\u00efve'.encode()[:-3]},  # within a character
+        {"rest": b""},
+        {"head": b"HTT"},
+        {"head": b"HTTP/1.0 two hundred\r\n\r\n"},
+        {"head": b""},
+    ],
+)
+def test_stream_may_break_off_anywhere(url: str, broken: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in broken.items():
+        monkeypatch.setattr(Api, name, value)
+    pieces: list[str] = []
+    assert generate(url, GenerateRequest(prompt="p"), pieces.append).text == "".join(pieces)
     assert Api.asked == ["/api/requests/r1/stream?offset=1"] * 2
 
 

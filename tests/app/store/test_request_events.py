@@ -103,7 +103,8 @@ def test_a_task_is_settled_by_one_claimant_and_once(bench: Bench) -> None:
     bench.store.create(make_record("r2"), limit=10)
     assert bench.store.unsettled() == ["r1"]
     assert (bench.store.task("r1"), bench.store.task("r2")) == ('{"id": "t"}', None)
-    bench.store.end("r1", FinishReason.CANCELLED)
+    for request_id in ("r1", "r2"):
+        bench.store.end(request_id, FinishReason.CANCELLED)
     assert bench.store.unsettled() == ["r1"]
     assert bench.store.claim_settle("r1", 0.05)
     assert not bench.store.claim_settle("r1", 0.05)

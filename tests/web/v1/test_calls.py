@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 import time
 from typing import Any
 
@@ -10,12 +11,14 @@ from flask.testing import FlaskClient
 from openai import OpenAI
 from werkzeug.test import TestResponse
 
+import web.follow
 from app.config import Settings
 from app.engine.tokenizer import Tokenizer
 from app.messages import Record
 from tests.web.conftest import TEXT, Server
 from tests.web.doubles import Desk, ScriptedVerifier
 from tests.web.events import parse_text
+from web.factory import create_app
 
 MODEL = "smollm2-135m"
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 500}
@@ -329,6 +332,23 @@ def test_a_failure_is_an_error_whole_and_streamed(client: FlaskClient, verifier:
     streamed = client.post("/v1/chat/completions", json={**CHAT, "stream": True}).text
     *_, last = [frame for frame in streamed.split("\n\n") if frame]
     assert json.loads(last.removeprefix("data: "))["error"]["message"] == verifier.fail
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_server_that_stops_says_so_and_cancels_what_nobody_could_take_up_again(
+    desk: Desk, is_stream: bool, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web.follow, "POLL_S", 0.1)
+    stopping = threading.Event()
+    client = create_app(desk, stopping).test_client()
+    stop = threading.Timer(0.2, stopping.set)
+    stop.start()
+    response = client.post("/v1/completions", json={"model": MODEL, "prompt": "Hi", "stream": is_stream, "n": n})
+    assert "the server stops" in response.text and "[DONE]" not in response.text
+    assert response.status_code == (200 if is_stream else 503)
+    assert desk.requests.active() == 0
+    stop.join()
 
 
 @pytest.mark.parametrize("is_talking", [True, False], ids=["between tokens", "in silence"])

