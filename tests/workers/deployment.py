@@ -54,7 +54,7 @@ class Deployment:
     def up(self) -> None:
         """Start it; returns when all answers."""
         done = self._paceline("up", "-d", "--instance", self.name)
-        assert done.returncode == 0, done.stderr + self.tails()
+        assert done.returncode == 0, done.stderr + self.logs(2000)
         status = json.loads(self._paceline("status", "--json", "--instance", self.name).stdout)
         assert status["ready"], status
         self.url, self.redis_url, self.namespace = status["url"], status["redis_url"], status["namespace"]
@@ -102,10 +102,10 @@ class Deployment:
         """What the role's processes have written so far."""
         return (self.state / self.name / "logs" / f"{role}-1.log").read_text(errors="replace")
 
-    def tails(self) -> str:
-        """The ends of all logs, for a failed test's report."""
+    def logs(self, last: int = 10**9) -> str:
+        """All logs, or so many characters of the end of each."""
         logs = sorted((self.state / self.name / "logs").glob("*.log"))
-        return "\n".join(f"== {log.name}\n{log.read_text(errors='replace')[-2000:]}" for log in logs)
+        return "\n".join(f"== {log.name}\n{log.read_text(errors='replace')[-last:]}" for log in logs)
 
     def start_worker(self, role: str, node: str, **settings: str) -> "subprocess.Popen[bytes]":
         """One more worker beside those of the supervisor; its own PACELINE_* variables, if any, by name."""

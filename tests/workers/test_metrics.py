@@ -1,6 +1,7 @@
 """Metrics and timelines of a real deployment: right across its processes, and across the death of one."""
 
 import signal
+import time
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -9,6 +10,7 @@ from app.store.traces import trace_name
 from tests.workers.deployment import Deployment, wait_for
 from workers.office import Office
 
+STILL = ("paceline_tokens_committed_total", "paceline_requests_ended_total", "paceline_requests_admitted_total")
 Scrape = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -22,8 +24,19 @@ def total(found: Scrape, name: str) -> float:
     return sum(value for (own, _), value in found.items() if own == name)
 
 
+def settled(deployment: Deployment) -> Scrape:
+    """The metrics when nothing is counted any more: processes tell what they have counted every half second."""
+    found = scraped(deployment)
+    for _ in range(20):
+        time.sleep(1.5)
+        last, found = found, scraped(deployment)
+        if all(total(last, name) == total(found, name) for name in STILL):
+            return found
+    raise AssertionError("something is still counted, half a minute later")
+
+
 def test_counters_add_up_and_go_on_after_processes_die(deployment: Deployment, office: Office) -> None:
-    before = scraped(deployment)
+    before = settled(deployment)
 
     def gained(name: str) -> float:
         return total(scraped(deployment), name) - total(before, name)

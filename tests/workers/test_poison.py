@@ -1,0 +1,69 @@
+"""A request that kills every verifier that runs it, in real processes: it fails alone, and those beside it do not."""
+
+import os
+import time
+from pathlib import Path
+
+from app.config import ROOT
+from app.messages import GenerateRequest
+from tests.workers.conftest import Alone
+from tests.workers.deployment import Deployment, running, wait_for
+
+STRIKES = 2
+POISON_SEED = 666
+# What each Python process of the deployment runs first: as if a step of that request met a fault that kills.
+FAULT = f"""
+import os, signal
+try:
+    import app.pipeline as pipeline
+except ImportError:
+    pass  # the launcher's own interpreter
+else:
+    reading_s = pipeline._reading_s
+    def deadly(works, costs):
+        if any(work.sequence.record.sampling.seed == {POISON_SEED} for work in works):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return reading_s(works, costs)
+    pipeline._reading_s = deadly
+"""
+
+
+def test_a_request_that_kills_its_verifiers_fails_alone(
+    tiny_environ: dict[str, str], alone: Alone, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(FAULT)
+    environ = {
+        **tiny_environ,
+        "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT))),
+        "PACELINE_MAX_STRIKES": str(STRIKES),
+        "PACELINE_STEER_LOG": "",
+    }
+    mates = [GenerateRequest(prompt=f"mate {i}", raw=True, max_tokens=120) for i in range(2)]
+    poison = GenerateRequest(prompt="poison", raw=True, max_tokens=8, seed=POISON_SEED)
+    with running(f"poison-{os.getpid()}", tmp_path / "state", environ) as deployment:
+        first = deployment.pid("verify")
+        ids = [_send(deployment, request) for request in (mates[0], poison, mates[1])]
+        ends = [wait_for(lambda id_=id_: _ended(deployment, id_), what=f"the end of {id_}") for id_ in ids]
+        assert [end["status"] for end in ends] == ["done", "failed", "done"]
+        assert [ends[0]["token_ids"], ends[2]["token_ids"]] == [alone(mate) for mate in mates]
+        assert f"{STRIKES} verifiers died" in ends[1]["error"] and ends[1]["token_ids"] == []
+        assert f"{STRIKES} verifiers died" in deployment.logs()
+        last = deployment.pid("verify")
+        assert last != first
+        deployment.await_ready()
+        assert deployment.post(_body(mates[0]))["status"] == "done"
+        time.sleep(0.1)
+        assert deployment.pid("verify") == last, "and nobody dies of what is gone"
+
+
+def _send(deployment: Deployment, request: GenerateRequest) -> str:
+    return str(deployment.post({**_body(request), "wait": False})["id"])
+
+
+def _body(request: GenerateRequest) -> dict[str, object]:
+    return request.model_dump(mode="json", exclude_none=True)
+
+
+def _ended(deployment: Deployment, request_id: str) -> dict[str, object] | None:
+    result = deployment.get(f"/api/requests/{request_id}")
+    return result if result["status"] in ("done", "failed", "cancelled") else None
