@@ -44,7 +44,7 @@ class Gauge:
         reading = costs.reading
         return VerifierLoad(
             sequences=len(everybody),
-            prompt_tokens=sum(max(0, len(s.tokens) - s.cached) for s in everybody if s.generated == 0),
+            prompt_tokens=sum(max(0, s.uncached) for s in everybody if s.generated == 0),
             contexts=tuple(contexts),
             step_s=costs.seconds(len(running)) + reading.seconds(sum(contexts), 1) if running else 0.0,
             context_token_s=reading.seconds(1, 1),

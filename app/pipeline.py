@@ -131,7 +131,7 @@ class Verifying:
     def _cosine(self, sequences: Listed[Sequence], trees: Listed[Tree], max_rows: int) -> list[int | None]:
         """CoSine's batch of these."""
         pool = [
-            Pooled(len(s.tokens), len(s.tokens) - s.cached, len(tree), s.stats.last_token_s or s.record.created_s)
+            Pooled(len(s.tokens), s.uncached, len(tree), s.stats.last_token_s or s.record.created_s)
             for s, tree in zip(sequences, trees, strict=True)
         ]
         return choose(pool, self.running.costs, self.running.draft_costs.seconds, max_rows)

@@ -84,6 +84,11 @@ class Sequence:
         """Tokens committed after the prompt."""
         return len(self.tokens) - len(self.record.prompt_ids)
 
+    @property
+    def uncached(self) -> int:
+        """Tokens whose keys and values are still to be computed."""
+        return len(self.tokens) - self.cached
+
     def mask(self, history: Listed[int]) -> np.ndarray | None:
         """(V,) bool: the tokens its grammar allows after `history`, prompt included. None: without a grammar all; and
         after what the grammar does not allow, where the target never comes. Raises GenerationFailed where nothing can

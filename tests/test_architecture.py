@@ -44,7 +44,7 @@ LAYERS = [  # lowest first; a module may import its own layer and those before i
         "app.scores",
         "app.tally",
     ),
-    ("app.gauge",),
+    ("app.gauge", "app.prefill"),
     ("app.store.*", "app.engine.*"),
     ("app.stages.*",),
     (

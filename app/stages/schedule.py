@@ -11,6 +11,7 @@ from operator import add, truediv
 
 from app.costs import CostTable
 from app.policy import Policy
+from app.prefill import share
 from app.state import Sequence, Tree, Work
 
 # Of running sequences and the trees they may have verified, within so many rows: nodes of each tree, None to leave out
@@ -33,8 +34,9 @@ def compose(
     rows.
 
     Running sequences that are ready get their rows first, but while a prompt waits a chunk is kept free for
-    it, so neither side starves the other; trees get what rows are left, cut to what pays. Suspects of having
-    brought a verifier down run alone, in turn with the others: whoever committed longest ago is next.
+    it (`app.prefill` shares it out), so neither side starves the other; trees get what rows are left, cut to what
+    pays. Suspects of having brought a verifier down run alone, in turn with the others: whoever committed longest ago
+    is next.
     With `is_together` the running sequences go in one batch, so while one waits only prompts are read. With
     `in_halves`, where all could go, those who waited longest do, so that the others' turn comes while these draft.
     `select` decides instead of `cut`, and may leave sequences out. Contexts of `apart_tokens` or more go in steps of
@@ -49,18 +51,18 @@ def compose(
     ready = _one_party(ready, suspects)
     prompts = [s for s in ready if not _is_running(s)]
     chunk_tokens = min(policy.prefill_chunk_tokens, policy.max_batch_tokens)
-    wanted = min(chunk_tokens, sum(_tail(s) for s in prompts))
+    wanted = min(chunk_tokens, sum(s.uncached for s in prompts))
     running = [s for s in ready if _is_running(s)]
     if in_halves and len(running) == sum(_is_running(s) for s in sequences):
         running = _longest_waiting_half(running)
     running = _first(running, policy.max_batch_tokens - min(wanted, _reserve(policy)))
-    base_rows = sum(_tail(s) for s in running)
-    chunks = _chunks(prompts, min(chunk_tokens, policy.max_batch_tokens - base_rows))
+    base_rows = sum(s.uncached for s in running)
+    reading = costs.reading
+    chunks = share(prompts, policy.max_batch_tokens - base_rows, costs, policy, _plain_s(sequences, costs))
     base_rows += sum(len(work.tokens) for work in chunks)
 
     others = sum(work.final for work in chunks)
-    reading = costs.reading
-    base_s = sum(reading.seconds(s.cached, _tail(s)) for s in running)
+    base_s = sum(reading.seconds(s.cached, s.uncached) for s in running)
     base_s += sum(reading.seconds(work.start, len(work.tokens)) for work in chunks)
     trees = _lopped([_offered(s, policy) for s in running], base_rows, costs, others, base_s)
     max_rows = policy.max_batch_tokens
@@ -175,14 +177,9 @@ def _last_s(sequence: Sequence) -> float:
     return sequence.stats.last_token_s or sequence.record.created_s
 
 
-def _tail(sequence: Sequence) -> int:
-    """Tokens whose keys and values are still to be computed."""
-    return len(sequence.tokens) - sequence.cached
-
-
 def _is_running(sequence: Sequence) -> bool:
     """Past its prompt and up to date: it decodes. Otherwise a prompt, or one that lost its cache."""
-    return sequence.generated > 0 and _tail(sequence) <= TAIL_TOKENS
+    return sequence.generated > 0 and sequence.uncached <= TAIL_TOKENS
 
 
 def _is_ready(sequence: Sequence, now_s: float) -> bool:
@@ -200,6 +197,13 @@ def _one_party(ready: list[Sequence], suspects: Set[str]) -> list[Sequence]:
     return [s for s in ready if s.record.id not in suspects]
 
 
+def _plain_s(sequences: Listed[Sequence], costs: CostTable) -> float:
+    """What a step of all that decode takes without trees, those that wait for theirs included; 0 if none does."""
+    decoding = [s for s in sequences if _is_running(s)]
+    reading_s = sum(costs.reading.seconds(s.cached, 1) for s in decoding)
+    return costs.seconds(len(decoding)) + reading_s if decoding else 0.0
+
+
 def _reserve(policy: Policy) -> int:
     """Rows that running sequences leave to a waiting prompt: a chunk, but at most half of the step."""
     return min(policy.prefill_chunk_tokens, policy.max_batch_tokens // 2)
@@ -213,21 +217,8 @@ def _longest_waiting_half(running: list[Sequence]) -> list[Sequence]:
 
 def _first(running: list[Sequence], max_rows: int) -> list[Sequence]:
     """As many of the oldest as fit."""
-    ends = accumulate(_tail(s) for s in running)
+    ends = accumulate(s.uncached for s in running)
     return [s for s, end in zip(running, ends, strict=True) if end <= max_rows]
-
-
-def _chunks(prompts: list[Sequence], max_tokens: int) -> list[Work]:
-    """Up to `max_tokens` prompt tokens, the oldest prompt first."""
-    chunks: list[Work] = []
-    for s in prompts:
-        count = min(_tail(s), max_tokens)
-        if count <= 0:
-            break
-        max_tokens -= count
-        end = s.cached + count
-        chunks.append(Work(s, s.cached, s.tokens[s.cached : end], Tree(), final=end == len(s.tokens)))
-    return chunks
 
 
 def _offered(sequence: Sequence, policy: Policy) -> Tree:

@@ -14,6 +14,7 @@ from tests.workers.deployment import Deployment, Stream, wait_for
 from workers.office import Office
 
 CROWD = 32
+HUGE = 600  # times twelve tokens
 STARVED_S = 10.0  # longest silence of a stream; a step of all 32 takes some 50 ms on two busy cores
 
 
@@ -40,6 +41,21 @@ def test_requests_in_a_crowd_say_what_each_says_alone_and_none_is_starved(deploy
     gaps_s = sorted(stream.longest_gap_s for stream in streams)
     print(f"first token after {first_s[0]:.2f} to {first_s[-1]:.2f} s, longest silence {gaps_s[-1]:.2f} s")
     assert gaps_s[-1] < STARVED_S and first_s[-1] < STARVED_S
+
+
+def test_a_huge_prompt_holds_up_nobody_behind_it(deployment: Deployment, alone: Alone) -> None:
+    huge = deployment.stream(GenerateRequest(prompt="river stone " * HUGE, raw=True, max_tokens=2))
+    small = [GenerateRequest(prompt=f"small {i}", raw=True, max_tokens=20) for i in range(3)]
+    with ThreadPoolExecutor(2) as pool:
+        whole = pool.submit(huge.read)
+        started = time.monotonic()
+        streams = [deployment.stream(request).read() for request in small]
+        took_s = time.monotonic() - started
+        assert not huge.tokens, "it is still being read"
+        whole.result()
+    assert [stream.tokens for stream in streams] == [alone(request) for request in small]
+    assert len(huge.tokens) == 2
+    print(f"three small ones beside it {took_s:.2f} s, the huge one {huge.first_s:.2f} s")
 
 
 def test_cancelled_request_ends_within_a_round_and_its_memory_is_free(deployment: Deployment, office: Office) -> None:

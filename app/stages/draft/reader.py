@@ -63,11 +63,7 @@ class Reader:
         if not in_spare_time:
             self._read(sequences)
         most = SPARE_TOKENS if in_spare_time else CHUNK_TOKENS
-        works = [
-            Work(s, s.cached, s.tokens[s.cached :], Tree(), final=True)
-            for s in sequences
-            if len(s.tokens) - s.cached <= most
-        ]
+        works = [Work(s, s.cached, s.tokens[s.cached :], Tree(), final=True) for s in sequences if s.uncached <= most]
         busy = None if in_spare_time else set(request_ids)
         works = [work for work in works if self._try_reserve(work, busy, depth - 1)]
         found = self._guess(works, depth)
@@ -92,7 +88,7 @@ class Reader:
         """Read long unread prefixes chunk by chunk, up to a last piece that the first guess takes along."""
         busy = {s.record.id for s in sequences}
         for s in sequences:
-            while len(s.tokens) - s.cached > CHUNK_TOKENS:
+            while s.uncached > CHUNK_TOKENS:
                 chunk = s.tokens[s.cached : s.cached + CHUNK_TOKENS]
                 work = Work(s, s.cached, chunk, Tree(), final=False)
                 if not self._try_reserve(work, busy, ahead=0) or not self._guess([work], 1):
