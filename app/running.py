@@ -107,8 +107,6 @@ class Running:
         self.suspects.discard(request_id)
         self.asking.forget(request_id)
         self._lean.discard(request_id)
-        if self._lengths is not None:
-            self._lengths.forget(request_id)
         self._sent.pop(request_id, None)
         self._errands.forget(request_id)
         self.router.forget(request_id)

@@ -5,7 +5,7 @@ import pytest
 from app.config import Settings
 from app.costs import CostTable, DraftCosts
 from app.expectation import Expectation
-from app.lengths import Faser, Fixed, Uniform, lengths_of, whole_chain
+from app.lengths import ByLength, Faser, Fixed, Uniform, lengths_of, whole_chain
 from app.stages.ask import Candidate
 from app.state import Tree
 
@@ -54,6 +54,27 @@ def test_fasers_search_finds_the_length_that_pays_though_the_tables_say_another(
     late = found[-40:]
     assert sum(abs(depth - best) <= 1 for depth in late) >= 30, found
     assert min(found) >= 1
+
+
+def test_a_rule_is_told_what_came_of_its_last_choice_only_by_the_same_batch() -> None:
+    told: list[int] = []
+
+    class Told(Fixed):
+        def depths(self, candidates, costs, drafting, now_s, tokens):  # type: ignore[no-untyped-def]
+            told.append(tokens)
+            return super().depths(candidates, costs, drafting, now_s, tokens)
+
+    by_length = ByLength(Told(2))
+    for lengths in (
+        {"a": 10, "b": 20},
+        {"a": 12, "b": 21},
+        {"a": 13},
+        {"a": 15},
+        {"a": 15, "b": 30},
+        {"a": 16, "b": 33},
+    ):
+        by_length.decide([likely(1) for _ in lengths], lengths, COSTS, DRAFTING, 0.0)
+    assert told == [0, 3, 0, 2, 0, 4]
 
 
 def test_fasers_lengths_are_per_request() -> None:
