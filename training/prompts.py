@@ -8,27 +8,19 @@ import random
 import re
 from collections.abc import Callable, Iterator
 
-from training.templates import (
-    ATTRIBUTES,
-    CONCEPTS,
-    FOODS,
-    MATHWORDS,
-    PATTERNS,
-    PERSON_KINDS,
-    RELATIVES,
-    SHELL,
-    TEMPLATES,
-)
+from training.coding import ATTRIBUTES, CODE_TASKS, CONCEPTS, LANGUAGES, PATTERNS, SHELL, SNIPPETS
+from training.templates import TEMPLATES
 from training.topics import (
     ACTIVITIES,
-    CODE_TASKS,
     FEELINGS,
-    LANGUAGES,
+    FOODS,
+    MATHWORDS,
     NOUNS,
     PEOPLE,
+    PERSON_KINDS,
     PLACES,
+    RELATIVES,
     SCIENCE,
-    SNIPPETS,
     STYLES,
     THINGS,
 )
@@ -73,6 +65,7 @@ _VALUES: dict[str, Callable[[Draw], str]] = {
     "task": _one_of(CODE_TASKS),
     "task_capital": lambda draw: "Write something that " + draw.choice(CODE_TASKS),
     "noun": _one_of(NOUNS),
+    "noun_title": lambda draw: draw.choice(NOUNS).title().replace(" ", ""),
     "snippet": _one_of(SNIPPETS),
     "concept": _one_of(CONCEPTS),
     "things": _one_of(THINGS),
