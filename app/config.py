@@ -124,7 +124,7 @@ class Settings(BaseModel):
     )
     partition: int = Field(0, ge=0, description="cores kept for drafting where one process is both; 0: all for both")
     kv_bytes: int | None = Field(None, ge=2**20, description="a verifier's KV cache; absent: a part of what is free")
-    page_tokens: int = Field(128, ge=16, multiple_of=16, description="tokens a page of the KV cache")
+    page_tokens: int = Field(16, ge=16, multiple_of=16, description="tokens a page of the KV cache")
     max_sequences: int = Field(64, ge=1, description="sequences a verifier runs at once; the rest wait")
     spans: UserPath | None = Field(
         None, description="workers write who was busy when to files here (bench/timeline.py)"

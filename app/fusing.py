@@ -44,7 +44,8 @@ class Fusing:
         that no model need be asked beside them (`DraftJob.enough`)."""
         rounds = [r for job in jobs if (r := self._gathering.current(job)) is not None]
         self._ask_residents(rounds)
-        sure = [r for r in rounds if max(self._fused(r).survival, default=0.0) > r.job.enough]
+        asking = [r for r in rounds if not self._names.issuperset(r.job.drafters)]
+        sure = [r for r in asking if max(self._fused(r).survival, default=0.0) > r.job.enough]
         for r in sure:
             r.spared = tuple(name for name in r.job.drafters if name not in r.drafts and name not in self._names)
         return {r.job.request_id for r in sure}
@@ -70,7 +71,9 @@ class Fusing:
             r.has_residents = True
 
     def _fused(self, r: Round) -> Tree:
-        return fuse(r.job, [*r.drafts.values()], self._vocab_size, self.calibration)
+        if r.tree is None or r.fused < len(r.drafts):
+            r.tree, r.fused = fuse(r.job, [*r.drafts.values()], self._vocab_size, self.calibration), len(r.drafts)
+        return r.tree
 
     def _tree(self, r: Round, models_s: float) -> TreeMessage:
         return message(r.job, self._fused(r), r.drafts.values(), r.spared, models_s)

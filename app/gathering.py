@@ -22,6 +22,8 @@ class Round:
     drafts: dict[str, Draft] = field(default_factory=dict)
     spared: tuple[str, ...] = ()  # drafters that need not answer
     has_residents: bool = False  # have those of this process drafted?
+    tree: Tree | None = None  # of the first `fused` of the drafts
+    fused: int = 0
 
 
 class Gathering:

@@ -175,7 +175,9 @@ def _best(
     if any(token_s):  # the worth of a token, less what reading its context is worth at that pace
         tokens.sort(key=lambda token: (token[0] + plain * token_s[token[2]], *token[1:]))
     reading_s = [price.reading_s(c) / c.horizon for c in candidates]
-    for cap in DEPTH_CAPS[: 1 + sum(cap < deepest for cap in DEPTH_CAPS)]:
+    # Of one sequence every prefix is a depth of its own, so one cap tries them all.
+    caps = DEPTH_CAPS[: 1 + sum(cap < deepest for cap in DEPTH_CAPS)] if len(candidates) > 1 else (deepest,)
+    for cap in caps:
         allowed = [token for token in tokens if token[1] <= cap][:budget]
         n, pace = _best_prefix(allowed, reading_s, verify_s, token_s, price.drafting_s)
         if pace > best_pace:

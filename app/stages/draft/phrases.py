@@ -1,14 +1,23 @@
-"""Guess from a shipped store of the target's own text: what followed the same few tokens there comes next.
+"""Guess from a store of the target's own text, and from the request's: what followed the same few tokens comes next.
 
-Retrieval from a datastore (REST, He et al. 2023, arXiv:2311.08252), as counts of next tokens by n-gram: about a
-quarter of a millisecond a round and no model. It is the same for everybody and learns nothing, so tenants share it.
+Retrieval from a store (REST, He et al. 2023, arXiv:2311.08252), as an interpolated n-gram model with a cache (Kuhn and
+De Mori, 1990): no model, about a fifth of a millisecond a round. After the last tokens c, longest n-gram first,
+
+    p_n(t) = (count_n(t) + DOUBT[n] p_(n-1)(t)) / (total_n + DOUBT[n])
+
+where a sighting in the request's own text counts for OWN ones in the store, p_0 is nothing, and tokens that the request
+has said already are HERE times as likely as they would be. The store is the same for everybody and learns nothing, and
+what is kept of a request serves that one alone, so tenants share nothing.
 
 The store is tokens alone (`tokens.npy`, texts parted by one id beyond the vocabulary); the tables are made from it at
-load, a second for a million tokens. Sizes 8 to 2: the longest that is known speaks. A token that followed c times out
-of n is believed c / (n + DOUBT): one sighting after eight tokens says more than one after two.
+load, a second for a million tokens. Sizes and weights are those that did best on answers to prompts of
+`training.prompts` that are not in the store (decision 9).
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,9 +28,16 @@ from app.messages import Draft
 from app.stages.draft.grow import Gram, grown
 from app.stages.draft.protocol import Context
 
-DOUBT = {8: 0.15, 6: 0.3, 4: 0.8, 3: 1.5, 2: 2.5}  # n-gram size, longest first -> sightings' worth of doubt
+DOUBT = {8: 2.0, 5: 4.0, 3: 6.0, 2: 8.0, 1: 10.0}  # n-gram size, longest first -> sightings that shorter ones count for
 LONGEST = max(DOUBT)
-MAX_CHILDREN = 3
+OWN = 10.0
+HERE = 2.0
+MAX_CHILDREN = 4
+CONSIDERED = 8  # the most frequent next tokens of an n-gram in the store
+LITTLE = 0.02  # what shorter n-grams would still say is left out
+MAX_PLACES = 32  # of a token in a request: the latest
+MAX_REQUESTS = 512
+MAX_TOKENS = 4096  # of a request that are looked at: the last when it is first seen, and what comes
 MULTIPLIER = 0x9E3779B97F4A7C15  # of the rolling hash; odd, so that no token is lost
 MASK = 2**64 - 1
 FILE = "tokens.npy"
@@ -36,9 +52,19 @@ class _Table(NamedTuple):
     counts: np.ndarray  # (R,) int32
     totals: np.ndarray  # (G,) int64
 
+    def after(self, gram: int) -> tuple[list[int], list[int], int]:
+        """(tokens, counts, total) of what came after the n-gram of this hash; of the tokens the most frequent."""
+        key = np.uint64(gram)
+        i = int(self.grams.searchsorted(key))
+        if i == len(self.grams) or self.grams[i] != key:
+            return [], [], 0
+        first = int(self.first[i])
+        last = min(int(self.first[i + 1]), first + CONSIDERED)
+        return self.tokens[first:last].tolist(), self.counts[first:last].tolist(), int(self.totals[i])
+
 
 class Phrases:
-    """Drafter over a fixed store of text."""
+    """Drafter over a fixed store of text and each request's own."""
 
     name = "phrases"
 
@@ -46,34 +72,99 @@ class Phrases:
         """`store`: token ids (N,), texts parted by ids from `vocab_size` on."""
         ids = store.astype(np.int64)
         self._tables = {size: _table(ids, size, vocab_size) for size in DOUBT}
+        self._said: OrderedDict[str, _Said] = OrderedDict()  # by request, the one drafted for last at the end
 
     def draft(self, contexts: Sequence[Context]) -> list[Draft]:
-        drafts = (
-            grown(self.name, context, self._children, LONGEST) for context in contexts if context.max_draft_tokens > 0
-        )
+        wanted = [context for context in contexts if context.max_draft_tokens > 0]
+        drafts = (grown(self.name, one, partial(self._children, self._own(one)), LONGEST) for one in wanted)
         return [draft for draft in drafts if draft is not None]
 
     def observe(self, context: Context) -> None:
-        """Nothing to learn: the store stands."""
+        """Nothing to learn for others; the request's own tokens are read when it is drafted for."""
 
     def forget(self, request_id: str) -> None:
-        """Nothing is kept of a request."""
+        self._said.pop(request_id, None)
 
-    def _children(self, context: Gram) -> list[tuple[int, float]]:
-        """The likeliest next tokens after the longest known end of `context`."""
-        hashes = _hashes(context)
+    def _own(self, context: Context) -> "_Said":
+        said = self._said.get(context.request_id)
+        if said is None or not said.is_prefix_of(context.tokens):
+            said = self._said[context.request_id] = _Said(context.tokens)
+        self._said.move_to_end(context.request_id)
+        if len(self._said) > MAX_REQUESTS:
+            self._said.popitem(last=False)
+        said.read(context.tokens)
+        return said
+
+    def _children(self, said: "_Said", context: Gram) -> list[tuple[int, float]]:
+        """The likeliest next tokens after `context`."""
+        hashes, own = _hashes(context), said.after(context)
+        chances: dict[int, float] = {}
+        left = 1.0
         for size, doubt in DOUBT.items():
             if len(context) < size:
                 continue
-            table, gram = self._tables[size], np.uint64(hashes[size])
-            i = int(table.grams.searchsorted(gram))
-            if i < len(table.grams) and table.grams[i] == gram:
-                first = int(table.first[i])
-                last = min(int(table.first[i + 1]), first + MAX_CHILDREN)
-                whole = float(table.totals[i]) + doubt
-                tokens, counts = table.tokens[first:last].tolist(), table.counts[first:last].tolist()
-                return [(token, count / whole) for token, count in zip(tokens, counts, strict=True)]
+            tokens, counts, total = self._tables[size].after(hashes[size])
+            here = [token for length, token in own if length >= size]
+            whole = total + OWN * len(here)
+            if not whole:
+                continue
+            one = left / (whole + doubt)
+            for token, count in zip(tokens, counts, strict=True):
+                chances[token] = chances.get(token, 0.0) + one * count
+            for token in here:
+                chances[token] = chances.get(token, 0.0) + one * OWN
+            left *= doubt / (whole + doubt)
+            if left < LITTLE:
+                break
+        return _best(chances, said)
+
+
+class _Said:
+    """Where each token stands in a request's text so far."""
+
+    __slots__ = ("_end", "_last", "_tokens", "places")
+
+    def __init__(self, tokens: list[int]) -> None:
+        self._tokens = tokens
+        self._end = max(0, len(tokens) - MAX_TOKENS)
+        self._last: list[int] = tokens[max(0, self._end - LONGEST) : self._end]
+        self.places: dict[int, list[int]] = {}  # token -> the positions after it, latest last
+
+    def is_prefix_of(self, tokens: list[int]) -> bool:
+        """Same last tokens at the same place: a request taken up anew may have others."""
+        return len(tokens) >= self._end and tokens[max(0, self._end - LONGEST) : self._end] == self._last
+
+    def read(self, tokens: list[int]) -> None:
+        """Take in what came since."""
+        for position in range(self._end, len(tokens)):
+            places = self.places.setdefault(tokens[position], [])
+            places.append(position + 1)
+            if len(places) > MAX_PLACES:
+                del places[0]
+        self._tokens, self._end = tokens, len(tokens)
+        self._last = tokens[-LONGEST:]
+
+    def after(self, context: Gram) -> list[tuple[int, int]]:
+        """(tokens that match the end of `context`, the token after them) for each place where the last one stands."""
+        tokens, longest = self._tokens, len(context)
+        found = []
+        for position in self.places.get(context[-1], ()):
+            if position < self._end:
+                length = 1
+                while length < min(longest, position) and tokens[position - 1 - length] == context[-1 - length]:
+                    length += 1
+                found.append((length, tokens[position]))
+        return found
+
+
+def _best(chances: dict[int, float], said: _Said) -> list[tuple[int, float]]:
+    """The likeliest few, those that were said before more than they would be; their chances' sum stays."""
+    if not chances:
         return []
+    raised = {token: chance * HERE if token in said.places else chance for token, chance in chances.items()}
+    scale = sum(chances.values()) / sum(raised.values())
+    best = sorted(raised.items(), key=itemgetter(1), reverse=True)[:MAX_CHILDREN]
+    return [(token, scale * chance) for token, chance in best]
 
 
 def load_phrases(folder: Path, vocab_size: int) -> Phrases:
