@@ -18,17 +18,21 @@ from app.engine.source import resolve
 from app.engine.tokenizer import Tokenizer
 from app.stages.draft.phrases import FILE, LONGEST
 
+Text = tuple[int, ...]  # the last tokens of a prompt and what was said
+
 
 def main() -> int:
     """Write tokens.npy and drafter.json; the exit status."""
     parser = argparse.ArgumentParser(prog="training.phrases", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("data", nargs="+", type=Path, help="JSON-lines files of a target's answers")
     parser.add_argument("--out", required=True, type=Path, help="folder to write the store to")
+    parser.add_argument("--onto", type=Path, help="folder of a store whose texts come first; may be the same")
     args = parser.parse_args()
     settings = Settings.from_env()
     tokenizer = Tokenizer(resolve(settings.model, settings.home, lambda text: None))
     try:
         rows = [row for path in args.data for row in _rows(path, tokenizer.vocab_size)]
+        texts, card = _held(args.onto, tokenizer) if args.onto else ([], {})
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"paceline: the data cannot be read: {error!r}", file=sys.stderr)
         return 2
@@ -36,16 +40,26 @@ def main() -> int:
         print("paceline: the data holds no text", file=sys.stderr)
         return 2
     args.out.mkdir(parents=True, exist_ok=True)
-    np.save(args.out / FILE, store(rows, tokenizer.vocab_size))
-    (args.out / "drafter.json").write_text(json.dumps(_card(rows, tokenizer), indent=2) + "\n")
+    np.save(args.out / FILE, store(rows, tokenizer.vocab_size, texts))
+    (args.out / "drafter.json").write_text(json.dumps(_card(rows, tokenizer, card), indent=2) + "\n")
     return 0
 
 
-def store(rows: list[dict[str, Any]], vocab_size: int) -> np.ndarray:
+def store(rows: list[dict[str, Any]], vocab_size: int, before: list[Text] | None = None) -> np.ndarray:
     """(N,) token ids in the smallest type that holds them and the id that parts two texts, `vocab_size`."""
-    texts = dict.fromkeys((tuple(row["p"][-LONGEST:]), tuple(row["g"])) for row in rows)
-    ids = [token for prompt, said in texts for token in (*prompt, *said, vocab_size)]
+    texts = dict.fromkeys([*(before or []), *((*row["p"][-LONGEST:], *row["g"]) for row in rows)])
+    ids = [token for text in texts for token in (*text, vocab_size)]
     return np.array(ids, np.min_scalar_type(vocab_size))
+
+
+def _held(folder: Path, tokenizer: Tokenizer) -> tuple[list[Text], dict[str, Any]]:
+    """The texts of a store, and what its card says. Raises ValueError for one of another tokenizer."""
+    card = json.loads((folder / "drafter.json").read_text())
+    if card["tokenizer_sha256"] != tokenizer.sha256:
+        raise ValueError(f"the store in {folder} is of another tokenizer")
+    ids = np.load(folder / FILE, allow_pickle=False)
+    ends = np.flatnonzero(ids >= tokenizer.vocab_size)
+    return [tuple(text[text < tokenizer.vocab_size].tolist()) for text in np.split(ids, ends) if len(text) > 1], card
 
 
 def _rows(path: Path, vocab_size: int) -> list[dict[str, Any]]:
@@ -56,11 +70,12 @@ def _rows(path: Path, vocab_size: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _card(rows: list[dict[str, Any]], tokenizer: Tokenizer) -> dict[str, Any]:
-    tokens: Counter[str] = Counter()
+def _card(rows: list[dict[str, Any]], tokenizer: Tokenizer, before: dict[str, Any]) -> dict[str, Any]:
+    tokens = Counter[str](before.get("tokens", {}))
     for row in rows:
         tokens[row["d"]] += len(row["g"])
-    return {"kind": "phrases", "tokenizer_sha256": tokenizer.sha256, "texts": len(rows), "tokens": dict(tokens)}
+    texts = before.get("texts", 0) + len(rows)
+    return {"kind": "phrases", "tokenizer_sha256": tokenizer.sha256, "texts": texts, "tokens": dict(tokens)}
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ FILE = "tokens.npy"
 class _Table(NamedTuple):
     """Next tokens of one n-gram size: those of gram i stand at first[i] ... first[i + 1], the most frequent first."""
 
-    grams: np.ndarray  # (G,) uint64 hashes, ascending
+    grams: np.ndarray  # (G,) uint64 hashes without the bits that a token's id takes, ascending
     first: np.ndarray  # (G + 1,) int64
     tokens: np.ndarray  # (R,) int32
     counts: np.ndarray  # (R,) int32
@@ -71,6 +71,7 @@ class Phrases:
     def __init__(self, store: np.ndarray, vocab_size: int) -> None:
         """`store`: token ids (N,), texts parted by ids from `vocab_size` on."""
         ids = store.astype(np.int64)
+        self._bits = _bits(vocab_size)
         self._tables = {size: _table(ids, size, vocab_size) for size in DOUBT}
         self._said: OrderedDict[str, _Said] = OrderedDict()  # by request, the one drafted for last at the end
 
@@ -103,7 +104,7 @@ class Phrases:
         for size, doubt in DOUBT.items():
             if len(context) < size:
                 continue
-            tokens, counts, total = self._tables[size].after(hashes[size])
+            tokens, counts, total = self._tables[size].after(hashes[size] >> self._bits)
             here = [token for length, token in own if length >= size]
             whole = total + OWN * len(here)
             if not whole:
@@ -198,18 +199,20 @@ def _table(ids: np.ndarray, size: int, vocab_size: int) -> _Table:
         is_text &= token < vocab_size
     following = ids[size : size + count]
     is_text &= following < vocab_size
-    grams, following = grams[is_text], following[is_text]
-    order = np.lexsort((following, grams))
-    grams, following = grams[order], following[order]
-    is_new = np.ones(len(grams), bool)
-    is_new[1:] = (grams[1:] != grams[:-1]) | (following[1:] != following[:-1])
-    starts = np.flatnonzero(is_new)
-    counts = np.diff(np.append(starts, len(grams)))
-    grams, following = grams[starts], following[starts]
-    order = np.lexsort((following, -counts, grams))
-    grams, following, counts = grams[order], following[order], counts[order]
-    is_first = np.ones(len(grams), bool)
-    is_first[1:] = grams[1:] != grams[:-1]
-    first = np.append(np.flatnonzero(is_first), len(grams))
+    # The token takes the place of the hash's low bits: one sort of plain numbers instead of one by two keys.
+    bits = np.uint64(_bits(vocab_size))
+    pairs = np.sort(grams[is_text] >> bits << bits | following[is_text].astype(np.uint64))
+    starts = np.flatnonzero(np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)])
+    counts = np.diff(np.append(starts, len(pairs)))
+    grams, following = pairs[starts] >> bits, pairs[starts] & ((np.uint64(1) << bits) - np.uint64(1))
+    first = np.append(np.flatnonzero(np.append(True, grams[1:] != grams[:-1])[: len(grams)]), len(grams))
+    several = np.flatnonzero(np.repeat(np.diff(first) > 1, np.diff(first)))  # most n-grams have one next token
+    order = several[np.lexsort((following[several], -counts[several], grams[several]))]
+    following[several], counts[several] = following[order], counts[order]
     totals = np.add.reduceat(counts, first[:-1]) if len(counts) else counts
     return _Table(grams[first[:-1]], first, following.astype(np.int32), counts.astype(np.int32), totals)
+
+
+def _bits(vocab_size: int) -> int:
+    """Of a token's id."""
+    return int(vocab_size).bit_length()
