@@ -260,6 +260,22 @@ def test_the_policys_bounds_on_what_is_asked_hold():
     assert asked(min_draft_tokens=2, verify_budget=3) == [0, 0, 0, 0]
 
 
+def test_of_tables_one_sequence_alone_asks_for_all_it_may():
+    one = running()
+    one.crew = Crew(resident=("lookup",))
+    one.costs = CostTable({1: 1.0, 4: 1.2, 5: 4.0})
+    sequences = [start(one, name, max_tokens=50) for name in "ab"]
+    for sequence in sequences:
+        for _ in range(60):
+            one.asking.full.of(sequence.record).observe(8, 1)
+
+    def asked(*wanted: object) -> set[int]:
+        return {job.max_draft_tokens for job in one.ask([*wanted], Policy(max_draft_tokens=6)) if job.drafters}
+
+    assert asked(sequences[0]) == {6}
+    assert max(asked(*sequences)) < 6
+
+
 def test_drafts_are_waited_for_by_the_policys_factor_and_bound():
     one = running()
     for _ in range(50):
