@@ -87,7 +87,8 @@ def test_a_stream_goes_on_where_the_client_was_though_the_store_has_lost_what_ca
         for event in streamed(client, f"/api/requests/{whole['id']}/stream")[:-1]
         for piece in event.data["pieces"]
     ]
-    for offset in (1, 5, len(pieces)):
+    within = 1 + pieces.index("")  # a character whose first part the client has, and shows with the next token
+    for offset in (1, 5, within, len(pieces)):
         verifier.going.clear()
         answer = client.post("/api/generate", json={"prompt": "Hi", "max_tokens": 500, "wait": False}).json
         threading.Timer(0.2, verifier.going.set).start()
