@@ -78,7 +78,7 @@ def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:
     pages = -(-longest // settings.page_tokens)
     sequence_bytes = pages * bytes_per_page(*model.shape, settings.page_tokens)
     size = settings.kv_bytes or kv_bytes(available_bytes(), 1 / CPU_PART, sequence_bytes, settings.max_sequences)
-    return ModelRunner(model, kv_bytes=size, page_tokens=settings.page_tokens, shares=True)
+    return ModelRunner(model, kv_bytes=size, page_tokens=settings.page_tokens, shares=settings.prefix_cache)
 
 
 def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device) -> DeviceRunner:
@@ -88,5 +88,9 @@ def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device
     free, _ = torch.cuda.mem_get_info(device)
     size = settings.kv_bytes or kv_bytes(free, GPU_PART, longest * weights.token_bytes, settings.max_sequences)
     return DeviceRunner(
-        weights, kv_bytes=size, page_tokens=settings.page_tokens, shares=True, is_exact=settings.gpu_exact
+        weights,
+        kv_bytes=size,
+        page_tokens=settings.page_tokens,
+        shares=settings.prefix_cache,
+        is_exact=settings.gpu_exact,
     )

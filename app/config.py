@@ -125,6 +125,7 @@ class Settings(BaseModel):
     partition: int = Field(0, ge=0, description="cores kept for drafting where one process is both; 0: all for both")
     kv_bytes: int | None = Field(None, ge=2**20, description="a verifier's KV cache; absent: a part of what is free")
     page_tokens: int = Field(16, ge=16, multiple_of=16, description="tokens a page of the KV cache")
+    prefix_cache: bool = Field(True, description="requests of a tenant that begin alike use what one of them computed")
     max_sequences: int = Field(64, ge=1, description="sequences a verifier runs at once; the rest wait")
     spans: UserPath | None = Field(
         None, description="workers write who was busy when to files here (bench/timeline.py)"

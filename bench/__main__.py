@@ -1,6 +1,7 @@
 """`./paceline bench [WHAT] ...`: one of the benchmarks by name, or without one the usual comparison (`bench.run`)."""
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -21,10 +22,18 @@ MODULES = {
 }
 
 
+# The same prompts come in every arm: one that found what another computed would do less work than it.
+ALIKE = {"PACELINE_PREFIX_CACHE": "0"}
+HAVE_ARMS = {"cooperate", "load", "pruning", "sweep"}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one benchmark; the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] in MODULES:
+    is_named = bool(words) and words[0] in MODULES
+    if not is_named or words[0] in HAVE_ARMS:
+        os.environ.update(ALIKE)  # for those that are started, too
+    if is_named:
         module = importlib.import_module(MODULES[words[0]][0])  # only this one: some need what others do not
         return int(module.main(words[1:]))
     return compare(words, epilog="others, each with a --help of its own:\n" + "\n".join(_listed()))
