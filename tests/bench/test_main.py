@@ -1,0 +1,20 @@
+"""The benchmarks' command: what all with arms have in common."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from bench.__main__ import main
+
+
+@pytest.mark.parametrize(("name", "cache"), [("sweep", "0"), ("cooperate", "0"), ("soak", "1")])
+def test_where_arms_get_the_same_prompts_none_finds_what_another_read(
+    name: str, cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_PREFIX_CACHE", "1")
+    seen: list[str] = []
+    module = SimpleNamespace(main=lambda words: seen.append(os.environ["PACELINE_PREFIX_CACHE"]) or 0)
+    monkeypatch.setattr("bench.__main__.importlib.import_module", lambda _: module)
+    assert main([name]) == 0
+    assert seen == [cache]
