@@ -14,7 +14,7 @@ from tests.workers.tiny import make_model
 def test_the_prefix_cache_can_be_left_out(tmp_path: Path, is_on: bool) -> None:
     make_model(tmp_path / "target")
     settings = Settings(
-        model=str(tmp_path / "target"), home=tmp_path, drafters=(), phrases="none", kv_bytes=2**22, prefix_cache=is_on
+        model=str(tmp_path / "target"), home=tmp_path, drafters=(), phrases="none", kv_bytes=2**23, prefix_cache=is_on
     )
     pipeline = local(settings)
     texts = []
