@@ -10,7 +10,7 @@ has said already are HERE times as likely as they would be. The store is the sam
 what is kept of a request serves that one alone, so tenants share nothing.
 
 The store is tokens alone (`tokens.npy`, texts parted by one id beyond the vocabulary); the tables are made from it at
-load, a second for a million tokens. Sizes and weights are those that did best on answers to prompts of
+load, half a second for a million tokens. Sizes and weights are those that did best on answers to prompts of
 `training.prompts` that are not in the store (decision 9).
 """
 
