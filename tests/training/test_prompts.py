@@ -11,7 +11,7 @@ from training.prompts import DOMAINS, prompts
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_no_prompt_of_the_benchmark_occurs(domain: str) -> None:
     asked = {_plain(prompt) for group in PROMPTS.values() for prompt in group}
-    for seed in (0, 1):
+    for seed in (0, 1, 21):  # 21: the store of phrases
         assert not asked & {_plain(prompt) for prompt in islice(prompts(domain, seed), 3000)}
 
 
