@@ -21,16 +21,14 @@ def share(
 ) -> list[Work]:
     """The chunks of the step, of at most `max_tokens` and `prefill_chunk_tokens` together, oldest prompt first.
 
-    Half goes to the first of `prompts`, which come oldest first, so that every one is read some day; the rest to
-    those with the fewest tokens left, so that a short one behind a long one is read at once. `running_s` is what
-    a step of those that decode would take alone; 0 if there are none.
+    Half goes to the first of `prompts`, one or more, which come oldest first, so that every one is read some day; the
+    rest to those with the fewest tokens left, so that a short one behind a long one is read at once. `running_s` is
+    what a step of those that decode would take alone; 0 if there are none.
     """
-    if not prompts:
-        return []
     chunk_tokens = min(max_tokens, policy.prefill_chunk_tokens)
     room = _Room(chunk_tokens, costs, policy, running_s)
-    is_alone = len(prompts) == 1
-    room.give(prompts[0], chunk_tokens if is_alone else max(LEAST_TOKENS, chunk_tokens // 2), 1.0 if is_alone else 0.5)
+    if len(prompts) > 1:
+        room.give(prompts[0], max(LEAST_TOKENS, chunk_tokens // 2), 0.5)
     for sequence in sorted(prompts, key=lambda s: s.uncached):  # stable: of equal ones the oldest
         room.give(sequence, chunk_tokens)
     return [_chunk(s, room.given[s.record.id]) for s in prompts if room.given.get(s.record.id)]

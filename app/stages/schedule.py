@@ -58,7 +58,10 @@ def compose(
     running = _first(running, policy.max_batch_tokens - min(wanted, _reserve(policy)))
     base_rows = sum(s.uncached for s in running)
     reading = costs.reading
-    chunks = share(prompts, policy.max_batch_tokens - base_rows, costs, policy, _plain_s(sequences, costs))
+    chunks: list[Work] = []
+    if prompts:
+        decoding = [s for s in sequences if _is_running(s)]  # those that wait for their trees, too
+        chunks = share(prompts, policy.max_batch_tokens - base_rows, costs, policy, _plain_s(decoding, costs))
     base_rows += sum(len(work.tokens) for work in chunks)
 
     others = sum(work.final for work in chunks)
@@ -148,7 +151,7 @@ def _party(
         return others
     if _wait_s(others, now_s, is_together):
         return apart
-    turn_s = costs.seconds(len(apart)) + sum(costs.reading.seconds(s.cached, 1) for s in apart)
+    turn_s = _plain_s(apart, costs)
     gone_on_s = max(_last_s(s) for s in others if _is_running(s)) - min(_last_s(s) for s in apart)
     return apart if gone_on_s >= OTHERS_TIME * turn_s else others
 
@@ -198,10 +201,10 @@ def _one_party(ready: list[Sequence], suspects: Set[str]) -> list[Sequence]:
 
 
 def _plain_s(sequences: Listed[Sequence], costs: CostTable) -> float:
-    """What a step of all that decode takes without trees, those that wait for theirs included; 0 if none does."""
-    decoding = [s for s in sequences if _is_running(s)]
-    reading_s = sum(costs.reading.seconds(s.cached, 1) for s in decoding)
-    return costs.seconds(len(decoding)) + reading_s if decoding else 0.0
+    """What a step of these takes without trees; 0 for none."""
+    if not sequences:
+        return 0.0
+    return costs.seconds(len(sequences)) + sum(costs.reading.seconds(s.cached, 1) for s in sequences)
 
 
 def _reserve(policy: Policy) -> int:
