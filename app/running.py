@@ -187,9 +187,10 @@ class Running:
         busy_s = self.costs.seconds(others) if others else 0.0
         budget, least = policy.verify_budget, policy.min_draft_tokens
         found = self.asking.decide(full, lean, self.costs, busy_s, self.crew.share, budget, least)
-        depths = [frontier(self._overlap, depth) for depth in found.depths]
+        depths = found.depths
         if len(sequences) == 1 and depths[0] and (found.is_lean or not self.crew.remote):
             depths = limits  # what tables draft for one costs next to nothing, and says itself what of it pays
+        depths = [frontier(self._overlap, depth) for depth in depths]
         return self.jobs(sequences, depths, policy, found.probes, found.worth_s + busy_s, is_lean=found.is_lean)
 
     def limit(self, sequence: Sequence, policy: Policy) -> int:

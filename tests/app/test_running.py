@@ -274,6 +274,8 @@ def test_of_tables_one_sequence_alone_asks_for_all_it_may():
 
     assert asked(sequences[0]) == {6}
     assert max(asked(*sequences)) < 6
+    one._overlap = "frontiers"
+    assert asked(sequences[0]) == {3}, "half of them is verified while the other half is drafted"
 
 
 def test_drafts_are_waited_for_by_the_policys_factor_and_bound():
