@@ -67,6 +67,16 @@ class Asking:
             self.full.of(record).learn(tree, committed)
         self.lean.of(record).learn_part(tree, committed, tables)
 
+    def took(
+        self, batch: int, depth: int, seconds: float, unread: int, *, is_lean: bool, spared: Listed[str] = ()
+    ) -> None:
+        """Drafts came so long after deciding on them had begun; see `DraftCosts.observe`. `spared`: models not
+        run though they were asked, which says nothing of what they take."""
+        if is_lean:
+            self.lean.costs.observe(batch, depth, seconds)
+        elif not spared:
+            self.full.costs.observe(batch, depth, seconds, unread)
+
     def is_quiet(self, records: Listed[Record]) -> bool:
         """Can these go on without drafts, without looking whether they would pay? Then a silent step is noted."""
         silent = self._silent_steps
@@ -96,16 +106,14 @@ class Asking:
         self._steps_without_models += 1
         must_ask = self._steps_without_models > ASK_AFTER_STEPS  # or a price that was wrong once would stay for ever
 
-        def asked(of: list[Candidate], way: Way, must_ask: bool) -> tuple[list[int], float]:
-            return ask(of, costs, way.costs, busy_s=busy_s, share=share, must_ask=must_ask, budget=budget)
+        def asked(of: list[Candidate], way: Way, must_ask: bool, beat: float = 1.0) -> tuple[list[int], float]:
+            return ask(of, costs, way.costs, busy_s=busy_s, share=share, must_ask=must_ask, budget=budget, beat=beat)
 
-        depths, gain = asked(full, self.full, must_ask)
+        few, lean_gain = asked(lean, self.lean, self._silent_steps > ASK_AFTER_STEPS) if lean is not None else ([], 1.0)
+        depths, gain = asked(full, self.full, must_ask, 1.0 if self._is_full_due else lean_gain)
         chosen, is_lean = full, False
-        if lean is not None:
-            must_ask_tables = self._silent_steps > ASK_AFTER_STEPS
-            few, lean_gain = asked(lean, self.lean, must_ask_tables)
-            if self._prefers_lean(lean_gain >= gain and not must_ask, any(depths)):
-                depths, chosen, is_lean = few, lean, True
+        if lean is not None and (lean_gain >= gain and not must_ask) and not (any(depths) and self._is_full_due):
+            depths, chosen, is_lean = few, lean, True
         if budget is None or least * len(full) <= budget:
             depths = [max(depth, min(least, c.limit)) for depth, c in zip(depths, chosen, strict=True)]
         is_lean = is_lean or (lean is not None and not any(depths))  # probes go with the rest, or to tables
@@ -118,10 +126,11 @@ class Asking:
                 candidate.expectation.asked(depth or int(is_probe), is_probe)
         return Decision(depths, probes, is_lean, worth_s(chosen, depths, costs))
 
-    def _prefers_lean(self, is_better: bool, full_asks: bool) -> bool:
+    @property
+    def _is_full_due(self) -> bool:
         """Models are asked where they gain more; now and then they are all the same, if that pays at all, since only
         asking shows what they would be worth."""
-        return is_better and not (full_asks and not 0 <= self._lean_asks < FULL_AFTER_ASKS)
+        return not 0 <= self._lean_asks < FULL_AFTER_ASKS
 
     def _note(self, depths: list[int], is_lean: bool) -> None:
         if any(depths):

@@ -18,9 +18,15 @@ ROOT = Path(__file__).resolve().parent.parent
 IS_CLONE = (ROOT / "pyproject.toml").is_file()  # else installed: what is written belongs elsewhere
 PREFIX = "PACELINE_"
 LISTS = ("drafters", "hosts")  # in the environment with commas between
-# For processes that load torch, before they do (docs/decisions/0002): threads that wait for the next operator spin for
-# about a quarter of a millisecond, long enough for the gaps within a step, then sleep and leave the core to others.
-THREAD_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "100000", "TOKENIZERS_PARALLELISM": "false"}
+# For processes that load numpy or torch, before they do (docs/decisions/0002): threads that wait for the next operator
+# spin for about a quarter of a millisecond, long enough for the gaps within a step, then sleep and leave the core to
+# others. numpy's would spin for a hundred times as long after one small product, so it has none beside the caller's.
+THREAD_ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "100000",
+    "OPENBLAS_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
 STATE = ROOT / ".paceline" if IS_CLONE else home_of(os.environ, "XDG_STATE_HOME", ".local/state") / "paceline"
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 Host = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$")]

@@ -28,13 +28,15 @@ _STARTS = [START] * MAX_DEPTH
 class Expectation:
     """Conditional acceptance by depth, and how long this sequence has been silent. No `prior`: a tenant's."""
 
-    __slots__ = ("_accepted", "_decay", "_prior", "_probe_rounds", "_seen", "silent_rounds")
+    __slots__ = ("_accepted", "_decay", "_known", "_known_priors", "_prior", "_probe_rounds", "_seen", "silent_rounds")
 
     def __init__(self, prior: "Expectation | None" = None) -> None:
         self._prior = prior
         self._decay = SEQUENCE_DECAY if prior else TENANT_DECAY
         self._accepted = [0.0] * MAX_DEPTH
         self._seen = [0.0] * MAX_DEPTH
+        self._known: list[float] = []  # of `_conditionals`, which is asked several times a round; empty: to be made
+        self._known_priors: list[float] = []  # with which it was
         self._probe_rounds = FIRST_PROBE_ROUNDS
         self.silent_rounds = 0  # since the last ask; 0: it asked in its last round
 
@@ -48,6 +50,7 @@ class Expectation:
         for i in range(min(offered, accepted + 1, MAX_DEPTH)):
             self._accepted[i] = self._accepted[i] * self._decay + (i < accepted)
             self._seen[i] = self._seen[i] * self._decay + 1.0
+        self._known = []
         if accepted >= offered > 0:
             self._probe_rounds = max(FIRST_PROBE_ROUNDS, self._probe_rounds // 4)
         if self._prior:
@@ -70,6 +73,7 @@ class Expectation:
         if not draft_tokens:
             self._accepted = [value * SILENT_DECAY for value in self._accepted]
             self._seen = [value * SILENT_DECAY for value in self._seen]
+            self._known = []
 
     @property
     def is_probing(self) -> bool:
@@ -79,10 +83,13 @@ class Expectation:
     def _conditionals(self) -> list[float]:
         """By depth, the chance of a token if all before it are right."""
         priors = self._prior._conditionals() if self._prior else _STARTS
-        return [
-            (accepted + PRIOR_WEIGHT * prior) / (seen + PRIOR_WEIGHT)
-            for accepted, seen, prior in zip(self._accepted, self._seen, priors, strict=True)
-        ]
+        if not self._known or self._known_priors is not priors:
+            self._known_priors = priors
+            self._known = [
+                (accepted + PRIOR_WEIGHT * prior) / (seen + PRIOR_WEIGHT)
+                for accepted, seen, prior in zip(self._accepted, self._seen, priors, strict=True)
+            ]
+        return self._known
 
 
 class Expectations:

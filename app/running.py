@@ -43,6 +43,7 @@ class _Sent:
     unread: int = 0  # tokens of the batch that drafters had not seen
     patience_s: float = 0.0  # it was waited for so long at most: drafts that come later cost no more
     is_lean: bool = False  # no model was asked
+    deciding_s: float = 0.0  # what finding the depth took: a part of what drafts cost
 
 
 class Running:
@@ -80,6 +81,7 @@ class Running:
         self._overlap = overlap
         self._clock = clock
         self._usual_s = 0.0  # what the drafts that were asked for last usually take
+        self._deciding_s = 0.0  # what finding the present depths took
         rule = lengths_of(lengths)
         self._lengths = ByLength(rule) if rule else None
         self._sent: dict[str, _Sent] = {}
@@ -148,10 +150,8 @@ class Running:
             if sent.batch:
                 self.gauge.waited(came_s)
                 self.meter.tree(took_s)
-            if sent.is_lean:
-                self.asking.lean.costs.observe(sent.batch, sent.depth, took_s)
-            elif not message.spared:  # what it takes where no model is run says nothing of what models will take
-                self.draft_costs.observe(sent.batch, sent.depth, took_s, sent.unread)
+            costs_s = took_s + sent.deciding_s
+            self.asking.took(sent.batch, sent.depth, costs_s, sent.unread, is_lean=sent.is_lean, spared=message.spared)
             if 0.0 < message.models_s <= took_s:  # not trusted
                 self.model_costs.observe(sent.batch, sent.depth, message.models_s, sent.unread)
             del self._sent[message.request_id]
@@ -172,6 +172,7 @@ class Running:
 
     def ask(self, sequences: list[Sequence], policy: Policy) -> list[DraftJob]:
         """Ask for as many draft tokens as pay (design D5); sequences that get none go on at once."""
+        began_s, self._deciding_s = self._clock.perf_counter(), 0.0
         limits = [self.limit(sequence, policy) for sequence in sequences]
         if not any(limits) or (not policy.min_draft_tokens and self.asking.is_quiet([s.record for s in sequences])):
             return []
@@ -187,7 +188,7 @@ class Running:
         busy_s = self.costs.seconds(others) if others else 0.0
         budget, least = policy.verify_budget, policy.min_draft_tokens
         found = self.asking.decide(full, lean, self.costs, busy_s, self.crew.share, budget, least)
-        depths = found.depths
+        depths, self._deciding_s = found.depths, self._clock.perf_counter() - began_s
         if len(sequences) == 1 and depths[0] and (found.is_lean or not self.crew.remote):
             depths = limits  # what tables draft for one costs next to nothing, and says itself what of it pays
         depths = [frontier(self._overlap, depth) for depth in depths]
@@ -228,12 +229,11 @@ class Running:
         self._usual_s = costs.seconds(len(asking), deepest)
         usual_s = self._usual_s + costs.read_s(unread)
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth)
-        due_s = self._clock.time() + wait_s
+        due_s, now_s = self._clock.time() + wait_s, self._clock.monotonic()
         for sequence, _, _ in asking:
             sequence.due_s = due_s
-            self._sent[sequence.record.id] = _Sent(
-                len(sequence.tokens), self._clock.monotonic(), len(asking), deepest, unread, wait_s, is_lean
-            )
+            sent = _Sent(len(sequence.tokens), now_s, len(asking), deepest, unread, wait_s, is_lean, self._deciding_s)
+            self._sent[sequence.record.id] = sent
         probing = [sequence for sequence, is_probe in zip(sequences, probes, strict=False) if is_probe]
         for sequence in probing:
             self._sent[sequence.record.id] = _Sent(len(sequence.tokens))

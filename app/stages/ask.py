@@ -7,7 +7,6 @@ from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import truediv
 
 from app.costs import CostTable, DraftCosts
 from app.expectation import Expectation
@@ -48,6 +47,7 @@ def ask(
     share: float = 0.0,
     must_ask: bool = False,
     budget: int | None = None,
+    beat: float = 1.0,
 ) -> tuple[list[int], float]:
     """How many draft tokens to request of each of the B candidates, which go into their next round together, and the
     gain.
@@ -70,7 +70,7 @@ def ask(
     price = _Price(draft_costs, busy_s, share)
     survivals = [c.expectation.survival(c.limit) for c in candidates]
     fainter = [1.0 - HYSTERESIS * (c.expectation.silent_rounds > 0) for c in candidates]
-    asked, gain = _best(candidates, survivals, fainter, costs, price, budget)
+    asked, gain = _best(candidates, survivals, fainter, costs, price, budget, beat)
     if must_ask and not any(asked) and any(c.limit for c in candidates):
         cheapest = min((i for i, c in enumerate(candidates) if c.limit), key=lambda i: candidates[i].read_s)
         asked[cheapest] = 1
@@ -155,8 +155,11 @@ def _best(
     costs: CostTable,
     price: _Price,
     budget: int | None = None,
+    beat: float = 1.0,
 ) -> tuple[list[int], float]:
     """The draft lengths of the best pace, and that pace over the one of asking for nothing."""
+    if not candidates:
+        return [], 1.0
     tokens: list[Token] = sorted(
         (-value * weight, depth, i)
         for i, (survival, weight) in enumerate(zip(survivals, weights, strict=True))
@@ -167,8 +170,10 @@ def _best(
     verify_s = [seconds + base_s for seconds in costs.span(len(candidates), len(tokens) + 1)]
     plain = len(candidates) / verify_s[0]
     committed = accumulate((-token[0] for token in tokens), initial=float(len(candidates)))
-    if max(map(truediv, committed, verify_s)) <= plain * MIN_GAIN:
-        return [0] * len(candidates), 1.0  # not even if drafts were free: the usual case under load, found quickly
+    least_s = min(price.drafting_s(1 << power, 1) for power in range(len(candidates).bit_length()))
+    hoped = max(c / (s + least_s) for c, s in zip(committed, verify_s, strict=True))
+    if hoped <= plain * max(MIN_GAIN, beat):
+        return [0] * len(candidates), 1.0  # not even if all drafts cost the least: the usual case under load
     deepest = max((depth for _, depth, _ in tokens), default=0)
     best, best_pace = [0] * len(candidates), plain * MIN_GAIN
     token_s = [c.context * costs.reading.row_token_s for c in candidates]

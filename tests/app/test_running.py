@@ -410,6 +410,28 @@ def test_nobody_waits_for_a_probe_and_a_late_tree_is_learnt_from():
     assert expectation.survival(1)[0] == lowered, "the same answer again is none"
 
 
+class Ticking(Still):
+    """A clock by which thinking takes time, and nothing else does."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def perf_counter(self) -> float:
+        self.now_s += 0.25
+        return self.now_s
+
+
+def test_finding_the_depth_is_part_of_what_drafts_cost():
+    for clock, thinking_s in ((Still(), 0.0), (Ticking(), 0.25)):
+        one = Running(fakes.runner(MODEL), CostTable({1: 1.0, 64: 1.1}), VOCAB, "mailbox", clock=clock)
+        one.crew = Crew({}, ("lookup",))
+        (job,) = one.ask([start(one, "r")], Policy())
+        for _ in range(9):
+            one.jobs([one.sequences["r"]], [job.max_draft_tokens], Policy())
+            one.offer(message())
+        assert one.draft_costs.seconds(1, job.max_draft_tokens) == pytest.approx(thinking_s, abs=0.01)
+
+
 def test_a_round_whose_models_were_spared_says_nothing_of_what_models_take():
     """A table's guess comes in no time; taken for a model's it would make drafting and reading look free."""
     one = running()

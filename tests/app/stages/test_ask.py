@@ -209,6 +209,23 @@ def test_the_gain_is_the_pace_over_that_without_drafts():
     assert decide(some(learnt(0)), MEASURED, drafter(0.001)) == ([0], 1.0)
 
 
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=9), st.floats(0, 0.02), st.floats(1, 2))
+def test_what_would_gain_more_than_another_way_is_found_all_the_same(
+    accepted: list[int], step_s: float, beat: float
+) -> None:
+    candidates = some(*(learnt(n, offered=4) for n in accepted))
+    found = decide(candidates, MEASURED, drafter(step_s))
+    assert decide(candidates, MEASURED, drafter(step_s), beat=beat) in (found, ([0] * len(accepted), 1.0))
+    assert found[1] <= beat or decide(candidates, MEASURED, drafter(step_s), beat=beat) == found
+
+
+def test_a_way_that_cannot_gain_as_much_as_another_is_not_searched() -> None:
+    candidates = some(learnt(1), learnt(2))
+    gain = decide(candidates, MEASURED, drafter(0.001))[1]
+    assert decide(candidates, MEASURED, drafter(0.001), beat=2 * gain) == ([0, 0], 1.0)
+
+
 def test_no_more_is_asked_for_than_the_verifier_may_take() -> None:
     candidates = some(learnt(8), learnt(4), learnt(1))
     free = ask(candidates, MEASURED, drafter(0.0001))
