@@ -110,7 +110,7 @@ class Asking:
             return ask(of, costs, way.costs, busy_s=busy_s, share=share, must_ask=must_ask, budget=budget, beat=beat)
 
         few, lean_gain = asked(lean, self.lean, self._silent_steps > ASK_AFTER_STEPS) if lean is not None else ([], 1.0)
-        depths, gain = asked(full, self.full, must_ask, 1.0 if self._is_full_due else lean_gain)
+        depths, gain = asked(full, self.full, must_ask, 1.0 if must_ask or self._is_full_due else lean_gain)
         chosen, is_lean = full, False
         if lean is not None and (lean_gain >= gain and not must_ask) and not (any(depths) and self._is_full_due):
             depths, chosen, is_lean = few, lean, True

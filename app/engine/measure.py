@@ -2,7 +2,9 @@
 
 import logging
 import time
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Listed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,6 +33,7 @@ class Runner(Protocol):
     def release(self, sequence: Sequence) -> None: ...
     def forward(self, works: list[Work]) -> Listed[Answer | None]: ...
     def accept(self, work: Work, path: list[int]) -> None: ...
+    def drop(self, work: Work) -> None: ...
 
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
@@ -38,7 +41,8 @@ CONTEXT = 96  # cached tokens under the measured rows
 PASSES = 5
 LONG_CONTEXT = 2048  # cached tokens under the rows that show what contexts cost; fewer where fewer fit
 LONG_ROWS = (1, 8)
-FORKS = 3  # side branches of the tree whose cost is compared with a chain of as many rows
+FORKED = 7  # nodes of a chain, and of a tree
+FORKS = 3  # side branches of the tree, whose cost is compared with the chain's
 
 
 def measure_costs(runner: Runner, vocab_size: int, context_tokens: int) -> CostTable:
@@ -56,9 +60,8 @@ def measure_costs(runner: Runner, vocab_size: int, context_tokens: int) -> CostT
     forked = {0: float("inf"), FORKS: float("inf")}
     for _ in range(PASSES):
         for branches in forked:
-            started = time.perf_counter()
-            _run_tree(runner, sequence, branches)
-            forked[branches] = min(forked[branches], time.perf_counter() - started)
+            seconds = _seconds(runner, sequence, CONTEXT, FORKED - branches, branches)
+            forked[branches] = min(forked[branches], seconds)
     runner.release(sequence)
     return CostTable(points, fork_s=max(0.0, forked[FORKS] - forked[0]) / FORKS, reading=reading)
 
@@ -70,6 +73,15 @@ def times(runner: Runner, vocab_size: int, sizes: tuple[int, ...], passes: int =
     points = _timed(runner, sequence, [(CONTEXT, rows) for rows in sizes], passes)
     runner.release(sequence)
     return {rows: seconds for (_, rows), seconds in points.items()}
+
+
+@contextmanager
+def a_step(runner: Runner, vocab_size: int, rows: int) -> Iterator[Callable[[], float]]:
+    """In the block, what runs a step of so many packed rows over CONTEXT cached tokens, and says its seconds."""
+    sequence = probe(CONTEXT + rows, vocab_size)
+    _run(runner, sequence, 0, CONTEXT)
+    yield lambda: _seconds(runner, sequence, CONTEXT, rows - 1, 0)
+    runner.release(sequence)
 
 
 def _reading(runner: Runner, vocab_size: int, context_tokens: int) -> Reading:
@@ -92,13 +104,11 @@ def _timed(
     runner: Runner, sequence: Sequence, points: list[tuple[int, int]], passes: int
 ) -> dict[tuple[int, int], float]:
     """Seconds of a step at each (context, rows), best of a few passes: pass by pass, so that a disturbance spoils one
-    figure of each at most."""
+    figure of each at most. The rows are a token and a chain below it, as in verifying: all of them are wanted."""
     found = dict.fromkeys(points, float("inf"))
     for _ in range(passes):
         for context, rows in points:
-            started = time.perf_counter()
-            _run(runner, sequence, context, context + rows)
-            found[context, rows] = min(found[context, rows], time.perf_counter() - started)
+            found[context, rows] = min(found[context, rows], _seconds(runner, sequence, context, rows - 1, 0))
     return found
 
 
@@ -167,12 +177,15 @@ def _run(runner: Runner, sequence: Sequence, start: int, end: int) -> torch.Tens
     return logits.rows.clone()  # a device may write the next step's to the same place
 
 
-def _run_tree(runner: Runner, sequence: Sequence, branches: int) -> None:
-    """A chain of 7 nodes, or a shorter one with `branches` leaves beside it, below the token at CONTEXT."""
-    chain = 7 - branches
-    parents = [*range(chain), *range(branches)]
-    tree = Tree([1] * chain + [2] * branches, parents, [1.0] * 7, [("probe",)] * 7)
-    work = Work(sequence, CONTEXT, sequence.tokens[CONTEXT : CONTEXT + 1], tree, final=True)
+def _seconds(runner: Runner, sequence: Sequence, context: int, chain: int, branches: int) -> float:
+    """Of a step of a token behind `context` others and a chain of so many nodes below it, so many leaves beside its
+    first ones. The cache stays as it was."""
+    parents, nodes = [*range(chain), *range(branches)], chain + branches
+    tree = Tree([1] * chain + [0] * branches, parents, [1.0] * nodes, [("probe",)] * nodes)
+    work = Work(sequence, context, sequence.tokens[context : context + 1], tree, final=True)
     runner.try_reserve(work)
+    started = time.perf_counter()
     runner.forward([work])
-    runner.accept(work, [])
+    took_s = time.perf_counter() - started
+    runner.drop(work)  # not `accept`: what was never computed must not be found by others
+    return took_s

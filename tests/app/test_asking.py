@@ -88,6 +88,16 @@ def test_nothing_is_asked_where_nothing_pays_and_that_is_not_looked_at_each_time
     assert len(looks) == 2 * (QUIET_AFTER_STEPS + 4), "at once when somebody comes"
 
 
+def test_what_must_be_asked_of_models_is_as_much_as_pays(asking):
+    """Though tables alone would gain more."""
+    for _ in range(30):
+        asking.learn(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_lean=False)
+    asking._lean_asks, asking._steps_without_models = 1, ASK_AFTER_STEPS
+    full, lean = ([Candidate(way.of(RECORD), 4)] for way in (asking.full, asking.lean))
+    found = asking.decide(full, lean, COSTS, 0.0, 0.0)
+    assert not found.is_lean and found.depths[0] > 1
+
+
 def test_a_price_of_models_that_was_wrong_once_does_not_stay(asking):
     """A frozen process makes drafting look dear; only asking again can tell, even where tables go on paying."""
     for _ in range(30):

@@ -6,6 +6,7 @@ import torch
 
 from app.engine.forward import Output
 from app.engine.measure import ROWS, check_exactness, measure_costs
+from app.engine.probe import probe
 from kernels.packed_linear import can_pack
 from tests import fakes
 
@@ -40,11 +41,12 @@ def test_costs_are_measured_for_all_rows_and_leave_no_page_behind():
     assert all(0 < costs.seconds(rows) < 10 for rows in ROWS)
     assert 0.0 <= costs.fork_s < 10
     assert runner.pool.num_free == runner.pool.num_pages
+    assert runner.adopt(probe(500, fakes.VOCAB)) == 0, "what was reserved and not computed is found by nobody"
 
 
 def test_what_contexts_cost_is_measured_without_computing_one(monkeypatch):
     """Over a runner whose steps take by the clock what this table says, 2 us a cached token and 1 us for each row."""
-    clock, rows_run = [0.0], []
+    clock, rows_run, wanted = [0.0], [], {}
 
     class Timed:
         capacity_tokens = 10_000
@@ -53,6 +55,7 @@ def test_what_contexts_cost_is_measured_without_computing_one(monkeypatch):
             (work,) = works
             rows = len(work.tokens) + len(work.tree)
             rows_run.append(rows)
+            wanted[rows] = 1 + len(work.tree)
             clock[0] += 0.01 + 0.001 * rows + work.start * (2e-6 + 1e-6 * rows)
             return [Answer()]
 
@@ -62,7 +65,7 @@ def test_what_contexts_cost_is_measured_without_computing_one(monkeypatch):
         def release(self, sequence):
             pass
 
-        def accept(self, work, path):
+        def drop(self, work):
             pass
 
     class Answer:
@@ -73,6 +76,7 @@ def test_what_contexts_cost_is_measured_without_computing_one(monkeypatch):
     assert costs.reading == pytest.approx((2e-6, 1e-6))
     assert costs.seconds(8) == pytest.approx(0.018)
     assert max(rows_run) <= 96, "no prompt was read for it"
+    assert wanted == {rows: 1 if rows == 96 else rows for rows in rows_run}, "all rows, as in verifying"
     assert measure_costs(Timed(), 5, 150).reading == (0.0, 0.0), "too short a context to tell"
 
 
