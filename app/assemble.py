@@ -1,6 +1,5 @@
 """Put real models behind the pipeline's segments, as the settings say. Imports torch; worth calling once a process."""
 
-import json
 import logging
 import uuid
 from collections.abc import Mapping
@@ -10,14 +9,15 @@ from pathlib import Path
 import torch
 
 from app.assemble_resident import fusing, resident_names
-from app.assemble_target import leave_cores_to, pruning, target_runner
+from app.assemble_target import draft_device, leave_cores_to, on_another_device, pruning, target_runner
 from app.config import Settings
 from app.costs import CostTable
 from app.crew import Crew
 from app.drafting import Drafting
 from app.engine.agreement import embedding_agreement
+from app.engine.device.guesser import DeviceGuesser, load_device_guesser
 from app.engine.device.runner import DeviceRunner
-from app.engine.drafter import load_guesser
+from app.engine.drafter import card_of, load_guesser
 from app.engine.guesser import ModelGuesser
 from app.engine.measured import measured
 from app.engine.runner import ModelRunner
@@ -37,6 +37,7 @@ from app.store.protocol import Requests
 
 log = logging.getLogger(__name__)
 DRAFT_KV_BYTES = 256 * 2**20
+AnyGuesser = ModelGuesser | DeviceGuesser
 
 
 def target_folder(settings: Settings) -> Path:
@@ -70,7 +71,7 @@ class Models:
 
     runner: ModelRunner | DeviceRunner
     costs: str  # a CostTable's JSON: each pipeline corrects its own
-    guessers: Mapping[str, ModelGuesser]  # by drafter
+    guessers: Mapping[str, AnyGuesser]  # by drafter
     tokenizer: Tokenizer
 
 
@@ -136,33 +137,38 @@ def _target(settings: Settings) -> tuple[ModelRunner | DeviceRunner, CostTable, 
     return runner, costs, tokenizer
 
 
-def _guessers(settings: Settings) -> dict[str, ModelGuesser]:
+def _guessers(settings: Settings) -> dict[str, AnyGuesser]:
+    if settings.draft_device == "cuda" and settings.placement == "apart" and not on_another_device(settings):
+        log.warning("two processes take turns on one GPU; PACELINE_PLACEMENT=together has one for both")
     torch.set_num_threads(settings.draft_threads)
     target = target_folder(settings)
     found = dict(_drafter(name, settings, target) for name in settings.drafters)
-    leave_cores_to(*(guesser.model for guesser in found.values()))
+    leave_cores_to(*(guesser.model for guesser in found.values() if isinstance(guesser, ModelGuesser)))
     return found
 
 
-def _model_drafters(guessers: Mapping[str, ModelGuesser]) -> list[ModelDrafter]:
+def _model_drafters(guessers: Mapping[str, AnyGuesser]) -> list[ModelDrafter]:
     return [ModelDrafter(name, guesser, guesser.max_context, guesser.reads_state) for name, guesser in guessers.items()]
 
 
-def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, ModelGuesser]:
+def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuesser]:
     folder = drafter_folder(name)
     if not (folder / "config.json").exists():
         raise ModelRefused(f"no drafter {name!r}: {folder} holds no config.json")
     memory = {"kv_bytes": DRAFT_KV_BYTES, "page_tokens": settings.page_tokens}
-    is_int8 = settings.draft_weights == "int8"
+    is_int8, device = settings.draft_weights == "int8", draft_device(settings)
     with refusing(folder):
         _check_tokenizer(folder, target)
+        if device.type == "cuda":
+            dtype = getattr(torch, settings.gpu_dtype)
+            return folder.name, load_device_guesser(folder, target, device, dtype, **memory)
         return folder.name, load_guesser(folder, target, **memory, is_int8=is_int8, home=settings.home)
 
 
 def _check_tokenizer(folder: Path, target: Path) -> None:
     """A drafter's tokens must mean what the target's do: its card or its own tokenizer has to agree."""
     wanted = Tokenizer(target).sha256
-    card = folder / "drafter.json"
-    found = json.loads(card.read_text()).get("tokenizer_sha256") if card.exists() else Tokenizer(folder).sha256
+    card = card_of(folder)
+    found = card.get("tokenizer_sha256") if card else Tokenizer(folder).sha256
     if found != wanted:
         raise ModelRefused(f"the drafter in {folder} has another tokenizer than the target")

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from app.config import Settings
+from app.engine.device.green import divided
 from app.engine.device.load import load_weights
 from app.engine.device.runner import DeviceRunner
 from app.engine.forward import Forward
@@ -18,6 +19,7 @@ from app.engine.predictors import Loaded, Rule, load_predictor
 from app.engine.runner import ModelRunner
 from app.engine.source import drafter_folder
 from app.errors import ModelRefused
+from app.partition import Partition, partition
 from app.pruning import Pruning
 
 log = logging.getLogger(__name__)
@@ -26,7 +28,7 @@ SLACK_TOKENS = 256  # pages beyond the longest sequence: its tree and the forks 
 
 def target_runner(folder: Path, settings: Settings, context_tokens: int) -> ModelRunner | DeviceRunner:
     """The runner of the target in `folder`, whose longest sequence has `context_tokens`. Raises ModelRefused."""
-    device = _device(settings)
+    device = device_of(settings)
     longest = context_tokens + SLACK_TOKENS
     runner = _on_cpu(folder, settings, longest) if device.type == "cpu" else _on_gpu(folder, settings, longest, device)
     if runner.capacity_tokens < longest:
@@ -58,13 +60,38 @@ def _predictor(folder: Path, target: Path, rule: Rule) -> Loaded | None:
     return load_predictor(folder, target, rule)
 
 
+def sides_of(settings: Settings) -> Partition:
+    """How a process that verifies and drafts is divided: its cores, or the GPU's multiprocessors if both run there.
+
+    Raises InstanceError where it cannot be, ModelRefused where there is no such GPU.
+    """
+    drafting = draft_device(settings)
+    if drafting.type == "cuda" == device_of(settings).type:
+        return divided(drafting, settings.partition)
+    return partition(settings)
+
+
+def draft_device(settings: Settings) -> torch.device:
+    """Where model drafters run. Raises ModelRefused."""
+    if settings.draft_device == "cuda" and not torch.cuda.is_available():
+        raise ModelRefused("PACELINE_DRAFT_DEVICE=cuda, but torch sees no GPU")
+    return torch.device(settings.draft_device)
+
+
+def on_another_device(settings: Settings) -> bool:
+    """Do drafters here run on another device than a target here would?"""
+    is_target_on_gpu = settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available())
+    return (settings.draft_device == "cuda") != is_target_on_gpu
+
+
 def leave_cores_to(*models: Forward) -> None:
     """Fused forwards have teams of their own: torch's threads would only spin beside them."""
     if all(isinstance(model, FusedForward) for model in models):
         torch.set_num_threads(1)
 
 
-def _device(settings: Settings) -> torch.device:
+def device_of(settings: Settings) -> torch.device:
+    """Where the target runs. Raises ModelRefused."""
     has_gpu = torch.cuda.is_available()
     if settings.device == "cuda" and not has_gpu:
         raise ModelRefused("PACELINE_DEVICE=cuda, but torch sees no GPU")

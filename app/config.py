@@ -122,13 +122,19 @@ class Settings(BaseModel):
     attend_s: float = Field(20.0, gt=0.0, description="longest stay at a mailbox before Celery gets its turn")
     max_strikes: int = Field(5, ge=1, description="verifiers a request may take down before it fails alone")
 
+    draft_device: Literal["cpu", "cuda"] = Field("cpu", description="of model drafters; cuda: in PACELINE_GPU_DTYPE")
     draft_weights: Literal["float32", "int8"] = Field("int8", description="of model drafters: they only guess")
     verify_threads: int = Field(2, ge=1, description="CPU threads of a verifier")
     draft_threads: int = Field(2, ge=1, description="CPU threads of a drafter")
     placement: Literal["apart", "together"] = Field(
         "apart", description="what `up` starts: a verifier's and a drafter's process, or one that is both"
     )
-    partition: int = Field(0, ge=0, description="cores kept for drafting where one process is both; 0: all for both")
+    partition: int = Field(
+        0,
+        ge=0,
+        description="cores, or a GPU's multiprocessors if both run there, kept for drafting where one process is both; "
+        "0: all for both",
+    )
     kv_bytes: int | None = Field(None, ge=2**20, description="a verifier's KV cache; absent: a part of what is free")
     page_tokens: int = Field(16, ge=16, multiple_of=16, description="tokens a page of the KV cache")
     prefix_cache: bool = Field(True, description="requests of a tenant that begin alike use what one of them computed")

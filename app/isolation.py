@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 
-from app.partition import Partition, bind
+from app.partition import Partition, Side
 
 PASSES = 7
 Work = Callable[[], object]
@@ -22,7 +22,7 @@ class Isolation:
 
 
 def isolation(verify: Work, draft: Work, sides: Partition) -> Isolation:
-    """Time a piece of work of each side, called from threads bound to their cores, alone and beside the other."""
+    """Time a piece of work of each side, called from threads that are on their side, alone and beside the other."""
     verify_s, draft_s = _seconds(verify, sides.verify), _seconds(draft, sides.draft)
     with _at_work(draft, sides.draft):
         beside_draft_s = _seconds(verify, sides.verify)
@@ -31,12 +31,12 @@ def isolation(verify: Work, draft: Work, sides: Partition) -> Isolation:
     return Isolation(beside_draft_s / verify_s, beside_verify_s / draft_s)
 
 
-def _seconds(work: Work, cores: frozenset[int]) -> float:
+def _seconds(work: Work, side: Side) -> float:
     """Median of one call, in a thread of its own."""
     seconds: list[float] = []
 
     def run() -> None:
-        bind(cores)
+        side.enter()
         work()
         for _ in range(PASSES):
             started = time.perf_counter()
@@ -50,12 +50,12 @@ def _seconds(work: Work, cores: frozenset[int]) -> float:
 
 
 @contextmanager
-def _at_work(work: Work, cores: frozenset[int]) -> Iterator[None]:
+def _at_work(work: Work, side: Side) -> Iterator[None]:
     """In the block, a thread does the work over and over."""
     done = threading.Event()
 
     def run() -> None:
-        bind(cores)
+        side.enter()
         while not done.is_set():
             work()
 

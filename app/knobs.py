@@ -28,7 +28,7 @@ UNITS = {  # by how a number's name ends
     "_strikes": "verifiers",
     "_per_sequence": "drafters",
     "_threads": "cores",
-    "partition": "cores",
+    "partition": "cores, multiprocessors",
     "_part": "fraction",
 }
 BOUNDS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}

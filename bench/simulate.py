@@ -59,7 +59,8 @@ def main(argv: Listed[str] | None = None) -> int:
     """Record or replay; the exit status."""
     args = parse_args(argv)
     if args.command == "record":
-        settings = Settings.from_env()
+        # Chains whole: on a GPU a guess comes by itself.
+        settings = Settings.from_env().model_copy(update={"draft_device": "cpu"})
         prompts = {domain: of_domain[: args.prompts] for domain, of_domain in PROMPTS.items()}
         log = record(settings, load_models(settings), prompts, args.max_tokens)
         with gzip.open(args.log, "wt") as file:

@@ -10,9 +10,8 @@ from collections.abc import Sequence as Listed
 
 from pydantic import BaseModel, ConfigDict
 
-from app.assemble import Models, local
+from app.assemble import AnyGuesser, Models, local
 from app.config import Settings
-from app.engine.guesser import ModelGuesser
 from app.messages import GenerateRequest, Sampling, Speculation
 from app.stages.draft.protocol import Context
 from app.stages.draft.reader import Reader
@@ -88,7 +87,7 @@ def _texts(
     return texts, states
 
 
-def _drafter(name: str, guesser: ModelGuesser, texts: Listed[Text], states: States) -> DrafterLog:
+def _drafter(name: str, guesser: AnyGuesser, texts: Listed[Text], states: States) -> DrafterLog:
     reader = Reader(name, guesser, guesser.max_context)
     read_s = _reading(reader, texts)
     guesses = _guesses(reader, texts, states)

@@ -30,6 +30,7 @@ MODULES = (  # every module here has a function compile_cases()
     "kernels.gated_silu",
     "kernels.gumbel_noise_batch",
     "kernels.kv_commit",
+    "kernels.multiprocessors",
     "kernels.ragged_attention",
     "kernels.rms_norm",
     "kernels.rotary_store",

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file
@@ -42,8 +42,7 @@ def load_guesser(
 
     Compiles what it guesses by, too, where that is not on the disk yet. Raises ModelRefused.
     """
-    card_file = folder / "drafter.json"
-    card = json.loads(card_file.read_text()) if card_file.exists() else {}
+    card = card_of(folder)
     if card.get("embedding") != "target":
         guesser = ModelGuesser(load(folder, is_int8, home), None, kv_bytes=kv_bytes, page_tokens=page_tokens)
     else:
@@ -57,6 +56,12 @@ def load_guesser(
         )
     guesser.check()
     return guesser
+
+
+def card_of(folder: Path) -> dict[str, Any]:
+    """What the folder's drafter.json says; nothing, where there is none."""
+    file = folder / "drafter.json"
+    return dict(json.loads(file.read_text())) if file.exists() else {}
 
 
 def parts_of(folder: Path, target: Path, wanted: str | None) -> Parts:

@@ -57,8 +57,8 @@ class ModelGuesser:
         Ends early when no work's confidences multiply to `floor`. The works hold pages for all but the last token.
         """
         can_chain = isinstance(self.model, FusedForward)
-        chains = [w for w in works if can_chain and w.final and _is_greedy(w)]
-        single = [w for w in works if not (can_chain and w.final and _is_greedy(w))]
+        chains = [w for w in works if can_chain and w.final and is_greedy(w)]
+        single = [w for w in works if not (can_chain and w.final and is_greedy(w))]
         found = {id(w): g for w, g in zip(chains, self._chains(chains, depth, floor), strict=True)}
         found |= {id(w): g for w, g in zip(single, self._single(single), strict=True)}
         return [found[id(work)] for work in works]
@@ -87,12 +87,13 @@ class ModelGuesser:
         greedy: dict[int, torch.Tensor] = {}
         added = self._features.rows(works) if self._features else None
         for i, (work, rows) in enumerate(zip(works, self._runner.forward(works, added) if works else [], strict=True)):
-            if rows is not None and _is_greedy(work):
+            if rows is not None and is_greedy(work):
                 greedy[i] = rows.rows[0]
             elif rows is not None:
                 position = work.start + len(work.tokens)
-                found[i] = [self._sampled(rows.rows[0], position, work.sequence.record.sampling)]
-        for i, guess in zip(greedy, self._greedy([*greedy.values()]), strict=True):
+                found[i] = [sampled(rows.rows[0], self._head_ids, position, work.sequence.record.sampling)]
+        best = likeliest(torch.stack([*greedy.values()]), self._head_ids) if greedy else []
+        for i, guess in zip(greedy, best, strict=True):
             found[i] = [guess]
         return found
 
@@ -113,26 +114,28 @@ class ModelGuesser:
             for i in range(len(works))
         ]
 
-    def _greedy(self, rows: list[torch.Tensor]) -> list[Guess]:
-        """The two largest of each row's logits; all rows in a few operators."""
-        if not rows:
-            return []
-        logits = torch.stack(rows)
-        values, best = logits.topk(min(2, logits.shape[-1]))
-        chances = (values - logits.logsumexp(-1, keepdim=True)).exp().tolist()
-        tokens = (best if self._head_ids is None else self._head_ids[best]).tolist()
-        return [_guess(*both) for both in zip(tokens, chances, strict=True)]
 
-    def _sampled(self, logits: torch.Tensor, position: int, sampling: Sampling) -> Guess:
-        """Best and second best of log q + G, G being the noise the target will meet at `position` (design D1)."""
-        kept, z = filtered(logits, choice_of(sampling))
-        ids = kept if self._head_ids is None else self._head_ids[kept]
-        scores = z + gumbel_noise_reference(ids, sampling.seed or 0, sampling.choice, position)
-        best = scores.topk(min(2, len(scores))).indices
-        return _guess(ids[best].tolist(), z.softmax(-1)[best].tolist())
+def likeliest(logits: torch.Tensor, head_ids: torch.Tensor | None) -> list[Guess]:
+    """The two largest of each row (N, Vh), in a few operators and two readings back. `head_ids`: (Vh,) int64, the
+    tokens that the columns stand for; None: all, in order."""
+    values, best = logits.topk(min(2, logits.shape[-1]))
+    chances = (values - logits.logsumexp(-1, keepdim=True)).exp().tolist()
+    tokens = (best if head_ids is None else head_ids[best]).tolist()
+    return [_guess(*both) for both in zip(tokens, chances, strict=True)]
 
 
-def _is_greedy(work: Work) -> bool:
+def sampled(logits: torch.Tensor, head_ids: torch.Tensor | None, position: int, sampling: Sampling) -> Guess:
+    """Best and second best of log q + G of one row (Vh,), G being the noise the target will meet at `position`
+    (design D1)."""
+    kept, z = filtered(logits, choice_of(sampling))
+    ids = kept if head_ids is None else head_ids[kept]
+    scores = z + gumbel_noise_reference(ids, sampling.seed or 0, sampling.choice, position)
+    best = scores.topk(min(2, len(scores))).indices
+    return _guess(ids[best].tolist(), z.softmax(-1)[best].tolist())
+
+
+def is_greedy(work: Work) -> bool:
+    """Does its next token need no noise?"""
     return work.sequence.record.sampling.temperature == 0.0
 
 

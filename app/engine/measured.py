@@ -21,7 +21,10 @@ from app.files import write_whole
 from app.machine import processor
 
 log = logging.getLogger(__name__)
-SHAPING = ("weights", "device", "gpu_dtype", "gpu_exact", "verify_threads", "page_tokens")
+SHAPING = (
+    "weights", "device", "gpu_dtype", "gpu_exact", "verify_threads", "page_tokens",
+    "placement", "partition", "draft_device",  # which leave the target a part of the machine
+)  # fmt: skip
 SPOTS = (1, 8, 32)  # rows
 ALIKE = 1.35  # how far the paces seen at the spots may be apart
 

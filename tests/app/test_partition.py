@@ -9,7 +9,7 @@ import pytest
 from app.config import Settings
 from app.errors import InstanceError
 from app.isolation import isolation
-from app.partition import Partition, bind, cores, partition, within
+from app.partition import Cores, Partition, cores, partition, within
 
 several = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2, reason="no two cores to keep apart"
@@ -19,11 +19,12 @@ several = pytest.mark.skipif(
 @several
 def test_sides_share_all_cores_or_none() -> None:
     shared = partition(Settings())
-    assert shared.verify == shared.draft == cores() and not shared.is_real
+    assert shared.verify == shared.draft == Cores(cores()) and not shared.is_real
     apart = partition(Settings(partition=1))
-    assert apart.is_real and apart.verify | apart.draft == cores() and len(apart.draft) == 1
+    assert apart.is_real and (*apart.verify.places, *apart.draft.places) == cores() and len(apart.draft.places) == 1
+    assert apart.about() == {"verify_cores": [*cores()[:-1]], "draft_cores": [cores()[-1]]}
     limited = within(Settings(partition=1, verify_threads=64, draft_threads=64), apart)
-    assert (limited.verify_threads, limited.draft_threads) == (len(apart.verify), 1)
+    assert (limited.verify_threads, limited.draft_threads) == (len(apart.verify.places), 1)
 
 
 def test_a_partition_that_leaves_the_verifier_nothing_is_refused() -> None:
@@ -33,11 +34,11 @@ def test_a_partition_that_leaves_the_verifier_nothing_is_refused() -> None:
 
 @several
 def test_a_bound_thread_and_those_it_starts_stay_where_they_are() -> None:
-    one = frozenset({max(cores())})
-    seen: list[frozenset[int]] = []
+    one = (max(cores()),)
+    seen: list[tuple[int, ...]] = []
 
     def run() -> None:
-        bind(one)
+        Cores(one).enter()
         child = threading.Thread(target=lambda: seen.append(cores()))
         child.start()
         child.join()
@@ -63,7 +64,7 @@ class Beside:
 
 
 def test_isolation_sees_who_waits_for_whom() -> None:
-    everywhere = Partition(cores(), cores())
+    everywhere = Partition(Cores(cores()), Cores(cores()))
     alone = isolation(Beside(), Beside(), everywhere)
     assert alone.verify_slowdown < 1.5 and alone.draft_slowdown < 1.5
     verify, draft = Beside(), Beside()

@@ -4,6 +4,7 @@ import time
 
 from app.assemble import drafters, drafting
 from app.assemble_resident import fusing
+from app.assemble_target import on_another_device
 from app.following import fetcher
 from app.mail import in_time
 from app.messages import DraftJob, ToDrafter, ToFuser
@@ -17,8 +18,9 @@ from workers.trees import send_trees
 
 
 def serve(office: Office, node: str, models: list[ModelDrafter] | None = None, *, is_aside: bool = False) -> Duty:
-    """Load the drafters, unless there are `models`. `is_aside`: on cores that no verifier takes."""
+    """Load the drafters, unless there are `models`. `is_aside`: on a part of the machine that no verifier takes."""
     models = drafters(office.settings) if models is None else models
+    is_aside = is_aside or on_another_device(office.settings)
     mailbox = mailbox_of("draft", node)
     fetch, fuse = fetcher(office.requests), fusing(office.settings, office.tokenizer, office.requests)
     segment = drafting(office.settings, models, fetch, fuse, mailbox)

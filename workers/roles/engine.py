@@ -1,4 +1,4 @@
-"""Verifier and drafters in one process, on the same cores or each side on its own (design D8, co-located).
+"""Verifier and drafters in one process, on the same part of the machine or each on its own (design D8, co-located).
 
 The same two segments behind the same two mailboxes as in two processes: the verifier's in the main thread, the
 drafters' in a thread of their own. What is saved is a process: its memory, and its start.
@@ -8,18 +8,17 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import cast
 
 from celery.worker import state as worker_state
 
 from app.assemble import drafters, verifying
-from app.engine.measure import Runner, times
+from app.assemble_target import sides_of
+from app.engine.measure import Runner, a_step
 from app.isolation import isolation
 from app.messages import Sampling
-from app.partition import Partition, bind, partition, within
-from app.pipeline import Verifying
+from app.partition import Partition, within
 from app.stages.draft.model import ModelDrafter
 from app.stages.draft.protocol import Context
 from workers.duty import Duty
@@ -36,24 +35,20 @@ PROBE_TOKENS = 32
 def serve(office: Office, node: str) -> Duty:
     """Load both sides, see how they get on beside each other."""
     sys.setswitchinterval(SWITCH_S)
-    sides = partition(office.settings)
+    sides = sides_of(office.settings)
     office.settings = within(office.settings, sides)
     aside = _Aside(office, f"{node}-draft", sides)
     aside.load()
-    bind(sides.verify)
+    sides.verify.enter()
     verifier = verifying(office.settings, mailbox_of("verify", node), office.requests)
-    seen = isolation(_step(verifier, office.tokenizer.vocab_size), aside.guess, sides)
-    log.info("%d cores verify, %d draft; %s", len(sides.verify), len(sides.draft), seen)
-    about = {"verify_cores": sorted(sides.verify), "draft_cores": sorted(sides.draft), **asdict(seen)}
+    runner = cast(Runner, verifier.target)
+    with a_step(runner, office.tokenizer.vocab_size, PROBE_ROWS) as step:
+        seen = isolation(step, aside.guess, sides)
+    about = {**sides.about(), **asdict(seen)}
+    log.info("%d %s verify, %d draft; %s", len(sides.verify.places), sides.verify.unit, len(sides.draft.places), seen)
     duty = verify.serve(office, node, verifier, {"partition": about})
     aside.go()
     return Duty(duty.pulse, {**duty.bells, aside.mailbox: lambda: None}, aside)  # it is always attended
-
-
-def _step(verifier: Verifying, vocab_size: int) -> Callable[[], object]:
-    """What verifying takes of the machine, for nobody."""
-    runner = cast(Runner, verifier.target)
-    return lambda: times(runner, vocab_size, (PROBE_ROWS,), 1)
 
 
 class _Aside(threading.Thread):
@@ -87,7 +82,7 @@ class _Aside(threading.Thread):
 
     def run(self) -> None:
         try:
-            bind(self._sides.draft)
+            self._sides.draft.enter()
             self._models = drafters(self._office.settings)
             duty = draft.serve(self._office, self._node, self._models, is_aside=self._sides.is_real)
         except Exception as error:  # raised again by `load`

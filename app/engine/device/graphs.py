@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 
 import torch
 
@@ -24,6 +25,7 @@ ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 NARROW_ROWS = (1, 4, 8, 16, 32, 64)  # of a sequence; 16 folded rows are one tile of attention
 KEYS_GROW = 4  # times, from tier to tier
 LEAST_KEYS = 1024
+_CAPTURING = Lock()  # a capture begins with waiting for the whole device, which spoils another thread's
 WARM_UPS = 2  # runs before a capture: Triton compiles, cuBLAS takes its workspace
 
 
@@ -74,17 +76,27 @@ class Graphs:
         step = partial(run, self._weights, self._pages, rows, self._method)
         if self._pool is None:
             return _uncaptured(arrays, rows, step)
-        side = torch.cuda.Stream()
+        with _CAPTURING:
+            return self._captured(arrays, rows, step, _stream())
+
+    def _captured(self, arrays: Arrays, rows: Rows, step: Callable[[], Result], side: torch.cuda.Stream) -> Tier:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM_UPS):
                 step()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # On the stream that has its workspaces by now; other threads, a drafter's say, may use the GPU meanwhile.
+        # On the stream that has its workspaces by now; other threads, a drafter's say, may launch meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
             result = step()
         return Tier(arrays, rows, result, graph.replay)
+
+
+def _stream() -> torch.cuda.Stream:
+    """To capture on: nothing can be on the default one, and kernels captured on a stream of a part of the device's
+    multiprocessors (`app.engine.device.green`) run there whenever they are replayed."""
+    current = torch.cuda.current_stream()
+    return torch.cuda.Stream() if current == torch.cuda.default_stream() else current
 
 
 def _uncaptured(arrays: Arrays, rows: Rows, step: Callable[[], Result]) -> Tier:

@@ -38,7 +38,7 @@ def checked_weights(model: "PreTrainedModel") -> Weights:
     try:
         weights = take(model)
     except NotFusable as reason:
-        raise ModelRefused(f"{type(model).__name__} cannot run on a GPU: {reason}; PACELINE_DEVICE=cpu can") from reason
+        raise ModelRefused(f"{type(model).__name__} cannot run on a GPU: {reason}; on a CPU it can") from reason
     off = _distance(model, weights)
     if not off < TOLERANCE[weights.embedding.dtype]:
         raise ModelRefused(f"the device's forward is {off:.1e} deviations off the model's own modules")

@@ -87,7 +87,7 @@ class DeviceRunner(PagedRunner):
         self._commits.launch()
         edits = self._edits(works)
         result = self._run(works, size_of(works), edits)
-        wanted = sum(1 + len(work.tree) for work in works if work.final)
+        wanted = _wanted(works)
         chosen = result.chosen.cpu()[:, :wanted]  # the one reading back
         logprobs = chosen[1].contiguous().view(torch.float32)
         if not logprobs.isfinite().all():
@@ -101,6 +101,14 @@ class DeviceRunner(PagedRunner):
             out.append(Chosen(tokens[first:end], result.logits[first:end], likely[first:end]) if work.final else None)
             first = end if work.final else first
         return out
+
+    @torch.inference_mode()
+    def logits(self, works: list[Work]) -> torch.Tensor:
+        """One packed pass, as `forward`; the final works' rows (N, V) on the device, until the next step: no token is
+        read back."""
+        _check(works, self.weights)
+        self._commits.launch()
+        return self._run(works, size_of(works), None).logits[: _wanted(works)]
 
     def try_reserve(self, work: Work) -> bool:
         """Get the pages for a work's rows. False: none were taken, or the tree is too large for a mask of 64 rows."""
@@ -145,6 +153,10 @@ class DeviceRunner(PagedRunner):
     def _clear(self, pages: list[int]) -> None:
         self.pages.keys[:, pages] = 0.0
         self.pages.values[:, pages] = 0.0
+
+
+def _wanted(works: list[Work]) -> int:
+    return sum(1 + len(work.tree) for work in works if work.final)
 
 
 def _rows(work: Work) -> list[Row]:

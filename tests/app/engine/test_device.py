@@ -1,4 +1,4 @@
-"""The target on a GPU: in Triton's interpreter everywhere, on a GPU where there is one, each in its own process."""
+"""Target and drafters on a GPU: in Triton's interpreter everywhere, on a GPU where there is one, a process for each."""
 
 import importlib.util
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 
 from tests.kernels.test_device import run_pytest
 
-FILE = Path(__file__).parent / "device" / "target.py"
+FILES = [Path(__file__).parent / "device" / name for name in ("target.py", "guesser.py")]
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not made for this machine"
@@ -16,11 +16,13 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.slow
-def test_in_the_interpreter():
-    run_pytest(FILE, TRITON_INTERPRET="1")
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_in_the_interpreter(file):
+    run_pytest(file, TRITON_INTERPRET="1")
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_on_the_gpu():
-    run_pytest(FILE)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_on_the_gpu(file):
+    run_pytest(file)

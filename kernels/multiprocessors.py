@@ -1,0 +1,50 @@
+"""On which multiprocessors of a GPU do kernels of the current stream run? Asked of the hardware, not of the driver.
+
+out[p] = the number of the multiprocessor that program p runs on. There are several programs for each multiprocessor,
+and every program stays for a while, so that they spread over all that the stream may use.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import cuda
+
+from kernels.compile import CompileCase
+
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# (a kernel's arguments get their types from each launch; the functions around it are typed)
+
+PROGRAMS = 8  # for each multiprocessor
+STAY_NS = 200_000
+
+
+def multiprocessors_reference(total: int, device: torch.device) -> torch.Tensor:  # (PROGRAMS * total,) int32
+    """This is the specification where there is one processor: a CPU."""
+    return torch.zeros(PROGRAMS * total, dtype=torch.int32, device=device)
+
+
+@triton.jit
+def _multiprocessors_kernel(
+    out_ptr,  # (programs,) int32
+    STAY_NS: tl.constexpr,
+):
+    started = cuda.globaltimer()
+    now = started
+    while now - started < STAY_NS:
+        now = cuda.globaltimer()
+    tl.store(out_ptr + tl.program_id(0), cuda.smid())
+
+
+def multiprocessors(total: int, device: torch.device) -> torch.Tensor:  # (PROGRAMS * total,) int32
+    """One launch on the current stream of a GPU that has `total` multiprocessors; takes PROGRAMS * STAY_NS at most."""
+    if device.type == "cpu":
+        return multiprocessors_reference(total, device)
+    out = torch.empty(PROGRAMS * total, dtype=torch.int32, device=device)
+    _multiprocessors_kernel[(len(out),)](out, STAY_NS=STAY_NS)
+    return out
+
+
+def compile_cases() -> Iterator[CompileCase]:
+    yield CompileCase("132 multiprocessors", lambda: multiprocessors(132, torch.device("meta")), reads_rows=False)
