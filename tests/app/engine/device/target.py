@@ -1,5 +1,7 @@
 """Run by ../test_device.py, in a process of its own; see there."""
 
+from threading import Thread
+
 import numpy as np
 import pytest
 import torch
@@ -198,3 +200,23 @@ def test_other_families_are_refused():
 def test_bfloat16_says_nearly_the_same(is_exact):
     model, runner = served(dtype=torch.bfloat16, is_exact=is_exact)  # `checked_weights` has compared it
     assert fakes.texts(fakes.pipeline(runner), record(PROMPTS[0], 1)) == [alone(model, PROMPTS[0], 1)]
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter has no streams")
+def test_two_threads_capture_and_replay_beside_each_other_on_streams_of_their_own():
+    model, runner = served(has_graphs=True)
+    _, other = served(has_graphs=True)
+    expected = [alone(model, prompt, 4) for prompt in PROMPTS]
+    found = {}
+
+    def serve(name, own):
+        torch.cuda.set_stream(torch.cuda.Stream())
+        records = [record(prompt, 4, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]
+        found[name] = fakes.texts(fakes.pipeline(own, []), *records)
+
+    threads = [Thread(target=serve, args=pair) for pair in (("one", runner), ("other", other))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {"one": expected, "other": expected}
