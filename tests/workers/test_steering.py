@@ -17,7 +17,8 @@ def test_a_recorded_log_replayed_gives_the_same_decisions(deployment: Deployment
 
     def seen() -> list[Tick]:
         with_work = (t for t in read(log) if t.load.active and t.load.running)  # heartbeats lag behind the requests
-        return [t for t in with_work if t.load.verifiers[0].by_drafter and t.load.busiest("draft")]
+        busy = [(t, t.load.verifiers[0]) for t in with_work if t.load.busiest("draft")]
+        return [t for t, one in busy if one.by_drafter and one.contexts]  # this request has been read, too
 
     busy = wait_for(seen, 30, "ticks with work in them")
     stream.read(until=1)
