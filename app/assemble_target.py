@@ -80,8 +80,7 @@ def draft_device(settings: Settings) -> torch.device:
 
 def on_another_device(settings: Settings) -> bool:
     """Do drafters here run on another device than a target here would?"""
-    is_target_on_gpu = settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available())
-    return (settings.draft_device == "cuda") != is_target_on_gpu
+    return (settings.draft_device == "cuda") != _wants_gpu(settings)
 
 
 def leave_cores_to(*models: Forward) -> None:
@@ -92,10 +91,14 @@ def leave_cores_to(*models: Forward) -> None:
 
 def device_of(settings: Settings) -> torch.device:
     """Where the target runs. Raises ModelRefused."""
-    has_gpu = torch.cuda.is_available()
-    if settings.device == "cuda" and not has_gpu:
+    if settings.device == "cuda" and not torch.cuda.is_available():
         raise ModelRefused("PACELINE_DEVICE=cuda, but torch sees no GPU")
-    return torch.device("cuda" if has_gpu and settings.device != "cpu" else "cpu")
+    return torch.device("cuda" if _wants_gpu(settings) else "cpu")
+
+
+def _wants_gpu(settings: Settings) -> bool:
+    """For the target; whether there is one does not matter where it was asked for."""
+    return settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available())
 
 
 def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:

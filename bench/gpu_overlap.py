@@ -18,7 +18,7 @@ from app.engine.device.runner import DeviceRunner
 from app.engine.device.weights import Weights, take
 from app.errors import InstanceError
 from app.partition import Partition
-from bench.gpu_llama import EIGHT_B, TINY, Shape, random_model, room, runner_of
+from bench.gpu_llama import EIGHT_B, TINY, random_model, room, runner_of
 from bench.gpu_setting import Figures, Setting
 from bench.gpu_steps import Point, replay_of, works_of
 
@@ -39,7 +39,7 @@ class Models:
 def measure(setting: Setting, found: Figures) -> None:
     shape = TINY if setting.is_quick else EIGHT_B
     small = replace(shape, name=f"{shape.name}, {LAYERS} layers", layers=LAYERS, vocab=min(shape.vocab, 16384))
-    models = Models(_weights(setting, shape), _weights(setting, small), small.vocab)
+    models = Models(take(random_model(setting, shape)), take(random_model(setting, small)), small.vocab)
     found["target"], found["drafter"], found["batches"] = shape.name, small.name, {}
     divisions = _divisions(setting) if setting.device.type == "cuda" else {}
     for point in _points(setting.is_quick):
@@ -56,10 +56,6 @@ def measure(setting: Setting, found: Figures) -> None:
             setting.free()
         for line in lines:
             print(f"batch {point.batch:3} {line}", flush=True)
-
-
-def _weights(setting: Setting, shape: Shape) -> Weights:
-    return take(random_model(setting, shape))
 
 
 def _points(is_quick: bool) -> Iterator[Point]:

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -54,12 +55,11 @@ def test_jobs_are_routed_over_two_nodes_and_the_text_is_exact(two_nodes: Deploym
     with_redis = two_nodes.office()
     try:
         wait_for(lambda: with_redis.sums.load("calibration"), 10, "the calibration in Redis")
-        more = iter(
-            range(100)
-        )  # on a busy machine models are asked seldom, and a request tells after 32 tokens of theirs
+        numbers = count()
 
         def told() -> object:
-            ask(two_nodes, f"{PROMPTS[0]} (Question {next(more)}.)", speculation={"drafters": [SHIPPED, COPY]})
+            """A busy machine asks models seldom, and a request tells after 32 tokens of theirs."""
+            ask(two_nodes, f"{PROMPTS[0]} (Question {next(numbers)}.)", speculation={"drafters": [SHIPPED, COPY]})
             return with_redis.sums.load("experience:public")
 
         wait_for(lambda: with_redis.sums.load("experience:public") or told(), 60, "the experience in Redis")
