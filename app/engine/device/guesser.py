@@ -34,6 +34,7 @@ class DeviceGuesser:
     ) -> None:
         """head_ids: (Vh,) int64, the token each row of the head stands for; None: all, in order."""
         self._runner = DeviceRunner(weights, kv_bytes=kv_bytes, page_tokens=page_tokens, has_graphs=has_graphs)
+        self._host_head_ids = head_ids
         self._head_ids = None if head_ids is None else head_ids.to(weights.embedding.device)
         self.max_context = weights.max_positions
 
@@ -61,10 +62,10 @@ class DeviceGuesser:
             found[i] = [guess]
         for i in last.keys() - greedy.keys():
             position = works[i].start + len(works[i].tokens)
-            row, head_ids = logits[last[i]].cpu(), None if self._head_ids is None else self._head_ids.cpu()
+            row = logits[last[i]].cpu()
             if not row.isfinite().all():
                 raise ArithmeticError("the model's logits are not finite")
-            found[i] = [sampled(row, head_ids, position, works[i].sequence.record.sampling)]
+            found[i] = [sampled(row, self._host_head_ids, position, works[i].sequence.record.sampling)]
         if not all(guess.confidence >= 0.0 for guesses in found for guess in guesses):
             raise ArithmeticError("the model's logits are not finite")
         return found
