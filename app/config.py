@@ -10,10 +10,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
-from app.config_file import find_file, home_of, named_file, read_file
+from app.config_file_zz import find_file, home_of, named_file, read_file
 from app.errors import InvalidSettings
 
-LENGTHS = r"^(marginal|uniform|faser|fixed:([1-9]|[1-5]\d|6[0-4]))$"  # rules of draft lengths (app/lengths.py)
+LENGTHS = r"^(marginal|uniform|faser|fixed:([1-9]|[1-5]\d|6[0-4]))$"  # app/stages/length/
 ROOT = Path(__file__).resolve().parent.parent
 IS_CLONE = (ROOT / "pyproject.toml").is_file()  # else installed: what is written belongs elsewhere
 PREFIX = "PACELINE_"
@@ -72,7 +72,8 @@ class Settings(BaseModel):
         "tree", description="of drafters in one node: each drafts, then trees are merged; or each token is shared"
     )
     overlap: Literal["auto", "none", "rounds", "frontiers", "groups"] = Field(
-        "auto", description="what goes on while a verdict is pending: what pays, nothing, or one way (app/overlap.py)"
+        "auto",
+        description="what goes on while a verdict is pending: what pays, nothing, or one way (app/verifier/overlap.py)",
     )
     lengths: str = Field(
         "marginal",
@@ -155,7 +156,7 @@ class Settings(BaseModel):
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Build from PACELINE_* variables and, for what they leave open, the file (`app.config_file`).
+        """Build from PACELINE_* variables and, for what they leave open, the file (`app.config_file_zz`).
 
         An empty variable counts as none, and unknown ones of that prefix are ignored. Of an `environ` that is not this
         process's own only the file that it names is read. Raises InvalidSettings, which names the variable, or the

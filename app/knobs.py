@@ -1,6 +1,6 @@
 """Every knob: the settings, and the environment variables that are read elsewhere. For `paceline config`.
 
-`tests/app/test_knobs.py` looks for variables in the sources that are not listed here.
+`tests/app/test_config.py` looks for variables in the sources that are not listed here.
 """
 
 import os
@@ -16,7 +16,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from app.config import LISTS, PREFIX, THREAD_ENVIRONMENT, Settings
-from app.config_file import VARIABLE, find_file, read_file
+from app.config_file_zz import VARIABLE, find_file, read_file
 
 UNITS = {  # by how a number's name ends
     "_s": "seconds",
@@ -173,7 +173,7 @@ OTHERS = [
         ("PACELINE_CHAOS_CLOCK", "path", None, "file of the seconds by which `chaos` lets a process' clock be off"),
         ("PACELINE_FUZZ", "examples", "5", "damaged model folders that a test tries"),
         ("CI", "true", None, "tests that lack a tool fail instead of being skipped"),
-        ("TRITON_INTERPRET", "0 | 1", "0", "1 runs the GPU's kernels without one (bench/gpu.py, tests)"),
+        ("TRITON_INTERPRET", "0 | 1", "0", "1 runs the GPU's kernels without one (bench/gpu/run.py, tests)"),
         ("VLLM_CPU_KVCACHE_SPACE", "GiB", "2", "of the rival in bench/peers"),
         ("VLLM_CPU_OMP_THREADS_BIND", "cores", None, "of the same; by default those it is given"),
     ),

@@ -1,6 +1,6 @@
 """A process's log: lines of text, or of JSON with the same facts in fields. Never a prompt's or an answer's text.
 
-    {"time": "2026-11-22T04:50:29.123Z", "level": "INFO", "logger": "workers.office", "node": "web-1",
+    {"time": "2026-11-22T04:50:29.123Z", "level": "INFO", "logger": "workers.deployment", "node": "web-1",
      "message": "admitted: 38 prompt tokens, at most 60", "request_id": "17b3...", "error": traceback}
 
 `request_id` and `error` are there where they are known. Only these fields are written, whatever else hangs on a record:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from app.formats import MAX_LOGPROBS, ResponseFormat, StopString, TokenLogprobs
+from app.request import MAX_LOGPROBS, ResponseFormat, StopString, TokenLogprobs
 
 TARGET = "target"  # the proposer of a token no drafter guessed
 NOBODY = "public"  # the tenant of what comes without an API key: Celery's tasks, or all where none are in use

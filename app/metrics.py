@@ -1,8 +1,8 @@
-"""Every metric that processes add up, by name: what it counts, its unit, its labels. `web/metrics.py` shows them.
+"""Every metric that processes add up, by name: what it counts, its unit, its labels. `web/ops/metrics.py` shows them.
 
 Names follow Prometheus: the unit at the end, counters without `_total` here (it is added where they are shown). They
-are sums over all processes of a deployment and over their restarts, kept in Redis (`app/tally.py`); what a moment looks
-like, such as a queue's depth, is read when somebody asks and is not listed here.
+are sums over all processes of a deployment and over their restarts, kept in Redis (`app/telemetry/counters.py`); what
+a moment looks like, such as a queue's depth, is read when somebody asks and is not listed here.
 """
 
 from dataclasses import dataclass

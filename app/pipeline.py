@@ -11,26 +11,26 @@ from collections.abc import Sequence as Listed
 from contextlib import suppress
 
 from app.clock import SYSTEM, Clock
-from app.committing import Committing
 from app.config import Settings
-from app.costs import CostTable
-from app.drafting import Drafting
-from app.engine.tokenizer import Tokenizer
+from app.drafter.drafter import Drafting
+from app.engine.target import Target
+from app.engine.text.tokenizer import Tokenizer
 from app.errors import NotFound
-from app.intake import take_in
+from app.estimates.step_costs import CostTable
+from app.intake_zz import take_in
 from app.logs import of
 from app.messages import DraftJob, Event, FinishReason, GenerateRequest, Record, Status, TreeMessage
-from app.metering import Round
 from app.policy import Policy
-from app.running import Running
-from app.shortage import Shortage, is_shortage
 from app.stages.commit import conclude
-from app.stages.cosine import Pooled, choose
-from app.stages.schedule import compose, wait_s
+from app.stages.schedule.compose import compose, wait_s
+from app.stages.schedule.cosine import Pooled, choose
 from app.stages.verify import verify
 from app.state import Sequence, Tree, Verdict, Work
 from app.store.protocol import Outcome, Requests
-from app.target import Target
+from app.telemetry.verifier_metrics import Round
+from app.verifier.out_of_memory import Shortage, is_shortage
+from app.verifier.pending_commit import Committing
+from app.verifier.sequences import Running
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,9 @@ class Policy(Message):
     max_draft_tokens: int = Field(8, ge=0, le=64)  # a sequence and round; 0 stops speculation
     verify_budget: int | None = Field(None, ge=0)  # draft tokens a verifier step; None: as many as pay
     max_batch_tokens: int = Field(512, ge=16)  # packed rows a verifier step, prefill included
-    prefill_chunk_tokens: int = Field(256, ge=16)  # prompt tokens a step, fewer of long contexts (`app.prefill`)
+    prefill_chunk_tokens: int = Field(
+        256, ge=16
+    )  # prompt tokens a step, fewer of long contexts (`app.stages.schedule.prefill`)
     apart_tokens: int | None = Field(None, ge=1)  # contexts of so many go in steps of their own; None: none does
     draft_wait_s: float = Field(0.25, ge=0.0)  # longest a verifier waits for a tree,
     draft_wait_factor: float = Field(3.0, ge=1.0)  # and otherwise so many times what drafting usually takes

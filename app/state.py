@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from app.formats import TokenLogprobs
 from app.messages import TARGET, Record, Stats
+from app.request import TokenLogprobs
 
 Change = tuple[list[float], list[float]]  # to decaying sums: (kept, added); each becomes sum * kept + added
 
@@ -52,13 +52,13 @@ class Verdict:
 
 
 class Stops(Protocol):
-    """A request's stop strings (`app.engine.stop_strings`)."""
+    """A request's stop strings (`app.engine.text.stop_strings`)."""
 
     def first(self, generated: list[int], run: Listed[int], *, is_end: bool) -> int | None: ...
 
 
 class Grammar(Protocol):
-    """The form of a request's answer (`app.engine.grammar`)."""
+    """The form of a request's answer (`app.engine.text.grammar`)."""
 
     def mask(self, generated: Listed[int]) -> np.ndarray | None: ...
 
@@ -75,7 +75,7 @@ class Sequence:
     tree: Tree | None = None  # arrived for the present length, not yet verified
     due_s: float = 0.0  # when the sequence goes on without a tree; 0: it waits for none
     state: bytes | None = None  # the target's last hidden state where it chose the last token, d float16
-    page_names: list[bytes] = field(default_factory=list)  # of its first full pages (`app.engine.prefixes`)
+    page_names: list[bytes] = field(default_factory=list)  # of its first full pages (`app.engine.kv.prefix_hash`)
     stops: Stops | None = None
     grammar: Grammar | None = None
 

@@ -8,16 +8,19 @@ from collections.abc import Iterator, Sequence
 from bench.run import main as compare
 
 MODULES = {
-    "cooperate": ("bench.cooperate", "every way of drafting on five domains, in one run"),
-    "load": ("bench.load", "requests at Poisson, bursty, rising or recorded times; what clients meet"),
-    "meanwhile": ("bench.meanwhile", "clients at a running deployment while a command changes it under them"),
-    "overload": ("bench.overload", "ten times more requests than can be served"),
-    "pruning": ("bench.pruning", "rows dropped in the middle of a pass: what a step saves, and the whole"),
-    "simulate": ("bench.simulate", "drafters and verifiers on machines of their own, replayed from real drafts"),
-    "soak": ("bench.soak", "an hour of steady load: does anything grow?"),
+    "cooperate": ("bench.cooperate.run", "every way of drafting on five domains, in one run"),
+    "load": ("bench.clients.load", "requests at Poisson, bursty, rising or recorded times; what clients meet"),
+    "meanwhile": (
+        "bench.clients.under_change",
+        "clients at a running deployment while a command changes it under them",
+    ),
+    "overload": ("bench.clients.overload", "ten times more requests than can be served"),
+    "pruning": ("bench.early_exit", "rows dropped in the middle of a pass: what a step saves, and the whole"),
+    "simulate": ("bench.simulate.run", "drafters and verifiers on machines of their own, replayed from real drafts"),
+    "soak": ("bench.clients.soak", "an hour of steady load: does anything grow?"),
     "steer": ("bench.steer_replay", "decide again what a recorded scheduler decided"),
-    "streams": ("bench.streams", "hundreds of open event streams on one web process"),
-    "sweep": ("bench.sweep", "fixed draft lengths and the adaptive one from idle to overload"),
+    "streams": ("bench.clients.streams", "hundreds of open event streams on one web process"),
+    "sweep": ("bench.clients.sweep", "fixed draft lengths and the adaptive one from idle to overload"),
     "timeline": ("bench.timeline", "a picture of who was busy when"),
 }
 

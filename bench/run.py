@@ -20,14 +20,14 @@ from app.config import ROOT, THREAD_ENVIRONMENT, Settings
 
 os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
 
-from bench.arms import Arm, Run, local_arms, server_arms, transformers_arm
-from bench.heading import heading
 from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
+from bench.report_header import heading
 from bench.stats import median, paired_ratio
+from bench.systems import Arm, Run, local_arms, server_arms, transformers_arm
 
 INSTANCE = "bench"
-PACELINE = (sys.executable, "-m", "app.cli")
+PACELINE = (sys.executable, "-m", "app.cli.main")
 Figures = dict[str, Any]
 
 

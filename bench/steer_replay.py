@@ -11,9 +11,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from app.stages.steer import decisions, steer
+from app.stages.steer.controller import decisions, steer
 from bench.help import parser as parser_of
-from workers.steering import Tick
+from workers.tasks.steer import Tick
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,25 +10,32 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from kernels.attention.ragged_attention import (
+    FLOAT32,
+    PREFILL,
+    VERIFY,
+    Batch,
+    ragged_attention,
+    ragged_attention_reference,
+)
 from kernels.cpu.attention import SPLIT, attend, join
 from kernels.cpu.jit import entry
 from kernels.cpu.linear import linear, pack, pack_int8
-from kernels.fixed_linear import fixed_linear, fixed_linear_reference
-from kernels.fuse_candidates import fuse_candidates, fuse_candidates_reference
-from kernels.gated_silu import gated_silu, gated_silu_reference
-from kernels.gumbel_noise import gumbel_noise_reference
-from kernels.gumbel_noise_batch import gumbel_noise_batch
-from kernels.kv_commit import kv_commit, kv_commit_reference
-from kernels.packed_linear import PackedLinear, can_pack, packed_linear_reference
-from kernels.ragged_attention import FLOAT32, PREFILL, VERIFY, Batch, ragged_attention, ragged_attention_reference
-from kernels.rms_norm import add_rms_norm, add_rms_norm_reference
-from kernels.rotary_store import rotary_store, rotary_store_reference
-from kernels.row_choices import Row, pack_rows
-from kernels.row_compaction import row_compaction, row_compaction_reference
-from kernels.target_token import Choice
-from kernels.target_token_batch import target_token_batch, target_token_batch_reference
-from kernels.top_logprobs import top_logprobs, top_logprobs_reference
-from kernels.tree_walk import tree_walk, tree_walk_reference
+from kernels.layers.fixed_linear import fixed_linear, fixed_linear_reference
+from kernels.layers.gated_silu import gated_silu, gated_silu_reference
+from kernels.layers.packed_linear import PackedLinear, can_pack, packed_linear_reference
+from kernels.layers.rms_norm import add_rms_norm, add_rms_norm_reference
+from kernels.layers.rotary_store import rotary_store, rotary_store_reference
+from kernels.sampling.choices import Row, pack_rows
+from kernels.sampling.gumbel_noise import gumbel_noise_reference
+from kernels.sampling.gumbel_noise_batch import gumbel_noise_batch
+from kernels.sampling.target_token import Choice
+from kernels.sampling.target_token_batch import target_token_batch, target_token_batch_reference
+from kernels.sampling.top_logprobs import top_logprobs, top_logprobs_reference
+from kernels.tree.fuse_candidates import fuse_candidates, fuse_candidates_reference
+from kernels.tree.kv_commit import kv_commit, kv_commit_reference
+from kernels.tree.row_compaction import row_compaction, row_compaction_reference
+from kernels.tree.tree_walk import tree_walk, tree_walk_reference
 
 CPU = torch.device("cpu")
 

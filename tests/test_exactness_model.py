@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from app.assemble import local
+from app.assembly.local import local
 from app.config import Settings
-from app.costs import CostTable
+from app.estimates.step_costs import CostTable
 from app.messages import GenerateRequest, Record
 from app.pipeline import Local
 from app.policy import Policy

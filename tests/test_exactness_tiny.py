@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.engine.guesser import ModelGuesser
-from app.engine.learn import learn
-from app.engine.pruning import Predictor
-from app.engine.runner import ModelRunner
+from app.drafter.model import ModelDrafter
+from app.engine.cpu.learn_zz import learn
+from app.engine.cpu.runner import ModelRunner
+from app.engine.drafters.guesser import ModelGuesser
+from app.engine.early_exit.rows import Predictor
 from app.messages import Record, Sampling, Speculation, TreeMessage
 from app.pipeline import Local
 from app.policy import Policy
-from app.stages.draft.model import ModelDrafter
 from app.stages.draft.registry import RESIDENT, build
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB, Book, characters, record

@@ -20,7 +20,7 @@ QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]
 
 
 def known() -> set[str]:
-    """Names of series, as documented (which `tests/web/test_metrics.py` compares with what is shown)."""
+    """Names of series, as documented (which `tests/web/ops/test_metrics.py` compares with what is shown)."""
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     gauges = set(re.findall(r"`(paceline_\w+)`", text))
     histograms = {PREFIX + metric.name for metric in METRICS.values() if metric.buckets}

@@ -12,21 +12,21 @@ import numpy as np
 import torch
 
 from app.config import Settings
-from app.engine.source import drafter_folder, resolve
-from app.engine.tokenizer import Tokenizer
+from app.engine.text.tokenizer import Tokenizer
+from app.engine.weights.resolve import drafter_folder, resolve
 from app.errors import InvalidRequest
-from app.local.progress import ProgressLine
-from training import card, checkpoint
-from training.batches import head_tokens, weighted
-from training.checkpoint import Progress
-from training.command import ended
-from training.evaluate import evaluate, judged
-from training.learner import GOLD, Learner, Recipe
-from training.material import Identity, Material, check_paths, gather
+from app.local.progress_line import ProgressLine
+from training.data.batches import head_tokens, weighted
+from training.data.dataset import Identity, Material, check_paths, gather
+from training.data.rows import Row, split
+from training.exit_codes import ended
+from training.model import checkpoint, model_card
+from training.model.checkpoint import Progress
+from training.model.evaluate import evaluate, judged
+from training.model.learner import GOLD, Learner, Recipe
+from training.model.student import Student, drafter_weights, embedding_sha256, load_target
 from training.options import MINUTES, Options, parse
-from training.report import Report
-from training.rows import Row, split
-from training.student import Student, drafter_weights, embedding_sha256, load_target
+from training.progress_bar import Report
 
 OTHERS = 0.15  # share of the rows of domains that are not asked for
 PACE_STEPS = 12  # after which a training by minutes knows how many steps it will have
@@ -35,7 +35,7 @@ FADE = 0.97  # of the mean loss at a step
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command. Exit codes as `app.cli` has them: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
+    """Run the command. Exit codes as `app.cli.main` has them: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
     return ended(lambda: run(parse(words), Settings.from_env()), "interrupted; the same command goes on from here")
 
 
@@ -62,7 +62,7 @@ def run(options: Options, settings: Settings) -> dict[str, Any]:
     _say("measuring on what was kept out")
     scores = evaluate(student, judged(held_out, options.held_out))
     told = _card(options, identity, student, Material(rows, material.sources), done, scores)
-    card.write(options.out, folder, _layers(target, options, len(student.layers)), student, told)
+    model_card.write(options.out, folder, _layers(target, options, len(student.layers)), student, told)
     checkpoint.remove(options.out)
     for domain, score in scores.items():
         print(f"{domain:<8}first token right {score['top1']:.3f}   tokens a round {score['tokens_per_round']:.2f}")
@@ -108,7 +108,7 @@ def _check_out(options: Options) -> None:
     out = options.out
     if out.exists() and not out.is_dir():
         raise InvalidRequest("out", f"{out} is no folder")
-    if (out / card.CARD).exists() and not (out / checkpoint.FILE).exists() and not options.restart:
+    if (out / model_card.CARD).exists() and not (out / checkpoint.FILE).exists() and not options.restart:
         raise InvalidRequest("out", f"{out} holds a finished drafter; --restart trains it anew")
 
 
@@ -184,7 +184,7 @@ def _card(
         "features": student.has_features,
         **identity._asdict(),
         "start": _start(options),
-        "data": card.about_data(material.rows, material.sources),
+        "data": model_card.about_data(material.rows, material.sources),
         "domains": list(options.domains),
         "head": len(student.head_ids),
         "steps": done.step,

@@ -1,7 +1,8 @@
 """Make a store of phrases out of a target's text: `python -m training.phrases --out FOLDER DATA.jsonl...`
 
-DATA are rows as `./paceline train` makes them (`training.rows`): of each the generated tokens, after the last tokens
-of its prompt. The `phrases` drafter (`app/stages/draft/phrases.py`) looks n-grams up in them; no text is learnt twice.
+DATA are rows as `./paceline train` makes them (`training.data.rows`): of each the generated tokens, after the last
+tokens of its prompt. The `phrases` drafter (`app/stages/draft/phrases.py`) looks n-grams up in them; no text is
+learnt twice.
 """
 
 import argparse
@@ -14,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from app.config import Settings
-from app.engine.source import resolve
-from app.engine.tokenizer import Tokenizer
+from app.engine.text.tokenizer import Tokenizer
+from app.engine.weights.resolve import resolve
 from app.stages.draft.phrases import FILE, LONGEST
 
 Text = tuple[int, ...]  # the last tokens of a prompt and what was said

@@ -5,11 +5,13 @@ from threading import Event as Flag
 
 from flask import Flask, Response
 
-from web import api, dashboard, errors, guard, health, hosts, metrics, openapi, page
-from web.leavers import Leavers
-from web.office import Office
-from web.seats import Seats
-from web.v1 import api as v1
+from web import auth, errors, host_check, openapi, page
+from web.api import routes
+from web.api.disconnects import Leavers
+from web.api.stream_limits import Seats
+from web.office_zz import Office
+from web.openai import routes as v1
+from web.ops import dashboard, health, metrics
 
 MAX_BODY_BYTES = 2**20  # a prompt of 8,000 tokens is some 40 kB; the rest is room for biases and allowed tokens
 
@@ -42,12 +44,12 @@ def create_app(
     leavers = Leavers(office)
     most = office.settings.max_readers
     seats = Seats(most, most if office.settings.keys is None else (most + 1) // 2)
-    app.register_blueprint(api.blueprint(office, leavers, seats, stopping))
+    app.register_blueprint(routes.blueprint(office, leavers, seats, stopping))
     app.register_blueprint(v1.blueprint(office, leavers, seats, stopping))
     app.register_blueprint(openapi.blueprint(office))
     errors.install(app)
-    hosts.install(app, office.settings, names)
-    guard.install(app, office.settings)
+    host_check.install(app, office.settings, names)
+    auth.install(app, office.settings)
     app.after_request(_secure)
     return app
 

@@ -9,11 +9,11 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from app.config import Settings
 from app.messages import Result
-from web.api import Accepted, GenerateBody
+from web.api.routes import Accepted, GenerateBody
 from web.errors import ErrorAnswer, V1ErrorAnswer
-from web.office import Office, model_name
-from web.v1.answers import ChatCompletion, Completion, Model, ModelList
-from web.v1.bodies import ChatBody, CompletionBody
+from web.office_zz import Office, model_name
+from web.openai.requests import ChatBody, CompletionBody
+from web.openai.responses import ChatCompletion, Completion, Model, ModelList
 
 REF = "#/components/schemas/{model}"
 KEY = "key"  # name of the security scheme

@@ -2,7 +2,7 @@
 
 from flask import Blueprint, render_template
 
-from web.office import Office, model_name
+from web.office_zz import Office, model_name
 
 DEFAULT_MAX_TOKENS = 256
 

@@ -14,11 +14,11 @@ from app import logs
 from app.config import Settings
 from app.errors import PacelineError
 from web.factory import create_app
-from web.sampler import Sampler
+from web.ops.history import Sampler
 from web.server import WebServer
-from workers.office import Office
-from workers.pulse import Pulse
-from workers.sharing import share
+from workers.deployment import Office
+from workers.heartbeat import Pulse
+from workers.sharing_zz import share
 
 log = logging.getLogger(__name__)
 

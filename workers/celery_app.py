@@ -4,7 +4,7 @@ from celery import Celery
 
 from app.config import Settings
 from app.errors import StoreUnavailable
-from app.store.waiting import NORMAL, PRIORITIES
+from app.store.tasks import NORMAL, PRIORITIES
 
 ATTEND = "paceline.attend"
 GENERATE = "paceline.generate"

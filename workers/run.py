@@ -12,7 +12,7 @@ import sys
 from app import logs
 from app.config import THREAD_ENVIRONMENT, Settings
 from app.errors import PacelineError
-from workers.discreet import hush
+from workers.log_redaction import hush
 
 ROLES = ("control", "fuse", "draft", "verify", "engine", "beat")
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         settings = Settings.from_env()
         logs.configure(settings.model_copy(update={"node": node}))
         hush()
-        from workers.serve import serve  # loads numpy
+        from workers.bootstrap import serve  # loads numpy
 
         serve(args.role, node, settings)
     except PacelineError as error:

@@ -14,19 +14,19 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from app.access import read_keys
+from app.api_keys import read_keys
 from app.config import IS_CLONE, ROOT, Settings
-from app.engine.memory import CPU_PART, available_bytes
-from app.engine.source import FREE_BYTES, KNOWN, MANIFEST, check_folder, damaged
+from app.engine.kv.sizing import CPU_PART, available_bytes
+from app.engine.weights.resolve import FREE_BYTES, KNOWN, MANIFEST, check_folder, damaged
 from app.errors import KeysUnreadable, PacelineError
-from app.local.doctor_drafters import drafters_problems
+from app.local.doctor_drafters_zz import drafters_problems
 from app.local.health import check
 from app.local.instance import Instance
 from app.local.ports import FIRST_PORT, is_free
 from app.local.redis_server import find_server, no_answer
 
 MODEL_BYTES = 2_500_000_000  # what a verifier with the default target holds beside its KV cache
-PROBE = "from kernels.packed_linear import can_pack; print(can_pack())"
+PROBE = "from kernels.layers.packed_linear import can_pack; print(can_pack())"
 
 
 class Level(StrEnum):

@@ -14,18 +14,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from app.access import read_keys
+from app.api_keys import read_keys
 from app.config import ROOT, Settings
-from app.config_file import NONE
-from app.engine.source import Progress, resolve
+from app.config_file_zz import NONE
+from app.engine.weights.resolve import Progress, resolve
 from app.errors import InstanceError, ModelRefused, StoreUnavailable
 from app.local.children import GRACE_S, Children, Service
-from app.local.doctor_drafters import drafters_problems
+from app.local.doctor_drafters_zz import drafters_problems
 from app.local.health import problems
 from app.local.instance import Instance, ProcessId, State
 from app.local.ports import HOST, web_port
+from app.local.process_specs import namespace, services, settings_environment
 from app.local.redis_server import embedded_redis, no_answer
-from app.local.services import namespace, services, settings_environment
 from app.local.supervise import Stopped, Supervisor, supervising
 
 STOP_S = 3 * GRACE_S + 5.0  # three groups, one after the other
@@ -65,7 +65,7 @@ def detach(settings: Settings, instance: Instance, port: int | None, progress: P
     instance.logs.mkdir(parents=True, exist_ok=True)
     log = instance.logs / "supervisor.log"
     reader, writer = os.pipe()
-    command = [sys.executable, "-m", "app.cli", "up", "--instance", instance.name, "--ready-fd", str(writer)]
+    command = [sys.executable, "-m", "app.cli.main", "up", "--instance", instance.name, "--ready-fd", str(writer)]
     command += [] if port is None else ["--port", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(

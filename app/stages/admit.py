@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Collection
 
 from app.config import Settings
-from app.engine.tokenizer import Tokenizer
+from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidRequest
 from app.messages import MAX_SEED, ChatMessage, GenerateRequest, Record
 

@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from itertools import count
 from math import isfinite, prod
 
-from app.calibration import Calibration
+from app.estimates.calibration import Calibration
 from app.messages import TARGET, Draft, DraftJob
 from app.state import Tree
 

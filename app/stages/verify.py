@@ -10,8 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from app.errors import GenerationFailed
-from app.formats import TokenLogprobs
 from app.messages import Sampling
+from app.request import TokenLogprobs
 from app.state import Verdict, Work
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from app.formats import TokenLogprobs
 from app.messages import Event, FinishReason, Record, Stats, Status
+from app.request import TokenLogprobs
 
 RETRY_AFTER_S = 1.0  # told to a caller who finds the queue full
 

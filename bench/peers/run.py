@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from app.assemble import target_folder
+from app.assembly.local import target_folder
 from app.config import ROOT, Settings
-from app.engine.tokenizer import Tokenizer
+from app.engine.text.tokenizer import Tokenizer
 from app.messages import ChatMessage
-from bench.heading import machine, today
 from bench.prompts import PROMPTS
+from bench.report_header import machine, today
 from bench.stats import median, paired_ratio
 
 HERE = Path(__file__).parent

@@ -14,7 +14,7 @@ os.environ.update({**THREAD_ENVIRONMENT, **os.environ})
 
 from child import Answer, Run, serve
 
-from app.assemble import local
+from app.assembly.local import local
 from app.messages import Record, Sampling, Speculation
 
 

@@ -7,7 +7,8 @@ the weighted sum of its values; `join` puts a row's splits together in order. Wh
 import numpy as np
 
 from kernels.cpu.jit import kernel
-from kernels.cpu.lanes import (
+from kernels.cpu.row_ops import LOWEST, ZERO
+from kernels.cpu.simd import (
     LANES,
     add,
     div,
@@ -24,7 +25,6 @@ from kernels.cpu.lanes import (
     sum_of,
     within,
 )
-from kernels.cpu.rows import LOWEST, ZERO
 from kernels.cpu.tile import product, product_more
 
 SPLIT = 512  # keys

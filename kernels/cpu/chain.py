@@ -13,7 +13,9 @@ import numpy as np
 from kernels.cpu.attention import SPLIT
 from kernels.cpu.decoder import decode
 from kernels.cpu.jit import entry, kernel
-from kernels.cpu.lanes import (
+from kernels.cpu.row_ops import LOWEST, ZERO
+from kernels.cpu.shapes import PARTS, Model, Room, Step
+from kernels.cpu.simd import (
     BYTES,
     LANES,
     add,
@@ -28,9 +30,7 @@ from kernels.cpu.lanes import (
     sum_of,
     within,
 )
-from kernels.cpu.rows import LOWEST, ZERO
-from kernels.cpu.shapes import PARTS, Model, Room, Step
-from kernels.cpu.team import HEADER, meet, publish
+from kernels.cpu.threads import HEADER, meet, publish
 
 
 class Chain(NamedTuple):

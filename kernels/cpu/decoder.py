@@ -3,15 +3,14 @@
     x = norm(h);  q, k, v = x W + b, turned to their positions;  h += attention(q, K, V) W_o
     x = norm(h);  h += (silu(x W_g) * (x W_u)) W_d;  after the last layer: logits = norm(h) W_head
 
-Llama, Mistral, Qwen2 and Qwen3 are of this shape. `app/engine/fused.py` fills the tuples, and
+Llama, Mistral, Qwen2 and Qwen3 are of this shape. `app/engine/cpu/fused.py` fills the tuples, and
 `learn.py` beside it compares with the unmodified model; the plain torch forward is the reference.
 """
 
+from kernels.cpu.attention_block import columns, fork, mix, place
 from kernels.cpu.jit import entry, kernel
-from kernels.cpu.lanes import BYTES, LANES
 from kernels.cpu.linear import PANEL, linear
-from kernels.cpu.mixing import columns, fork, mix, place
-from kernels.cpu.rows import add_to, best, copy, gate, rms_norm
+from kernels.cpu.row_ops import add_to, best, copy, gate, rms_norm
 from kernels.cpu.shapes import (
     DOWN,
     DOWN_BIAS,
@@ -38,7 +37,8 @@ from kernels.cpu.shapes import (
     Room,
     Step,
 )
-from kernels.cpu.team import meet, take
+from kernels.cpu.simd import BYTES, LANES
+from kernels.cpu.threads import meet, take
 
 
 @entry

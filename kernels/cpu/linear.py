@@ -6,8 +6,16 @@
 import numpy as np
 
 from kernels.cpu.jit import kernel
-from kernels.cpu.lanes import BYTES, LANES, fma, load, mul, splat, store
-from kernels.cpu.rows import ZERO
+from kernels.cpu.row_ops import ZERO
+from kernels.cpu.simd import (
+    BYTES,
+    LANES,
+    fma,
+    load,
+    mul,
+    splat,
+    store,
+)
 from kernels.cpu.tile import (
     PAIR_ROWS,
     ROWS,

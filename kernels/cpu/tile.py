@@ -14,7 +14,7 @@ from typing import Any
 from llvmlite import ir
 
 from kernels.cpu.jit import kernel
-from kernels.cpu.lanes import (
+from kernels.cpu.simd import (
     BYTES,
     LANES,
     address,

@@ -12,7 +12,7 @@ from app.logs import TEXT, Json, Text, of
 
 
 def record(message: str, *args: object, **extra: object) -> logging.LogRecord:
-    made = logging.LogRecord("workers.office", logging.WARNING, __file__, 1, message, args, None)
+    made = logging.LogRecord("workers.deployment", logging.WARNING, __file__, 1, message, args, None)
     for name, value in extra.items():
         setattr(made, name, value)
     return made
@@ -24,7 +24,7 @@ def test_json_has_the_known_fields_and_no_other() -> None:
     assert "\n" not in line and found.pop("time").endswith("Z")
     assert found == {
         "level": "WARNING",
-        "logger": "workers.office",
+        "logger": "workers.deployment",
         "node": "web-1",
         "message": "dropped 3\nof them",
         "request_id": "r1",
@@ -40,7 +40,7 @@ def test_json_holds_the_traceback() -> None:
     assert "ValueError: wrong" in json.loads(Json(None).format(made))["error"]
 
 
-@pytest.mark.parametrize("extra, said", [(of("r1"), "request r1: gone"), ({}, "workers.office: gone")])
+@pytest.mark.parametrize("extra, said", [(of("r1"), "request r1: gone"), ({}, "workers.deployment: gone")])
 def test_text_names_the_request(extra: dict[str, str], said: str) -> None:
     assert Text(TEXT).format(record("gone", **extra)).endswith(said)
 

@@ -3,22 +3,22 @@ import time
 import pytest
 import torch
 
-from app import shortage
 from app.config import Settings
-from app.drafting import Drafting
-from app.engine.guesser import ModelGuesser
-from app.engine.learn import learn
+from app.drafter.drafter import Drafting
+from app.drafter.model import ModelDrafter
+from app.drafter.token_fusion import Cooperative
+from app.engine.cpu.learn_zz import learn
+from app.engine.drafters.guesser import ModelGuesser
 from app.errors import StoreUnavailable
-from app.fusing import Fusing
-from app.intake import take_in
+from app.fuser.fuser import Fusing
+from app.intake_zz import take_in
 from app.messages import TARGET, DraftJob, Event, FinishReason, GenerateRequest, Sampling, Speculation, Status
 from app.pipeline import Local
 from app.policy import Policy
-from app.stages.draft.cooperative import Cooperative
-from app.stages.draft.model import ModelDrafter
 from app.state import Guess
 from app.store.memory import MemoryStore
 from app.store.protocol import Outcome
+from app.verifier import out_of_memory
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, Book, Characters, Scripted, ScriptedGuesser, characters, record, said
 
@@ -373,7 +373,7 @@ class TestVerifying:
 
     @pytest.mark.parametrize("error", [RuntimeError, MemoryError, IndexError, ValueError, ZeroDivisionError])
     def test_a_request_on_which_the_target_fails_ends_alone(self, error, monkeypatch):
-        monkeypatch.setattr(shortage, "PATIENCE_S", 0.2)  # without memory it is tried again for a while
+        monkeypatch.setattr(out_of_memory, "PATIENCE_S", 0.2)  # without memory it is tried again for a while
         local, book = speculating("shy", target=Fragile(error))
         records = [record(prompt, 8, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]
         poison = record([1, POISON, 2], 8, request_id="poison")
@@ -402,7 +402,7 @@ class TestVerifying:
         ],
     )
     def test_without_memory_a_batch_is_split_and_tried_again_until_there_is_some(self, error, monkeypatch):
-        monkeypatch.setattr(shortage, "PAUSE_S", 0.0)
+        monkeypatch.setattr(out_of_memory, "PAUSE_S", 0.0)
         local, book = speculating("shy", target=(starved := Starved(error)))
         records = [record(prompt, 8, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]
         for one in records:
@@ -417,7 +417,7 @@ class TestVerifying:
             assert (snapshot.status, list(snapshot.tokens)) == (Status.DONE, expected(list(one.prompt_ids), 8))
 
     def test_who_finds_no_memory_for_long_tells_and_the_request_is_not_blamed(self, monkeypatch):
-        monkeypatch.setattr(shortage, "PATIENCE_S", 0.0)
+        monkeypatch.setattr(out_of_memory, "PATIENCE_S", 0.0)
         local, book = speculating("shy", target=(starved := Starved(MemoryError())))
         book.write(one := record(PROMPTS[0], 8), expected(PROMPTS[0], 8))
         fakes.submit(local, one)
@@ -428,7 +428,7 @@ class TestVerifying:
         assert told and list(local.store.snapshot("r").tokens) == expected(PROMPTS[0], 8)
 
     def test_a_request_that_is_let_go_and_comes_back_has_patience_anew(self, monkeypatch):
-        monkeypatch.setattr(shortage, "PATIENCE_S", 0.2)
+        monkeypatch.setattr(out_of_memory, "PATIENCE_S", 0.2)
         local, book = speculating("shy", target=(starved := Starved(MemoryError())))
         book.write(one := record(PROMPTS[0], 8), expected(PROMPTS[0], 8))
         told = []

@@ -4,8 +4,8 @@ import pytest
 
 from bench.__main__ import MODULES
 from bench.__main__ import main as bench
-from bench.chaos import main as chaos
-from bench.chaos_faults import FAULTS
+from bench.chaos.faults import FAULTS
+from bench.chaos.run import main as chaos
 
 
 def told(main: object, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:

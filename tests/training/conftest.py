@@ -7,13 +7,13 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from app.config import Settings
-from app.engine.tokenizer import Tokenizer
+from app.engine.text.tokenizer import Tokenizer
 from tests.workers.tiny import make_model
-from training.generate import asks, generate, load_engine
-from training.material import Identity
-from training.prompts import DOMAINS
-from training.rows import Row, RowFile, read
-from training.student import embedding_sha256, load_target
+from training.data.dataset import Identity
+from training.data.generate import asks, generate, load_engine
+from training.data.rows import Row, RowFile, read
+from training.model.student import embedding_sha256, load_target
+from training.prompts.draw import DOMAINS
 
 WIDTH, MAX_TOKENS, PROMPTS = 64, 24, 6
 

@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from app.config import ROOT
-from app.engine.drafter import load_guesser
-from app.engine.tokenizer import Tokenizer
-from training import checkpoint
+from app.engine.drafters.loader import load_guesser
+from app.engine.text.tokenizer import Tokenizer
 from training.distill import main
+from training.model import checkpoint
 
 from .conftest import WIDTH, identity
 
@@ -110,7 +110,7 @@ def test_an_interrupt_keeps_the_steps_taken(
 def test_a_checkpoint_goes_on_with_the_same_flags_only(
     tmp_path: Path, rows_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("training.card.write", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr("training.model.model_card.write", lambda *_: signal.raise_signal(signal.SIGINT))
     assert _train(tmp_path / "mine", rows_file, "--steps", "2") == 130
     assert _train(tmp_path / "mine", rows_file, "--steps", "3") == 2
     assert "with other data or other flags" in capsys.readouterr().err

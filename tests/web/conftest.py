@@ -9,7 +9,7 @@ import redis
 from flask.testing import FlaskClient
 
 from app.config import Settings
-from app.engine.tokenizer import Tokenizer
+from app.engine.text.tokenizer import Tokenizer
 from tests.models import model_dir
 from tests.web.browser import Browser, chromium
 from tests.web.doubles import Desk, ScriptedVerifier

@@ -11,18 +11,18 @@ from uuid import uuid4
 import redis
 
 from app.config import Settings
-from app.engine.tokenizer import Tokenizer
-from app.formats import TokenLogprobs
+from app.engine.text.tokenizer import Tokenizer
 from app.messages import NOBODY, TARGET, DrafterStats, Event, FinishReason, GenerateRequest, Record, Stats
+from app.request import TokenLogprobs
 from app.stages.admit import admit
-from app.store.allowances import Allowances
+from app.store.history import Samples
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
+from app.store.rate_limits import Allowances
 from app.store.requests import Outcome, RequestStore
-from app.store.samples import Samples
-from app.store.sums import SumsStore
+from app.store.sums_zz import SumsStore
+from app.store.tasks import WaitingRoom
 from app.store.traces import Traces
-from app.store.waiting import WaitingRoom
 
 ROUND = 3  # tokens a round: two drafted, one the target's own
 DRAFTERS = ("lookup", "smol-general")
@@ -30,7 +30,7 @@ DRAFTERS = ("lookup", "smol-general")
 
 @dataclass
 class Desk:
-    """The part of workers.office.Office that the web tier uses; admitted requests just lie in the store."""
+    """The part of workers.deployment.Office that the web tier uses; admitted requests just lie in the store."""
 
     settings: Settings
     tokenizer: Tokenizer

@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing
 import pytest
 import redis
 
-from app.engine.tokenizer import Tokenizer
+from app.engine.text.tokenizer import Tokenizer
 from tests.models import model_dir
 from tests.web.conftest import TEXT, Server
 from tests.web.doubles import Desk, ScriptedVerifier

@@ -14,16 +14,16 @@ import redis
 from celery import Celery
 from kombu import pools
 
-from app.assemble import local
+from app.assembly.local import local
 from app.config import ROOT, Settings
-from app.crew import Crew
-from app.engine.tokenizer import Tokenizer
+from app.engine.text.tokenizer import Tokenizer
 from app.messages import GenerateRequest
+from app.stages.route.drafter_pool import Crew
 from tests.models import byte_fallback_tokenizer, model_dir
 from tests.workers.deployment import Deployment, running, wait_for
 from tests.workers.tiny import make_model
 from workers.celery_app import make_celery
-from workers.office import Office
+from workers.deployment import Office
 
 MAX_ACTIVE = 40
 HELPERS_QUEUE = "helpers"

@@ -19,7 +19,7 @@ from app.local.health import Health, check
 from app.local.instance import Instance
 from app.messages import GenerateRequest
 from tests.web.events import parse
-from workers.office import Office
+from workers.deployment import Office
 
 READY_S = 180.0
 RECOVERY_S = 150.0  # on a busy machine the default target takes up to a minute to be loaded and measured

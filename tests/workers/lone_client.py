@@ -9,7 +9,7 @@ import time
 
 from app.config import Settings
 from app.messages import GenerateRequest, Status
-from workers.office import Office
+from workers.deployment import Office
 
 LIMIT_S = 200.0  # a busy machine takes a minute to start the workers
 

@@ -22,9 +22,9 @@ from app.errors import GenerationFailed
 from app.messages import FinishReason, GenerateRequest, Result, Status
 from tests.workers.conftest import MAX_ACTIVE, Alone, stranger
 from tests.workers.deployment import Deployment, wait_for
-from workers.office import Office
-from workers.outcome import Outcomes
-from workers.usher import Usher
+from workers.deployment import Office
+from workers.tasks.results import Outcomes
+from workers.tasks.waiting_tasks import Usher
 
 WAIT_S = 60.0
 SHORT: dict[str, Any] = {"prompt": "Hello", "raw": True, "max_tokens": 12}

@@ -13,15 +13,15 @@ import redis
 
 from app.local.instance import Instance
 from app.messages import GenerateRequest, Result, SpeculationReport, Status, Timing, Usage
-from bench import chaos_checks
-from bench.chaos import DRAIN_S, broken, parse_args, plan, storm
-from bench.chaos_checks import left_behind
-from bench.chaos_clients import Clients
-from bench.chaos_faults import FAULTS
-from bench.chaos_site import Site, runs
+from bench.chaos import checks
+from bench.chaos.checks import left_behind
+from bench.chaos.clients import Clients
+from bench.chaos.deployment import Site, runs
+from bench.chaos.faults import FAULTS
+from bench.chaos.run import DRAIN_S, broken, parse_args, plan, storm
 from tests.workers.deployment import Deployment
 from tests.workers.records import task_record
-from workers.office import Office
+from workers.deployment import Office
 
 SHORT = (
     "kill verify",
@@ -62,7 +62,7 @@ def test_a_request_that_did_not_end_as_it_must_is_a_broken_promise_and_so_is_wha
 @pytest.fixture
 def lone_site(lone_office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A Redis with nobody at work, at which chaos looks once."""
-    monkeypatch.setattr(chaos_checks, "QUIET_S", 0.0)
+    monkeypatch.setattr(checks, "QUIET_S", 0.0)
     return Site(Instance(tmp_path, "lone"), lone_office, random.Random(0))
 
 
@@ -99,7 +99,7 @@ def test_keys_without_a_life_time_and_mail_of_one_node_are_seen(lone_site: Site,
 def test_what_goes_in_time_is_not_left_behind(
     lone_site: Site, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chaos_checks, "QUIET_S", 20.0)
+    monkeypatch.setattr(checks, "QUIET_S", 20.0)
     redis_client.set("paceline:odd", "1")
     going = threading.Timer(0.3, redis_client.delete, ("paceline:odd",))
     going.start()

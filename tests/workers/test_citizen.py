@@ -18,7 +18,7 @@ from celery.result import AsyncResult
 from app.messages import FinishReason, GenerateRequest
 from tests.workers.conftest import MAX_ACTIVE, Alone
 from tests.workers.deployment import Deployment, wait_for
-from workers.office import Office
+from workers.deployment import Office
 
 WAIT_S = 60.0
 GENERATE = "paceline.generate"

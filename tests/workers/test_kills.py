@@ -11,7 +11,7 @@ import pytest
 from app.messages import GenerateRequest, Speculation
 from tests.workers.conftest import Alone
 from tests.workers.deployment import RECOVERY_S, Deployment, wait_for
-from workers.office import Office
+from workers.deployment import Office
 
 TOKENS = 240
 KILL_AT = 50

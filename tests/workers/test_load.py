@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.load import main
+from bench.clients.load import main
 from tests.workers.deployment import Deployment
 
 

@@ -27,7 +27,7 @@ from app.store.connect import connect
 from tests.workers.conftest import Alone
 from tests.workers.deployment import Deployment, Stream, wait_for
 from workers.celery_app import mailbox_queue
-from workers.office import Office
+from workers.deployment import Office
 
 MAILBOXES = ("verify:verify-1", "draft:draft-1", "fuse", "settle")
 GARBAGE = (

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.messages import GenerateRequest
 from app.store.traces import trace_name
 from tests.workers.deployment import Deployment, wait_for
-from workers.office import Office
+from workers.deployment import Office
 
 STILL = ("paceline_tokens_committed_total", "paceline_requests_ended_total", "paceline_requests_admitted_total")
 Scrape = dict[tuple[str, tuple[tuple[str, str], ...]], float]

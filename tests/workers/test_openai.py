@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletion
 from app.messages import GenerateRequest
 from tests.workers.conftest import Alone
 from tests.workers.deployment import Deployment, wait_for
-from workers.office import Office
+from workers.deployment import Office
 
 MODEL = "target"  # the folder's name
 ASK: list[Any] = [{"role": "user", "content": "Tell me"}]

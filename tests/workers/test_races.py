@@ -13,10 +13,10 @@ from app.messages import Event, FinishReason, GenerateRequest, Status
 from app.store.keys import Keys
 from tests.workers.interleave import Actors, Plan, explore
 from tests.workers.records import task_record
-from workers.office import Office
-from workers.outcome import Outcomes
-from workers.settle import Settler
-from workers.usher import Usher
+from workers.deployment import Office
+from workers.tasks.results import Outcomes
+from workers.tasks.settle import Settler
+from workers.tasks.waiting_tasks import Usher
 
 LINKED = "linked"  # queue of the callback of the task under test
 # Celery's results unsubscribe when they are collected, which a killed actor cannot.

@@ -11,7 +11,7 @@ from app.local.client import generate
 from app.messages import GenerateRequest, Speculation
 from tests.workers.conftest import Alone
 from tests.workers.deployment import Deployment, Stream, wait_for
-from workers.office import Office
+from workers.deployment import Office
 
 CROWD = 32
 HUGE = 600  # times twelve tokens

@@ -11,9 +11,9 @@ from app.messages import Event, FinishReason, GenerateRequest, Stats, Status
 from app.store.protocol import Outcome
 from tests.workers.records import task_record
 from workers.celery_app import make_celery
-from workers.office import Office
-from workers.outcome import Outcomes
-from workers.settle import Settler
+from workers.deployment import Office
+from workers.tasks.results import Outcomes
+from workers.tasks.settle import Settler
 
 
 def test_neighbours_of_a_guilty_request_are_not_blamed(lone_office: Office) -> None:

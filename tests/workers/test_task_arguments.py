@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from app.errors import InvalidRequest
 from app.messages import GenerateRequest
-from workers.office import Office
-from workers.outcome import Outcomes
+from workers.deployment import Office
 from workers.roles.control import _request
-from workers.usher import Usher
+from workers.tasks.results import Outcomes
+from workers.tasks.waiting_tasks import Usher
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20),

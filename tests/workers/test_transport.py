@@ -10,7 +10,7 @@ from celery import Celery
 from kombu import Connection, Consumer, Message, Queue
 
 from workers.celery_app import make_celery
-from workers.office import Office
+from workers.deployment import Office
 
 ODD = ("", "{", "null", "[]", '{"a": 1}', b"\xff", "9" * 50, '{"body": "x", "properties": {}}')
 

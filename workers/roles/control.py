@@ -9,17 +9,17 @@ from pydantic import ValidationError
 
 from app.errors import GenerationFailed, InvalidRequest, QueueFull, StoreUnavailable, said
 from app.messages import GenerateRequest, Settle
-from app.store.waiting import NORMAL
-from workers.attend import attend
+from app.store.tasks import NORMAL
 from workers.celery_app import GENERATE, STEER, public_queues
-from workers.duty import Duty
-from workers.office import SETTLE, Office
-from workers.outcome import Outcomes
-from workers.progress import Progress
-from workers.pulse import Pulse
-from workers.settle import Settler, saved_context
-from workers.steering import tick
-from workers.usher import Usher
+from workers.deployment import SETTLE, Office
+from workers.heartbeat import Pulse
+from workers.mailbox_consumer import attend
+from workers.service import Duty
+from workers.tasks.progress import Progress
+from workers.tasks.results import Outcomes
+from workers.tasks.settle import Settler, saved_context
+from workers.tasks.steer import tick
+from workers.tasks.waiting_tasks import Usher
 
 log = logging.getLogger(__name__)
 RESULT = {"text", "token_ids"}  # no request has these

@@ -2,19 +2,19 @@
 
 import time
 
-from app.assemble import drafters, drafting
-from app.assemble_resident import fusing
-from app.assemble_target import on_another_device
-from app.following import fetcher
-from app.mail import in_time
+from app.assembly.devices import on_another_device
+from app.assembly.fuser import fusing
+from app.assembly.local import drafters, drafting
+from app.drafter.model import ModelDrafter
+from app.drafter.replicas import fetcher
+from app.mail_zz import in_time
 from app.messages import DraftJob, ToDrafter, ToFuser
-from app.stages.draft.model import ModelDrafter
-from workers.attend import attend
-from workers.duty import Duty
-from workers.office import FUSE, Office, mailbox_of
-from workers.pulse import Pulse
-from workers.sharing import share
-from workers.trees import send_trees
+from workers.deployment import FUSE, Office, mailbox_of
+from workers.heartbeat import Pulse
+from workers.mailbox_consumer import attend
+from workers.service import Duty
+from workers.sharing_zz import share
+from workers.trees_zz import send_trees
 
 
 def serve(office: Office, node: str, models: list[ModelDrafter] | None = None, *, is_aside: bool = False) -> Duty:

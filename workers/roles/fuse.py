@@ -2,14 +2,14 @@
 
 import time
 
-from app.assemble_resident import fusing
+from app.assembly.fuser import fusing
 from app.messages import ToFuser
-from workers.attend import attend
-from workers.duty import Duty
-from workers.office import FUSE, Office
-from workers.pulse import Pulse
-from workers.sharing import share
-from workers.trees import send_trees
+from workers.deployment import FUSE, Office
+from workers.heartbeat import Pulse
+from workers.mailbox_consumer import attend
+from workers.service import Duty
+from workers.sharing_zz import share
+from workers.trees_zz import send_trees
 
 
 def serve(office: Office, node: str) -> Duty:

@@ -9,21 +9,21 @@ from collections.abc import Iterable, Mapping
 from celery.worker import state as worker_state
 from pydantic import ValidationError
 
-from app.assemble import verifying
-from app.assemble_resident import resident_names
-from app.crew import Crew
+from app.assembly.fuser import resident_names
+from app.assembly.local import verifying
 from app.logs import of
-from app.mail import jobs_by_mailbox
+from app.mail_zz import jobs_by_mailbox
 from app.messages import DraftJob, FinishReason, Settle, ToVerifier
-from app.metering import Metering
 from app.pipeline import Verifying
-from app.stages.route import hosts
+from app.stages.route.drafter_pool import Crew
+from app.stages.route.policies import hosts
 from app.store.nodes import Node
-from workers.attend import attend
-from workers.duty import Duty
-from workers.office import FUSE, SETTLE, Office, mailbox_of
-from workers.pulse import Pulse
-from workers.sharing import share
+from app.telemetry.verifier_metrics import Metering
+from workers.deployment import FUSE, SETTLE, Office, mailbox_of
+from workers.heartbeat import Pulse
+from workers.mailbox_consumer import attend
+from workers.service import Duty
+from workers.sharing_zz import share
 
 log = logging.getLogger(__name__)
 RECONCILE_EVERY_S = 1.0

@@ -11,7 +11,7 @@ what is kept of a request serves that one alone, so tenants share nothing.
 
 The store is tokens alone (`tokens.npy`, texts parted by one id beyond the vocabulary); the tables are made from it at
 load, half a second for a million tokens. Sizes and weights are those that did best on answers to prompts of
-`training.prompts` that are not in the store (decision 9).
+`training.prompts.draw` that are not in the store (decision 9).
 """
 
 from collections import OrderedDict
@@ -25,7 +25,7 @@ import numpy as np
 
 from app.errors import ModelRefused
 from app.messages import Draft
-from app.stages.draft.grow import Gram, grown
+from app.stages.draft.ngram_tree import Gram, grown
 from app.stages.draft.protocol import Context
 
 DOUBT = {8: 2.0, 5: 4.0, 3: 6.0, 2: 8.0, 1: 10.0}  # n-gram size, longest first -> sightings that shorter ones count for

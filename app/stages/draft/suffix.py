@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from app.messages import Draft
-from app.stages.draft.grow import Gram, grown
+from app.stages.draft.ngram_tree import Gram, grown
 from app.stages.draft.protocol import Context
 
 TRUST = {8: 0.95, 4: 0.7, 2: 0.5}  # n-gram size -> how far its counts are believed; longest first

@@ -7,7 +7,7 @@ from pathlib import Path
 from app.config import ROOT, Settings
 from app.local.children import Service
 from app.local.instance import Instance
-from app.local.services import settings_environment
+from app.local.process_specs import settings_environment
 from app.local.up import serve
 
 SERVICE = Path(__file__).parent / "dummy_service.py"

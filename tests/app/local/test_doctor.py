@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.config import Settings
-from app.engine.source import MANIFEST
+from app.engine.weights.resolve import MANIFEST
 from app.local.doctor import CHECKS, Finding, Level, examine
 from app.local.instance import Instance, ProcessId, State
 

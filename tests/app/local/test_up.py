@@ -183,7 +183,7 @@ def test_process_that_lives_and_gets_nowhere_makes_an_instance_not_ready(up: Up)
 def test_detached_start_that_fails_says_why_and_leaves_nothing(up: Up, free_port: int) -> None:
     environ = {**os.environ, **up.environ(), "PACELINE_REDIS_URL": f"redis://127.0.0.1:{free_port}/0"}
     done = subprocess.run(
-        [sys.executable, "-m", "app.cli", "up", "-d"],
+        [sys.executable, "-m", "app.cli.main", "up", "-d"],
         env=environ,
         cwd=ROOT,
         capture_output=True,
@@ -207,7 +207,12 @@ def test_what_its_processes_would_refuse_is_refused_before_they_start(up: Up, na
     environ = {**os.environ, **up.environ(), f"PACELINE_{name}": value}
     for words in (["up"], ["up", "-d"]):
         done = subprocess.run(
-            [sys.executable, "-m", "app.cli", *words], env=environ, cwd=ROOT, capture_output=True, text=True, timeout=10
+            [sys.executable, "-m", "app.cli.main", *words],
+            env=environ,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=10,
         )
         assert done.returncode == 1 and said in done.stderr
         assert Instance(up.state).read() is None
@@ -216,7 +221,7 @@ def test_what_its_processes_would_refuse_is_refused_before_they_start(up: Up, na
 def test_interrupted_while_it_starts_it_says_so_and_leaves_nothing(up: Up) -> None:
     """The model is none, so it never gets ready."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "app.cli", "up"],
+        [sys.executable, "-m", "app.cli.main", "up"],
         env={**os.environ, **up.environ()},
         cwd=ROOT,
         stderr=subprocess.PIPE,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.config import Settings
-from app.engine.tokenizer import Tokenizer
+from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidRequest
 from app.messages import ChatMessage, GenerateRequest, Record, Speculation
 from app.stages.admit import admit

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.calibration import Calibration
+from app.estimates.calibration import Calibration
 from app.messages import TARGET, Draft, DraftJob, Sampling
 from app.stages.fuse import MAX_NODES, fuse
 from app.state import Tree

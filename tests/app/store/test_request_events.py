@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import NotFound
-from app.formats import TokenLogprobs
 from app.messages import FinishReason
+from app.request import TokenLogprobs
 from app.store.protocol import Outcome, past
 from tests.app.store.bench import NAMESPACE, Bench, make_record, redis_bench, tokens_event
 

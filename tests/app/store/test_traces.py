@@ -5,7 +5,7 @@ import json
 import pytest
 import redis
 
-from app.store.samples import MOST, Samples
+from app.store.history import MOST, Samples
 from app.store.traces import MOST_SPANS, Span, Trace, Traces, trace_name
 
 

@@ -6,8 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.cpu.jit import kernel
-from kernels.cpu.lanes import LANES, exp, load, max_of, store, sum_of, within
 from kernels.cpu.linear import CHUNK, linear, pack, pack_bias, pack_int8
+from kernels.cpu.simd import (
+    LANES,
+    exp,
+    load,
+    max_of,
+    store,
+    sum_of,
+    within,
+)
 from kernels.cpu.tile import ROWS, product, product_more
 
 rng = np.random.default_rng(0)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from kernels.fixed_linear import BITS16, FLOAT32, fixed_linear, fixed_linear_reference
+from kernels.layers.fixed_linear import BITS16, FLOAT32, fixed_linear, fixed_linear_reference
 from tests.kernels.device.places import DEVICE, DTYPES, INTERPRETED, TOLERANCE
 
 

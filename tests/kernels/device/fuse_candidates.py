@@ -5,10 +5,10 @@ import random
 import pytest
 import torch
 
-from app.calibration import Calibration
+from app.estimates.calibration import Calibration
 from app.messages import Draft, DraftJob, Sampling
 from app.stages.fuse import AGREEMENT, MAX_SIBLING_MASS, fuse
-from kernels.fuse_candidates import fuse_candidates, fuse_candidates_reference
+from kernels.tree.fuse_candidates import fuse_candidates, fuse_candidates_reference
 from tests.kernels.device.places import DEVICE
 
 JOB = DraftJob(

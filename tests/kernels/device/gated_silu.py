@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from kernels.gated_silu import gated_silu, gated_silu_reference
+from kernels.layers.gated_silu import gated_silu, gated_silu_reference
 from tests.kernels.device.places import DEVICE, DTYPES, TOLERANCE
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kernels.gumbel_noise import gumbel, noise_bits
-from kernels.gumbel_noise_batch import gumbel_noise_batch
+from kernels.sampling.gumbel_noise import gumbel, noise_bits
+from kernels.sampling.gumbel_noise_batch import gumbel_noise_batch
 from tests.kernels.device.places import DEVICE
 
 PLACES = [(0, 0, 0), (2**63 - 1, 2**32 - 1, 8191), (12345678901234, 3, 2**32 - 1), (7, 1, 2**31), (8, 0, 7)]

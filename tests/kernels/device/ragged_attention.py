@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from kernels.ragged_attention import (
+from kernels.attention.ragged_attention import (
     FLOAT32,
     PREFILL,
     VERIFY,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from kernels.rms_norm import MAX_COLUMNS, add_rms_norm, add_rms_norm_reference
+from kernels.layers.rms_norm import MAX_COLUMNS, add_rms_norm, add_rms_norm_reference
 from tests.kernels.device.places import DEVICE, DTYPES, TOLERANCE
 
 EPSILON = 1e-3  # large enough to be missed

@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from kernels.rotary_store import rotary_store, rotary_store_reference
+from kernels.layers.rotary_store import rotary_store, rotary_store_reference
 from tests.kernels.device.places import DEVICE, DTYPES, TOLERANCE
 
 POSITIONS = 50

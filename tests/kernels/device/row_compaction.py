@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.row_compaction import row_compaction, row_compaction_reference
+from kernels.tree.row_compaction import row_compaction, row_compaction_reference
 from tests.kernels.device.places import DEVICE, DTYPES
 
 

@@ -5,8 +5,8 @@ import random
 import numpy as np
 import torch
 
-from kernels.row_choices import Row
-from kernels.target_token import Choice, filtered
+from kernels.sampling.choices import Row
+from kernels.sampling.target_token import Choice, filtered
 
 VOCABULARIES = [61, 1000, 2049]
 FILTERS = {  # each alone, then together

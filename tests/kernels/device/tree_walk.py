@@ -7,7 +7,7 @@ import torch
 
 from app.stages.verify import verify
 from app.state import Tree, Work
-from kernels.tree_walk import tree_walk, tree_walk_reference
+from kernels.tree.tree_walk import tree_walk, tree_walk_reference
 from tests import fakes
 from tests.kernels.device.places import DEVICE
 

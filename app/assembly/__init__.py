@@ -1,0 +1,1 @@
+"""Construct the objects and strategies that the settings select; nothing is constructed elsewhere."""

@@ -1,0 +1,126 @@
+"""The target's model runner, on the device the settings name: weights loaded and checked, the KV cache sized."""
+
+import logging
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from app.config import Settings
+from app.engine.cpu.forward import Forward
+from app.engine.cpu.fused import FusedForward
+from app.engine.cpu.load import load
+from app.engine.cpu.runner import ModelRunner
+from app.engine.early_exit.controller import Pruning
+from app.engine.early_exit.predictors import Loaded, Rule, load_predictor
+from app.engine.gpu.load import load_weights
+from app.engine.gpu.runner import DeviceRunner
+from app.engine.gpu.sm_partition import divided
+from app.engine.kv.pages import bytes_per_page
+from app.engine.kv.sizing import CPU_PART, GPU_PART, available_bytes, kv_bytes
+from app.engine.weights.resolve import drafter_folder
+from app.errors import ModelRefused
+from app.placement.partition import Partition, partition
+
+log = logging.getLogger(__name__)
+SLACK_TOKENS = 256  # pages beyond the longest sequence: its tree and the forks of it
+
+
+def target_runner(folder: Path, settings: Settings, context_tokens: int) -> ModelRunner | DeviceRunner:
+    """The runner of the target in `folder`, whose longest sequence has `context_tokens`. Raises ModelRefused."""
+    device = device_of(settings)
+    longest = context_tokens + SLACK_TOKENS
+    runner = _on_cpu(folder, settings, longest) if device.type == "cpu" else _on_gpu(folder, settings, longest, device)
+    if runner.capacity_tokens < longest:
+        raise ModelRefused(
+            f"kv_bytes={settings.kv_bytes} holds {runner.capacity_tokens} tokens, "
+            f"fewer than one sequence of {context_tokens}; raise PACELINE_KV_BYTES"
+        )
+    return runner
+
+
+def pruning(runner: ModelRunner | DeviceRunner, folder: Path, settings: Settings) -> Pruning:
+    """Let the runner drop rows on the way, if the settings say so and somebody knows which: a predictor of this target,
+    of a forward that heeds checkpoints. Raises ModelRefused for a predictor that cannot be read."""
+    if settings.pruning == "off" or settings.pruner == "none":
+        return Pruning()
+    if not isinstance(runner, ModelRunner) or not runner.model.can_prune:
+        log.info("this target's forward drops no rows on its way")
+        return Pruning()
+    loaded = _predictor(drafter_folder(settings.pruner), folder, settings.pruner_rule)
+    if loaded is None:
+        return Pruning()
+    runner.predictor = loaded.predictor
+    return Pruning(settings.pruning, loaded.rest, lambda: runner.checkpoints_s)
+
+
+@lru_cache(maxsize=2)
+def _predictor(folder: Path, target: Path, rule: Rule) -> Loaded | None:
+    """It never changes, so all pipelines of a process share it."""
+    return load_predictor(folder, target, rule)
+
+
+def sides_of(settings: Settings) -> Partition:
+    """How a process that verifies and drafts is divided: its cores, or the GPU's multiprocessors if both run there.
+
+    Raises InstanceError where it cannot be, ModelRefused where there is no such GPU.
+    """
+    drafting = draft_device(settings)
+    if drafting.type == "cuda" == device_of(settings).type:
+        return divided(drafting, settings.partition)
+    return partition(settings)
+
+
+def draft_device(settings: Settings) -> torch.device:
+    """Where model drafters run. Raises ModelRefused."""
+    if settings.draft_device == "cuda" and not torch.cuda.is_available():
+        raise ModelRefused("PACELINE_DRAFT_DEVICE=cuda, but torch sees no GPU")
+    return torch.device(settings.draft_device)
+
+
+def on_another_device(settings: Settings) -> bool:
+    """Do drafters here run on another device than a target here would?"""
+    return (settings.draft_device == "cuda") != _wants_gpu(settings)
+
+
+def leave_cores_to(*models: Forward) -> None:
+    """Fused forwards have teams of their own: torch's threads would only spin beside them."""
+    if all(isinstance(model, FusedForward) for model in models):
+        torch.set_num_threads(1)
+
+
+def device_of(settings: Settings) -> torch.device:
+    """Where the target runs. Raises ModelRefused."""
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise ModelRefused("PACELINE_DEVICE=cuda, but torch sees no GPU")
+    return torch.device("cuda" if _wants_gpu(settings) else "cpu")
+
+
+def _wants_gpu(settings: Settings) -> bool:
+    """For the target; whether there is one does not matter where it was asked for."""
+    return settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available())
+
+
+def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:
+    torch.set_num_threads(settings.verify_threads)
+    model = load(folder, settings.weights == "int8", settings.home)
+    leave_cores_to(model)
+    pages = -(-longest // settings.page_tokens)
+    sequence_bytes = pages * bytes_per_page(*model.shape, settings.page_tokens)
+    size = settings.kv_bytes or kv_bytes(available_bytes(), 1 / CPU_PART, sequence_bytes, settings.max_sequences)
+    return ModelRunner(model, kv_bytes=size, page_tokens=settings.page_tokens, shares=settings.prefix_cache)
+
+
+def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device) -> DeviceRunner:
+    if settings.weights == "int8":
+        raise ModelRefused("PACELINE_WEIGHTS=int8 is for CPUs; a GPU's weights are PACELINE_GPU_DTYPE")
+    weights = load_weights(folder, device, getattr(torch, settings.gpu_dtype))
+    free, _ = torch.cuda.mem_get_info(device)
+    size = settings.kv_bytes or kv_bytes(free, GPU_PART, longest * weights.token_bytes, settings.max_sequences)
+    return DeviceRunner(
+        weights,
+        kv_bytes=size,
+        page_tokens=settings.page_tokens,
+        shares=settings.prefix_cache,
+        is_exact=settings.gpu_exact,
+    )

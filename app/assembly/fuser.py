@@ -1,0 +1,51 @@
+"""Put the fusion's segment together: resident drafters only, so no torch."""
+
+import json
+import logging
+from functools import lru_cache
+from pathlib import Path
+
+from app.config import Settings
+from app.drafter.replicas import fetcher
+from app.engine.text.tokenizer import Tokenizer
+from app.engine.weights.resolve import drafter_folder
+from app.errors import ModelRefused
+from app.fuser.fuser import Fusing
+from app.stages.draft.phrases import Phrases, load_phrases
+from app.stages.draft.registry import RESIDENT, build
+from app.store.protocol import Requests
+
+log = logging.getLogger(__name__)
+
+
+def fusing(settings: Settings, tokenizer: Tokenizer, store: Requests) -> Fusing:
+    """A fusion's segment, with every resident drafter. Raises ModelRefused."""
+    folder = _phrases_folder(settings, tokenizer)
+    stores = [] if folder is None else [phrases(folder, tokenizer.vocab_size)]
+    return Fusing([*build(), *stores], tokenizer.vocab_size, fetcher(store))
+
+
+def resident_names(settings: Settings, tokenizer: Tokenizer) -> tuple[str, ...]:
+    """The drafters that are found wherever drafts are fused. Raises ModelRefused."""
+    return (*RESIDENT, Phrases.name) if _phrases_folder(settings, tokenizer) else tuple(RESIDENT)
+
+
+def _phrases_folder(settings: Settings, tokenizer: Tokenizer) -> Path | None:
+    """None without a store, or if the one named is of another tokenizer: it comes by default, and is a bonus."""
+    if settings.phrases == "none":
+        return None
+    folder = drafter_folder(settings.phrases)
+    try:
+        card = json.loads((folder / "drafter.json").read_text())
+    except (OSError, ValueError) as error:
+        raise ModelRefused(f"no store of phrases {settings.phrases!r}: {error}") from None
+    if card.get("tokenizer_sha256") != tokenizer.sha256:
+        log.info("the phrases in %s are of another tokenizer than the target: they are left out", folder)
+        return None
+    return folder
+
+
+@lru_cache(maxsize=2)
+def phrases(folder: Path, vocab_size: int) -> Phrases:
+    """The store in a folder. It never changes, so all segments of a process share it. Raises ModelRefused."""
+    return load_phrases(folder, vocab_size)

@@ -1,0 +1,1 @@
+"""What a command of `./paceline` does."""

@@ -1,0 +1,123 @@
+"""`./paceline generate`: from flags to a request, and its text or result to standard output."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from app.cli.instance_zz import find
+from app.config import THREAD_ENVIRONMENT, Settings
+from app.engine.weights.resolve import resolve
+from app.errors import InstanceError, InvalidRequest, said
+from app.local.client import OnText
+from app.local.client import generate as generate_remotely
+from app.local.progress_line import ProgressLine
+from app.messages import GenerateRequest, Result, Status
+
+# Flags that are fields of a request under the same name; one not given leaves the field's default.
+FIELDS = ("prompt", "raw", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "logprobs")
+
+
+def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the command line."""
+    text = "generate text: with the running instance, or in this process if none runs"
+    parser = commands.add_parser("generate", help=text, description=text)
+    parser.set_defaults(run=_run)
+    most = GenerateRequest.model_fields["max_tokens"].default
+    parser.add_argument("prompt", nargs="?", help="the prompt; - reads it from standard input")
+    parser.add_argument("--messages-file", type=Path, metavar="FILE", help='JSON: [{"role": ..., "content": ...}, ...]')
+    parser.add_argument("--raw", action="store_true", default=None, help="without the chat template")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help=f"tokens to generate at most ({most})")
+    parser.add_argument("--temperature", type=float, metavar="T", help="0, the default, is greedy")
+    parser.add_argument("--top-p", type=float, metavar="P", help="the likeliest tokens of this mass")
+    parser.add_argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens")
+    parser.add_argument("--min-p", type=float, metavar="P", help="tokens at least P times as likely as the best")
+    parser.add_argument("--seed", type=int, metavar="S", help="same seed, same text; drawn if absent")
+    parser.add_argument("--stop", action="append", metavar="TEXT", help="ends the text before it; may be repeated")
+    parser.add_argument("--logprobs", type=int, metavar="N", help="with --json: how likely tokens were, and N others")
+    parser.add_argument("--json-schema", type=Path, metavar="FILE", help="the answer is JSON of this schema")
+    parser.add_argument("--no-speculation", action="store_true", help="slower, and the same text")
+    parser.add_argument("--max-draft-tokens", type=int, metavar="N", help="draft tokens verified a round, at most")
+    parser.add_argument("--drafters", metavar="NAMES", help="only these drafters, with commas between")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    parser.add_argument("--instance", metavar="NAME", help="a running instance; else the default one, or the only one")
+
+
+def _run(arguments: argparse.Namespace, settings: Settings) -> int:
+    request = _request(arguments)
+    progress = ProgressLine()
+
+    def show(text: str) -> None:
+        progress.end()
+        print(text, end="", flush=True)
+
+    on_text = None if arguments.json else show
+    _, state = find(settings.state, arguments.instance)
+    if arguments.instance is not None and (state is None or not state.ready):
+        raise InstanceError(f"instance {arguments.instance!r} does not run, or is not ready yet")
+    if state is not None and state.ready:
+        result = generate_remotely(state.url, request, on_text, settings.api_key)
+    else:
+        result = _generate_here(request, settings, on_text, progress)
+    return _show(result, arguments.json)
+
+
+def _request(arguments: argparse.Namespace) -> GenerateRequest:
+    values = {name: getattr(arguments, name) for name in FIELDS if getattr(arguments, name) is not None}
+    if values.get("prompt") == "-":
+        values["prompt"] = sys.stdin.read()
+    if arguments.messages_file is not None:
+        values["messages"] = _json_of(arguments.messages_file, "messages-file")
+    if arguments.json_schema is not None:
+        schema = _json_of(arguments.json_schema, "json-schema")
+        values["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
+    values["speculation"] = {"enabled": not arguments.no_speculation}
+    if arguments.max_draft_tokens is not None:
+        values["speculation"]["max_draft_tokens"] = arguments.max_draft_tokens
+    if arguments.drafters is not None:
+        values["speculation"]["drafters"] = [name for name in arguments.drafters.split(",") if name]
+    try:
+        return GenerateRequest.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "prompt"
+        raise InvalidRequest(field, said(first)) from error
+
+
+def _json_of(path: Path, flag: str) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(flag, str(error)) from error
+
+
+def _generate_here(
+    request: GenerateRequest, settings: Settings, on_text: OnText | None, progress: ProgressLine
+) -> Result:
+    os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # read when torch is loaded, which is below
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TQDM_DISABLE", "1")  # transformers' own bars would mix with the text
+    folder = resolve(settings.model, settings.home, progress)
+    progress("loading the model")
+    # Loads torch; a command that talks to a running instance must start without.
+    from app.local.one_shot import generate
+
+    try:
+        return generate(request, settings.model_copy(update={"model": str(folder)}), on_text)
+    finally:
+        progress.end()  # if no text has done so
+
+
+def _show(result: Result, as_json: bool) -> int:
+    if as_json:
+        print(result.model_dump_json(indent=1))
+    elif result.text:
+        print()
+    if result.status is Status.FAILED:
+        print(f"paceline: {result.error or 'the request failed'}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,60 @@
+"""`./paceline`: reads the command line, calls one function, turns errors into a sentence and an exit code.
+
+Exit codes: 0 done; 1 failed; 2 wrong usage or input; 3 not running; 130 interrupted.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from app.cli.config import add_config
+from app.cli.generate import add_generate
+from app.cli.keys import add_keys
+from app.cli.run import MODULES, add_commands, run_module
+from app.config import Settings
+from app.errors import InvalidRequest, InvalidSettings, PacelineError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if not words:
+            _parser().print_help(sys.stderr)
+            return 2
+        if words[0] in MODULES:
+            return run_module(words[0], words[1:])
+        arguments = _parser().parse_args(words)
+        return int(arguments.run(arguments, Settings.from_env()))
+    except (InvalidSettings, InvalidRequest) as error:
+        return _fail(str(error), 2)
+    except PacelineError as error:
+        return _fail(str(error), 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:  # `| head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="paceline",
+        description="Serve a large language model faster without changing what it says.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    add_generate(commands)
+    add_commands(commands)
+    add_config(commands)
+    add_keys(commands)
+    return parser
+
+
+def _fail(text: str, code: int) -> int:
+    print(f"paceline: {text}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

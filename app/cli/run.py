@@ -1,0 +1,182 @@
+"""The commands that run and look after an instance (up, down, status, doctor), and those for modules."""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+from app.cli.instance_zz import find
+from app.config import IS_CLONE, ROOT, THREAD_ENVIRONMENT, Settings
+from app.config_file_zz import VARIABLE, find_file
+from app.errors import InstanceError
+from app.local.doctor import Level, examine
+from app.local.health import Health, check
+from app.local.instance import DEFAULT, Instance, State, running
+from app.local.progress_line import ProgressLine
+from app.local.up import READY, detach, serve, stop
+
+Run = Callable[[argparse.Namespace, Settings], int]
+Commands = argparse._SubParsersAction  # what add_subparsers() gives; argparse has no public name for it
+
+NOT_READY, NOT_RUNNING = 1, 3
+MODULES = {
+    "test": ("pytest", "run the tests; arguments go to pytest"),
+    "bench": ("bench", "measure; `bench --help` names what else it measures"),
+    "chaos": ("bench.chaos.run", "break a deployment in every way while it serves, and look whether all was well"),
+    "train": ("training.distill", "train a drafter; arguments go to training.distill"),
+    "fit-pruning": ("training.early_exit.run", "learn which draft tokens a target will reject"),
+}
+# Two processes, which take the files in the order of tests/conftest.py; later flags go before.
+DEFAULTS = {"test": ("-n2", "--dist=loadfile", "--no-loadscope-reorder")}
+UP_TEXT = """\
+Start Redis, the workers and the web server, and print the URL when everything answers. Ctrl-C stops it all;
+with -d it runs on in the background until `paceline down`. The first start also fetches the model and compiles the
+kernels.
+
+Several instances can run at once. Without --instance the one called "default" is meant. If that runs already,
+`up` says where and is content; unless --port asks for another port: then a second instance, named after the
+port, is started beside it.
+"""
+WHICH = "which instance; needed only if several run and none of them is the default one"
+
+
+def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
+    """Add them to the command line."""
+    up = _command(commands, "up", _up, "start everything and print the URL", UP_TEXT)
+    up.add_argument("--port", type=_port, help="of the web server; without it 8000 or the next free one")
+    up.add_argument("-d", "--detach", action="store_true", help="return once all is ready, and leave it running")
+    up.add_argument("--instance", metavar="NAME", help="name of this instance")
+    up.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
+    down = _command(commands, "down", _down, "stop a running instance")
+    down.add_argument("--instance", metavar="NAME", help=WHICH)
+    down.add_argument("--all", action="store_true", help="every instance of this installation")
+    status = _command(commands, "status", _status, "show what runs, and whether it is well")
+    status.add_argument("--instance", metavar="NAME", help=WHICH)
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+    doctor = _command(commands, "doctor", _doctor, "say what is wrong with this installation")
+    doctor.add_argument("--instance", metavar="NAME", help=WHICH)
+    for name, (_, text) in MODULES.items():
+        commands.add_parser(name, help=text, add_help=False)
+
+
+def run_module(name: str, arguments: Sequence[str]) -> int:
+    """Run `python -m <module> ARGS`: test, bench, chaos, train and fit-pruning, whose flags are not ours.
+
+    In the root folder, but the last two where the user stands: what they are given and what they write are the user's
+    paths.
+    """
+    Settings.from_env()  # what is wrong with them is said here, and not by a traceback
+    if name == "test" and not IS_CLONE:
+        raise InstanceError("an installed package has no tests: they are in the clone, `./paceline test`")
+    os.environ.update({**THREAD_ENVIRONMENT, **os.environ})
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ[VARIABLE] = str(find_file(os.environ) or os.devnull)  # it may be looked for elsewhere than here
+    # -P: no module is looked for where that is
+    command = [sys.executable, "-P", "-m", MODULES[name][0], *DEFAULTS.get(name, ()), *arguments]
+    os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
+    return subprocess.call(command, cwd=None if MODULES[name][0].startswith("training") else ROOT)
+
+
+def _command(
+    commands: "Commands[argparse.ArgumentParser]",
+    name: str,
+    run: Run,
+    text: str,
+    description: str | None = None,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name, help=text, description=description or text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
+        raise argparse.ArgumentTypeError("a port is a number from 1 to 65535")
+    return int(text)
+
+
+def _up(arguments: argparse.Namespace, settings: Settings) -> int:
+    instance = Instance(settings.state, _name_for(arguments, settings))
+    state = instance.running()
+    if state is not None:
+        return _already(instance, state, arguments.port)
+    progress = ProgressLine()
+    if arguments.detach:
+        state = detach(settings, instance, arguments.port, progress)
+        progress.end()
+        print(state.url)
+        return 0
+
+    def ready() -> None:
+        progress.end()
+        if (now := instance.running()) is not None:
+            print(f"Paceline is ready at {now.url}" + ("" if arguments.ready_fd else "  (Ctrl-C stops it)"))
+        sys.stdout.flush()
+        if arguments.ready_fd is not None:
+            os.write(arguments.ready_fd, READY)
+            os.close(arguments.ready_fd)
+
+    serve(settings, instance, arguments.port, progress, ready)
+    return 0
+
+
+def _name_for(arguments: argparse.Namespace, settings: Settings) -> str:
+    """The instance to start: see UP_TEXT."""
+    if arguments.instance is not None:
+        return str(arguments.instance)
+    state = Instance(settings.state).running()
+    beside = state is not None and arguments.port is not None and not state.url.endswith(f":{arguments.port}")
+    return f"port-{arguments.port}" if beside else DEFAULT
+
+
+def _already(instance: Instance, state: State, port: int | None) -> int:
+    if port is not None and not state.url.endswith(f":{port}"):
+        raise InstanceError(f"instance {instance.name!r} already runs, at {state.url}; stop it or name another")
+    if not state.ready:
+        raise InstanceError(f"instance {instance.name!r} is still starting; `paceline status` shows how far it is")
+    print(f"already running: {state.url}")
+    return 0
+
+
+def _down(arguments: argparse.Namespace, settings: Settings) -> int:
+    names = list(running(settings.state)) if arguments.all else []
+    meant = [Instance(settings.state, name) for name in names] or [find(settings.state, arguments.instance)[0]]
+    stopped = [instance.name for instance in meant if stop(instance)]
+    print(f"stopped: {', '.join(stopped)}" if stopped else "not running")
+    if others := list(running(settings.state)):
+        print(f"still running: {', '.join(others)}")
+    return 0
+
+
+def _status(arguments: argparse.Namespace, settings: Settings) -> int:
+    instance, state = find(settings.state, arguments.instance)
+    health = check(instance.name, state, settings.lease_s)
+    if arguments.json:
+        print(health.model_dump_json(indent=1))
+    else:
+        _print_health(health)
+    if state is None:
+        return NOT_RUNNING
+    return 0 if health.ready else NOT_READY
+
+
+def _print_health(health: Health) -> None:
+    if health.url is None:
+        print(f"{health.instance}: not running")
+        return
+    print(f"{health.instance}: {'ready' if health.ready else 'not ready'} at {health.url}")
+    print(f"  Redis: {health.redis_url}, tasks go to its queue {Settings.from_env().queue!r}")
+    for role, pids in health.processes.items():
+        print(f"  {role:<8}{', '.join(map(str, pids)) or '-'}")
+    for problem in health.problems:
+        print(f"  ! {problem}")
+
+
+def _doctor(arguments: argparse.Namespace, settings: Settings) -> int:
+    findings = examine(settings, find(settings.state, arguments.instance)[0])
+    for finding in findings:
+        print(finding)
+    return 1 if any(finding.level is Level.FAIL for finding in findings) else 0

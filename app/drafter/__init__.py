@@ -1,0 +1,1 @@
+"""What a drafter node runs, and what runs ahead."""

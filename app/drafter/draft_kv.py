@@ -1,0 +1,133 @@
+"""A drafter's model and what it has read: every sequence's cache, rolled back to what stands, within its memory.
+
+A committed token that was guessed stays in the cache, a wrong guess is rolled back by forgetting its length.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence as Listed
+from typing import Protocol
+
+from app.messages import Record, Speculation
+from app.stages.draft.protocol import Context
+from app.state import Guess, Sequence, Tree, Work
+
+log = logging.getLogger(__name__)
+MIN_SURVIVAL = 0.12  # a guess less likely than this, with all before it, is not worth going on from
+CHUNK_TOKENS = 512  # prompt tokens a pass
+SPARE_TOKENS = 16  # tokens of a sequence that a step in spare time reads along with its guess
+MAX_SEQUENCES = 1024  # known at once, far more than are ever in one round
+
+
+class Guesser(Protocol):
+    """The model behind a drafter (`app.engine.drafters.guesser`)."""
+
+    def try_reserve(self, work: Work, ahead: int) -> bool: ...
+    def guess(self, works: list[Work], depth: int, floor: float) -> list[list[Guess]]: ...
+    def release(self, sequence: Sequence) -> None: ...
+    def wipe(self, work: Work) -> None: ...
+
+
+class Reader:
+    """Guesses for sequences by their request's id: `align` says what is to be read, `advance` what came next."""
+
+    def __init__(self, name: str, guesser: Guesser, max_context: int) -> None:
+        self.name = name
+        self.max_context = max_context
+        self._guesser = guesser
+        self._sequences: OrderedDict[str, Sequence] = OrderedDict()
+
+    def align(self, context: Context, tokens: list[int]) -> None:
+        """From now on the request's sequence is `tokens`: roll its cache back to what it shares with them."""
+        sequence = self._sequences.get(context.request_id)
+        if sequence is None:
+            sequence = self._sequences[context.request_id] = Sequence(_record(context), [])
+        self._sequences.move_to_end(context.request_id)
+        if len(self._sequences) > MAX_SEQUENCES:
+            self.forget(next(iter(self._sequences)))
+        known = sequence.tokens
+        shared = min(sequence.cached, len(tokens) - 1)
+        if known[:shared] != tokens[:shared]:
+            shared = next(i for i in range(shared) if known[i] != tokens[i])
+        sequence.cached = shared
+        sequence.tokens = list(tokens)
+        sequence.state = context.state if len(tokens) == len(context.tokens) else None  # of committed tokens only
+
+    def guess(self, request_ids: Listed[str], depth: int, *, in_spare_time: bool = False) -> dict[str, list[Guess]]:
+        """Up to `depth` guesses for aligned sequences, each going on from the one before; nothing for those that find
+        no room in memory, or whose numbers overflow.
+
+        In spare time nobody loses its cache for it, and what has a longer part to be read first is left alone.
+        """
+        sequences = [self._sequences[request_id] for request_id in request_ids if request_id in self._sequences]
+        if not in_spare_time:
+            self._read(sequences)
+        most = SPARE_TOKENS if in_spare_time else CHUNK_TOKENS
+        works = [Work(s, s.cached, s.tokens[s.cached :], Tree(), final=True) for s in sequences if s.uncached <= most]
+        busy = None if in_spare_time else set(request_ids)
+        works = [work for work in works if self._try_reserve(work, busy, depth - 1)]
+        found = self._guess(works, depth)
+        for work in works if found else ():
+            work.sequence.cached = work.start + len(work.tokens)
+        return {work.sequence.record.id: guesses for work, guesses in zip(works, found, strict=bool(found))}
+
+    def advance(self, request_id: str, tokens: Listed[int]) -> None:
+        """The sequence goes on with these tokens, all but the last of them its own last guesses: those are cached."""
+        sequence = self._sequences[request_id]
+        sequence.cached += len(tokens) - 1
+        sequence.tokens += tokens
+        sequence.state = None
+
+    def forget(self, request_id: str) -> None:
+        """Give the sequence's cache back."""
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is not None:
+            self._guesser.release(sequence)
+
+    def _read(self, sequences: list[Sequence]) -> None:
+        """Read long unread prefixes chunk by chunk, up to a last piece that the first guess takes along."""
+        busy = {s.record.id for s in sequences}
+        for s in sequences:
+            while s.uncached > CHUNK_TOKENS:
+                chunk = s.tokens[s.cached : s.cached + CHUNK_TOKENS]
+                work = Work(s, s.cached, chunk, Tree(), final=False)
+                if not self._try_reserve(work, busy, ahead=0) or not self._guess([work], 1):
+                    break
+                s.cached += len(chunk)
+
+    def _guess(self, works: list[Work], depth: int) -> list[list[Guess]]:
+        """The model's guesses; none at all, and the caches given up, if what it computed is no numbers."""
+        try:
+            return self._guesser.guess(works, depth, MIN_SURVIVAL) if works else []
+        except ArithmeticError as error:
+            log.warning("drafter %s: %s", self.name, error)
+            for work in works:
+                self._guesser.wipe(work)
+                self.forget(work.sequence.record.id)
+            return []
+
+    def _try_reserve(self, work: Work, busy: set[str] | None, ahead: int) -> bool:
+        """Get a work's pages. Sequences that are not `busy` lose their cache first, the longest idle before others;
+        if that is not enough the work's own sequence does, so that at least the others get on. None: nobody does."""
+        while not self._guesser.try_reserve(work, ahead):
+            if busy is None:
+                return False
+            idle = next((i for i, s in self._sequences.items() if i not in busy and s.pages), None)
+            self.forget(work.sequence.record.id if idle is None else idle)
+            if idle is None:
+                return False
+        return True
+
+
+def _record(context: Context) -> Record:
+    """The drafter's cache rides on the same sequence state as the target's, which wants a record."""
+    return Record(
+        id=context.request_id,
+        tenant=context.tenant,
+        prompt_ids=tuple(context.tokens[: context.prompt_length]),
+        max_tokens=1,
+        eos_ids=(),
+        sampling=context.sampling,
+        speculation=Speculation(),
+        created_s=0.0,
+    )

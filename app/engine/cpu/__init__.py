@@ -1,0 +1,1 @@
+"""A pass on a CPU."""

@@ -1,0 +1,30 @@
+"""A few tokens read by a forward, to compare it with another that should say the same."""
+
+import torch
+
+from app.engine.cpu.forward import Forward
+from app.engine.cpu.probe_zz import probe
+from app.engine.kv.pages import KVCache, PagePool
+from app.engine.packing import plan
+from app.state import Tree, Work
+
+TOKENS = 40
+TOLERANCE = 1e-3  # of the logits' standard deviation
+
+
+@torch.inference_mode()
+def trial(forward: Forward) -> torch.Tensor:
+    """(N, V) logits of tokens read in two pieces, the second one's."""
+    kv = KVCache(forward.shape.num_layers, 4, forward.shape.num_key_heads, forward.shape.head_dim, 32)
+    sequence = probe(TOKENS, forward.vocab_size)
+    PagePool(4, 32).try_grow(sequence.pages, TOKENS)
+    half = TOKENS // 2
+    forward.logits(plan([Work(sequence, 0, sequence.tokens[:half], Tree(), final=False)], kv))
+    rest = plan([Work(sequence, half, sequence.tokens[half:], Tree(), final=False)], kv)
+    rest.wanted = list(range(len(rest.ids)))
+    return forward.logits(rest).logits.clone()
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor, spread: float) -> float:
+    """How far logits are off at most, in standard deviations of `spread`; not a number if any of them is none."""
+    return float((found - expected).abs().max() / spread)

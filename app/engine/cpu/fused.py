@@ -1,0 +1,199 @@
+"""Llama-shaped models as one compiled forward, of their weights and a blueprint of what else they are.
+
+The rest of the engine sees a `Forward` like any other. What is not of that shape, or does not say the same as the
+modules it was taken from (`app.engine.cpu.learn_zz`), runs on its own modules.
+"""
+
+import time
+
+import numpy as np
+import torch
+
+from app.engine.cpu.draft_chain import chain_of
+from app.engine.cpu.forward import Checkpoints, Output, Shape
+from app.engine.cpu.model_spec import Blueprint
+from app.engine.cpu.step_arrays import Rooms, step_of
+from app.engine.early_exit.rows import without
+from app.engine.kv.pages import KVCache
+from app.engine.packing import Plan
+from app.engine.weights.tensors import EMBEDDING, HEAD, Weights
+from kernels.cpu import shapes
+from kernels.cpu.attention import NO_WINDOW
+from kernels.cpu.chain import Chain, draft
+from kernels.cpu.decoder import decode
+from kernels.cpu.linear import pack, pack_bias, pack_int8
+from kernels.cpu.shapes import Model, Room, Step
+from kernels.cpu.simd import LANES
+from kernels.cpu.threads import team
+
+
+class FusedForward:
+    """A Llama-shaped model's weights, packed, and the memory its steps work in."""
+
+    can_prune = True
+
+    def __init__(self, blueprint: Blueprint, weights: Weights, is_int8: bool = False) -> None:
+        """With `is_int8` the linear layers' weights are rounded to int8, column by column: another model, which says
+        something else, and the same whatever runs beside it. Raises KeyError for a weight that is not there."""
+        self._is_int8 = is_int8
+        self.shape = Shape(blueprint.num_layers, blueprint.num_key_heads, blueprint.head_dim)
+        self.max_positions, self.vocab_size = blueprint.max_positions, blueprint.vocab_size
+        self._positions = blueprint.positions
+        self._held: list[np.ndarray] = []  # the arrays behind the addresses
+        self._kv: KVCache | None = None
+        self._team = team(torch.get_num_threads())
+        self._model = self._take(blueprint, weights)
+        self._waking_s = 0.0  # until all threads were at the last part of a pass: what parting it takes
+        self._rooms = Rooms(self._model, self._team.size)
+
+    def logits(self, plan: Plan, checkpoints: Checkpoints | None = None) -> Output:
+        """See Forward."""
+        self._check(plan, ahead=0)
+        step = step_of(plan)
+        room, logits, best = self._rooms.room(step)
+        done = 0
+        for layer in checkpoints.layers if checkpoints else ():
+            self._run(step, room, done, layer)
+            started, done = time.perf_counter(), layer
+            assert checkpoints is not None
+            rows = checkpoints.keep(layer, self._rooms.states(len(plan.ids)))
+            if rows is not None:
+                self._rooms.compact(rows)
+                plan = without(plan, rows)
+                step = step_of(plan)
+            checkpoints.took_s += time.perf_counter() - started + self._waking_s
+        self._run(step, room, done, self._model.num_layers)
+        n = len(plan.wanted)
+        said = torch.from_numpy(logits)[:n, : self._model.vocab]
+        return Output(said, best[:n].tolist(), self._rooms.read(n))
+
+    def _run(self, step: Step, room: Room, first: int, end: int) -> None:
+        model, started = self._model, time.perf_counter()
+        awake = [0.0] * self._team.size
+
+        def job(thread: int) -> None:
+            awake[thread] = time.perf_counter()
+            decode(model, step, room, first, end, thread)
+
+        self._team.run(job)
+        self._waking_s = max(awake) - started
+
+    def last_hidden(self, rows: int) -> np.ndarray:
+        """A copy of the final normed hidden states (rows, d) of the first rows of the last pass, float32: what the
+        head reads. Those of rows that were not wanted, too, which `logits` has no use for and distilling has."""
+        return self._rooms.normed(rows)
+
+    def chain(
+        self, plan: Plan, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None = None
+    ) -> Chain:
+        """Guess up to `depth` tokens for each of the plan's sequences, whose last rows alone are wanted: each step goes
+        on from the likeliest token. Ends when no sequence's confidences multiply to `floor`. `head_ids`: the tokens
+        that the head's columns stand for; empty: all, in order. `absent`: see `chain_of`."""
+        self._check(plan, ahead=depth - 1)
+        step, chain = step_of(plan), chain_of(plan, depth, floor, head_ids, absent)
+        room, logits, best = self._rooms.room(step, lines=len(chain.step.units))
+        model = self._model
+        self._team.run(lambda thread: draft(model, step, room, chain, thread))
+        del logits, best  # the room held their addresses
+        return chain
+
+    def _check(self, plan: Plan, ahead: int) -> None:
+        """What is outside the tables would be read from anywhere. Raises ValueError."""
+        if plan.kv is not self._kv:
+            self._attach(plan.kv)
+        if max(plan.positions) + ahead >= self._positions or not 0 <= min(plan.ids) <= max(plan.ids) < self.vocab_size:
+            raise ValueError("a token or a position is outside the model's range")
+        if plan.added is not None and not _fits(plan.added, (len(plan.ids), self._model.hidden)):
+            raise ValueError("what is added to the embeddings is not one float32 row a token")
+
+    def _attach(self, kv: KVCache) -> None:
+        if kv.page_tokens % LANES:
+            raise ValueError(f"page_tokens must be a multiple of {LANES}, not {kv.page_tokens}")
+        self._kv = kv
+        keys, values = kv.keys, kv.values
+        self._model = self._model._replace(
+            page_tokens=kv.page_tokens, keys=keys.data_ptr(), values=values.data_ptr(), num_pages=keys.shape[1]
+        )
+
+    def _take(self, blueprint: Blueprint, weights: Weights) -> Model:
+        layers = [self._layer(weights, i, window) for i, window in enumerate(blueprint.windows)]
+        cos, sin = blueprint.turns()
+        head = _array(weights[HEAD])
+        packed_head, head_scales = self._weights(head)
+        return Model(
+            num_layers=blueprint.num_layers,
+            hidden=blueprint.hidden,
+            num_heads=blueprint.num_heads,
+            num_key_heads=blueprint.num_key_heads,
+            head_dim=blueprint.head_dim,
+            inner=blueprint.inner,
+            vocab=head.shape[0],
+            page_tokens=0,
+            epsilon=blueprint.epsilon,
+            scale=blueprint.scale,
+            layers=np.array(layers, np.int64),
+            embedding=self._hold(_array(weights[EMBEDDING])),
+            final_norm=self._hold(_array(weights["model.norm.weight"])),
+            head=packed_head,
+            head_scales=head_scales,
+            head_bias=self._hold(pack_bias(_array(weights.get("lm_head.bias")))),
+            cos=self._hold(_array(cos)),
+            sin=self._hold(_array(sin)),
+            keys=0,
+            values=0,
+            num_pages=0,
+        )
+
+    def _layer(self, weights: Weights, index: int, window: int | None) -> list[int]:
+        def find(name: str) -> np.ndarray:
+            return _array(weights.get(f"model.layers.{index}.{name}"))
+
+        def need(name: str) -> np.ndarray:
+            return _array(weights[f"model.layers.{index}.{name}"])
+
+        slots = [0] * shapes.NUM_SLOTS
+        slots[shapes.NORM1] = self._hold(need("input_layernorm.weight"))
+        slots[shapes.NORM2] = self._hold(need("post_attention_layernorm.weight"))
+        siblings = [f"self_attn.{name}_proj" for name in "qkv"]
+        slots[shapes.QKV], slots[shapes.QKV_SCALES] = self._weights(
+            np.concatenate([need(f"{name}.weight") for name in siblings])
+        )
+        slots[shapes.QKV_BIAS] = self._hold(pack_bias(np.concatenate([find(f"{name}.bias") for name in siblings])))
+        for slot, name in ((shapes.Q_NORM, "q_norm"), (shapes.K_NORM, "k_norm")):
+            slots[slot] = self._hold(find(f"self_attn.{name}.weight"))
+        for slot, scales, bias, name in (
+            (shapes.OUT, shapes.OUT_SCALES, shapes.OUT_BIAS, "self_attn.o_proj"),
+            (shapes.DOWN, shapes.DOWN_SCALES, shapes.DOWN_BIAS, "mlp.down_proj"),
+        ):
+            slots[slot], slots[scales] = self._weights(need(f"{name}.weight"))
+            slots[bias] = self._hold(pack_bias(find(f"{name}.bias")))
+        gate, up = need("mlp.gate_proj.weight"), need("mlp.up_proj.weight")
+        depth = gate.shape[1]
+        pairs = np.stack([one.reshape(-1, LANES, depth) for one in (gate, up)], 1)  # sixteen columns of each in turn
+        slots[shapes.GATE_UP], slots[shapes.GATE_UP_SCALES] = self._weights(pairs.reshape(-1, depth))
+        slots[shapes.WINDOW] = NO_WINDOW if window is None else window
+        return slots
+
+    def _weights(self, weight: np.ndarray) -> tuple[int, int]:
+        """Addresses of a packed weight and of its columns' scales."""
+        if not self._is_int8:
+            return self._hold(pack(weight)), 0
+        packed, scales = pack_int8(weight)
+        return self._hold(packed), self._hold(scales)
+
+    def _hold(self, array: np.ndarray) -> int:
+        """Keep an array alive and return its address; 0 for an empty one."""
+        if array.size == 0:
+            return 0
+        self._held.append(array)
+        return int(array.ctypes.data)
+
+
+def _fits(array: np.ndarray, shape: tuple[int, int]) -> bool:
+    return array.shape == shape and array.dtype == np.float32 and bool(array.flags.c_contiguous)
+
+
+def _array(tensor: torch.Tensor | None) -> np.ndarray:
+    if tensor is None:
+        return np.zeros(0, np.float32)
+    return np.ascontiguousarray(tensor.detach().float().numpy())

@@ -1,0 +1,146 @@
+"""Any Hugging Face causal LM's own modules as a forward: packed rows through transformers' attention interface.
+
+On the CPU every linear layer is replaced by its packed twin. Slower than `app.engine.cpu.fused`, and knows every
+family.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from app.engine.cpu.attention_tiles import Kind, Layout
+from app.engine.cpu.forward import Checkpoints, Output, Shape
+from app.engine.packing import Plan
+from app.errors import ModelRefused
+from kernels.attention.paged_attention import paged_attention_reference
+from kernels.cpu.linear import pack_int8
+from kernels.layers.packed_linear import PackedLinear, PackedSiblings
+
+ATTENTION = "paceline"
+SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # layers that read the same input
+
+
+class HookedForward:
+    """The model's modules, run eagerly; the packed attention is plugged in, the weights are as they were loaded."""
+
+    can_prune = False
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """Raises ModelRefused for a model that ignores the attention interface."""
+        if not getattr(model, "_can_set_attn_implementation", lambda: False)():
+            name = type(model).__name__
+            raise ModelRefused(f"{name} ignores transformers' attention interface, so it cannot be served")
+        model.set_attn_implementation(ATTENTION)
+        config: Any = model.config.get_text_config()
+        self.model = model
+        self._num_heads = config.num_attention_heads
+        num_key_heads = getattr(config, "num_key_value_heads", None) or self._num_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // self._num_heads
+        self.shape = Shape(config.num_hidden_layers, num_key_heads, head_dim)
+        self.max_positions: int = config.max_position_embeddings
+        self.vocab_size: int = model.get_input_embeddings().get_parameter("weight").shape[0]
+        self.kinds: list[Kind] = []  # how each layer attends, known after the first pass
+
+    def logits(self, plan: Plan, checkpoints: Checkpoints | None = None) -> Output:
+        """See Forward. Raises ValueError for a plan that adds to the embeddings: only the fused forward can."""
+        if plan.added is not None:
+            raise ValueError("a hooked model's embeddings take no addition")
+        layout = Layout(plan, self._num_heads, self.shape.num_key_heads)
+        rows = self.model(
+            input_ids=torch.tensor([plan.ids]),
+            position_ids=torch.tensor([plan.positions]),
+            use_cache=False,
+            logits_to_keep=torch.tensor(plan.wanted or [0]),
+            layout=layout,
+        ).logits[0]
+        if not self.kinds:
+            self._check(layout, rows.shape[0], max(1, len(plan.wanted)))
+        best = rows.max(-1)
+        found = torch.where(best.values.isfinite(), best.indices, -1).tolist()
+        return Output(rows[: len(plan.wanted)], found[: len(plan.wanted)], None)
+
+    def _check(self, layout: Layout, rows: int, wanted: int) -> None:
+        name, num_layers = type(self.model).__name__, self.shape.num_layers
+        if len(layout.kinds) != num_layers:
+            raise ModelRefused(f"{name} used the attention interface in {len(layout.kinds)} of {num_layers} layers")
+        if rows != wanted:
+            raise ModelRefused(f"{name} ignores logits_to_keep, so it cannot be served")
+        self.kinds = [kind for _, kind in sorted(layout.kinds.items())]
+
+
+def pack_linears(model: nn.Module) -> None:
+    """Replace linear layers by packed twins, those that read one input by one; unless held elsewhere the weights go."""
+    for parent in list(model.modules()):
+        layers = {name: layer for name, layer in parent.named_children() if _is_linear(layer)}
+        for names in SIBLINGS:
+            family = [layers[name] for name in names if name in layers]
+            if len(family) == len(names) and len({layer.bias is None for layer in family}) == 1:
+                siblings = PackedSiblings([_weight(layer) for layer in family], [_bias(layer) for layer in family])
+                for name, member in zip(names, siblings.members, strict=True):
+                    setattr(parent, name, member)
+                    del layers[name]
+        for name, layer in layers.items():
+            setattr(parent, name, PackedLinear(_weight(layer), _bias(layer)))
+
+
+def round_weights(model: nn.Module) -> None:
+    """Round the linear layers' weights to what int8 columns can hold. Embeddings, tied ones too, stay as they are."""
+    for layer in model.modules():
+        if type(layer) is nn.Linear:
+            packed, scales = pack_int8(layer.weight.detach().float().numpy())
+            columns = packed.transpose(0, 2, 1).reshape(-1, layer.in_features)[: layer.out_features]
+            rounded = torch.from_numpy(columns * scales[: layer.out_features, None])
+            layer.weight = nn.Parameter(rounded, requires_grad=False)
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return type(module) in (nn.Linear, Conv1D) and module.weight.dtype == torch.float32
+
+
+def _weight(layer: nn.Module) -> torch.Tensor:
+    """(N, K); GPT-2's Conv1D holds it transposed."""
+    weight = layer.get_parameter("weight")
+    return weight.T if type(layer) is Conv1D else weight
+
+
+def _bias(layer: nn.Module) -> torch.Tensor | None:
+    return None if layer.bias is None else layer.get_parameter("bias")
+
+
+def _attention(
+    module: nn.Module,
+    query: torch.Tensor,  # (1, H, T, D), rotary applied
+    key: torch.Tensor,  # (1, HK, T, D)
+    value: torch.Tensor,  # (1, HK, T, D)
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    layout: Layout | None = None,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
+    """Write the rows' keys and values to their slots, then attend to the sequences' pages. Returns (1, T, H, D)."""
+    if layout is None:
+        raise ModelRefused("the model does not hand extra arguments down to its attention layers")
+    if s_aux is not None:
+        raise ModelRefused("attention sinks are not supported")
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    layout.store(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layout.kinds[layer] = Kind(sliding_window, scale, softcap)
+    out = paged_attention_reference(
+        query[0].transpose(0, 1),
+        layout.kv.keys[layer],
+        layout.kv.values[layer],
+        layout.groups(sliding_window),
+        scale,
+        softcap,
+    )
+    return out[None], None
+
+
+AttentionInterface.register(ATTENTION, _attention)

@@ -1,0 +1,69 @@
+"""Find out of a model's own modules what it says, and of which forward it can be had fastest."""
+
+import logging
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from app.engine.cpu.equivalence import TOLERANCE, distance, trial
+from app.engine.cpu.forward import Forward
+from app.engine.cpu.fused import FusedForward
+from app.engine.cpu.hooked import HookedForward, pack_linears, round_weights
+from app.engine.cpu.model_spec import blueprint_of
+from app.engine.cpu.verified_cache import remember
+from app.engine.weights.families import NotFusable, check_llama_shape, is_llama_shaped
+from app.engine.weights.tensors import Weights, holds
+from kernels.layers.packed_linear import can_pack
+
+log = logging.getLogger(__name__)
+
+
+@torch.inference_mode()
+def learn(model: PreTrainedModel, is_int8: bool = False, keep: tuple[Path, Weights] | None = None) -> Forward:
+    """The fused forward if it knows the model's family, else the model's own modules with packed linear layers.
+
+    With `is_int8` the linear layers' weights are rounded to int8 columns: a model of its own, as exact against itself.
+    `keep`: a file for what is found out, and the weights as they will be read then; nothing is written where those are
+    not the modules'. Takes the model over. Raises ModelRefused for one that ignores the attention interface.
+    """
+    model.eval()
+    model.requires_grad_(False)
+    file = _where(model, keep)
+    if is_int8:
+        round_weights(model)
+    hooked = HookedForward(model)
+    try:
+        return _fuse(hooked, is_int8, file)
+    except NotFusable as reason:
+        log.info("%s runs on its own modules: %s", type(model).__name__, reason)
+    if can_pack():
+        pack_linears(model)
+    else:
+        log.warning("this torch has no packed linear operator: plain ones are used, slower and not bitwise invariant")
+    return hooked
+
+
+def _where(model: PreTrainedModel, keep: tuple[Path, Weights] | None) -> Path | None:
+    """The file to keep things in; None where a later start would read other numbers than the modules'."""
+    if keep is None:
+        return None
+    file, weights = keep
+    return file if is_llama_shaped(model) and holds(weights, model.state_dict()) else None
+
+
+def _fuse(hooked: HookedForward, is_int8: bool, file: Path | None) -> FusedForward:
+    """The fused forward, once it has said the same as the modules. Raises NotFusable."""
+    check_llama_shape(hooked.model)
+    if hooked.model.device.type != "cpu":
+        raise NotFusable("it is not on the CPU")
+    weights = hooked.model.state_dict()
+    expected = trial(hooked)  # also shows how each layer attends
+    blueprint = blueprint_of(hooked)
+    fused = FusedForward(blueprint, weights, is_int8)
+    off = distance(trial(fused), expected, float(expected.std()))
+    if not off < TOLERANCE:
+        raise NotFusable(f"the fused forward is {off:.1e} standard deviations off")
+    if file is not None:
+        remember(file, blueprint, tuple(weights), expected)
+    return fused

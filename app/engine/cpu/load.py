@@ -1,0 +1,46 @@
+"""Load a Hugging Face causal LM, unforked, and choose the fastest forward that says the same as its own modules."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.engine.cpu.forward import Forward
+from app.engine.cpu.verified_cache import recall
+from app.engine.weights.fingerprint import digest
+from app.engine.weights.tensors import Stored, Weights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a model comes from: its weights by name, and its modules for whoever has to ask them."""
+
+    folders: tuple[Path, ...]  # whose files decide what the model says
+    weights: Callable[[], Weights]
+    modules: Callable[[], "PreTrainedModel"]
+
+
+def load(source: Path | Source, is_int8: bool = False, home: Path | None = None) -> Forward:
+    """Load a model, to compute in float32. With `home`, what is found out of it is kept there for the next start, which
+    then takes a fraction of the time. Raises ModelRefused."""
+    found = source if isinstance(source, Source) else _in_folder(source)
+    keep = None
+    if home is not None:
+        keep = home / "known" / f"{digest(found.folders, is_int8=is_int8)}.json", found.weights()
+        if (known := recall(*keep, is_int8)) is not None:
+            return known
+    from app.engine.cpu.learn_zz import learn  # transformers takes seconds to import, and mostly need not be
+
+    return learn(found.modules(), is_int8, keep)
+
+
+def _in_folder(folder: Path) -> Source:
+    def modules() -> "PreTrainedModel":
+        from app.engine.weights.hf_reader import read
+
+        return read(folder)
+
+    return Source((folder,), lambda: Stored(folder), modules)

@@ -1,0 +1,172 @@
+"""The model runner: the only file that builds tensors for the target. Works in, rows of logits out."""
+
+import math
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from app.engine.cpu.forward import Checkpoints, Forward
+from app.engine.early_exit.rows import Predictor, Sieve
+from app.engine.kv.block_manager import PagedRunner
+from app.engine.kv.pages import KVCache, PagePool, bytes_per_page
+from app.engine.packing import forks, main_branch, plan
+from app.messages import Sampling
+from app.request import TokenLogprobs
+from app.state import Work
+from kernels.sampling.target_token import Choice, shaped, target_token_reference
+
+
+@dataclass(slots=True)
+class Logits:
+    """A final work's logits: row 0 for its last token, row i for tree node i."""
+
+    rows: torch.Tensor  # (1 + N, V) float32
+    greedy: torch.Tensor | list[int]  # (1 + N,) argmax of each row
+    states: np.ndarray | None = None  # (1 + N, d) float32, what the head read; None where nobody keeps it
+    places: dict[int, int] | None = None  # the row of each node where some have been pruned; they have none
+
+    def token(
+        self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+    ) -> int:
+        """The target's token after `node`, to stand at `position`; `history` is every token before it (design D1)."""
+        if sampling.temperature == 0.0 and mask is None and not is_shaped(sampling):
+            return int(self.greedy[self.row(node)])
+        return target_token_reference(self._shaped(node, sampling, history, mask), choice_of(sampling), position)
+
+    def logprobs(
+        self, node: int, token: int, top: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+    ) -> TokenLogprobs:
+        """See `app.stages.verify.Rows`."""
+        logprobs = self._shaped(node, sampling, history, mask).log_softmax(0)
+        if not top:
+            return token_logprobs(float(logprobs[token]), [], [])
+        floor = logprobs.topk(min(top, len(logprobs))).values[-1]
+        ids = (logprobs >= floor).nonzero().squeeze(-1)  # equal ones stay in the order of their ids
+        best, order = logprobs[ids].sort(descending=True, stable=True)
+        return token_logprobs(float(logprobs[token]), ids[order[:top]].tolist(), best[:top].tolist())
+
+    def _shaped(
+        self, node: int, sampling: Sampling, history: list[int], mask: np.ndarray | None
+    ) -> torch.Tensor:  # (V,)
+        s = sampling
+        if mask is None and not is_shaped(s):
+            return self.rows[self.row(node)]
+        return shaped(
+            self.rows[self.row(node)],
+            history,
+            frequency_penalty=s.frequency_penalty,
+            presence_penalty=s.presence_penalty,
+            bias=s.logit_bias,
+            allowed=s.allowed_token_ids,
+            mask=mask,
+        )
+
+    def state(self, node: int) -> bytes | None:
+        """See `app.stages.verify.Rows`."""
+        return None if self.states is None else self.states[self.row(node)].astype("<f2").tobytes()
+
+    def row(self, node: int) -> int:
+        """Where in `rows` a node stands. Raises KeyError for one that was pruned."""
+        return node if self.places is None else self.places[node]
+
+
+def choice_of(sampling: Sampling) -> Choice:
+    """The sampling of a request as the kernels take it; admission has settled the seed."""
+    s = sampling
+    return Choice(s.temperature, s.top_p, s.top_k, s.min_p, s.seed or 0, s.choice)
+
+
+def is_shaped(sampling: Sampling) -> bool:
+    """Does it change the logits before they are filtered?"""
+    s = sampling
+    return bool(s.frequency_penalty or s.presence_penalty or s.logit_bias or s.allowed_token_ids)
+
+
+def token_logprobs(own: float, ids: Listed[int], logprobs: Listed[float]) -> TokenLogprobs:
+    """As they travel: six digits after the point, and no token that cannot be said."""
+    top = [(id_, round(one, 6)) for id_, one in zip(ids, logprobs, strict=True) if one > -math.inf]
+    return TokenLogprobs(logprob=round(own, 6), top=tuple(top))
+
+
+class ModelRunner(PagedRunner):
+    """Runs batches of works over one model and its paged KV cache, on the CPU."""
+
+    def __init__(self, model: Forward, *, kv_bytes: int, page_tokens: int, shares: bool = False) -> None:
+        self.model = model
+        self.predictor: Predictor | None = None  # who says which rows to prune
+        self.checkpoints_s = 0.0  # what the last pass's took
+        num_pages = max(2, min(kv_bytes // bytes_per_page(*model.shape, page_tokens), 2**20))
+        super().__init__(PagePool(num_pages, page_tokens), shares=shares)
+        self.kv = KVCache(model.shape.num_layers, num_pages, *model.shape[1:], page_tokens)
+
+    @torch.inference_mode()
+    def forward(self, works: list[Work], added: np.ndarray | None = None) -> list[Logits | None]:
+        """One packed pass; Logits for final works, None for prompt chunks. The sequences already hold the pages.
+        added: see Plan.
+
+        Raises ArithmeticError when a row came out as no numbers; then `wipe` the works.
+        """
+        packed = plan(works, self.kv)
+        packed.added = added
+        checkpoints = self._checkpoints(works)
+        rows, greedy, states = self.model.logits(packed, checkpoints)
+        self.checkpoints_s = checkpoints.took_s if checkpoints else 0.0
+        if min(greedy, default=0) < 0:
+            raise ArithmeticError("the model's logits are not finite")
+        out: list[Logits | None] = []
+        first = 0
+        for work in works:
+            size = 1 + len(work.tree) - len(work.pruned)
+            own = slice(first, first + size)
+            seen = None if states is None else states[own]
+            out.append(Logits(rows[own], greedy[own], seen, _places(work)) if work.final else None)
+            first += size if work.final else 0
+        return out
+
+    def _checkpoints(self, works: list[Work]) -> Checkpoints | None:
+        """None where no work may lose rows, or nobody knows which."""
+        may = self.predictor is not None and any(work.floor > 0.0 and len(work.tree) for work in works)
+        return Sieve(self.predictor, works) if may and self.predictor is not None else None
+
+    def try_reserve(self, work: Work, ahead: int = 0) -> bool:
+        """Get the pages for a work's rows: the sequence's own, its tree's forks, and `ahead` tokens more. False: none
+        were taken."""
+        size, below = self.pool.page_tokens, work.start + len(work.tokens)
+        branches = forks(work.tree)
+        held = len(work.sequence.pages)
+        if self.pool.try_grow(work.sequence.pages, below + len(main_branch(work.tree)) + ahead):
+            for fork in branches:
+                first = (below + fork.leaves) // size * size  # position of the fork's first slot
+                if not self.pool.try_grow(fork.pages, below + len(fork.path) - first):
+                    break
+            else:
+                work.forks = branches
+                return True
+        for fork in branches:
+            self.pool.release(fork.pages)
+        self.pool.trim(work.sequence.pages, held * size)
+        return False
+
+    def accept(self, work: Work, path: list[int]) -> None:
+        """Keep the accepted nodes' keys and values and give the rest up: a fork's pages take the place of the own ones.
+
+        Afterwards the cache covers the sequence's tokens up to the last accepted node, and others that begin like the
+        sequence may use its full pages.
+        """
+        pages, below = work.sequence.pages, work.start + len(work.tokens)
+        if path and path[-1] not in main_branch(work.tree):
+            fork = next(fork for fork in work.forks if fork.path[: len(path)] == path)
+            cut = (below + fork.leaves) // self.pool.page_tokens
+            pages[cut:], fork.pages = fork.pages, pages[cut:]
+        self._keep(work, below + len(path))
+
+    def _clear(self, pages: list[int]) -> None:
+        self.kv.clear(pages)
+
+
+def _places(work: Work) -> dict[int, int] | None:
+    if not work.pruned:
+        return None
+    return {node: i for i, node in enumerate(n for n in range(1 + len(work.tree)) if n not in work.pruned)}

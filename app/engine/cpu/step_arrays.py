@@ -1,0 +1,117 @@
+"""From a plan to the flat arrays of a fused step, and the memory that steps work in."""
+
+import numpy as np
+
+from app.engine.packing import Plan
+from kernels.cpu.attention import SPLIT, TILE
+from kernels.cpu.shapes import PARTS, Model, Room, Step
+from kernels.cpu.simd import LANES
+from kernels.cpu.threads import HEADER
+
+
+def step_of(plan: Plan) -> Step:
+    """The plan's rows in tiles of at most TILE rows of one chain, their keys in splits of SPLIT positions."""
+    own = np.full((len(plan.ids), 2), -1, np.int64)
+    for row, page, offset in plan.own:
+        own[row] = page, offset
+    rows: list[int] = []
+    tiles: list[tuple[int, ...]] = []
+    pages: list[int] = []
+    units: list[tuple[int, int, int]] = []
+    lines = 0
+    for span in plan.spans:
+        for top in range(0, len(span.rows), TILE):
+            tile = span.rows[top : top + TILE]
+            position = span.position + top
+            splits = -(-(position + len(tile)) // SPLIT)
+            tiles.append((len(rows), len(tile), position, len(pages), len(units), splits))
+            for split in range(splits):
+                units.append((len(tiles) - 1, split, lines))
+                lines += len(tile)
+            rows += tile
+        pages += span.pages
+    return Step(
+        ids=np.array(plan.ids, np.int64),
+        positions=np.array(plan.positions, np.int64),
+        own=own,
+        copies=np.array(plan.copies, np.int64).reshape(-1, 2),
+        forked=np.array(plan.forked, np.int64).reshape(-1, 3),
+        tile_rows=np.array(rows, np.int64),
+        tiles=np.array(tiles, np.int64).reshape(-1, 6),
+        pages=np.array(pages, np.int64),
+        units=np.array(units, np.int64).reshape(-1, 3),
+        wanted=np.array(plan.wanted, np.int64),
+        added=0 if plan.added is None else plan.added.ctypes.data,
+    )
+
+
+class Rooms:
+    """The memory of a model's steps: grown when a step is larger than all before, else the same each time."""
+
+    def __init__(self, model: Model, threads: int) -> None:
+        fold = model.num_heads // model.num_key_heads
+        self._model, self._threads = model, threads
+        self._rows = self._lines = 0
+        self._words = np.zeros(HEADER + PARTS * (model.num_layers + 2), np.int64)
+        self._queries = np.empty((threads, TILE * fold, model.head_dim), np.float32)
+        self._scores = np.empty((threads, TILE * fold, SPLIT), np.float32)
+        self._columns = -(-model.vocab // LANES) * LANES
+
+    def room(self, step: Step, lines: int = 0) -> tuple[Room, np.ndarray, np.ndarray]:
+        """(the room, logits (N, whole blocks of V) and best (N,), which are the caller's to keep).
+
+        `lines`: more than the step's own rows by splits of their keys, if further steps follow in the same room.
+        """
+        self._grow(len(step.ids), max(lines, int(step.tiles[step.units[:, 0], 1].sum())))
+        self._words[HEADER:] = 0
+        logits = np.empty((len(step.wanted), self._columns), np.float32)
+        best = np.empty(len(step.wanted), np.int64)
+        room = Room(
+            threads=self._threads,
+            words=self._words.ctypes.data,
+            hidden=self._hidden.ctypes.data,
+            normed=self._normed.ctypes.data,
+            mixed=self._mixed.ctypes.data,
+            attended=self._attended.ctypes.data,
+            gated=self._gated.ctypes.data,
+            update=self._update.ctypes.data,
+            sums=self._sums.ctypes.data,
+            stats=self._stats.ctypes.data,
+            queries=self._queries.ctypes.data,
+            queries_bytes=self._queries[0].nbytes,
+            scores=self._scores.ctypes.data,
+            scores_bytes=self._scores[0].nbytes,
+            logits=logits.ctypes.data,
+            best=best,
+        )
+        return room, logits, best
+
+    def read(self, wanted: int) -> np.ndarray:
+        """(N, hidden) the normed states that the last step's head read, copied."""
+        return self._update[:wanted].copy()
+
+    def states(self, rows: int) -> np.ndarray:
+        """The first rows (rows, d) between two layers, before any norm; no copy."""
+        return self._hidden[:rows]
+
+    def compact(self, rows: np.ndarray) -> None:
+        """Between two layers: of all rows only these, rising, go on, and move up."""
+        self._hidden[: len(rows)] = self._hidden[rows]
+        self._normed[: len(rows)] = self._normed[rows]
+
+    def normed(self, rows: int) -> np.ndarray:
+        """A copy of the first rows (rows, d) as the last step's last norm left them."""
+        return self._normed[:rows].copy()
+
+    def _grow(self, rows: int, lines: int) -> None:
+        m = self._model
+        if rows > self._rows:
+            wide = m.num_heads * m.head_dim
+            mixed = wide + 2 * m.num_key_heads * m.head_dim
+            self._hidden, self._normed, self._update, self._mixed, self._attended, self._gated = (
+                np.empty((rows, width), np.float32) for width in (m.hidden, m.hidden, m.hidden, mixed, wide, m.inner)
+            )
+            self._rows = rows  # last: without the memory for them the old ones stay, and their size
+        if lines > self._lines:
+            self._sums, self._stats = (np.empty((lines * m.num_heads, width), np.float32) for width in (m.head_dim, 2))
+            self._lines = lines

@@ -1,0 +1,1 @@
+"""How a drafter's model is run."""

@@ -1,0 +1,150 @@
+"""A drafter's model behind the two best guesses for each sequence, sampled with the target's own noise."""
+
+import numpy as np
+import torch
+
+from app.engine.cpu.forward import Forward
+from app.engine.cpu.fused import FusedForward
+from app.engine.cpu.probe_zz import probe
+from app.engine.cpu.runner import ModelRunner, choice_of
+from app.engine.drafters.features import Features
+from app.engine.packing import plan
+from app.errors import ModelRefused
+from app.messages import Sampling
+from app.state import Guess, Sequence, Tree, Work
+from kernels.sampling.gumbel_noise import gumbel_noise_reference
+from kernels.sampling.target_token import filtered
+
+PROBED = 24  # tokens
+ALIKE = 1e-3  # how far two ways to a confidence may be apart
+
+
+class ModelGuesser:
+    """Runs a drafter's model over paged KV and turns its logits into guesses."""
+
+    def __init__(
+        self,
+        forward: Forward,
+        head_ids: torch.Tensor | None,
+        *,
+        kv_bytes: int,
+        page_tokens: int,
+        features: Features | None = None,
+    ) -> None:
+        self._runner = ModelRunner(forward, kv_bytes=kv_bytes, page_tokens=page_tokens)
+        self._head_ids = head_ids  # (Vh,) int64, the token each row of the head stands for; None: all, in order
+        self._columns = (
+            np.zeros(0, np.int64) if head_ids is None else head_ids.numpy()
+        )  # the same; empty: all, in order
+        self._features = features
+        self.reads_state = features is not None
+        self.model = forward
+        self.max_context = forward.max_positions
+
+    def try_reserve(self, work: Work, ahead: int) -> bool:
+        return self._runner.try_reserve(work, ahead)
+
+    def release(self, sequence: Sequence) -> None:
+        self._runner.release(sequence)
+
+    def wipe(self, work: Work) -> None:
+        self._runner.wipe(work)
+
+    @torch.inference_mode()
+    def guess(self, works: list[Work], depth: int, floor: float) -> list[list[Guess]]:
+        """For each final work its next guess, or in one call up to `depth`, each going on from the one before.
+
+        Ends early when no work's confidences multiply to `floor`. The works hold pages for all but the last token.
+        """
+        can_chain = isinstance(self.model, FusedForward)
+        chains = [w for w in works if can_chain and w.final and is_greedy(w)]
+        single = [w for w in works if not (can_chain and w.final and is_greedy(w))]
+        found = {id(w): g for w, g in zip(chains, self._chains(chains, depth, floor), strict=True)}
+        found |= {id(w): g for w, g in zip(single, self._single(single), strict=True)}
+        return [found[id(work)] for work in works]
+
+    @torch.inference_mode()
+    def check(self) -> None:
+        """Guess some tokens in one call and one by one: both ways must say the same. Compiles the first, if need be.
+
+        Raises ModelRefused.
+        """
+        sequence = probe(PROBED, self.model.vocab_size)
+        whole = Work(sequence, 0, sequence.tokens[:], Tree(), final=True)
+        if not isinstance(self.model, FusedForward) or not self.try_reserve(whole, 2):
+            return
+        (found,) = self._chains([whole], 2, 0.0)
+        alone = self._single([whole])[0]
+        sequence.tokens.append(found[0].token)
+        alone += self._single([Work(sequence, PROBED, sequence.tokens[PROBED:], Tree(), final=True)])[0]
+        self.release(sequence)
+        if not all(_are_alike(a, b) for a, b in zip(found, alone, strict=True)):
+            raise ModelRefused(f"its compiled guesses, {found}, are not what its logits say, {alone}")
+
+    def _single(self, works: list[Work]) -> list[list[Guess]]:
+        """The next guess of final works."""
+        found: list[list[Guess]] = [[] for _ in works]
+        greedy: dict[int, torch.Tensor] = {}
+        added = self._features.rows(works) if self._features else None
+        for i, (work, rows) in enumerate(zip(works, self._runner.forward(works, added) if works else [], strict=True)):
+            if rows is not None and is_greedy(work):
+                greedy[i] = rows.rows[0]
+            elif rows is not None:
+                position = work.start + len(work.tokens)
+                found[i] = [sampled(rows.rows[0], self._head_ids, position, work.sequence.record.sampling)]
+        best = likeliest(torch.stack([*greedy.values()]), self._head_ids) if greedy else []
+        for i, guess in zip(greedy, best, strict=True):
+            found[i] = [guess]
+        return found
+
+    def _chains(self, works: list[Work], depth: int, floor: float) -> list[list[Guess]]:
+        """Up to `depth` guesses of works whose guesses need no noise, by the compiled forward."""
+        if not works or not isinstance(self.model, FusedForward):
+            return []
+        packed = plan(works, self._runner.kv)
+        packed.added = self._features.rows(works) if self._features else None
+        absent = self._features.absent_rows(len(works)) if self._features else None
+        chain = self.model.chain(packed, depth, floor, self._columns, absent)
+        count = int(chain.steps[0])
+        guesses, chances = chain.guesses[:count].tolist(), chain.chances[:count].tolist()
+        if any(tokens[0] < 0 for step in guesses for tokens in step):
+            raise ArithmeticError("the model's logits are not finite")
+        return [
+            [Guess(s[i][0], p[i][0], s[i][1], p[i][1]) for s, p in zip(guesses, chances, strict=True)]
+            for i in range(len(works))
+        ]
+
+
+def likeliest(logits: torch.Tensor, head_ids: torch.Tensor | None) -> list[Guess]:
+    """The two largest of each row (N, Vh), in a few operators and two readings back. `head_ids`: (Vh,) int64, the
+    tokens that the columns stand for; None: all, in order."""
+    values, best = logits.topk(min(2, logits.shape[-1]))
+    chances = (values - logits.logsumexp(-1, keepdim=True)).exp().tolist()
+    tokens = (best if head_ids is None else head_ids[best]).tolist()
+    return [_guess(*both) for both in zip(tokens, chances, strict=True)]
+
+
+def sampled(logits: torch.Tensor, head_ids: torch.Tensor | None, position: int, sampling: Sampling) -> Guess:
+    """Best and second best of log q + G of one row (Vh,), G being the noise the target will meet at `position`
+    (design D1)."""
+    kept, z = filtered(logits, choice_of(sampling))
+    ids = kept if head_ids is None else head_ids[kept]
+    scores = z + gumbel_noise_reference(ids, sampling.seed or 0, sampling.choice, position)
+    best = scores.topk(min(2, len(scores))).indices
+    return _guess(ids[best].tolist(), z.softmax(-1)[best].tolist())
+
+
+def is_greedy(work: Work) -> bool:
+    """Does its next token need no noise?"""
+    return work.sequence.record.sampling.temperature == 0.0
+
+
+def _are_alike(ours: Guess, theirs: Guess) -> bool:
+    is_tie = theirs.confidence - theirs.second_confidence < ALIKE * theirs.confidence
+    is_same = ours.token == theirs.token or (is_tie and ours.token == theirs.second)
+    return is_same and abs(ours.confidence - theirs.confidence) < ALIKE * theirs.confidence
+
+
+def _guess(tokens: list[int], chances: list[float]) -> Guess:
+    """From the best and, if there is one, the second best token."""
+    return Guess(tokens[0], chances[0], tokens[-1], chances[-1] if len(tokens) > 1 else 0.0)

@@ -1,0 +1,103 @@
+"""Load a drafter's model.
+
+A drafter folder holds config.json and model.safetensors of a small causal LM. With `"embedding": "target"` in its
+drafter.json it brings only its layers: embedding and head are rows of the target's embedding, the head trimmed to
+the tokens in `head_ids`. One with features also reads the target's last hidden state (`app.engine.drafters.features`).
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import load_file
+
+from app.engine.cpu.fused import FusedForward
+from app.engine.cpu.load import Source, load
+from app.engine.drafters.features import Features, features_of
+from app.engine.drafters.guesser import ModelGuesser
+from app.engine.weights.tensors import EMBEDDING, HEAD, Stored, Weights
+from app.errors import ModelRefused
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a drafter on the target's embedding is made of."""
+
+    weights: Weights  # by the names of a causal LM's modules, embedding and trimmed head among them
+    head_ids: torch.Tensor  # (Vh,) int64, the token each row of the head stands for
+    features: Features | None
+
+
+def load_guesser(
+    folder: Path, target: Path, *, kv_bytes: int, page_tokens: int, is_int8: bool = False, home: Path | None = None
+) -> ModelGuesser:
+    """Load the drafter in `folder` for the target in `target`; `home`: see `app.engine.cpu.load.load`.
+
+    Compiles what it guesses by, too, where that is not on the disk yet. Raises ModelRefused.
+    """
+    card = card_of(folder)
+    if card.get("embedding") != "target":
+        guesser = ModelGuesser(load(folder, is_int8, home), None, kv_bytes=kv_bytes, page_tokens=page_tokens)
+    else:
+        parts = parts_of(folder, target, card.get("embedding_sha256"))
+        source = Source((folder, target), lambda: parts.weights, partial(modules_of, folder, parts))
+        forward = load(source, is_int8, home)
+        if parts.features and not isinstance(forward, FusedForward):
+            raise ModelRefused(f"{folder} reads the target's states, and only Llama-shaped drafters can")
+        guesser = ModelGuesser(
+            forward, parts.head_ids, kv_bytes=kv_bytes, page_tokens=page_tokens, features=parts.features
+        )
+    guesser.check()
+    return guesser
+
+
+def card_of(folder: Path) -> dict[str, Any]:
+    """What the folder's drafter.json says; nothing, where there is none."""
+    file = folder / "drafter.json"
+    return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
+def parts_of(folder: Path, target: Path, wanted: str | None) -> Parts:
+    """Of the drafter in `folder`, for a target whose embedding's hash is `wanted`, if that is known.
+
+    Raises ModelRefused where the target is another.
+    """
+    embedding = target_embedding(target)  # (V, d)
+    if wanted is not None and embedding_sha256(target) != wanted:
+        raise ModelRefused(f"{folder} was distilled from another target: its embedding differs")
+    stored = load_file(folder / "model.safetensors")
+    head_ids = stored.pop("head_ids").long()
+    features = features_of(stored)
+    weights = {name: tensor.float() for name, tensor in stored.items()}
+    weights[EMBEDDING] = embedding
+    weights[HEAD] = embedding[head_ids]
+    return Parts(weights, head_ids, features)
+
+
+def modules_of(folder: Path, parts: Parts) -> "PreTrainedModel":
+    """The drafter's modules. Raises ModelRefused."""
+    from app.engine.weights.hf_reader import build  # transformers takes seconds to import, and mostly need not be
+
+    return build(folder, parts.weights)
+
+
+@lru_cache(maxsize=1)
+def embedding_sha256(target: Path) -> str:
+    """What a drafter's card names its target's embedding by: the hash of its float32 numbers."""
+    return hashlib.sha256(target_embedding(target).numpy().astype("<f4", copy=False).data).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def target_embedding(target: Path) -> torch.Tensor:
+    """(V, d) float32, shared by all drafters of a process."""
+    weights = Stored(target)
+    if EMBEDDING not in weights:
+        raise ModelRefused(f"{target} holds no {EMBEDDING}")
+    return weights[EMBEDDING].float()

@@ -1,0 +1,1 @@
+"""Which rows leave a pass early, and when that pays."""

@@ -1,0 +1,98 @@
+"""A drafter's model on a GPU, beside the target or on one of its own, behind the two best guesses for each sequence."""
+
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from app.engine.drafters.guesser import is_greedy, likeliest, sampled
+from app.engine.drafters.loader import card_of, modules_of, parts_of
+from app.engine.gpu.load import checked_weights, load_weights
+from app.engine.gpu.runner import DeviceRunner
+from app.engine.gpu.weights import Weights
+from app.state import Guess, Sequence, Tree, Work
+
+FEW = 16  # tokens that a step reads of a sequence, all of whose rows it may as well rate: then it is one of fixed size
+
+
+class DeviceGuesser:
+    """Runs a drafter's model over paged KV on a GPU, one guess for each sequence a call."""
+
+    reads_state = False  # the target's states are not fetched from the device
+
+    def __init__(
+        self,
+        weights: Weights,
+        head_ids: torch.Tensor | None,
+        *,
+        kv_bytes: int,
+        page_tokens: int,
+        has_graphs: bool = True,
+    ) -> None:
+        """head_ids: (Vh,) int64, the token each row of the head stands for; None: all, in order."""
+        self._runner = DeviceRunner(weights, kv_bytes=kv_bytes, page_tokens=page_tokens, has_graphs=has_graphs)
+        self._host_head_ids = head_ids
+        self._head_ids = None if head_ids is None else head_ids.to(weights.embedding.device)
+        self.max_context = weights.max_positions
+
+    def try_reserve(self, work: Work, ahead: int) -> bool:
+        return self._runner.pool.try_grow(work.sequence.pages, work.start + len(work.tokens) + ahead)
+
+    def release(self, sequence: Sequence) -> None:
+        self._runner.release(sequence)
+
+    def wipe(self, work: Work) -> None:
+        self._runner.wipe(work)
+
+    @torch.inference_mode()
+    def guess(self, works: list[Work], depth: int, floor: float) -> list[list[Guess]]:
+        """For each final work its next guess; see `ModelGuesser.guess`. Never more than one: `depth` and `floor` are
+        for those that go on by themselves."""
+        stretched = [_stretched(work) for work in works]
+        logits = self._runner.logits(stretched).float()
+        ends = accumulate(1 + len(work.tree) if work.final else 0 for work in stretched)
+        last = {i: end - 1 for i, (work, end) in enumerate(zip(works, ends, strict=True)) if work.final}
+        greedy = {i: row for i, row in last.items() if is_greedy(works[i])}
+        found: list[list[Guess]] = [[] for _ in works]
+        best = likeliest(logits[[*greedy.values()]], self._head_ids) if greedy else []
+        for i, guess in zip(greedy, best, strict=True):
+            found[i] = [guess]
+        for i in last.keys() - greedy.keys():
+            position = works[i].start + len(works[i].tokens)
+            row = logits[last[i]].cpu()
+            if not row.isfinite().all():
+                raise ArithmeticError("the model's logits are not finite")
+            found[i] = [sampled(row, self._host_head_ids, position, works[i].sequence.record.sampling)]
+        if not all(guess.confidence >= 0.0 for guesses in found for guess in guesses):
+            raise ArithmeticError("the model's logits are not finite")
+        return found
+
+
+def load_device_guesser(
+    folder: Path, target: Path, device: torch.device, dtype: torch.dtype, *, kv_bytes: int, page_tokens: int
+) -> DeviceGuesser:
+    """Load the drafter in `folder` for the target in `target` onto a GPU. Raises ModelRefused."""
+    card = card_of(folder)
+    if card.get("embedding") != "target":
+        return DeviceGuesser(load_weights(folder, device, dtype), None, kv_bytes=kv_bytes, page_tokens=page_tokens)
+    parts = parts_of(folder, target, card.get("embedding_sha256"))
+    weights = {name: parts.weights[name].to(dtype) for name in parts.weights}
+    model: Any = modules_of(folder, replace(parts, weights=weights))  # cast later, its rotation would be rounded, too
+    model.to(device)
+    if parts.features is not None:  # no state ever comes, so what stands for none is a part of every embedding
+        embedding = model.get_input_embeddings()
+        absent = torch.from_numpy(parts.features.absent).to(device, dtype)
+        embedding.weight = nn.Parameter(embedding.weight + absent, requires_grad=False)
+    return DeviceGuesser(checked_weights(model), parts.head_ids, kv_bytes=kv_bytes, page_tokens=page_tokens)
+
+
+def _stretched(work: Work) -> Work:
+    """A few tokens as a chain below the first of them, so that all rows are wanted."""
+    if not work.final or not 1 < len(work.tokens) <= FEW:
+        return work
+    first, *rest = work.tokens
+    chain = Tree(rest, list(range(len(rest))), [1.0] * len(rest), [()] * len(rest))
+    return replace(work, tokens=[first], tree=chain)

@@ -1,0 +1,123 @@
+"""One packed forward as a sequence of launches: nothing is read back, and shapes alone decide what is launched.
+
+Between the projections, four kernels a layer: residual sum and norm, rotation and storing of keys and values,
+attention, gate. The same launches run eagerly, in a CUDA graph, and in Triton's interpreter.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from app.engine.gpu.rows_zz import Rows
+from app.engine.gpu.weights import Layer, Linear, Weights
+from kernels.attention.ragged_attention import (
+    FLOAT32,
+    PREFILL,
+    VERIFY,
+    VERIFY_FEW,
+    Batch,
+    Tiling,
+    ragged_attention,
+)
+from kernels.layers.fixed_linear import fixed_linear
+from kernels.layers.gated_silu import gated_silu
+from kernels.layers.rms_norm import add_rms_norm
+from kernels.layers.rotary_store import rotary_store
+
+Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The paged KV cache."""
+
+    keys: torch.Tensor  # (L, P, S, HK, D)
+    values: torch.Tensor  # (L, P, S, HK, D)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How products and attention are cut. What is cut the same for every batch gives every row the same bits."""
+
+    product: Product
+    narrow: Tiling
+    few: Tiling  # for sequences whose rows, all query heads of a key head folded in, do not fit a tile of `narrow`
+    wide: Tiling
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, *, is_exact: bool) -> "Method":
+        """`is_exact`: one tile of products for any number of rows, one tile of attention for steps and prompts."""
+        verify = FLOAT32 if dtype == torch.float32 else VERIFY
+        if is_exact:
+            return cls(fixed_linear, verify, verify, verify)
+        if dtype == torch.float32:
+            return cls(F.linear, FLOAT32, FLOAT32, FLOAT32)
+        return cls(F.linear, VERIFY, VERIFY_FEW, PREFILL)
+
+    def tiling(self, batch: Batch, fold: int) -> Tiling:
+        """For sequences that may be trees."""
+        return self.narrow if batch.max_rows * fold <= self.narrow.rows else self.few
+
+
+def forward(weights: Weights, pages: Pages, rows: Rows, method: Method) -> torch.Tensor:
+    """Write the rows' keys and values; logits (N, V) of the wanted rows."""
+    hidden = F.embedding(rows.ids, weights.embedding)  # (T, d)
+    update: torch.Tensor | None = None
+    for i, layer in enumerate(weights.layers):
+        attended = _attend(weights, layer, pages.keys[i], pages.values[i], rows, method, _norm(
+            update, hidden, layer.norm1, weights.epsilon
+        ))  # fmt: skip
+        update = _product(method, attended, layer.out)
+        normed = _norm(update, hidden, layer.norm2, weights.epsilon)
+        update = _product(method, _gate(_product(method, normed, layer.gate_up)), layer.down)
+    if rows.wanted is not None:
+        hidden = hidden.index_select(0, rows.wanted)
+        update = None if update is None else update.index_select(0, rows.wanted)
+    return _product(method, _norm(update, hidden, weights.norm, weights.epsilon), weights.head)
+
+
+def _attend(
+    weights: Weights,
+    layer: Layer,
+    keys: torch.Tensor,  # (P, S, HK, D)
+    values: torch.Tensor,  # (P, S, HK, D)
+    rows: Rows,
+    method: Method,
+    normed: torch.Tensor,  # (T, d)
+) -> torch.Tensor:  # (T, H D)
+    qkv = _product(method, normed, layer.qkv)
+    rotary_store(
+        qkv, rows.positions, rows.slots, weights.cos, weights.sin, keys, values,
+        weights.num_heads, layer.q_norm, layer.k_norm, weights.epsilon,
+    )  # fmt: skip
+    q = qkv.view(len(qkv), -1, weights.head_dim)[:, : weights.num_heads]
+    out: torch.Tensor | None = None
+    for batch in (rows.narrow, rows.wide):
+        if batch is not None:
+            fold = weights.num_heads // weights.num_key_heads
+            tiling = method.wide if batch is rows.wide else method.tiling(batch, fold)
+            part = ragged_attention(q, keys, values, batch, weights.scale, layer.window, tiling=tiling)
+            out = part if out is None else out + part  # zeros for rows of the other's sequences
+    assert out is not None
+    return out.view(len(qkv), -1)
+
+
+def _norm(
+    update: torch.Tensor | None, hidden: torch.Tensor, weight: torch.Tensor, epsilon: float
+) -> torch.Tensor:  # (T, d)
+    """Add to the residual stream in place, and normalise it."""
+    out = torch.empty_like(hidden)
+    add_rms_norm(update, hidden, weight, epsilon, out)
+    return out
+
+
+def _gate(gate_up: torch.Tensor) -> torch.Tensor:
+    out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
+    gated_silu(gate_up, out)
+    return out
+
+
+def _product(method: Method, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+    return method.product(x, linear.weight, linear.bias)

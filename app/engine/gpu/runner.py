@@ -1,0 +1,224 @@
+"""The model runner on a GPU: works in, the target's tokens out, one reading back a step."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from app.engine.cpu.runner import choice_of, is_shaped, token_logprobs
+from app.engine.gpu.batch_zz import Size, fields, fill, rows_of, size_of
+from app.engine.gpu.graphs import Graphs
+from app.engine.gpu.input_batch import Arrays
+from app.engine.gpu.kv_moves import Commits
+from app.engine.gpu.layers import Method, Pages
+from app.engine.gpu.step import Result, choose, run
+from app.engine.gpu.weights import Weights
+from app.engine.kv.block_manager import PagedRunner
+from app.engine.kv.pages import PagePool
+from app.engine.packing import main_branch
+from app.errors import GenerationFailed
+from app.messages import Sampling
+from app.request import TokenLogprobs
+from app.state import Tree, Work
+from kernels.attention.ragged_attention import MAX_TREE_ROWS
+from kernels.sampling.choices import Edits, Row, pack_edits
+from kernels.sampling.top_logprobs import top_logprobs
+
+
+@dataclass(slots=True)
+class Chosen:
+    """A final work's tokens: the first for its last token, the i-th for tree node i."""
+
+    tokens: list[int]
+    rows: torch.Tensor  # (1 + N, V) logits on the device, until the next step
+    likely: list[TokenLogprobs]  # of each row, with as many of its likeliest tokens as any work wants; or empty
+
+    def state(self, node: int) -> bytes | None:
+        """Not kept: it would have to be fetched from the device each step."""
+        return None
+
+    def token(
+        self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+    ) -> int:
+        """The target's token after `node`, chosen on the device (design D1)."""
+        return self.tokens[node]
+
+    def logprobs(
+        self, node: int, token: int, top: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+    ) -> TokenLogprobs:
+        """See `app.stages.verify.Rows`; of the token that was chosen."""
+        found = self.likely[node]
+        return found.model_copy(update={"top": found.top[:top]})
+
+
+class DeviceRunner(PagedRunner):
+    """Runs batches of works over one model and its paged KV cache, on a GPU."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        *,
+        kv_bytes: int,
+        page_tokens: int,
+        shares: bool = False,
+        is_exact: bool = False,
+        has_graphs: bool = True,
+    ) -> None:
+        """`is_exact`: a row's bits depend on nothing beside it; side branches of trees are not verified then."""
+        shape = (page_tokens, weights.num_key_heads, weights.head_dim)
+        num_pages = max(2, kv_bytes // (page_tokens * weights.token_bytes))
+        super().__init__(PagePool(num_pages, page_tokens), shares=shares)
+        keys, values = (weights.embedding.new_zeros(len(weights.layers), num_pages, *shape) for _ in range(2))
+        self.pages = Pages(keys, values)
+        self.weights, self.is_exact = weights, is_exact
+        self._method = Method.of(keys.dtype, is_exact=is_exact)
+        self._vocab_size = weights.head.weight.shape[0]
+        self._commits = Commits(self.pages)
+        longest = min(self.capacity_tokens, len(weights.cos))
+        self._graphs = Graphs(weights, self.pages, self._method, longest) if has_graphs else None
+
+    @torch.inference_mode()
+    def forward(self, works: list[Work]) -> list[Chosen | None]:
+        """One packed pass; tokens for final works, None for prompt chunks. The sequences already hold the pages.
+
+        Raises ArithmeticError when a row came out as no numbers; then `wipe` the works.
+        """
+        _check(works, self.weights)
+        self._commits.launch()
+        edits = self._edits(works)
+        result = self._run(works, size_of(works), edits)
+        wanted = _wanted(works)
+        chosen = result.chosen.cpu()[:, :wanted]  # the one reading back
+        logprobs = chosen[1].contiguous().view(torch.float32)
+        if not logprobs.isfinite().all():
+            raise ArithmeticError("the model's logits are not finite")
+        tokens = chosen[0].tolist()
+        likely = _likely(works, result.logits[:wanted], edits, logprobs.tolist())
+        out: list[Chosen | None] = []
+        first = 0
+        for work in works:
+            end = first + 1 + len(work.tree)
+            out.append(Chosen(tokens[first:end], result.logits[first:end], likely[first:end]) if work.final else None)
+            first = end if work.final else first
+        return out
+
+    @torch.inference_mode()
+    def logits(self, works: list[Work]) -> torch.Tensor:
+        """One packed pass, as `forward`; the final works' rows (N, V) on the device, until the next step: no token is
+        read back."""
+        _check(works, self.weights)
+        self._commits.launch()
+        return self._run(works, size_of(works), None).logits[: _wanted(works)]
+
+    def try_reserve(self, work: Work) -> bool:
+        """Get the pages for a work's rows. False: none were taken, or the tree is too large for a mask of 64 rows."""
+        if self.is_exact and len(work.tree):
+            work.tree = _chain(work.tree)
+        rows = len(work.tokens) + len(work.tree)
+        if len(work.tree) and rows > MAX_TREE_ROWS:
+            return False
+        return self.pool.try_grow(work.sequence.pages, work.start + rows)
+
+    def accept(self, work: Work, path: list[int]) -> None:
+        """Keep the accepted nodes' keys and values, which the next step moves to their places, and give the rest up."""
+        below = work.start + len(work.tokens)
+        self._commits.add(work.sequence.pages, below, [node - 1 for node in path])
+        self._keep(work, below + len(path))
+
+    def _run(self, works: list[Work], size: Size, edits: Edits | None) -> Result:
+        """The result of the works' wanted rows, in their order."""
+        is_whole = size.wanted == size.rows
+        tier = self._graphs.tier(size) if self._graphs and is_whole else None
+        if tier is None:
+            arrays = Arrays(fields(size, self.pool.page_tokens), self.pages.keys.device)
+            fill(arrays, works, self.pool.page_tokens, self._vocab_size)
+            arrays.send()
+            return run(self.weights, self.pages, rows_of(arrays, size, edits), self._method)
+        fill(tier.arrays, works, self.pool.page_tokens, self._vocab_size)
+        tier.arrays.send()
+        tier.replay()
+        if edits is None:
+            return tier.result
+        logits = tier.result.logits[: size.rows]
+        return Result(logits, choose(logits, tier.rows.choices.first(size.rows, edits)))
+
+    def _edits(self, works: list[Work]) -> Edits | None:
+        """Bias, penalties and masks of the wanted rows; each node's penalties count its own ancestors."""
+        sequences = [work.sequence for work in works if work.final]
+        if not any(is_shaped(one.record.sampling) or one.grammar for one in sequences):
+            return None
+        rows = [row for work in works if work.final for row in _rows(work)]
+        return pack_edits(rows, self._vocab_size, self.pages.keys.device)
+
+    def _clear(self, pages: list[int]) -> None:
+        self.pages.keys[:, pages] = 0.0
+        self.pages.values[:, pages] = 0.0
+
+
+def _wanted(works: list[Work]) -> int:
+    return sum(1 + len(work.tree) for work in works if work.final)
+
+
+def _rows(work: Work) -> list[Row]:
+    """How each of a final work's rows is shaped."""
+    s = work.sequence.record.sampling
+    history = [work.sequence.tokens[: work.start] + work.tokens]
+    for token, parent in zip(work.tree.tokens, work.tree.parents, strict=True):
+        history.append([*history[parent], token])
+    return [
+        Row(
+            choice_of(s),
+            len(seen),
+            seen,
+            s.frequency_penalty,
+            s.presence_penalty,
+            dict(s.logit_bias),
+            s.allowed_token_ids,
+            _mask(work, seen),
+        )
+        for seen in history
+    ]
+
+
+def _mask(work: Work, history: list[int]) -> np.ndarray | None:
+    """None, too, where nothing can follow: the walk will find that if it comes there."""
+    try:
+        return work.sequence.mask(history)
+    except GenerationFailed:
+        return None
+
+
+def _likely(
+    works: list[Work],
+    logits: torch.Tensor,  # (N, V) of the wanted rows
+    edits: Edits | None,
+    own: list[float],  # (N,) log-probability of the token chosen in each
+) -> list[TokenLogprobs]:
+    """Each wanted row's log-probabilities, in one more launch; nothing if no work wants any."""
+    tops = [top for work in works if work.final and (top := work.sequence.record.logprobs) is not None]
+    if not tops:
+        return []
+    most = min(max(tops), logits.shape[1])
+    if not most:
+        return [token_logprobs(one, [], []) for one in own]
+    ids, logprobs = (found.tolist() for found in top_logprobs(logits, edits, most))
+    return [token_logprobs(*row) for row in zip(own, ids, logprobs, strict=True)]
+
+
+def _chain(tree: Tree) -> Tree:
+    """The main branch alone."""
+    kept = [node - 1 for node in main_branch(tree)]
+    return Tree(
+        [tree.tokens[i] for i in kept],
+        list(range(len(kept))),
+        [tree.survival[i] for i in kept],
+        [tree.proposers[i] for i in kept],
+    )
+
+
+def _check(works: list[Work], weights: Weights) -> None:
+    """What is outside the tables would be read from anywhere. Raises ValueError."""
+    for work in works:
+        ids = work.tokens + work.tree.tokens
+        if not 0 <= min(ids) <= max(ids) < len(weights.embedding) or work.start + len(ids) > len(weights.cos):
+            raise ValueError("a token or a position is outside the model's range")

@@ -1,0 +1,31 @@
+"""One step on the device: the packed forward, then each wanted row's token, in one tensor that is read back."""
+
+from dataclasses import dataclass
+
+import torch
+
+from app.engine.gpu.layers import Method, Pages, forward
+from app.engine.gpu.rows_zz import Rows
+from app.engine.gpu.weights import Weights
+from kernels.sampling.choices import RowChoices
+from kernels.sampling.target_token_batch import target_token_batch
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a step leaves on the device."""
+
+    logits: torch.Tensor  # (N, V)
+    chosen: torch.Tensor  # (2, N) int32: tokens, and the bits of their log-probabilities
+
+
+def run(weights: Weights, pages: Pages, rows: Rows, method: Method) -> Result:
+    """Launch a step. Nothing is read back; the rows' keys and values are written."""
+    logits = forward(weights, pages, rows, method)
+    return Result(logits, choose(logits, rows.choices))
+
+
+def choose(logits: torch.Tensor, choices: RowChoices) -> torch.Tensor:
+    """The target's tokens (2, N), as in Result."""
+    chosen = target_token_batch(logits, choices)
+    return torch.stack((chosen.tokens, chosen.logprobs.view(torch.int32)))

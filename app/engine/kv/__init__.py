@@ -1,0 +1,1 @@
+"""Where KV pages are."""

@@ -1,0 +1,121 @@
+"""The paged KV cache: which pages a sequence holds, and the tensors behind them. Knows no model and no schedule."""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable
+from itertools import takewhile
+
+import numpy as np
+import torch
+
+
+class PagePool:
+    """Hands out page numbers, the lowest first: pages in use lie close together, so attention need not gather.
+
+    A full page may be given a name, a digest of all tokens up to its end (`app.engine.kv.prefix_hash`): then others
+    with the same beginning hold it too instead of computing it again. Nobody writes to a named page. One that nobody
+    holds any more stays as long as there are others to lend; the one idle for longest goes first.
+    """
+
+    def __init__(self, num_pages: int, page_tokens: int) -> None:
+        self.num_pages = num_pages
+        self.page_tokens = page_tokens
+        self._free = list(range(num_pages))
+        self._holders = [0] * num_pages
+        self._names: dict[int, bytes] = {}
+        self._named: dict[bytes, int] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()  # named, held by nobody
+
+    @property
+    def num_free(self) -> int:
+        """Pages that could be lent now."""
+        return len(self._free) + len(self._idle)
+
+    def try_grow(self, pages: list[int], tokens: int) -> bool:
+        """Extend `pages` in place until they hold `tokens`; False, and nothing changed, if the pool is too empty."""
+        missing = -(-tokens // self.page_tokens) - len(pages)
+        if missing > self.num_free:
+            return False
+        pages.extend(self._lend() for _ in range(missing))
+        return True
+
+    def release(self, pages: list[int]) -> None:
+        """Take all of `pages` back and empty the list."""
+        self.trim(pages, 0)
+
+    def trim(self, pages: list[int], tokens: int) -> None:
+        """Take back the pages beyond the first `tokens` tokens; the last first, so that beginnings stay longest."""
+        keep = -(-tokens // self.page_tokens)
+        for page in reversed(pages[keep:]):
+            self._holders[page] -= 1
+            if self._holders[page] == 0 and page in self._names:
+                self._idle[page] = None
+            elif self._holders[page] == 0:
+                heapq.heappush(self._free, page)
+        del pages[keep:]
+
+    def is_shared(self, page: int) -> bool:
+        """Does more than one hold it?"""
+        return self._holders[page] > 1
+
+    def find(self, names: Iterable[bytes]) -> list[int]:
+        """The pages of these names, as far as all of them are known. Whoever wants them must `hold` them."""
+        return [self._named[name] for name in takewhile(self._named.__contains__, names)]
+
+    def hold(self, pages: Iterable[int]) -> None:
+        """One holder more for each."""
+        for page in pages:
+            self._holders[page] += 1
+            self._idle.pop(page, None)
+
+    def name(self, page: int, name: bytes) -> None:
+        """Name a held page that is full and final. A name or a page that has its match already stays as it is."""
+        if name not in self._named and page not in self._names:
+            self._names[page], self._named[name] = name, page
+
+    def unname(self, pages: Iterable[int]) -> None:
+        """Nobody finds these pages any more."""
+        for page in pages:
+            name = self._names.pop(page, None)
+            if name is not None:
+                del self._named[name]
+
+    def _lend(self) -> int:
+        if self._free:
+            page = heapq.heappop(self._free)
+        else:
+            page, _ = self._idle.popitem(last=False)
+            self.unname([page])
+        self._holders[page] = 1
+        return page
+
+
+class KVCache:
+    """Keys (L, P, HK, D, S) and values (L, P, HK, S, D) of all pages; keys lie transposed, as products want them."""
+
+    def __init__(self, num_layers: int, num_pages: int, num_key_heads: int, head_dim: int, page_tokens: int) -> None:
+        self.page_tokens = page_tokens
+        # numpy leaves the memory to the system until a page is used; torch would write all of it at once.
+        shape = (num_layers, num_pages, num_key_heads)
+        self.keys = torch.from_numpy(np.zeros((*shape, head_dim, page_tokens), np.float32))
+        self.values = torch.from_numpy(np.zeros((*shape, page_tokens, head_dim), np.float32))
+
+    def write(self, layer: int, pages: torch.Tensor, offsets: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        """pages, offsets: (T,) int64; k, v: (T, HK, D)."""
+        self.keys[layer][pages, :, :, offsets] = k
+        self.values[layer][pages, :, offsets] = v
+
+    def copy(self, layer: int, to: torch.Tensor, of: torch.Tensor) -> None:
+        """Copy whole pages within a layer; to, of: (n,) int64."""
+        self.keys[layer][to] = self.keys[layer][of]
+        self.values[layer][to] = self.values[layer][of]
+
+    def clear(self, pages: list[int]) -> None:
+        """Set whole pages of all layers to zero."""
+        self.keys[:, pages] = 0.0
+        self.values[:, pages] = 0.0
+
+
+def bytes_per_page(num_layers: int, num_key_heads: int, head_dim: int, page_tokens: int) -> int:
+    """Memory of one page's keys and values, float32."""
+    return 2 * 4 * num_layers * num_key_heads * head_dim * page_tokens

@@ -1,0 +1,191 @@
+"""What a verifier measures at its start: the cost of a step by rows and context, and whether rows keep their bits."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Listed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from app.engine.cpu.probe_zz import probe
+from app.estimates.step_costs import CostTable, Reading
+from app.state import Sequence, Tree, Work
+
+log = logging.getLogger(__name__)
+
+
+class Answer(Protocol):
+    """What a runner says of a final work."""
+
+    @property
+    def rows(self) -> torch.Tensor: ...  # (1 + N, V) logits
+
+
+class Runner(Protocol):
+    """A model runner, on whatever device."""
+
+    @property
+    def capacity_tokens(self) -> int: ...
+    def try_reserve(self, work: Work) -> bool: ...
+    def release(self, sequence: Sequence) -> None: ...
+    def forward(self, works: list[Work]) -> Listed[Answer | None]: ...
+    def accept(self, work: Work, path: list[int]) -> None: ...
+    def drop(self, work: Work) -> None: ...
+
+
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+CONTEXT = 96  # cached tokens under the measured rows
+PASSES = 5
+LONG_CONTEXT = 2048  # cached tokens under the rows that show what contexts cost; fewer where fewer fit
+LONG_ROWS = (1, 8)
+FORKED = 7  # nodes of a chain, and of a tree
+FORKS = 3  # side branches of the tree, whose cost is compared with the chain's
+
+
+def measure_costs(runner: Runner, vocab_size: int, context_tokens: int) -> CostTable:
+    """Time one step for each number of packed rows, over a long context, and with side branches; best of a few passes.
+
+    Takes seconds. `context_tokens`: the longest context that the model takes.
+    """
+    reading = _reading(runner, vocab_size, context_tokens)
+    points = {
+        rows: max(seconds / 2, seconds - reading.seconds(CONTEXT, rows))
+        for rows, seconds in times(runner, vocab_size, ROWS, PASSES).items()
+    }
+    sequence = probe(CONTEXT + 1, vocab_size)
+    _run(runner, sequence, 0, CONTEXT)
+    forked = {0: float("inf"), FORKS: float("inf")}
+    for _ in range(PASSES):
+        for branches in forked:
+            seconds = _seconds(runner, sequence, CONTEXT, FORKED - branches, branches)
+            forked[branches] = min(forked[branches], seconds)
+    runner.release(sequence)
+    return CostTable(points, fork_s=max(0.0, forked[FORKS] - forked[0]) / FORKS, reading=reading)
+
+
+def times(runner: Runner, vocab_size: int, sizes: tuple[int, ...], passes: int = 3) -> dict[int, float]:
+    """Seconds of a step of each number of packed rows over CONTEXT cached tokens, best of a few passes."""
+    sequence = probe(CONTEXT + max(sizes), vocab_size)
+    _run(runner, sequence, 0, CONTEXT)
+    points = _timed(runner, sequence, [(CONTEXT, rows) for rows in sizes], passes)
+    runner.release(sequence)
+    return {rows: seconds for (_, rows), seconds in points.items()}
+
+
+@contextmanager
+def a_step(runner: Runner, vocab_size: int, rows: int) -> Iterator[Callable[[], float]]:
+    """In the block, what runs a step of so many packed rows over CONTEXT cached tokens, and says its seconds."""
+    sequence = probe(CONTEXT + rows, vocab_size)
+    _run(runner, sequence, 0, CONTEXT)
+    yield lambda: _seconds(runner, sequence, CONTEXT, rows - 1, 0)
+    runner.release(sequence)
+
+
+def _reading(runner: Runner, vocab_size: int, context_tokens: int) -> Reading:
+    """What contexts cost: the same few rows over a short and a long one. The long one is reserved and not computed: how
+    long reading it takes does not depend on what it holds."""
+    longest = min(LONG_CONTEXT, context_tokens, runner.capacity_tokens // 2) - max(LONG_ROWS)
+    if longest < 2 * CONTEXT:
+        return Reading()
+    sequence = probe(longest + max(LONG_ROWS), vocab_size)
+    runner.try_reserve(Work(sequence, 0, sequence.tokens, Tree(), final=True))
+    points = [(context, rows) for context in (CONTEXT, longest) for rows in LONG_ROWS]
+    seconds = _timed(runner, sequence, points, PASSES)
+    runner.release(sequence)
+    few, many = ((seconds[longest, rows] - seconds[CONTEXT, rows]) / (longest - CONTEXT) for rows in LONG_ROWS)
+    row_token_s = max(0.0, (many - few) / (LONG_ROWS[1] - LONG_ROWS[0]))
+    return Reading(max(0.0, few - row_token_s * LONG_ROWS[0]), row_token_s)
+
+
+def _timed(
+    runner: Runner, sequence: Sequence, points: list[tuple[int, int]], passes: int
+) -> dict[tuple[int, int], float]:
+    """Seconds of a step at each (context, rows), best of a few passes: pass by pass, so that a disturbance spoils one
+    figure of each at most. The rows are a token and a chain below it, as in verifying: all of them are wanted."""
+    found = dict.fromkeys(points, float("inf"))
+    for _ in range(passes):
+        for context, rows in points:
+            found[context, rows] = min(found[context, rows], _seconds(runner, sequence, context, rows - 1, 0))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Exactness:
+    """Rows compared with the same rows in other company, and how many of them had other bits."""
+
+    rows: int
+    different: int
+
+    def warn(self) -> None:
+        """Say so in the log if any had."""
+        if self.different:
+            log.warning("%d of %d rows changed bits with their company: near ties may flip", self.different, self.rows)
+
+
+def check_exactness(runner: Runner, vocab_size: int) -> Exactness:
+    """Compute the same rows alone, in chunks, in a batch and as nodes of a chain and of a tree, and compare their bits.
+
+    Nodes that the runner does not verify are left out.
+    """
+    whole = probe(150, vocab_size)
+    tail = whole.tokens[-6:]
+    _run(runner, whole, 0, 144)
+    expected = [_run(runner, whole, i, i + 1)[0] for i in range(144, 150)]
+    chunked = probe(150, vocab_size)
+    for start, end in ((0, 7), (7, 40), (40, 131), (131, 144)):
+        _run(runner, chunked, start, end)
+    other = Work(probe(33, vocab_size), 0, whole.tokens[:33], Tree(), final=True)
+    runner.try_reserve(other)
+    chain = Tree(tail[1:], [0, 1, 2, 3, 4], [1.0] * 5, [("probe",)] * 5)
+    fork = Tree([(tail[1] + 1) % vocab_size, *tail[1:]], [0, 0, 2, 3, 4, 5], [1.0] * 6, [("probe",)] * 6)
+    rows = different = 0
+    for tree in (chain, fork):
+        work = Work(chunked, 144, tail[:1], tree, final=True)
+        runner.try_reserve(work)
+        answer = runner.forward([other, work])[1]
+        assert answer is not None
+        found = [answer.rows[node] for node in _path(work.tree, tail[1:])]
+        rows += len(found)
+        different += sum(not torch.equal(a, b) for a, b in zip(expected, found, strict=False))
+        runner.accept(work, [])
+    for sequence in (whole, chunked, other.sequence):
+        runner.release(sequence)
+    return Exactness(rows, different)
+
+
+def _path(tree: Tree, tokens: list[int]) -> list[int]:
+    """The root and the nodes below it that say `tokens`, as far as there are any."""
+    path = [0]
+    nodes = list(zip(tree.parents, tree.tokens, strict=True))
+    for token in tokens:
+        if (path[-1], token) not in nodes:
+            break
+        path.append(nodes.index((path[-1], token)) + 1)
+    return path
+
+
+def _run(runner: Runner, sequence: Sequence, start: int, end: int) -> torch.Tensor:
+    """Logits (1, V) of the last of the tokens `start ... end - 1`; the cache then covers them."""
+    work = Work(sequence, start, sequence.tokens[start:end], Tree(), final=True)
+    runner.try_reserve(work)
+    logits = runner.forward([work])[0]
+    assert logits is not None
+    sequence.cached = end
+    return logits.rows.clone()  # a device may write the next step's to the same place
+
+
+def _seconds(runner: Runner, sequence: Sequence, context: int, chain: int, branches: int) -> float:
+    """Of a step of a token behind `context` others and a chain of so many nodes below it, so many leaves beside its
+    first ones. The cache stays as it was."""
+    parents, nodes = [*range(chain), *range(branches)], chain + branches
+    tree = Tree([1] * chain + [0] * branches, parents, [1.0] * nodes, [("probe",)] * nodes)
+    work = Work(sequence, context, sequence.tokens[context : context + 1], tree, final=True)
+    runner.try_reserve(work)
+    started = time.perf_counter()
+    runner.forward([work])
+    took_s = time.perf_counter() - started
+    runner.drop(work)  # not `accept`: what was never computed must not be found by others
+    return took_s

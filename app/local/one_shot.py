@@ -1,0 +1,32 @@
+"""Generate without a running instance: the same pipeline, in this process."""
+
+import time
+from collections.abc import Callable
+
+from app.assembly.local import local
+from app.config import Settings
+from app.engine.text.stop_strings import AnswerStream
+from app.errors import GenerationFailed
+from app.messages import GenerateRequest, Result
+from app.stages.result import result
+
+
+def generate(request: GenerateRequest, settings: Settings, on_text: Callable[[str], None] | None = None) -> Result:
+    """Load the models, run the request, hand its text out as it comes.
+
+    Raises ModelRefused, InvalidRequest, GenerationFailed.
+    """
+    pipeline = local(settings)
+    record = pipeline.submit(request, settings)
+    stream = AnswerStream(pipeline.tokenizer, record.stop)
+    for event in pipeline.events(record):
+        text = stream.feed(event.tokens) + (stream.flush() if event.finish_reason else "")
+        if on_text and text:
+            on_text(text)
+    end = pipeline.store.snapshot(record.id)
+    if end.error:
+        raise GenerationFailed(end.error)
+    return result(
+        record, end.status, end.tokens, end.finish_reason, end.stats, end.error, pipeline.tokenizer,
+        end.ended_s or time.time(), end.logprobs,
+    )  # fmt: skip

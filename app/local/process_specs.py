@@ -1,0 +1,82 @@
+"""Which processes one machine runs, by what command and in what environment. Starts nothing."""
+
+import hashlib
+import sys
+from pathlib import Path
+
+from app.config import PREFIX, ROOT, THREAD_ENVIRONMENT, Settings
+from app.config_file_zz import NONE
+from app.local.children import Service
+from app.local.instance import Instance
+from app.local.ports import HOST
+
+WEB_STOPS, WORKERS_STOP = 0, 1  # Redis after both
+
+
+def namespace(settings: Settings, instance: Instance) -> str:
+    """The prefix of this instance's keys. In a Redis that is not its own, one that no other instance has."""
+    if settings.redis_url is None or "namespace" in settings.model_fields_set:
+        return settings.namespace
+    place = hashlib.sha256(str(instance.folder).encode()).hexdigest()[:8]
+    return f"paceline-{instance.name}-{place}"
+
+
+def services(settings: Settings, port: int) -> list[Service]:
+    """Workers and web server. `settings` name the Redis, the namespace and the model's folder to use."""
+    threads = {"verify": settings.verify_threads, "draft": settings.draft_threads}
+    threads["engine"] = max(threads.values())
+    workers = [_worker(role, settings, threads.get(role, 1)) for role in _roles(settings)]
+    web = Service(
+        role="web",
+        name="web-1",
+        argv=(sys.executable, "-m", "web.run", "--host", HOST, "--port", str(port)),
+        env=_environment(settings, "web-1", 1),
+        stop_order=WEB_STOPS,
+        cwd=ROOT,
+    )
+    return [*workers, web]
+
+
+def _roles(settings: Settings) -> list[str]:
+    if not settings.drafters:
+        return ["control", "fuse", "verify", "beat"]
+    if settings.placement == "together":
+        return ["control", "fuse", "engine", "beat"]
+    return ["control", "fuse", "draft", "verify", "beat"]
+
+
+def _worker(role: str, settings: Settings, threads: int) -> Service:
+    name = f"{role}-1"
+    return Service(
+        role="verify" if role == "engine" else role,
+        also=("draft",) if role == "engine" else (),
+        name=name,
+        argv=(sys.executable, "-m", "workers.run", role, "--node", name),
+        env=_environment(settings, name, threads),
+        stop_order=WORKERS_STOP,
+        cwd=ROOT,
+    )
+
+
+def _environment(settings: Settings, node: str, threads: int) -> dict[str, str]:
+    return {
+        **NONE,
+        **settings_environment(settings.model_copy(update={"node": node})),
+        **THREAD_ENVIRONMENT,
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def settings_environment(settings: Settings) -> dict[str, str]:
+    """PACELINE_* variables from which another process reads the same settings, but the user's own key."""
+    values = {name: getattr(settings, name) for name in type(settings).model_fields if name != "api_key"}
+    return {PREFIX + name.upper(): _text(value) for name, value in values.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(str(part) for part in value) or "none"  # an empty variable would mean the default
+    return str(value.absolute()) if isinstance(value, Path) else str(value)

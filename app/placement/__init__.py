@@ -1,0 +1,1 @@
+"""Which cores or multiprocessors each side gets."""

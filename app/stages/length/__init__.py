@@ -1,0 +1,1 @@
+"""Decide how many tokens are drafted."""

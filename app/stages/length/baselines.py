@@ -1,0 +1,185 @@
+"""Other rules for draft lengths than the marginal gain of every token (`app.stages.length.marginal`): baselines to
+compare it with.
+
+`fixed:N` asks for N tokens always. `uniform` asks every sequence of a batch for the same number, the best one by the
+very prices of the marginal rule: what per-request lengths are worth. `faser` is FASER's adaptive drafter
+(arXiv:2604.20503), reconstructed: its kernel, state and constants were not to be had. With all of them chains are
+drafted, and all of a chain is verified.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from collections.abc import Sequence as Listed
+from math import log2
+from typing import Protocol
+
+import numpy as np
+
+from app.estimates.step_costs import CostTable, DraftCosts
+from app.stages.length.marginal import Candidate
+from app.state import Tree
+
+WINDOW = 256  # observations that FASER's search keeps
+BETA = 4.0  # of its confidence bound, mean - sqrt(BETA) x deviation
+SCALES = np.array([1.0, 2.0])  # in which its kernel falls by 1/e^0.5: doublings of the batch, draft tokens
+SPREAD, NOISE = 0.3, 0.6  # deviations of what is not predicted, and of one observation; parts of the prediction
+
+
+class Lengths(Protocol):
+    """Says how many draft tokens each of a batch asks for."""
+
+    def depths(
+        self, candidates: Listed[Candidate], costs: CostTable, drafting: DraftCosts, now_s: float, tokens: int
+    ) -> list[int]:
+        """`tokens`: committed by all of them since they were asked last; `now_s`: monotonic."""
+        ...
+
+
+def lengths_of(kind: str) -> Lengths | None:
+    """The rule of this name; None for the marginal one, which is no rule of lengths alone."""
+    name, _, number = kind.partition(":")
+    rules: dict[str, Lengths] = {"uniform": Uniform(), "faser": Faser()}
+    return Fixed(int(number)) if name == "fixed" else rules.get(name)
+
+
+class ByLength:
+    """Decides for batch after batch by one of these rules, and remembers what it needs for the next."""
+
+    def __init__(self, rule: Lengths) -> None:
+        self._rule = rule
+        self._batch: Mapping[str, int] = {}  # that the rule was asked for last: its sequences' tokens
+
+    def decide(
+        self,
+        candidates: Listed[Candidate],
+        lengths: Mapping[str, int],
+        costs: CostTable,
+        drafting: DraftCosts,
+        now_s: float,
+    ) -> list[int]:
+        """Draft tokens for each candidate; `lengths`: their sequences' tokens, by request.
+
+        What came of the last choice is known only if this is the same batch: of another, time and tokens are others'.
+        """
+        is_same = lengths.keys() == self._batch.keys()
+        tokens = sum(length - self._batch[name] for name, length in lengths.items()) if is_same else 0
+        self._batch = lengths
+        depths = self._rule.depths(candidates, costs, drafting, now_s, tokens)
+        for candidate, depth in zip(candidates, depths, strict=True):
+            candidate.expectation.asked(depth)
+        return depths
+
+
+def whole_chain(tree: Tree) -> Tree:
+    """The tree's main branch, all of which is to be verified."""
+    tip, chain = 0, Tree(confidence=tree.confidence, spared=tree.spared)
+    for node, parent in enumerate(tree.parents, start=1):
+        if parent == tip:
+            tip = node
+            chain.parents.append(len(chain.tokens))
+            chain.tokens.append(tree.tokens[node - 1])
+            chain.survival.append(1.0)
+            chain.proposers.append(tree.proposers[node - 1])
+    return chain
+
+
+class Fixed:
+    """Always so many."""
+
+    def __init__(self, tokens: int) -> None:
+        self._tokens = tokens
+
+    def depths(
+        self, candidates: Listed[Candidate], costs: CostTable, drafting: DraftCosts, now_s: float, tokens: int
+    ) -> list[int]:
+        return [min(self._tokens, c.limit) for c in candidates]
+
+
+class Uniform:
+    """The one length for all that gives the most tokens a second; 0 allowed."""
+
+    def depths(
+        self, candidates: Listed[Candidate], costs: CostTable, drafting: DraftCosts, now_s: float, tokens: int
+    ) -> list[int]:
+        every = range(max((c.limit for c in candidates), default=0) + 1)
+        return _cut(candidates, min(every, key=lambda length: _token_s(candidates, length, costs, drafting)))
+
+
+class Faser:
+    """GP-LCB over (batch, mean length) -> seconds a token, around what the cost tables predict; lengths from 1.
+
+    The batch's tokens go to those whose next one is likeliest to be right, so lengths are per request.
+    """
+
+    def __init__(self) -> None:
+        self._seen = deque[tuple[float, float, float]](maxlen=WINDOW)  # log2 batch, length, measured / predicted - 1
+        self._last: tuple[float, int, int, float] | None = None  # when, batch, length, predicted seconds a token
+
+    def depths(
+        self, candidates: Listed[Candidate], costs: CostTable, drafting: DraftCosts, now_s: float, tokens: int
+    ) -> list[int]:
+        longest = max((c.limit for c in candidates), default=0)
+        self._observe(now_s, tokens)
+        if not longest:
+            return [0] * len(candidates)
+        every = np.arange(1, longest + 1)
+        predicted = np.array([_token_s(candidates, int(length), costs, drafting) for length in every])
+        mean, deviation = self._posterior(log2(len(candidates)), every)
+        length = int(every[np.argmin(predicted * (1.0 + mean - BETA**0.5 * deviation))])
+        self._last = now_s, len(candidates), length, float(predicted[length - 1])
+        return self._shared(candidates, length)
+
+    def _observe(self, now_s: float, tokens: int) -> None:
+        """What came of the last choice."""
+        if self._last is not None and tokens > 0:
+            at_s, batch, length, predicted_s = self._last
+            residual = (now_s - at_s) / tokens / predicted_s - 1.0
+            self._seen.append((log2(batch), float(length), min(4.0, residual)))
+        self._last = None
+
+    def _posterior(self, size: float, every: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(mean (L,), deviation (L,)) of the residual at each length for this batch.
+
+        Observations of one batch and length count as their mean, with so much less noise: the same posterior, of few
+        points instead of the whole window.
+        """
+        if not self._seen:
+            return np.zeros(len(every)), np.full(len(every), SPREAD)
+        seen = np.array(self._seen)
+        points, own, counts = np.unique(seen[:, :2], axis=0, return_inverse=True, return_counts=True)
+        means = np.bincount(own.ravel(), seen[:, 2]) / counts
+        at = np.stack([np.full(len(every), size), every], axis=1)
+        known = _kernel(points, points) + np.diag(NOISE**2 / counts)
+        across = _kernel(at, points)  # (L, points)
+        solved = np.linalg.solve(known, np.column_stack([means, across.T]))
+        variance = SPREAD**2 - np.einsum("ij,ji->i", across, solved[:, 1:])
+        return across @ solved[:, 0], np.sqrt(np.maximum(variance, 0.0))
+
+    @staticmethod
+    def _shared(candidates: Listed[Candidate], length: int) -> list[int]:
+        survivals = [c.expectation.survival(c.limit) for c in candidates]
+        order = sorted((-s, depth, i) for i, own in enumerate(survivals) for depth, s in enumerate(own, start=1))
+        found = [0] * len(candidates)
+        for _, depth, i in order[: length * len(candidates)]:
+            found[i] = max(found[i], depth)
+        return found
+
+
+def _kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """(A, B) covariances of points (A, 2) and (B, 2)."""
+    apart = (a[:, None, :] - b[None, :, :]) / SCALES
+    return np.asarray(SPREAD**2 * np.exp(-0.5 * (apart**2).sum(axis=2)))
+
+
+def _cut(candidates: Listed[Candidate], length: int) -> list[int]:
+    return [min(length, c.limit) for c in candidates]
+
+
+def _token_s(candidates: Listed[Candidate], length: int, costs: CostTable, drafting: DraftCosts) -> float:
+    """Seconds a token if everybody asked for so many, by the cost tables and what is known of the sequences."""
+    depths = _cut(candidates, length)
+    tokens = sum(1.0 + sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))
+    reading = costs.reading
+    verify_s = costs.seconds(len(candidates) + sum(depths))
+    verify_s += sum(reading.seconds(c.context, 1 + depth) for c, depth in zip(candidates, depths, strict=True))
+    return (verify_s + drafting.seconds(sum(depth > 0 for depth in depths), max(depths, default=0))) / tokens

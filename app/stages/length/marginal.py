@@ -1,0 +1,216 @@
+"""Decide how many draft tokens are worth asking for, sequence by sequence (design D5).
+
+Pure functions of what is expected and what things cost: nothing here sends or changes state.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+from itertools import accumulate
+
+from app.estimates.acceptance import Expectation
+from app.estimates.step_costs import CostTable, DraftCosts
+
+DEPTH_CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # draft lengths tried
+MIN_GAIN = 1.05  # expected pace over that of asking for nothing: costs and chances are estimates
+HYSTERESIS = 0.05  # a silent sequence's survivals count for so much less, so that it does not flicker
+MIN_SURVIVAL = 0.02  # less likely tokens are not worth asking for at any price list; bounds the search
+HORIZON_TOKENS = 64  # how far ahead a sequence is believed to go on: what is spent on it must come in by then
+PROBE_CHANCE = 0.1  # that the text got easier since the sequence fell silent,
+PROBE_ACCEPTANCE = 0.8  # so that drafts are right so often
+MODELS_PART = 0.34  # of the tokens that drafts get right: SmolLM2's tables get 0.68 a round, with a model 0.88
+LEAST_ENOUGH = 0.15  # where the tables are less sure than this a model is asked, or nobody would know what it is worth
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A sequence that goes into its next round, as asking sees it."""
+
+    expectation: Expectation
+    limit: int  # most draft tokens it may ask for, 0 without a live drafter
+    read_s: float = 0.0  # what drafters take to read what they have not seen of it
+    remaining: int = HORIZON_TOKENS  # tokens it may still generate
+    context: int = 0  # cached tokens, which the verifier's attention reads for every row
+
+    @property
+    def horizon(self) -> int:
+        """Rounds within which what is spent on it should come in, at two tokens a round."""
+        return max(1, min(HORIZON_TOKENS, self.remaining) // 2)
+
+
+def ask(
+    candidates: Listed[Candidate],
+    costs: CostTable,
+    draft_costs: DraftCosts,
+    *,
+    busy_s: float = 0.0,
+    share: float = 0.0,
+    must_ask: bool = False,
+    budget: int | None = None,
+    beat: float = 1.0,
+) -> tuple[list[int], float]:
+    """How many draft tokens to request of each of the B candidates, which go into their next round together, and the
+    gain.
+
+    Drafts that do not exist yet have a price, so it is in the denominator: of all draft lengths, take the one
+    that maximises (B + expected survival of the n tokens asked) / (T(B + n) + exposed draft time). Asking b
+    sequences for at most d tokens takes D = draft_costs.seconds(b, d), hop included, and reading what drafters
+    have not seen of them, spread over a sequence's horizon. While the verifier has `busy_s` of other work, D hides
+    behind it except for the `share` of the verifier's pace that drafters on the same cores take (0: other
+    machines, 1: the very same cores); what is longer than `busy_s` is waited for in full. In an idle system that
+    is all of D; hence 0 for everybody where speculation does not gain MIN_GAIN. Survival falls with depth, so for
+    each cap on the depth the best n tokens are a prefix of one sorted list; all prefixes of all caps are tried.
+
+    A sequence that did not ask last time must gain HYSTERESIS more to begin again. With `must_ask` one asks for
+    a little, whatever it is believed to cost: only asking shows what it costs now. The caller tells the expectation
+    what was asked (`Expectation.asked`): nothing changes here. No more than `budget` tokens are asked for in all: what
+    the verifier may take in a step. The gain is the expected pace over that of asking for
+    nothing, 1 where nothing is asked.
+    """
+    price = _Price(draft_costs, busy_s, share)
+    survivals = [c.expectation.survival(c.limit) for c in candidates]
+    fainter = [1.0 - HYSTERESIS * (c.expectation.silent_rounds > 0) for c in candidates]
+    asked, gain = _best(candidates, survivals, fainter, costs, price, budget, beat)
+    if must_ask and not any(asked) and any(c.limit for c in candidates):
+        cheapest = min((i for i, c in enumerate(candidates) if c.limit), key=lambda i: candidates[i].read_s)
+        asked[cheapest] = 1
+    return asked, gain
+
+
+def probe(
+    candidates: Listed[Candidate], asked: list[int], costs: CostTable, draft_costs: DraftCosts, share: float
+) -> list[bool]:
+    """Whose next token to have drafted without waiting for it, only to see whether the text got easier.
+
+    After a growing number of silent rounds (`Expectation.is_probing`), if what drafters take from the verifier's cores
+    meanwhile is less than what it may bring: with PROBE_CHANCE, the gain there would be if drafts were right
+    PROBE_ACCEPTANCE of the time, over the candidate's horizon.
+    """
+    chosen = [not n and c.limit > 0 and c.expectation.is_probing for n, c in zip(asked, candidates, strict=True)]
+    if not any(chosen):
+        return chosen
+    survivals = [[PROBE_ACCEPTANCE**depth for depth in range(1, c.limit + 1)] for c in candidates]
+    _, ratio = _best(candidates, survivals, [1.0] * len(candidates), costs, _Price(draft_costs, 0.0, share))
+    gain_s = (1.0 - 1.0 / ratio) * costs.seconds(len(candidates)) / len(candidates)  # a round, of one's share
+    cost_s = draft_costs.seconds(1, 1)
+    return [
+        is_due and 2 * c.horizon * gain_s * PROBE_CHANCE > share * (cost_s + c.read_s)
+        for is_due, c in zip(chosen, candidates, strict=True)
+    ]
+
+
+def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: CostTable) -> float:
+    """How long drafts of these depths may take at most before going on without any would have been faster.
+
+    In that time w plain decoding commits as much as the drafts do: (B + S) / (T(B + n) + w) = B / T(B), S being the
+    expected survival of the n tokens asked.
+    """
+    if not candidates:
+        return 0.0
+    expected = sum(sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))
+    reading = costs.reading
+    plain_s = costs.seconds(len(candidates)) + sum(reading.seconds(c.context, 1) for c in candidates)
+    with_s = costs.seconds(len(candidates) + sum(depths))
+    with_s += sum(reading.seconds(c.context, 1 + depth) for c, depth in zip(candidates, depths, strict=True))
+    return max(0.0, plain_s * (1.0 + expected / len(candidates)) - with_s)
+
+
+def enough(expected: float, round_s: float, model_s: float) -> float:
+    """From which chance of their first token on the tables' own guesses do without a model's.
+
+    Of the `expected` draft tokens that are right in a round, models bring MODELS_PART. Where the tables are right with
+    chance p, a model can add (1 - p) of that, each at the price of a token at present, round_s / (1 + expected); it
+    takes `model_s`. They are even at 1 - p = model_s / (its part x the token's price).
+    """
+    gain_s = MODELS_PART * max(0.0, expected) * round_s / (1.0 + max(0.0, expected))
+    return max(LEAST_ENOUGH, 1.0 - model_s / gain_s) if gain_s > 0.0 else LEAST_ENOUGH
+
+
+class _Price:
+    """What asking costs the round, in seconds."""
+
+    def __init__(self, draft_costs: DraftCosts, busy_s: float, share: float) -> None:
+        self._draft_costs, self._busy_s, self._share = draft_costs, busy_s, share
+        self._known: dict[tuple[int, int], float] = {}
+
+    def drafting_s(self, batch: int, depth: int) -> float:
+        """Of `batch` sequences, at most `depth` tokens each: the part that nothing hides."""
+        if (batch, depth) not in self._known:
+            draft_s = self._draft_costs.seconds(batch, depth)
+            self._known[batch, depth] = draft_s - min(draft_s, self._busy_s) * (1.0 - self._share)
+        return self._known[batch, depth]
+
+    def reading_s(self, candidate: Candidate) -> float:
+        """Of what drafters have not seen of it."""
+        return candidate.read_s * (self._share if self._busy_s else 1.0)
+
+
+Token = tuple[float, int, int]  # (-survival, depth, candidate): sorts the likeliest first
+
+
+def _best(
+    candidates: Listed[Candidate],
+    survivals: list[list[float]],
+    weights: list[float],
+    costs: CostTable,
+    price: _Price,
+    budget: int | None = None,
+    beat: float = 1.0,
+) -> tuple[list[int], float]:
+    """The draft lengths of the best pace, and that pace over the one of asking for nothing."""
+    if not candidates:
+        return [], 1.0
+    tokens: list[Token] = sorted(
+        (-value * weight, depth, i)
+        for i, (survival, weight) in enumerate(zip(survivals, weights, strict=True))
+        for depth, value in enumerate(survival, start=1)
+        if value >= MIN_SURVIVAL
+    )
+    base_s = sum(costs.reading.seconds(c.context, 1) for c in candidates)
+    verify_s = [seconds + base_s for seconds in costs.span(len(candidates), len(tokens) + 1)]
+    plain = len(candidates) / verify_s[0]
+    committed = accumulate((-token[0] for token in tokens), initial=float(len(candidates)))
+    least_s = min(price.drafting_s(1 << power, 1) for power in range(len(candidates).bit_length()))
+    hoped = max(c / (s + least_s) for c, s in zip(committed, verify_s, strict=True))
+    if hoped <= plain * max(MIN_GAIN, beat):
+        return [0] * len(candidates), 1.0  # not even if all drafts cost the least: the usual case under load
+    deepest = max((depth for _, depth, _ in tokens), default=0)
+    best, best_pace = [0] * len(candidates), plain * MIN_GAIN
+    token_s = [c.context * costs.reading.row_token_s for c in candidates]
+    if any(token_s):  # the worth of a token, less what reading its context is worth at that pace
+        tokens.sort(key=lambda token: (token[0] + plain * token_s[token[2]], *token[1:]))
+    reading_s = [price.reading_s(c) / c.horizon for c in candidates]
+    # Of one sequence every prefix is a depth of its own, so one cap tries them all.
+    caps = DEPTH_CAPS[: 1 + sum(cap < deepest for cap in DEPTH_CAPS)] if len(candidates) > 1 else (deepest,)
+    for cap in caps:
+        allowed = [token for token in tokens if token[1] <= cap][:budget]
+        n, pace = _best_prefix(allowed, reading_s, verify_s, token_s, price.drafting_s)
+        if pace > best_pace:
+            best, best_pace = [0] * len(candidates), pace
+            for _, depth, i in allowed[:n]:
+                best[i] = max(best[i], depth)
+    return best, best_pace / plain if any(best) else 1.0
+
+
+def _best_prefix(
+    tokens: list[Token],
+    reading_s: list[float],
+    verify_s: list[float],
+    token_s: list[float],
+    drafting_s: Callable[[int, int], float],
+) -> tuple[int, float]:
+    """How many tokens to take from the front for the best pace, and it."""
+    committed, deepest, drafted_s, read_s, asked = float(len(reading_s)), 0, 0.0, 0.0, set[int]()
+    best_n, best_pace = 0, 0.0
+    for n, (negative, depth, i) in enumerate(tokens, start=1):
+        committed -= negative
+        read_s += token_s[i]
+        if i not in asked or depth > deepest:
+            read_s += 0.0 if i in asked else reading_s[i]
+            asked.add(i)
+            deepest = max(deepest, depth)
+            drafted_s = drafting_s(len(asked), deepest)
+        pace = committed / (verify_s[n] + drafted_s + read_s)
+        if pace > best_pace:
+            best_n, best_pace = n, pace
+    return best_n, best_pace

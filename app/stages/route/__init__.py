@@ -1,0 +1,1 @@
+"""Choose the drafters of a round and the verifier of a request."""

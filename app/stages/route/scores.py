@@ -1,0 +1,137 @@
+"""How each drafter does on each request: what it got right of late, leaning on what prompts like it led to expect."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+
+from app.estimates.drafter_priors import Experience, Prior, buckets_of
+from app.messages import Record
+
+DECAY = 0.95  # of a request's own past with each round that was judged: it remembers about 20
+LENGTH_DECAY = 0.8  # of the recent accepted length
+LEAST_WEIGHT, MOST_WEIGHT = 2.0, 8.0  # tokens tried that a prior counts for, by what it rests on itself
+KNOWN_TRIES = 4.0  # that a prior must rest on to be acted on
+REPORT_TRIES = 32.0  # tokens tried after which a request that goes on tells the experience
+MATCH_RATE = 0.3  # of a new score in the routing matrix (CoSine; its rate is not known)
+MATCH_START = 0.5
+
+
+@dataclass(slots=True)
+class Score:
+    """One drafter on one request: tokens right and tried, decayed; the same since the last report; CoSine's entry."""
+
+    prior: Prior
+    right: float = 0.0
+    tries: float = 0.0
+    new_right: float = 0.0
+    new_tries: float = 0.0
+    match: float = MATCH_START
+    rounds: int = 0  # in which it was asked
+
+    @property
+    def acceptance(self) -> float:
+        """The chance that its next token is right if all before it were."""
+        weight = self._weight
+        return (self.right + weight * self.prior.acceptance) / (self.tries + weight)
+
+    @property
+    def doubt(self) -> float:
+        """Standard deviation of that chance, as of a beta distribution."""
+        p = min(0.95, max(0.05, self.acceptance))
+        return sqrt(p * (1.0 - p) / (self.tries + self._weight + 1.0))
+
+    @property
+    def _weight(self) -> float:
+        tries = self.prior.tries
+        return LEAST_WEIGHT + (MOST_WEIGHT - LEAST_WEIGHT) * tries / (tries + MOST_WEIGHT)
+
+
+@dataclass(slots=True)
+class RequestScores:
+    """All drafters on one request."""
+
+    tenant: str
+    buckets: tuple[int, ...]
+    by_drafter: dict[str, Score] = field(default_factory=dict)
+    asked: tuple[str, ...] = ()  # in the round that has no answer yet
+    accepted_length: float | None = None  # of recent rounds, the target's own token included
+
+    def observe(self, outcomes: Mapping[str, tuple[int, int]], length: int | None) -> None:
+        """A round was judged: (right, tried) by drafter, and the tokens a round could have committed."""
+        if length is not None:
+            last = float(length) if self.accepted_length is None else self.accepted_length
+            self.accepted_length = LENGTH_DECAY * last + (1.0 - LENGTH_DECAY) * length
+        for score in self.by_drafter.values():
+            score.right, score.tries = score.right * DECAY, score.tries * DECAY
+        for drafter, (right, tries) in outcomes.items():
+            score = self.by_drafter[drafter]
+            score.right, score.tries = score.right + right, score.tries + tries
+            score.new_right, score.new_tries = score.new_right + right, score.new_tries + tries
+
+    def is_expected(self, drafter: str) -> bool:
+        """Does what it is expected to get right rest on prompts like this one?"""
+        return self.by_drafter[drafter].prior.tries >= KNOWN_TRIES
+
+    def match(self, drafter: str, value: float) -> None:
+        """A new entry of CoSine's routing matrix."""
+        score = self.by_drafter[drafter]
+        score.match += MATCH_RATE * (value - score.match)
+
+    def taken(self) -> dict[str, tuple[float, float]]:
+        """(right, tried) by drafter since the last call."""
+        found = {name: (s.new_right, s.new_tries) for name, s in self.by_drafter.items() if s.new_tries}
+        for score in self.by_drafter.values():
+            score.new_right = score.new_tries = 0.0
+        return found
+
+    @property
+    def is_to_report(self) -> bool:
+        return sum(score.new_tries for score in self.by_drafter.values()) >= REPORT_TRIES
+
+
+class Scores:
+    """The scores of all requests of a process; bounded, the oldest first."""
+
+    def __init__(self, experience: Experience, max_requests: int = 4096) -> None:
+        self._experience = experience
+        self._max_requests = max_requests
+        self._requests: OrderedDict[str, RequestScores] = OrderedDict()
+
+    def of(self, record: Record, drafters: Iterable[str]) -> RequestScores:
+        """The request's scores, with an entry for each of these drafters."""
+        found = self._requests.get(record.id)
+        if found is None:
+            found = self._requests[record.id] = RequestScores(record.tenant, buckets_of(record.prompt_ids))
+            while len(self._requests) > self._max_requests:
+                self.forget(next(iter(self._requests)))
+        new = [drafter for drafter in drafters if drafter not in found.by_drafter]
+        if new:
+            priors = self._experience.priors(record.tenant, found.buckets, new)
+            found.by_drafter.update({drafter: Score(prior) for drafter, prior in priors.items()})
+        return found
+
+    def get(self, request_id: str) -> RequestScores | None:
+        """The request's scores, if it was ever routed."""
+        return self._requests.get(request_id)
+
+    def report(self, scores: RequestScores) -> None:
+        """Tell the experience what is new."""
+        self._experience.add(scores.tenant, scores.buckets, scores.taken())
+
+    def forget(self, request_id: str) -> None:
+        """The request is over; the experience keeps what was learnt."""
+        scores = self._requests.pop(request_id, None)
+        if scores is not None:
+            self.report(scores)
+
+
+def harmonic(confidence: float, agreement: float) -> float:
+    """CoSine's score of one round (arXiv:2503.10325, in `papers` 1.2: the form is known, its constants are not)."""
+    total = confidence + agreement
+    return 2.0 * confidence * agreement / total if total > 0.0 else 0.0
+
+
+def same_tokens(drafted: Sequence[int], said: Sequence[int]) -> float:
+    """Agreement without an embedding: the share of positions at which the very token was said."""
+    return sum(a == b for a, b in zip(drafted, said, strict=True)) / max(1, len(drafted))

@@ -1,0 +1,1 @@
+"""Compose the next batch, and cut each tree."""

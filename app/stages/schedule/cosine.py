@@ -1,0 +1,91 @@
+"""CoSine's choice of a batch (section 1.4 of the papers' notes), a baseline that can be selected.
+
+    min over B, gamma   T(B) / |B| + lambda * Gamma,    Gamma = sum of gamma_i
+    subject to          T(B) <= T_max,  Gamma <= Gamma_max,  rows within the step
+
+T is the longer of drafting and verifying, as in their steady pipeline, from measured tables. Memory is the caller's
+to check. The solver is not known; here: windows over the pool sorted by length, so that one very long sequence does
+not stretch a batch. Where Gamma > Gamma_max the sequence with the most candidates loses one at a time (their 1.5).
+Two things are ours: every window holds the sequence that has waited longest, or some would never be in one; and a
+single sequence may take longer than T_max, since something must run.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+
+from app.estimates.step_costs import CostTable
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """A sequence that is ready: its length in tokens, rows it needs without candidates, candidates, and since when it
+    waits (wall clock)."""
+
+    length: int
+    rows: int
+    candidates: int
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """Weights and caps. The paper's values are not known; these leave a small model's batch alone."""
+
+    token_weight_s: float = 1e-4  # lambda, seconds a candidate
+    max_s: float = 1.0  # T_max
+    max_candidates: int = 64  # Gamma_max
+
+    def value(self, batch_s: float, size: int, candidates: int) -> float:
+        """What is minimised: seconds."""
+        return batch_s / size + self.token_weight_s * candidates
+
+
+def choose(
+    pool: Listed[Pooled],
+    costs: CostTable,
+    draft_s: Callable[[int, int], float],
+    max_rows: int,
+    objective: Objective | None = None,
+) -> list[int | None]:
+    """For each of the pool how many of its candidates to verify; None leaves it out of the batch.
+
+    `draft_s(batch, depth)` is what drafting takes. Windows are tried from every start, and grow by the next longer one
+    to any size: O(n^2) of them, n being a verifier's sequences.
+    """
+    objective = objective or Objective()
+    if not pool:
+        return []
+    order = sorted(range(len(pool)), key=lambda i: (pool[i].length, i))
+    oldest = min(range(len(pool)), key=lambda i: (pool[i].since_s, i))
+    place = order.index(oldest)
+    best, best_value = _kept([oldest], pool, max_rows, objective), float("inf")
+    for first in range(place + 1):
+        for end in range(place + 1, len(order) + 1):
+            window = order[first:end]
+            if sum(pool[i].rows for i in window) > max_rows:
+                break
+            kept = _kept(window, pool, max_rows, objective)
+            batch_s = _seconds(kept, pool, costs, draft_s)
+            value = objective.value(batch_s, len(kept), sum(kept.values()))
+            if value < best_value and (batch_s <= objective.max_s or len(window) == 1):
+                best, best_value = kept, value
+    return [best.get(i) for i in range(len(pool))]
+
+
+def _kept(window: list[int], pool: Listed[Pooled], max_rows: int, objective: Objective) -> dict[int, int]:
+    """The window's candidates after shrinking the largest until they fit."""
+    kept = {i: pool[i].candidates for i in window}
+    room = max(0, min(objective.max_candidates, max_rows - sum(pool[i].rows for i in window)))
+    for _ in range(sum(kept.values()) - room):
+        largest = max(kept, key=kept.__getitem__)
+        kept[largest] -= 1
+    return kept
+
+
+def _seconds(
+    kept: dict[int, int], pool: Listed[Pooled], costs: CostTable, draft_s: Callable[[int, int], float]
+) -> float:
+    """T of a batch: the slower of drafting the next candidates and verifying these."""
+    rows = sum(pool[i].rows for i in kept) + sum(kept.values())
+    return max(costs.seconds(rows), draft_s(len(kept), max(kept.values())))

@@ -1,0 +1,1 @@
+"""Decide the policy from the load."""

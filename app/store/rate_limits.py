@@ -1,0 +1,80 @@
+"""How much each API key has asked for, counted in Redis: the same bounds whichever web process answers.
+
+The rate is a moving window (the library `limits`). What is under way at once is counted by the requests themselves:
+one that is no longer active has given its place back, whoever ended it, and whoever was killed meanwhile.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+
+import redis
+from limits import RateLimitItemPerMinute
+from limits.storage import RedisStorage
+from limits.strategies import MovingWindowRateLimiter
+
+from app.api_keys import ApiKey
+from app.errors import InvalidRequest, OverLimit
+from app.store.connect import Script, translating
+from app.store.keys import Keys
+from app.store.protocol import RETRY_AFTER_S
+
+RESERVED_S = 10.0  # how long a place is kept for a request that is being admitted; a web process may die meanwhile
+
+
+class Allowances:
+    """The bounds of keys. Those without any cost nothing."""
+
+    def __init__(self, client: redis.Redis, namespace: str, *, active_ttl_s: float) -> None:
+        self._client = client
+        self._keys = Keys(namespace)
+        self._ttl_ms = int(active_ttl_s * 1000)
+        # Its own client of the same connections, which are made on first use.
+        storage = RedisStorage(
+            "redis://", connection_pool=client.connection_pool, key_prefix=self._keys.rates, wrap_exceptions=False
+        )
+        self._window = MovingWindowRateLimiter(storage)
+        self._hold = Script(client, "hold")
+
+    def take(self, key: ApiKey, request_ids: Sequence[str]) -> None:
+        """Count requests that are about to be stored; `stored` or `give_back` follows.
+
+        Raises OverLimit (nothing is under way then), InvalidRequest (waiting would not help), StoreUnavailable.
+        """
+        bounds = [bound for bound in (key.concurrent, key.rate_per_minute) if bound is not None]
+        if bounds and len(request_ids) > min(bounds):
+            raise InvalidRequest("n", f"a call with this key gives at most {min(bounds)} texts, not {len(request_ids)}")
+        if key.concurrent is not None:
+            args = [key.concurrent, int(RESERVED_S * 1000), self._ttl_ms, *request_ids]
+            if not self._hold([self._keys.held(key.name), self._keys.active], args):
+                raise OverLimit(f"at most {key.concurrent} at once", RETRY_AFTER_S)
+        if key.rate_per_minute is not None:
+            try:
+                self._count(key.name, key.rate_per_minute, len(request_ids))
+            except OverLimit:
+                self.give_back(key, request_ids)
+                raise
+
+    def stored(self, key: ApiKey, request_ids: Sequence[str]) -> None:
+        """They are active, and hold their places until they end, also those whose reservation ran out meanwhile.
+
+        Raises StoreUnavailable.
+        """
+        if key.concurrent is not None:
+            pipe = self._client.pipeline(transaction=True)
+            pipe.zadd(self._keys.held(key.name), dict.fromkeys(request_ids, 0))
+            pipe.pexpire(self._keys.held(key.name), self._ttl_ms)
+            pipe.execute()
+
+    def give_back(self, key: ApiKey, request_ids: Sequence[str]) -> None:
+        """They were not stored after all, or have ended. Raises StoreUnavailable."""
+        if key.concurrent is not None:
+            self._client.zrem(self._keys.held(key.name), *request_ids)
+
+    def _count(self, name: str, most: int, texts: int) -> None:
+        rate = RateLimitItemPerMinute(most)
+        with translating():
+            if self._window.hit(rate, name, cost=texts):
+                return
+            free_s = self._window.get_window_stats(rate, name).reset_time
+        raise OverLimit(f"at most {most} a minute", max(1.0, math.ceil(free_s - time.time())))

@@ -1,0 +1,84 @@
+"""What one process counts. Its pulse sends what was added since the last time; the sums live in Redis.
+
+Implements `app.store.shared_stats.Learnt` with sums that never decay: a batch counts once however often it is sent,
+and a process that is killed loses at most what it counted since its last pulse.
+"""
+
+import json
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+
+from app.metrics import GROUP, Metric
+from app.state import Change
+
+MOST_SERIES = 512  # of a metric: drafters' names come off the wire
+LONGEST_LABEL = 64
+OTHER = "other"
+
+
+class Tally:
+    """Counters and histograms of this process. Any thread may count.
+
+    `sources` are asked before each sending: they count then what a working thread only noted.
+    """
+
+    def __init__(self) -> None:
+        self.sources: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+        self._added: dict[tuple[Metric, tuple[str, ...]], list[float]] = {}
+        self._series: dict[Metric, set[tuple[str, ...]]] = {}
+
+    def count(self, metric: Metric, *labels: str, by: float = 1.0) -> None:
+        """Add to a counter."""
+        with self._lock:
+            self._sums(metric, labels)[0] += by
+
+    def observe(self, metric: Metric, value: float, *labels: str) -> None:
+        """Add a value to a histogram."""
+        with self._lock:
+            sums = self._sums(metric, labels)
+            sums[bisect_left(metric.buckets, value)] += 1.0
+            sums[-1] += value
+
+    def groups(self) -> Iterable[str]:
+        return (GROUP,)
+
+    def changes(self, group: str) -> dict[str, Change]:
+        for source in self.sources:
+            source()
+        with self._lock:
+            added, self._added = self._added, {}
+        return {field(*key): ([1.0] * len(sums), sums) for key, sums in added.items()}
+
+    def absorb(self, group: str, sums: Mapping[str, list[float]]) -> None:
+        """Nothing here depends on what others counted."""
+
+    def _sums(self, metric: Metric, labels: tuple[str, ...]) -> list[float]:
+        found = self._added.get((metric, labels))
+        return self._series_of(metric, labels) if found is None else found
+
+    def _series_of(self, metric: Metric, labels: tuple[str, ...]) -> list[float]:
+        """A series that nothing was added to since the last sending: a known one, a new one, or that of all others."""
+        labels = tuple(label[:LONGEST_LABEL] for label in labels)
+        known = self._series.setdefault(metric, set())
+        if labels not in known:
+            if len(known) >= MOST_SERIES:
+                labels = (OTHER,) * len(labels)
+            known.add(labels)
+        # a histogram's: one count a bucket, infinity's, and the sum of all values
+        return self._added.setdefault((metric, labels), [0.0] * (len(metric.buckets) + 2 if metric.buckets else 1))
+
+
+def field(metric: Metric, labels: tuple[str, ...]) -> str:
+    """A series' name among the store's sums."""
+    return json.dumps([metric.name, *labels])
+
+
+def series(name: str) -> tuple[str, tuple[str, ...]] | None:
+    """Metric and labels of a field; None if it is none that `field` wrote."""
+    try:
+        metric, *labels = json.loads(name)
+    except (ValueError, TypeError):
+        return None
+    return (metric, tuple(labels)) if all(isinstance(part, str) for part in (metric, *labels)) else None

@@ -1,0 +1,202 @@
+"""What a verifier tells of its steps. The working thread only leaves notes: its pulse's thread counts them."""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from app.messages import Event, FinishReason, Record, Stats
+from app.metrics import (
+    ACCEPTED,
+    ACCEPTED_LENGTH,
+    ASKED,
+    AT_LOAD,
+    BATCH,
+    DEEPEST,
+    DRAFTED,
+    DRAFTED_AT_LOAD,
+    ENDED,
+    FIRST_TOKEN,
+    PACKED,
+    PER_TOKEN,
+    PROMPT_TOKENS,
+    QUEUE_WAIT,
+    REUSED_TOKENS,
+    SEQUENCES,
+    STEP,
+    STEP_ERRORS,
+    TOKENS,
+    TREE,
+)
+from app.state import Tree
+from app.telemetry.counters import Tally
+
+MOST_NOTES = 16_384  # far more than a pulse's period can hold
+MOST_TOLD = 64  # requests
+
+
+class Round(NamedTuple):
+    """A tree and what the target said: the accepted nodes, and how many tokens that commits."""
+
+    tree: Tree
+    path: list[int]
+    committed: int
+
+
+@dataclass(slots=True)
+class Told:
+    """A request's progress, for whoever looks at it. Seconds of the wall clock."""
+
+    created_s: float
+    started_s: float | None = None  # its first step here
+    tokens: int = 0
+    stats: Stats = Stats()
+    reason: FinishReason | None = None
+
+
+class Metering:
+    """Notes of one verifier. Without a tally nothing is kept."""
+
+    def __init__(self, tally: Tally | None = None) -> None:
+        self._tally = tally or Tally()
+        self._notes = deque[tuple[Callable[..., None], tuple[Any, ...]]](maxlen=MOST_NOTES if tally else 0)
+        self._fresh: set[str] = set()  # taken over, and in no step yet
+        self._told: OrderedDict[str, Told] = OrderedDict()
+        self._begun: dict[str, float] = {}  # by request that runs: its first step's time
+        self._tally.sources.append(self._count_all)
+
+    def taken(self, record: Record, is_new: bool) -> None:
+        """A request is this verifier's now; `is_new`: nobody has committed anything of it."""
+        self._note(self._count_prompt, len(record.prompt_ids))
+        if is_new:
+            self._fresh.add(record.id)
+
+    def reused(self, tokens: int) -> None:
+        """Prompt tokens that need not be computed."""
+        if tokens:
+            self._note(self._tally_by, REUSED_TOKENS, tokens)
+
+    def begun(self, records: Iterable[Record], now_s: float) -> None:
+        """These are in the step that begins."""
+        if self._fresh:
+            for record in records:
+                if record.id in self._fresh:
+                    self._fresh.discard(record.id)
+                    self._note(self._count_begun, record.id, record.created_s, now_s)
+
+    def step(self, sequences: int, rows: int, took_s: float, rounds: Listed[Round]) -> None:
+        """A step is done; `rounds` are those of its sequences whose prompt is read."""
+        self._note(self._count_step, sequences, rows, took_s, rounds)
+
+    def failed(self) -> None:
+        """A step failed."""
+        self._note(self._tally_by, STEP_ERRORS, 1)
+
+    def committed(self, record: Record, event: Event) -> None:
+        """The store has an event."""
+        self._note(self._count_committed, record.id, record.created_s, event)
+
+    def asked(self, drafters: tuple[str, ...]) -> None:
+        """A sequence's drafters of one round."""
+        self._note(self._count_asked, drafters)
+
+    def tree(self, took_s: float) -> None:
+        """A tree came, so long after it was asked for."""
+        self._note(self._count_tree, took_s)
+
+    def left(self, record: Record, tokens: int, stats: Stats, reason: FinishReason) -> None:
+        """A sequence is no longer run here, and not because it has come to its end."""
+        self._fresh.discard(record.id)
+        self._note(self._count_left, record.id, record.created_s, tokens, stats, reason)
+
+    def told(self) -> dict[str, Told]:
+        """By request id what changed since the last call, the latest only. For the pulse's thread."""
+        self._count_all()
+        told, self._told = self._told, OrderedDict()
+        return told
+
+    def _note(self, counted: Callable[..., None], *facts: Any) -> None:
+        self._notes.append((counted, facts))
+
+    def _count_all(self) -> None:
+        while self._notes:
+            counted, facts = self._notes.popleft()
+            counted(*facts)
+
+    def _tally_by(self, metric: Any, by: int) -> None:
+        self._tally.count(metric, by=by)
+
+    def _count_prompt(self, tokens: int) -> None:
+        self._tally.count(PROMPT_TOKENS, by=tokens)
+
+    def _count_begun(self, request_id: str, created_s: float, now_s: float) -> None:
+        self._tally.observe(QUEUE_WAIT, max(0.0, now_s - created_s), "start")
+        self._begun[request_id] = now_s
+        self._of(request_id, created_s)
+
+    def _count_step(self, sequences: int, rows: int, took_s: float, rounds: Listed[Round]) -> None:
+        tally = self._tally
+        tally.observe(STEP, took_s)
+        tally.observe(BATCH, sequences)
+        tally.observe(PACKED, rows)
+        drafted, accepted = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+        for tree, path, committed in rounds:
+            tally.observe(ACCEPTED_LENGTH, committed)
+            _add_draft(tree, frozenset(path[:committed]), drafted, accepted)
+        for metric, counts in ((DRAFTED, drafted), (ACCEPTED, accepted)):
+            for (drafter, position), count in counts.items():
+                tally.count(metric, drafter, str(position), by=count)
+        if rounds:
+            tally.count(AT_LOAD, _load(sequences), by=len(rounds))
+            tally.count(DRAFTED_AT_LOAD, _load(sequences), by=sum(len(one.tree) for one in rounds))
+
+    def _count_committed(self, request_id: str, created_s: float, event: Event) -> None:
+        tally, stats = self._tally, event.stats
+        for proposer, count in Counter(event.proposers).items():
+            tally.count(TOKENS, proposer, by=count)
+        if event.offset == 0 and event.tokens and stats.first_token_s is not None:
+            tally.observe(FIRST_TOKEN, max(0.0, stats.first_token_s - created_s))
+        told = self._of(request_id, created_s)
+        told.tokens, told.stats, told.reason = event.offset + len(event.tokens), stats, event.finish_reason
+        if event.finish_reason is not None:
+            self._begun.pop(request_id, None)
+            tally.count(ENDED, event.finish_reason)
+            if told.tokens > 1 and stats.first_token_s is not None and stats.last_token_s is not None:
+                tally.observe(PER_TOKEN, max(0.0, stats.last_token_s - stats.first_token_s) / (told.tokens - 1))
+
+    def _count_asked(self, drafters: tuple[str, ...]) -> None:
+        for drafter in drafters:
+            self._tally.count(ASKED, drafter)
+
+    def _count_tree(self, took_s: float) -> None:
+        self._tally.observe(TREE, took_s)
+
+    def _count_left(self, request_id: str, created_s: float, tokens: int, stats: Stats, reason: FinishReason) -> None:
+        told = self._of(request_id, created_s)
+        told.tokens, told.stats, told.reason = tokens, stats, reason
+        self._begun.pop(request_id, None)
+
+    def _of(self, request_id: str, created_s: float) -> Told:
+        told = self._told.setdefault(request_id, Told(created_s, self._begun.get(request_id)))
+        while len(self._told) > MOST_TOLD:
+            self._told.popitem(last=False)
+        return told
+
+
+def _add_draft(
+    tree: Tree, right: frozenset[int], drafted: Counter[tuple[str, int]], accepted: Counter[tuple[str, int]]
+) -> None:
+    """Count a tree's nodes by drafter and depth, and those of them that were right."""
+    depths = [0]
+    for node, (parent, proposers) in enumerate(zip(tree.parents, tree.proposers, strict=True), start=1):
+        depths.append(depths[parent] + 1)
+        for drafter in proposers:
+            drafted[drafter, min(DEEPEST, depths[node])] += 1
+            if node in right:
+                accepted[drafter, min(DEEPEST, depths[node])] += 1
+
+
+def _load(sequences: int) -> str:
+    """The bound of the group that so many sequences belong to."""
+    return str(int(next((bound for bound in SEQUENCES if sequences <= bound), SEQUENCES[-1])))

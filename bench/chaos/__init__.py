@@ -1,0 +1,1 @@
+"""Break a deployment in every way while it serves."""

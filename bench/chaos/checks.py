@@ -1,0 +1,41 @@
+"""What must not be left behind once all requests have ended: keys without a life time, mail, requests, cache pages."""
+
+import time
+from typing import Any
+
+import redis
+
+from app.store.keys import Keys
+from bench.chaos.deployment import Site, mailboxes_of
+
+QUIET_S = 60.0  # within which all must be gone
+# Keys that may stay for ever: one small hash, one small index of those alive; and one of mailboxes, as long as there is
+# mail, which has a life time, for somebody who never was.
+STANDING = ("policy", "nodes", "mailboxes")
+
+
+def left_behind(site: Site) -> list[str]:
+    """One line for each thing that is; empty as it must be."""
+    deadline = time.monotonic() + QUIET_S
+    while (found := _left(site)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return found
+
+
+def _left(site: Site) -> list[str]:
+    keys = Keys(site.office.settings.namespace)
+    client: Any = redis.Redis.from_url(site.office.settings.redis_url or "", decode_responses=True)
+    mailboxes = mailboxes_of(site)
+    found = [f"{site.office.requests.active()} requests still active"] if site.office.requests.active() else []
+    for name in client.scan_iter(f"{keys.namespace}:*", count=1000):
+        short = name.removeprefix(f"{keys.namespace}:")
+        if short not in STANDING and client.ttl(name) == -1:
+            found.append(f"key {short} has no time to live")
+        if short.removeprefix("mail:") in mailboxes:
+            found.append(f"{client.llen(name)} items wait in {short}")
+    for node in site.office.nodes.live("verify"):
+        used = int(node.info["cache_tokens"]) - int(node.info["cache_tokens_free"])
+        if used or node.info["sequences"]:
+            found.append(f"{node.name} keeps {node.info['sequences']} sequences and {used} tokens of cache")
+    client.close()
+    return found

@@ -1,0 +1,149 @@
+"""What `./paceline chaos` does to a deployment: one function a fault, each returns when the fault itself is over.
+
+Whether the deployment is well again is looked at by the caller. Signals go to processes that the supervisor of that
+very instance started, and to no others.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+
+from app.config import ROOT
+from app.local.process_specs import settings_environment
+from bench.chaos import host, mail
+from bench.chaos.deployment import READY_S, Site, client
+
+ROLES = ("web", "control", "fuse", "draft", "verify", "beat", "redis")
+FROZEN_S = 4.0  # longer than any lease
+PAUSE_MS = 10_000
+STARVED_S = 5.0
+SECOND = "verify-2"
+SHARED_S = 3.0  # for a second verifier to have requests of its own
+Fault = Callable[[Site], None]
+
+
+def _kill(role: str) -> Fault:
+    def fault(site: Site) -> None:
+        """The process is killed."""
+        site.signal(role, signal.SIGKILL)
+
+    return fault
+
+
+def _freeze(role: str) -> Fault:
+    def fault(site: Site) -> None:
+        """The process stands still, longer than any lease lasts, and goes on."""
+        pids = site.signal(role, signal.SIGSTOP)
+        time.sleep(FROZEN_S)
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    return fault
+
+
+def _kill_one_of_two(site: Site) -> None:
+    """A second verifier comes, and the first is killed: the second takes its requests over, and leaves in the end."""
+    environ = {**os.environ, **settings_environment(site.office.settings)}
+    command = [sys.executable, "-m", "workers.run", "verify", "--node", SECOND]
+    log = site.instance.logs / f"{SECOND}.log"
+    with log.open("wb") as out, subprocess.Popen(command, env=environ, cwd=ROOT, stdout=out, stderr=out) as second:
+        try:
+            _await(lambda: len(site.office.nodes.live("verify")) == 2, "no second verifier came")
+            time.sleep(SHARED_S)
+            site.signal("verify", signal.SIGKILL)
+            _await(lambda: len(site.office.nodes.live("verify")) == 1, "the first verifier lives on")
+            _await(lambda: len(site.office.nodes.live("verify")) == 2, "the first verifier does not come back")
+        finally:
+            second.terminate()
+            _end(second)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    try:
+        process.wait(READY_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _restart_all(site: Site) -> None:
+    """Tell every process to stop, one role after another, as an upgrade would."""
+    for role in ROLES:
+        _await_gone(site, role, site.signal(role, signal.SIGTERM))
+        site.await_ready()
+
+
+def _pause_redis(site: Site) -> None:
+    """Nobody gets an answer out of Redis for a while."""
+    client(site).execute_command("CLIENT", "PAUSE", PAUSE_MS, "ALL")
+    time.sleep(PAUSE_MS / 1000.0)
+
+
+def _starve_redis(site: Site) -> None:
+    """No write finds room in Redis for a while."""
+    redis = client(site)
+    redis.config_set("maxmemory", 1)
+    try:
+        time.sleep(STARVED_S)
+    finally:
+        redis.config_set("maxmemory", 0)
+
+
+def _slow_redis(site: Site) -> None:
+    """Redis answers late: it is stopped for 50 of every 100 ms."""
+    for _ in range(40):
+        pids = site.signal("redis", signal.SIGSTOP)
+        time.sleep(0.05)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(0.05)
+
+
+def _cut_connections(site: Site) -> None:
+    """Every connection to Redis breaks, again and again."""
+    redis = client(site)
+    for _ in range(5):
+        redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        time.sleep(0.2)
+
+
+FAULTS: dict[str, Fault] = {
+    **{f"kill {role}": _kill(role) for role in ROLES},
+    **{f"freeze {role}": _freeze(role) for role in ROLES},
+    "kill one of two verifiers": _kill_one_of_two,
+    "restart all": _restart_all,
+    "pause redis": _pause_redis,
+    "starve redis": _starve_redis,
+    "slow redis": _slow_redis,
+    "cut connections": _cut_connections,
+    "garbage": mail.garbage,
+    "stale and foreign": mail.stale_and_foreign,
+    "replayed mail": mail.replayed,
+    "broken tasks": mail.broken_tasks,
+    "lies": mail.lying_trees,
+    "lying drafter": mail.lying_drafter,
+    "ring all": mail.ring_all,
+    "half-open connections": host.half_open_connections,
+    "half-open clients": host.half_open_clients,
+    **{f"no memory for {role}": partial(host.starve, role=role) for role in ("verify", "draft")},
+    "full disk": host.full_disk,
+    "power loss": host.power_loss,
+    "clock jumps": host.clock_jumps,
+}
+
+
+def _await_gone(site: Site, role: str, pids: Iterable[int]) -> None:
+    _await(lambda: not set(pids) & set(site.health().processes[role]), f"a {role} that was told to stop is still there")
+
+
+def _await(condition: Callable[[], bool], complaint: str) -> None:
+    deadline = time.monotonic() + READY_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(complaint)
+        time.sleep(0.05)

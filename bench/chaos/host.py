@@ -1,0 +1,181 @@
+"""Faults of `./paceline chaos` below the processes: their memory, disk, clock, connections, and the machine's power.
+
+Each needs something of the machine that not every one allows; what is missing is said by `lacking`.
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterator
+from collections.abc import Sequence as Listed
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from app.local.instance import Instance
+from app.store.keys import Keys
+from bench.chaos.deployment import Site, client, runs
+
+WORKERS = ("web", "control", "fuse", "draft", "verify", "beat")
+STARVED_S = 5.0
+POWERLESS_S = 0.7
+LOOK_S = 0.003
+DISK_BYTES = 192 * 2**20
+SPARE_BYTES = 2**20
+JUMPS_S = (3600.0, -3600.0, 3 * 86400.0, 0.0)  # of the wall clock, from what it really is
+CLOCK_FILE = "clock"
+CLOCK = Path(__file__).parent / "clock"
+PIDFD_GETFD = 438  # on every architecture; Python has no name for it
+SO_ATTACH_FILTER = 26
+DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # a BPF program: return 0, which is how much of a packet is let in
+
+
+def lacking(fault: str) -> str | None:
+    """Why this machine cannot have the fault; None if it can."""
+    if fault in ("full disk", "half-open connections", "half-open clients") and os.geteuid() != 0:
+        return "needs root"
+    return None
+
+
+@contextmanager
+def prepared(instance: Instance, faults: Collection[str]) -> Iterator[dict[str, str]]:
+    """What these faults need around the instance while it runs; what its processes need in their environment."""
+    environ: dict[str, str] = {}
+    if "clock jumps" in faults:
+        environ |= _clock(instance)
+    if "power loss" in faults:
+        environ["PACELINE_DURABLE"] = "true"  # or the requests of the last second are gone with it, as documented
+    if "full disk" not in faults:
+        yield environ
+        return
+    instance.redis.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", instance.redis], check=True)
+    try:
+        yield environ
+    finally:
+        subprocess.run(["umount", "-l", instance.redis], check=True)  # a file may still be open for a moment
+
+
+def power_loss(site: Site) -> None:
+    """Everything dies at once, and Redis' file has lost what was not on the disk yet.
+
+    Redis writes to its disk each second, and sooner while somebody waits for that: who asks for a request does, and is
+    told that it is safe. So nothing older than the last new request can be lost; all that came after it is.
+    """
+    state = site.instance.running()
+    assert state is not None
+    file, redis = _append_only_file(site), client(site)
+    active, known = Keys(site.office.settings.namespace).active, set[object]()
+    size, until = 0, time.monotonic() + POWERLESS_S
+    while time.monotonic() < until:
+        if (found := set(redis.zrange(active, 0, -1))) - known or not size:
+            known |= found
+            size = file.stat().st_size
+        time.sleep(LOOK_S)
+    os.kill(state.supervisor.pid, signal.SIGSTOP)  # or it would start Redis again before the file is cut
+    try:
+        _end([one.pid for role in ("redis", *WORKERS) for one in state.processes[role]])
+        os.truncate(file, size)
+    finally:
+        os.kill(state.supervisor.pid, signal.SIGCONT)
+
+
+def full_disk(site: Site) -> None:
+    """Nothing more can be written where Redis keeps its file."""
+    ballast = site.instance.redis / "ballast"
+    try:
+        with ballast.open("wb") as file, suppress(OSError):
+            while True:
+                file.write(bytes(2**16))
+                file.flush()
+        time.sleep(STARVED_S)
+    finally:
+        ballast.unlink()
+
+
+def starve(site: Site, role: str) -> None:
+    """The role's processes get no more memory from the system for a while."""
+    pids = site.health().processes[role]
+    limits = {pid: resource.prlimit(pid, resource.RLIMIT_AS) for pid in pids}
+    for pid, (_, hard) in limits.items():
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+        resource.prlimit(pid, resource.RLIMIT_AS, (pages * resource.getpagesize() + SPARE_BYTES, hard))
+    time.sleep(STARVED_S)
+    for pid, limit in limits.items():
+        with suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_AS, limit)
+
+
+def clock_jumps(site: Site) -> None:
+    """The wall clock of every process but Redis jumps ahead, back, days ahead, and to where it belongs."""
+    for jump_s in JUMPS_S:
+        _set_clock(site.instance, jump_s)
+        time.sleep(STARVED_S)
+
+
+def half_open_connections(site: Site) -> None:
+    """All connections of workers and web server to Redis are dead, and nobody is told."""
+    port = urlsplit(site.office.settings.redis_url or "").port
+    for role in WORKERS:
+        for pid in site.health().processes[role]:
+            _silence(pid, lambda end: end.getpeername()[1] == port)
+
+
+def half_open_clients(site: Site) -> None:
+    """The web server hears nothing more from any of its clients, and nobody is told."""
+    port = urlsplit(site.health().url or "").port
+    for pid in site.health().processes["web"]:
+        _silence(pid, lambda end: end.getsockname()[1] == port)
+
+
+def _silence(pid: int, is_wanted: Callable[[socket.socket], bool]) -> None:
+    """No packet reaches these connections of the process any more: not even what says that they are over."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    program = ctypes.create_string_buffer(DROP_ALL)
+    told = struct.pack("HL", 1, ctypes.addressof(program))
+    process = os.pidfd_open(pid)
+    try:
+        for number in [int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()]:
+            copy = libc.syscall(PIDFD_GETFD, process, number, 0)
+            if copy < 0:
+                continue  # closed since then
+            if not os.readlink(f"/proc/self/fd/{copy}").startswith("socket:"):
+                os.close(copy)
+                continue
+            with socket.socket(fileno=copy) as end, suppress(OSError):  # one that listens has no peer
+                if end.family == socket.AF_INET and end.getpeername() and is_wanted(end):
+                    end.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, told)
+    finally:
+        os.close(process)
+
+
+def _end(pids: Listed[int]) -> None:
+    """Kill, and wait until none of them writes any more."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    while any(runs(pid) for pid in pids):
+        time.sleep(0.005)
+
+
+def _append_only_file(site: Site) -> Path:
+    return max((site.instance.redis / "appendonlydir").glob("*.incr.aof"), key=lambda path: path.stat().st_mtime)
+
+
+def _clock(instance: Instance) -> dict[str, str]:
+    """What lets a process's wall clock be set from outside (bench/clock); its monotonic one runs on, as it would."""
+    _set_clock(instance, 0.0)
+    path = os.pathsep.join(part for part in (str(CLOCK), os.environ.get("PYTHONPATH")) if part)
+    return {"PYTHONPATH": path, "PACELINE_CHAOS_CLOCK": str(instance.folder / CLOCK_FILE)}
+
+
+def _set_clock(instance: Instance, jump_s: float) -> None:
+    instance.folder.mkdir(parents=True, exist_ok=True)
+    fresh = instance.folder / f"{CLOCK_FILE}.new"
+    fresh.write_text(f"{jump_s:+.0f}\n")
+    fresh.replace(instance.folder / CLOCK_FILE)

@@ -1,0 +1,227 @@
+"""`./paceline chaos`: a deployment under load, faults of every kind, and what became of every request.
+
+Starts an instance of its own, asks for a set of texts undisturbed, then asks for them again and again while faults are
+injected: each once, or with --minutes at random moments (the same for the same --seed). Every accepted request must end
+once, with the very tokens it has undisturbed, or with a clear error; afterwards nothing may be left behind.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from collections.abc import Sequence as Listed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from app.config import ROOT, Settings
+from app.errors import InstanceError
+from app.local.client import generate
+from app.local.instance import Instance
+from app.messages import GenerateRequest
+from bench.chaos.checks import left_behind
+from bench.chaos.clients import Clients
+from bench.chaos.deployment import Site
+from bench.chaos.faults import FAULTS
+from bench.chaos.host import lacking, prepared
+from bench.help import parser as parser_of
+from bench.prompts import PROMPTS
+from bench.report_header import heading
+from workers.deployment import Office
+
+DRAIN_S = 120.0
+FAULTS_HELP = "only these (default: all that this machine can have)"
+MEASURED = ("lasted_s", "ready_s", "moved_s", "longest_stall_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """One fault: when, how long it lasted, how long after its end every process and every client got on again, and the
+    longest silence that a client met; seconds."""
+
+    at_s: float
+    fault: str
+    lasted_s: float
+    ready_s: float
+    moved_s: float
+    longest_stall_s: float
+
+
+def main(argv: Listed[str] | None = None) -> int:
+    """Run, print, write the report; 0 if no promise was broken."""
+    args = parse_args(argv)
+    if args.list:
+        print("\n".join(_told(name) for name in FAULTS))
+        return 0
+    if missing := [f"{name} {why}" for name in args.faults if (why := lacking(name)) is not None]:
+        raise InstanceError("; ".join(missing))
+    settings = Settings.from_env()
+    instance = Instance(settings.state, args.instance or f"chaos-{os.getpid()}")
+    with prepared(instance, args.faults) as environ:
+        _paceline("up", "-d", "--instance", instance.name, **environ)
+        try:
+            site = enter(instance, settings, args.seed)
+            found = storm(site, requests(args.requests, args.max_tokens), plan(args), args.clients, args.gap, args.seed)
+        finally:
+            _paceline("down", "--instance", instance.name)
+    report = heading("chaos", argv) | found
+    args.out.write_text(json.dumps(report, indent=1) + "\n")
+    print(table(report))
+    return 1 if broken(report) else 0
+
+
+def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    parser = parser_of("chaos", __doc__)
+    possible = [name for name in FAULTS if lacking(name) is None]
+    parser.add_argument("--faults", nargs="+", metavar="FAULT", choices=FAULTS, default=possible, help=FAULTS_HELP)
+    parser.add_argument("--list", action="store_true", help="print the faults there are")
+    parser.add_argument("--minutes", type=float, help="random faults for so long, instead of each once")
+    parser.add_argument("--gap", type=float, default=4.0, help="seconds from a fault's end to the next, on average")
+    parser.add_argument("--seed", type=int, default=0, help="of the faults and of what clients ask")
+    parser.add_argument("--clients", type=int, default=6, help="requests at once")
+    parser.add_argument("--requests", type=int, default=12, help="different texts to ask for")
+    parser.add_argument("--max-tokens", type=int, default=96, help="tokens a text")
+    parser.add_argument("--instance", help="name of the instance that is started")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "chaos.json", help="file to write")
+    return parser.parse_args(argv)
+
+
+def _told(name: str) -> str:
+    """A fault, why this machine cannot have it if so, and what it does."""
+    fault, why = FAULTS[name], lacking(name)
+    told = (getattr(fault, "func", fault).__doc__ or "").split("\n\n")[0]
+    return f"{name:<26}{told}" + ("" if why is None else f" (not here: {why})")
+
+
+def plan(args: argparse.Namespace) -> Iterator[tuple[float, str]]:
+    """(seconds to wait, fault), one after another."""
+    if args.minutes is None:
+        yield from ((args.gap, fault) for fault in args.faults)
+        return
+    draw, until_s = random.Random(args.seed), time.monotonic() + 60.0 * args.minutes
+    while time.monotonic() < until_s:
+        yield draw.uniform(0.0, 2.0 * args.gap), draw.choice(args.faults)
+
+
+def requests(count: int, max_tokens: int) -> list[GenerateRequest]:
+    """Texts of several domains and lengths, greedy and sampled."""
+    prompts = [prompt for of_domain in zip(*PROMPTS.values(), strict=False) for prompt in of_domain]
+    return [
+        GenerateRequest(
+            prompt=prompts[i % len(prompts)],
+            max_tokens=max(8, max_tokens * (1 + i % 4) // 4),
+            temperature=0.8 * (i % 2),
+            seed=i,
+        )
+        for i in range(count)
+    ]
+
+
+def enter(instance: Instance, settings: Settings, seed: int) -> Site:
+    """A way into a running instance. Raises InstanceError."""
+    state = instance.running()
+    if state is None:
+        raise InstanceError(f"instance {instance.name!r} does not run")
+    inside = {"redis_url": state.redis_url, "namespace": state.namespace}
+    return Site(instance, Office.open(settings.model_copy(update=inside)), random.Random(seed))
+
+
+def storm(
+    site: Site,
+    texts: Listed[GenerateRequest],
+    faults: Iterator[tuple[float, str]],
+    clients: int,
+    gap_s: float,
+    seed: int,
+) -> dict[str, Any]:
+    """Undisturbed first, then under faults; what became of it."""
+    url = site.health().url or ""
+    expected = [generate(url, text, None).token_ids for text in texts]
+    crowd = Clients(url, texts, expected, seed)
+    started = time.monotonic()
+    crowd.start(clients)
+    injected = []
+    for wait_s, name in faults:
+        time.sleep(wait_s)
+        injected.append(inject(site, name, crowd, started))
+        print(json.dumps(asdict(injected[-1])), flush=True)
+    time.sleep(gap_s)
+    crowd.stop(DRAIN_S)
+    tally = crowd.tally
+    return {
+        "seed": seed,
+        "clients": clients,
+        "seconds": round(time.monotonic() - started, 1),
+        "faults": [asdict(one) for one in injected],
+        "requests": {
+            "right": tally.right,
+            "wrong": tally.wrong,
+            "failed": tally.failed,
+            "lost": tally.lost,
+            "refused, tried again": tally.refused,
+            "longest_s": round(tally.longest_s, 2),
+        },
+        "left behind": left_behind(site),
+    }
+
+
+def inject(site: Site, name: str, crowd: Clients, since_s: float) -> Injected:
+    """One fault, and how the deployment comes back."""
+    began_s = time.monotonic()
+    FAULTS[name](site)
+    ended_s = time.monotonic()
+    ready_s = site.await_ready()
+    while not crowd.all_moved_since(ended_s) and time.monotonic() - ended_s < ready_s + DRAIN_S:
+        time.sleep(0.05)
+    moved_s = time.monotonic() - ended_s
+    stalls = [end - start for start, end in [*crowd.tally.stalls] if end >= began_s]
+    times = (began_s - since_s, ended_s - began_s, ready_s, moved_s, max(stalls, default=0.0))
+    at_s, lasted_s, ready_s, moved_s, stall_s = (round(seconds, 2) for seconds in times)
+    return Injected(at_s, name, lasted_s, ready_s, moved_s, stall_s)
+
+
+def broken(report: dict[str, Any]) -> list[str]:
+    """The promises that were not kept."""
+    told = report["requests"]
+    stuck = [
+        f"{one['fault']}: {DRAIN_S:.0f} s later some client had got nothing yet"
+        for one in report["faults"]
+        if one["moved_s"] - one["ready_s"] >= DRAIN_S - 1.0
+    ]
+    ends = [f"{what}: {one}" for what in ("wrong", "failed", "lost") for one in told[what]]
+    return [*ends, *report["left behind"], *stuck]
+
+
+def table(report: dict[str, Any]) -> str:
+    """By kind of fault, as lines of Markdown; then the requests."""
+    lines = [
+        "| fault | times | lasted, s | ready again after, s (worst) | all went on after, s | longest silence, s |",
+        "|---" * 6 + "|",
+    ]
+    for name in dict.fromkeys(one["fault"] for one in report["faults"]):
+        own = [one for one in report["faults"] if one["fault"] == name]
+        worst = {key: max(one[key] for one in own) for key in MEASURED}
+        lines.append(f"| {name} | {len(own)} | " + " | ".join(str(worst[key]) for key in MEASURED) + " |")
+    told = report["requests"]
+    lines.append(
+        f"\n{told['right']} requests right, {len(told['wrong'])} wrong, {len(told['failed'])} failed, "
+        f"{len(told['lost'])} lost; {told['refused, tried again']} times refused; "
+        f"the longest took {told['longest_s']} s"
+    )
+    return "\n".join([*lines, *(f"BROKEN {one}" for one in broken(report))])
+
+
+def _paceline(*arguments: str, **environ: str) -> None:
+    environment = {**os.environ, "PACELINE_KEYS": "", **environ}  # the instance is ours alone
+    command = [sys.executable, "-m", "app.cli.main", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode not in (0, 3):
+        raise InstanceError(f"paceline {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Measure under many clients."""

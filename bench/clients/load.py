@@ -1,0 +1,206 @@
+"""`./paceline bench load`: requests that come as they do in real life, and what becomes of them.
+
+Sends prompts of five domains to a deployment (its own, or a running one at --url) at Poisson, bursty, rising and
+falling or recorded times, or a fixed number at once, and reports what clients see: time to first token, time a token,
+all of it (p50, p95, p99), tokens/s, goodput under an objective, acceptance and draft waste, and who was busy. With
+several --arms the same arrivals are run for each, in turn.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from collections.abc import Sequence as Listed
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from app.config import ROOT, Settings
+from app.errors import InvalidRequest, PacelineError
+from app.local.client import generate
+from app.messages import GenerateRequest
+from bench.clients.arrivals import (
+    Arrival,
+    gamma,
+    poisson,
+    ramp,
+    steps,
+    trace,
+)
+from bench.clients.load_report import Served, Slo, draw, figures, table
+from bench.help import parser as parser_of
+from bench.prompts import PROMPTS
+from bench.report_header import heading
+from bench.run import start_server, stop_server
+from bench.timeline import active, busy, read
+
+KINDS = ("poisson", "gamma", "ramp", "steps", "closed", "trace")
+FILLER = "Here is what was said before: the ships left early, and nobody saw them go. "  # makes a prompt longer
+TOKENS_A_FILLER = 17
+ARMS: dict[str, dict[str, Any]] = {"on": {"speculation": True}, "off": {"speculation": False}}
+
+
+def main(argv: Listed[str] | None = None) -> int:
+    """Run the loads, print, write figures and picture; the exit status."""
+    args = parse_args(argv)
+    try:
+        loads = {rate: arrivals(args, rate) for rate in args.rate}
+    except InvalidRequest as error:
+        print(f"paceline: {error}", file=sys.stderr)
+        return 2
+    found: dict[str, Any] = {
+        **heading("bench load", argv),
+        "loads": [],
+    }
+    new = count()
+    with deployment(args.url) as (url, spans):
+        for rate, load in loads.items():
+            for arm in args.arms:
+                served, seconds = run(url, load, arm, args, new)
+                own = figures(served, seconds, args.slo) | {"rate": rate, "arm": arm}
+                if spans is not None:
+                    own["busy"] = _busy(spans, served)
+                found["loads"].append(own)
+                print(table([own]), flush=True)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(found, indent=1) + "\n")
+    draw(found["loads"], args.out.with_suffix(".png"))
+    print(table(found["loads"]))
+    return 0
+
+
+def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    parser = parser_of("bench load", __doc__)
+    parser.add_argument("--url", help="a running instance (default: one of its own, started and stopped)")
+    parser.add_argument("--arrivals", choices=KINDS, default="poisson", help="how requests come")
+    parser.add_argument("--rate", type=float, nargs="+", default=[1.0], help="requests a second; one load for each")
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 5.0, 0.5], help="of ramp and steps, in turn")
+    parser.add_argument("--variation", type=float, default=3.0, help="of gamma's gaps: 1 is Poisson")
+    parser.add_argument("--trace", type=Path, help="CSV or JSON lines of timestamp, prompt_tokens, output_tokens")
+    parser.add_argument("--speed", type=float, default=1.0, help="how much faster than it was a trace is replayed")
+    parser.add_argument("--streams", type=int, default=8, help="of closed: requests at once, each followed by the next")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long requests come")
+    parser.add_argument("--max-tokens", type=int, default=48, help="tokens a request")
+    parser.add_argument("--arms", nargs="+", choices=sorted(ARMS), default=["on", "off"], help="speculation on, off")
+    parser.add_argument("--slo-ttft-s", type=float, default=2.0, help="objective: time to first token")
+    parser.add_argument("--slo-tpot-s", type=float, default=0.15, help="objective: time of each further token")
+    parser.add_argument("--seed", type=int, default=0, help="of the arrivals")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "load.json", help="file to write")
+    args = parser.parse_args(argv)
+    if args.arrivals == "trace" and args.trace is None:
+        parser.error("--arrivals trace needs --trace FILE")
+    if min(args.rate) <= 0.0 or args.seconds <= 0.0 or args.speed <= 0.0 or args.variation <= 0.0:
+        parser.error("rates, times, speed and variation are more than 0")
+    if args.arrivals in ("ramp", "steps") and (len(args.rates) < 2 or min(args.rates) < 0.0 or not any(args.rates)):
+        parser.error("--rates takes at least two rates, none below 0, not all 0")
+    args.slo = Slo(args.slo_ttft_s, args.slo_tpot_s)
+    return args
+
+
+def arrivals(args: argparse.Namespace, rate: float) -> list[Arrival]:
+    """The load as asked for. Raises InvalidRequest for a bad trace."""
+    match args.arrivals:
+        case "poisson":
+            return poisson(rate, args.seconds, args.max_tokens, args.seed)
+        case "gamma":
+            return gamma(rate, args.seconds, args.max_tokens, args.seed, args.variation)
+        case "ramp":
+            return ramp(args.rates, args.seconds, args.max_tokens, args.seed)
+        case "steps":
+            return steps(args.rates, args.seconds, args.max_tokens, args.seed)
+        case "trace":
+            return trace(args.trace, args.speed)
+        case _:
+            return [Arrival(0.0, args.max_tokens)] * args.streams
+
+
+def run(
+    url: str, load: Listed[Arrival], arm: str, args: argparse.Namespace, new: "count[int]"
+) -> tuple[list[Served], float]:
+    """Send the load, wait for all that came of it; what each request met, and how long it took. In a closed loop every
+    one of the load is followed by another for `args.seconds`."""
+    served: list[Served] = []
+    started = time.monotonic()
+    api_key = Settings.from_env().api_key
+
+    def follow(arrival: Arrival, number: int) -> None:
+        while True:
+            served.append(ask(url, arrival, number, arm, started, api_key))
+            if args.arrivals != "closed" or time.monotonic() - started >= args.seconds:
+                return
+            number = next(new)
+
+    threads = []
+    for arrival in load:
+        time.sleep(max(0.0, started + arrival.at_s - time.monotonic()))
+        threads.append(threading.Thread(target=follow, args=(arrival, next(new))))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    return served, time.monotonic() - started
+
+
+def ask(url: str, arrival: Arrival, number: int, arm: str, started: float, api_key: SecretStr | None) -> Served:
+    """One request, followed to its end."""
+    domain, text = prompt(number, arrival.prompt_tokens)
+    request = GenerateRequest.model_validate({"prompt": text, "max_tokens": arrival.output_tokens, **ARMS[arm]})
+    seen_s: list[float] = []
+    sent_s = time.monotonic() - started
+    try:
+        result = generate(url, request, lambda _: seen_s.append(time.monotonic() - started), api_key)
+    except PacelineError as error:
+        return Served(domain, sent_s, time.monotonic() - started, error=str(error))
+    return Served(
+        domain,
+        sent_s,
+        time.monotonic() - started,
+        first_s=seen_s[0] if seen_s else None,
+        tokens=len(result.token_ids),
+        rounds=result.speculation.rounds,
+        drafted=result.speculation.drafted,
+        accepted=result.speculation.accepted,
+        error=result.error,
+    )
+
+
+def prompt(number: int, tokens: int | None) -> tuple[str, str]:
+    """(domain, text) of the n-th request: the domains in turn, no text twice, about as long as asked for."""
+    domains = [*PROMPTS]
+    domain = domains[number % len(domains)]
+    of_domain = PROMPTS[domain]
+    text = f"{of_domain[number // len(domains) % len(of_domain)]} (Question {number}.)"
+    return domain, FILLER * ((tokens or 0) // TOKENS_A_FILLER) + text
+
+
+@contextmanager
+def deployment(url: str | None) -> Iterator[tuple[str, Path | None]]:
+    """(URL, folder of spans or None) of the instance to load."""
+    if url is not None:
+        yield url.rstrip("/"), None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["PACELINE_SPANS"] = folder
+        try:
+            yield start_server(), Path(folder)
+        finally:
+            del os.environ["PACELINE_SPANS"]
+            stop_server()
+
+
+def _busy(folder: Path, served: Listed[Served]) -> dict[str, float]:
+    """Busy fraction of each node while this load ran."""
+    now_s, last_s = time.time(), max((one.end_s for one in served), default=0.0)
+    time.sleep(1.0)  # the workers write what they did with their pulse
+    found = busy(active(read(folder)), now_s - last_s, now_s)
+    return {node: round(part, 3) for node, part in found.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""`./paceline bench streams`: hundreds of open event streams on one web process, and whether anything in it grows.
+
+Starts an instance of its own and keeps so many streams open, some of requests that are worked on, the others of
+requests that wait their turn; the first reader of each sends it, the others follow it. Every token of every stream is
+compared. Meanwhile the web process is looked at, and asked small things as others would.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Mapping
+from collections.abc import Sequence as Listed
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from app.config import ROOT, Settings
+from app.local.instance import Instance
+from bench.clients.load import deployment
+from bench.clients.load_report import spread
+from bench.clients.resource_monitor import UNITS, Watcher, cpu_s, draw
+from bench.clients.soak import growth
+from bench.clients.stream_clients import Fleet
+from bench.help import parser as parser_of
+from bench.report_header import heading
+from bench.run import INSTANCE
+
+ASKED = ("/healthz", "/v1/models", "/readyz")  # of the process alone, of it with no wait, and of it and Redis
+OPENING_S = 60.0  # they are waited for no longer
+SHOWN = ("memory", "threads", "files", "connections")
+
+
+def main(argv: Listed[str] | None = None) -> int:
+    """Run, print, write figures and picture; 0 if every stream was whole and nothing grew."""
+    args = parse_args(argv)
+    instance = Instance(Settings.from_env().state, INSTANCE)
+    with deployment(None) as (url, _):
+        watcher = Watcher(instance, args.every)
+        fleet = Fleet(url, args.streams, args.readers, args.max_tokens)
+        idle = watcher.now()
+        met = asyncio.run(_hold(fleet, watcher, args))
+    series = {what: {"web": own["web"]} if "web" in own else own for what, own in watcher.series.items()}
+    series = {what: series[what] for what in SHOWN} | {"share of a core": {"web": met.pop("busy")}}
+    errors = sorted({read.error for read in fleet.reads if read.error is not None})
+    report = {
+        **heading("bench streams", argv),
+        "streams": {
+            "wanted": args.streams,
+            "ended": len(fleet.reads),
+            "tokens": sum(read.tokens for read in fleet.reads),
+            "heartbeats": sum(read.heartbeats for read in fleet.reads),
+            "seconds": spread(read.seconds for read in fleet.reads),
+            "failed": sum(read.error is not None for read in fleet.reads),
+            "errors": errors[:20],
+        },
+        **met,
+        "before": {what: idle[what].get("web", max(idle[what].values())) for what in SHOWN},
+        "growth": {what: growth(what, series[what]) for what in SHOWN},
+        "restarts": watcher.restarts,
+        "at_s": watcher.at_s,
+        "series": series,
+    }
+    args.out.write_text(json.dumps(report) + "\n")
+    draw(watcher.at_s, series, args.out.with_suffix(".png"))
+    print(table(report))
+    grew = any(one["grew"] for own in report["growth"].values() for one in own.values())
+    return 1 if errors or grew or watcher.restarts else 0
+
+
+def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    parser = parser_of("bench streams", __doc__)
+    parser.add_argument("--streams", type=int, default=500, help="open at once")
+    parser.add_argument("--readers", type=int, default=2, help="of each request, its sender among them")
+    parser.add_argument("--minutes", type=float, default=5.0, help="how long they are held")
+    parser.add_argument("--max-tokens", type=int, default=32, help="tokens a request")
+    parser.add_argument("--every", type=float, default=2.0, help="seconds between two looks")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "streams.json", help="file to write")
+    args = parser.parse_args(argv)
+    if min(args.streams, args.readers, args.minutes, args.max_tokens, args.every) <= 0:
+        parser.error("numbers and times are more than 0")
+    return args
+
+
+async def _hold(fleet: Fleet, watcher: Watcher, args: argparse.Namespace) -> dict[str, Any]:
+    """Keep the streams open for the time asked for; what was seen from outside meanwhile."""
+    running = asyncio.create_task(fleet.run())
+    began_s = time.monotonic()
+    while fleet.open < args.streams and not running.done() and time.monotonic() - began_s < OPENING_S:
+        await asyncio.sleep(0.1)
+    watcher.start()
+    web = watcher.pid("web")
+    asked: dict[str, list[float]] = {path: [] for path in ASKED}
+    refused, opened, busy = 0, [], []
+    until_s, since = time.monotonic() + 60.0 * args.minutes, (time.monotonic(), cpu_s(web))
+    while time.monotonic() < until_s and not running.done():
+        for path in ASKED:
+            status, took_s = await fleet.ask("GET", path)
+            asked[path].append(took_s)
+            refused += status != 200
+        opened.append(fleet.open)
+        await asyncio.sleep(args.every)
+        now = (time.monotonic(), cpu_s(web))
+        busy.append(round((now[1] - since[1]) / (now[0] - since[0]), 3))
+        since = now
+    await asyncio.to_thread(watcher.end)
+    await fleet.end()
+    await running
+    return {
+        "open": {"least": min(opened), "mean": round(fmean(opened), 1)},
+        "asked": {path: {**spread(took_s), "highest": round(max(took_s), 4)} for path, took_s in asked.items()},
+        "not answered with 200": refused,
+        "busy": busy,
+    }
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """As lines of Markdown."""
+    streams, asked = report["streams"], report["asked"]
+    lines = [
+        f"{report['open']['mean']:.0f} streams open (at least {report['open']['least']}), {streams['ended']} ended, "
+        f"{streams['failed']} failed, {streams['tokens']} tokens, {streams['heartbeats']} heartbeats",
+        *(f"failed: {error}" for error in streams["errors"]),
+        f"web: {fmean(report['series']['share of a core']['web']):.2f} of a core",
+        *(f"{path}: {1e3 * one['p50']:.1f} ms, p99 {1e3 * one['p99']:.1f} ms" for path, one in asked.items()),
+        "| | before | second quarter | last quarter | highest | |",
+        "|---" * 6 + "|",
+    ]
+    for what, own in report["growth"].items():
+        for one in own.values():
+            numbers = " | ".join(f"{one[key]:.1f}" for key in ("second quarter", "last quarter", "highest"))
+            said = "GREW" if one["grew"] else "flat"
+            lines.append(f"| {what}, {UNITS[what]} | {report['before'][what]:.1f} | {numbers} | {said} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

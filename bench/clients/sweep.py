@@ -1,0 +1,157 @@
+"""`./paceline bench sweep`: fixed draft lengths and the adaptive one from idle to overload, on this machine.
+
+Requests come at Poisson times whether or not others have ended, to a pipeline in this process. Every arm gets the
+same requests at the same times, one arm after the other, in an order that turns with every repeat; each request's time
+beside the same request's in another arm is a pair.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from collections.abc import Sequence as Listed
+from pathlib import Path
+from typing import Any
+
+from app.config import ROOT, THREAD_ENVIRONMENT, Settings
+
+os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
+
+from app.assembly.local import load_models
+from app.store.protocol import Snapshot
+from bench.clients.arrivals import poisson
+from bench.clients.load import prompt
+from bench.clients.load_report import Served, Slo, figures
+from bench.cooperate.plans import FULL, Plan, by_length, rules
+from bench.cooperate.systems import PipelineArm
+from bench.help import parser as parser_of
+from bench.report_header import heading
+from bench.stats import paired_ratio
+
+Arms = Mapping[str, PipelineArm]
+Text = tuple[float, tuple[str, str]]  # when it comes, seconds; its domain and its prompt
+WARM_UP = 3  # requests
+ABLATIONS = [Plan("without pruning", {"pruning": "off"}), Plan(f"{FULL} again")]  # the latter: how far chance goes
+
+
+def main(argv: Listed[str] | None = None) -> int:
+    """Run the sweep, print, write the figures; the exit status."""
+    args = parse_args(argv)
+    settings = Settings.from_env()
+    models = load_models(settings)
+    plans = by_length(args.lengths) + ([*rules(), *ABLATIONS] if args.ablations else [])
+    arms = {plan.name: PipelineArm(plan, settings, models, args.max_tokens) for plan in plans}
+    found: dict[str, Any] = {
+        **heading("bench sweep", argv),
+        "rates": [],
+    }
+    number = warm_up(arms)
+    for rate in args.rates:
+        runs: dict[str, list[Listed[Served]]] = {name: [] for name in arms}
+        for repeat in range(args.repeats):
+            requests = [arrival.at_s for arrival in poisson(rate, args.seconds, args.max_tokens, repeat)]
+            texts: list[Text] = [(at_s, prompt(number + i, None)) for i, at_s in enumerate(requests)]
+            number += len(texts)
+            said: set[tuple[tuple[int, ...], ...]] = set()
+            for name in turned([*arms], repeat * max(1, len(arms) // args.repeats)):
+                started_s = time.time()
+                ends = arms[name].load([(at_s, text) for at_s, (_, text) in texts])
+                said.add(tuple(end.tokens for end in ends))
+                runs[name].append(served(ends, texts, started_s))
+            if len(said) > 1:
+                raise SystemExit("two arms said different texts")
+        found["rates"].append(told(rate, runs))
+        print(table(found["rates"][-1]), flush=True)
+    args.out.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    parser = parser_of("bench sweep", __doc__)
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 2.0, 4.0], help="requests a second")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 5, 7], help="fixed draft lengths")
+    parser.add_argument("--ablations", action="store_true", help="other rules for the length too, and parts left out")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long requests come, for one arm and repeat")
+    parser.add_argument("--repeats", type=int, default=2, help="of every rate")
+    parser.add_argument("--max-tokens", type=int, default=48, help="tokens a request")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "sweep.json", help="file to write")
+    args = parser.parse_args(argv)
+    if min(args.rates) <= 0.0 or args.seconds <= 0.0 or args.repeats < 1 or min(args.lengths) < 1:
+        parser.error("rates, seconds, repeats and lengths are more than 0")
+    return args
+
+
+def warm_up(arms: Arms) -> int:
+    """A few requests through every arm, uncounted; the number of the next prompt."""
+    texts = [(0.0, prompt(i, None)[1]) for i in range(WARM_UP)]
+    for arm in arms.values():
+        arm.load(texts)
+    return WARM_UP
+
+
+def served(ends: Listed[Snapshot], texts: Listed[Text], started_s: float) -> list[Served]:
+    """What the requests met, as their clients would have: each waits from when it was due, not from when a step had
+    ended and it was let in. `started_s`: wall clock."""
+    return [
+        Served(
+            domain,
+            at_s,
+            (end.stats.last_token_s or started_s) - started_s,
+            (end.stats.first_token_s or started_s) - started_s,
+            len(end.tokens),
+            end.stats.rounds,
+            end.stats.drafted,
+            end.stats.accepted,
+            end.error,
+        )
+        for end, (at_s, (domain, _)) in zip(ends, texts, strict=True)
+    ]
+
+
+def turned(names: list[str], by: int) -> list[str]:
+    """Whoever came first comes last: a machine that slows down slows everybody."""
+    places = by % len(names)
+    return names[places:] + names[:places]
+
+
+def told(rate: float, runs: Mapping[str, Listed[Listed[Served]]]) -> dict[str, Any]:
+    """One rate's figures, and the adaptive arm beside every other by the same requests' times."""
+    everything = {name: [one for repeat in own for one in repeat] for name, own in runs.items()}
+    totals = {name: [one.total_s for one in own] for name, own in everything.items()}
+    ratios = {name: paired_ratio(own, totals[FULL]) for name, own in totals.items() if name != FULL}
+    arms = {}
+    for name, own in everything.items():
+        seconds = sum(max(one.end_s for one in repeat) for repeat in runs[name] if repeat)
+        arms[name] = {key: value for key, value in figures(own, seconds, Slo(2.0, 0.15)).items() if key != "series"}
+        arms[name]["mean_s"] = round(sum(totals[name]) / len(totals[name]), 4)
+    return {
+        "rate": rate,
+        "requests": len(totals[FULL]),
+        "arms": arms,
+        "arm / adaptive": {name: ratio.asdict() for name, ratio in ratios.items()},
+    }
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """One rate as lines of Markdown."""
+    lines = [
+        f"{found['rate']:g} requests a second, {found['requests']} in all",
+        "| arm | a request, s | p95 | first token p50, s | a token p50, ms | tokens a round | drafted "
+        "| time / adaptive's (lower bound) |",
+        "|---" * 8 + "|",
+    ]
+    for name, one in found["arms"].items():
+        ratio = found["arm / adaptive"].get(name)
+        beside = f"{ratio['mean']:.3f} ({ratio['lower']:.3f})" if ratio else ""
+        lines.append(
+            f"| {name} | {one['mean_s']:.2f} | {one['total_s']['p95']:.2f} | {one['ttft_s']['p50']:.2f} "
+            f"| {1e3 * one['tpot_s']['p50']:.0f} | {one['tokens_per_round']:.2f} | {one['drafted_per_round']:.2f} "
+            f"| {beside} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

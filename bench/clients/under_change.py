@@ -1,0 +1,120 @@
+"""`./paceline bench meanwhile --url URL -- COMMAND ...`: clients at a deployment while a command changes it under them.
+
+Asks for a set of texts undisturbed, then again and again, from the command's start to its end. Half of the clients
+follow streams and come back when one breaks; the others wait for one answer on one connection, and know no more. Says
+when the command printed each of its lines; then what the clients met.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence as Listed
+from dataclasses import asdict
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from app.config import ROOT
+from app.errors import GenerationFailed, PacelineError
+from app.local.client import generate
+from app.messages import Result
+from bench.chaos.clients import Clients, Tally
+from bench.chaos.run import DRAIN_S, requests
+from bench.help import parser as parser_of
+from bench.report_header import heading
+
+ANSWER_S = 300.0  # the longest that one answer is waited for
+LONGEST = 10  # silences that are told of
+
+
+class Waiting(Clients):
+    """Clients that ask once and wait for the whole answer: what breaks their connection has lost them the answer."""
+
+    def _ask(self, number: int) -> tuple[Result, float]:
+        started_s = time.monotonic()
+        body = self._requests[number].model_dump(mode="json", exclude_none=True)
+        call = urllib.request.Request(
+            f"{self._url}/api/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(call, timeout=ANSWER_S) as response:
+                if response.status != 200:
+                    raise GenerationFailed(f"answered {response.status}: ask again for it")
+                result = Result.model_validate_json(response.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                raise PacelineError(f"answered {error.code}") from error
+        except urllib.error.URLError as error:  # not connected, so nothing was asked
+            raise PacelineError(f"no connection: {error.reason}") from error
+        except (OSError, HTTPException) as error:
+            raise GenerationFailed(f"the connection broke: {type(error).__name__}") from error
+        ended_s = time.monotonic()
+        self._moved_s[threading.current_thread().name] = ended_s
+        return result, ended_s - started_s
+
+
+def main(argv: Listed[str] | None = None) -> int:
+    """Run, print, write the report; 0 if every request ended with its own text and the command did well."""
+    args = parse_args(argv)
+    report = heading("bench meanwhile", argv) | storm(args)
+    if args.out is not None:
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
+    kinds = (report["streams"], report["answers"])
+    for kind in kinds:
+        print(json.dumps(kind))
+    is_broken = any(kind[what] for kind in kinds for what in ("wrong", "failed", "lost"))
+    return 1 if is_broken or report["exit_status"] else 0
+
+
+def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    parser = parser_of("bench meanwhile", __doc__)
+    parser.add_argument("--url", required=True, help="of a web server that wants no key, or of the proxy before it")
+    parser.add_argument("--clients", type=int, default=4, help="of each kind")
+    parser.add_argument("--requests", type=int, default=8, help="different texts to ask for")
+    parser.add_argument("--max-tokens", type=int, default=96, help="tokens a text")
+    parser.add_argument("--seed", type=int, default=0, help="of what clients ask")
+    parser.add_argument("--after", type=float, default=5.0, help="seconds of load before the command, and after it")
+    parser.add_argument("--out", type=Path, help="file to write")
+    parser.add_argument("command", nargs="+", help="what to run meanwhile")
+    return parser.parse_args(argv)
+
+
+def storm(args: argparse.Namespace) -> dict[str, Any]:
+    """Undisturbed first, then with the command; what became of it."""
+    texts = requests(args.requests, args.max_tokens)
+    expected = [generate(args.url, text, None).token_ids for text in texts]
+    crowds = [kind(args.url, texts, expected, args.seed) for kind in (Clients, Waiting)]
+    started_s = time.monotonic()
+    for crowd in crowds:
+        crowd.start(args.clients)
+    time.sleep(args.after)
+    status = _run(args.command, started_s)
+    time.sleep(args.after)
+    for crowd in crowds:
+        crowd.stop(DRAIN_S)
+    streams, answers = (_told(crowd.tally, started_s) for crowd in crowds)
+    seconds = round(time.monotonic() - started_s, 1)
+    return {"exit_status": status, "seconds": seconds, "streams": streams, "answers": answers}
+
+
+def _run(command: list[str], started_s: float) -> int:
+    """Run it to its end, each of its lines with the second at which it came; the exit status."""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        for line in process.stdout or ():
+            print(f"{time.monotonic() - started_s:7.1f} s  {line}", end="", flush=True)
+    return process.returncode
+
+
+def _told(tally: Tally, started_s: float) -> dict[str, Any]:
+    longest = sorted(tally.stalls, key=lambda stall: stall[0] - stall[1])[:LONGEST]
+    silences = [{"at_s": round(start - started_s, 1), "lasted_s": round(end - start, 2)} for start, end in longest]
+    return {key: value for key, value in asdict(tally).items() if key != "stalls"} | {"silences": silences}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Compare the ways of drafting."""

@@ -1,0 +1,99 @@
+"""The arms of `bench cooperate`: every way of drafting that is compared, as changes to the settings and the crew."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from app.config import Settings
+from app.stages.draft.phrases import Phrases
+from app.stages.draft.registry import RESIDENT
+from app.verifier.overlap import Overlap
+
+TABLES = (*RESIDENT, Phrases.name)
+LENGTHS = (1, 2, 3, 4, 5, 6)  # fixed draft lengths tried in the pilot
+RULES = ("uniform", "faser")  # app/stages/length/baselines.py
+FULL, OFF, SINGLE = "full", "off", "best single"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One arm. What it does not name is as the settings have it: the full system's."""
+
+    name: str
+    changes: Mapping[str, object] = field(default_factory=dict)  # fields of Settings and their values
+    drafters: tuple[str, ...] | None = None  # model drafters; None: all
+    tables: tuple[str, ...] = TABLES
+    length: int | None = None  # draft tokens every round; None: as many as pay
+    speculates: bool = True
+    without: Literal["fusion", "calibration"] | None = None  # an ablation that no setting names
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """All that is changed of the settings."""
+        return {**self.changes, **({} if self.length is None else {"lengths": f"fixed:{self.length}"})}
+
+    def missing(self) -> list[str]:
+        """The settings that this version of Paceline does not have, or not with this value."""
+        defaults = Settings()
+        return [name for name, value in self.settings.items() if not _takes(defaults, name, value)]
+
+
+def fixed(drafter: str, length: int, name: str | None = None) -> Plan:
+    """One model drafter alone, a chain of always the same length: speculation as first published."""
+    return Plan(name or f"{drafter} x {length}", {"overlap": "none"}, drafters=(drafter,), tables=(), length=length)
+
+
+def pilot(drafters: Iterable[str]) -> list[Plan]:
+    """Every drafter with every length."""
+    return [fixed(drafter, length) for drafter in drafters for length in LENGTHS]
+
+
+def plans(best: Plan | None, generalist: str | None) -> list[Plan]:
+    """All arms but the rivals'; `best` is the pilot's winner, `generalist` the drafter trained on the mixture."""
+    single = [] if best is None or best.drafters is None else [fixed(best.drafters[0], best.length or 1, SINGLE)]
+    alone = (generalist,) if generalist else ()
+    generalists = [Plan("generalist", drafters=alone, tables=()), Plan("generalist + tables", drafters=alone)]
+    return [
+        Plan(OFF, speculates=False),
+        *single,
+        *(generalists if generalist else []),
+        Plan("union", {"routing": "all", "fusion": "tree", "overlap": "none"}),
+        Plan("cosine", {"routing": "cosine", "fusion": "token", "batching": "cosine", "overlap": "none"}),
+        Plan(FULL),
+        Plan("without routing", {"routing": "all"}),
+        Plan("without fusion", without="fusion"),
+        Plan("without calibration", without="calibration"),
+        Plan("without run-ahead", {"overlap": "none"}),
+        Plan("without suffix", tables=tuple(name for name in TABLES if name != "suffix")),
+        Plan("without phrases", tables=tuple(name for name in TABLES if name != Phrases.name)),
+        Plan("tables only", drafters=()),
+        Plan("lookup only", drafters=(), tables=("lookup",)),
+    ]
+
+
+def by_length(lengths: Iterable[int], tables: tuple[str, ...] = TABLES) -> list[Plan]:
+    """No speculation, the same drafters at each fixed length, and what serves."""
+    chains = [Plan(f"fixed {n}", {"overlap": "none"}, tables=tables, length=n) for n in lengths]
+    return [Plan(OFF, tables=tables, speculates=False), *chains, Plan(FULL, tables=tables)]
+
+
+def rules(tables: tuple[str, ...] = TABLES) -> list[Plan]:
+    """Other rules for the length than the one that serves."""
+    return [Plan(name, {"overlap": "none", "lengths": name}, tables=tables) for name in RULES]
+
+
+def overlaps() -> list[Plan]:
+    """Each way of overlapping drafting and verifying, of the whole system and of model drafters alone."""
+    whole = [Plan(way, {"overlap": way}) for way in get_args(Overlap)]
+    alone = [Plan(f"{way}, models alone", {"overlap": way}, tables=()) for way in get_args(Overlap)]
+    return [Plan(OFF, speculates=False), *whole, *alone]
+
+
+def _takes(defaults: Settings, name: str, value: object) -> bool:
+    if name not in Settings.model_fields:
+        return False
+    try:
+        Settings.model_validate({**defaults.model_dump(), name: value})
+    except ValueError:
+        return False
+    return True

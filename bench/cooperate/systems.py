@@ -1,0 +1,207 @@
+"""An arm of `bench cooperate` as a pipeline in this process: what it is built of, how it runs and is timed.
+
+All arms share one target and one copy of every drafter (`app.assembly.local.Models`); caches, tables of past text and
+what is learnt of drafters are each arm's own.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from app.assembly.local import Models, local
+from app.config import Settings
+from app.drafter.drafter import Drafting
+from app.engine.cpu.runner import ModelRunner
+from app.estimates.calibration import FLOOR, Calibration
+from app.messages import Draft, DraftJob, GenerateRequest, Speculation, TreeMessage
+from app.pipeline import Local
+from app.store.protocol import Snapshot
+from bench.cooperate.plans import Plan
+
+Shape = Callable[[TreeMessage], TreeMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Some prompts at once through one arm. The split of the time is over the steps after all have a first token."""
+
+    seconds: float
+    token_ids: tuple[tuple[int, ...], ...]  # by prompt
+    ttft_s: tuple[float, ...] = ()
+    latency_s: tuple[float, ...] = ()
+    rounds: int = 0  # of all requests; 0: not known
+    steps: int = 0  # of the target
+    decode_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    by_drafter: dict[str, tuple[int, int]] = field(default_factory=dict)  # tokens verified, tokens right
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(ids) for ids in self.token_ids)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.seconds
+
+
+class PipelineArm:
+    """One plan's pipeline. No prompt should come twice: its suffix table would know the answer."""
+
+    def __init__(self, plan: Plan, settings: Settings, models: Models, max_tokens: int) -> None:
+        self._settings = settings.model_copy(update=plan.settings)
+        self._speculates = plan.speculates
+        self._max_tokens = max_tokens
+        self._target = Timed(models.runner, "forward")
+        self._pipeline = local(self._settings, replace(models, runner=cast(ModelRunner, self._target)))
+        _set_up(self._pipeline, plan, models)
+        self._drafting = Timed(_drafting(self._pipeline, plan), "run")
+        self._pipeline._drafting = cast(Drafting, self._drafting)
+
+    def __call__(self, prompts: list[str]) -> Run:
+        """Run the prompts at once, to their ends."""
+        pipeline, running = self._pipeline, self._pipeline.verifying.running
+        started = time.perf_counter()
+        records = [pipeline.submit(self._request(prompt), self._settings) for prompt in prompts]
+        while any(not sequence.generated for sequence in running.sequences.values()):
+            pipeline.step()
+        first_s = time.perf_counter()
+        steps, draft_s, verify_s = self._target.calls, self._drafting.seconds, self._target.seconds
+        while running.sequences:
+            pipeline.step()
+        ended = time.perf_counter()
+        if running.reused_tokens:
+            raise SystemExit("a prompt was found in the cache: its arm did less work than the others")
+        ends = [pipeline.store.snapshot(record.id) for record in records]
+        return Run(
+            ended - started,
+            tuple(end.tokens for end in ends),
+            tuple((end.stats.first_token_s or 0.0) - end.record.created_s for end in ends),
+            tuple((end.stats.last_token_s or 0.0) - end.record.created_s for end in ends),
+            sum(end.stats.rounds for end in ends),
+            self._target.calls - steps,
+            ended - first_s,
+            self._drafting.seconds - draft_s,
+            self._target.seconds - verify_s,
+            _by_drafter(ends),
+        )
+
+    def load(self, arrivals: Listed[tuple[float, str]]) -> list[Snapshot]:
+        """Requests that come at these seconds from now, whether or not others have ended; all of them, ended."""
+        pipeline, running = self._pipeline, self._pipeline.verifying.running
+        started, records, waiting = time.perf_counter(), [], deque(arrivals)
+        while waiting or running.sequences:
+            if not running.sequences:
+                time.sleep(max(0.0, started + waiting[0][0] - time.perf_counter()))
+            while waiting and started + waiting[0][0] <= time.perf_counter():
+                records.append(pipeline.submit(self._request(waiting.popleft()[1]), self._settings))
+            if running.sequences:
+                pipeline.step()
+        return [pipeline.store.snapshot(record.id) for record in records]
+
+    def calibration(self) -> dict[str, dict[str, float]]:
+        """How well each drafter knew itself so far: see `app.estimates.calibration.CalibrationReport`."""
+        return self._drafting._fusing.calibration.told()
+
+    def _request(self, prompt: str) -> GenerateRequest:
+        return GenerateRequest(
+            prompt=prompt, max_tokens=self._max_tokens, speculation=Speculation(enabled=self._speculates)
+        )
+
+
+class Timed:
+    """Stands in for an object and adds up the calls and seconds of one of its methods."""
+
+    def __init__(self, inner: object, method: str) -> None:
+        self._inner, self._method = inner, method
+        self.calls, self.seconds = 0, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        return self._timed(value) if name == self._method else value
+
+    def _timed(self, method: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self.calls += 1
+                self.seconds += time.perf_counter() - started
+
+        return call
+
+
+class Uncalibrated(Calibration):
+    """Takes every drafter at its word, whatever came."""
+
+    def value(self, drafter: str, confidence: float) -> float:
+        return min(1.0 - FLOOR, max(FLOOR, confidence))
+
+
+class Reshaped:
+    """A drafter node whose trees are changed before the verifier sees them."""
+
+    def __init__(self, inner: Drafting, shape: Shape) -> None:
+        self._inner, self._shape = inner, shape
+
+    def run(self, jobs: Iterable[DraftJob]) -> tuple[list[Draft], list[tuple[str, TreeMessage]]]:
+        drafts, trees = self._inner.run(jobs)
+        return drafts, [(mailbox, self._shape(tree)) for mailbox, tree in trees]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def shape_of(plan: Plan) -> Shape | None:
+    """How the plan's trees are changed before the verifier sees them, if they are."""
+    return lone if plan.without == "fusion" else None
+
+
+def lone(tree: TreeMessage) -> TreeMessage:
+    """What the one drafter said that promises the most tokens: a tree without fusion."""
+    promise: dict[str, float] = {}
+    for names, survival in zip(tree.proposers, tree.survival, strict=True):
+        for name in names:
+            promise[name] = promise.get(name, 0.0) + survival
+    if not promise:
+        return tree
+    best = max(sorted(promise), key=promise.__getitem__)
+    nodes = [i for i, names in enumerate(tree.proposers) if best in names]  # with every node its parent
+    places = {0: 0} | {node + 1: place for place, node in enumerate(nodes, start=1)}
+    return tree.model_copy(
+        update={
+            "tokens": tuple(tree.tokens[i] for i in nodes),
+            "parents": tuple(places[tree.parents[i]] for i in nodes),
+            "survival": tuple(tree.survival[i] for i in nodes),
+            "proposers": ((best,),) * len(nodes),
+        }
+    )
+
+
+def _set_up(pipeline: Local, plan: Plan, models: Models) -> None:
+    """Who drafts, and how the verifier asks."""
+    running = pipeline.verifying.running
+    names = models.guessers if plan.drafters is None else plan.drafters
+    running.crew = replace(running.crew, remote=dict.fromkeys(names, "local"), resident=plan.tables)
+
+
+def _drafting(pipeline: Local, plan: Plan) -> Any:
+    """The plan's drafter node: the pipeline's own, or one with a part taken out."""
+    inner = pipeline._drafting
+    if plan.without == "calibration":
+        inner._fusing.calibration = Uncalibrated()
+    shape = shape_of(plan)
+    return inner if shape is None else Reshaped(inner, shape)
+
+
+def _by_drafter(ends: Iterable[Snapshot]) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for end in ends:
+        for name, stats in end.stats.by_drafter.items():
+            drafted, accepted = found.get(name, (0, 0))
+            found[name] = (drafted + stats.drafted, accepted + stats.accepted)
+    return found

@@ -1,0 +1,1 @@
+"""Run all of the GPU's path in one call."""

@@ -1,0 +1,120 @@
+"""How near to the copy bandwidth do kernels read? Attention at decode shapes, and every kernel's benchmark case.
+
+All timed with an empty cache. Attention is timed twice: laid out for the batch as it is, and as a captured step lays
+it out, with room for a power of two of sequences and for keys up to the tier's end.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import product
+
+import torch
+
+from app.engine.gpu.graphs import KEYS_GROW, LEAST_KEYS
+from app.engine.gpu.layers import Method
+from bench.gpu.setting import Figures, Setting
+from kernels.attention.ragged_attention import Batch, ragged_attention
+
+HEADS, KEY_HEADS, HEAD_DIM, PAGE = 32, 8, 128, 16  # of an 8B model
+TILINGS = (  # keys of a step, keys of a program, warps, steps under way
+    (32, 1024, 4, 4), (64, 512, 4, 3), (64, 2048, 4, 3), (64, 1024, 4, 4), (64, 1024, 8, 3), (128, 1024, 4, 2),
+    (128, 2048, 8, 3),
+)  # fmt: skip
+
+
+def measure(setting: Setting, found: Figures) -> None:
+    attention = found["attention"] = []
+    for batch, context, rows in _shapes(setting):
+        if not setting.has_time():
+            attention.append({"batch": batch, "context": context, "rows": rows, "left_out": True})
+            continue
+        attention.append(_attention(setting, batch, context, rows))
+        print(attention[-1], flush=True)
+        setting.free()
+    found["tilings"] = _tilings(setting)
+    kernels = found["kernels"] = []
+    from kernels.bench_cases import all_cases  # needs numba, for the kernels for CPUs
+
+    rows, vocab_size = (2, 128) if setting.device.type == "cpu" else (64, 128256)
+    for case in all_cases(setting.device, rows, vocab_size):
+        if case.run is None or not setting.has_time():
+            continue
+        ms = setting.device_ms(case.run, is_cold=True)
+        line = {"kernel": case.kernel, "case": case.name, "ms": round(ms, 4)}
+        if case.bytes_read:
+            line |= _rates(setting, case.bytes_read, ms)
+        kernels.append(line)
+        print(line, flush=True)
+
+
+def _shapes(setting: Setting) -> Iterator[tuple[int, int, int]]:
+    """(sequences, keys, new rows), the longest context first."""
+    if setting.is_quick:
+        return iter([(1, 40, 2)])
+    return ((batch, context, rows) for context, batch, rows in product((32768, 8192), (64, 8, 1), (1, 8)))
+
+
+def _attention(setting: Setting, batch: int, context: int, rows: int) -> Figures:
+    kv, q = _inputs(setting, batch, context, rows)
+    method = Method.of(setting.dtype, is_exact=False)
+    line: Figures = {"batch": batch, "context": context, "rows": rows}
+    tier_keys = LEAST_KEYS
+    while tier_keys < context:
+        tier_keys *= KEYS_GROW
+    for name, sequences, max_keys in (("", batch, context), ("tier_", 1 << (batch - 1).bit_length(), tier_keys)):
+        laid = _batch(setting, batch, context, rows, sequences, max_keys)
+        tiling = method.tiling(laid, HEADS // KEY_HEADS)
+        run = partial(ragged_attention, q, kv[0], kv[1], laid, HEAD_DIM**-0.5, tiling=tiling)
+        ms = setting.device_ms(run, is_cold=True)
+        rates = {"ms": round(ms, 4), **_rates(setting, 2 * batch * context * kv[0, 0, 0].nbytes, ms)}
+        line |= {name + key: value for key, value in rates.items()}
+    return line
+
+
+def _tilings(setting: Setting) -> list[Figures]:
+    """Would attention be faster if it were cut otherwise? The present way comes first."""
+    batch, context = (1, 40) if setting.is_quick else (8, 32768)
+    kv, q = _inputs(setting, batch, context, 1)
+    laid = _batch(setting, batch, context, 1, batch, context)
+    present = Method.of(setting.dtype, is_exact=False).narrow
+    found = []
+    for keys, split, warps, stages in ((0, 0, 0, 0), *TILINGS[: 1 if setting.is_quick else None]):
+        tiling = replace(present, keys=keys, split_keys=split, num_warps=warps, num_stages=stages) if keys else present
+        run = partial(ragged_attention, q, kv[0], kv[1], laid, HEAD_DIM**-0.5, tiling=tiling)
+        line = asdict(tiling)
+        try:
+            ms = setting.device_ms(run, is_cold=True)
+            line |= {"ms": round(ms, 4), **_rates(setting, 2 * batch * context * kv[0, 0, 0].nbytes, ms)}
+        except Exception as error:  # too much for a multiprocessor
+            line["error"] = f"{type(error).__name__}: {error}"[:200]
+        found.append(line)
+        print(line, flush=True)
+    return found
+
+
+def _inputs(setting: Setting, batch: int, context: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pages of keys and values, and queries."""
+    shape = 2, batch * -(-context // PAGE), PAGE, KEY_HEADS, HEAD_DIM
+    kv = torch.randn(shape, device=setting.device, dtype=setting.dtype)
+    return kv, torch.randn(batch * rows, HEADS, HEAD_DIM, device=setting.device, dtype=setting.dtype)
+
+
+def _batch(setting: Setting, batch: int, context: int, rows: int, sequences: int, max_keys: int) -> Batch:
+    """Chains of `rows` at the end of `context` keys, pages in no order; then sequences without rows."""
+    table = -(-context // PAGE)
+    blocks = torch.zeros(sequences, table, dtype=torch.int32)
+    blocks[:batch] = torch.randperm(batch * table).view(batch, table)
+    is_there = torch.arange(sequences) < batch
+    depth = torch.arange(rows).repeat(batch)
+    ints = (torch.arange(sequences) * rows * is_there, is_there * rows, is_there * (context - rows), blocks)
+    first_row, num_rows, prefix, pages = (x.int().to(setting.device) for x in ints)
+    ancestors = (2 << depth) - 1
+    return Batch(
+        first_row, num_rows, prefix, pages, ancestors.to(setting.device), depth.int().to(setting.device), rows, max_keys
+    )
+
+
+def _rates(setting: Setting, num_bytes: int, ms: float) -> Figures:
+    rate = num_bytes / ms / 1e6
+    return {"gb_s": round(rate, 1), "of_copy": round(rate / setting.machine("copy_gb_s"), 3)}

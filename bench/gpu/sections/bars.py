@@ -1,0 +1,63 @@
+"""What was asked for, and whether it holds. A bar whose figures are missing says so."""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+
+from bench.gpu.setting import Figures, Setting
+
+ATTENTION = 0.7  # of the copy bandwidth, at least
+ONE_TOKEN = 1.25  # times its floor, at most
+EIGHT_TOKENS = 1.15  # times a step of one token, at most
+
+
+def measure(setting: Setting, found: Figures) -> None:
+    figures = setting.figures
+    for kind, name in (("of_copy", "as it is"), ("tier_of_copy", "as a captured step lays it out")):
+        least = partial(_attention, figures, kind)
+        found[f"attention, 32k keys, batch 8 and 64, of copy bandwidth, {name}"] = _bar(least, at_least=ATTENTION)
+    for kind in ("gpu", "wall"):
+        found[f"8B, one token / floor, {kind}"] = _bar(partial(_one_token, figures, kind), at_most=ONE_TOKEN)
+        for model, context in product(("8B", "1B"), (512, 8192)):
+            name = f"{model}, 8 tokens / 1 token, batch 8, {context} in the cache, {kind}"
+            found[name] = _bar(partial(_eight_tokens, figures, model, context, kind), at_most=EIGHT_TOKENS)
+    for model in figures.get("exact", {}).keys() - {"seconds"}:
+        name = f"{model}, exact mode: rows with other bits, and flips"
+        found[name] = _bar(partial(_inexact, figures["exact"][model]), at_most=0.0)
+    for name, bar in found.items():
+        print(f"{name:72} {bar}", flush=True)
+
+
+def _bar(figure: Callable[[], float], *, at_least: float | None = None, at_most: float | None = None) -> Figures:
+    bound: Figures = {"at_least": at_least} if at_least is not None else {"at_most": at_most}
+    try:
+        value = figure()
+    except (LookupError, ValueError):
+        return {**bound, "measured": None, "holds": None}
+    holds = value >= at_least if at_least is not None else value <= (at_most or 0.0)
+    return {**bound, "measured": round(value, 3), "holds": holds}
+
+
+def _attention(figures: Figures, kind: str) -> float:
+    lines = figures["bandwidth"]["attention"]
+    return min(line[kind] for line in lines if line["context"] == 32768 and line["batch"] >= 8)
+
+
+def _one_token(figures: Figures, kind: str) -> float:
+    return float(_step(figures, "8B", 512, 1, 0)[f"{kind} / floor"])
+
+
+def _eight_tokens(figures: Figures, model: str, context: int, kind: str) -> float:
+    eight, one = (_step(figures, model, context, 8, drafted)[f"{kind}_ms"] for drafted in (7, 0))
+    return float(eight / one)
+
+
+def _step(figures: Figures, model: str, context: int, batch: int, drafted: int) -> Figures:
+    wanted = {"context": context, "batch": batch, "drafted": drafted}
+    return [line for line in figures["steps"][model]["steps"] if wanted.items() <= line.items()][0]
+
+
+def _inexact(figures: Figures) -> float:
+    exact = figures["exact"]
+    kinds = [kind for kind in exact["flips"].values() if isinstance(kind, dict)]
+    return float(exact["rows_with_other_bits"] + sum(kind["flips_per_10000"] for kind in kinds))

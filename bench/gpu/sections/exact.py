@@ -1,0 +1,91 @@
+"""Rows that keep their bits whatever runs beside them (design D1): does it hold, what does it cost, what is it worth?
+
+Every prompt's text is generated alone; then the same texts are read again in a batch and as chains. A position whose
+token comes out otherwise is a flip. Random weights are the worst case: their best tokens are nearly level.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from app.engine.gpu.runner import DeviceRunner
+from app.engine.gpu.weights import Weights, take
+from app.engine.profile.profiler import check_exactness
+from bench.gpu.random_models import ONE_B, TINY, random_model, room, runner_of
+from bench.gpu.sections.model import loaded
+from bench.gpu.sections.steps import REPLAYS, Point, replay_of, works_of
+from bench.gpu.setting import Figures, Setting
+from bench.gpu.texts import Flip, flips, generate
+
+
+def measure(setting: Setting, found: Figures) -> None:
+    shape = replace(TINY, layers=1) if setting.is_quick else ONE_B
+    _model(setting, take(random_model(setting, shape)), shape.vocab, found.setdefault(shape.name, {}))
+    setting.free()
+    if setting.folder is not None and not setting.is_quick:
+        weights = take(loaded(setting.folder, setting.device, setting.dtype))
+        _model(setting, weights, len(weights.embedding), found.setdefault(setting.folder.name, {}))
+
+
+def _model(setting: Setting, weights: Weights, vocab_size: int, found: Figures) -> None:
+    count, prompt_tokens, length = (2, 2, 2) if setting.is_quick else (32, 32, 128)
+    draw = random.Random(0)
+    prompts = [[draw.randrange(vocab_size) for _ in range(prompt_tokens)] for _ in range(count)]
+    points = [Point(24, 1, 0)] if setting.is_quick else [Point(512, batch, 0) for batch in (1, 8, 64)]
+    tokens = max(room(count, prompt_tokens + length + 8), *(room(p.batch, p.context + 1) for p in points), room(3, 200))
+    for is_exact in (True, False):
+        name = "exact" if is_exact else "default"
+        runner = runner_of(weights, tokens, is_exact=is_exact)
+        checked = check_exactness(runner, vocab_size)
+        found[name] = {"rows": checked.rows, "rows_with_other_bits": checked.different}
+        found[name]["step_ms"] = {p.batch: _step_ms(setting, runner, p, vocab_size) for p in points}
+        found[name]["flips"] = _company(setting, runner, prompts, length)
+        print(f"{name:8} {found[name]}", flush=True)
+        del runner
+        setting.free()
+    cost = {batch: round(ms / found["default"]["step_ms"][batch], 3) for batch, ms in found["exact"]["step_ms"].items()}
+    found["exact / default"] = cost
+    print(f"exact / default, by batch: {cost}", flush=True)
+
+
+@torch.inference_mode()
+def _step_ms(setting: Setting, runner: DeviceRunner, point: Point, vocab_size: int) -> float:
+    works = works_of(runner, point, vocab_size)
+    replay = replay_of(runner, works, vocab_size)
+    assert replay is not None
+    ms = setting.device_ms(replay, times=REPLAYS)
+    for work in works:
+        runner.release(work.sequence)
+    return round(ms, 4)
+
+
+def _company(setting: Setting, runner: DeviceRunner, prompts: Sequence[list[int]], length: int) -> Figures:
+    """Flips of the texts that were generated alone, by what they were read beside."""
+    texts: list[list[int]] = []
+    for prompt in prompts:
+        if texts and not setting.has_time():
+            break
+        texts += generate(runner, [prompt], length)
+    prompts = prompts[: len(texts)]
+    apart = [(i, prompt, text) for i, (prompt, text) in enumerate(zip(prompts, texts, strict=True))]
+    chains = [Flip(i, flip.position, flip.gap) for i, p, text in apart for flip in flips(runner, [p], [text], 7)]
+    return {
+        "tokens": len(texts) * length,
+        "alone again": _summary(flips(runner, prompts[:1], texts[:1]), length),
+        f"a batch of {len(texts)}": _summary(flips(runner, prompts, texts), len(texts) * length),
+        "chains of 7": _summary(chains, len(texts) * length),
+        f"a batch of {len(texts)} chains of 7": _summary(flips(runner, prompts, texts, 7), len(texts) * length),
+    }
+
+
+def _summary(found: list[Flip], tokens: int) -> Figures:
+    """A flip per so many tokens, texts it would have changed and from where on, the widest gap overcome."""
+    first = {i: min(flip.position for flip in found if flip.sequence == i) for i in {flip.sequence for flip in found}}
+    return {
+        "flips_per_10000": round(len(found) * 1e4 / tokens, 2),
+        "texts_changed": len(first),
+        "first_at": sorted(first.values()),
+        "widest_gap": round(max((flip.gap for flip in found), default=0.0), 4),
+    }

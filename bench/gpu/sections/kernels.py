@@ -1,0 +1,97 @@
+"""Is it right? The tests of every kernel and of the engine on this device, a process a file.
+
+Where there is no pytest, the results of the kernels' own benchmark against their references instead.
+"""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from app.config import ROOT
+from bench.gpu.setting import Figures, Setting
+
+DEVICE_TESTS = ROOT / "tests" / "kernels" / "device"
+ENGINE_TESTS = ROOT / "tests" / "app" / "engine" / "gpu" / "device" / "target.py"
+QUICK_TESTS = ("gated_silu.py",)
+TOLERANCE = 2e-2
+PROGRAM = """
+import sys
+from bench.gpu.pydantic_stub import stand_in
+stand_in()
+import pytest
+sys.exit(pytest.main(["-q", "--noconftest", "-p", "no:cacheprovider", "-W", "default", "--durations=3", *sys.argv[1:]]))
+"""
+
+
+def measure(setting: Setting, found: Figures) -> None:
+    if importlib.util.find_spec("pytest") is None:
+        print("pytest is not installed: only the benchmark's own cases are compared", flush=True)
+        _compare_cases(setting, found)
+        return
+    files = sorted(path for path in DEVICE_TESTS.glob("*.py") if "def test_" in path.read_text())
+    files = [path for path in files if path.name in QUICK_TESTS] if setting.is_quick else [ENGINE_TESTS, *files]
+    workers = max(1, min(7, (os.cpu_count() or 1) // 2))
+    with ThreadPoolExecutor(workers) as pool:
+        for path, result in zip(files, pool.map(lambda path: _test(path, setting), files), strict=True):
+            found[path.stem] = result
+            print(f"{path.stem:24} {result['summary']}", flush=True)
+    failed = [name for name, result in found.items() if result["status"] != 0]
+    for name in failed:
+        print(found[name]["output"][-2000:], flush=True)
+    if failed:
+        raise AssertionError(f"tests failed: {', '.join(failed)}")
+
+
+def _test(path: Path, setting: Setting) -> Figures:
+    """Status, last line, and the output of a file that failed."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    if setting.device.type != "cuda":
+        environment["TRITON_INTERPRET"] = "1"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(path)],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=max(1.0, setting.left_s()),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"status": -1, "summary": "out of time", "output": ""}
+    output = done.stdout + done.stderr
+    summary = re.findall(r"^.*\b\d+ (?:passed|failed|error|skipped).*$", output, re.MULTILINE)
+    is_good = done.returncode == 0 and bool(re.search(r"\d+ passed", output))
+    return {
+        "status": 0 if is_good else done.returncode or 1,
+        "summary": summary[-1].strip("= ") if summary else output[-200:],
+        "output": "" if is_good else output[-12000:],
+    }
+
+
+def _compare_cases(setting: Setting, found: Figures) -> None:
+    from kernels.bench_cases import all_cases  # needs numba, for the kernels for CPUs
+
+    rows, vocab_size = (4, 512) if setting.is_quick else (16, 49152)
+    for case in all_cases(setting.device, rows, vocab_size):
+        name = f"{case.kernel}, {case.name}"
+        if case.run is None:
+            continue
+        result: Any = case.run()
+        if not isinstance(result, torch.Tensor):  # it changed what it was given, or its reference says it otherwise
+            continue
+        expected = case.reference().float().to(result.device)
+        off = float((result.float() - expected).norm() / expected.norm())
+        found[name] = off
+        print(f"{name:60} {off:.1e}", flush=True)
+    bad = [name for name, off in found.items() if not off < TOLERANCE]
+    if bad:
+        raise AssertionError(f"kernels are off: {', '.join(bad)}")

@@ -1,0 +1,73 @@
+"""How far are the engine's logits from those of the model in float32, and how far are the model's own modules?
+
+The same ids, read in two pieces by the engine and whole by the modules; mean distance in deviations of the logits.
+In bfloat16 both are off, and the engine should not be further off than the modules are.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from app.engine.cpu.probe_zz import probe
+from app.engine.gpu.runner import DeviceRunner
+from app.engine.gpu.weights import take
+from app.state import Tree, Work
+from bench.gpu.random_models import (
+    EIGHT_B,
+    ONE_B,
+    TINY,
+    Shape,
+    random_model,
+    room,
+    runner_of,
+)
+from bench.gpu.setting import Figures, Setting
+from bench.gpu.texts import chain, reserve
+
+HALF = 48  # ids of each piece
+
+
+def measure(setting: Setting, found: Figures) -> None:
+    for shape in (TINY,) if setting.is_quick else (ONE_B, EIGHT_B):
+        found[shape.name] = _model(setting, shape, 8 if setting.is_quick else HALF)
+        setting.free()
+        for name, off in found[shape.name].items():
+            print(f"{shape.name:6}{name:28} {off:.2e} deviations", flush=True)
+
+
+def _model(setting: Setting, shape: Shape, half: int) -> Figures:
+    ids = probe(2 * half, shape.vocab).tokens
+    model = random_model(setting, shape)
+    own = _modules(model, ids, half)
+    expected = _modules(copy.deepcopy(model).float(), ids, half)
+    found = {"modules": _distance(own, expected)}
+    weights = take(model)
+    for is_exact in (False, True):
+        runner = runner_of(weights, room(1, 2 * half), is_exact=is_exact, has_graphs=False)
+        rows = _engine(runner, ids, half)
+        found["engine, exact" if is_exact else "engine"] = _distance(rows, expected)
+        found["engine to modules" + ", exact" * is_exact] = _distance(rows, own)
+    return found
+
+
+@torch.inference_mode()
+def _modules(model: Any, ids: list[int], half: int) -> torch.Tensor:
+    """(half, V) float32: the second piece."""
+    logits: torch.Tensor = model(torch.tensor([ids], device=model.device), use_cache=False).logits[0, half:].float()
+    return logits
+
+
+def _engine(runner: DeviceRunner, ids: Sequence[int], half: int) -> torch.Tensor:
+    """The same, the second piece as a chain so that all of its rows are wanted."""
+    sequence = probe(1, 2)
+    runner.forward([reserve(runner, Work(sequence, 0, list(ids[:half]), Tree(), final=False))])
+    work = reserve(runner, Work(sequence, half, [ids[half]], chain(ids[half + 1 :]), final=True))
+    answer = runner.forward([work])[0]
+    assert answer is not None
+    return answer.rows.float()
+
+
+def _distance(rows: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((rows - expected).abs().mean() / expected.std())

@@ -1,0 +1,126 @@
+"""How long does a step take, and how long would reading the weights and the cache alone?
+
+floor = (weights + keys and values) / bandwidth. `gpu_ms` is a captured step's replay by the device's own clock;
+`wall_ms` all of `forward`, with filling the arrays, sending them and reading the tokens back; `eager_ms` the same
+without a graph. `compute_ms` is what the products alone take at the measured rate: the floor of large steps.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from app.engine.cpu.probe_zz import probe
+from app.engine.gpu.batch_zz import fill, size_of
+from app.engine.gpu.runner import DeviceRunner
+from app.engine.gpu.weights import Weights, take
+from app.state import Work
+from bench.gpu.random_models import (
+    EIGHT_B,
+    ONE_B,
+    PAGE_TOKENS,
+    TINY,
+    Shape,
+    random_model,
+    room,
+    runner_of,
+)
+from bench.gpu.setting import Figures, Setting
+from bench.gpu.texts import chain, reserve
+
+REPLAYS = 4  # between two readings of the clock
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measurement."""
+
+    context: int  # tokens in the cache of each sequence
+    batch: int
+    drafted: int  # of each sequence, a chain
+
+
+def measure(setting: Setting, found: Figures) -> None:
+    for shape in (TINY,) if setting.is_quick else (EIGHT_B, ONE_B):
+        found[shape.name] = {}
+        _model(setting, take(random_model(setting, shape)), shape, found[shape.name])
+        setting.free()
+
+
+def _model(setting: Setting, weights: Weights, shape: Shape, found: Figures) -> None:
+    points = list(_points(setting.is_quick))
+    tokens = max(room(point.batch, point.context + point.drafted + 1) for point in points)
+    found |= {"weight_bytes": weights.num_bytes, "parameters": weights.num_bytes // setting.dtype.itemsize}
+    lines = {point: _floors(setting, weights, point) for point in points}
+    found["steps"] = list(lines.values())
+    for has_graphs in (True, False):
+        runner = runner_of(weights, tokens, has_graphs=has_graphs)
+        with torch.inference_mode():
+            runner.pages.keys.normal_()
+            runner.pages.values.normal_()
+        for point, line in lines.items():
+            if setting.has_time():
+                _time(setting, runner, point, line, shape.vocab)
+                print(f"{shape.name} {'graphs' if has_graphs else 'eager':7}{line}", flush=True)
+            else:
+                line["left_out" if has_graphs else "eager_left_out"] = True
+        del runner
+        setting.free()
+
+
+def _points(is_quick: bool) -> Iterator[Point]:
+    """Those the bars are about first: time may run out."""
+    if is_quick:
+        yield from (Point(24, 1, 0), Point(24, 2, 1))
+        return
+    for drafted in (0, 7, 1, 3):
+        for context, batches in ((512, (1, 8)), (8192, (8,)), (512, (64, 4, 16, 32))):
+            yield from (Point(context, batch, drafted) for batch in batches)
+
+
+def _floors(setting: Setting, weights: Weights, point: Point) -> Figures:
+    rows = point.batch * (1 + point.drafted)
+    kv_bytes = (point.batch * point.context + rows) * weights.token_bytes
+    multiplied = weights.num_bytes / setting.dtype.itemsize * rows  # norms count for nothing
+    return {
+        "context": point.context,
+        "batch": point.batch,
+        "drafted": point.drafted,
+        "floor_ms": round((weights.num_bytes + kv_bytes) / setting.machine("bandwidth_gb_s") / 1e6, 4),
+        "compute_ms": round(2 * multiplied / setting.machine("product_tflop_s") / 1e9, 4),
+    }
+
+
+@torch.inference_mode()
+def _time(setting: Setting, runner: DeviceRunner, point: Point, line: Figures, vocab_size: int) -> None:
+    works = works_of(runner, point, vocab_size)
+    replay = replay_of(runner, works, vocab_size)
+    if replay is not None:
+        line["gpu_ms"] = round(setting.device_ms(replay, times=REPLAYS), 4)
+        line["gpu / floor"] = round(line["gpu_ms"] / line["floor_ms"], 3)
+    name = "eager_ms" if replay is None else "wall_ms"
+    line[name] = round(setting.wall_ms(partial(runner.forward, works)), 4)
+    line[name.replace("_ms", " / floor")] = round(line[name] / line["floor_ms"], 3)
+    for work in works:
+        runner.release(work.sequence)
+
+
+def works_of(runner: DeviceRunner, point: Point, vocab_size: int) -> list[Work]:
+    """Sequences in the middle of their texts. Whatever lies in their pages is their cache."""
+    works = []
+    for i in range(point.batch):
+        sequence = probe(1, vocab_size)
+        root, *drafted = [(i * 31 + j * 17 + 1) % vocab_size for j in range(1 + point.drafted)]
+        works.append(reserve(runner, Work(sequence, point.context, [root], chain(drafted), final=True)))
+    return works
+
+
+def replay_of(runner: DeviceRunner, works: list[Work], vocab_size: int) -> Callable[[], None] | None:
+    """The captured step that the runner takes for these works, filled and sent; None without graphs."""
+    tier = runner._graphs.tier(size_of(works)) if runner._graphs else None  # what `forward` hides from its callers
+    if tier is None:
+        return None
+    fill(tier.arrays, works, PAGE_TOKENS, vocab_size)
+    tier.arrays.send()
+    return tier.replay

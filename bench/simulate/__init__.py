@@ -1,0 +1,1 @@
+"""Replay recorded drafts on machines you do not have."""

@@ -1,0 +1,76 @@
+"""Discrete events: machines that work through their mail, each on a clock of its own, and a network between them.
+
+A machine takes all that has come as one batch, as a mailbox's attendant does; what it sends leaves when the work is
+done and arrives a hop later. What comes while it works waits. No randomness here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+from bench.simulate.models import SimClock
+
+DELIVER, WAKE = 0, 1  # at the same moment mail comes in first
+Handle = Callable[[list[Any]], float | None]  # mail in; seconds after which to be called without any, or None
+
+
+@dataclass(slots=True)
+class Machine:
+    """A mailbox and what attends it. `busy_s`: time in which it worked."""
+
+    name: str
+    clock: SimClock
+    handle: Handle
+    busy_s: float = 0.0
+    mail: list[Any] = field(default_factory=list)
+    alarm: int = -1  # the event that wakes it next; others are stale
+
+
+class Network:
+    """All machines, and what is on its way between them."""
+
+    def __init__(self, hop_s: float) -> None:
+        self.now_s = 0.0
+        self.machines: dict[str, Machine] = {}
+        self._hop_s = hop_s
+        self._events: list[tuple[float, int, int, str, Any]] = []
+        self._order = count()
+
+    def add(self, machine: Machine) -> None:
+        self.machines[machine.name] = machine
+
+    def send(self, to: str, message: Any, at_s: float, hop_s: float | None = None) -> None:
+        """A message leaves at `at_s`."""
+        arrives_s = at_s + (self._hop_s if hop_s is None else hop_s)
+        heappush(self._events, (arrives_s, DELIVER, next(self._order), to, message))
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Until it is over, or nothing happens any more."""
+        while self._events and not is_over():
+            self.now_s, kind, number, name, message = heappop(self._events)
+            machine = self.machines[name]
+            if kind == DELIVER:
+                machine.mail.append(message)
+                if machine.clock.now_s <= self.now_s:
+                    self._wake(machine, self.now_s)
+            elif number == machine.alarm:
+                self._work(machine)
+
+    def _work(self, machine: Machine) -> None:
+        clock = machine.clock
+        clock.now_s = max(clock.now_s, self.now_s)
+        mail, machine.mail = machine.mail, []
+        wait_s = machine.handle(mail)
+        clock.rest()
+        machine.busy_s += clock.now_s - self.now_s
+        machine.alarm = -1
+        if wait_s is not None:
+            self._wake(machine, clock.now_s + wait_s)
+        elif clock.now_s > self.now_s:
+            self._wake(machine, clock.now_s)  # something may have come meanwhile
+
+    def _wake(self, machine: Machine, at_s: float) -> None:
+        machine.alarm = next(self._order)
+        heappush(self._events, (at_s, WAKE, machine.alarm, machine.name, None))

@@ -1,0 +1,126 @@
+"""`./paceline bench simulate load`: fixed draft lengths and the adaptive one from idle to overload, by simulation.
+
+Requests come at Poisson times whether or not others have ended; the texts of a recording in turn, each many times, so
+that the suffix table, which would know them, is left out everywhere. The adaptive arm is the very code that serves.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Mapping
+from collections.abc import Sequence as Listed
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.clients.arrivals import poisson, steps
+from bench.cooperate.plans import FULL, TABLES, Plan, by_length, rules
+from bench.simulate.log import Log
+from bench.simulate.machines import build
+from bench.simulate.world import Setting, Tables
+
+USED = tuple(name for name in TABLES if name != "suffix")
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """What clients of one load met, in seconds; means but where a percentile is named."""
+
+    total_s: float
+    total_p95_s: float
+    ttft_s: float
+    tpot_s: float
+    tokens_per_s: float  # until the last answer
+    tokens_per_round: float
+    drafted_per_round: float
+
+
+def replay_load(log: Log, args: argparse.Namespace, fresh: Tables) -> dict[str, Any]:
+    """Every arm at every rate, and in a burst of ten times the first rate."""
+    found: dict[str, Any] = {"texts": len(log.texts), "seconds": args.seconds, "rates": []}
+    setting = Setting(1, args.verifiers, args.slowdown[0], 1e-3 * args.hop_ms, args.seed, is_local=args.local)
+    for rate in args.rates:
+        moments = [arrival.at_s for arrival in poisson(rate, args.seconds, 1, args.seed)]
+        met = {plan.name: load(log, plan, setting, moments, fresh) for plan in arms(args.lengths)}
+        found["rates"].append(told(rate, len(moments), met))
+        print(table(found["rates"][-1]), flush=True)
+    calm = args.rates[0]
+    moments = [arrival.at_s for arrival in steps([calm, 10 * calm, calm], args.seconds, 1, args.seed)]
+    met = {plan.name: load(log, plan, setting, moments, fresh) for plan in arms(args.lengths)}
+    found["burst"] = told(calm, len(moments), met)
+    print(table(found["burst"]), flush=True)
+    found["over all rates"] = overall(found["rates"])
+    print(json.dumps(found["over all rates"], indent=1))
+    return found
+
+
+def arms(lengths: Listed[int]) -> list[Plan]:
+    """All that is compared."""
+    return [*by_length(lengths, USED), *rules(USED)]
+
+
+def load(log: Log, plan: Plan, setting: Setting, moments: Listed[float], fresh: Tables) -> Met:
+    """Requests at these moments, drafted in this way."""
+    world = build(log, plan, setting, fresh)
+    world.run(moments)
+    ends = [world.store.snapshot(record.id) for record in world.ended]
+    spans = [
+        (end.record.created_s, end.stats.first_token_s or 0.0, end.stats.last_token_s or 0.0, len(end.tokens))
+        for end in ends
+    ]
+    totals = [last - created for created, _, last, _ in spans]
+    rounds = sum(end.stats.rounds for end in ends)
+    tokens = sum(count for *_, count in spans)
+    return Met(
+        statistics.fmean(totals),
+        statistics.quantiles(totals, n=20)[-1] if len(totals) > 1 else totals[0],
+        statistics.fmean(first - created for created, first, _, _ in spans),
+        statistics.fmean((last - first) / max(1, count - 1) for _, first, last, count in spans),
+        tokens / max(last for _, _, last, _ in spans),
+        tokens / rounds,
+        sum(end.stats.drafted for end in ends) / rounds,
+    )
+
+
+def told(rate: float, requests: int, met: Mapping[str, Met]) -> dict[str, Any]:
+    """One load's figures, and how the adaptive arm stands beside the best of the others by mean time of a request."""
+    others = {name: one.total_s for name, one in met.items() if name != FULL}
+    best = min(others, key=others.__getitem__)
+    return {
+        "rate": rate,
+        "requests": requests,
+        "best fixed": best,
+        "best fixed / adaptive": round(others[best] / met[FULL].total_s, 4),
+        "arms": {name: {key: round(value, 4) for key, value in asdict(one).items()} for name, one in met.items()},
+    }
+
+
+def overall(rates: Listed[dict[str, Any]]) -> dict[str, Any]:
+    """The geometric mean over the rates of each arm's mean time of a request beside the adaptive one's, and the worst
+    place of the adaptive arm beside the best fixed one."""
+    names = [name for name in rates[0]["arms"] if name != FULL]
+    return {
+        "arm / adaptive": {
+            name: round(
+                statistics.geometric_mean(r["arms"][name]["total_s"] / r["arms"][FULL]["total_s"] for r in rates), 4
+            )
+            for name in names
+        },
+        "worst of best fixed / adaptive": min(r["best fixed / adaptive"] for r in rates),
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    """One load as lines of Markdown."""
+    lines = [
+        f"{found['rate']:g} requests a second, {found['requests']} of them; best fixed / adaptive "
+        f"{found['best fixed / adaptive']:.3f} ({found['best fixed']})",
+        "| arm | a request, s | p95 | first token, s | a token, ms | tokens/s | tokens a round | drafted |",
+        "|---" * 8 + "|",
+    ]
+    for name, one in found["arms"].items():
+        lines.append(
+            f"| {name} | {one['total_s']:.2f} | {one['total_p95_s']:.2f} | {one['ttft_s']:.2f} "
+            f"| {1e3 * one['tpot_s']:.0f} | {one['tokens_per_s']:.1f} | {one['tokens_per_round']:.2f} "
+            f"| {one['drafted_per_round']:.2f} |"
+        )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,141 @@
+"""Logs of real drafts: what every drafter guesses after every token of the target's own texts, and what things cost.
+
+By D1 the text never depends on drafts, so such a log holds all that any way of routing, fusing, cutting and scheduling
+them can lead to. Tables (lookup, suffix, phrases) are not in it: they cost next to nothing, so a replay runs them.
+"""
+
+import time
+from collections.abc import Mapping
+from collections.abc import Sequence as Listed
+
+from pydantic import BaseModel, ConfigDict
+
+from app.assembly.local import AnyGuesser, Models, local
+from app.config import Settings
+from app.drafter.draft_kv import Reader
+from app.messages import GenerateRequest, Sampling, Speculation
+from app.stages.draft.protocol import Context
+from app.state import Guess
+from bench.stats import median
+
+DEPTH = 8
+BATCHES = (1, 2, 4, 8, 16)  # sequences at once, for which drafting is timed
+TIMED = 12  # calls for each
+
+
+class Base(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Text(Base):
+    """One prompt, and what the target says."""
+
+    domain: str
+    prompt_ids: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+class DrafterLog(Base):
+    """`guesses[text][i]`: its chain after the text's first i tokens, with the target's state if it reads that."""
+
+    guesses: tuple[tuple[tuple[Guess, ...], ...], ...]
+    token_s: dict[int, float]  # seconds of one more guess by sequences at once
+    read_s: float = 0.0  # seconds of reading one token of a prompt
+
+
+class Log(Base):
+    """A recording."""
+
+    costs: str  # the target's CostTable as JSON
+    vocab_size: int
+    texts: tuple[Text, ...]
+    drafters: dict[str, DrafterLog]
+
+
+def record(settings: Settings, models: Models, prompts: Mapping[str, Listed[str]], max_tokens: int) -> Log:
+    """Have the target say its texts and every drafter guess at them."""
+    texts, states = _texts(settings, models, prompts, max_tokens)
+    drafters = {name: _drafter(name, guesser, texts, states) for name, guesser in models.guessers.items()}
+    return Log(costs=models.costs, vocab_size=models.tokenizer.vocab_size, texts=tuple(texts), drafters=drafters)
+
+
+States = list[list[bytes | None]]  # [text][i]: the target's where it chose the text's i-th token
+
+
+def _texts(
+    settings: Settings, models: Models, prompts: Mapping[str, Listed[str]], max_tokens: int
+) -> tuple[list[Text], States]:
+    pipeline = local(settings, models)
+    running = pipeline.verifying.running
+    asked = [(domain, prompt) for domain, of_domain in prompts.items() for prompt in of_domain]
+    off = Speculation(enabled=False)
+    requests = [GenerateRequest(prompt=prompt, max_tokens=max_tokens, speculation=off) for _, prompt in asked]
+    records = [pipeline.submit(request, settings) for request in requests]
+    seen: dict[str, dict[int, bytes | None]] = {record.id: {} for record in records}
+    while running.sequences:
+        pipeline.step()
+        for request_id, sequence in running.sequences.items():
+            seen[request_id][sequence.generated] = sequence.state
+    ends = [pipeline.store.snapshot(record.id) for record in records]
+    texts = [
+        Text(domain=domain, prompt_ids=end.record.prompt_ids, tokens=end.tokens)
+        for (domain, _), end in zip(asked, ends, strict=True)
+    ]
+    states = [
+        [seen[record.id].get(i) for i in range(len(text.tokens))] for record, text in zip(records, texts, strict=True)
+    ]
+    return texts, states
+
+
+def _drafter(name: str, guesser: AnyGuesser, texts: Listed[Text], states: States) -> DrafterLog:
+    reader = Reader(name, guesser, guesser.max_context)
+    read_s = _reading(reader, texts)
+    guesses = _guesses(reader, texts, states)
+    token_s = {batch: _token_s(reader, texts[:batch], states) for batch in BATCHES if batch <= len(texts)}
+    for i in range(len(texts)):
+        reader.forget(str(i))
+    return DrafterLog(guesses=guesses, token_s=token_s, read_s=read_s)
+
+
+def _guesses(reader: Reader, texts: Listed[Text], states: States) -> tuple[tuple[tuple[Guess, ...], ...], ...]:
+    """All texts in step, which is faster."""
+    found: list[list[tuple[Guess, ...]]] = [[()] for _ in texts]  # nobody guesses before the first token
+    for at in range(1, max(len(text.tokens) for text in texts)):
+        ids = [_align(reader, i, text, states, at) for i, text in enumerate(texts) if at < len(text.tokens)]
+        said = reader.guess(ids, DEPTH)
+        for request_id in ids:
+            found[int(request_id)].append(tuple(said.get(request_id, ())))
+    return tuple(map(tuple, found))
+
+
+def _token_s(reader: Reader, texts: Listed[Text], states: States) -> float:
+    """Seconds of a guess for each of these, next to nothing unread."""
+    taken = []
+    for at in range(2, 2 + TIMED):
+        ids = [_align(reader, i, text, states, min(at, len(text.tokens) - 1)) for i, text in enumerate(texts)]
+        started = time.perf_counter()
+        said = reader.guess(ids, DEPTH)
+        taken.append((time.perf_counter() - started) / max(1, *map(len, said.values())))
+    return median(taken)
+
+
+def _reading(reader: Reader, texts: Listed[Text]) -> float:
+    """Seconds of one token, of prompts read whole."""
+    taken = []
+    for i, text in enumerate(texts[:TIMED]):
+        reader.align(_context(i, text, 0, None), [*text.prompt_ids])
+        started = time.perf_counter()
+        reader.guess([str(i)], 1)
+        taken.append((time.perf_counter() - started) / len(text.prompt_ids))
+    return median(taken)
+
+
+def _align(reader: Reader, i: int, text: Text, states: States, at: int) -> str:
+    context = _context(i, text, at, states[i][at])
+    reader.align(context, context.tokens)
+    return context.request_id
+
+
+def _context(i: int, text: Text, at: int, state: bytes | None) -> Context:
+    tokens = [*text.prompt_ids, *text.tokens[:at]]
+    return Context(str(i), "public", tokens, len(text.prompt_ids), DEPTH, Sampling(seed=0), state)

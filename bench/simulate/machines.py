@@ -1,0 +1,223 @@
+"""The deployment that a simulation runs: a machine for each verifier, drafter node and fusion, and the beat.
+
+Here is only what the Celery workers do around the segments. Drafters that share their tokens are one node of several
+machines, for which a token takes a hop there and back beside the slowest one's work.
+"""
+
+import random
+
+from app.config import Settings
+from app.mail_zz import in_time, jobs_by_mailbox, trees_by_mailbox
+from app.messages import DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
+from app.stages.draft.protocol import Drafter
+from app.stages.route.drafter_pool import Crew
+from app.stages.steer.controller import steer
+from app.stages.steer.load import Load, MailboxLoad
+from app.store.memory import MemoryStore
+from bench.cooperate.plans import Plan
+from bench.simulate.events import Machine, Network
+from bench.simulate.log import Log
+from bench.simulate.models import SimClock
+from bench.simulate.world import (
+    GATE,
+    LONGEST_S,
+    Setting,
+    Tables,
+    Verifier,
+    World,
+    drafting_of,
+    fusing_of,
+    shaped,
+    verifier_of,
+)
+from workers.celery_app import STEER_EVERY_S
+from workers.deployment import FUSE
+
+LOCAL = "local"
+LOOK_EVERY_S = 0.5
+FUSE_S = 0.0003  # a batch of trees, measured
+
+
+def build(log: Log, plan: Plan, setting: Setting, tables: Tables) -> World:
+    """A deployment as the plan has it. Every process that fuses gets resident drafters of its own from `tables`."""
+    settings = Settings().model_copy(update=plan.settings)
+    network = Network(setting.hop_s)
+
+    def used() -> list[Drafter]:
+        return [table for table in tables() if table.name in plan.tables]
+
+    world = World(log, plan, setting, used, settings, network, MemoryStore(ttl_s=LONGEST_S, active_ttl_s=LONGEST_S))
+    order = [i for i, text in enumerate(log.texts) if len(text.tokens) > 1]
+    random.Random(setting.seed).shuffle(order)
+    world.waiting.extend(map(str, order))
+    _add_gate(world)
+    names = tuple(log.drafters) if plan.drafters is None else plan.drafters
+    is_shared = settings.fusion == "token" and len(names) > 1
+    if setting.is_local:
+        _add_local(world, names, is_shared)
+        return world
+    for node in [names] if is_shared else [(name,) for name in names]:
+        _add_node(world, node, is_shared)
+    _add_fuser(world)
+    for i in range(setting.verifiers):
+        _add_verifier(world, f"verify:{i + 1}")
+    _add_beat(world)
+    return world
+
+
+def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:
+    """Everything on one clock, a step and the drafts for the next in turn."""
+    clock = SimClock(is_serial=True)
+    verifier = verifier_of(world, LOCAL, clock)
+    segment = drafting_of(world, names, LOCAL, clock, is_shared)
+    verifier.segment.running.crew = Crew(
+        remote=dict.fromkeys(names, LOCAL), resident=world.plan.tables, fuser=LOCAL, readers=frozenset(names)
+    )
+
+    def handle(mail: list[ToVerifier]) -> float | None:
+        for message in mail:
+            verifier.segment.adopt(message.adopt)
+        jobs = verifier.segment.step(float("inf"))
+        if jobs:
+            clock.rest()
+            _, trees = segment.run(jobs)
+            clock.now_s += FUSE_S
+            verifier.segment.offer(shaped(world, trees))
+        _go_on(world, verifier)
+        return 0.0 if verifier.segment.running.sequences else None
+
+    world.network.add(Machine(LOCAL, clock, handle))
+
+
+def _add_gate(world: World) -> None:
+    """Where requests come in that wait for nobody."""
+    clock = SimClock()
+
+    def handle(mail: list[None]) -> float | None:
+        for _ in mail:
+            world.admit(clock.time())
+        return None
+
+    world.network.add(Machine(GATE, clock, handle))
+
+
+def _add_verifier(world: World, name: str) -> None:
+    clock = SimClock()
+    verifier = verifier_of(world, name, clock)
+    verifier.segment.running.crew = _crew(world)
+
+    def handle(mail: list[ToVerifier]) -> float | None:
+        for message in mail:
+            verifier.segment.adopt(message.adopt)
+            verifier.segment.offer(message.trees)
+        verifier.segment.policy = world.policy
+        jobs = verifier.segment.step(clock.time())
+        _send_jobs(world, jobs, clock.time())
+        _go_on(world, verifier)
+        return verifier.segment.wait_s(clock.time())
+
+    world.network.add(Machine(name, clock, handle))
+
+
+def _go_on(world: World, verifier: Verifier) -> None:
+    """For each text that ended the next one comes."""
+    for record in verifier.segment.ended:
+        world.ended.append(record)
+        verifier.guests -= 1
+        if not world.is_open:
+            world.admit(verifier.clock.time())
+    verifier.segment.ended = []
+
+
+def _add_node(world: World, names: tuple[str, ...], is_shared: bool) -> None:
+    mailbox = f"draft:{'+'.join(names)}"
+    clock = SimClock(step_s=2.0 * world.setting.hop_s if is_shared else 0.0)
+    segment = drafting_of(world, names, mailbox, clock, is_shared)
+    world.nodes[mailbox] = names
+
+    def handle(mail: list[ToDrafter]) -> float | None:
+        if not mail and segment.has_ahead:
+            segment.run_ahead()
+            return 0.0 if segment.has_ahead else None
+        jobs = in_time((job for message in mail for job in message.jobs), clock.time())
+        drafts, trees = segment.run(jobs)
+        _send_trees(world, trees, clock.time())
+        if drafts:
+            world.network.send(FUSE, ToFuser(drafts=tuple(drafts)), clock.time())
+        return 0.0 if segment.has_ahead else None
+
+    world.network.add(Machine(mailbox, clock, handle))
+
+
+def _add_fuser(world: World) -> None:
+    clock = SimClock()
+    segment = fusing_of(world)
+
+    def handle(mail: list[ToFuser]) -> float | None:
+        for message in mail:
+            segment.expect(message.jobs)
+            segment.receive(message.drafts)
+        trees = segment.collect(clock.time())
+        if trees:
+            clock.run(FUSE, FUSE_S)
+        _send_trees(world, trees, clock.time())
+        return segment.wait_s(clock.time())
+
+    world.network.add(Machine(FUSE, clock, handle))
+
+
+def _add_beat(world: World) -> None:
+    """What heartbeats tell verifiers of drafters' queues, and the scheduler's tick."""
+    clock = SimClock()
+    ticks = 0
+
+    def handle(mail: list[None]) -> float | None:
+        nonlocal ticks
+        ticks += 1
+        for verifier in world.verifiers:
+            verifier.segment.running.crew = _crew(world)
+        if ticks % round(STEER_EVERY_S / LOOK_EVERY_S) == 0:
+            world.policy = steer(_load(world, clock.time()), clock.time(), world.policy)
+        return LOOK_EVERY_S
+
+    world.network.add(Machine("beat", clock, handle))
+    world.network.send("beat", None, 0.0)
+
+
+def _load(world: World, now_s: float) -> Load:
+    machines = world.network.machines
+    boxes = (*world.nodes, FUSE)
+    active = sum(verifier.guests for verifier in world.verifiers)
+    return Load(
+        active=active,
+        drafters=len({name for names in world.nodes.values() for name in names}),
+        mailboxes={box: MailboxLoad(waiting=len(machines[box].mail), oldest_s=0.0) for box in boxes},
+        verifiers=tuple(
+            v.segment.running.gauge.load(v.segment.running.sequences.values(), v.segment.running.costs)
+            for v in world.verifiers
+        ),
+    )
+
+
+def _crew(world: World) -> Crew:
+    boxes = {name: box for box, names in world.nodes.items() for name in names}
+    return Crew(
+        remote=boxes,
+        resident=world.plan.tables,
+        share=0.0,
+        fuser=FUSE,
+        readers=frozenset(boxes),
+        waiting={box: len(world.network.machines[box].mail) for box in world.nodes},
+        away=frozenset(world.nodes),
+    )
+
+
+def _send_jobs(world: World, jobs: list[DraftJob], at_s: float) -> None:
+    for mailbox, message in jobs_by_mailbox(jobs, FUSE).items():
+        world.network.send(mailbox, message, at_s)
+
+
+def _send_trees(world: World, trees: list[tuple[str, TreeMessage]], at_s: float) -> None:
+    boxes = [mailbox for mailbox, _ in trees]
+    for mailbox, message in trees_by_mailbox(zip(boxes, shaped(world, trees), strict=True)).items():
+        world.network.send(mailbox, message, at_s)

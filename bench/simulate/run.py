@@ -1,0 +1,216 @@
+"""`./paceline bench simulate`: ways of drafting where drafters do not share the verifier's cores, by simulation.
+
+`record` has the real target say its texts and the real drafters guess after every token of them; `replay` runs the
+real segments (schedule, routes, lengths, fusion, calibration) over that log on a virtual clock, with drafters and
+verifiers on machines of their own, the verifier as fast as measured or slowed to a larger target's step.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence as Listed
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from app.config import ROOT, THREAD_ENVIRONMENT, Settings
+
+os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
+
+from app.assembly.fuser import phrases
+from app.assembly.local import load_models
+from app.engine.weights.resolve import drafter_folder
+from app.stages.draft.protocol import Drafter
+from app.stages.draft.registry import build as build_tables
+from bench.cooperate.plans import (
+    LENGTHS,
+    OFF,
+    Plan,
+    fixed,
+    overlaps,
+    plans,
+)
+from bench.help import Defaults
+from bench.help import parser as parser_of
+from bench.prompts import PROMPTS
+from bench.report_header import heading
+from bench.simulate.load import replay_load
+from bench.simulate.log import Log, record
+from bench.simulate.machines import build
+from bench.simulate.models import text_of
+from bench.simulate.world import Setting, Tables, World
+
+RESULTS = ROOT / "bench" / "results"
+PHRASES = drafter_folder("smol-phrases")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one way came to. Busy parts are of the whole time."""
+
+    stream_tokens_per_s: float  # mean over texts of tokens / the time from admission to the last one
+    tokens_per_s: float  # of all verifiers together
+    accepted_length: float  # mean over the domains of tokens a round
+    drafted: float  # tokens verified, a round
+    verifier_busy: float
+    drafter_busy: float  # the busiest node's
+    asked: float  # model drafters asked of those there are, where there was a choice
+    seconds: float
+
+
+def main(argv: Listed[str] | None = None) -> int:
+    """Record or replay; the exit status."""
+    args = parse_args(argv)
+    if args.command == "record":
+        # Chains whole: on a GPU a guess comes by itself.
+        settings = Settings.from_env().model_copy(update={"draft_device": "cpu"})
+        prompts = {domain: of_domain[: args.prompts] for domain, of_domain in PROMPTS.items()}
+        log = record(settings, load_models(settings), prompts, args.max_tokens)
+        with gzip.open(args.log, "wt") as file:
+            file.write(log.model_dump_json())
+        print(f"{args.log}: {len(log.texts)} texts, {', '.join(log.drafters)}")
+        return 0
+    with gzip.open(args.log, "rt") as file:
+        log = Log.model_validate_json(file.read())
+    if args.costs:
+        log = log.model_copy(update={"costs": args.costs.read_text()})
+    replayed = replay_load(log, args, lambda: tables(log)) if args.command == "load" else replay(log, args)
+    found = heading("bench simulate", argv) | replayed
+    args.out.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    parser = parser_of("bench simulate", __doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("record", help="write a log of real drafts; loads the models", formatter_class=Defaults)
+    one.add_argument("--prompts", type=int, default=8, help="of each domain")
+    one.add_argument("--max-tokens", type=int, default=64, help="tokens a text")
+    two = commands.add_parser("replay", help="run every way of drafting over a log", formatter_class=Defaults)
+    two.add_argument("--streams", type=int, nargs="+", default=[1, 8], help="sequences at once")
+    two.add_argument("--generalist", default="smol-general", help="the drafter that was trained on the mixture")
+    two.add_argument("--overlaps", action="store_true", help="instead, every way to overlap drafting and verifying")
+    told = "fixed draft lengths and the adaptive one from idle to overload"
+    three = commands.add_parser("load", help=told, formatter_class=Defaults)
+    three.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.3, 0.6, 1.0, 1.5, 2.5], help="requests/s")
+    three.add_argument("--seconds", type=float, default=120.0, help="how long requests come")
+    three.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 5, 7], help="fixed draft lengths")
+    three.add_argument("--local", action="store_true", help="one process on the verifier's cores, no network")
+    for command, slowdowns, name in ((two, [1.0, 5.0, 20.0], "simulate"), (three, [1.0], "simulate-load")):
+        command.add_argument("--slowdown", type=float, nargs="+", default=slowdowns, help="of the verifier")
+        command.add_argument("--costs", type=Path, help="another target's CostTable, as JSON (default: the recorded)")
+        command.add_argument("--verifiers", type=int, default=1, help="how many there are")
+        command.add_argument("--hop-ms", type=float, default=0.5, help="one way between two machines")
+        command.add_argument("--seed", type=int, default=0, help="of the texts' order and the arrivals")
+        command.add_argument("--out", type=Path, default=RESULTS / f"{name}.json", help="file to write")
+    for command in (one, two, three):
+        command.add_argument("--log", type=Path, default=Path("drafts.json.gz"), help="the recording")
+    return parser.parse_args(argv)
+
+
+def replay(log: Log, args: argparse.Namespace) -> dict[str, Any]:
+    """Every way in every setting."""
+    found: dict[str, Any] = {"texts": len(log.texts), "acceptance": acceptance(log), "settings": []}
+    for slowdown in args.slowdown:
+        for streams in args.streams:
+            setting = Setting(streams, args.verifiers, slowdown, 1e-3 * args.hop_ms, args.seed)
+            fresh = partial(tables, log)
+            wanted = overlaps() if args.overlaps else ways(log, setting, args.generalist, fresh)
+            outcomes = outcomes_of(log, wanted, setting, fresh)
+            told = {name: _rounded(outcome) for name, outcome in outcomes.items()}
+            found["settings"].append({**asdict(setting), "ways": told})
+            print(table(setting, outcomes), flush=True)
+    return found
+
+
+def tables(log: Log) -> list[Drafter]:
+    """The resident drafters, new but for the phrases: these never change."""
+    return [*build_tables(), phrases(PHRASES, log.vocab_size)]
+
+
+def outcomes_of(log: Log, wanted: Listed[Plan], setting: Setting, fresh: Tables) -> dict[str, Outcome]:
+    """By plan's name."""
+    return {plan.name: simulate(log, plan, setting, fresh) for plan in wanted}
+
+
+def ways(log: Log, setting: Setting, generalist: str, fresh: Tables) -> list[Plan]:
+    """All to compare. The best single drafter is the best of all drafters and lengths in this very setting."""
+    singles = [fixed(name, length) for name in log.drafters for length in LENGTHS]
+    rates = {plan.name: simulate(log, plan, setting, fresh).tokens_per_s for plan in singles}
+    best = max(singles, key=lambda plan: rates[plan.name]) if singles else None
+    return [
+        *plans(best, generalist if generalist in log.drafters else None),
+        Plan("cosine routing, trees", {"routing": "cosine"}),
+        Plan("union, tokens shared", {"routing": "all", "fusion": "token"}),
+    ]
+
+
+def simulate(log: Log, plan: Plan, setting: Setting, fresh: Tables) -> Outcome:
+    """Run every text of the log once, drafted in this way."""
+    world = build(log, plan, setting, fresh)
+    world.run()
+    return _outcome(world)
+
+
+def acceptance(log: Log) -> dict[str, dict[str, float]]:
+    """Drafter by domain: how often its first token is right, over every position of the texts but the first."""
+    found: dict[str, dict[str, float]] = {}
+    for name, drafter in log.drafters.items():
+        counts: dict[str, list[int]] = {}
+        for text, chains in zip(log.texts, drafter.guesses, strict=True):
+            for token, chain in list(zip(text.tokens, chains, strict=True))[1:]:
+                counts.setdefault(text.domain, []).append(int(bool(chain) and chain[0].token == token))
+        found[name] = {domain: round(sum(own) / len(own), 3) for domain, own in counts.items()}
+    return found
+
+
+def table(setting: Setting, outcomes: dict[str, Outcome]) -> str:
+    """One setting as lines of Markdown."""
+    base = outcomes[OFF].tokens_per_s
+    lines = [
+        f"{setting.streams} streams, {setting.verifiers} verifier(s) x{setting.slowdown:g} slower",
+        "| way | tokens/s a stream | tokens/s | / off | tokens a round | verified | verifier, drafter busy | asked |",
+        "|---" * 8 + "|",
+    ]
+    for name, o in outcomes.items():
+        busy = f"{o.verifier_busy:.0%}, {o.drafter_busy:.0%}"
+        lines.append(
+            f"| {name} | {o.stream_tokens_per_s:.1f} | {o.tokens_per_s:.1f} | {o.tokens_per_s / base:.2f} "
+            f"| {o.accepted_length:.2f} | {o.drafted:.2f} | {busy} | {o.asked:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _outcome(world: World) -> Outcome:
+    ends = [world.store.snapshot(record.id) for record in world.ended]
+    last_s = max(end.stats.last_token_s or 0.0 for end in ends)
+    rates = [len(end.tokens) / ((end.stats.last_token_s or 0.0) - end.record.created_s) for end in ends]
+    lengths: dict[str, list[int]] = {}
+    for end in ends:
+        own = lengths.setdefault(world.log.texts[text_of(end.record.id)].domain, [0, 0])
+        own[0] += len(end.tokens)
+        own[1] += end.stats.rounds
+    rounds = sum(count for _, count in lengths.values())
+    asked = sum((v.segment.running.router.asked_rounds for v in world.verifiers), start=Counter[str]())
+    return Outcome(
+        sum(rates) / len(rates),
+        sum(len(end.tokens) for end in ends) / last_s,
+        sum(tokens / count for tokens, count in lengths.values()) / len(lengths),
+        sum(end.stats.drafted for end in ends) / rounds,
+        sum(verifier.target.busy_s for verifier in world.verifiers) / last_s / len(world.verifiers),
+        max((world.network.machines[box].busy_s / last_s for box in world.nodes), default=0.0),
+        asked.total() / rounds,
+        last_s,
+    )
+
+
+def _rounded(outcome: Outcome) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in asdict(outcome).items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

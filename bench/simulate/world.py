@@ -1,0 +1,163 @@
+"""What a simulation runs: the real segments over a log of real drafts, and the texts that are still to come.
+
+Schedule, routes, lengths, fusion, calibration, batches and waits are those of `app`, not copies of them.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass, field
+
+from app.config import Settings
+from app.drafter.drafter import Drafting
+from app.drafter.model import ModelDrafter
+from app.drafter.replicas import fetcher
+from app.drafter.token_fusion import Cooperative
+from app.estimates.step_costs import CostTable
+from app.fuser.fuser import Fusing
+from app.messages import Record, Sampling, Speculation, ToVerifier, TreeMessage
+from app.pipeline import Verifying
+from app.policy import Policy
+from app.stages.draft.protocol import Drafter
+from app.stages.route.router import Router
+from app.store.memory import MemoryStore
+from app.verifier.sequences import Running
+from bench.cooperate.plans import Plan
+from bench.cooperate.systems import Uncalibrated, shape_of
+from bench.simulate.events import Network
+from bench.simulate.log import Log
+from bench.simulate.models import PLENTY, LogGuesser, LogTarget, SimClock, text_of
+
+GATE = "gate"
+LONGEST_S = 36000.0
+Tables = Callable[[], list[Drafter]]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The machines: how many sequences at once, how many verifiers, how slow one is beside the measured, a hop.
+
+    `is_local`: no network; one process drafts and verifies in turn, on the same cores (`app.pipeline.Local`).
+    """
+
+    streams: int = 8
+    verifiers: int = 1
+    slowdown: float = 1.0
+    hop_s: float = 0.0005
+    seed: int = 0
+    is_local: bool = False
+
+
+@dataclass(slots=True)
+class Verifier:
+    """A verifier's machine, and what of it is looked at from outside."""
+
+    name: str
+    segment: Verifying
+    target: LogTarget
+    clock: SimClock
+    guests: int = 0  # texts it was given that have not ended
+
+
+@dataclass(slots=True)
+class World:
+    """Everything that runs, and the texts that are still to come."""
+
+    log: Log
+    plan: Plan
+    setting: Setting
+    tables: Tables
+    settings: Settings
+    network: Network
+    store: MemoryStore
+    verifiers: list[Verifier] = field(default_factory=list)
+    nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # mailbox -> its drafters
+    waiting: deque[str] = field(default_factory=deque)  # requests, `text.number` each
+    ended: list[Record] = field(default_factory=list)
+    policy: Policy = field(default_factory=Policy)
+    is_open: bool = False  # do requests come whether or not others have ended?
+
+    def run(self, arrivals_s: Listed[float] | None = None) -> None:
+        """Every text once, `streams` of them at a time; or a text at each of these moments, all of them in turn."""
+        total = len(self.waiting)
+        if arrivals_s is None:
+            for _ in range(self.setting.streams):
+                self.admit(0.0)
+        else:
+            total, texts = len(arrivals_s), [*self.waiting]
+            self.waiting = deque(f"{texts[i % len(texts)]}.{i}" for i in range(total))
+            self.is_open = True
+            for at_s in arrivals_s:
+                self.network.send(GATE, None, at_s, hop_s=0.0)
+        self.network.run(lambda: len(self.ended) >= total or self.network.now_s > LONGEST_S)
+        if len(self.ended) < total:
+            raise RuntimeError(f"{total - len(self.ended)} texts never ended")
+
+    def admit(self, now_s: float) -> None:
+        """The next text begins at the verifier with the fewest."""
+        if not self.waiting:
+            return
+        request_id = self.waiting.popleft()
+        text = text_of(request_id)
+        verifier = min(self.verifiers, key=lambda v: v.guests)
+        verifier.guests += 1
+        record = Record(
+            id=request_id,
+            prompt_ids=self.log.texts[text].prompt_ids,
+            max_tokens=len(self.log.texts[text].tokens),
+            eos_ids=(),
+            sampling=Sampling(seed=0),
+            speculation=Speculation(enabled=self.plan.speculates),
+            created_s=now_s,
+        )
+        self.store.create(record, limit=PLENTY)
+        self.store.assign(record.id, verifier.segment.owner)
+        self.network.send(verifier.name, ToVerifier(adopt=(record.id,)), now_s, hop_s=0.0)
+
+
+def verifier_of(world: World, name: str, clock: SimClock) -> Verifier:
+    target = LogTarget(world.log, costs_of(world), clock)
+    router = Router(world.settings.routing, world.settings.drafters_per_sequence)
+    running = Running(
+        target,
+        costs_of(world),
+        world.log.vocab_size,
+        name,
+        router,
+        world.settings.overlap,
+        clock,
+        lengths=world.settings.lengths,
+    )
+    verifier = Verifier(name, Verifying(name, target, running, world.store, world.settings, clock), target, clock)
+    world.verifiers.append(verifier)
+    return verifier
+
+
+def costs_of(world: World) -> CostTable:
+    """The target's steps, as slow as the setting has them, at the pace at which they were measured."""
+    costs = CostTable.loads(world.log.costs, world.setting.slowdown)
+    costs.ratio = 1.0
+    return costs
+
+
+def drafting_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock, is_shared: bool) -> Drafting:
+    models = [
+        ModelDrafter(name, LogGuesser(name, world.log.texts, world.log.drafters[name], clock), PLENTY, True)
+        for name in names
+    ]
+    together = Cooperative(model.reader for model in models) if is_shared else None
+    return Drafting(models, fetcher(world.store), fusing_of(world), mailbox, together, clock)
+
+
+def fusing_of(world: World) -> Fusing:
+    """With tables of its own, as every process has them."""
+    fusing = Fusing(world.tables(), world.log.vocab_size, fetcher(world.store))
+    if world.plan.without == "calibration":
+        fusing.calibration = Uncalibrated()
+    return fusing
+
+
+def shaped(world: World, trees: list[tuple[str, TreeMessage]]) -> list[TreeMessage]:
+    """As the plan changes them before the verifier sees them."""
+    shape = shape_of(world.plan)
+    return [shape(tree) if shape else tree for _, tree in trees]

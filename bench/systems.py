@@ -1,0 +1,135 @@
+"""The things compared: the same prompts through transformers, the in-process pipeline, and a whole deployment.
+
+An arm runs a list of prompts at once and says how many tokens came out, in how long, and when the first one did.
+All of them decode greedily from the chat template.
+"""
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, StoppingCriteriaList
+
+from app.assembly.local import local, target_folder
+from app.config import Settings
+from app.engine.text.tokenizer import Tokenizer
+from app.messages import ChatMessage, GenerateRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measurement. `token_ids` by prompt: exactness is checked on every run."""
+
+    seconds: float
+    token_ids: tuple[tuple[int, ...], ...]
+    ttft_s: tuple[float, ...]
+    rounds: int
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(ids) for ids in self.token_ids)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.seconds
+
+
+Arm = Callable[[list[str]], Run]
+
+
+def transformers_arm(settings: Settings, max_tokens: int) -> Arm:
+    """`generate` of the unmodified model, float32: all prompts as one batch, padded on the left."""
+    folder = target_folder(settings)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = Tokenizer(folder)
+
+    @torch.inference_mode()
+    def run(prompts: list[str]) -> Run:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(settings.verify_threads)  # the pipeline beside it keeps torch to one
+        started = time.perf_counter()
+        first_s: list[float] = []
+        batch = [tokenizer.chat([ChatMessage(role="user", content=prompt)]) for prompt in prompts]
+        width = max(len(ids) for ids in batch)
+        ids = torch.tensor([[0] * (width - len(one)) + one for one in batch])
+        seen = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in batch])
+
+        def look(generated: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
+            first_s.append(time.perf_counter() - started)
+            return torch.zeros(len(generated), dtype=torch.bool)
+
+        out = model.generate(
+            ids, attention_mask=seen, max_new_tokens=max_tokens, do_sample=False, pad_token_id=tokenizer.eos_ids[0],
+            stopping_criteria=StoppingCriteriaList([look]),
+        )  # fmt: skip
+        seconds = time.perf_counter() - started
+        torch.set_num_threads(threads)
+        texts = tuple(_ended(one, tokenizer.eos_ids) for one in out[:, width:].tolist())
+        return Run(seconds, texts, tuple(first_s[:1]) * len(batch), sum(len(text) for text in texts))
+
+    return run
+
+
+def _ended(tokens: list[int], eos_ids: Collection[int]) -> tuple[int, ...]:
+    """Up to the first end token; what pads the batch behind it is no text."""
+    end = next((i for i, token in enumerate(tokens) if token in eos_ids), len(tokens))
+    return tuple(tokens[: end + 1])
+
+
+def local_arms(settings: Settings, max_tokens: int) -> tuple[Arm, Arm]:
+    """(speculation on, off) of one in-process pipeline."""
+    pipeline = local(settings)
+
+    def run(prompts: list[str], speculation: bool) -> Run:
+        started = time.perf_counter()
+        records = [pipeline.submit(_request(p, max_tokens, speculation), settings) for p in prompts]
+        while pipeline.verifying.running.sequences:
+            pipeline.step()
+        seconds = time.perf_counter() - started
+        ends = [pipeline.store.snapshot(record.id) for record in records]
+        ttft = tuple((end.stats.first_token_s or 0.0) - end.record.created_s for end in ends)
+        return Run(seconds, tuple(end.tokens for end in ends), ttft, sum(end.stats.rounds for end in ends))
+
+    return lambda prompts: run(prompts, True), lambda prompts: run(prompts, False)
+
+
+def server_arms(url: str, max_tokens: int) -> tuple[Arm, Arm]:
+    """(speculation on, off) of a running deployment, through its JSON API; one thread a prompt."""
+
+    def run(prompts: list[str], speculation: bool) -> Run:
+        answers: list[dict[str, Any]] = [{} for _ in prompts]
+
+        def ask(i: int) -> None:
+            answers[i] = _post(url + "/api/generate", _request(prompts[i], max_tokens, speculation))
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
+        started = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        seconds = time.perf_counter() - started
+        return Run(
+            seconds,
+            tuple(tuple(answer["token_ids"]) for answer in answers),
+            tuple(answer["timing"]["ttft_s"] for answer in answers),
+            sum(answer["speculation"]["rounds"] for answer in answers),
+        )
+
+    return lambda prompts: run(prompts, True), lambda prompts: run(prompts, False)
+
+
+def _request(prompt: str, max_tokens: int, speculation: bool) -> GenerateRequest:
+    return GenerateRequest.model_validate({"prompt": prompt, "max_tokens": max_tokens, "speculation": speculation})
+
+
+def _post(url: str, request: GenerateRequest) -> dict[str, Any]:
+    body = request.model_dump_json(exclude_defaults=True).encode()
+    call = urllib.request.Request(url, body, {"content-type": "application/json"})
+    with urllib.request.urlopen(call, timeout=600) as answer:
+        return json.load(answer)

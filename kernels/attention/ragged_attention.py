@@ -1,0 +1,179 @@
+"""Ragged paged attention on a GPU: softmax(softcap(q K^T * scale) + mask) V over each sequence's own pages.
+
+A sequence's keys are its prefix and, behind it, its new rows: new row j lies in slot prefix + j, and slot n in page
+blocks[n // S] at place n % S. A row sees the whole prefix and
+    causal: the new rows up to itself, at position prefix + j;
+    tree: the new rows j (up to 64) whose bit j is set in its `ancestors`, at position prefix + depth.
+With a window, only keys less than `window` positions back: positions, because in a tree slots are not.
+
+One program takes one tile of rows of one key head: the query heads that share it are folded under each other, so
+that even one row fills a tile of the tensor cores. With `split_keys`, programs share a sequence by slices of that
+many keys, and a second kernel joins the slices in order. Slices are cut at fixed places, and keys a row may not see
+add exact zeros: a row's arithmetic depends on the tiling and on nothing else in the batch.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import triton
+
+from kernels.attention.ragged_attention_triton import join_splits_kernel, ragged_attention_kernel
+from kernels.compile import CompileCase
+
+MAX_TREE_ROWS = 64  # bits of a word
+HEADS_JOINED = 4  # by one program of the joining kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Which rows and which pages belong to which sequence. All integers int32 but for `ancestors`."""
+
+    first_row: torch.Tensor  # (B,), in the packed queries
+    num_rows: torch.Tensor  # (B,), may be 0
+    prefix: torch.Tensor  # (B,), keys before the new rows
+    blocks: torch.Tensor  # (B, N), page numbers
+    ancestors: torch.Tensor | None  # (T,) int64, bit j: sees new row j, itself included; None: causal
+    depth: torch.Tensor | None  # (T,), of a node below the tree's root; None: causal
+    max_rows: int  # at least the largest num_rows: the grid is laid out on the host
+    max_keys: int  # at least the largest prefix + num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How the work is cut."""
+
+    rows: int  # of a tile, folded heads included
+    keys: int  # of one step of a program
+    split_keys: int  # of one program, a multiple of `keys`; 0: all keys
+    num_warps: int
+    num_stages: int
+
+
+VERIFY = Tiling(rows=16, keys=64, split_keys=1024, num_warps=4, num_stages=3)
+VERIFY_FEW = Tiling(rows=32, keys=64, split_keys=1024, num_warps=4, num_stages=3)  # keys are read once for 32 rows
+PREFILL = Tiling(rows=64, keys=64, split_keys=0, num_warps=8, num_stages=2)
+FLOAT32 = Tiling(rows=16, keys=32, split_keys=1024, num_warps=4, num_stages=2)  # the others spill with heads of 128
+
+
+def ragged_attention_reference(
+    q: torch.Tensor,  # (T, H, D)
+    k_pages: torch.Tensor,  # (P, S, HK, D)
+    v_pages: torch.Tensor,  # (P, S, HK, D)
+    batch: Batch,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+) -> torch.Tensor:  # (T, H, D) float32, zeros for rows of no sequence
+    """0 means: no window, no softcap. This is the specification."""
+    page_slots, key_heads = k_pages.shape[1:3]
+    out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+    for sequence in range(len(batch.first_row)):
+        first, rows, prefix = (int(x[sequence]) for x in (batch.first_row, batch.num_rows, batch.prefix))
+        slot = torch.arange(prefix + rows, device=q.device)
+        page = batch.blocks[sequence][slot // page_slots].long()
+        fold = q.shape[1] // key_heads
+        keys = k_pages[page, slot % page_slots].float().repeat_interleave(fold, 1)
+        values = v_pages[page, slot % page_slots].float().repeat_interleave(fold, 1)
+        for row in range(first, first + rows):
+            seen, position = slot <= prefix + row - first, slot
+            if batch.ancestors is not None and batch.depth is not None:
+                bits = [int(batch.ancestors[row]) >> j & 1 for j in range(rows)]
+                seen = torch.cat([seen[:prefix], torch.tensor(bits, dtype=torch.bool, device=q.device)])
+                position = torch.cat([slot[:prefix], prefix + batch.depth[first : first + rows]])
+            if window:
+                seen = seen & (position > position[prefix + row - first] - window)
+            scores = torch.einsum("hd,nhd->hn", q[row].float(), keys) * scale
+            if softcap:
+                scores = torch.tanh(scores / softcap) * softcap
+            weights = scores.masked_fill(~seen, -math.inf).softmax(-1)
+            out[row] = torch.einsum("hn,nhd->hd", weights, values)
+    return out
+
+
+def ragged_attention(
+    q: torch.Tensor,  # (T, H, D), rows may lie apart
+    k_pages: torch.Tensor,  # (P, S, HK, D)
+    v_pages: torch.Tensor,  # (P, S, HK, D)
+    batch: Batch,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    tiling: Tiling = VERIFY,
+) -> torch.Tensor:  # (T, H, D), zeros for rows of no sequence
+    """Reads nothing back from the device. ValueError for shapes and layouts the kernel does not know."""
+    num_packed, heads, head_dim = q.shape
+    page_slots, key_heads = k_pages.shape[1:3]
+    _check(q, k_pages, v_pages, batch, tiling)
+    fold = heads // key_heads
+    splits = triton.cdiv(batch.max_keys, tiling.split_keys) if tiling.split_keys else 1
+    out = q.new_empty((num_packed, heads, head_dim))
+    parts, lse = out, None
+    if splits == 1:
+        out.zero_()  # else the joining kernel writes all of it
+    else:
+        parts = q.new_empty((splits, num_packed, heads, head_dim), dtype=torch.float32)
+        lse = q.new_full((splits, num_packed, heads), -math.inf, dtype=torch.float32)
+    block_d = max(triton.next_power_of_2(head_dim), 16)
+    # The first axis alone may be longer than 65,535.
+    grid = (len(batch.first_row) * splits, key_heads, triton.cdiv(batch.max_rows * fold, tiling.rows))
+    ragged_attention_kernel[grid](
+        q, k_pages, v_pages, parts, lse,
+        batch.first_row, batch.num_rows, batch.prefix, batch.blocks, batch.ancestors, batch.depth,
+        scale, softcap, q.stride(0), batch.blocks.stride(0), num_packed, splits,
+        FOLD=fold, HK=key_heads, D=head_dim, PAGE=page_slots,
+        TREE=batch.ancestors is not None, WINDOW=window, SOFTCAP=softcap > 0.0,
+        SPLIT=tiling.split_keys if splits > 1 else 0,
+        BLOCK_Q=tiling.rows, BLOCK_N=tiling.keys, BLOCK_D=block_d,
+        PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32",  # of products of float32 only
+        num_warps=tiling.num_warps, num_stages=tiling.num_stages,
+    )  # fmt: skip
+    if lse is not None:
+        join_splits_kernel[(num_packed, triton.cdiv(heads, HEADS_JOINED))](
+            parts, lse, out, num_packed, splits, H=heads, D=head_dim, BLOCK_H=HEADS_JOINED, BLOCK_D=block_d
+        )
+    return out
+
+
+def _check(q: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, batch: Batch, tiling: Tiling) -> None:
+    heads, head_dim = q.shape[1:]
+    if k_pages.shape != v_pages.shape or k_pages.shape[3] != head_dim or heads % k_pages.shape[2]:
+        raise ValueError(f"queries {tuple(q.shape)} do not fit pages {tuple(k_pages.shape)}, {tuple(v_pages.shape)}")
+    if q.stride(1) != head_dim or q.stride(2) != 1 or not (k_pages.is_contiguous() and v_pages.is_contiguous()):
+        raise ValueError("heads of a row must lie side by side, and pages must be contiguous")
+    if not q.dtype == k_pages.dtype == v_pages.dtype:
+        raise ValueError(f"queries are {q.dtype}, keys {k_pages.dtype}, values {v_pages.dtype}")
+    if (batch.ancestors is None) != (batch.depth is None):
+        raise ValueError("a tree needs both ancestors and depth")
+    if batch.ancestors is not None and batch.max_rows > MAX_TREE_ROWS:
+        raise ValueError(f"a tree of {batch.max_rows} rows: its mask holds {MAX_TREE_ROWS}")
+    if tiling.split_keys % tiling.keys:
+        raise ValueError(f"a program's {tiling.split_keys} keys are not whole steps of {tiling.keys}")
+
+
+def compile_cases() -> Iterator[CompileCase]:
+    """32 heads of 128 on 8 key heads, pages of 16: an 8B model."""
+    for name, dtype, tiling, tree, window, softcap, max_keys in (
+        ("verify a chain, bf16", torch.bfloat16, VERIFY, False, 0, 0.0, 512),
+        ("verify a tree, split, bf16", torch.bfloat16, VERIFY, True, 0, 0.0, 8192),
+        ("verify a tree, window and softcap, bf16", torch.bfloat16, VERIFY, True, 4096, 50.0, 512),
+        ("prefill, bf16", torch.bfloat16, PREFILL, False, 0, 0.0, 8192),
+        ("verify a tree, split, fp16", torch.float16, VERIFY, True, 0, 0.0, 8192),
+        ("prefill, window and softcap, fp16", torch.float16, PREFILL, False, 4096, 50.0, 8192),
+        ("verify a tree of a few rows, split, bf16", torch.bfloat16, VERIFY_FEW, True, 0, 0.0, 8192),
+        ("verify a tree, fp32", torch.float32, FLOAT32, True, 0, 0.0, 512),
+    ):
+        launch = partial(_compile_case, dtype, tiling, tree, window, softcap, max_keys)
+        yield CompileCase(name, launch, has_dot=True)
+
+
+def _compile_case(dtype: torch.dtype, tiling: Tiling, tree: bool, window: int, softcap: float, max_keys: int) -> None:
+    q = torch.empty(64, 32, 128, dtype=dtype, device="meta")
+    pages = torch.empty(1024, 16, 8, 128, dtype=dtype, device="meta")
+    ints = torch.empty(64, dtype=torch.int32, device="meta")
+    batch = Batch(
+        ints, ints, ints, ints.view(2, 32), ints.long() if tree else None, ints if tree else None, 16, max_keys
+    )
+    ragged_attention(q, pages, pages, batch, 128**-0.5, window, softcap, tiling)

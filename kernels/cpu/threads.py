@@ -1,0 +1,130 @@
+"""Threads that run one kernel together: work by the piece, barriers between its parts, no other meeting.
+
+A thread that waits spins for some microseconds, then lets others have its core: the parts of a step are short, and
+cores may be shared with drafters. Pieces are taken from a counter, so a thread that lost its core delays little.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from kernels.cpu.jit import kernel
+from kernels.cpu.simd import (
+    address,
+    at,
+    call,
+    index,
+    nothing,
+    op,
+)
+
+SPINS = 4000  # looks at the barrier before the core is given up, some tens of microseconds
+HEADER = 16  # words before the counters: arrived threads, and two cache lines further the barrier's generation
+_I64 = ir.IntType(64)
+
+
+@op(index, address, index)
+def fetch_add(b: ir.IRBuilder, where: Any, value: Any) -> Any:
+    """Add to a word in memory that other threads add to; what it held before."""
+    return b.atomic_rmw("add", at(b, where, _I64), value, "seq_cst")
+
+
+@op(index, address)
+def fetch(b: ir.IRBuilder, where: Any) -> Any:
+    """A word in memory that other threads write."""
+    return b.load_atomic(at(b, where, _I64), "acquire", 8)
+
+
+@op(nothing, address, index)
+def publish(b: ir.IRBuilder, where: Any, value: Any) -> Any:
+    """Write a word in memory that other threads read."""
+    b.store_atomic(value, at(b, where, _I64), "release", 8)
+
+
+@op(nothing)
+def rest(b: ir.IRBuilder) -> Any:
+    """Let another thread have the core."""
+    call(b, "sched_yield", ir.IntType(32))
+
+
+@kernel
+def take(words: int, counter: int, pieces: int) -> int:
+    """The first of the next `pieces` pieces of a part of the step that no thread has taken yet."""
+    return fetch_add(words + 8 * (HEADER + counter), pieces)
+
+
+@kernel
+def meet(words: int, threads: int) -> None:
+    """Wait until all threads are here; what they wrote before is seen by all after."""
+    if threads == 1:
+        return
+    generation = fetch(words + 64)
+    if fetch_add(words, 1) == threads - 1:
+        publish(words, 0)
+        publish(words + 64, generation + 1)
+        return
+    spins = 0
+    while fetch(words + 64) == generation:
+        spins += 1
+        if spins > SPINS:
+            rest()
+
+
+class Team:
+    """`size` threads, the caller among them. One at a time may `run`."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._lock = threading.Lock()
+        self._job: Callable[[int], object] | None = None
+        self._errors: list[BaseException] = []
+        self._starts = [threading.Semaphore(0) for _ in range(size - 1)]
+        self._ends = threading.Semaphore(0)
+        for number, start in enumerate(self._starts, start=1):
+            threading.Thread(target=self._follow, args=(number, start), daemon=True, name=f"team-{number}").start()
+
+    def run(self, job: Callable[[int], object]) -> None:
+        """Call `job(0)` here and `job(1) ...` in the other threads; returns when all have. Raises what one did."""
+        with self._lock:
+            self._job, self._errors = job, []
+            for start in self._starts:
+                start.release()
+            try:
+                job(0)
+            finally:
+                for _ in self._starts:
+                    self._ends.acquire()
+            if self._errors:
+                raise self._errors[0]
+
+    def _follow(self, number: int, start: threading.Semaphore) -> None:
+        while True:
+            start.acquire()
+            assert self._job is not None
+            try:
+                self._job(number)
+            except BaseException as error:  # raised again where the team was called
+                self._errors.append(error)
+            finally:
+                self._ends.release()
+
+
+def team(size: int) -> Team:
+    """This process's team of that size, on the cores that the calling thread may use. Those who call it from other
+    cores get another one, which does not wait for it."""
+    return _team(size, frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset())
+
+
+@cache
+def _team(size: int, cores: frozenset[int]) -> Team:
+    return Team(size)  # its threads run where the one that makes it does
+
+
+def words(counters: int) -> np.ndarray:
+    """The memory a team meets in: zeroed, for steps of up to `counters` parts."""
+    return np.zeros(HEADER + counters, np.int64)

@@ -1,0 +1,165 @@
+"""How each row of a batch of logits is turned into a token, packed into tensors for
+`kernels.sampling.target_token_batch`.
+
+Bias, penalties and the allowed-token mask touch few tokens or cost one bit each, so the logits are never copied:
+  * `words` holds a bit for every token that is read from the logits as it is;
+  * a token with a bias or a penalty has no bit there but is listed as an edit, y = (logit + add) - subtract,
+    in the order and the arithmetic of `kernels.sampling.target_token.shaped`;
+  * a token that may not be said has neither.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from kernels.sampling.target_token import MIN_TEMPERATURE, Choice
+
+MIN_TOP_P = 1e-37  # a smaller one would be 0 in float32, and no token would be kept
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row's choice and what shapes its logits, as `shaped` and `target_token_reference` take them."""
+
+    choice: Choice
+    position: int
+    history: Sequence[int] = ()
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    bias: Mapping[int, float] = field(default_factory=dict)
+    allowed: tuple[int, ...] | None = None
+    mask: np.ndarray | None = None  # (V,) bool: what may be said here, if not all
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """The sparse changes of all rows; row r's are `first[r]` to `first[r + 1]`, by rising token."""
+
+    words: torch.Tensor  # (N, ceil(V / 32)) int32, bit token % 32 of word token / 32
+    first: torch.Tensor  # (N + 1,) int32
+    tokens: torch.Tensor  # (E,) int32
+    add: torch.Tensor  # (E,) float32
+    subtract: torch.Tensor  # (E,) float32
+    longest: int  # of one row: the grid is laid out on the host
+
+
+@dataclass(frozen=True, slots=True)
+class RowChoices:
+    """N rows' choices."""
+
+    temperature: torch.Tensor  # (N,) float32, 0 is greedy
+    top_k: torch.Tensor  # (N,) int32, 0 keeps all
+    top_p: torch.Tensor  # (N,) float32
+    log_min_p: torch.Tensor  # (N,) float32, -inf keeps all
+    seed: torch.Tensor  # (N,) int64
+    choice: torch.Tensor  # (N,) int64
+    position: torch.Tensor  # (N,) int64
+    edits: Edits | None  # None: no row has any, nor a mask
+
+    def first(self, count: int, edits: Edits | None) -> "RowChoices":
+        """The first `count` rows, with other edits."""
+        kept = {name: getattr(self, name)[:count] for name in self.__slots__ if name != "edits"}
+        return RowChoices(**kept, edits=edits)
+
+
+class Limits(NamedTuple):
+    """A choice in the numbers a kernel reads."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    log_min_p: float
+    seed: int
+    choice: int
+
+
+def limits_of(choice: Choice, vocab_size: int) -> Limits:
+    """Within what float32 can hold."""
+    return Limits(
+        temperature=max(choice.temperature, MIN_TEMPERATURE) if choice.temperature else 0.0,
+        top_k=min(choice.top_k, vocab_size),
+        top_p=max(choice.top_p, MIN_TOP_P),
+        log_min_p=float(torch.log(torch.tensor(choice.min_p))) if choice.min_p else -math.inf,
+        seed=choice.seed,
+        choice=choice.choice,
+    )
+
+
+def pack_rows(rows: Sequence[Row], vocab_size: int, device: torch.device | str = "cpu") -> RowChoices:
+    """Pack the rows; IndexError if one names a token outside the vocabulary."""
+    limits = [limits_of(row.choice, vocab_size) for row in rows]
+
+    def pack(values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor(values, dtype=dtype, device=device)
+
+    return RowChoices(
+        temperature=pack([one.temperature for one in limits], torch.float32),
+        top_k=pack([one.top_k for one in limits], torch.int32),
+        top_p=pack([one.top_p for one in limits], torch.float32),
+        log_min_p=pack([one.log_min_p for one in limits], torch.float32),
+        seed=pack([one.seed for one in limits], torch.int64),
+        choice=pack([one.choice for one in limits], torch.int64),
+        position=pack([row.position for row in rows], torch.int64),
+        edits=pack_edits(rows, vocab_size, device),
+    )
+
+
+def pack_edits(rows: Sequence[Row], vocab_size: int, device: torch.device | str) -> Edits | None:
+    if not any(_is_edited(row) for row in rows):
+        return None
+    as_it_is = np.zeros((len(rows), -(-vocab_size // 32) * 32), bool)
+    listed = [_edit_row(row, as_it_is[i, :vocab_size]) for i, row in enumerate(rows)]
+    lengths = [len(tokens) for tokens, _, _ in listed]
+    tokens, add, subtract = (torch.cat(parts) for parts in zip(*listed, strict=True))
+    return Edits(
+        words=torch.from_numpy(np.packbits(as_it_is, axis=1, bitorder="little").view(np.int32)).to(device),
+        first=torch.tensor(np.cumsum([0, *lengths]), dtype=torch.int32, device=device),
+        tokens=tokens.to(device, torch.int32),
+        add=add.to(device),
+        subtract=subtract.to(device),
+        longest=max(lengths),
+    )
+
+
+def _is_edited(row: Row) -> bool:
+    is_masked = row.allowed is not None or row.mask is not None
+    return bool(row.bias or row.frequency_penalty or row.presence_penalty or is_masked)
+
+
+def _edit_row(row: Row, as_it_is: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Set the row's bits in `as_it_is` (V,); its edits' (tokens, add, subtract)."""
+    if row.allowed is None:
+        as_it_is[:] = True
+    else:
+        as_it_is[list(row.allowed)] = True
+    if row.mask is not None:
+        as_it_is &= row.mask
+    penalties: dict[int, float] = {}
+    if row.frequency_penalty or row.presence_penalty:
+        seen, counts = torch.tensor(row.history).unique(return_counts=True)
+        amounts = counts * row.frequency_penalty + row.presence_penalty
+        penalties = dict(zip(seen.tolist(), amounts.tolist(), strict=True))
+    tokens = sorted(token for token in row.bias.keys() | penalties.keys() if as_it_is[token])
+    as_it_is[tokens] = False
+    add = torch.tensor([row.bias.get(token, 0.0) for token in tokens], dtype=torch.float32)
+    subtract = torch.tensor([penalties.get(token, 0.0) for token in tokens], dtype=torch.float32)
+    return torch.tensor(tokens, dtype=torch.int64), add, subtract
+
+
+def meta_edits(num_rows: int, vocab_size: int) -> Edits:
+    """Edits without data, for compiling."""
+    words = torch.empty(num_rows, -(-vocab_size // 32), dtype=torch.int32, device="meta")
+    integers, floats = (torch.empty(num_rows + 1, dtype=kind, device="meta") for kind in (torch.int32, torch.float32))
+    return Edits(words, integers, integers, floats, floats, longest=100)
+
+
+def meta_choices(num_rows: int, edits: Edits | None) -> RowChoices:
+    """Choices without data, for compiling."""
+    floats, small, large = (
+        torch.empty(num_rows, dtype=kind, device="meta") for kind in (torch.float32, torch.int32, torch.int64)
+    )
+    return RowChoices(floats, small, floats, floats, large, large, large, edits)

@@ -1,0 +1,85 @@
+"""The target's token at one position: argmax over x of z(x) + G(seed, choice, position, x).
+
+z are the logits after bias and penalties -> allowed-token mask -> temperature -> top-k -> top-p -> min-p, in this
+order; temperature 0 is the plain argmax. Ties go to the lowest id. A filter keeps every token whose probability
+reaches the threshold of the last kept one, so equal tokens stay or go together and no sort order matters.
+One row at a time on purpose: the arithmetic, hence the rounding, cannot depend on the other rows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kernels.sampling.gumbel_noise import gumbel_noise_reference
+
+MIN_TEMPERATURE = 1e-5  # below it logits / temperature would leave float32
+HEAD = 256  # top-p looks at this many likeliest tokens before it sorts them all
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a token is chosen; `app.messages.Sampling` says what the fields mean."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int
+    choice: int = 0
+
+
+def target_token_reference(logits: torch.Tensor, choice: Choice, position: int) -> int:
+    """logits: (V,) float32, already biased, penalised and masked -> token id. This is the specification."""
+    if choice.temperature == 0.0:
+        return int(logits.argmax())
+    kept, z = filtered(logits, choice)
+    return int(kept[(z + gumbel_noise_reference(kept, choice.seed, choice.choice, position)).argmax()])
+
+
+def filtered(logits: torch.Tensor, choice: Choice) -> tuple[torch.Tensor, torch.Tensor]:
+    """(ids ascending (n,) int64, their logits over the temperature (n,)) of the tokens the filters keep."""
+    z = logits / max(choice.temperature, MIN_TEMPERATURE)
+    floor = torch.tensor(-torch.inf)
+    if 0 < choice.top_k < len(z):
+        floor = z.topk(choice.top_k).values[-1]
+    if choice.top_p < 1.0:
+        floor = torch.maximum(floor, _nucleus_floor(torch.where(z >= floor, z, -torch.inf), choice.top_p))
+    if choice.min_p > 0.0:
+        floor = torch.maximum(floor, z.max() + torch.log(torch.tensor(choice.min_p)))
+    kept = torch.nonzero((z >= floor) & (z > -torch.inf)).squeeze(-1)
+    return kept, z[kept]
+
+
+def _nucleus_floor(z: torch.Tensor, top_p: float) -> torch.Tensor:
+    """The least logit of the smallest set of likeliest tokens whose mass reaches top_p."""
+    normaliser = torch.logsumexp(z.double(), 0)
+    for size in (min(HEAD, len(z)), len(z)):
+        top = z.topk(size).values
+        mass = (top.double() - normaliser).exp().cumsum(0)
+        if mass[-1] >= top_p:
+            return top[torch.searchsorted(mass, top_p)]
+    return z.min()  # rounding left the whole mass below top_p: keep all
+
+
+def shaped(
+    logits: torch.Tensor,  # (V,) float32
+    history: list[int],  # prompt, committed tokens and this node's ancestors
+    *,
+    frequency_penalty: float,
+    presence_penalty: float,
+    bias: dict[int, float],
+    allowed: tuple[int, ...] | None,
+    mask: np.ndarray | None = None,  # (V,) bool
+) -> torch.Tensor:  # (V,) float32
+    """Bias, penalties, the allowed tokens and the mask of those allowed here. A copy; the input stays as it is."""
+    z = logits.clone()
+    if bias:
+        z[torch.tensor(list(bias))] += torch.tensor(list(bias.values()))
+    if frequency_penalty or presence_penalty:
+        seen, counts = torch.tensor(history).unique(return_counts=True)
+        z[seen] -= counts * frequency_penalty + presence_penalty
+    if allowed is not None:
+        ids = torch.tensor(allowed)
+        z = torch.full_like(z, -torch.inf).index_copy_(0, ids, z[ids])
+    return z if mask is None else torch.where(torch.from_numpy(mask), z, -torch.inf)

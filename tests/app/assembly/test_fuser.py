@@ -1,0 +1,43 @@
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.assembly.fuser import fusing, resident_names
+from app.config import Settings
+from app.errors import ModelRefused
+from app.messages import DraftJob, Sampling
+from app.store.memory import MemoryStore
+
+TOKENIZER: Any = SimpleNamespace(sha256="ours", vocab_size=50)
+
+
+def store(folder, tokenizer: str = "ours") -> Settings:
+    np.save(folder / "tokens.npy", np.array([1, 2, 3, 4, 50], np.uint8))
+    (folder / "drafter.json").write_text(json.dumps({"tokenizer_sha256": tokenizer}))
+    return Settings(phrases=str(folder))
+
+
+def test_a_store_of_the_targets_tokenizer_drafts_wherever_drafts_are_fused(tmp_path):
+    settings = store(tmp_path)
+    assert resident_names(settings, TOKENIZER) == ("lookup", "suffix", "phrases")
+    segment = fusing(settings, TOKENIZER, MemoryStore())
+    job = DraftJob(
+        request_id="r", verifier="v", fuser="f", base=2, start=0, tokens=(2, 3), prompt_length=2, max_draft_tokens=3,
+        drafters=("phrases",), sampling=Sampling(), due_s=9.0,
+    )  # fmt: skip
+    segment.expect([job])
+    ((_, tree),) = segment.collect(0.0)
+    assert (tree.tokens, tree.proposers) == ((4,), (("phrases",),))
+
+
+def test_a_store_of_another_tokenizer_is_left_out(tmp_path):
+    assert resident_names(store(tmp_path, "theirs"), TOKENIZER) == ("lookup", "suffix")
+
+
+def test_none_is_none_and_a_name_that_is_nowhere_is_refused(tmp_path):
+    assert resident_names(Settings(phrases="none"), TOKENIZER) == ("lookup", "suffix")
+    with pytest.raises(ModelRefused, match="no store of phrases"):
+        resident_names(Settings(phrases=str(tmp_path / "nowhere")), TOKENIZER)

@@ -1,0 +1,225 @@
+"""Rows keep their bits: alone, in a batch, as a tree node, at any chunking; and they are transformers' own."""
+
+import itertools
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from app.engine.cpu.learn_zz import learn
+from app.engine.cpu.load import load
+from app.engine.cpu.runner import ModelRunner
+from app.errors import ModelRefused
+from app.state import Sequence
+from kernels.layers.packed_linear import can_pack
+from tests import fakes
+from tests.fakes import FAMILIES, PAGE_TOKENS, VOCAB
+
+REFUSED = ("falcon", "bloom")
+SERVED = [family for family in FAMILIES if family not in REFUSED]
+bitwise = pytest.mark.skipif(not can_pack(), reason="without the packed operator bits depend on the batch")
+
+
+@cache
+def served(family: str) -> ModelRunner:
+    """Shared between tests: each gives its pages back."""
+    return fakes.served(family, pages=96)
+
+
+@cache
+def plain(family: str) -> nn.Module:
+    return fakes.tiny(family)
+
+
+def tokens(count: int, salt: int = 0) -> list[int]:
+    return [(i * i * 7 + i * 3 + salt) % VOCAB for i in range(count)]
+
+
+def step(runner: ModelRunner, *works) -> list[torch.Tensor | None]:
+    """Reserve, run, and move the caches on to the works' last tokens; the rows of each final work."""
+    assert all(runner.try_reserve(work) for work in works)
+    logits = runner.forward(list(works))
+    for work in works:
+        if not len(work.tree):
+            runner.accept(work, [])
+    return [None if rows is None else rows.rows for rows in logits]
+
+
+def read(runner: ModelRunner, state: Sequence, *cuts: int) -> torch.Tensor:
+    """Read the sequence in pieces that end at the cuts and at its end; the last token's row."""
+    rows = None
+    for start, end in itertools.pairwise([state.cached, *cuts, len(state.tokens)]):
+        if start < end:
+            (rows,) = step(runner, fakes.work(state, start, end))
+    return rows[0]
+
+
+def cache_of(runner: ModelRunner, state: Sequence) -> torch.Tensor:
+    """Keys and values of all cached tokens, (2, cached, ...)."""
+    size = runner.kv.page_tokens
+    pages = torch.tensor([state.pages[i // size] for i in range(state.cached)])
+    offsets = torch.arange(state.cached) % size
+    keys = runner.kv.keys.permute(1, 4, 0, 2, 3)[pages, offsets]
+    values = runner.kv.values.permute(1, 3, 0, 2, 4)[pages, offsets]
+    return torch.stack([keys, values])
+
+
+def alone(runner: ModelRunner, ids: list[int], *cuts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(row of the last token, cache) when nobody else is there."""
+    state = fakes.sequence(ids)
+    row = read(runner, state, *cuts)
+    found = cache_of(runner, state)
+    runner.release(state)
+    return row, found
+
+
+@pytest.mark.parametrize("family", SERVED)
+def test_logits_are_those_of_transformers(family):
+    ids = tokens(70)
+    with torch.inference_mode():
+        expected = plain(family)(torch.tensor([ids])).logits[0]
+    runner, state = served(family), fakes.sequence(ids)
+    for end in (1, 2, 17, 40, 69, 70):
+        work = fakes.work(fakes.sequence(ids[:end]), 0)
+        (rows,) = step(runner, work)
+        torch.testing.assert_close(rows[0], expected[end - 1], rtol=1e-4, atol=1e-4)
+        runner.release(work.sequence)
+    torch.testing.assert_close(read(runner, state, 3, 33, 50), expected[-1], rtol=1e-4, atol=1e-4)
+    runner.release(state)
+
+
+@pytest.mark.parametrize("family", SERVED)
+def test_greedy_tokens_are_those_of_transformers(family):
+    records = [fakes.record(tokens(count, salt=count), 24, request_id=f"r{count}") for count in (3, 21, 40)]
+    expected = [fakes.alone(plain(family), one.prompt_ids, 24) for one in records]
+    assert len({token for text in expected for token in text}) > 8, "a text worth comparing"
+    assert fakes.texts(fakes.pipeline(served(family)), *records) == expected
+
+
+@cache
+def one_by_one(family: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Seventy tokens, each in a step of its own."""
+    return alone(served(family), tokens(70), *range(1, 70))
+
+
+@bitwise
+@pytest.mark.parametrize("family", SERVED)
+@settings(max_examples=3, deadline=None, derandomize=True)
+@given(st.sets(st.integers(1, 69), max_size=6))
+def test_bits_are_the_same_at_any_chunking(family, cuts):
+    row, kv = one_by_one(family)
+    chunked_row, chunked_kv = alone(served(family), tokens(70), *sorted(cuts))
+    assert torch.equal(chunked_row, row)
+    assert torch.equal(chunked_kv, kv)
+
+
+@bitwise
+@pytest.mark.parametrize("family", SERVED)
+@settings(max_examples=3, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=2, max_size=7))
+def test_bits_are_the_same_in_any_batch(family, sizes):
+    """Sequences of (cached, new) tokens read on together, each with the row and the cache it has alone."""
+    runner = served(family)
+    states = [fakes.sequence(tokens(cached + new, salt=i)) for i, (cached, new) in enumerate(sizes)]
+    step(runner, *(fakes.work(state, 0, cached) for state, (cached, _) in zip(states, sizes, strict=True)))
+    together = step(runner, *(fakes.work(state, state.cached) for state in states))
+    for state, rows in zip(states, together, strict=True):
+        row, kv = alone(runner, state.tokens)
+        assert torch.equal(rows[0], row)
+        assert torch.equal(cache_of(runner, state), kv)
+        runner.release(state)
+
+
+@st.composite
+def trees(draw):
+    """Trees of any shape, deep enough to cross a page or two, branches of branches included."""
+    size = draw(st.integers(1, 26))
+    depth_first = draw(st.booleans())
+    parents = [draw(st.integers(max(0, i - 2) if depth_first else 0, i)) for i in range(size)]
+    return fakes.tree(draw(st.lists(st.integers(0, VOCAB - 1), min_size=size, max_size=size)), parents)
+
+
+def path_to(drafts, node: int) -> list[int]:
+    return [] if node == 0 else [*path_to(drafts, drafts.parents[node - 1]), node]
+
+
+def check_tree(family: str, length: int, drafts, tail: int = 1) -> None:
+    """Every node's row, and after any node's acceptance the cache and the rows to come, are as if nobody drafted."""
+    runner, ids = fakes.runner(served(family).model), tokens(length)
+    others = [fakes.sequence(tokens(count, salt=9)) for count in (5, 40)]
+    for node in sorted({0, *range(1, len(drafts) + 1, 1 + len(drafts) // 12), len(drafts)}):
+        path = path_to(drafts, node)
+        spoken = [drafts.tokens[i - 1] for i in path]
+        row, _ = alone(runner, ids + spoken)
+        state = fakes.sequence(ids)
+        read(runner, state, length - tail)
+        state.cached = max(0, length - tail)
+        work = fakes.work(state, state.cached, drafts=drafts)
+        _, rows, _ = step(runner, fakes.work(others[0], 0), work, fakes.work(others[1], 0))
+        assert torch.equal(rows[node], row), f"node {node} of {drafts.parents}"
+        runner.accept(work, path)
+        state.tokens += [*spoken, 7, 8]
+        assert state.cached == length + len(path)
+        following, kv = alone(runner, state.tokens)
+        assert torch.equal(read(runner, state), following), f"after node {node} of {drafts.parents}"
+        assert len(state.pages) == -(-state.cached // PAGE_TOKENS), "no page is held in vain"
+        assert torch.equal(cache_of(runner, state), kv)
+        for one in (state, *others):
+            runner.release(one)
+    assert runner.pool.num_free == runner.pool.num_pages
+
+
+@bitwise
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(st.integers(1, 40), trees(), st.integers(1, 4))
+def test_bits_are_the_same_in_any_tree_and_after_it(length, drafts, tail):
+    check_tree("llama", length, drafts, min(tail, length))
+
+
+@bitwise
+@pytest.mark.parametrize("family", [family for family in SERVED if family != "llama"])
+def test_bits_are_the_same_in_trees_of_every_family(family):
+    check_tree(family, 2 * PAGE_TOKENS - 3, fakes.tree([5, 6, 7, 8, 9, 10, 11, 12, 13], [0, 0, 2, 3, 3, 5, 6, 1, 7]))
+
+
+@bitwise
+@pytest.mark.parametrize("length", range(PAGE_TOKENS - 6, PAGE_TOKENS + 2))
+def test_a_branch_of_a_branch_may_begin_on_another_page(length):
+    """1-2-3-4-5 is the main branch, 6-7-8-9 leaves it at once, and 10-11 leaves that one three tokens later."""
+    parents = [0, 1, 2, 3, 4, 0, 6, 7, 8, 8, 10]
+    check_tree("llama", length, fakes.tree(list(range(20, 31)), parents))
+
+
+@bitwise
+def test_bits_do_not_depend_on_the_number_of_threads():
+    runner, ids = served("llama"), tokens(90)
+    row, kv = alone(runner, ids)
+    torch.set_num_threads(2)
+    try:
+        state = fakes.sequence(ids)
+        assert torch.equal(read(runner, state, 50), row)
+        assert torch.equal(cache_of(runner, state), kv)
+    finally:
+        torch.set_num_threads(1)
+        runner.release(state)
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_models_that_ignore_the_attention_interface_are_refused(family):
+    with pytest.raises(ModelRefused, match="attention interface"):
+        learn(fakes.tiny(family))
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(ModelRefused, match="does not hold"):
+        load(tmp_path)
+
+
+def test_a_saved_model_is_loaded_as_it_was(tmp_path):
+    plain("llama").save_pretrained(tmp_path)
+    runner = fakes.runner(load(tmp_path))
+    expected, _ = alone(served("llama"), tokens(20))
+    assert torch.equal(read(runner, fakes.sequence(tokens(20))), expected)

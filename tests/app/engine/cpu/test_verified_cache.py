@@ -1,0 +1,142 @@
+"""A model's second start asks its modules nothing, says the same bits, and trusts nothing that has changed."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from app.config import ROOT
+from app.engine.cpu import learn_zz, verified_cache
+from app.engine.cpu import load as loading
+from app.engine.cpu.equivalence import trial
+from app.engine.cpu.fused import FusedForward
+from app.engine.cpu.hooked import HookedForward
+from app.engine.cpu.load import load
+from app.engine.drafters.loader import load_guesser, target_embedding
+from tests import fakes
+from tests.app.engine.drafters.test_features import save as reader
+
+
+@pytest.fixture(params=["llama", "qwen2", "qwen3", "mistral"])
+def folder(request, tmp_path):
+    fakes.tiny(request.param).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def llama(tmp_path):
+    fakes.tiny("llama").save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """How often modules are asked what they say."""
+    found = []
+    real = learn_zz.learn
+    monkeypatch.setattr(learn_zz, "learn", lambda *args: found.append(1) or real(*args))
+    return found
+
+
+@pytest.mark.parametrize("is_int8", [False, True])
+def test_the_second_start_asks_no_modules_and_says_the_same_bits(folder, tmp_path, asked, is_int8):
+    first, second = (load(folder, is_int8, tmp_path) for _ in range(2))
+    assert len(asked) == 1
+    assert isinstance(second, FusedForward)
+    assert torch.equal(trial(first), trial(second))
+    assert (second.max_positions, second.vocab_size, second.shape) == (
+        first.max_positions,
+        first.vocab_size,
+        first.shape,
+    )
+
+
+def test_with_weights_rounded_it_is_another_model(llama, tmp_path, asked):
+    whole, rounded = load(llama, False, tmp_path), load(llama, True, tmp_path)
+    assert len(asked) == 2
+    assert not torch.equal(trial(whole), trial(rounded))
+
+
+@pytest.mark.parametrize("change", ["weights", "config", "another model's", "cut off", "one digit", "empty"])
+def test_what_has_changed_is_asked_again(llama, tmp_path, asked, change, caplog):
+    load(llama, False, tmp_path)
+    (file,) = (tmp_path / "known").iterdir()
+    if change == "weights":
+        fakes.tiny("llama", seed=3).save_pretrained(llama)
+    elif change == "config":
+        config = json.loads((llama / "config.json").read_text())
+        (llama / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 0.1}))
+    elif change == "another model's":
+        about = json.loads(file.read_text().split("\n")[1])
+        text = json.dumps({**about, "blueprint": {**about["blueprint"], "epsilon": 0.5}})
+        file.write_text(f"{verified_cache._checksum(text)}\n{text}")
+    else:
+        text = file.read_text()
+        file.write_text({"cut off": text[:900], "one digit": text.replace("1", "2", 1), "empty": ""}[change])
+    again = load(llama, False, tmp_path)
+    assert len(asked) == 2
+    assert torch.equal(trial(again), trial(load(llama, False, None)))
+    assert ("again" in caplog.text) == (change not in ("weights", "config"))
+
+
+def test_a_full_disk_costs_the_next_start_its_time_and_nothing_else(llama, tmp_path, asked):
+    (tmp_path / "known").write_text("a file where a folder should be")
+    assert all(isinstance(load(llama, False, tmp_path), FusedForward) for _ in range(2))
+    assert len(asked) == 2
+
+
+def test_files_may_hold_more_than_the_modules_do(llama, tmp_path, asked):
+    """Tables of sines, in older ones; biases that the configuration has switched off."""
+    weights = load_file(llama / "model.safetensors")
+    bias = weights["model.layers.0.self_attn.q_proj.weight"][:, 0].clone()  # config.json says that there is none
+    table = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(16)}
+    table["model.layers.0.self_attn.q_proj.bias"] = bias
+    save_file(weights | table, llama / "model.safetensors", {"format": "pt"})
+    first, second = load(llama, False, tmp_path), load(llama, False, tmp_path)
+    assert len(asked) == 1 and torch.equal(trial(first), trial(second))
+
+
+def test_shards_half_numbers_and_a_tied_head_are_read_as_the_modules_read_them(tmp_path, asked):
+    tiny = fakes.tiny("llama", tie_word_embeddings=True).to(torch.bfloat16)
+    tiny.save_pretrained(tmp_path / "model", max_shard_size="10KB")
+    assert len([*(tmp_path / "model").glob("*.safetensors")]) > 1
+    first, second = load(tmp_path / "model", False, tmp_path), load(tmp_path / "model", False, tmp_path)
+    assert len(asked) == 1 and torch.equal(trial(first), trial(second))
+
+
+def test_a_drafter_on_the_targets_embedding_is_known_too(tmp_path, asked):
+    folder, target = reader(tmp_path)
+    memory = {"kv_bytes": 2**20, "page_tokens": fakes.PAGE_TOKENS, "home": tmp_path}
+    first, second = load_guesser(folder, target, **memory), load_guesser(folder, target, **memory)
+    assert len(asked) == 1 and torch.equal(trial(first.model), trial(second.model))
+    fakes.tiny(tie_word_embeddings=True, seed=9).save_pretrained(target)
+    target_embedding.cache_clear()
+    other = load_guesser(folder, target, **memory)
+    target_embedding.cache_clear()
+    assert len(asked) == 2 and not torch.equal(trial(first.model), trial(other.model))
+
+
+def test_files_that_do_not_hold_the_modules_numbers_are_served_and_not_kept(llama, tmp_path, asked, monkeypatch):
+    """What a later start would read must be what the modules were made of."""
+    monkeypatch.setattr(loading.Stored, "__getitem__", lambda self, name: torch.zeros(1))
+    assert isinstance(load(llama, False, tmp_path), FusedForward)
+    assert not (tmp_path / "known").exists()
+
+
+def test_other_families_are_asked_at_every_start(tmp_path, asked):
+    fakes.tiny("gpt2").save_pretrained(tmp_path / "model")
+    assert all(isinstance(load(tmp_path / "model", False, tmp_path), HookedForward) for _ in range(2))
+    assert len(asked) == 2
+
+
+def test_a_second_start_does_without_transformers(llama, tmp_path):
+    load(llama, False, tmp_path)
+    code = (
+        "import sys; from pathlib import Path; import app.assembly.local; from app.engine.cpu.load import load;"
+        f"load(Path({str(llama)!r}), False, Path({str(tmp_path)!r})); print('transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "False"

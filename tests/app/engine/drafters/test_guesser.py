@@ -1,0 +1,197 @@
+import json
+from math import prod
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from app.engine.cpu.learn_zz import learn
+from app.engine.drafters.guesser import ModelGuesser
+from app.engine.drafters.loader import embedding_sha256, load_guesser
+from app.errors import ModelRefused
+from app.messages import Sampling
+from kernels.sampling.gumbel_noise import gumbel_noise_reference
+from tests import fakes
+from tests.fakes import PAGE_TOKENS, VOCAB
+
+MEMORY = {"kv_bytes": 2**20, "page_tokens": PAGE_TOKENS}
+HEAD_IDS = torch.tensor([1, 4, 5, 17, 30, 60])
+TEXT = list(range(20, 40))
+
+
+def guess(guesser: ModelGuesser, sampling: Sampling):
+    work = fakes.work(fakes.sequence(TEXT, sampling=sampling), 0)
+    assert guesser.try_reserve(work, 0)
+    ((found,),) = guesser.guess([work], 1, 0.0)
+    guesser.release(work.sequence)
+    return found
+
+
+def logits_of(model, ids: list[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(torch.tensor([ids])).logits[0, -1]
+
+
+def test_a_greedy_guess_is_the_two_likeliest_tokens_and_their_probabilities():
+    found = guess(ModelGuesser(learn(fakes.tiny()), None, **MEMORY), Sampling())
+    q, tokens = logits_of(fakes.tiny(), TEXT).softmax(-1).topk(2)
+    assert [found.token, found.second] == tokens.tolist()
+    assert [found.confidence, found.second_confidence] == pytest.approx(q.tolist(), rel=1e-4)
+
+
+def test_a_sampled_guess_meets_the_noise_that_the_target_will_meet():
+    guesser = ModelGuesser(learn(fakes.tiny()), None, **MEMORY)
+    z = logits_of(fakes.tiny(), TEXT) / 0.7
+    for seed in range(30):
+        scores = z + gumbel_noise_reference(torch.arange(VOCAB), seed, 0, len(TEXT))
+        found = guess(guesser, Sampling(temperature=0.7, seed=seed))
+        assert [found.token, found.second] == scores.topk(2).indices.tolist()
+        assert found.confidence == pytest.approx(z.softmax(-1)[found.token].item(), rel=1e-4)
+
+
+def test_with_one_token_kept_there_is_no_second():
+    found = guess(ModelGuesser(learn(fakes.tiny()), None, **MEMORY), Sampling(temperature=1.0, top_k=1, seed=1))
+    assert (found.token, found.confidence) == (int(logits_of(fakes.tiny(), TEXT).argmax()), 1.0)
+    assert found.second_confidence == 0.0
+
+
+def test_a_chunk_of_a_prompt_has_no_guess():
+    guesser = ModelGuesser(learn(fakes.tiny()), None, **MEMORY)
+    work = fakes.work(fakes.sequence(TEXT), 0, 9)
+    assert guesser.try_reserve(work, 0)
+    assert guesser.guess([work], 1, 0.0) == [[]]
+
+
+def works_of(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int):
+    """Final works of texts of these lengths, whose prefix is read already up to a last piece of a few tokens."""
+    works = []
+    for i, length in enumerate(lengths):
+        state = fakes.sequence([(i * 13 + j * j * 5 + j) % VOCAB for j in range(length)], request_id=f"r{i}")
+        read = max(0, length - 1 - i)
+        if read:
+            first = fakes.work(state, 0, read)
+            assert guesser.try_reserve(first, 0)
+            guesser.guess([first], 1, 0.0)
+        works.append(fakes.work(state, read))
+        assert guesser.try_reserve(works[-1], depth - 1)
+    return works
+
+
+def one_by_one(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int):
+    """The guesses of as many calls."""
+    works = works_of(guesser, lengths, depth)
+    found = [[] for _ in works]
+    for _ in range(depth):
+        for guesses, (guess,) in zip(found, guesser.guess(works, 1, 0.0), strict=True):
+            guesses.append(guess)
+        for work, guesses in zip(works, found, strict=True):
+            work.start, work.tokens = work.start + len(work.tokens), [guesses[-1].token]
+    return found
+
+
+@pytest.mark.parametrize("lengths", [(1,), (20, 3, 47), (509, 511, 512, 30)])
+@pytest.mark.parametrize("head_ids", [None, HEAD_IDS])
+def test_guesses_of_one_call_are_those_of_many(lengths, head_ids):
+    model = fakes.tiny(max_position_embeddings=1024)
+    if head_ids is not None:
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight[head_ids])
+        model.lm_head.out_features = len(head_ids)
+    guesser = ModelGuesser(learn(model), head_ids, kv_bytes=2**22, page_tokens=PAGE_TOKENS)
+    found = guesser.guess(works_of(guesser, lengths, 6), 6, 0.0)
+    for ours, theirs in zip(found, one_by_one(guesser, lengths, 6), strict=True):
+        assert [(g.token, g.second) for g in ours] == [(g.token, g.second) for g in theirs]
+        for field in ("confidence", "second_confidence"):
+            assert [getattr(g, field) for g in ours] == pytest.approx([getattr(g, field) for g in theirs], rel=1e-4)
+
+
+def test_a_chain_ends_with_its_last_likely_sequence():
+    guesser = ModelGuesser(learn(fakes.tiny()), None, **MEMORY)
+    whole = guesser.guess(works_of(guesser, (20, 33), 8), 8, 0.0)
+    floor = 0.5
+    likely = max(next(i for i in range(9) if prod(g.confidence for g in guesses[:i]) < floor) for guesses in whole)
+    cut = guesser.guess(works_of(guesser, (20, 33), 8), 8, floor)
+    assert [len(guesses) for guesses in cut] == [likely, likely]
+    assert cut == [guesses[:likely] for guesses in whole]
+
+
+def save(folder: Path, hidden_size: int = 32) -> tuple[Path, Path, torch.nn.Module]:
+    """(drafter's folder, target's folder, the drafter's model as it should be put together)."""
+    target, drafter = fakes.tiny(tie_word_embeddings=True), fakes.tiny(seed=1, hidden_size=hidden_size)
+    target.save_pretrained(folder / "target")
+    drafter.config.save_pretrained(folder / "drafter")
+    weights = {
+        name: weight.half()
+        for name, weight in drafter.state_dict().items()
+        if name not in ("model.embed_tokens.weight", "lm_head.weight")
+    }
+    save_file({**weights, "head_ids": HEAD_IDS}, folder / "drafter" / "model.safetensors")
+    (folder / "drafter" / "drafter.json").write_text(json.dumps({"embedding": "target"}))
+    if hidden_size == 32:
+        embedding = target.model.embed_tokens.weight
+        state = {name: weight.float() for name, weight in weights.items()}
+        state |= {"model.embed_tokens.weight": embedding, "lm_head.weight": embedding}
+        drafter.load_state_dict(state)
+    return folder / "drafter", folder / "target", drafter
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=5), Sampling(temperature=0.3, seed=6)])
+def test_a_drafter_on_the_targets_embedding_guesses_within_its_trimmed_head(tmp_path, sampling):
+    folder, target, model = save(tmp_path)
+    found = guess(load_guesser(folder, target, **MEMORY), sampling)
+    z = logits_of(model, TEXT)[HEAD_IDS]
+    scores = z
+    if sampling.temperature:
+        z = z / sampling.temperature
+        scores = z + gumbel_noise_reference(HEAD_IDS, sampling.seed, 0, len(TEXT))
+    best = scores.topk(2).indices
+    assert [found.token, found.second] == HEAD_IDS[best].tolist()
+    assert [found.confidence, found.second_confidence] == pytest.approx(z.softmax(-1)[best].tolist(), rel=1e-3)
+
+
+def test_a_drafter_with_weights_of_its_own_is_loaded_whole(tmp_path):
+    fakes.tiny(seed=3).save_pretrained(tmp_path)
+    found = guess(load_guesser(tmp_path, tmp_path, **MEMORY), Sampling())
+    assert found.token == int(logits_of(fakes.tiny(seed=3), TEXT).argmax())
+
+
+def test_a_drafter_of_another_width_is_refused(tmp_path):
+    folder, target, _ = save(tmp_path, hidden_size=16)
+    with pytest.raises(ModelRefused, match="width is 16"):
+        load_guesser(folder, target, **MEMORY)
+
+
+def test_a_drafter_of_another_embedding_is_refused(tmp_path):
+    folder, target, _ = save(tmp_path)
+    card = {"embedding": "target", "embedding_sha256": embedding_sha256(target)}
+    (folder / "drafter.json").write_text(json.dumps(card))
+    load_guesser(folder, target, **MEMORY)
+    (folder / "drafter.json").write_text(json.dumps({**card, "embedding_sha256": "0" * 64}))
+    with pytest.raises(ModelRefused, match="embedding differs"):
+        load_guesser(folder, target, **MEMORY)
+
+
+def test_a_drafter_with_weights_missing_is_refused(tmp_path):
+    folder, target, _ = save(tmp_path)
+    save_file({"head_ids": HEAD_IDS}, folder / "model.safetensors")
+    with pytest.raises(ModelRefused, match="weights missing"):
+        load_guesser(folder, target, **MEMORY)
+
+
+@pytest.mark.parametrize("wrong", ["tokens", "chances"])
+def test_compiled_guesses_that_are_not_what_the_logits_say_are_refused(monkeypatch, wrong):
+    guesser = ModelGuesser(learn(fakes.tiny()), None, **MEMORY)
+    guesser.check()
+    real = guesser.model.chain
+
+    def other(*args):
+        chain = real(*args)
+        if wrong == "tokens":
+            chain.guesses[:] = chain.guesses[:, :, ::-1].copy()
+        else:
+            chain.chances[:] *= 1.01
+        return chain
+
+    monkeypatch.setattr(guesser.model, "chain", other)
+    with pytest.raises(ModelRefused, match="not what its logits say"):
+        guesser.check()

@@ -1,0 +1,93 @@
+"""Who foretells what a target says: how tokens are weighed, and that a predictor is read for its own target alone."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from app.engine.drafters.loader import embedding_sha256
+from app.engine.early_exit.predictors import (
+    CARD,
+    WEIGHTS,
+    Faser,
+    Fitted,
+    Lens,
+    Scores,
+    load_predictor,
+    scaled,
+    signs,
+)
+from app.errors import ModelRefused
+from tests import fakes
+
+D, V = 32, fakes.VOCAB
+
+
+@pytest.fixture
+def target(tmp_path):
+    folder = tmp_path / "target"
+    fakes.tiny().save_pretrained(folder)
+    return folder
+
+
+def written(folder, target, layer=1, **changes):
+    card = {
+        "embedding_sha256": embedding_sha256(target),
+        "layers": [layer],
+        "rest": 0.4,
+        "logistic": {str(layer): [0.0, 1.0, 0.0, 0.0]},
+        "delta": {str(layer): 2.0},
+        **changes,
+    }
+    folder.mkdir()
+    arrays = {"common": np.arange(8), f"lens.{layer}": np.eye(D, dtype=np.float16)}
+    save_file(arrays, folder / WEIGHTS)
+    (folder / CARD).write_text(json.dumps(card))
+    return folder
+
+
+def test_a_token_is_weighed_against_the_frequent_ones():
+    head = np.random.default_rng(0).normal(size=(V, D)).astype(np.float32)
+    common, tokens = np.arange(5), np.array([40, 2])
+    states = np.random.default_rng(1).normal(size=(2, D)).astype(np.float32)
+    scores = Lens(head, common).scores(states, np.eye(D, dtype=np.float32), tokens)
+    z = scaled(states) @ head.T
+    np.testing.assert_allclose(scores.own, [z[0, 40], z[1, 2]], rtol=1e-4)
+    np.testing.assert_allclose(scores.best, z[:, :5].max(1), rtol=1e-4)
+    expected = [np.log(np.exp([*z[i, :5], z[i, token]]).sum()) for i, token in enumerate(tokens)]
+    np.testing.assert_allclose(scores.total, expected, rtol=1e-4)
+
+
+def test_signs_are_finite_whatever_drafters_think():
+    one = np.ones(3)
+    assert np.isfinite(signs(Scores(one, -1e9 * one, one), np.array([0.0, 1.0, 0.3]))).all()
+
+
+def test_fasers_rule_keeps_what_is_at_most_delta_below_the_best():
+    head = np.eye(V, D, dtype=np.float32)
+    state = np.zeros((1, D), np.float32)
+    state[0, :3] = 3.0, 2.5, 1.0
+    x = scaled(state)[0]
+    rule = Faser(Lens(head, np.array([0])), np.ones(D, np.float32), {4: float(x[0] - x[1]) + 1e-3})
+    found = rule.chances(4, np.repeat(state, 3, 0), np.array([0, 1, 2]), np.full(3, 0.5))
+    assert found.tolist() == [1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(("rule", "kind"), [("fitted", Fitted), ("faser", Faser)])
+def test_a_folder_is_read(tmp_path, target, rule, kind):
+    loaded = load_predictor(written(tmp_path / "pruner", target), target, rule)
+    assert isinstance(loaded.predictor, kind)
+    assert (loaded.predictor.layers, loaded.rest) == ((1,), 0.4)
+    chances = loaded.predictor.chances(1, np.ones((2, D), np.float32), np.array([3, 60]), np.array([0.5, 0.1]))
+    assert chances.shape == (2,) and ((chances >= 0.0) & (chances <= 1.0)).all()
+
+
+def test_that_of_another_target_is_left_out(tmp_path, target):
+    folder = written(tmp_path / "pruner", target, embedding_sha256="another")
+    assert load_predictor(folder, target, "fitted") is None
+
+
+def test_one_that_is_not_there_is_refused(tmp_path, target):
+    with pytest.raises(ModelRefused, match="no predictor"):
+        load_predictor(tmp_path / "nowhere", target, "fitted")

@@ -1,0 +1,156 @@
+"""Rows dropped in the middle of a pass: those that stay keep their bits, and what was dropped is never read again."""
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.engine.cpu.forward import Forward
+from app.engine.cpu.learn_zz import learn
+from app.engine.cpu.runner import Logits, ModelRunner
+from app.engine.early_exit.rows import Sieve
+from app.messages import Sampling
+from app.stages.verify import verify
+from app.state import Tree, Work
+from tests import fakes
+from tests.app.engine.test_packing import path_to, trees
+from tests.fakes import VOCAB
+
+LAYERS = 4
+
+
+class Said:
+    """A predictor whose chances were written down before: by checkpoint, one for each node in the order of asking."""
+
+    def __init__(self, chances: dict[int, list[float]]) -> None:
+        self.layers = tuple(sorted(chances))
+        self._chances = chances
+        self.asked: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]] = []
+
+    def chances(self, layer, states, tokens, priors):
+        self.asked.append((layer, states.copy(), tokens.copy(), priors.copy()))
+        return np.resize(np.array(self._chances[layer]), len(tokens))
+
+
+@cache
+def tiny() -> Forward:
+    return learn(fakes.tiny(num_hidden_layers=LAYERS))
+
+
+def works_of(batch: list[tuple[int, Tree]], runner: ModelRunner, floor: float = 0.0) -> list[Work]:
+    """Sequences of so many tokens, the last two of them uncached, each with a tree."""
+    works = []
+    for i, (length, drafts) in enumerate(batch):
+        state = fakes.sequence([(7 * i + 3 * j) % VOCAB for j in range(length)])
+        start = max(0, length - 2)
+        if start:
+            prompt = fakes.work(state, 0, start)
+            assert runner.try_reserve(prompt)
+            runner.forward([prompt])
+        work = fakes.work(state, start, drafts=drafts)
+        work.floor = floor
+        assert runner.try_reserve(work)
+        works.append(work)
+    return works
+
+
+def next_rows(runner: ModelRunner, works: list[Work], paths: list[list[int]]) -> list[torch.Tensor]:
+    """Accept a path of each tree, then what the model says after two tokens more."""
+    found = []
+    for work, path in zip(works, paths, strict=True):
+        runner.accept(work, path)
+        sequence = work.sequence
+        sequence.tokens += [*(work.tree.tokens[node - 1] for node in path), 5, 6]
+        following = fakes.work(sequence, sequence.cached)
+        assert runner.try_reserve(following)
+        (logits,) = runner.forward([following])
+        runner.accept(following, [])
+        found.append(logits.rows[0].clone())
+    return found
+
+
+batches = st.lists(st.tuples(st.integers(1, 40), trees(14)), min_size=1, max_size=4)
+chance = st.sampled_from([0.0, 0.3, 0.6, 0.9, 1.0, math.nan, 1.5])
+said = st.dictionaries(st.integers(1, LAYERS - 1), st.lists(chance, min_size=1, max_size=20), min_size=1, max_size=2)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(batches, said, st.sampled_from([1e-9, 0.2, 0.5]), st.data())
+def test_rows_that_stay_keep_their_bits_and_dropped_ones_are_never_read(batch, chances, floor, data):
+    plain, pruning = (fakes.runner(tiny(), pages=128) for _ in range(2))
+    expected_works = works_of(batch, plain)
+    works = works_of(batch, pruning, floor)
+    expected = plain.forward(expected_works)
+    pruning.predictor = Said(chances)
+    found = pruning.forward(works)
+    paths = []
+    for work, whole, rest in zip(works, expected, found, strict=True):
+        kept = [node for node in range(1 + len(work.tree)) if node not in work.pruned]
+        assert all(work.tree.parents[node - 1] in kept for node in kept if node), "a node stays with its parent alone"
+        assert len(rest.rows) == len(kept)
+        for node in kept:
+            assert torch.equal(rest.rows[rest.row(node)], whole.rows[node])
+            assert rest.greedy[rest.row(node)] == whole.greedy[node]
+            assert rest.state(node) == whole.state(node)
+        paths.append(path_to(work.tree, data.draw(st.sampled_from(kept))))
+    pruning.predictor = None
+    after = next_rows(pruning, works, paths)
+    for a, b in zip(after, next_rows(plain, expected_works, paths), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_predictor_is_shown_each_nodes_parent_and_what_drafters_thought():
+    runner = fakes.runner(tiny())
+    drafts = fakes.tree([20, 21, 22, 23], [0, 1, 0, 2])
+    drafts.survival = [0.8, 0.4, 0.2, 0.1]
+    (first, work) = works_of([(9, Tree()), (5, drafts)], runner, 0.01)
+    runner.predictor = Said({1: [1.0], 3: [1.0]})
+    runner.forward([first, work])
+    (layer, states, tokens, priors), (later, deeper, *_) = runner.predictor.asked
+    assert (layer, later, tokens.tolist()) == (1, 3, [20, 21, 22, 23])
+    np.testing.assert_allclose(priors, [0.8, 0.5, 0.2, 0.25])
+    assert np.array_equal(states[0], states[2]) and not np.array_equal(states[0], states[1])
+    assert not np.array_equal(states[0], deeper[0])
+    assert not work.pruned
+
+
+def test_what_is_below_the_floor_goes_with_all_below_it_and_the_walk_ends_there():
+    runner = fakes.runner(tiny())
+    prompt = list(range(6))
+    (text,) = fakes.texts(fakes.pipeline(fakes.runner(tiny())), fakes.record(prompt, 4))
+    drafts = fakes.tree([*text[:3], (text[0] + 1) % VOCAB], [0, 1, 2, 0])
+    (work,) = works_of([(6, drafts)], runner, 0.3)
+    work.sequence.tokens[:] = prompt
+    work.tokens, work.start, work.sequence.cached = prompt, 0, 0
+    runner.predictor = Said({2: [0.9, 0.3, 1.0, 0.2]})  # survival .9, .27, .27, .2
+    logits = runner.forward([work])
+    assert {node: round(survival, 2) for node, survival in work.pruned.items()} == {2: 0.27, 3: 0.27, 4: 0.2}
+    (verdict,) = verify([work], logits)
+    assert (verdict.path, verdict.tokens) == ([1], text[:2])
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.3])
+def test_only_trees_with_a_floor_are_looked_at(floor):
+    runner = fakes.runner(tiny())
+    works = works_of([(9, Tree()), (5, fakes.tree([20, 21]))], runner)
+    works[0].floor = floor
+    runner.predictor = Said({2: [0.0]})
+    first, second = runner.forward(works)
+    assert (len(first.rows), len(second.rows)) == (1, 3)
+    assert runner.predictor.asked == []
+
+
+def test_a_pass_without_nodes_to_look_at_keeps_all():
+    sieve = Sieve(Said({2: [0.0]}), [])
+    assert sieve.keep(2, np.zeros((0, 8), np.float32)) is None
+
+
+def test_logits_of_a_pruned_node_cannot_be_asked_for():
+    logits = Logits(torch.zeros(2, 3), [1, 2], None, {0: 0, 2: 1})
+    assert logits.token(2, 5, Sampling(), [0]) == 2
+    with pytest.raises(KeyError):
+        logits.token(1, 5, Sampling(), [0])

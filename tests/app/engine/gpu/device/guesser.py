@@ -1,0 +1,124 @@
+"""Run by ../test_device.py, in a process of its own; see there. Against the same guesses of the CPU's guesser."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from app.engine.cpu.learn_zz import learn
+from app.engine.drafters.features import Features
+from app.engine.drafters.guesser import ModelGuesser
+from app.engine.drafters.loader import Parts
+from app.engine.gpu.guesser import DeviceGuesser
+from app.engine.gpu.load import checked_weights
+from app.messages import Sampling
+from app.state import Tree, Work
+from tests import fakes
+from tests.fakes import VOCAB
+from tests.kernels.device.places import DEVICE
+
+MEMORY = {"kv_bytes": 2**20, "page_tokens": 16}
+HEAD_IDS = torch.tensor([1, 4, 5, 17, 30, 60])
+GREEDY, NOISY = Sampling(), Sampling(temperature=0.7, seed=3)
+
+
+def trimmed() -> nn.Module:
+    """A model whose head rates a few tokens only."""
+    model = fakes.tiny(num_hidden_layers=1)
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight[HEAD_IDS].clone())
+    return model
+
+
+def both(make, head_ids=None):
+    weights = checked_weights(make().to(DEVICE))
+    return DeviceGuesser(weights, head_ids, **MEMORY), ModelGuesser(learn(make()), head_ids, **MEMORY)
+
+
+def text(i: int, length: int) -> list[int]:
+    return [(i * 13 + j * j * 5 + j) % VOCAB for j in range(length)]
+
+
+def said(guesser, samplings) -> list:
+    """Three guesses for each of several sequences, each read to another point before, and one of them a long chunk."""
+    lengths = [2 + 7 * i for i in range(len(samplings))]
+    sequences = [
+        fakes.sequence(text(i, length), request_id=f"r{i}", sampling=sampling)
+        for i, (length, sampling) in enumerate(zip(lengths, samplings, strict=True))
+    ]
+    found = []
+    for step in range(3):
+        works = [Work(s, s.cached, s.tokens[s.cached :], Tree(), final=True) for s in sequences]
+        if not step:
+            long = fakes.sequence(text(99, 80), request_id="long")
+            works.insert(1, Work(long, 0, long.tokens[:70], Tree(), final=False))
+        assert all(guesser.try_reserve(work, 0) for work in works)
+        guesses = guesser.guess(works, 1, 0.0)
+        if not step:
+            assert guesses.pop(1) == []
+        for sequence, (guess,) in zip(sequences, guesses, strict=True):
+            sequence.cached = len(sequence.tokens)
+            # The second best and another token come, too: then two or three are to be read.
+            sequence.tokens += [guess.token, guess.second, 7][: step + 1]
+            found.append(guess)
+    for sequence in sequences:
+        guesser.release(sequence)
+    return found
+
+
+@pytest.mark.parametrize("head_ids", [None, HEAD_IDS], ids=["whole", "trimmed"])
+def test_it_guesses_what_the_cpu_guesses(head_ids):
+    make = trimmed if head_ids is not None else lambda: fakes.tiny(num_hidden_layers=1)
+    samplings = [GREEDY, NOISY, GREEDY]
+    ours, theirs = (said(guesser, samplings) for guesser in both(make, head_ids))
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.token, one.second) == (other.token, other.second)
+        assert [one.confidence, one.second_confidence] == pytest.approx(
+            [other.confidence, other.second_confidence], rel=1e-3
+        )
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, NOISY], ids=["greedy", "noisy"])
+def test_what_is_no_number_is_said_and_wiped(sampling):
+    guesser, _ = both(lambda: fakes.tiny(num_hidden_layers=1))
+    sequence = fakes.sequence(text(0, 5), sampling=sampling)
+    work = Work(sequence, 0, sequence.tokens, Tree(), final=True)
+    assert guesser.try_reserve(work, 0)
+    guesser._runner.weights.head.weight[3] = torch.nan
+    with pytest.raises(ArithmeticError):
+        guesser.guess([work], 1, 0.0)
+    guesser.wipe(work)
+    assert sequence.pages == []
+
+
+def test_where_no_state_comes_the_embedding_holds_what_stands_for_it(monkeypatch, tmp_path):
+    """A drafter that reads states, with none: as on the CPU."""
+    from app.engine.gpu import guesser as module
+
+    absent = np.random.default_rng(5).normal(size=32).astype(np.float32)
+    features = Features(np.zeros((32, 32), np.float32), np.zeros(32, np.float32), absent)
+    (tmp_path / "drafter.json").write_text('{"embedding": "target"}')
+    parts = Parts({}, HEAD_IDS, features)
+    monkeypatch.setattr(module, "parts_of", lambda *_: parts)
+    monkeypatch.setattr(module, "modules_of", lambda *_: trimmed())
+    ours = module.load_device_guesser(tmp_path, tmp_path, DEVICE, torch.float32, **MEMORY)
+    theirs = ModelGuesser(learn(trimmed()), HEAD_IDS, **MEMORY, features=features)
+    assert [g.token for g in said(ours, [GREEDY])] == [g.token for g in said(theirs, [GREEDY])]
+    plain = ModelGuesser(learn(trimmed()), HEAD_IDS, **MEMORY)
+    assert said(ours, [GREEDY])[0].confidence != pytest.approx(said(plain, [GREEDY])[0].confidence, rel=1e-3)
+
+
+def test_positions_turn_as_exactly_in_half_the_digits(monkeypatch, tmp_path):
+    """A rotation that was rounded to the weights' digits would be off by radians a few hundred tokens on."""
+    from app.engine.gpu import guesser as module
+
+    model = fakes.tiny(num_hidden_layers=1)
+    (tmp_path / "drafter.json").write_text('{"embedding": "target"}')
+    model.config.save_pretrained(tmp_path)
+    weights = {name: tensor for name, tensor in model.state_dict().items() if "inv_freq" not in name}
+    monkeypatch.setattr(module, "parts_of", lambda *_: Parts(weights, torch.arange(VOCAB), None))
+    half, whole = (
+        module.load_device_guesser(tmp_path, tmp_path, DEVICE, dtype, **MEMORY)._runner.weights
+        for dtype in (torch.float16, torch.float32)
+    )
+    assert half.layers[0].out.weight.dtype == torch.float16
+    assert torch.equal(half.cos, whole.cos) and torch.equal(half.sin, whole.sin)

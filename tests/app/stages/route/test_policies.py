@@ -1,0 +1,163 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.stages.route.policies import (
+    MIN_GAIN,
+    Option,
+    cosine,
+    guesses,
+    hosts,
+    is_short,
+    learned,
+    outcomes,
+    verifier,
+)
+from app.state import Tree
+from app.store.nodes import Node
+
+HASH = "abc"
+
+
+def node(name: str, kind: str = "draft", **info) -> Node:
+    return Node(kind, name, "owner", 0.0, info)
+
+
+def drafting(name: str, *names: str, waiting: int = 0, tokenizer: str = HASH) -> Node:
+    return node(name, drafters=list(names), waiting=waiting, tokenizer=tokenizer)
+
+
+def test_the_verifier_with_the_fewest_requests_is_chosen():
+    live = [Node("verify", name, f"{name}'s", 0.0, {}) for name in ("v1", "v3", "v2")]
+    assert verifier(live, {"v1's": 3, "v3's": 1, "v2's": 1}).name == "v2"
+
+
+def test_a_verifier_that_holds_nothing_yet_is_idle():
+    live = [Node("verify", name, f"{name}'s", 0.0, {}) for name in ("v1", "v2")]
+    assert verifier(live, {"v1's": 1}).name == "v2"
+
+
+def test_without_a_live_verifier_none_is_chosen():
+    assert verifier([], {}) is None
+
+
+def test_every_drafter_has_its_nodes_the_least_busy_first():
+    live = [drafting("d1", "small", "tiny", waiting=4), drafting("d2", "small"), drafting("d3", "other", waiting=9)]
+    assert hosts(live, HASH) == {
+        "small": ("draft:d2", "draft:d1"),
+        "tiny": ("draft:d1",),
+        "other": ("draft:d3",),
+    }
+
+
+def test_a_drafter_with_another_tokenizer_is_not_asked():
+    live = [drafting("d1", "small", tokenizer="xyz"), node("d2", drafters=["dumb"]), drafting("d3", "small", waiting=5)]
+    assert hosts(live, HASH) == {"small": ("draft:d3",)}
+
+
+def test_a_node_that_says_nothing_of_drafters_has_none():
+    assert hosts([node("d1", tokenizer=HASH)], HASH) == {}
+
+
+def test_one_drafter_on_two_nodes_is_listed_once_each():
+    live = [drafting("d1", "small", "small"), drafting("d2", "small")]
+    assert hosts(live, HASH) == {"small": ("draft:d1", "draft:d2")}
+
+
+chances = st.floats(0.0, 1.0)
+options = st.lists(
+    st.builds(
+        Option,
+        drafter=st.uuids().map(str),
+        acceptance=chances,
+        doubt=st.floats(0.0, 0.5),
+        price=st.floats(0.0, 20.0),
+        is_here=st.booleans(),
+        match=chances,
+        rounds=st.integers(0, 9),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(options, st.integers(1, 16), st.integers(1, 8), st.booleans())
+def test_somebody_is_asked_nobody_twice_and_no_more_than_allowed(listed, depth, most, is_exploring):
+    for chosen in (
+        learned(listed, depth, most, is_exploring=is_exploring),
+        cosine(listed, most, is_exploring=is_exploring),
+    ):
+        assert 1 <= len(chosen) <= most
+        assert len(set(chosen)) == len(chosen)
+        assert set(chosen) <= {option.drafter for option in listed}
+
+
+@given(options, st.integers(1, 16), st.integers(1, 8))
+def test_exploiting_takes_the_best_net_gain_and_adds_only_what_gains(listed, depth, most):
+    by_name = {option.drafter: option for option in listed}
+    first, *others = [by_name[name] for name in learned(listed, depth, most, is_exploring=False)]
+    net = [option.tokens(depth) - option.price for option in listed]
+    assert first.tokens(depth) - first.price == max(net)
+    for option in others:
+        assert not option.is_here
+        assert option.tokens(depth) * (1.0 - first.acceptance) - option.price >= MIN_GAIN
+
+
+@given(chances, st.integers(1, 64))
+def test_the_tokens_expected_of_a_draft_are_a_geometric_sum(acceptance, depth):
+    p = min(0.98, acceptance)
+    assert Option("a", acceptance).tokens(depth) == pytest.approx(sum(p**i for i in range(1, depth + 1)))
+
+
+def test_doubt_counts_while_exploring_only():
+    listed = [Option("known", 0.6, 0.01), Option("new", 0.5, 0.3)]
+    assert learned(listed, 4, 1, is_exploring=True) == ["new"]
+    assert learned(listed, 4, 1, is_exploring=False) == ["known"]
+
+
+def test_a_little_better_is_not_worth_waiting_for_and_much_better_is():
+    def chosen(loaded: float) -> list[str]:
+        return learned([Option("loaded", loaded, price=1.0), Option("idle", 0.5)], 8, 1, is_exploring=False)
+
+    assert (chosen(0.55), chosen(0.9)) == (["idle"], ["loaded"])
+
+
+def test_one_that_is_as_good_as_sure_leaves_nothing_for_a_second():
+    assert learned([Option("sure", 0.98), Option("good", 0.8)], 4, 2, is_exploring=False) == ["sure"]
+
+
+def test_cosine_leans_to_the_least_tried_while_exploring_and_to_the_best_afterwards():
+    listed = [Option("best", 0.5, match=0.9, rounds=9), Option("new", 0.5, match=0.1), Option("old", 0.5, rounds=5)]
+    assert cosine(listed, 1, is_exploring=True) == ["new"]
+    assert cosine(listed, 2, is_exploring=True) == ["new", "best"]
+    assert cosine(listed, 1, is_exploring=False) == ["best"]
+    assert cosine(listed, 2, is_exploring=False) == ["best", "old"]
+
+
+def test_nothing_accepted_yet_is_short():
+    assert is_short(None) and is_short(1.5) and not is_short(3.0)
+
+
+#        root -> 1 (a, b) -> 2 (a) -> 3 (a)
+#             -> 9 (c)    -> 8 (b)
+TREE = Tree([1, 9, 2, 8, 3], [0, 0, 1, 1, 3], [0.9, 0.1, 0.8, 0.2, 0.7], [("a", "b"), ("c",), ("a",), ("b",), ("a",)])
+
+
+@pytest.mark.parametrize(
+    ("committed", "found", "length"),
+    [
+        ([1, 2, 3, 4], {"a": (3, 3), "b": (1, 2), "c": (0, 1), "silent": (0, 1)}, 3),
+        ([1, 2], {"a": (2, 2), "b": (1, 2), "c": (0, 1), "silent": (0, 1)}, 2),
+        ([1, 7], {"a": (1, 2), "b": (1, 2), "c": (0, 1), "silent": (0, 1)}, 1),
+        ([9, 1], {"a": (0, 1), "b": (0, 1), "c": (1, 1), "silent": (0, 1)}, 1),
+        ([5], {"a": (0, 1), "b": (0, 1), "c": (0, 1), "silent": (0, 1)}, 0),
+        ([], {"a": (0, 0), "b": (0, 0), "c": (0, 0), "silent": (0, 0)}, 0),
+    ],
+)
+def test_a_drafter_is_right_as_long_as_it_is_behind_the_right_path(committed, found, length):
+    assert outcomes(TREE, committed, ("a", "b", "c", "silent")) == (found, length)
+
+
+def test_a_drafters_own_branch_is_its_likeliest_nodes():
+    assert [guesses(TREE, name, 9) for name in ("a", "b", "c", "silent")] == [[1, 2, 3], [1, 8], [9], []]
+    assert guesses(TREE, "a", 2) == [1, 2]

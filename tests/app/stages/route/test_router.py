@@ -1,0 +1,274 @@
+"""Routing over a simulated mix: three drafters, each good in one domain. Texts and luck come from seeds."""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import pytest
+import redis
+
+from app.estimates.drafter_priors import Experience
+from app.messages import Record, Speculation
+from app.stages.route.drafter_pool import Crew
+from app.stages.route.policies import SHORT
+from app.stages.route.router import Kind, Route, Router
+from app.state import Tree
+from app.store.shared_stats import Exchange
+from app.store.sums_zz import SumsStore
+from tests import fakes
+
+DOMAINS = ("code", "prose", "qa")
+NODES = {name: f"draft:{name}" for name in DOMAINS}
+DEPTH, GOOD, BAD = 6, 0.85, 0.3
+COMMON = tuple(range(20))  # a chat template and small words, in every prompt
+
+
+def prompt(domain: str, seed: int) -> tuple[int, ...]:
+    """Words that all have, some of the domain's fifty, some of nobody's."""
+    rng = random.Random(f"{domain} {seed}")
+    first = 1000 * (1 + DOMAINS.index(domain))
+    return (*COMMON, *rng.sample(range(first, first + 50), 15), *rng.sample(range(10_000, 40_000), 10))
+
+
+class Mix:
+    """Requests of a domain on a router; drafters of another domain are mostly wrong."""
+
+    def __init__(self, router: Router, crew: Crew | None = None, prices: dict[str, float] | None = None) -> None:
+        self.router = router
+        self.crew = crew or Crew(NODES, ("lookup",), share=1.0)
+        self._prices = prices or {}
+
+    def round(self, record: Record, domain: str, length: int, rng: random.Random) -> tuple[Route, int]:
+        """Ask, draft, verify, learn; the route, and the tokens committed."""
+        router = self.router
+        route = router.route(record, length, self.crew, DEPTH, 8, lambda box: self._prices.get(box, 0.0))
+        router.asked(record, route)
+        text = [rng.randrange(50_000) for _ in range(DEPTH + 1)]
+        right = {name: self._right(name == domain, rng) for name in route.homes}
+        tree = tree_of({name: [*text[:count], -1][:DEPTH] for name, count in right.items()})
+        committed = text[: max(right.values(), default=0) + 1]
+        router.learn(record.id, tree, committed, dict.fromkeys(right, 0.8))
+        return route, len(committed)
+
+    def run(self, request_id: str, domain: str, seed: int, rounds: int = 30, tenant: str = "public") -> list[list[str]]:
+        """The model drafters asked, round by round."""
+        record = fakes.record(prompt(domain, seed), request_id=request_id).model_copy(update={"tenant": tenant})
+        rng, length, asked = random.Random(request_id), len(record.prompt_ids), []
+        for _ in range(rounds):
+            route, committed = self.round(record, domain, length, rng)
+            assert "lookup" in route.drafters, "resident ones are always asked"
+            length += committed
+            asked.append(list(route.homes))
+        self.router.forget(request_id)
+        return asked
+
+    def _right(self, is_good: bool, rng: random.Random) -> int:
+        p = GOOD if is_good else BAD
+        return next((i for i in range(DEPTH) if rng.random() > p), DEPTH)
+
+
+def tree_of(chains: dict[str, Sequence[int]]) -> Tree:
+    """Chains merged where they agree, all of the first level first: parents stand before children."""
+    nodes: dict[tuple[int, ...], list[str]] = {}
+    for depth in range(1, DEPTH + 1):
+        for name, chain in chains.items():
+            if len(chain) >= depth:
+                nodes.setdefault(tuple(chain[:depth]), []).append(name)
+    index = {path: i for i, path in enumerate(nodes, start=1)}
+    parents = [index.get(path[:-1], 0) for path in nodes]
+    return Tree([path[-1] for path in nodes], parents, [0.5] * len(nodes), [tuple(names) for names in nodes.values()])
+
+
+def share(asked: Iterable[list[str]], domain: str) -> float:
+    """Of the rounds in which the domain's own drafter was asked."""
+    rounds = list(asked)
+    return sum(domain in names for names in rounds) / len(rounds)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_request_finds_its_drafter_within_some_rounds(domain: str) -> None:
+    """Whatever it tries first: over many requests, each new to its tenant."""
+    late = []
+    for seed in range(20):
+        asked = Mix(Router()).run(f"r{seed}", domain, seed)
+        assert all(len(names) == 1 for names in asked), "on the verifier's own cores one at a time"
+        late += asked[10:]
+    assert share(late, domain) > 0.85
+
+
+def test_the_next_prompt_like_those_before_asks_the_right_one_at_once() -> None:
+    mix = Mix(Router())
+    for i, domain in enumerate(DOMAINS):
+        mix.run(f"first {domain}", domain, i)
+    found = [mix.run(f"second {domain}", domain, 90 + i) for i, domain in enumerate(DOMAINS)]
+    assert [asked[0] for asked in found] == [[domain] for domain in DOMAINS]
+    assert all(share(asked, domain) > 0.85 for asked, domain in zip(found, DOMAINS, strict=True))
+
+
+def test_tenants_share_nothing() -> None:
+    mix = Mix(Router())
+    for i in range(6):
+        mix.run(f"theirs {i}", "code", i, tenant="them")
+    firsts = Counter(mix.run(f"ours {i}", "code", i, rounds=1, tenant="us")[0][0] for i in range(40))
+    assert set(firsts) == set(DOMAINS), "for all that is known here each may be the best"
+
+
+def test_a_new_process_knows_what_an_old_one_learnt(redis_client: redis.Redis) -> None:
+    store, old = SumsStore(redis_client, "test"), Router()
+    for i, domain in enumerate(DOMAINS):
+        Mix(old).run(f"old {domain}", domain, i)
+    Exchange(old.experience, store).beat()
+    new = Router()
+    new.experience.add("public", (), {})  # a request of this tenant came in
+    Exchange(new.experience, store).beat()
+    for i, domain in enumerate(DOMAINS):
+        assert Mix(new).run(f"new {domain}", domain, 50 + i)[0] == [domain]
+
+
+def test_the_same_requests_are_routed_the_same_way() -> None:
+    runs = [[Mix(Router()).run(f"r{i}", "qa", i) for i in range(3)] for _ in range(2)]
+    assert runs[0] == runs[1]
+
+
+def test_one_drafter_is_no_choice_and_no_cost() -> None:
+    router = Router()
+    mix = Mix(router, Crew({"code": "draft:1"}, ("lookup",)))
+    assert mix.run("r", "code", 0, rounds=3) == [["code"]] * 3
+    assert (router.asked_rounds, router.experience.groups()) == (Counter(), [])
+
+
+def test_a_request_that_names_drafters_gets_no_others() -> None:
+    router, crew = Router(), Crew(NODES, ("lookup",))
+    for names, wanted in ((("prose",), {"prose"}), (("lookup",), set()), ((), set())):
+        record = fakes.record([1, 2], request_id=str(names), speculation=Speculation(drafters=names))
+        route = router.route(record, 2, crew, DEPTH, 8, lambda _: 0.0)
+        assert set(route.homes) == wanted
+        assert set(route.drafters) == set(names)
+
+
+def test_a_long_queue_is_not_worth_a_small_gain() -> None:
+    """The best drafter's node is loaded: the others are asked; without the load it is."""
+    for price, is_asked in ((0.0, True), (10.0, False)):
+        mix = Mix(Router(), prices={NODES["code"]: price})
+        asked = [names for seed in range(5) for names in mix.run(f"r{seed}", "code", seed)[10:]]
+        assert (share(asked, "code") > 0.5) is is_asked
+
+
+def test_on_other_machines_as_many_are_asked_as_add_something() -> None:
+    away = Crew(NODES, ("lookup",), share=0.0)
+    for most, longest in ((1, 1), (2, 2), (8, 3)):
+        mix = Mix(Router(most=most), away)
+        assert max(len(names) for seed in range(5) for names in mix.run(f"r{seed}", "qa", seed)) == longest
+
+
+def test_the_policy_bounds_what_the_settings_allow() -> None:
+    route = Router(most=8).route(fakes.record([1, 2]), 2, Crew(NODES, (), share=0.0), DEPTH, 1, lambda _: 0.0)
+    assert len(route.homes) == 1
+
+
+def test_a_node_that_never_answers_is_left_alone() -> None:
+    router, crew = Router(), Crew(NODES, ())
+    record = fakes.record(prompt("code", 1), request_id="r")
+    asked = []
+    for length in range(50, 90):
+        route = router.route(record, length, crew, DEPTH, 8, lambda _: 0.0)
+        router.asked(record, route)
+        asked += route.homes
+        if asked[-1] != "code":  # it hangs: the others are right now and then
+            router.learn("r", tree_of({asked[-1]: [5, 6, -1]}), [5, 6, 7])
+    assert Counter(asked)["code"] < 6
+
+
+def test_a_round_without_any_answer_is_a_miss() -> None:
+    router = Router()
+    record = fakes.record([1, 2], request_id="r")
+    for length in (2, 3):
+        route = router.route(record, length, Crew(NODES), DEPTH, 8, lambda _: 0.0)
+        router.asked(record, route)
+    router.forget("r")
+    changed = router.experience.changes("experience:public")
+    assert changed["*:*"] == ([1.0, 1.0], [0.0, 1.0])
+
+
+class TestNodes:
+    """Several nodes host the same drafter."""
+
+    HOSTS = ("draft:1", "draft:2", "draft:3")
+
+    def crew(self, *boxes: str, waiting: dict[str, int] | None = None) -> Crew:
+        return Crew({"code": boxes[0]}, (), hosts={"code": boxes}, waiting=waiting or {})
+
+    def home(self, router: Router, request_id: str, length: int, crew: Crew) -> str:
+        record = fakes.record([1, 2], request_id=request_id)
+        return router.route(record, length, crew, DEPTH, 8, lambda _: 0.0).homes["code"]
+
+    def test_a_sequence_stays_where_its_cache_is_until_the_node_dies(self) -> None:
+        router = Router()
+        assert self.home(router, "r", 2, self.crew(*self.HOSTS, waiting={"draft:1": 3, "draft:3": 1})) == "draft:2"
+        assert self.home(router, "r", 3, self.crew(*self.HOSTS, waiting={"draft:2": 9})) == "draft:2"
+        assert self.home(router, "r", 4, self.crew("draft:1", "draft:3", waiting={"draft:1": 1})) == "draft:3"
+        assert self.home(router, "r", 5, self.crew(*self.HOSTS)) == "draft:3", "the node is back, its cache is not"
+
+    def test_a_node_that_died_since_is_not_asked_again_though_the_sequence_stands_still(self) -> None:
+        router = Router()
+        first = self.home(router, "r", 2, self.crew("draft:1", "draft:2"))
+        other = {"draft:1": "draft:2", "draft:2": "draft:1"}[first]
+        assert self.home(router, "r", 2, self.crew(other)) == other
+
+    def test_requests_that_come_together_are_spread(self) -> None:
+        router, crew = Router(), self.crew(*self.HOSTS)
+        assert Counter(self.home(router, str(i), 2, crew) for i in range(9)) == dict.fromkeys(self.HOSTS, 3)
+        for i in range(9):
+            router.forget(str(i))
+        assert self.home(router, "r", 2, crew) == "draft:1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "firsts"), [("all", list(DOMAINS)), ("first", ["code"])], ids=["union", "first drafter"]
+)
+def test_the_baselines_that_choose_nothing(kind: Kind, firsts: list[str]) -> None:
+    assert Mix(Router(kind)).run("r", "qa", 0, rounds=5) == [firsts] * 5
+
+
+def test_cosine_explores_while_little_is_accepted_and_then_exploits() -> None:
+    mix = Mix(Router("cosine", most=1))
+    record = fakes.record(prompt("qa", 1), request_id="r")
+    rng, length, asked, lengths = random.Random(1), 60, [], []
+    for _ in range(60):
+        scores = mix.router._scores.get("r")
+        lengths.append(scores.accepted_length if scores and scores.accepted_length else 0.0)
+        route, committed = mix.round(record, "qa", length, rng)
+        length += committed
+        asked.append(next(iter(route.homes)))
+    exploring = [name for name, recent in zip(asked, lengths, strict=True) if recent < SHORT]
+    assert len(set(exploring)) == 3, "the least tried ones"
+    exploiting = [name for name, recent in list(zip(asked, lengths, strict=True))[20:] if recent >= SHORT]
+    assert exploiting.count("qa") > 0.9 * len(exploiting) > 0
+
+
+def test_learned_routing_commits_more_than_one_drafter_or_chance() -> None:
+    """Over a mix of domains, on the verifier's own cores: one drafter a round."""
+
+    def mean_length(router: Router) -> float:
+        mix, lengths = Mix(router), []
+        for i in range(30):
+            domain = DOMAINS[i % 3]
+            record = fakes.record(prompt(domain, i), request_id=f"r{i}")
+            rng, length = random.Random(i), len(record.prompt_ids)
+            for _ in range(25):
+                _, committed = mix.round(record, domain, length, rng)
+                length += committed
+                lengths.append(committed)
+            router.forget(record.id)
+        return sum(lengths) / len(lengths)
+
+    ours, first, paper = (mean_length(Router(kind, most=1)) for kind in ("learned", "first", "cosine"))
+    assert ours > 1.3 * first
+    assert ours > 1.05 * paper
+
+
+def test_experience_is_bounded_by_its_least_used_tenant() -> None:
+    experience = Experience(max_tenants=2)
+    for tenant in ("a", "b", "a", "c"):
+        experience.add(tenant, (1,), {"code": (1.0, 2.0)})
+    assert experience.groups() == ["experience:a", "experience:c"]

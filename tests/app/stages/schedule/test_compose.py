@@ -1,0 +1,287 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.estimates.step_costs import CostTable, Reading
+from app.messages import Record, Sampling, Speculation, Stats
+from app.policy import Policy
+from app.stages.schedule.compose import OTHERS_TIME, TAIL_TOKENS, compose, wait_s
+from app.state import Sequence, Tree
+
+MEASURED = CostTable({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
+FLAT = CostTable({1: 1.0, 1000: 1.0})
+NOW = 1000.0
+
+falling = st.lists(st.floats(0, 1), max_size=5).map(lambda s: sorted(s, reverse=True))
+
+
+def chain(survival: list[float]) -> Tree:
+    return Tree(list(range(len(survival))), list(range(len(survival))), survival, [("a",)] * len(survival))
+
+
+def sequence(
+    name: str,
+    prompt: int,
+    generated: int = 0,
+    cached: int | None = None,
+    tree: Tree | None = None,
+    due_s: float = 0.0,
+    created_s: float = 0.0,
+    max_tokens: int = 100,
+    speculation: Speculation | None = None,
+    last_token_s: float | None = None,
+) -> Sequence:
+    record = Record(
+        id=name,
+        prompt_ids=tuple(range(prompt)),
+        max_tokens=max_tokens,
+        eos_ids=(),
+        sampling=Sampling(),
+        speculation=speculation or Speculation(),
+        created_s=created_s,
+    )
+    tokens = list(range(prompt + generated))
+    done = len(tokens) - 1 if cached is None else cached
+    return Sequence(record, tokens, Stats(last_token_s=last_token_s), done, [], tree, due_s)
+
+
+@st.composite
+def populations(draw: st.DrawFn) -> list[Sequence]:
+    found = []
+    for i in range(draw(st.integers(0, 12))):
+        prompt, generated = draw(st.integers(1, 60)), draw(st.sampled_from([0, 0, 1, 5, 99]))
+        length = prompt + generated
+        found.append(
+            sequence(
+                f"s{i}",
+                prompt,
+                generated,
+                cached=draw(st.just(length - 1) | st.integers(0, length - 1)),
+                tree=draw(st.none() | falling.map(chain)),
+                due_s=draw(st.sampled_from([0.0, NOW - 1, NOW + 1])),
+                created_s=draw(st.floats(0, 10)),
+                last_token_s=draw(st.none() | st.floats(0, NOW)),
+            )
+        )
+    return found
+
+
+policies = st.builds(
+    Policy,
+    max_draft_tokens=st.integers(0, 8),
+    max_batch_tokens=st.integers(16, 80),
+    prefill_chunk_tokens=st.integers(16, 80),
+)
+
+
+steered = st.builds(
+    lambda policy, apart, budget: policy.model_copy(update={"apart_tokens": apart, "verify_budget": budget}),
+    policies,
+    st.none() | st.integers(1, 120),
+    st.none() | st.integers(0, 9),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(populations(), steered, st.sets(st.integers(0, 12).map("s{}".format), max_size=3))
+def test_every_batch_is_sound(sequences: list[Sequence], policy: Policy, suspects: set[str]) -> None:
+    batch = compose(sequences, policy, NOW, MEASURED, suspects)
+    rows = sum(len(work.tokens) + len(work.tree) for work in batch)
+    assert rows <= policy.max_batch_tokens
+    names = [work.sequence.record.id for work in batch]
+    assert len(set(names)) == len(names)
+    assert len(batch) == 1 or not suspects & set(names)
+    if policy.verify_budget is not None:
+        assert sum(len(work.tree) for work in batch) <= policy.verify_budget
+    prompt_tokens = 0
+    for work in batch:
+        s = work.sequence
+        assert work.start == s.cached and work.tokens
+        assert work.tokens == s.tokens[work.start : work.start + len(work.tokens)]
+        assert work.final == (work.start + len(work.tokens) == len(s.tokens))
+        is_running = s.generated > 0 and len(s.tokens) - s.cached <= TAIL_TOKENS
+        assert work.final or not is_running
+        if not is_running:
+            prompt_tokens += len(work.tokens)
+            assert not len(work.tree)
+        else:
+            assert s.tree is not None or s.due_s <= NOW
+            assert len(work.tree) <= policy.max_draft_tokens
+            assert len(work.tree) < s.record.max_tokens - s.generated
+        if len(work.tree):
+            assert s.tree is not None and work.tree == s.tree.cut(len(work.tree))
+    assert prompt_tokens <= policy.prefill_chunk_tokens
+    wait = wait_s(sequences, NOW, apart_tokens=policy.apart_tokens)
+    assert (wait == 0.0) == bool(batch)
+    assert (wait is None) == (not sequences)
+
+
+@given(populations(), policies)
+def test_the_oldest_prompt_always_moves_and_so_does_the_oldest_running(
+    sequences: list[Sequence], policy: Policy
+) -> None:
+    batch = {work.sequence.record.id for work in compose(sequences, policy, NOW, MEASURED)}
+    by_age = sorted(sequences, key=lambda s: (s.record.created_s, s.record.id))
+    running = [s for s in by_age if s.generated > 0 and len(s.tokens) - s.cached <= TAIL_TOKENS]
+    prompts = [s for s in by_age if s not in running]
+    ready = [s for s in running if s.tree is not None or s.due_s <= NOW]
+    assert all(s.record.id in batch for s in prompts[:1] + ready[:1])
+
+
+@settings(max_examples=50, deadline=None)
+@given(populations(), steered, st.sets(st.integers(0, 12).map("s{}".format), max_size=3))
+def test_everybody_gets_to_the_end(sequences: list[Sequence], policy: Policy, suspects: set[str]) -> None:
+    live = [s for s in sequences if s.generated < 99]
+    for s in live:
+        s.record = s.record.model_copy(update={"max_tokens": s.generated + 3})
+    now_s, steps = NOW, 0
+    while live:
+        now_s += (wait_s(live, now_s, apart_tokens=policy.apart_tokens) or 0.0) + 0.001
+        for work in compose(live, policy, now_s, MEASURED, suspects):
+            s = work.sequence
+            s.cached += len(work.tokens)
+            if work.final:
+                s.tokens.append(0)
+                s.tree, s.due_s = None, now_s + 0.05
+                s.stats = Stats(last_token_s=now_s)
+        live = [s for s in live if s.generated < s.record.max_tokens]
+        steps += 1
+        assert steps < 3000  # 0.001 s each; a turn of three steps' time for others before that of long contexts
+
+
+def turns(policy: Policy, costs: CostTable, count: int) -> list[tuple[str, float]]:
+    """Who is in each of so many steps and how long it takes: three short sequences and a long one, none of which ever
+    waits."""
+    sequences = [sequence(name, 10, 2, last_token_s=NOW) for name in "abc"]
+    sequences.append(sequence("z", 900, 2, last_token_s=NOW))
+    now_s, found = NOW, []
+    for _ in range(count):
+        batch = compose(sequences, policy, now_s, costs)
+        took_s = costs.seconds(len(batch)) + sum(costs.reading.seconds(work.start, 1) for work in batch)
+        now_s += took_s
+        for work in batch:
+            s = work.sequence
+            s.tokens.append(0)
+            s.cached += 1
+            s.stats = Stats(last_token_s=now_s)
+        found.append(("".join(work.sequence.record.id for work in batch), took_s))
+    return found
+
+
+def test_a_long_context_goes_in_steps_of_its_own_and_nobody_starves() -> None:
+    costs = CostTable({1: 0.02, 4: 0.021}, reading=Reading(1e-4))  # the long one's step takes five times as long
+    assert [who for who, _ in turns(Policy(), costs, 3)] == ["abcz"] * 3
+    apart = turns(Policy(apart_tokens=512), costs, 150)
+    assert {who for who, _ in apart} == {"abc", "z"}
+    last_s = now_s = 0.0
+    for who, took_s in apart:  # between two of its tokens three times its step passes, and the end of one of the others
+        now_s += took_s
+        if who == "z":
+            assert now_s - last_s <= (1.0 + OTHERS_TIME) * took_s + 2 * 0.05
+            last_s = now_s
+    time_s = {name: sum(took_s for who, took_s in apart if who == name) for name in ("abc", "z")}
+    assert OTHERS_TIME * 0.95 <= time_s["abc"] / time_s["z"] <= OTHERS_TIME * 1.4
+
+
+def test_a_long_context_that_is_ready_alone_does_not_wait_for_its_turn() -> None:
+    sequences = [sequence("a", 3, 2, due_s=NOW + 1, last_token_s=NOW), sequence("z", 900, 2, last_token_s=NOW)]
+    policy = Policy(apart_tokens=512)
+    assert [work.sequence.record.id for work in compose(sequences, policy, NOW, FLAT, is_together=True)] == ["z"]
+    assert wait_s(sequences, NOW, is_together=True, apart_tokens=512) == 0.0
+    assert compose(sequences, Policy(), NOW, FLAT, is_together=True) == []
+
+
+def test_the_budget_bounds_draft_rows_of_all_trees_together() -> None:
+    def kept(budget: int | None) -> int:
+        sequences = [sequence(name, 3, 2, tree=chain([0.9, 0.8, 0.7])) for name in "abc"]
+        batch = compose(sequences, Policy(verify_budget=budget), NOW, FLAT)
+        assert len(batch) == 3
+        return sum(len(work.tree) for work in batch)
+
+    assert [kept(budget) for budget in (None, 20, 4, 1, 0)] == [9, 9, 4, 1, 0]
+
+
+def test_rows_of_long_contexts_cost_more_so_they_are_cut_first() -> None:
+    costs = CostTable({1: 0.020, 64: 0.083}, reading=Reading(0.0, 5e-6))
+
+    def kept(long: int) -> list[int]:
+        sequences = [sequence(name, size, 2, tree=chain([0.6, 0.4])) for name, size in (("a", 10), ("z", long))]
+        return [len(work.tree) for work in compose(sequences, Policy(), NOW, costs)]
+
+    assert kept(10) == [2, 2]
+    assert kept(3000) == [2, 0]
+
+
+def test_waits_while_all_trees_are_on_their_way() -> None:
+    waiting = [
+        sequence("a", 3, 2, due_s=NOW + 0.2),
+        sequence("b", 3, 2, due_s=NOW + 0.1),
+    ]
+    assert compose(waiting, Policy(), NOW, MEASURED) == []
+    assert wait_s(waiting, NOW) == pytest.approx(0.1)
+    waiting[0].tree = Tree()
+    assert [work.sequence.record.id for work in compose(waiting, Policy(), NOW, MEASURED)] == ["a"]
+    assert len(compose(waiting, Policy(), NOW + 0.1, MEASURED)) == 2
+
+
+def test_a_prompt_is_read_in_chunks_beside_running_sequences() -> None:
+    prompt = sequence("p", 100, cached=0, created_s=5.0)
+    running = [sequence(f"r{i}", 3, 2, created_s=1.0) for i in range(30)]
+    policy = Policy(max_batch_tokens=32, prefill_chunk_tokens=16)
+    batch = compose([*running, prompt], policy, NOW, MEASURED)
+    assert len(batch) == 17
+    assert batch[-1].sequence is prompt
+    assert len(batch[-1].tokens) == 16 and not batch[-1].final
+    prompt.cached = 95
+    last = compose([*running, prompt], policy, NOW, MEASURED)[-1]
+    assert last.final and len(last.tokens) == 5
+
+
+def test_no_draft_token_past_the_requests_end_or_its_own_bounds() -> None:
+    def tree_of(**rest: object) -> Tree:
+        s = sequence("a", 3, 2, tree=chain([0.99, 0.98, 0.97, 0.96]), **rest)  # type: ignore[arg-type]
+        return compose([s], Policy(), NOW, FLAT)[0].tree
+
+    assert len(tree_of()) == 4
+    assert len(tree_of(max_tokens=5)) == 2, "the target's own token is the third"
+    assert len(tree_of(max_tokens=3)) == 0
+    assert len(tree_of(speculation=Speculation(max_draft_tokens=1))) == 1
+    assert len(tree_of(speculation=Speculation(enabled=False))) == 0
+
+
+def test_too_deep_branches_leave_and_the_others_keep_their_parents() -> None:
+    tree = Tree([1, 2, 3, 4, 5], [0, 1, 2, 0, 4], [0.9, 0.8, 0.7, 0.6, 0.5], [("a",)] * 5)
+    s = sequence("a", 3, 2, tree=tree, max_tokens=5)
+    kept = compose([s], Policy(), NOW, FLAT)[0].tree
+    assert kept.tokens == [1, 2, 4, 5]
+    assert kept.parents == [0, 1, 0, 3]
+
+
+def test_suspects_run_alone_in_turn_with_the_others() -> None:
+    sequences = [sequence(name, 3, 2, last_token_s=float(i)) for i, name in enumerate("abc")]
+    turns = []
+    for step in range(6):
+        batch = compose(sequences, Policy(), NOW + step, MEASURED, {"b", "c"})
+        turns.append("".join(work.sequence.record.id for work in batch))
+        for work in batch:
+            work.sequence.stats = Stats(last_token_s=NOW + step)
+    assert turns == ["a", "b", "c", "a", "b", "c"]
+
+
+def test_halves_take_turns_where_all_could_go() -> None:
+    def gone(*last_s: float) -> list[str]:
+        all_of_them = [
+            sequence(name, 3, 2, tree=chain([0.5]), last_token_s=at_s)
+            for name, at_s in zip("abcde", last_s, strict=False)
+        ]
+        batch = compose(all_of_them, Policy(), NOW, FLAT, in_halves=True)
+        return [work.sequence.record.id for work in batch]
+
+    assert gone(4.0, 1.0, 3.0, 2.0) == ["b", "d"]
+    assert gone(4.0, 9.0, 3.0, 9.0) == ["a", "c"]
+    assert gone(4.0, 9.0, 3.0, 9.0, 1.0) == ["a", "c", "e"]
+    assert gone(5.0) == ["a"]
+    drafting = sequence("x", 3, 2, due_s=NOW + 1, last_token_s=0.0)
+    ready = [sequence(name, 3, 2, tree=chain([0.5]), last_token_s=1.0) for name in "ab"]
+    found = compose([drafting, *ready], Policy(), NOW, FLAT, in_halves=True)
+    assert [work.sequence.record.id for work in found] == ["a", "b"], "the other half drafts: nobody is kept back"

@@ -1,0 +1,144 @@
+"""Sharing a step's rows among prompts: a short one behind a long one, a long one beside those that decode."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.estimates.step_costs import CostTable, Reading
+from app.messages import Record, Sampling, Speculation
+from app.policy import Policy
+from app.stages.schedule.prefill import BESIDE, LEAST_TOKENS, share
+from app.state import Sequence, Work
+
+# two cores and a model of 135M: a row 1 ms, and as much again for every 1,500 tokens of its context
+COSTS = CostTable({1: 0.012, 257: 0.268}, reading=Reading(2.4e-6, 6.7e-7))
+CHUNK_S = 0.256
+
+
+def prompt(name: str, tokens: int, cached: int = 0) -> Sequence:
+    record = Record(
+        id=name,
+        prompt_ids=tuple(range(tokens)),
+        max_tokens=8,
+        eos_ids=(),
+        sampling=Sampling(),
+        speculation=Speculation(),
+        created_s=0.0,
+    )
+    return Sequence(record, list(range(tokens)), cached=cached)
+
+
+def seconds(works: list[Work], costs: CostTable = COSTS) -> float:
+    """Of the prompts' rows."""
+    rows = sum(len(work.tokens) for work in works)
+    reading_s = sum(costs.reading.seconds(work.start, len(work.tokens)) for work in works)
+    return costs.seconds(1 + rows) - costs.seconds(1) + reading_s
+
+
+def read(prompts: list[Sequence], running_s: float = 0.0, policy: Policy | None = None) -> dict[str, tuple[int, float]]:
+    """Of each prompt the steps and the seconds after which it is read."""
+    waiting, steps, now_s = list(prompts), 0, 0.0
+    done: dict[str, tuple[int, float]] = {}
+    while waiting:
+        steps += 1
+        assert steps < 5000
+        works = share(waiting, 10_000, COSTS, policy or Policy(), running_s)
+        now_s += COSTS.seconds(1) + seconds(works)
+        for work in works:
+            work.sequence.cached += len(work.tokens)
+            if work.final:
+                done[work.sequence.record.id] = steps, now_s
+        waiting = [s for s in waiting if s.record.id not in done]
+    return done
+
+
+def test_a_short_prompt_behind_a_huge_one_is_read_in_the_next_step() -> None:
+    done = read([prompt("huge", 7000, cached=3000), prompt("short", 37)])
+    assert done["short"][0] == 1
+    assert done["short"][1] <= 0.012 + CHUNK_S
+
+
+def test_the_huge_one_takes_little_longer_in_pieces_of_bounded_time() -> None:
+    s = prompt("huge", 7000)
+    steps, took_s = read([s])["huge"]
+    whole_s = sum(seconds([Work(s, at, s.tokens[at : at + 256], None, False)]) for at in range(0, 7000, 256))  # type: ignore[arg-type]
+    assert took_s < 1.1 * whole_s + 0.012 * 28
+    assert steps > 7000 / 256 * 2
+
+
+def test_beside_those_that_decode_a_long_prompt_takes_a_bounded_part_of_each_step() -> None:
+    running_s = 0.012
+    works = share([prompt("huge", 7000)], 10_000, COSTS, Policy(), running_s)
+    assert 0.8 * BESIDE * running_s < seconds(works) <= BESIDE * running_s + 1e-6
+    deep = share([prompt("huge", 7000, cached=6500)], 10_000, COSTS, Policy(), running_s)
+    assert len(deep[0].tokens) == LEAST_TOKENS, "less than that would read the context for nothing"
+    short = share([prompt("short", 250)], 10_000, COSTS, Policy(), running_s)
+    assert short[0].final, "what fits into a chunk is read at once"
+
+
+def test_equal_prompts_are_read_one_after_the_other() -> None:
+    done = read([prompt(name, 400) for name in "abc"])
+    assert done["a"] < done["b"] < done["c"]
+    assert done["a"][0] == 2
+
+
+def test_a_stream_of_short_prompts_does_not_keep_the_huge_one_waiting() -> None:
+    huge = prompt("huge", 3000)
+    steps = 0
+    while huge.uncached:
+        steps += 1
+        for work in share([huge, *(prompt(f"s{i}", 200) for i in range(5))], 10_000, COSTS, Policy()):
+            work.sequence.cached += len(work.tokens)
+        assert steps < 60
+    assert steps > 3000 / 128, "and they get the other half"
+
+
+costs = st.builds(
+    lambda first, rows, token, row_token: CostTable({1: first, 257: first + rows}, reading=Reading(token, row_token)),
+    st.floats(1e-4, 1.0),
+    st.floats(0.0, 3.0),
+    st.floats(0.0, 1e-4),
+    st.floats(0.0, 1e-5),
+)
+prompts = st.lists(st.tuples(st.integers(1, 9000), st.floats(0.0, 0.999)), min_size=1, max_size=8).map(
+    lambda found: [prompt(f"p{i}", tokens, int(tokens * part)) for i, (tokens, part) in enumerate(found)]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(prompts, costs, st.integers(8, 512), st.integers(16, 512), st.just(0.0) | st.floats(1e-3, 1.0))
+def test_every_share_is_sound(
+    waiting: list[Sequence], table: CostTable, max_tokens: int, chunk: int, running_s: float
+) -> None:
+    policy = Policy(prefill_chunk_tokens=chunk)
+    works = share(waiting, max_tokens, table, policy, running_s)
+    assert works and works[0].sequence is waiting[0], "the oldest moves, whoever else is there"
+    assert sum(len(work.tokens) for work in works) <= min(max_tokens, chunk)
+    assert len(works[0].tokens) >= min(waiting[0].uncached, LEAST_TOKENS, max_tokens // 2)
+    order = [waiting.index(work.sequence) for work in works]
+    assert order == sorted(set(order))
+    for work in works:
+        s = work.sequence
+        assert work.start == s.cached and not len(work.tree)
+        assert work.tokens == s.tokens[s.cached : s.cached + len(work.tokens)] and work.tokens
+        assert work.final == (len(work.tokens) == s.uncached)
+
+
+@settings(max_examples=100, deadline=None)
+@given(prompts, st.just(0.0) | st.floats(1e-3, 0.1))
+def test_no_step_is_held_up_for_longer_than_a_chunk(waiting: list[Sequence], running_s: float) -> None:
+    works = share(waiting, 10_000, COSTS, Policy(), running_s)
+    least_s = max(
+        COSTS.seconds(1 + LEAST_TOKENS) - COSTS.seconds(1) + COSTS.reading.seconds(s.cached, LEAST_TOKENS)
+        for s in waiting
+    )
+    assert seconds(works) <= CHUNK_S + least_s + 1e-6
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(300, 9000), st.lists(st.integers(1, 200), min_size=1, max_size=4), st.sampled_from([0.0, 0.012]))
+def test_short_prompts_behind_a_huge_one_are_read_within_few_steps(
+    huge: int, short: list[int], running_s: float
+) -> None:
+    done = read([prompt("huge", huge), *(prompt(f"s{i}", tokens) for i, tokens in enumerate(short))], running_s)
+    steps = max(done[f"s{i}"][0] for i in range(len(short)))
+    assert steps <= 1 + sum(short) / 64

@@ -1,0 +1,39 @@
+"""The result says what happened to a request."""
+
+import pytest
+
+from app.engine.text.tokenizer import Tokenizer
+from app.messages import FinishReason, Record, Sampling, Speculation, Stats, Status
+from app.stages.result import result
+from tests.models import model_dir
+
+RECORD = Record(
+    id="r",
+    prompt_ids=(5, 6, 7),
+    max_tokens=9,
+    eos_ids=(2,),
+    sampling=Sampling(seed=1),
+    speculation=Speculation(),
+    created_s=100.0,
+)
+
+
+@pytest.fixture(scope="session")
+def byte_level() -> Tokenizer:
+    return Tokenizer(model_dir())
+
+
+def test_a_finished_request_reports_what_happened(byte_level: Tokenizer) -> None:
+    ids = byte_level.encode("one two three four")
+    stats = Stats(rounds=2, drafted=6, accepted=2, first_token_s=100.5, last_token_s=102.0)
+    got = result(RECORD, Status.DONE, ids, FinishReason.STOP, stats, None, byte_level, 103.0)
+    assert (got.id, got.status, got.text, got.token_ids) == ("r", "done", "one two three four", tuple(ids))
+    assert (got.usage.prompt_tokens, got.usage.completion_tokens) == (3, 4)
+    assert (got.timing.ttft_s, got.timing.total_s) == (0.5, 3.0)
+    assert got.speculation.mean_accepted_length == 2.0
+
+
+def test_a_request_without_tokens_yet_has_a_result_too(byte_level: Tokenizer) -> None:
+    got = result(RECORD, Status.ACTIVE, (), None, Stats(), None, byte_level, 99.0)  # a clock that runs behind
+    assert (got.text, got.finish_reason, got.timing.ttft_s, got.timing.total_s) == ("", None, None, 0.0)
+    assert got.speculation.mean_accepted_length == 0.0

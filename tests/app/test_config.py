@@ -1,0 +1,170 @@
+"""Settings from the environment and one file; every variable that anything reads is listed by `paceline config`."""
+
+import ast
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.cli.main import main
+from app.config import PREFIX, ROOT, Settings
+from app.config_file_zz import VARIABLE
+from app.errors import InvalidSettings
+from app.knobs import OTHERS, SETTINGS, knobs, strangers
+from app.local.process_specs import services, settings_environment
+
+KNOWN = {PREFIX + name.upper() for name in Settings.model_fields} | {knob.name for knob in OTHERS}
+OURS = ("app", "workers", "web", "kernels", "bench", "training")
+TEXTS = ("*.md", "docs/**/*.md", "compose.yaml", "Dockerfile", "paceline", ".ci/run", "deploy/**/*.yml")
+BY_NAME = {"app/config.py", "app/config_file_zz.py", "app/knobs.py", "workers/run.py"}  # they read what others name
+READS = {"get", "setdefault", "pop", "getenv"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "settings.toml"
+
+
+def read(file: Path, text: str, **environ: str) -> Settings:
+    file.write_text(text)
+    return Settings.from_env({VARIABLE: str(file), **environ})
+
+
+def test_no_variable_of_ours_is_named_anywhere_and_not_listed() -> None:
+    files = [path for top in (*OURS, "tests") for path in (ROOT / top).rglob("*.py")]
+    files += [path for pattern in TEXTS for path in ROOT.glob(pattern)]
+    assert len(files) > 200
+    named = {name: path for path in files for name in re.findall(r"PACELINE_[A-Z][A-Z0-9_]*", path.read_text())}
+    made_up = {"PACELINE_LEASE", "PACELINE_MODELL"}  # by the tests below
+    assert {name: path for name, path in named.items() if name not in KNOWN | made_up} == {}
+
+
+def test_no_variable_is_read_and_not_listed() -> None:
+    texts = {path: path.read_text() for top in OURS for path in (ROOT / top).rglob("*.py")}
+    texts[ROOT / "paceline"] = (ROOT / "paceline").read_text()
+    trees = {path: ast.parse(text) for path, text in texts.items() if "environ" in text or "getenv" in text}
+    read = {(str(path.relative_to(ROOT)), key) for path, tree in trees.items() for key in _keys(tree)}
+    assert {(path, key) for path, key in read if key not in KNOWN and not (key is None and path in BY_NAME)} == set()
+    assert {"PACELINE_PYTHON", "TRITON_INTERPRET", "HF_HUB_OFFLINE", VARIABLE} <= {key for _, key in read}
+
+
+def _keys(tree: ast.Module) -> Iterator[str | None]:
+    """The names under which a module reads the environment; None for one that is worked out."""
+    names = {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        key: ast.expr | None = None
+        if isinstance(node, ast.Subscript) and _is_environment(node.value):
+            key = node.slice
+        elif isinstance(node, ast.Compare) and any(_is_environment(one) for one in node.comparators):
+            key = node.left
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in READS:
+            key = node.args[0] if node.func.attr == "getenv" or _is_environment(node.func.value) else None
+        if key is not None:
+            found = names.get(key.id) if isinstance(key, ast.Name) else getattr(key, "value", None)
+            yield found if isinstance(found, str) else VARIABLE if ast.unparse(key) == "VARIABLE" else None
+
+
+def _is_environment(node: ast.expr) -> bool:
+    return ast.unparse(node) in ("os.environ", "environ")
+
+
+def test_every_setting_says_its_unit_its_effect_and_where_its_value_is_from(file: Path) -> None:
+    file.write_text('lease_s = 3.0\nlog_format = "json"\nredis_url = "redis://:hidden@host/0"')
+    found = {knob.name: knob for knob in knobs({VARIABLE: str(file), "PACELINE_LEASE_S": "4"})}
+    assert found.keys() == KNOWN
+    for name, field in Settings.model_fields.items():
+        knob = found[PREFIX + name.upper()]
+        assert knob.group == SETTINGS and knob.effect == field.description and len(knob.effect) > 10
+        assert not knob.unit.startswith("number"), f"{name}: app/knobs.py does not know its unit"
+    lease, form, url = (found[f"PACELINE_{name}"] for name in ("LEASE_S", "LOG_FORMAT", "REDIS_URL"))
+    assert (lease.unit, lease.default, lease.value, lease.source) == ("seconds > 0.1", "2.0", "4.0", "environment")
+    assert (form.unit, form.default, form.value, form.source) == ("text | json", "text", "json", str(file))
+    assert url.value == "redis://***@host/0"
+    assert found["PACELINE_KV_BYTES"].value is None and found["PACELINE_QUEUE"].source == "default"
+
+
+def test_environment_beats_file_and_file_beats_default(file: Path) -> None:
+    text = 'drafters = ["a", "b"]\nkv_bytes = 5_000_000\ngpu_exact = true\nhome = "~/models"\nlease_s = 3'
+    settings = read(file, text, PACELINE_KV_BYTES="6000000", PACELINE_LEASE_S="")
+    assert settings.drafters == ("a", "b") and settings.gpu_exact and settings.home == Path.home() / "models"
+    assert (settings.kv_bytes, settings.lease_s, settings.linger_s) == (6_000_000, 3.0, 2.0)
+    assert settings.model_fields_set == {"drafters", "gpu_exact", "home", "kv_bytes", "lease_s"}
+
+
+@pytest.mark.parametrize("text", ["drafters = []", 'drafters = "none"', 'drafters = ["none"]'])
+def test_no_drafters_is_said_alike_everywhere_and_handed_on(file: Path, text: str) -> None:
+    settings = read(file, text)
+    assert settings.drafters == () == read(file, "", PACELINE_DRAFTERS="none").drafters
+    assert Settings.from_env(settings_environment(settings)).drafters == ()
+    assert {knob.name: knob.value for knob in knobs(settings_environment(settings))}["PACELINE_DRAFTERS"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lease = 3", r"settings.toml: lease: no such setting; lease_s, perhaps"),
+        ("[verify]\nthreads = 3", r"settings.toml: verify: no such setting"),
+        ('lease_s = "soon"', r"settings.toml: lease_s: Input should be a valid number"),
+        ("lease_s = 0.0", r"settings.toml: lease_s: Input should be greater than 0.1"),
+        ('drafters = "smol-general"', r"settings.toml: drafters: Input should be a valid tuple"),
+        ('routing = "best"', r"settings.toml: routing: Input should be 'learned'"),
+        ("lease_s: 3", r"settings.toml is no TOML: .*line 1"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named(file: Path, text: str, said: str) -> None:
+    with pytest.raises(InvalidSettings, match=said):
+        read(file, text)
+
+
+def test_a_wrong_variable_is_named_though_the_file_has_the_key_too(file: Path) -> None:
+    with pytest.raises(InvalidSettings, match=r"^PACELINE_LEASE_S: Input should be a valid number"):
+        read(file, "lease_s = 3.0", PACELINE_LEASE_S="soon")
+    with pytest.raises(InvalidSettings, match=r"nowhere.toml cannot be read: No such file"):
+        Settings.from_env({VARIABLE: "/nowhere.toml"})
+
+
+def test_the_file_is_looked_for_where_the_command_runs_then_in_the_users_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "of user"))
+    monkeypatch.setenv("PACELINE_MODELL", "x")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "of user" / "paceline").mkdir(parents=True)
+    (tmp_path / "of user" / "paceline" / "config.toml").write_text("linger_s = 7.0")
+    assert Settings.from_env().linger_s == 7.0
+    Path("paceline.toml").write_text("linger_s = 8.0\nlease_s = 9.0")
+    assert Settings.from_env().linger_s == 8.0
+    assert main(["config"]) == 0
+    said = capsys.readouterr().out
+    assert f"now 8.0, from {tmp_path}/here/paceline.toml" in said
+    assert "! PACELINE_MODELL is read by nothing; PACELINE_MODEL, perhaps" in said
+    assert main(["config", "--json"]) == 0
+    listed = {knob["name"]: knob["value"] for knob in json.loads(capsys.readouterr().out)}
+    assert listed["PACELINE_LEASE_S"] == "9.0"
+    Path("paceline.toml").write_text("lease = 9.0")
+    for words in (["config"], ["status"], ["bench", "--help"]):
+        assert main(words) == 2
+        assert "here/paceline.toml: lease: no such setting" in capsys.readouterr().err
+
+
+def test_started_processes_read_no_file_of_their_own(file: Path) -> None:
+    settings = read(file, "lease_s = 3.0\nkv_bytes = 5_000_000")
+    for service in services(settings, 8123):
+        assert service.env[VARIABLE] == os.devnull and service.env["PACELINE_LEASE_S"] == "3.0"
+    assert Settings.from_env(settings_environment(settings)).kv_bytes == 5_000_000
+
+
+def test_a_misspelt_variable_is_noticed_and_a_listed_one_is_not() -> None:
+    found = [*strangers({"PACELINE_LEASE": "3", "PACELINE_REDIS_PASSWORD": "x", "PATH": "y", "PACELINE_MODEL": "z"})]
+    assert found == ["PACELINE_LEASE is read by nothing; PACELINE_LEASE_S, perhaps"]

@@ -1,0 +1,50 @@
+"""Mail of a step: what belongs together travels together, and what came too late is not done."""
+
+from app.mail_zz import in_time, jobs_by_mailbox, trees_by_mailbox
+from app.messages import DraftJob, Sampling, ToDrafter, ToFuser, ToVerifier, TreeMessage
+
+
+def job(request_id: str, *, to: str = "draft:d", due_s: float = 10.0, is_last: bool = False) -> DraftJob:
+    return DraftJob(
+        request_id=request_id,
+        verifier="verify:v",
+        to=to,
+        fuser="fuse",
+        base=1,
+        start=0,
+        tokens=(1,),
+        prompt_length=1,
+        max_draft_tokens=4,
+        drafters=("a",),
+        sampling=Sampling(),
+        due_s=due_s,
+        is_last=is_last,
+    )
+
+
+def tree(request_id: str) -> TreeMessage:
+    return TreeMessage(request_id=request_id, base=1, tokens=(), parents=(), survival=(), proposers=())
+
+
+def test_every_mailbox_gets_one_message_with_all_that_is_for_it() -> None:
+    jobs = [job("a"), job("b", to="fuse"), job("c"), job("d", to="draft:e")]
+    assert jobs_by_mailbox(jobs, "fuse") == {
+        "draft:d": ToDrafter(jobs=(jobs[0], jobs[2])),
+        "fuse": ToFuser(jobs=(jobs[1],)),
+        "draft:e": ToDrafter(jobs=(jobs[3],)),
+    }
+    trees = [("v", tree("a")), ("w", tree("b")), ("v", tree("c"))]
+    assert trees_by_mailbox(trees) == {
+        "v": ToVerifier(trees=(trees[0][1], trees[2][1])),
+        "w": ToVerifier(trees=(trees[1][1],)),
+    }
+
+
+def test_nobody_drafts_for_a_verifier_that_has_gone_on_and_every_end_is_heard() -> None:
+    jobs = [
+        job("late", due_s=4.9),
+        job("due", due_s=5.0),
+        job("early", due_s=5.1),
+        job("over", due_s=0.0, is_last=True),
+    ]
+    assert [one.request_id for one in in_time(jobs, 5.0)] == ["early", "over"]

@@ -1,0 +1,57 @@
+"""What counts as want of memory, and how long it is put up with."""
+
+import time
+
+import pytest
+
+from app.verifier import out_of_memory
+from app.verifier.out_of_memory import PATIENCE_S, Shortage, is_shortage
+
+
+class HandClock:
+    """Stands still until it is set."""
+
+    now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    time = perf_counter = staticmethod(time.time)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
+    monkeypatch.setattr(out_of_memory, "PAUSE_S", 0.0)
+    return HandClock()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_one"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("could not create a primitive descriptor"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (IndexError("index out of range in self"), False),
+        (ValueError("out of bounds"), False),
+    ],
+)
+def test_only_want_of_memory_is_nobodys_fault(clock: HandClock, error: Exception, is_one: bool) -> None:
+    assert is_shortage(error) is is_one
+    assert Shortage(clock).may_try_again("r", error) is is_one
+
+
+def test_it_is_put_up_with_for_a_while_and_anew_after_each_step_that_did_well(clock: HandClock) -> None:
+    found = Shortage(clock)
+    for is_over in (False, True):
+        assert found.may_try_again("r", MemoryError())
+        clock.now_s += 0.9 * PATIENCE_S
+        assert found.may_try_again("r", MemoryError())
+        if not is_over:
+            found.over("r")
+            clock.now_s += PATIENCE_S
+    assert found.may_try_again("other", MemoryError()), "each has patience of its own"
+    clock.now_s += 0.2 * PATIENCE_S
+    assert not found.may_try_again("r", MemoryError())
+    assert found.may_try_again("other", MemoryError())

@@ -1,0 +1,143 @@
+"""The clients of `./paceline chaos` against a real HTTP server: nothing that happens to a request escapes them."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from app.local import client
+from app.messages import GenerateRequest
+from bench.chaos import clients as chaos_clients
+from bench.chaos.clients import Clients, Tally
+
+EXPECTED = (1, 2)
+LIMIT_S = 20.0
+
+
+class Api(BaseHTTPRequestHandler):
+    """What becomes of a request is its prompt."""
+
+    may_go: threading.Event  # those that wait go on
+
+    def do_POST(self) -> None:
+        fate = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["prompt"]
+        status = {"refused": 503, "refused as full": 429, "refused as wrong": 400}.get(fate, 200)
+        self.send_response(status)
+        self.send_header("X-Request-Id", fate.replace(" ", "-"))
+        self.end_headers()
+        if status != 200:
+            self.wfile.write(b'{"error": {"message": "no"}}')
+            return
+        self._frame("tokens", {"offset": 0, "tokens": [1], "proposers": ["target"], "text": "one"})
+        if fate == "waits":
+            self.may_go.wait(LIMIT_S)
+        if fate == "has a gap":
+            self._frame("tokens", {"offset": 2, "tokens": [3], "proposers": ["target"], "text": "three"})
+        if fate == "ends in nonsense":
+            self._frame("end", {})
+        if fate in ("right", "wrong", "fails", "waits"):
+            self._frame("end", _result("failed" if fate == "fails" else "done", [1, 3] if fate == "wrong" else [1, 2]))
+
+    def do_GET(self) -> None:
+        """Whose stream broke off finds nothing any more, or nobody."""
+        self.send_response(404 if "forgotten" in self.path else 503)
+        self.end_headers()
+        self.wfile.write(b'{"error": {"message": "gone"}}')
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep the test's output clean."""
+
+    def _frame(self, kind: str, data: dict[str, Any]) -> None:
+        self.wfile.write(f"event: {kind}\ndata: {json.dumps(data)}\n\n".encode())
+        self.wfile.flush()
+
+
+def _result(status: str, token_ids: list[int]) -> dict[str, Any]:
+    return {
+        "id": "r",
+        "status": status,
+        "text": "",
+        "token_ids": token_ids,
+        "finish_reason": "length",
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2},
+        "timing": {"ttft_s": 0.1, "total_s": 0.2},
+        "speculation": {"rounds": 2, "drafted": 0, "accepted": 0, "mean_accepted_length": 1.0, "by_drafter": {}},
+    }
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Clients]]:
+    """Clients who ask for nothing but requests of one fate."""
+    monkeypatch.setattr(client, "RESUME_S", 0.2)
+    monkeypatch.setattr(client, "RETRY_S", 0.02)
+    monkeypatch.setattr(chaos_clients, "RETRY_S", 0.02)
+    Api.may_go = threading.Event()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        yield lambda fate: Clients(url, [GenerateRequest(prompt=fate)], [EXPECTED], seed=0)
+        Api.may_go.set()
+        server.shutdown()
+
+
+def _until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def _counts(tally: Tally) -> dict[str, int]:
+    counts = {"right": tally.right, "wrong": len(tally.wrong), "failed": len(tally.failed), "lost": len(tally.lost)}
+    return {name: count for name, count in {**counts, "refused": tally.refused}.items() if count}
+
+
+@pytest.mark.parametrize(
+    ("fate", "counted"),
+    [
+        ("right", "right"),
+        ("wrong", "wrong"),
+        ("fails", "failed"),
+        ("has a gap", "lost"),
+        ("breaks off", "lost"),
+        ("forgotten", "lost"),
+        ("ends in nonsense", "lost"),
+        ("refused", "refused"),
+        ("refused as full", "refused"),
+        ("refused as wrong", "lost"),
+    ],
+)
+def test_whatever_becomes_of_a_request_is_counted_as_that(
+    clients: Callable[[str], Clients], fate: str, counted: str
+) -> None:
+    crowd = clients(fate)
+    crowd.start(2)
+    _until(lambda: _counts(crowd.tally))
+    crowd.stop(LIMIT_S)
+    assert _counts(crowd.tally).keys() == {counted}
+
+
+def test_who_still_waits_at_the_end_is_lost(clients: Callable[[str], Clients]) -> None:
+    crowd = clients("waits")
+    crowd.start(1)
+    _until(lambda: crowd.all_moved_since(0.0))
+    crowd.stop(0.1)
+    assert crowd.tally.lost == ["client-0 still waits after 0 s"]
+
+
+def test_all_have_moved_when_the_last_one_has(clients: Callable[[str], Clients]) -> None:
+    crowd = clients("waits")
+    crowd.start(2)
+    _until(lambda: crowd.all_moved_since(0.0))
+    since_s = time.monotonic()
+    crowd._moved_s["client-0"] = since_s + 1.0
+    assert not crowd.all_moved_since(since_s), "the other one has not"
+    Api.may_go.set()
+    crowd._moved_s["client-0"] = 0.0
+    _until(lambda: crowd.all_moved_since(since_s))
+    crowd.stop(LIMIT_S)
+    assert _counts(crowd.tally).keys() == {"right"}

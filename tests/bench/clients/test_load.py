@@ -1,0 +1,71 @@
+"""What a load's report says of requests made up by hand; `tests/workers/test_load.py` sends real ones."""
+
+import pytest
+
+from bench.clients.load import FILLER, parse_args, prompt
+from bench.clients.load_report import Served, Slo, draw, figures, table
+from bench.prompts import PROMPTS
+
+SLO = Slo(ttft_s=1.0, tpot_s=0.1)
+
+
+def served(sent_s: float, ttft_s: float = 0.5, tpot_s: float = 0.05, tokens: int = 11, **rest: object) -> Served:
+    first_s = sent_s + ttft_s
+    return Served("code", sent_s, first_s + tpot_s * (tokens - 1), first_s, tokens, **rest)  # type: ignore[arg-type]
+
+
+def test_percentiles_are_of_what_clients_met() -> None:
+    found = figures([served(float(i), ttft_s=i / 100) for i in range(101)], 200.0, SLO)
+    assert found["ttft_s"] == pytest.approx({"p50": 0.5, "p95": 0.95, "p99": 0.99})
+    assert found["tpot_s"]["p50"] == pytest.approx(0.05)
+    assert found["total_s"]["p50"] == pytest.approx(1.0)
+    assert found["offered_per_s"] == pytest.approx(1.01) and found["tokens_per_s"] == pytest.approx(
+        101 * 11 / 200, abs=0.01
+    )
+
+
+def test_goodput_counts_what_keeps_the_objective_and_nothing_else() -> None:
+    late, slow = served(0.0, ttft_s=2.0), served(0.0, tpot_s=0.2)
+    failed, silent = Served("qa", 0.0, 1.0, error="queue full"), Served("qa", 0.0, 1.0)
+    found = figures([served(0.0), late, slow, failed, silent], 10.0, SLO)
+    assert found["goodput_per_s"] == pytest.approx(0.1)
+    assert (found["failed"], found["errors"]) == (1, ["queue full"])
+
+
+def test_waste_is_what_was_verified_in_vain() -> None:
+    found = figures([served(0.0, rounds=5, drafted=12, accepted=6), served(1.0, rounds=5, drafted=8)], 5.0, SLO)
+    assert found["draft_waste"] == pytest.approx(0.7)
+    assert found["tokens_per_round"] == pytest.approx(2.2) and found["drafted_per_round"] == pytest.approx(2.0)
+
+
+def test_series_say_who_was_under_way() -> None:
+    found = figures([served(0.0, tpot_s=0.95), served(5.0, ttft_s=1.0, tpot_s=0.4)], 10.0, SLO)["series"]
+    assert found["under_way"][3] == 1.0 and found["under_way"][35] == 2.0
+    assert len(found["at_s"]) == 60
+
+
+def test_pictures_and_lines_of_one_load_and_of_several(tmp_path) -> None:
+    loads = [
+        figures([served(float(i)) for i in range(3)], 5.0, SLO) | {"rate": rate, "arm": arm}
+        for rate in (1.0, 2.0)
+        for arm in ("on", "off")
+    ]
+    for i, some in enumerate((loads, loads[:2])):
+        draw(some, tmp_path / f"{i}.png")
+        assert (tmp_path / f"{i}.png").read_bytes().startswith(b"\x89PNG")
+    assert table(loads).count("\n") == 5
+
+
+def test_no_prompt_comes_twice_and_a_length_is_about_kept() -> None:
+    texts = [prompt(i, None)[1] for i in range(300)]
+    assert len(set(texts)) == 300
+    assert {prompt(i, None)[0] for i in range(5)} == set(PROMPTS)
+    assert prompt(0, 200)[1].count(FILLER) == 11
+
+
+@pytest.mark.parametrize(
+    "words", [["--arrivals", "trace"], ["--rate", "0"], ["--arrivals", "steps", "--rates", "1"], ["--seconds", "-1"]]
+)
+def test_loads_that_make_no_sense_are_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_args(words)

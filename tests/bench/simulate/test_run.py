@@ -1,0 +1,188 @@
+"""The simulation of drafters and verifiers on machines of their own, over a small log made by hand."""
+
+import json
+
+import pytest
+
+from app.stages.draft.protocol import Drafter
+from app.stages.draft.registry import build as tables
+from app.state import Guess
+from bench.cooperate.plans import FULL, OFF, Plan, fixed, overlaps
+from bench.simulate.load import arms, load
+from bench.simulate.log import DEPTH, DrafterLog, Log, Text
+from bench.simulate.machines import FUSE_S, build
+from bench.simulate.models import LogGuesser, SimClock
+from bench.simulate.run import Outcome, outcomes_of, simulate, ways
+from bench.simulate.world import Setting
+
+STEP_S, TOKEN_S, VOCAB = 0.05, 0.001, 2000
+COSTS = json.dumps({"points": [[1, STEP_S], [64, 2 * STEP_S]], "ratio": 1.0, "fork_s": 0.0})
+LENGTH = 40
+
+
+def chain(tokens: tuple[int, ...], confidence: float) -> tuple[Guess, ...]:
+    return tuple(Guess(token, confidence, token + 1, 0.0) for token in tokens)
+
+
+def expert(texts: list[Text], domain: str, confidence: float = 0.9) -> DrafterLog:
+    """Right in its domain, wrong elsewhere and less sure of it."""
+    guesses = tuple(
+        tuple(
+            chain(text.tokens[i : i + DEPTH], confidence)
+            if text.domain == domain
+            else chain((999,) * DEPTH, confidence / 3)
+            for i in range(len(text.tokens))
+        )
+        for text in texts
+    )
+    return DrafterLog(guesses=guesses, token_s={1: TOKEN_S, 8: 2 * TOKEN_S}, read_s=TOKEN_S / 10)
+
+
+@pytest.fixture
+def log() -> Log:
+    texts = [
+        Text(domain=domain, prompt_ids=(1,), tokens=tuple(range(100 * i, 100 * i + LENGTH)))
+        for i, domain in enumerate(("code", "prose") * 4, start=1)
+    ]
+    drafters = {"coder": expert(texts, "code"), "writer": expert(texts, "prose")}
+    return Log(costs=COSTS, vocab_size=VOCAB, texts=tuple(texts), drafters=drafters)
+
+
+def run(log: Log, plan: Plan, **setting: float) -> Outcome:
+    return simulate(log, plan, Setting(**setting), tables)  # type: ignore[arg-type]
+
+
+def model(name: str) -> Plan:
+    return Plan(name, drafters=(name,), tables=())
+
+
+def test_without_drafts_every_token_is_a_step(log: Log) -> None:
+    found = run(log, Plan(OFF, speculates=False), streams=1)
+    assert found.accepted_length == 1.0
+    assert found.tokens_per_s == pytest.approx(1.0 / STEP_S)
+    assert found.verifier_busy == pytest.approx(1.0)
+
+
+def test_a_chain_costs_its_hops_its_tokens_and_its_rows(log: Log) -> None:
+    only = log.model_copy(update={"texts": log.texts[:1]})
+    found = run(only, fixed("coder", 3), streams=1, hop_s=0.004)
+    rounds = 10  # 39 tokens after the first, four a round; the last one asks for what there is room for
+    assert found.accepted_length == pytest.approx(LENGTH / (rounds + 1))
+    step_s = STEP_S * (1 + 3 / 63)
+    assert found.seconds == pytest.approx(STEP_S + rounds * (2 * 0.004 + 3 * TOKEN_S + step_s), rel=0.02)
+
+
+def test_drafts_of_several_nodes_go_by_the_fusion(log: Log) -> None:
+    only = log.model_copy(update={"texts": log.texts[:1]})
+    both = Plan("", {"routing": "all", "overlap": "none"}, tables=())
+    world = build(only, both, Setting(streams=1, hop_s=0.004), tables)
+    world.run()
+    one = build(only, model("coder"), Setting(streams=1, hop_s=0.004), tables)
+    one.run()
+    assert world.network.machines["fuse"].busy_s >= FUSE_S
+    assert one.network.machines["fuse"].busy_s == 0.0
+    assert world.store.snapshot("0").tokens == one.store.snapshot("0").tokens == log.texts[0].tokens
+
+
+def test_every_way_says_the_texts_and_the_same_seed_gives_the_same_figures(log: Log) -> None:
+    setting = Setting(streams=3, seed=1)
+    first, second = (outcomes_of(log, ways(log, setting, "coder", tables), setting, tables) for _ in range(2))
+    assert first == second
+    assert {"full", "cosine", "union", "without routing"} <= first.keys()
+    for way in (Plan(""), Plan("", {"routing": "cosine", "fusion": "token", "batching": "cosine"})):
+        world = build(log, way, Setting(streams=3), tables)
+        world.run()
+        assert [world.store.snapshot(str(i)).tokens for i in range(8)] == [text.tokens for text in log.texts]
+
+
+def test_a_router_finds_the_expert_of_each_text(log: Log) -> None:
+    setting = Setting(streams=2)
+    outcomes = outcomes_of(log, [*ways(log, setting, "coder", tables), *overlaps()], setting, tables)
+    assert outcomes["full"].tokens_per_s > 1.3 * outcomes["best single"].tokens_per_s
+    assert outcomes["full"].tokens_per_s > 1.3 * outcomes[OFF].tokens_per_s
+
+
+def test_sharing_each_token_takes_a_hop_there_and_back_and_no_more_than_the_slowest(log: Log) -> None:
+    only = log.model_copy(update={"texts": log.texts[:1]})
+    together = Plan("", {"routing": "all", "fusion": "token", "overlap": "none"}, tables=())
+    world = build(only, together, Setting(streams=1, hop_s=0.004), tables)
+    world.run()
+    (node,) = world.nodes
+    tokens = world.verifiers[0].target.rows - world.store.snapshot("0").stats.rounds
+    assert world.network.machines[node].busy_s >= tokens * (TOKEN_S + 2 * 0.004) * 0.9
+    assert world.network.machines[node].busy_s < tokens * 2 * (TOKEN_S + 2 * 0.004)
+
+
+class Calls:
+    """What a stand-in says after some tokens."""
+
+    def __init__(self, log: Log, drafter: str) -> None:
+        from app.drafter.draft_kv import Reader
+        from app.messages import Sampling
+        from app.stages.draft.protocol import Context
+
+        self.reader = Reader(drafter, LogGuesser(drafter, log.texts, log.drafters[drafter], SimClock()), 1000)
+        self.context = Context("0", "public", [1, *log.texts[0].tokens[:4]], 1, 8, Sampling(seed=0), b"\0\0")
+
+    def after(self, *tokens: int) -> list[int]:
+        self.reader.align(self.context, [*self.context.tokens, *tokens])
+        return [guess.token for guess in self.reader.guess(["0"], 3)["0"]]
+
+
+def test_a_stand_in_goes_on_from_its_own_guesses(log: Log) -> None:
+    """From those of the round's beginning: a model that reads states knows less later in the round."""
+    mine = list(log.drafters["coder"].guesses[0])
+    mine[5] = chain((7, 7, 7), 0.9)
+    other = DrafterLog(guesses=(tuple(mine), *log.drafters["coder"].guesses[1:]), token_s={1: TOKEN_S})
+    calls = Calls(log.model_copy(update={"drafters": {"coder": other}}), "coder")
+    text = log.texts[0].tokens
+    assert calls.after() == [*text[4:7]]
+    assert calls.after(text[4]) == [*text[5:8]]  # not 7: the chain that began at 4 goes on
+
+
+def test_a_stand_in_follows_what_others_said_as_far_as_it_is_right(log: Log) -> None:
+    calls = Calls(log, "writer")  # wrong everywhere in this text
+    text = log.texts[0].tokens
+    assert calls.after() == [999, 999, 999]
+    assert calls.after(text[4]) == [999, 999, 999]
+    assert calls.after(text[4], 5) == [999, 999, 999]
+
+
+def test_a_slower_verifier_makes_more_drafting_pay(log: Log) -> None:
+    slow = run(log, model("coder"), streams=1, slowdown=20.0, hop_s=0.02)
+    fast = run(log, model("coder"), streams=1, slowdown=1.0, hop_s=0.02)
+    assert slow.accepted_length >= fast.accepted_length
+
+
+def test_two_verifiers_share_the_texts(log: Log) -> None:
+    log = log.model_copy(update={"costs": json.dumps({"points": [[1, STEP_S]], "ratio": 1.0, "fork_s": 0.0})})  # a row
+    one = run(log, Plan(OFF, speculates=False), streams=4)
+    two = run(log, Plan(OFF, speculates=False), streams=4, verifiers=2)
+    assert two.tokens_per_s > 1.5 * one.tokens_per_s
+
+
+def test_the_tables_are_the_real_ones(log: Log) -> None:
+    """A text that repeats itself is looked up."""
+    text = Text(domain="code", prompt_ids=(1,), tokens=(5, 6, 7, 8, 9, 10, 11, 12) * 5)
+    nothing = DrafterLog(guesses=(((),) * LENGTH,), token_s={1: TOKEN_S})
+    again = log.model_copy(update={"texts": (text,), "drafters": {"coder": nothing}})
+    looked_up: list[Drafter] = tables()
+    assert {"lookup", "suffix"} <= {table.name for table in looked_up}
+    assert run(again, Plan("", drafters=()), streams=1).accepted_length > 1.5
+
+
+def test_requests_that_come_on_their_own_wait_where_the_verifier_is_busy(log: Log) -> None:
+    plan = Plan(OFF, speculates=False)
+    setting = Setting(streams=1, is_local=True)
+    calm, busy = (load(log, plan, setting, moments, tables) for moments in ([0.0, 5.0, 10.0], [0.0] * 64))
+    assert calm.total_s == pytest.approx(LENGTH * STEP_S, rel=0.02) == calm.ttft_s + 39 * calm.tpot_s
+    assert busy.total_s > 1.5 * calm.total_s and busy.tokens_per_s > 10 * calm.tokens_per_s
+
+
+def test_where_rows_cost_next_to_nothing_the_adaptive_length_is_near_the_longest(log: Log) -> None:
+    moments = [0.5 * i for i in range(24)]
+    setting = Setting(streams=1, is_local=True)
+    met = {plan.name: load(log, plan, setting, moments, tables) for plan in arms([1, 3, 7])}
+    best = min(one.total_s for name, one in met.items() if name != FULL)
+    assert best == met["fixed 7"].total_s < 0.6 * met[OFF].total_s
+    assert met[FULL].total_s < 1.05 * best

@@ -1,0 +1,86 @@
+"""A team's threads share the pieces, meet at barriers, and survive a job that fails."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from kernels.cpu.jit import kernel
+from kernels.cpu.threads import (
+    HEADER,
+    Team,
+    meet,
+    take,
+    team,
+    words,
+)
+
+PARTS, PIECES = 300, 7
+
+
+@kernel
+def add_up(memory, threads, cells, seen):
+    """Every part adds one to each cell, a piece at a time; between parts all cells must agree."""
+    at = memory.ctypes.data
+    for part in range(PARTS):
+        while True:
+            piece = take(at, part, 2)
+            if piece >= PIECES:
+                break
+            for i in range(piece, min(piece + 2, PIECES)):
+                cells[i] += 1
+        meet(at, threads)
+        for i in range(PIECES):
+            seen[0] += cells[i] != part + 1
+        meet(at, threads)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_every_piece_is_done_once_and_nobody_runs_ahead(size):
+    team = Team(size)
+    for _ in range(3):
+        memory, cells = words(PARTS), np.zeros(PIECES, np.int64)
+        wrong = [np.zeros(1, np.int64) for _ in range(size)]
+        team.run(lambda thread, m=memory, c=cells, w=wrong: add_up(m, size, c, w[thread]))
+        assert (cells == PARTS).all()
+        assert not any(w[0] for w in wrong)
+        assert len(memory) == HEADER + PARTS
+
+
+def test_each_thread_has_its_own_number():
+    team, seen = Team(4), []
+    team.run(seen.append)
+    assert sorted(seen) == [0, 1, 2, 3]
+
+
+def test_a_job_that_fails_beside_does_not_hold_the_team_up():
+    team, seen = Team(2), []
+
+    def fail(thread: int) -> None:
+        if thread:
+            raise ValueError("beside")
+
+    with pytest.raises(ValueError, match="beside"):
+        team.run(fail)
+    team.run(seen.append)
+    assert sorted(seen) == [0, 1]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or os.cpu_count() == 1, reason="one core, or none to choose")
+def test_who_calls_from_other_cores_has_a_team_of_its_own_there():
+    everything = os.sched_getaffinity(0)
+    first = {min(everything)}
+    seen = []
+
+    def run():
+        os.sched_setaffinity(0, first)
+        bound = team(2)
+        bound.run(lambda thread: seen.append(os.sched_getaffinity(0)))
+        seen.append(bound)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen[:2] == [first, first]
+    assert seen[2] is not team(2) and team(2) is team(2)

@@ -1,0 +1,31 @@
+"""The prompts that data is made from: the same each time, of every kind, and none that the benchmark asks."""
+
+from itertools import islice
+
+import pytest
+
+from bench.prompts import PROMPTS
+from training.prompts.draw import DOMAINS, prompts
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_no_prompt_of_the_benchmark_occurs(domain: str) -> None:
+    asked = {_plain(prompt) for group in PROMPTS.values() for prompt in group}
+    for seed in (0, 1, 21):  # 21: the store of phrases
+        assert not asked & {_plain(prompt) for prompt in islice(prompts(domain, seed), 3000)}
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_same_seed_gives_the_same_prompts_and_another_seed_others(domain: str) -> None:
+    first = list(islice(prompts(domain, 3), 200))
+    assert first == list(islice(prompts(domain, 3), 200))
+    assert len(set(first) & set(islice(prompts(domain, 4), 200))) < 100
+
+
+def test_domains_are_those_of_the_benchmark() -> None:
+    assert set(DOMAINS) == set(PROMPTS)
+
+
+def _plain(prompt: str) -> str:
+    """Letters and digits alone, so that a comma does not make another prompt of it."""
+    return "".join(character for character in prompt.lower() if character.isalnum())

@@ -1,0 +1,195 @@
+"""The dashboard: its data over a real Redis, and the page in a real Chromium."""
+
+import json
+import time
+
+import pytest
+from flask.testing import FlaskClient
+
+from app.config import Settings
+from app.metrics import ACCEPTED, ACCEPTED_LENGTH, ASKED, AT_LOAD, DRAFTED, DRAFTED_AT_LOAD, ENDED, FIRST_TOKEN, TOKENS
+from app.store.shared_stats import Exchange
+from app.store.traces import Span, Trace
+from app.telemetry.counters import Tally
+from tests.web.browser import Browser
+from tests.web.conftest import Server
+from tests.web.doubles import Desk
+from tests.web.test_page import LOWEST_CONTRAST
+from web.ops.deployment_state import look
+from web.ops.history import Sampler, sample
+
+HOSTILE = "<img src=x onerror=document.title='owned'>"
+EACH_HAS_A_NAME = """
+const all = [...document.querySelectorAll("button, input, [role=region], svg[role=img]")];
+const said = (e) => e.getAttribute("aria-label") || e.getAttribute("aria-labelledby");
+const name = (e) => said(e) || e.textContent || e.labels?.length;
+return all.length > 10 && all.every(name);
+"""
+KINDS = ("web", "control", "verify", "draft", "fuse", "beat")
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"lease_s": 60.0})  # nobody beats here
+
+
+def busy(desk: Desk, drafter: str = "lookup") -> None:
+    """A deployment at work: processes, counts, two samples, a request with its timeline."""
+    now_s = time.time()
+    for kind in KINDS:
+        info = {"sequences": 1, "cache_tokens": 1000, "cache_tokens_free": 750} if kind == "verify" else {}
+        desk.nodes.beat(kind, f"{kind}-1", kind, progress_s=now_s, info=info)
+    tally = Tally()
+    exchange = Exchange(tally, desk.sums)
+    tally.count(TOKENS, "target", by=4)
+    tally.observe(ACCEPTED_LENGTH, 1)
+    exchange.flush()
+    for ago_s in (2.0, 1.0):
+        desk.samples.add(sample(look(desk), now_s - ago_s))
+    for name in ("target", drafter):
+        tally.count(TOKENS, name, by=50)
+    for position, (drafted, accepted) in {"1": (40, 30), "2": (20, 5)}.items():
+        tally.count(DRAFTED, drafter, position, by=drafted)
+        tally.count(ACCEPTED, drafter, position, by=accepted)
+    tally.count(ASKED, drafter, by=40)
+    tally.count(AT_LOAD, "1", by=40)
+    tally.count(DRAFTED_AT_LOAD, "1", by=60)
+    tally.count(ENDED, "length")
+    for length in (1, 3):
+        tally.observe(ACCEPTED_LENGTH, length)
+    tally.observe(FIRST_TOKEN, 0.2)
+    exchange.flush()
+    desk.samples.add(sample(look(desk), now_s))
+    stats = {"rounds": 2, "by_drafter": {drafter: {"drafted": 8, "accepted": 6}}}
+    facts = {"created_s": now_s - 2.0, "tokens": 8, "reason": "", "stats": stats}
+    spans = [
+        Span(now_s - 1.5, now_s - 1.0, "verify", "verify-1", 2),
+        Span(now_s - 1.0, now_s - 0.9, "fuse", "fuse-1", 1),
+    ]
+    desk.traces.add([Trace("abcdef123456", {name: json.dumps(value) for name, value in facts.items()}, spans)])
+
+
+def test_data_says_how_the_deployment_fares(desk: Desk, client: FlaskClient) -> None:
+    busy(desk)
+    data = client.get("/dashboard/data").get_json()
+    assert data["missing"] == [] and {node["name"] for node in data["nodes"]} == {f"{kind}-1" for kind in KINDS}
+    assert data["positions"] == [
+        {"drafter": "lookup", "position": 1, "drafted": 40, "accepted": 30},
+        {"drafter": "lookup", "position": 2, "drafted": 20, "accepted": 5},
+    ]
+    assert data["load"] == [{"sequences": 1, "rounds": 40, "drafted": 60}]
+    first, *_, last = data["samples"]
+    assert last["depths"]["start"] == 0 and last["running"] == 1
+    assert (first["tokens"], last["tokens"]) == ({"target": 4}, {"lookup": 50, "target": 54})
+    later = client.get(f"/dashboard/data?after={first['at_s']}").get_json()
+    assert later["samples"] == data["samples"][1:]
+    assert [request["trace"] for request in data["requests"]] == ["abcdef123456"]
+
+
+def test_one_sample_a_second_however_many_web_processes(desk: Desk) -> None:
+    for sampler in (Sampler(desk), Sampler(desk)):
+        sampler.beat()
+        sampler.beat()
+    assert len(desk.samples.last(9)) == 1
+
+
+def test_a_timeline_and_those_that_are_not_known(desk: Desk, client: FlaskClient) -> None:
+    busy(desk)
+    spans = client.get("/dashboard/requests/abcdef123456").get_json()["spans"]
+    assert [span[2:] for span in spans] == [["verify", "verify-1", 2], ["fuse", "fuse-1", 1]]
+    assert client.get("/dashboard/requests/nobody").status_code == 404
+    for wrong in ("x", "-1", "nan", "1e300"):
+        assert client.get(f"/dashboard/data?after={wrong}").status_code == 400, wrong
+
+
+def opened(window: Browser, server: Server) -> Browser:
+    window.open(f"{server.url}/dashboard")
+    window.complaints()
+    window.wait(lambda: window.text("#health-text") != "Connecting …")
+    return window
+
+
+@pytest.mark.browser
+def test_it_shows_what_the_deployment_does(window: Browser, server: Server, desk: Desk) -> None:
+    busy(desk)
+    page = opened(window, server)
+    assert page.text("#health-text") == "All processes live"
+    assert page.text("#t-kv") == "25.0 %" and page.text("#t-length") == "2.00"
+    assert float(page.text("#t-rate")) > 0
+    cells = page.run("return [...document.querySelectorAll('#positions tbody tr *')].map((e) => e.textContent)")
+    assert cells == ["lookup", "75", "25"]
+    assert page.run("return document.querySelectorAll('#c-rate .area').length") == 2
+    assert "75 %" in page.run("return document.querySelector('#matrix td[data-tip]').dataset.tip")
+    assert "abcdef123456: runs, 8 tokens in 2 rounds" in page.text("#line-about")
+    lanes = page.run("return [...document.querySelectorAll('.lanes span')].map((e) => e.textContent)")
+    assert lanes == ["verify-1", "fuse-1", "waiting"]
+    assert page.run("return document.querySelectorAll('.plot .bar.k-verify').length") == 1
+    assert page.complaints() == []
+
+
+@pytest.mark.browser
+def test_it_is_live_until_it_is_paused_and_says_what_is_missing(window: Browser, server: Server, desk: Desk) -> None:
+    busy(desk)
+    page = opened(window, server)
+    desk.nodes.retire("fuse", "fuse-1", "fuse")
+    page.wait(lambda: page.text("#health-text").startswith("Degraded: no fusion"))
+    page.click("#live")
+    assert page.text("#live") == "Paused"
+    desk.nodes.beat("fuse", "fuse-1", "fuse", progress_s=time.time(), info={})
+    time.sleep(1.5)
+    assert page.text("#health-text").startswith("Degraded")
+    page.click("#live")
+    page.wait(lambda: page.text("#health-text") == "All processes live")
+
+
+@pytest.mark.browser
+def test_names_off_the_wire_are_text(window: Browser, server: Server, desk: Desk) -> None:
+    busy(desk, drafter=HOSTILE)
+    page = opened(window, server)
+    assert HOSTILE in page.text("#positions") and HOSTILE in page.text("#l-rate") and HOSTILE in page.text("#matrix")
+    assert page.run("return document.querySelectorAll('main img').length") == 0
+    assert page.run("return document.title") == "Paceline dashboard"
+
+
+@pytest.mark.browser
+def test_it_works_by_keyboard_and_keeps_the_theme(window: Browser, server: Server, desk: Desk) -> None:
+    busy(desk)
+    page = opened(window, server)
+    page.run("document.querySelector('#matrix button').focus()")
+    page.press("\ue007")
+    page.wait(lambda: page.run("return !document.querySelector('#follow').checked"))
+    assert page.run("return document.activeElement.dataset.trace") == "abcdef123456", "the focus stays where it was"
+    width = page.run("return document.querySelector('.plot svg').clientWidth")
+    page.run("document.querySelector('#in').focus()")
+    page.press("\ue007")
+    page.wait(lambda: page.run("return document.querySelector('.plot svg').clientWidth") == 2 * width)
+    page.run("document.querySelector('#theme').focus()")
+    page.press("\ue007")
+    assert page.run("return document.documentElement.dataset.theme") == "light"
+    page.press("\ue007")
+    page.open(server.url)
+    assert page.run("return document.documentElement.dataset.theme") == "dark"
+    page.run("localStorage.clear()")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [320, 768, 1360])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_every_screen(width: int, scheme: str, window: Browser, server: Server, desk: Desk) -> None:
+    busy(desk)
+    metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+    window.emulate(method="Emulation.setDeviceMetricsOverride", **metrics)
+    window.emulate(method="Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    try:
+        page = opened(window, server)
+        page.wait(lambda: page.run("return document.querySelectorAll('.plot .bar').length"))
+        assert page.run("return document.documentElement.scrollWidth") <= width
+        assert page.run(LOWEST_CONTRAST) >= 4.5
+        names = "[...document.querySelectorAll('button, input, [role=region], svg[role=img]')].map((e) => "
+        names += (
+            "e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') || e.textContent || e.labels?.length)"
+        )
+        assert page.run(f"return {names}.every(Boolean)"), "everything that can be reached has a name"
+    finally:
+        window.emulate(method="Emulation.clearDeviceMetricsOverride")
+        window.emulate(method="Emulation.setEmulatedMedia", features=[])

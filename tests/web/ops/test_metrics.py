@@ -1,0 +1,108 @@
+"""GET /metrics as Prometheus reads it, over a real Redis: the sums of all processes, and the present moment."""
+
+import re
+
+import pytest
+import redis
+from flask.testing import FlaskClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.config import ROOT
+from app.errors import StoreUnavailable
+from app.metrics import ACCEPTED_LENGTH, DRAFTED, METRICS, PREFIX, STEP, TOKENS
+from app.store.shared_stats import Exchange
+from app.telemetry.counters import Tally
+from tests.web.doubles import Desk
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def scraped(client: FlaskClient) -> Samples:
+    text = client.get("/metrics").get_data(as_text=True)
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_counters_and_histograms_are_the_sums_of_all_processes(desk: Desk, client: FlaskClient) -> None:
+    for times in (1, 2):
+        tally = Tally()
+        tally.count(TOKENS, 'a "quoted"\nname', by=times)
+        tally.count(DRAFTED, "lookup", "2", by=10 * times)
+        for length in (1, 3, 99):
+            tally.observe(ACCEPTED_LENGTH, length)
+        Exchange(tally, desk.sums).flush()
+    found = scraped(client)
+    assert found["paceline_tokens_committed_total", (("proposer", 'a "quoted"\nname'),)] == 3
+    assert found["paceline_draft_tokens_verified_total", (("drafter", "lookup"), ("position", "2"))] == 30
+    name = "paceline_accepted_length_tokens"
+    assert found[f"{name}_count", ()] == 6 and found[f"{name}_sum", ()] == 206
+    assert [found[f"{name}_bucket", (("le", bound),)] for bound in ("1.0", "2.0", "3.0", "16.0", "+Inf")] == [
+        2,
+        2,
+        4,
+        4,
+        6,
+    ]
+
+
+def test_what_nobody_counted_is_zero_not_absent(client: FlaskClient) -> None:
+    found = scraped(client)
+    for metric in METRICS.values():
+        for value in metric.values:
+            assert found[f"{PREFIX}{metric.name}_total", ((metric.labels[0], value),)] == 0
+        if not metric.labels:
+            assert found[f"{PREFIX}{metric.name}_{'count' if metric.buckets else 'total'}", ()] == 0
+
+
+def test_what_another_version_counted_is_left_out(desk: Desk, client: FlaskClient) -> None:
+    desk.sums.merge("metrics", "w", 1, {'["step_seconds"]': ([1.0], [1.0]), '["tokens_committed"]': ([1.0], [5.0])})
+    desk.sums.merge("metrics", "w", 2, {"not ours": ([1.0], [1.0]), '["unknown", "x"]': ([1.0], [1.0])})
+    found = scraped(client)
+    assert found[f"{PREFIX}{STEP.name}_count", ()] == 0
+    assert not any(name == "paceline_tokens_committed_total" for name, _ in found)
+
+
+def test_the_moment(desk: Desk, client: FlaskClient) -> None:
+    info = {"sequences": 2, "cache_tokens": 1000, "cache_tokens_free": 400}
+    desk.nodes.beat("verify", "v", "o1", progress_s=1.0, info=info)
+    told = {"lookup": {"raw_error": 0.25, "calibrated_error": 0.5, "observations": 3}}
+    desk.nodes.beat("fuse", "f", "o2", progress_s=1.0, info={"calibration": told})
+    desk.mailboxes.post("verify:v", ["{}", "{}"])
+    desk.mailboxes.post("fuse", ["{}"])
+    desk.waiting.put("{}")
+    found = scraped(client)
+    depths = {dict(labels)["stage"]: value for (name, labels), value in found.items() if name.endswith("queue_depth")}
+    assert depths == {"start": 0, "room": 1, "draft": 0, "verify": 2, "fuse": 1, "settle": 0}
+    assert found["paceline_kv_free_tokens", (("node", "v"),)] == 400
+    assert found["paceline_sequences_running", ()] == 2
+    assert found["paceline_policy", (("field", "max_draft_tokens"),)] == 8
+    labels = (("confidence", "raw_error"), ("drafter", "lookup"), ("node", "f"))
+    assert found["paceline_calibration_error_ratio", labels] == 0.25
+    missing = {
+        dict(labels)["missing"] for (name, labels), value in found.items() if name.endswith("degraded") and value
+    }
+    assert missing == {"web", "control", "draft", "beat"}
+
+
+def test_without_drafters_in_the_settings_none_is_missed(desk: Desk, client: FlaskClient) -> None:
+    desk.settings = desk.settings.model_copy(update={"drafters": ()})
+    assert scraped(client)["paceline_degraded", (("missing", "draft"),)] == 0
+
+
+def test_without_redis_it_says_so(desk: Desk, client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(kind: str | None = None) -> None:
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(desk.nodes, "live", silent)
+    assert scraped(client) == {("paceline_redis_up", ()): 0.0}
+
+
+def test_every_metric_is_documented(client: FlaskClient, redis_client: redis.Redis) -> None:
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^# HELP (\w+)", client.get("/metrics").get_data(as_text=True), re.MULTILINE))
+    shown = {name.removesuffix("_total") for name in shown}
+    documented = {name.removesuffix("_total") for name in re.findall(r"`(paceline_\w+)`", text)}
+    assert shown == documented

@@ -1,0 +1,43 @@
+"""Verifier and drafters in one process, each on cores of its own: the same texts, and killed like any other."""
+
+import os
+import signal
+
+import pytest
+
+from app.messages import GenerateRequest
+from tests.workers.conftest import Alone
+from tests.workers.deployment import Deployment, wait_for
+from workers.deployment import Office
+
+REQUESTS = 4
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_engine_on_divided_cores_says_the_same_and_its_requests_outlive_it(
+    deployment: Deployment, office: Office, alone: Alone
+) -> None:
+    engine = deployment.start_worker("engine", "engine-2", PACELINE_PARTITION="1")
+    try:
+        wait_for(lambda: "engine-2" in [node.name for node in office.nodes.live("verify")], what="the engine")
+        wait_for(lambda: "engine-2-draft" in [node.name for node in office.nodes.live("draft")], what="its drafters")
+        told = next(node.info for node in office.nodes.live("verify") if node.name == "engine-2")
+        assert not set(told["partition"]["verify_cores"]) & set(told["partition"]["draft_cores"])
+        assert told["partition"]["verify_slowdown"] > 0.0
+        requests = [
+            GenerateRequest(prompt="Tell me", raw=True, max_tokens=300, temperature=0.8, seed=170 + i)
+            for i in range(REQUESTS)
+        ]
+        streams = [deployment.stream(request) for request in requests]
+        owner = next(node.owner for node in office.nodes.live("verify") if node.name == "engine-2")
+        for stream in streams:
+            stream.read(until=30)
+        owned = [stream.id for stream in streams if office.requests.snapshot(stream.id).owner == owner]
+        os.kill(engine.pid, signal.SIGKILL)
+        for request, stream in zip(requests, streams, strict=True):
+            stream.read()
+            assert stream.tokens == alone(request)
+        assert owned, "it had its share of the requests"
+    finally:
+        engine.kill()
+        engine.wait(30)

@@ -1,0 +1,74 @@
+"""The scheduler on a real deployment: what it reads, what is recorded of it, and that this decides the same again."""
+
+import pytest
+
+from app.messages import GenerateRequest, ToDrafter
+from app.stages.steer.load import Load
+from bench.steer_replay import main, read, replay
+from tests.workers.deployment import Deployment, wait_for
+from workers.deployment import Office
+from workers.tasks.steer import Tick, load_of, tick
+
+
+def test_a_recorded_log_replayed_gives_the_same_decisions(deployment: Deployment, office: Office) -> None:
+    log = deployment.settings().steer_log
+    assert log is not None
+    stream = deployment.stream(GenerateRequest(prompt="Steer", raw=True, max_tokens=1200, temperature=0.8, seed=501))
+
+    def seen() -> list[Tick]:
+        with_work = (t for t in read(log) if t.load.active and t.load.running)  # heartbeats lag behind the requests
+        busy = [(t, t.load.verifiers[0]) for t in with_work if t.load.busiest("draft")]
+        return [t for t, one in busy if one.by_drafter and one.contexts]  # this request has been read, too
+
+    busy = wait_for(seen, 30, "ticks with work in them")
+    stream.read(until=1)
+    stream.close()
+    deployment.get(f"/api/requests/{stream.id}", method="DELETE")
+    load = busy[-1].load
+    assert load.drafters == 1
+    assert {"draft:draft-1", "verify:verify-1", "fuse", "settle"} <= load.mailboxes.keys()
+    assert 0.0 < load.busy["verify:verify-1"] <= 1.0
+    one = load.verifiers[0]
+    assert one.contexts and one.step_s > 0.0 and one.context_token_s >= 0.0
+    assert one.draft_wait_s > 0.0 and one.accepted_length >= 1.0
+    assert main([str(log)]) == 0
+    ticks = read(log)
+    found = replay(ticks)
+    assert found.ticks == len(ticks) > 1 and found.differing == ()
+    other = ticks[-1].model_copy(update={"after": ticks[-1].after.model_copy(update={"max_draft_tokens": 1})})
+    assert replay([*ticks[:-1], other]).differing == (len(ticks),), "and it can tell"
+
+
+def test_the_load_says_how_long_the_first_item_of_a_mailbox_has_waited(lone_office: Office) -> None:
+    lone_office.nodes.beat("draft", "d", "owner", progress_s=0.0, info={"drafters": ["a", "b"], "busy": 0.5})
+    lone_office.nodes.beat("verify", "v", "other", progress_s=0.0, info={"load": {"what": 1}, "sequences": 3})
+    lone_office.nodes.beat("beat", "b", "third", progress_s=0.0, info={"busy": 1.0})
+    lone_office.mailboxes.post("draft:d", [ToDrafter(sent_s=1.0).model_dump_json()])
+    lone_office.post("draft:d", [ToDrafter()])
+    lone_office.mailboxes.post("fuse", ["no JSON at all"])
+    load = load_of(lone_office)
+    assert load.mailboxes["draft:d"].waiting == 2 and load.mailboxes["draft:d"].oldest_s > 1e6
+    assert load.mailboxes["fuse"].model_dump() == {"waiting": 1, "oldest_s": 0.0}
+    assert (load.drafters, load.busy) == (2, {"draft:d": 0.5, "verify:v": 0.0})
+    assert load.running == 3, "a load that cannot be read leaves what is known"
+    assert lone_office.mailboxes.waiting("draft:d") == 2, "looking takes nothing"
+    first = ToDrafter.model_validate_json(lone_office.mailboxes.first("draft:d") or "")
+    assert first.sent_s == 1.0
+    assert Load.model_validate_json(load.model_dump_json()) == load
+
+
+def test_a_tick_publishes_and_a_second_one_at_once_does_nothing(lone_office: Office) -> None:
+    lone_office.nodes.beat("draft", "d", "owner", progress_s=0.0, info={})
+    lone_office.mailboxes.post("draft:d", [ToDrafter(sent_s=1.0).model_dump_json()])
+    tick(lone_office)
+    first = lone_office.nodes.policy()
+    assert (first.version, first.max_draft_tokens) == (1, 4)
+    tick(lone_office)
+    assert lone_office.nodes.policy() == first
+
+
+def test_a_log_that_is_none_is_refused(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "log").write_text("{}\n")
+    assert main([str(tmp_path / "log")]) == 2
+    assert main([str(tmp_path / "none")]) == 2
+    assert "log" in capsys.readouterr().err

@@ -1,0 +1,37 @@
+"""A container's health check: the worker's heartbeat and its progress, nothing less."""
+
+import time
+
+import pytest
+import redis
+
+from app.store.nodes import Nodes
+from workers.healthcheck import main
+
+
+@pytest.fixture
+def nodes(redis_client: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    monkeypatch.setenv("PACELINE_REDIS_URL", redis_url)
+    return Nodes(redis_client, "paceline", lease_s=2.0)
+
+
+def test_a_worker_that_beats_and_gets_on_is_alive(nodes: Nodes) -> None:
+    nodes.beat("draft", "draft-a", "owner", progress_s=time.time(), info={})
+    assert main(["draft", "draft-a"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "age_s", "said"), [("draft-b", 0.0, "no heartbeat"), ("draft-a", 99.0, "no progress")]
+)
+def test_one_that_is_silent_or_hangs_is_not(
+    nodes: Nodes, name: str, age_s: float, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes.beat("draft", "draft-a", "owner", progress_s=time.time() - age_s, info={})
+    assert main(["draft", name]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_without_redis_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("PACELINE_REDIS_URL", raising=False)
+    assert main(["draft", "draft-a"]) == 1
+    assert "PACELINE_REDIS_URL" in capsys.readouterr().err

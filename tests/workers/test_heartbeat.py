@@ -1,0 +1,151 @@
+"""What a process's pulse keeps up, and what it says while the process itself is stuck, over a real Redis."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from app.config import ROOT
+from app.messages import Settle
+from tests.models import byte_fallback_tokenizer
+from tests.workers.records import task_record
+from workers.deployment import Office
+from workers.heartbeat import Pulse
+from workers.mailbox_consumer import attend
+
+BOX = "verify:v"
+LEASE_S = 0.4  # as in the fixture
+
+
+@pytest.fixture
+def pulse(lone_office: Office) -> Iterator[Pulse]:
+    pulse = Pulse(lone_office, "verify", "v")
+    pulse.begin()
+    yield pulse
+    pulse.end()
+
+
+def _until(condition: Callable[[], Any], limit_s: float = 10.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def _no_room(client: redis.Redis) -> Iterator[None]:
+    """Redis can write nothing: it is as good as away."""
+    client.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        client.config_set("maxmemory", 0)
+
+
+def _at_work(office: Office, pulse: Pulse, work: Callable[[], None]) -> threading.Thread:
+    """A thread that attends the mailbox, and meets one message, which is so much work."""
+    office.mailboxes.post(BOX, [Settle(request_id="r").model_dump_json()])
+    handle = lambda messages: work() if messages else None  # noqa: E731
+    thread = threading.Thread(target=attend, args=(office, pulse, BOX, Settle, handle))
+    thread.start()
+    return thread
+
+
+def test_a_mailbox_stays_ours_however_long_a_piece_of_work_takes(lone_office: Office, pulse: Pulse) -> None:
+    may_end, has_begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        has_begun.set()
+        may_end.wait(10.0)
+
+    attendant = _at_work(lone_office, pulse, work)
+    assert has_begun.wait(10.0)
+    taken_until_s = time.monotonic() + 3 * LEASE_S
+    while time.monotonic() < taken_until_s:
+        assert not lone_office.mailboxes.attend(BOX, "another process")
+        time.sleep(LEASE_S / 10)
+    may_end.set()
+    attendant.join()
+
+
+def test_a_process_that_hangs_lives_and_says_that_it_gets_nowhere(lone_office: Office, pulse: Pulse) -> None:
+    may_end, has_begun = threading.Event(), threading.Event()
+    began_s: list[float] = []
+
+    def work() -> None:
+        began_s.append(time.time())
+        has_begun.set()
+        may_end.wait(10.0)
+
+    def progress_s() -> float:
+        (node,) = lone_office.nodes.live("verify")
+        return node.progress_s
+
+    attendant = _at_work(lone_office, pulse, work)
+    assert has_begun.wait(10.0)
+    time.sleep(2 * LEASE_S)
+    assert progress_s() < began_s[0] + LEASE_S / 2, "as of when the work began, give or take a beat"
+    may_end.set()
+    attendant.join()
+    ended_s = time.time()
+    _until(lambda: progress_s() > ended_s)
+
+
+def test_a_redis_that_is_away_for_a_while_ends_neither_the_pulse_nor_the_process(
+    lone_office: Office, redis_client: redis.Redis
+) -> None:
+    pulse = Pulse(lone_office, "verify", "v")
+    pulse.begin()
+    with _no_room(redis_client):
+        attend(lone_office, pulse, BOX, Settle, lambda messages: None)  # no error
+        _until(lambda: not lone_office.nodes.live())
+    assert not pulse.holds(BOX)
+    _until(lambda: [node.owner for node in lone_office.nodes.live()] == [pulse.owner])
+    pulse.end()
+
+
+def test_what_stands_still_is_swept_up_without_being_asked(lone_office: Office, pulse: Pulse) -> None:
+    lone_office.requests.create(task_record("orphan"), limit=9)
+    _until(lambda: lone_office.requests.owned(pulse.owner) == {"orphan"})
+
+
+ROBBED = """
+import sys, time
+from pathlib import Path
+from app.config import Settings
+from app.engine.tokenizer import Tokenizer
+from workers.celery_app import make_celery
+from workers.office import Office
+from workers.pulse import Pulse
+
+settings = Settings(redis_url=sys.argv[1], lease_s=0.4)
+pulse = Pulse(Office(settings, make_celery(settings), Tokenizer(Path(sys.argv[2]))), "verify", "v")
+pulse.begin()
+print("lives", flush=True)
+time.sleep(20.0)
+"""
+
+
+def test_a_process_whose_name_has_gone_to_another_leaves(
+    redis_client: redis.Redis, redis_url: str, lone_office: Office, tmp_path: Path
+) -> None:
+    """As after it was frozen: it must not go on beside its successor."""
+    byte_fallback_tokenizer(tmp_path)
+    command = [sys.executable, "-c", ROBBED, redis_url, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as frozen:
+        assert frozen.stdout is not None and frozen.stdout.readline() == "lives\n"
+        frozen.send_signal(signal.SIGSTOP)
+        successor = Pulse(lone_office, "verify", "v")
+        successor.begin()
+        frozen.send_signal(signal.SIGCONT)
+        assert frozen.wait(10.0) == -signal.SIGTERM
+        assert [node.owner for node in lone_office.nodes.live()] == [successor.owner]
+        successor.end()

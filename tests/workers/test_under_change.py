@@ -1,0 +1,35 @@
+"""`bench meanwhile`: clients notice nothing of a killed verifier, and a command that fails is told of."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.clients.under_change import main
+from tests.workers.deployment import Deployment
+
+
+def test_a_verifier_is_killed_and_nobody_is_lost(
+    deployment: Deployment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "meanwhile.json"
+    kill = f"import os; os.kill({deployment.pid('verify')}, 9); print('killed')"
+    assert main([*few(deployment.url), "--out", str(out), "--", sys.executable, "-c", kill]) == 0
+    assert " s  killed\n" in capsys.readouterr().out
+    report = json.loads(out.read_text())
+    assert report["exit_status"] == 0
+    for kind in ("streams", "answers"):
+        assert report[kind]["right"] > 0
+        assert not report[kind]["wrong"] and not report[kind]["failed"] and not report[kind]["lost"]
+    longest = [silence["lasted_s"] for silence in report["streams"]["silences"]]
+    assert longest == sorted(longest, reverse=True)
+
+
+def test_a_command_that_fails_is_told_of(deployment: Deployment) -> None:
+    assert main([*few(deployment.url), "--", sys.executable, "-c", "raise SystemExit(3)"]) == 1
+
+
+def few(url: str) -> list[str]:
+    words = ["--clients", "1", "--requests", "2", "--max-tokens", "24", "--after", "1"]
+    return ["--url", url, *words]

@@ -1,0 +1,1 @@
+"""Make training data of the target's own answers."""

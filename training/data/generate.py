@@ -1,0 +1,180 @@
+"""The target's own answers to prompts, by Paceline's own engine: many at once, speculation off, states kept.
+
+A prompt's answer depends on the prompt and the data's seed alone: not on the others beside it, nor on how often the
+work was stopped and taken up again.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from app.assembly.devices import leave_cores_to
+from app.config import Settings
+from app.engine.cpu.forward import Forward
+from app.engine.cpu.fused import FusedForward
+from app.engine.cpu.load import load
+from app.engine.cpu.runner import Logits, ModelRunner
+from app.engine.kv.pages import bytes_per_page
+from app.engine.text.tokenizer import Tokenizer
+from app.errors import GenerationFailed, InvalidRequest
+from app.estimates.step_costs import CostTable
+from app.intake_zz import take_in
+from app.messages import ChatMessage, GenerateRequest, Record
+from app.pipeline import Verifying
+from app.state import Work
+from app.store.memory import MemoryStore
+from app.verifier.sequences import Running
+from training.data.rows import LONGEST, RowFile
+from training.progress_bar import Report
+from training.prompts.draw import prompts
+
+AT_ONCE = 48
+GREEDY = 0.65  # share of prompts; the others are sampled, as requests are
+TEMPERATURE, TOP_P = 0.8, 0.95
+MOST_DRAWS = 20  # templates that give nothing new in so many times the prompts wanted have no more
+US = "training"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A prompt, and how it is to be answered."""
+
+    domain: str
+    text: str
+    seed: int
+    is_greedy: bool
+
+    @property
+    def key(self) -> str:
+        return hashlib.sha256(f"{self.domain}\n{self.text}".encode()).hexdigest()[:16]
+
+
+def asks(domains: tuple[str, ...], count: int, seed: int) -> list[Ask]:
+    """`count` different prompts of each domain, the domains in turn. Raises InvalidRequest if there are not so many."""
+    columns = []
+    for domain in domains:
+        found = list(islice(dict.fromkeys(islice(prompts(domain, seed), MOST_DRAWS * count)), count))
+        if len(found) < count:
+            raise InvalidRequest("prompts", f"the templates of {domain} give {len(found)} different ones, not {count}")
+        columns.append([_ask(domain, text, seed) for text in found])
+    return [ask for row in zip(*columns, strict=True) for ask in row]
+
+
+def generate(wanted: list[Ask], model: Forward, tokenizer: Tokenizer, max_tokens: int, to: RowFile) -> None:
+    """Append the answers that the file does not hold yet. Raises GenerationFailed."""
+    todo = [ask for ask in wanted if ask.key not in to.done]
+    if todo:
+        _Answering(model, tokenizer, max_tokens, to, Report("generating", len(wanted), len(wanted) - len(todo))).run(
+            iter(todo)
+        )
+
+
+def load_engine(folder: Path, settings: Settings) -> Forward:
+    """The target as it is served on the CPU, float32. Raises ModelRefused."""
+    torch.set_num_threads(settings.verify_threads)
+    model = load(folder)
+    leave_cores_to(model)
+    return model
+
+
+class Watching(ModelRunner):
+    """A model runner that remembers the final hidden state of every row, by request and position."""
+
+    def __init__(self, model: Forward, *, kv_bytes: int, page_tokens: int) -> None:
+        # Prompts that begin alike must not share pages: rows that are not computed have no states.
+        super().__init__(model, kv_bytes=kv_bytes, page_tokens=page_tokens, shares=False)
+        self._pieces: dict[str, list[tuple[int, np.ndarray]]] = {}
+
+    def forward(self, works: list[Work], added: np.ndarray | None = None) -> list[Logits | None]:
+        """See ModelRunner."""
+        out = super().forward(works, added)
+        if isinstance(self.model, FusedForward):
+            states = self.model.last_hidden(sum(len(work.tokens) + len(work.tree) for work in works)).astype("f2")
+            first = 0
+            for work in works:
+                piece = states[first : first + len(work.tokens)]
+                self._pieces.setdefault(work.sequence.record.id, []).append((work.start, piece))
+                first += len(work.tokens) + len(work.tree)
+        return out
+
+    def take(self, request_id: str, length: int) -> np.ndarray | None:
+        """The states (length, d) of a request's first positions, and forget them. None if the model shows none."""
+        pieces = self._pieces.pop(request_id, [])
+        if not pieces:
+            return None
+        out = np.full((length, pieces[0][1].shape[1]), np.nan, np.float16)
+        for start, piece in pieces:  # a position that was computed twice has the same bits both times
+            out[start : start + len(piece)] = piece[: max(0, length - start)]
+        return out
+
+
+class _Answering:
+    def __init__(self, model: Forward, tokenizer: Tokenizer, max_tokens: int, to: RowFile, report: Report) -> None:
+        self._settings = Settings(max_sequences=AT_ONCE)
+        self._tokenizer, self._max_tokens, self._to, self._report = tokenizer, max_tokens, to, report
+        self._has_chat = _has_chat(tokenizer)
+        size = self._settings.page_tokens
+        kv_bytes = AT_ONCE * -(-LONGEST // size) * bytes_per_page(*model.shape, size)
+        self._runner = Watching(model, kv_bytes=kv_bytes, page_tokens=size)
+        self._store = MemoryStore(ttl_s=60.0)
+        running = Running(self._runner, CostTable({1: 1.0}), tokenizer.vocab_size, US)  # nothing is drafted to be cut
+        self._verifying = Verifying(US, self._runner, running, self._store, self._settings)
+        self._asked: dict[str, Ask] = {}
+
+    def run(self, todo: Iterator[Ask]) -> None:
+        sequences = self._verifying.running.sequences
+        while True:
+            for ask in islice(todo, AT_ONCE - len(sequences)):
+                self._submit(ask)
+            if not sequences:
+                return
+            self._verifying.step(float("inf"))
+            for record in self._verifying.ended:
+                self._keep(record)
+            self._verifying.ended.clear()
+
+    def _submit(self, ask: Ask) -> None:
+        request = GenerateRequest.model_validate(
+            {
+                "prompt": ask.text,
+                "raw": not self._has_chat,
+                "max_tokens": self._max_tokens,
+                "temperature": 0.0 if ask.is_greedy else TEMPERATURE,
+                "top_p": 1.0 if ask.is_greedy else TOP_P,
+                "seed": ask.seed,
+                "speculation": False,
+            }
+        )
+        record = take_in(request, self._tokenizer, self._store, self._settings)
+        self._store.assign(record.id, US)
+        self._verifying.adopt([record.id])
+        self._asked[record.id] = ask
+
+    def _keep(self, record: Record) -> None:
+        ask, end = self._asked.pop(record.id), self._store.snapshot(record.id)
+        if end.error:
+            raise GenerationFailed(f"the target failed on a prompt of {ask.domain}: {end.error}")
+        prompt, said = list(record.prompt_ids), list(end.tokens)
+        states = self._runner.take(record.id, len(prompt) + len(said) - 1)
+        self._to.append(ask.key, ask.domain, prompt, said, states, is_greedy=ask.is_greedy)
+        self._report.advance(f"{len(said)} tokens, {ask.domain}")
+
+
+def _ask(domain: str, text: str, seed: int) -> Ask:
+    draw = random.Random(f"{seed}/{domain}/{text}")
+    return Ask(domain, text, is_greedy=draw.random() < GREEDY, seed=draw.randrange(2**31))
+
+
+def _has_chat(tokenizer: Tokenizer) -> bool:
+    """A base model has no chat template: its prompts are continued as they stand."""
+    try:
+        tokenizer.chat([ChatMessage(role="user", content="?")])
+    except InvalidRequest:
+        return False
+    return True

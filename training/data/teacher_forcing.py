@@ -1,0 +1,95 @@
+"""Text that the target has not written, cut in windows and read by it: what it would have said is what is learnt."""
+
+import hashlib
+import random
+from pathlib import Path
+
+import numpy as np
+
+from app.engine.cpu.forward import Forward
+from app.engine.cpu.probe_zz import probe
+from app.engine.kv.pages import KVCache, PagePool
+from app.engine.packing import plan
+from app.engine.text.tokenizer import Tokenizer
+from app.errors import InvalidRequest
+from app.state import Tree, Work
+from training.data.rows import RowFile
+from training.progress_bar import Report
+
+WINDOW = 192  # tokens
+READ_FIRST = 16  # of them, which nothing is learnt from: the target knows too little yet
+SHORTEST = 48
+MOST_BYTES = 2**20  # of a file: larger ones are tables rather than text
+PAGE_TOKENS = 128
+CODE = {".py", ".pyi", ".js", ".ts", ".java", ".c", ".h", ".cc", ".cpp", ".go", ".rs", ".sh", ".sql", ".css"}
+TEXT = {".txt", ".md", ".rst", ".html", ".xml", ".tex", ""}
+
+
+def windows(path: Path, domain: str, tokenizer: Tokenizer, most: int, seed: int) -> list[list[int]]:
+    """At most `most` windows of token ids from a file, or from the files of that domain's kind below a folder; a
+    sample of all of them, the same for the same seed. Raises InvalidRequest."""
+    if not path.exists():
+        raise InvalidRequest("text", f"there is no {path}")
+    found = [window for file in _files(path, domain) for window in _cut(file, tokenizer)]
+    if not found:
+        raise InvalidRequest("text", f"{path} holds no text of {SHORTEST} tokens")
+    draw = random.Random(seed)
+    return found if len(found) <= most else [found[i] for i in sorted(draw.sample(range(len(found)), most))]
+
+
+def domain_of(path: Path) -> str:
+    """Of a file by its name, of a folder by the most of its files."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    code = sum(file.suffix in CODE for file in files)
+    return "code" if 2 * code > sum(file.suffix in CODE | TEXT for file in files) else "prose"
+
+
+def read_windows(found: list[list[int]], domain: str, model: Forward, to: RowFile) -> None:
+    """Append a row for every window that the file does not hold yet."""
+    keys = [hashlib.sha256(f"{domain}\n{window}".encode()).hexdigest()[:16] for window in found]
+    todo = {key: window for key, window in zip(keys, found, strict=True) if key not in to.done}
+    report = Report("reading text", len(set(keys)), len(set(keys)) - len(todo))
+    reader = Reader(model)
+    for key, window in todo.items():
+        labels, states = reader.read(window[:-1])
+        prompt, said = window[:READ_FIRST], window[READ_FIRST:]
+        to.append(key, domain, prompt, said, states, is_greedy=False, labels=labels[READ_FIRST - 1 :])
+        report.advance(domain)
+
+
+class Reader:
+    """Reads one short text after the other with a model."""
+
+    def __init__(self, model: Forward) -> None:
+        pages = -(-WINDOW // PAGE_TOKENS)
+        self._model = model
+        self._pool = PagePool(pages, PAGE_TOKENS)
+        self._kv = KVCache(model.shape.num_layers, pages, *model.shape[1:], PAGE_TOKENS)
+
+    def read(self, tokens: list[int]) -> tuple[list[int], np.ndarray | None]:
+        """The target's greedy choice after every token (T,), and its last normed hidden states (T, d) if it shows
+        them."""
+        sequence = probe(1, self._model.vocab_size)
+        sequence.tokens = tokens
+        self._pool.try_grow(sequence.pages, len(tokens))
+        rows = plan([Work(sequence, 0, tokens, Tree(), final=True)], self._kv)
+        rows.wanted = list(range(len(tokens)))
+        _, best, states = self._model.logits(rows)
+        self._pool.release(sequence.pages)
+        return best, None if states is None else states.astype("f2")
+
+
+def _files(path: Path, domain: str) -> list[Path]:
+    if path.is_file():
+        return [path]
+    kinds = CODE if domain == "code" else TEXT
+    return sorted(f for f in path.rglob("*") if f.is_file() and f.suffix in kinds and f.stat().st_size <= MOST_BYTES)
+
+
+def _cut(file: Path, tokenizer: Tokenizer) -> list[list[int]]:
+    try:
+        ids = tokenizer.encode(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, OSError):
+        return []  # no text
+    cut = [ids[i : i + WINDOW] for i in range(0, len(ids), WINDOW)]
+    return [window for window in cut if len(window) >= SHORTEST]

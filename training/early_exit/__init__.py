@@ -1,0 +1,1 @@
+"""Learn which draft tokens a target will reject."""

@@ -1,0 +1,137 @@
+"""From recorded drafts to a predictor: states read as final ones, a logistic over that, and how good it is."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from app.engine.early_exit.predictors import (
+    Faser,
+    Fitted,
+    Lens,
+    Scores,
+    scaled,
+    signs,
+)
+from training.early_exit.trees import Nodes, Recording
+
+RIDGE = 1e-2  # of the states' mean square
+PENALTY = 1e-3  # of the logistic's squared weights
+ROUNDS = 25  # of Newton's method
+FALSE_SHARE = 0.03  # of the right tokens that FASER's delta may drop
+POINTS = (0.01, 0.02, 0.05, 0.1, 0.2)  # shares of right tokens dropped, at which the ROC is told
+
+
+class Fit(NamedTuple):
+    """What is written down of one checkpoint."""
+
+    weight: np.ndarray  # (d, d) float32
+    logistic: np.ndarray  # (4,)
+    delta: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """How a checkpoint does on held-out prompts. "Rejected" is what is to be found."""
+
+    nodes: int  # worth a row by their drafters' confidence
+    dropped: float  # share of them
+    precision: float  # of those dropped, the share that the target would have rejected
+    recall: float  # of the rejected, the share dropped
+    lost: float  # of the accepted, the share dropped
+    net_rows: float  # rows' prices gained per node: those saved less the tokens lost
+    auc: float  # of a node whose parents are right: the chance that a right one is thought likelier than a wrong one
+    auc_prior: float  # the same of the drafters' own confidence
+    roc: dict[float, float]  # share of the wrong ones found where so many of the right ones are dropped
+
+
+def fit_layer(recording: Recording, layer: int, lens: Lens, norm: np.ndarray, train: np.ndarray) -> Fit:
+    """train: (prompts,) which prompts to learn from."""
+    nodes, rows = recording.nodes, train[recording.prompts]
+    weight = ridge(scaled(recording.states[layer][rows].astype(np.float32)), recording.finals[rows].astype(np.float32))
+    wanted = train[nodes.prompts] & np.array(nodes.is_reached)
+    right = np.array(nodes.is_right)[wanted]
+    found = signs(_scores(recording, layer, lens, weight, wanted), np.array(nodes.priors)[wanted])
+    plain = _scores(recording, layer, lens, norm, wanted)
+    behind = (plain.best - plain.own)[right]
+    return Fit(weight, logistic(found, right.astype(np.float64)), float(np.quantile(behind, 1.0 - FALSE_SHARE)))
+
+
+def judge(
+    recording: Recording, layer: int, fitted: Fitted | Faser, test: np.ndarray, price: float, rest: float
+) -> Judged:
+    """price: of a row, in tokens; nodes that survive less by their drafters' confidence have no row. rest: of a row's
+    cost behind the checkpoint."""
+    nodes = recording.nodes
+    states = recording.states[layer][nodes.rows].astype(np.float32)
+    chances = fitted.chances(layer, states, np.array(nodes.tokens), np.array(nodes.priors))
+    survival = paths(chances, nodes)
+    right, reached = np.array(nodes.is_right), np.array(nodes.is_reached)
+    ours = test[nodes.prompts]
+    worth = ours & (np.array(nodes.survival) >= price)
+    accepted, dropped = right & reached & worth, worth & (survival < price * rest)
+    saved = dropped.sum() * rest - (dropped & accepted).sum() / price
+    on = ours & reached
+    return Judged(
+        nodes=int(worth.sum()),
+        dropped=_share(dropped, worth),
+        precision=_share(dropped & ~accepted, dropped),
+        recall=_share(dropped & ~accepted, worth & ~accepted),
+        lost=_share(dropped & accepted, accepted),
+        net_rows=float(saved / max(1, worth.sum())),
+        auc=auc(chances[on], right[on]),
+        auc_prior=auc(np.array(nodes.priors)[on], right[on]),
+        roc={point: _found(chances[on], right[on], point) for point in POINTS},
+    )
+
+
+def paths(chances: np.ndarray, nodes: Nodes) -> np.ndarray:
+    """(n,) chances multiplied along the paths."""
+    survival = chances.astype(np.float64).tolist()
+    for i, parent in enumerate(nodes.parents):
+        if parent >= 0:
+            survival[i] *= survival[parent]
+    return np.array(survival)
+
+
+def ridge(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """(d, d') float32 that x (n, d) times it is nearest y (n, d'), least squares with a small penalty."""
+    whole, mixed = (x.T @ x).astype(np.float64), (x.T @ y).astype(np.float64)
+    found: np.ndarray = np.linalg.solve(whole + RIDGE * len(x) * np.eye(x.shape[1]), mixed)
+    return found.astype(np.float32)
+
+
+def logistic(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """(k,) weights of a logistic regression of y (n,) on x (n, k), by Newton's method."""
+    weights = np.zeros(x.shape[1])
+    for _ in range(ROUNDS):
+        chances = 1.0 / (1.0 + np.exp(-(x @ weights)))
+        slope = x.T @ (chances - y) / len(y) + PENALTY * weights
+        bend = (x * (chances * (1.0 - chances))[:, None]).T @ x / len(y) + PENALTY * np.eye(x.shape[1])
+        weights = weights - np.linalg.solve(bend, slope)
+    return weights
+
+
+def auc(scores: np.ndarray, right: np.ndarray) -> float:
+    """The chance that a right one scores above a wrong one, ties half; 0.5 where one kind is missing."""
+    wrong = np.sort(scores[~right])
+    if not len(wrong) or right.all():
+        return 0.5
+    below = np.searchsorted(wrong, scores[right], "left") + np.searchsorted(wrong, scores[right], "right")
+    return float(below.mean() / 2.0 / len(wrong))
+
+
+def _found(chances: np.ndarray, right: np.ndarray, point: float) -> float:
+    if not right.any() or right.all():
+        return 0.0
+    return float((chances[~right] < np.quantile(chances[right], point)).mean())
+
+
+def _scores(recording: Recording, layer: int, lens: Lens, weight: np.ndarray, wanted: np.ndarray) -> Scores:
+    nodes = recording.nodes
+    states = recording.states[layer][np.array(nodes.rows)[wanted]].astype(np.float32)
+    return lens.scores(states, weight, np.array(nodes.tokens)[wanted])
+
+
+def _share(part: np.ndarray, whole: np.ndarray) -> float:
+    return float(part.sum() / max(1, whole.sum()))

@@ -1,0 +1,151 @@
+"""What a target's states half way say about drafts: every tree of the real pipeline, with the states that its rows had.
+
+Whatever is offered is verified, for a predictor has to know poor drafts too; how many of them are worth a row is a
+matter of prices, and comes later.
+"""
+
+import random
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+import numpy as np
+
+from app.assembly.local import load_models, local
+from app.config import Settings
+from app.engine.cpu.forward import Checkpoints
+from app.engine.cpu.fused import FusedForward
+from app.engine.cpu.runner import Logits, ModelRunner
+from app.engine.kv.pages import bytes_per_page
+from app.errors import ModelRefused
+from app.estimates.step_costs import CostTable
+from app.messages import GenerateRequest
+from app.state import Work
+from training.progress_bar import Report
+from training.prompts.draw import DOMAINS, prompts
+
+AT_ONCE = 8
+KV_BYTES = 400 * 2**20
+FREE = {1: 1.0, 4096: 1.0}  # seconds by rows: rows cost nothing, so every draft is verified
+LESS = 4  # one in so many rows that are no node's parent is kept
+
+
+@dataclass(slots=True)
+class Nodes:
+    """Draft tokens. `parents`: the number of each one's parent among them, -1 for a root."""
+
+    tokens: list[int] = field(default_factory=list)
+    priors: list[float] = field(default_factory=list)  # chance, if the parent is right
+    survival: list[float] = field(default_factory=list)  # chance of the whole path
+    parents: list[int] = field(default_factory=list)
+    is_right: list[bool] = field(default_factory=list)  # is it what the target says after its parent?
+    is_reached: list[bool] = field(default_factory=list)  # is everything above it right?
+    prompts: list[int] = field(default_factory=list)  # number of the prompt
+    rows: list[int] = field(default_factory=list)  # its parent's row of the states
+
+
+@dataclass(slots=True)
+class Recording:
+    """Nodes and rows of states, float16: by layer half way, and what the head read of them."""
+
+    nodes: Nodes
+    states: dict[int, np.ndarray]  # (R, d) after so many layers
+    finals: np.ndarray  # (R, d)
+    said: np.ndarray  # (R,) tokens read at these rows; what is frequent among them is frequent
+    prompts: np.ndarray  # (R,) number of the prompt
+
+
+def record(settings: Settings, layers: tuple[int, ...], each: int, max_tokens: int, seed: int) -> Recording:
+    """Run `each` prompts of every domain. Raises ModelRefused, also for a target whose rows cannot be pruned."""
+    models = load_models(settings)
+    model = models.runner.model if isinstance(models.runner, ModelRunner) else None
+    if not isinstance(model, FusedForward):
+        raise ModelRefused("only on a CPU, and of Llama-shaped models, can rows be pruned")
+    if not 0 < min(layers) <= max(layers) < model.shape.num_layers:
+        raise ModelRefused(f"checkpoints lie behind layers 1 ... {model.shape.num_layers - 1}")
+    runner = _Recorder(model, layers, settings.page_tokens)
+    pipeline = local(settings, replace(models, runner=runner))
+    pipeline.verifying.running.costs = CostTable(FREE)
+    asked = [prompt for domain in DOMAINS for prompt in islice(prompts(domain, seed), each)]
+    random.Random(seed).shuffle(asked)
+    report = Report("recording", -(-len(asked) // AT_ONCE))
+    for first in range(0, len(asked), AT_ONCE):
+        for number, prompt in enumerate(asked[first : first + AT_ONCE], start=first):
+            made = pipeline.submit(GenerateRequest(prompt=prompt, max_tokens=max_tokens), settings)
+            runner.numbers[made.id] = number
+        while pipeline.verifying.running.sequences:
+            pipeline.step()
+        report.advance(f"{len(runner.nodes.tokens)} draft tokens")
+    report.end()
+    return runner.recording()
+
+
+class _Seen:
+    """Checkpoints that drop nothing and keep what they see."""
+
+    def __init__(self, layers: tuple[int, ...]) -> None:
+        self.layers, self.took_s = layers, 0.0
+        self.states: dict[int, np.ndarray] = {}
+
+    def keep(self, layer: int, states: np.ndarray) -> np.ndarray | None:
+        self.states[layer] = states.astype(np.float16)
+        return None
+
+
+class _Recorder(ModelRunner):
+    """A runner that writes its passes down."""
+
+    def __init__(self, model: FusedForward, layers: tuple[int, ...], page_tokens: int) -> None:
+        pages = KV_BYTES // bytes_per_page(*model.shape, page_tokens)
+        super().__init__(model, kv_bytes=pages * bytes_per_page(*model.shape, page_tokens), page_tokens=page_tokens)
+        self._fused, self._layers = model, layers
+        self._seen = _Seen(layers)
+        self.numbers: dict[str, int] = {}  # of the requests
+        self.nodes = Nodes()
+        self._states: dict[int, list[np.ndarray]] = {layer: [] for layer in layers}
+        self._finals: list[np.ndarray] = []
+        self._tokens: list[int] = []
+        self._prompts: list[int] = []
+
+    def forward(self, works: list[Work], added: np.ndarray | None = None) -> list[Logits | None]:
+        self._seen = _Seen(self._layers)
+        found = super().forward(works, added)
+        kept: list[int] = []
+        row = 0
+        for work, logits in zip(works, found, strict=True):
+            root = row + len(work.tokens) - 1
+            row = root + 1 + len(work.tree)
+            own = [*range(root - len(work.tokens) + 1, root, LESS), *range(root, row)]
+            if logits is not None and len(work.tree):
+                self._note(work, logits, len(self._tokens) + len(own) - 1 - len(work.tree))
+            kept += own
+            self._tokens += [[*work.tokens, *work.tree.tokens][i - root + len(work.tokens) - 1] for i in own]
+            self._prompts += [self.numbers[work.sequence.record.id]] * len(own)
+        finals = self._fused.last_hidden(row)
+        self._finals.append(finals[kept].astype(np.float16))
+        for layer in self._layers:
+            self._states[layer].append(self._seen.states[layer][kept])
+        return found
+
+    def recording(self) -> Recording:
+        states = {layer: np.concatenate(parts) for layer, parts in self._states.items()}
+        finals, said = np.concatenate(self._finals), np.array(self._tokens)
+        return Recording(self.nodes, states, finals, said, np.array(self._prompts))
+
+    def _checkpoints(self, works: list[Work]) -> Checkpoints:
+        return self._seen
+
+    def _note(self, work: Work, logits: Logits, root: int) -> None:
+        """root: the row of the recorded states that is the tree's root's."""
+        nodes, tree, first = self.nodes, work.tree, len(self.nodes.tokens) - 1
+        survival, reached = [1.0, *tree.survival], [True]
+        for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True), start=1):
+            is_right = int(logits.greedy[parent]) == token
+            reached.append(reached[parent] and is_right)
+            nodes.tokens.append(token)
+            nodes.priors.append(survival[node] / survival[parent] if survival[parent] else 0.0)
+            nodes.survival.append(survival[node])
+            nodes.parents.append(first + parent if parent else -1)
+            nodes.is_right.append(is_right)
+            nodes.is_reached.append(reached[parent])
+            nodes.prompts.append(self.numbers[work.sequence.record.id])
+            nodes.rows.append(root + parent)

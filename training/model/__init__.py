@@ -1,0 +1,1 @@
+"""A drafter's model: how it is made, trained, checked, kept."""

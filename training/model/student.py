@@ -1,0 +1,154 @@
+"""The drafter as it is trained: a few layers of the target between rows of the target's own frozen embedding.
+
+With features it also reads what the target thought: at the last committed token of a round, h, the target's last
+normed hidden state at the position before (the one that chose that token), as W h + b; at all other positions a learned
+vector `absent` stands in for it, because a drafter that goes on from its own guesses has no h for them. It learns from
+h scaled to mean 0 and spread 1: some of h's numbers are a hundred times as large as others (SmolLM2), and with them as
+they are the first steps undo what the layers know. The file holds W and b for h as it is.
+"""
+
+import copy
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from app.engine.weights.families import NotFusable, check_llama_shape
+from app.errors import InvalidRequest, ModelRefused
+
+FEATURES = ("feature.weight", "feature.bias", "absent")
+LEAST_SPREAD = 1e-3
+
+
+def load_target(folder: Path) -> Any:
+    """The target's modules in float32. Raises ModelRefused for one whose layers a drafter cannot be made of."""
+    transformers_logging.disable_progress_bar()
+    try:
+        target = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
+        check_llama_shape(target)
+    except (OSError, ValueError) as error:
+        raise ModelRefused(f"{folder} does not hold a loadable causal LM: {error}") from error
+    except NotFusable as error:
+        raise ModelRefused(f"no drafter can be made of {folder}'s layers: {error}") from error
+    target.requires_grad_(False)
+    return target
+
+
+class Student(nn.Module):
+    """Trainable: layers, norm, feature (W, b), absent. Embedding and head are the target's, and stay as they are."""
+
+    def __init__(self, target: Any, layers: list[int], head_ids: list[int], has_features: bool) -> None:
+        """Layers start as copies of these of the target's; negative ones count from its end."""
+        super().__init__()
+        self.mean: torch.Tensor
+        self.spread: torch.Tensor
+        embedding = target.model.embed_tokens
+        self._frozen = {"embedding": embedding, "rope": target.model.rotary_emb}  # in a dict: no part of our state
+        self.layers = nn.ModuleList(copy.deepcopy(target.model.layers[i]) for i in layers)
+        for index, layer in enumerate(self.layers):
+            layer.get_submodule("self_attn").layer_idx = index  # type: ignore[assignment]
+        self.norm = copy.deepcopy(target.model.norm)
+        self.width: int = embedding.weight.shape[1]
+        self.has_features = has_features
+        if has_features:
+            self.feature = nn.Linear(self.width, self.width)
+            nn.init.zeros_(self.feature.weight)  # starts as the same drafter without
+            nn.init.zeros_(self.feature.bias)
+            self.absent = nn.Parameter(torch.zeros(self.width))
+            self.register_buffer("mean", torch.zeros(self.width), persistent=False)
+            self.register_buffer("spread", torch.ones(self.width), persistent=False)
+        self.requires_grad_(True)
+        self.head_ids = torch.tensor(head_ids)  # (Vh,)
+        self.head = embedding.weight.detach()[self.head_ids]  # (Vh, d)
+        self.target_head = target.lm_head.weight.detach()[self.head_ids]  # (Vh, d), the same where weights are tied
+
+    def forward(
+        self,
+        ids: torch.Tensor,  # (B, T)
+        states: torch.Tensor,  # (B, T, d), h of the position before; read where `present`
+        present: torch.Tensor,  # (B, T) bool
+    ) -> torch.Tensor:
+        """Normed hidden states (B, T, d); times `head` they are logits over `head_ids`."""
+        hidden = self._frozen["embedding"](ids)
+        if self.has_features:
+            hidden = hidden + torch.where(
+                present[..., None], self.feature((states - self.mean) / self.spread), self.absent
+            )
+        positions = torch.arange(ids.shape[1])[None]
+        rope = self._frozen["rope"](hidden, positions)
+        for layer in self.layers:
+            out = layer(hidden, attention_mask=None, position_ids=positions, position_embeddings=rope)
+            hidden = out[0] if isinstance(out, tuple) else out
+        normed: torch.Tensor = self.norm(hidden)
+        return normed
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """As the drafter's file names them, in float16: layers and norm below `model.`, head_ids int32."""
+        found = {name: tensor.detach() for name, tensor in self.state_dict().items()}
+        if self.has_features:
+            found["feature.weight"] = found["feature.weight"] / self.spread
+            found["feature.bias"] = found["feature.bias"] - found["feature.weight"] @ self.mean
+        named = {name if name in FEATURES else f"model.{name}": tensor for name, tensor in found.items()}
+        halves = {name: tensor.half().contiguous() for name, tensor in named.items()}
+        return {**halves, "head_ids": self.head_ids.to(torch.int32)}
+
+    def scramble(self, seed: int) -> None:
+        """Forget what the layers know: noise with the spread of each matrix takes its place."""
+        noise = torch.Generator().manual_seed(seed)
+        for tensor in self.layers.state_dict().values():
+            if tensor.dim() > 1:
+                tensor.copy_(torch.randn(tensor.shape, generator=noise) * tensor.std())
+
+    def scale_to(self, states: torch.Tensor) -> None:
+        """Learn from states scaled by the mean and spread of these, (N, d)."""
+        self.mean = states.mean(0)
+        self.spread = states.std(0) + LEAST_SPREAD
+
+    def start_from(self, weights: dict[str, torch.Tensor]) -> None:
+        """Take over a drafter's weights; feature weights that either side lacks stay as they are, or are left."""
+        ours = self.state_dict()
+        theirs = {n.removeprefix("model."): t.float() for n, t in weights.items() if n != "head_ids"}
+        if self.has_features and "feature.weight" in theirs:
+            theirs["feature.bias"] = theirs["feature.bias"] + theirs["feature.weight"] @ self.mean
+            theirs["feature.weight"] = theirs["feature.weight"] * self.spread
+        off = [n for n in ours.keys() ^ theirs.keys() if n not in FEATURES]
+        off += [n for n in ours.keys() & theirs.keys() if ours[n].shape != theirs[n].shape]
+        if off:
+            raise InvalidRequest("init", f"that drafter is of another shape than this target's: {sorted(off)[0]}")
+        self.load_state_dict({**ours, **{n: t for n, t in theirs.items() if n in ours}})
+
+
+def drafter_weights(folder: Path, embedding: str, tokenizer: str) -> tuple[dict[str, torch.Tensor], int]:
+    """(weights, layers) of the drafter to start from; it must be of the target with this `embedding_sha256` and
+    `tokenizer_sha256`, as far as its card says. Raises InvalidRequest."""
+    card = folder / "drafter.json"
+    if not card.is_file() or not (folder / "model.safetensors").is_file():
+        raise InvalidRequest("init", f"{folder} holds no drafter that was trained here")
+    told = _card(card)
+    if told.get("tokenizer_sha256") != tokenizer or told.get("embedding_sha256", embedding) != embedding:
+        raise InvalidRequest("init", f"the drafter in {folder} is of another target")
+    weights = load_file(folder / "model.safetensors")
+    if "head_ids" not in weights:
+        raise InvalidRequest("init", f"the drafter in {folder} has a head of its own")
+    layers: int = AutoConfig.from_pretrained(folder, local_files_only=True).num_hidden_layers
+    return weights, layers
+
+
+def embedding_sha256(target: Any) -> str:
+    """sha256 of the target's embedding (V, d) as float32 numbers, little-endian, row by row."""
+    weight = target.model.embed_tokens.weight.detach().float().contiguous()
+    return hashlib.sha256(weight.numpy().astype("<f4", copy=False)).hexdigest()
+
+
+def _card(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except ValueError as error:
+        raise InvalidRequest("init", f"{path} is not JSON") from error
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,79 @@
+"""Clients that leave while they wait: what they asked for is cancelled within a round, or LOOK_S if those are shorter.
+
+Who waits for an answer sleeps in a call to Redis, so one thread looks at all connections. It lives while anybody waits.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from app.errors import NotFound, StoreUnavailable
+from app.logs import of
+from app.messages import FinishReason
+from web.office_zz import Office
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.02  # about a round on a CPU; a look costs less than a microsecond a client
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    request_ids: tuple[str, ...]
+    is_gone: Callable[[], bool]
+
+
+class Leavers:
+    """The calls of one process whose clients have to stay."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+        self._lock = threading.Lock()
+        self._calls: set[_Call] = set()
+        self._is_looking = False
+
+    @contextmanager
+    def watched(self, request_ids: Sequence[str], is_gone: Callable[[], bool]) -> Iterator[None]:
+        """In the block, cancel these as soon as their client has gone."""
+        call = _Call(tuple(request_ids), is_gone)
+        with self._lock:
+            self._calls.add(call)
+            if not self._is_looking:
+                self._is_looking = True
+                threading.Thread(target=self._look, name="leavers", daemon=True).start()
+        try:
+            yield
+        finally:
+            self._forget(call)
+
+    def _look(self) -> None:
+        while calls := self._waiting():
+            for call in calls:
+                if call.is_gone() and all(self._cancel(request_id) for request_id in call.request_ids):
+                    self._forget(call)
+            time.sleep(LOOK_S)
+
+    def _waiting(self) -> list[_Call]:
+        with self._lock:
+            self._is_looking = bool(self._calls)
+            return list(self._calls)
+
+    def _forget(self, call: _Call) -> None:
+        with self._lock:
+            self._calls.discard(call)
+
+    def _cancel(self, request_id: str) -> bool:
+        """False: try again."""
+        try:
+            self._office.requests.end(request_id, FinishReason.CANCELLED)
+        except NotFound:
+            pass
+        except StoreUnavailable:
+            log.warning("its client has left, and it cannot be cancelled yet", extra=of(request_id))
+            return False
+        except Exception:  # the others must be looked at, whatever this is
+            log.exception("its client has left, and it cannot be cancelled", extra=of(request_id))
+        return True

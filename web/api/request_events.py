@@ -1,0 +1,143 @@
+"""Requests as their clients wait for them: events as they are committed, and the result as it stands."""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from threading import Event as Flag
+
+from app.errors import StoreUnavailable
+from app.logs import of
+from app.messages import Event, FinishReason, Result
+from app.stages.result import result
+from app.store.protocol import Snapshot
+from web.office_zz import Office
+
+log = logging.getLogger(__name__)
+
+POLL_S = 2.0  # how often a waiting thread looks up: for heartbeats, a client that left, the end of the server
+GLANCE_S = 0.05  # how long one of several requests is waited for before the others are looked at
+OUTAGE_S = 30.0  # a restart of Redis is waited out for so long
+RETRY_S = 0.5
+
+
+def follow(office: Office, request_id: str, offset: int, stopping: Flag) -> Iterator[Event | None]:
+    """Events after `offset` generated tokens, up to the terminal one; None after each POLL_S without any.
+
+    Ends without a terminal event when the server stops.
+    Raises NotFound, and StoreUnavailable when Redis stays away for long.
+    """
+    reader = _Reader(office, request_id, offset, stopping)
+    wait_s = 0.0  # the first look does not wait: the request may have ended long ago
+    while not (stopping.is_set() or reader.has_ended):
+        events = reader.read(wait_s)
+        wait_s = POLL_S
+        yield from events or (None,)
+
+
+def follow_all(office: Office, request_ids: Sequence[str], stopping: Flag) -> Iterator[tuple[int, Event] | None]:
+    """The events of several requests, each with its request's place in the list; otherwise as `follow`.
+
+    Requests that were sent together mostly go on together, so one is waited for and the others are then looked at.
+    """
+    if len(request_ids) == 1:
+        for event in follow(office, request_ids[0], 0, stopping):
+            yield None if event is None else (0, event)
+        return
+    readers = dict(enumerate(_Reader(office, request_id, 0, stopping) for request_id in request_ids))
+    heard_s = time.monotonic()
+    while readers and not stopping.is_set():
+        for i, (place, reader) in enumerate(list(readers.items())):
+            events = reader.read(GLANCE_S if i == 0 else 0.0)
+            yield from ((place, event) for event in events)
+            if events:
+                heard_s = time.monotonic()
+            if reader.has_ended:
+                del readers[place]
+        if time.monotonic() - heard_s >= POLL_S:
+            heard_s = time.monotonic()
+            yield None
+
+
+def await_end(office: Office, request_ids: Sequence[str], stopping: Flag) -> bool:
+    """Wait until all have ended; False if the server stops first.
+
+    Raises NotFound, and StoreUnavailable when Redis stays away for long.
+    """
+    for request_id in request_ids:
+        for has_ended in _until_end(office, request_id, stopping):
+            if has_ended:
+                break
+        else:
+            return False
+    return True
+
+
+def cancel(office: Office, request_ids: Sequence[str]) -> None:
+    """End those that have not ended. Raises NotFound, StoreUnavailable."""
+    for request_id in request_ids:
+        office.requests.end(request_id, FinishReason.CANCELLED)
+
+
+def current(office: Office, request_id: str) -> Result:
+    """The request as it stands. Raises NotFound."""
+    return shown(office, office.requests.snapshot(request_id))
+
+
+def shown(office: Office, snapshot: Snapshot) -> Result:
+    """A request as it stood."""
+    return result(
+        snapshot.record,
+        snapshot.status,
+        snapshot.tokens,
+        snapshot.finish_reason,
+        snapshot.stats,
+        snapshot.error,
+        office.tokenizer,
+        time.time() if snapshot.ended_s is None else snapshot.ended_s,
+        snapshot.logprobs,
+    )
+
+
+class _Reader:
+    """Reads one request's events on, through a restart of Redis."""
+
+    def __init__(self, office: Office, request_id: str, offset: int, stopping: Flag) -> None:
+        self._office, self._request_id, self._offset, self._stopping = office, request_id, offset, stopping
+        self._answered_s = time.monotonic()
+        self.has_ended = False
+
+    def read(self, wait_s: float) -> list[Event]:
+        """What came since, waiting up to `wait_s`. Raises NotFound, and StoreUnavailable when it stays away."""
+        try:
+            events = self._office.requests.events(self._request_id, self._offset, wait_s)
+        except StoreUnavailable as error:
+            _wait_out(error, self._request_id, self._answered_s, self._stopping)
+            return []
+        self._answered_s = time.monotonic()
+        for i, event in enumerate(events):
+            self._offset = event.offset + len(event.tokens)
+            if event.finish_reason is not None:
+                self.has_ended = True
+                return events[: i + 1]
+        return events
+
+
+def _until_end(office: Office, request_id: str, stopping: Flag) -> Iterator[bool]:
+    """False after each POLL_S the request runs on, then True; nothing more when the server stops."""
+    answered_s = time.monotonic()
+    while not stopping.is_set():
+        try:
+            has_ended = office.requests.ended(request_id, POLL_S)
+            answered_s = time.monotonic()
+        except StoreUnavailable as error:
+            _wait_out(error, request_id, answered_s, stopping)
+            has_ended = False
+        yield has_ended
+
+
+def _wait_out(error: StoreUnavailable, request_id: str, answered_s: float, stopping: Flag) -> None:
+    """Wait a little before the next try, unless Redis has been away for long: then raise `error`."""
+    if time.monotonic() - answered_s > OUTAGE_S:
+        raise error
+    log.warning("the store does not answer, trying again", extra=of(request_id))
+    stopping.wait(RETRY_S)

@@ -1,0 +1,124 @@
+"""The JSON API: parse, call the office, format. No rule of the domain lives here.
+
+    POST   /api/generate                       Result when it is done; `stream`: events (web/api/sse.py);
+                                               `wait: false`: 202 {id, url, stream_url} at once
+    GET    /api/requests/<id>                  Result as it stands, `status` active while it runs
+    GET    /api/requests/<id>/stream?offset=N  events after N generated tokens; Last-Event-ID goes before
+    DELETE /api/requests/<id>                  cancel; Result. An ended request stays as it is
+
+A request is waited for and streamed once; beyond that its readers are bounded (web/api/stream_limits.py). A client
+that closes a waiting POST cancels the request (web/api/disconnects.py): it never learned its id. One that closes a
+stream does not. When the server stops, waiting callers get the 202 of `wait: false`. Where keys are in use, a request
+of another tenant is an unknown one. A request that was accepted and failed is a Result too (200, `status` failed,
+`error` says why).
+"""
+
+from threading import Event as Flag
+
+from flask import Blueprint, Response, request, url_for
+
+from app.errors import InvalidRequest, NotFound
+from app.messages import FinishReason, GenerateRequest, Message, Record, Status
+from app.store.protocol import Snapshot
+from web.api.disconnects import Leavers
+from web.api.http_io import body_of, client_left, event_stream, json_answer
+from web.api.request_events import await_end, current, shown
+from web.api.sse import frames
+from web.api.stream_limits import Seats
+from web.api.submit import submit
+from web.auth import may_see, tenant
+from web.office_zz import Office
+
+
+class GenerateBody(GenerateRequest):
+    """A generate request and how its caller wants the answer. `stream` goes before `wait`."""
+
+    stream: bool = False
+    wait: bool = True
+
+    def request(self) -> GenerateRequest:
+        """The request alone; it has been validated, and is not again."""
+        return GenerateRequest.model_construct(**{name: getattr(self, name) for name in GenerateRequest.model_fields})
+
+
+class Accepted(Message):
+    """Where to find a request that runs."""
+
+    id: str
+    url: str
+    stream_url: str
+
+
+def blueprint(office: Office, leavers: Leavers, seats: Seats, stopping: Flag) -> Blueprint:
+    """The routes under /api."""
+    routes = Blueprint("api", __name__, url_prefix="/api")
+
+    @routes.post("/generate")
+    def generate() -> Response:
+        body = body_of(GenerateBody)
+        record = submit(office, [body.request()])[0]
+        if body.stream:
+            response = event_stream(frames(office, record, (), stopping, client_left()))
+            response.call_on_close(seats.take(record.id, tenant()))
+        elif body.wait and _await_end(office, record.id, leavers, seats, stopping):
+            response = json_answer(current(office, record.id))
+        else:
+            response = json_answer(_accepted(record), 202)
+        response.headers["Location"] = url_for("api.show", request_id=record.id)
+        response.headers["X-Request-Id"] = record.id
+        return response
+
+    @routes.get("/requests/<request_id>")
+    def show(request_id: str) -> Response:
+        return json_answer(shown(office, _own(office, request_id)))
+
+    @routes.get("/requests/<request_id>/stream")
+    def stream(request_id: str) -> Response:
+        offset = _offset()
+        snapshot = _own(office, request_id)
+        tokens, record = snapshot.tokens, snapshot.record
+        # A Redis that lost its last second knows less than its client, until the same tokens have come again.
+        most = record.max_tokens if snapshot.status is Status.ACTIVE else len(tokens)
+        if offset > most:
+            raise InvalidRequest("offset", f"only {len(tokens)} tokens have been generated")
+        leave = seats.take(request_id, tenant())
+        response = event_stream(frames(office, record, tokens[:offset], stopping, client_left(), offset))
+        response.call_on_close(leave)
+        return response
+
+    @routes.delete("/requests/<request_id>")
+    def cancel(request_id: str) -> Response:
+        _own(office, request_id)
+        office.requests.end(request_id, FinishReason.CANCELLED)
+        return json_answer(current(office, request_id))
+
+    return routes
+
+
+def _await_end(office: Office, request_id: str, leavers: Leavers, seats: Seats, stopping: Flag) -> bool:
+    with seats.taken(request_id, tenant()), leavers.watched([request_id], client_left()):
+        return await_end(office, [request_id], stopping)
+
+
+def _own(office: Office, request_id: str) -> Snapshot:
+    """The request, if it is the caller's. Raises NotFound."""
+    snapshot = office.requests.snapshot(request_id)
+    if not may_see(snapshot.record):
+        raise NotFound(request_id)
+    return snapshot
+
+
+def _offset() -> int:
+    """Where the client wants to go on; an EventSource that reconnects repeats its URL and adds an id."""
+    text = request.headers.get("Last-Event-ID") or request.args.get("offset", "0")
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise InvalidRequest("offset", "is not a number of tokens")
+    return int(text)
+
+
+def _accepted(record: Record) -> Accepted:
+    return Accepted(
+        id=record.id,
+        url=url_for("api.show", request_id=record.id),
+        stream_url=url_for("api.stream", request_id=record.id),
+    )

@@ -1,0 +1,103 @@
+"""A request as server-sent events.
+
+    id: <offset after>          generated tokens so far; the place to resume at
+    event: tokens               data: {id, offset, tokens, proposers, pieces, text, stats}, logprobs if asked for
+    event: end                  data: the Result
+    event: error                data: as any error's answer; the stream cannot go on, the request may
+    : comment                   a heartbeat after 3 to 5 s of silence
+
+`pieces` holds the text of each token; together they are `text`, and all `text` together is the result's. A
+character of several tokens comes with the last of them, and what may begin a stop string once it turned out to be
+none. Closing the connection does not cancel the request: the client, or another one, can come back with its last id;
+DELETE cancels.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from json import dumps
+from threading import Event as Flag
+
+from app.engine.text.stop_strings import AnswerStream
+from app.errors import NotFound, StoreUnavailable
+from app.messages import Event, Record
+from app.store.protocol import past
+from web.api.request_events import current, follow
+from web.errors import error_body
+from web.office_zz import Office
+
+HEARTBEAT_S = 3.0
+RECONNECT_MS = 1000
+
+
+def frames(
+    office: Office,
+    record: Record,
+    before: Sequence[int],
+    stopping: Flag,
+    is_gone: Callable[[], bool],
+    offset: int | None = None,
+) -> Iterator[str]:
+    """The stream after the generated tokens `before`, which the client already has; or after `offset` of them, if
+    more, once the store has them, too. It ends when the client `is_gone`, at the latest a while after that."""
+    yield f"retry: {RECONNECT_MS}\n: request {record.id}\n\n"  # out at once, and the headers with it
+    try:
+        yield from _frames(office, record, before, stopping, is_gone, len(before) if offset is None else offset)
+    except NotFound:
+        yield _frame("error", error_body("the request has been forgotten"))
+    except StoreUnavailable:
+        yield _frame("error", error_body("the store does not answer; come back with your last id"))
+
+
+def _frames(
+    office: Office, record: Record, before: Sequence[int], stopping: Flag, is_gone: Callable[[], bool], offset: int
+) -> Iterator[str]:
+    text = AnswerStream(office.tokenizer, record.stop)
+    text.feed(before)
+    sent_s = time.monotonic()
+    ended = False
+    for event in follow(office, record.id, len(before), stopping):
+        if event is not None:
+            known = event.tokens[: max(0, offset - event.offset)]
+            if known:
+                text.feed(known)
+            frame = "".join(_tokens_frame(record.id, rest, text) for rest in past([event], offset))
+            ended = event.finish_reason is not None
+        elif is_gone():  # a write would tell, but there is nothing to write
+            return
+        elif time.monotonic() - sent_s >= HEARTBEAT_S:
+            frame = ": still here\n\n"
+        else:
+            frame = ""
+        if frame:
+            yield frame
+            sent_s = time.monotonic()
+    if ended:
+        result = current(office, record.id)
+        yield _frame("end", result.model_dump_json(), len(result.token_ids))
+
+
+def _tokens_frame(request_id: str, event: Event, text: AnswerStream) -> str:
+    """Empty for an end that brings neither tokens nor text."""
+    pieces = text.pieces(event.tokens)
+    rest = text.flush() if event.finish_reason is not None else ""
+    if pieces:
+        pieces[-1] += rest
+    elif not rest:
+        return ""
+    data = {
+        "id": request_id,
+        "offset": event.offset,
+        "tokens": event.tokens,
+        "proposers": event.proposers,
+        "pieces": pieces,
+        "text": "".join(pieces) or rest,
+        "stats": event.stats.model_dump(mode="json"),
+    }
+    if event.logprobs:
+        data["logprobs"] = [one.model_dump(mode="json") for one in event.logprobs]
+    return _frame("tokens", dumps(data), event.offset + len(event.tokens))
+
+
+def _frame(kind: str, data: str, offset: int | None = None) -> str:
+    place = "" if offset is None else f"id: {offset}\n"
+    return f"{place}event: {kind}\ndata: {data}\n\n"  # JSON has no line breaks of its own

@@ -1,0 +1,41 @@
+"""Take in what one call asks for, on its caller's behalf and within the limits of its key."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from uuid import uuid4
+
+from app.errors import StoreUnavailable
+from app.messages import GenerateRequest, Record
+from web.api.request_events import cancel
+from web.auth import caller, tenant
+from web.office_zz import Office
+
+
+def submit(office: Office, requests: Sequence[GenerateRequest]) -> list[Record]:
+    """All of them or none. Raises InvalidRequest, QueueFull, OverLimit, StoreUnavailable."""
+    named = {uuid4().hex: request for request in requests}
+    key = caller()
+    if key is None:
+        return _all(office, named)
+    ids = list(named)
+    office.allowances.take(key, ids)
+    try:
+        records = _all(office, named)
+    except Exception:
+        with suppress(StoreUnavailable):
+            office.allowances.give_back(key, ids)
+        raise
+    with suppress(StoreUnavailable):  # they are accepted; their places stay reserved for a while
+        office.allowances.stored(key, ids)
+    return records
+
+
+def _all(office: Office, requests: dict[str, GenerateRequest]) -> list[Record]:
+    records: list[Record] = []
+    try:
+        for request_id, request in requests.items():
+            records.append(office.submit(request, request_id=request_id, tenant=tenant()))
+    except Exception:
+        cancel(office, [record.id for record in records])
+        raise
+    return records

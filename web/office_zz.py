@@ -1,0 +1,57 @@
+"""What the web tier needs of the back office: the part of workers.deployment.Office that it uses."""
+
+from pathlib import Path
+from typing import Protocol
+
+from app.config import Settings
+from app.engine.text.tokenizer import Tokenizer
+from app.messages import NOBODY, GenerateRequest, Record
+from app.policy import Policy
+from app.store.history import Samples
+from app.store.mailbox import Mailboxes
+from app.store.nodes import Node
+from app.store.protocol import Requests
+from app.store.rate_limits import Allowances
+from app.store.sums_zz import SumsStore
+from app.store.tasks import WaitingRoom
+from app.store.traces import Traces
+
+
+def model_name(settings: Settings) -> str:
+    """What clients call the target; where it lies is not their business."""
+    return Path(settings.model).name
+
+
+class Roll(Protocol):
+    """Who lives: the readable part of app.store.nodes.Nodes."""
+
+    def live(self, kind: str | None = None) -> list[Node]: ...
+    def policy(self) -> Policy: ...
+    def try_lock(self, name: str, ttl_s: float) -> bool: ...
+
+
+class Office(Protocol):
+    """Takes requests in and knows what became of them."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def requests(self) -> Requests: ...
+    @property
+    def nodes(self) -> Roll: ...
+    @property
+    def sums(self) -> SumsStore: ...
+    @property
+    def mailboxes(self) -> Mailboxes: ...
+    @property
+    def waiting(self) -> WaitingRoom: ...
+    @property
+    def traces(self) -> Traces: ...
+    @property
+    def samples(self) -> Samples: ...
+    @property
+    def allowances(self) -> Allowances: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def submit(self, request: GenerateRequest, *, request_id: str | None = None, tenant: str = NOBODY) -> Record: ...

@@ -1,0 +1,165 @@
+"""A call under way: its requests, one a text, followed to their end, whole or as a stream.
+
+    data: <chunk>        several tokens may come in one; a character never comes in two
+    data: {"error": ...} the call failed, no more will come
+    data: [DONE]
+    : comment            a heartbeat after 3 s of silence
+
+Nobody can resume such a stream, so a client that leaves cancels its requests.
+"""
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from threading import Event as Flag
+
+from pydantic import BaseModel
+
+from app.errors import GenerationFailed, NotFound, StoreUnavailable
+from app.messages import Event, FinishReason, Record, Stats
+from web.api.request_events import await_end, cancel, follow_all
+from web.api.sse import HEARTBEAT_S
+from web.errors import v1_error_body
+from web.office_zz import Office
+from web.openai.responses import PredictionDetails, Usage
+from web.openai.text_stream import REASONS, GrowingText
+from web.openai.writers import Head, Shape
+
+DONE = "data: [DONE]\n\n"
+STOPPING = "the server stops; try again"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What was asked for."""
+
+    records: list[Record]
+    prompts: int  # the records of one prompt stand side by side
+    shape: Shape
+    head: Head
+    with_usage: bool  # in a stream
+
+    @property
+    def ids(self) -> list[str]:
+        """Of its requests."""
+        return [record.id for record in self.records]
+
+
+def whole(office: Office, call: Call, stopping: Flag, watched: AbstractContextManager[None]) -> BaseModel | None:
+    """The answer, waited for in `watched`; None if the server stops first.
+
+    Raises GenerationFailed, NotFound, StoreUnavailable.
+    """
+    has_ended = False
+    try:
+        with watched:
+            has_ended = await_end(office, call.ids, stopping)
+    finally:
+        if not has_ended:
+            _cancel(office, call.ids)
+    if not has_ended:
+        return None
+    ends = [office.requests.snapshot(request_id) for request_id in call.ids]
+    for end in ends:
+        if end.finish_reason not in REASONS:
+            raise GenerationFailed(_failure(end.finish_reason, end.error))
+    texts = [
+        (
+            GrowingText(office.tokenizer, end.record).take(end.tokens, end.logprobs, is_end=True),
+            REASONS[end.finish_reason or FinishReason.STOP],
+        )
+        for end in ends
+    ]
+    return call.shape.whole(call.head, texts, _usage(call, [(len(end.tokens), end.stats) for end in ends]))
+
+
+def frames(office: Office, call: Call, stopping: Flag, watched: AbstractContextManager[None]) -> Iterator[str]:
+    """The call as server-sent events, made in `watched`."""
+    has_ended = False
+    try:
+        with watched:
+            has_ended = yield from _frames(office, call, stopping)
+    except NotFound:
+        yield _failed("the request has been forgotten")
+    except StoreUnavailable:
+        yield _failed("the store does not answer; try again")
+    finally:  # also when the connection broke
+        if not has_ended:
+            _cancel(office, call.ids)
+
+
+def _frames(office: Office, call: Call, stopping: Flag) -> Generator[str, None, bool]:
+    """Did all texts come to their ends?"""
+    texts = [GrowingText(office.tokenizer, record) for record in call.records]
+    said: list[tuple[int, Stats]] = [(0, Stats())] * len(texts)
+    open_texts = len(texts)
+    firsts = [first for i in range(len(texts)) if (first := call.shape.first(i)) is not None]
+    yield "".join(_frame(call, [first]) for first in firsts) or ": \n\n"  # out at once, and the headers with it
+    sent_s = time.monotonic()
+    for found in follow_all(office, call.ids, stopping):
+        if found is not None:
+            place, event = found
+            if event.finish_reason is not None and event.finish_reason not in REASONS:
+                yield _failed(_failure(event.finish_reason, event.error))
+                return False
+            said[place] = (event.offset + len(event.tokens), event.stats)
+            open_texts -= event.finish_reason is not None
+            frame = _event_frame(call, place, texts[place], event)
+        else:
+            frame = ": still here\n\n" if time.monotonic() - sent_s >= HEARTBEAT_S else ""
+        if frame:
+            yield frame
+            sent_s = time.monotonic()
+    if open_texts:
+        yield _failed(STOPPING)
+        return False
+    if call.with_usage:
+        yield f"data: {call.shape.chunk(call.head, [], usage=_usage(call, said))}\n\n"
+    yield DONE
+    return True
+
+
+def _event_frame(call: Call, place: int, text: GrowingText, event: Event) -> str:
+    """Empty for tokens that make nothing certain."""
+    part = text.take(event.tokens, event.logprobs, is_end=event.finish_reason is not None)
+    frame = _frame(call, [call.shape.part(call.head, place, part)]) if part.text or part.spoken else ""
+    if event.finish_reason is None:
+        return frame
+    return frame + _frame(call, [call.shape.last(place, REASONS[event.finish_reason])])
+
+
+def _frame(call: Call, choices: list[BaseModel]) -> str:
+    usage = {"usage": None} if call.with_usage else {}
+    return f"data: {call.shape.chunk(call.head, choices, **usage)}\n\n"
+
+
+def _failed(message: str) -> str:
+    return f"data: {v1_error_body(500, message)}\n\n"
+
+
+def _failure(reason: FinishReason | None, error: str | None) -> str:
+    return "the request was cancelled" if reason is FinishReason.CANCELLED else error or "the request failed"
+
+
+def _usage(call: Call, said: list[tuple[int, Stats]]) -> Usage:
+    """`said`: how many tokens each text has, and what its speculation did."""
+    each = len(call.records) // call.prompts
+    prompt = sum(len(record.prompt_ids) for record in call.records[::each])
+    completion = sum(tokens for tokens, _ in said)
+    accepted = sum(stats.accepted for _, stats in said)
+    drafted = sum(stats.drafted for _, stats in said)
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=prompt + completion,
+        completion_tokens_details=PredictionDetails(
+            accepted_prediction_tokens=accepted, rejected_prediction_tokens=drafted - accepted
+        ),
+    )
+
+
+def _cancel(office: Office, request_ids: list[str]) -> None:
+    """What has ended stays as it is."""
+    with suppress(NotFound, StoreUnavailable):
+        cancel(office, request_ids)

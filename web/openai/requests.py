@@ -1,0 +1,193 @@
+"""What OpenAI's clients send, and the generate requests it means.
+
+A field that changes nothing here (Ignored) may have any value. One that would change the answer and cannot be had
+(UNSUPPORTED) may have only the values that ask for nothing. Any other name is refused. `top_k`, `min_p`,
+`allowed_token_ids` and `speculation` are ours: clients send them as `extra_body`.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, WithJsonSchema
+
+from app.errors import Unsupported
+from app.messages import ChatMessage, GenerateRequest, Speculation
+from app.request import MAX_LOGPROBS, ResponseFormat
+from web.errors import InvalidBody
+
+MAX_CHOICES = 16  # of one call; each is a request of its own
+COMPLETION_TOKENS = 16  # of a completion that does not say how many: OpenAI's default
+SAMPLING = (
+    "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias",
+    "allowed_token_ids", "stop", "speculation",
+)  # fmt: skip
+UNSUPPORTED: dict[str, tuple[JsonValue, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "web_search_options": (),
+    "echo": (False,),
+    "best_of": (1,),
+    "suffix": ("",),
+}
+
+
+def _listed(value: Any) -> Any:
+    """One text alone is a list of one."""
+    return [value] if isinstance(value, str) else value
+
+
+def _switch(value: Any) -> Any:
+    """Speculation on or off, without bounds."""
+    return {"enabled": value} if isinstance(value, bool) else value
+
+
+TEXTS_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+Texts = Annotated[list[str], BeforeValidator(_listed), WithJsonSchema(TEXTS_SCHEMA)]
+Ignored = Annotated[JsonValue, Field(description="taken and ignored")]
+Refused = Annotated[JsonValue, Field(description="refused, unless it asks for nothing")]
+
+
+class StreamOptions(BaseModel):
+    """`include_usage`: a last chunk with the usage. Others change nothing here."""
+
+    include_usage: bool | None = False
+
+
+class Body(BaseModel):
+    """What both calls have in common."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    n: int | None = Field(1, ge=1, le=MAX_CHOICES, description="texts of each prompt: the seed's choices 0, 1, 2, ...")
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(1.0, description="0 is greedy")
+    top_p: float | None = None
+    seed: int | None = Field(None, description="same seed, same texts")
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    stop: Texts | None = None
+
+    top_k: int | None = Field(None, description="Paceline's own")
+    min_p: float | None = Field(None, description="Paceline's own")
+    allowed_token_ids: list[int] | None = Field(None, description="Paceline's own: no other token can be said")
+    speculation: Annotated[Speculation | None, BeforeValidator(_switch)] = Field(
+        None, description="Paceline's own: bounds, or just true or false; changes speed, never the text"
+    )
+
+    user: Ignored = None
+    safety_identifier: Ignored = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_retention: Ignored = None
+    store: Ignored = None
+    metadata: Ignored = None
+    service_tier: Ignored = None
+
+    def _each(self, inputs: Iterable[dict[str, Any]], rest: dict[str, Any], names: dict[str, str]) -> Any:
+        """`n` requests of each input. Raises InvalidBody, Unsupported."""
+        for name, harmless in UNSUPPORTED.items():
+            value = getattr(self, name, None)
+            if value is not None and value not in harmless:
+                raise Unsupported(name, "is not supported here")
+        values = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
+        if self.seed is not None:
+            values["seed"] = self.seed % 2**63
+        try:
+            # OpenAI's default is to sample
+            requests = [GenerateRequest.model_validate({"temperature": 1.0, **values, **rest, **one}) for one in inputs]
+        except ValidationError as error:
+            raise InvalidBody(error, names) from error
+        return [one.model_copy(update={"choice": i}) for one in requests for i in range(self.n or 1)]
+
+
+def _text(value: Any) -> Any:
+    """The text of content that comes in parts."""
+    if not isinstance(value, list):
+        return value
+    for part in value:
+        if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
+            raise ValueError("only parts of type text are supported")
+    return "".join(part["text"] for part in value)
+
+
+class Turn(BaseModel):
+    """A message of a conversation. What else clients put into one (`name`, say) is ignored."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str | None, BeforeValidator(_text)] = Field(None, description="text, or a list of text parts")
+    tool_calls: JsonValue = Field(None, description="refused, unless empty")
+
+
+class ChatBody(Body):
+    """POST /v1/chat/completions."""
+
+    messages: list[Turn] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1, description="goes before max_tokens")
+    logprobs: bool | None = False
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    response_format: ResponseFormat | None = None
+
+    parallel_tool_calls: Ignored = None
+    reasoning_effort: Ignored = None
+    verbosity: Ignored = None
+    prediction: Ignored = None
+    tools: Refused = None
+    tool_choice: Refused = None
+    functions: Refused = None
+    function_call: Refused = None
+    modalities: Refused = None
+    audio: Refused = None
+    web_search_options: Refused = None
+
+    def requests(self, most_tokens: int) -> list[GenerateRequest]:
+        """The texts asked for, of at most so many tokens if the body does not say. Raises InvalidBody, Unsupported."""
+        if self.top_logprobs is not None and not self.logprobs:
+            raise Unsupported("top_logprobs", "needs logprobs")
+        if any(turn.tool_calls for turn in self.messages):
+            raise Unsupported("messages", "tool calls are not supported here")
+        wanted = (self.top_logprobs or 0) if self.logprobs else None
+        rest = {
+            "max_tokens": self.max_completion_tokens or self.max_tokens or most_tokens,
+            "logprobs": wanted,
+            "response_format": self.response_format,
+        }
+        return list(self._each([{"messages": [_turn(turn) for turn in self.messages]}], rest, self.names()))
+
+    def names(self) -> dict[str, str]:
+        """What the caller knows fields of a generate request by, where the names differ."""
+        tokens = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
+        return {"logprobs": "top_logprobs", **tokens}
+
+
+class CompletionBody(Body):
+    """POST /v1/completions: the prompt is continued as it stands."""
+
+    prompt: Texts
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+    echo: Refused = None
+    best_of: Refused = None
+    suffix: Refused = None
+
+    def requests(self, most_tokens: int) -> list[GenerateRequest]:
+        """The texts asked for, those of one prompt side by side. Raises InvalidBody, Unsupported."""
+        texts = len(self.prompt) * (self.n or 1)
+        if not 1 <= texts <= MAX_CHOICES:
+            raise Unsupported("prompt", f"a call gives 1 to {MAX_CHOICES} texts, not {texts}")
+        rest = {"max_tokens": self.max_tokens or min(COMPLETION_TOKENS, most_tokens), "logprobs": self.logprobs}
+        return list(self._each([{"prompt": prompt, "raw": True} for prompt in self.prompt], rest, self.names()))
+
+    def names(self) -> dict[str, str]:
+        """As ChatBody's."""
+        return {}
+
+
+def _turn(turn: Turn) -> ChatMessage:
+    return ChatMessage(role="system" if turn.role == "developer" else turn.role, content=turn.content or "")

@@ -1,0 +1,107 @@
+"""OpenAI's calls: parse, call the office, format.
+
+GET  /v1/models, /v1/models/<name>     the target
+POST /v1/chat/completions              a conversation goes on
+POST /v1/completions                   a text goes on
+"""
+
+import hashlib
+import time
+from threading import Event as Flag
+
+from flask import Blueprint, Response
+from werkzeug.exceptions import ServiceUnavailable
+
+from app.errors import InvalidRequest, UnknownModel
+from app.messages import GenerateRequest, Record
+from web.api.disconnects import Leavers
+from web.api.http_io import body_of, client_left, event_stream, json_answer
+from web.api.stream_limits import Seats
+from web.api.submit import submit
+from web.auth import tenant
+from web.office_zz import Office, model_name
+from web.openai.call import STOPPING, Call, frames, whole
+from web.openai.requests import ChatBody, CompletionBody
+from web.openai.responses import Model, ModelList
+from web.openai.writers import ChatShape, CompletionShape, Head, Shape
+
+
+def blueprint(office: Office, leavers: Leavers, seats: Seats, stopping: Flag) -> Blueprint:
+    """The routes under /v1."""
+    routes = Blueprint("v1", __name__, url_prefix="/v1")
+    model = Model(id=model_name(office.settings), created=int(time.time()), owned_by="paceline")
+
+    @routes.get("/models")
+    def models() -> Response:
+        return json_answer(ModelList(data=[model]))
+
+    @routes.get("/models/<path:name>")
+    def show_model(name: str) -> Response:
+        _check_model(office, name)
+        return json_answer(model)
+
+    @routes.post("/chat/completions")
+    def chat() -> Response:
+        return _answer(office, body_of(ChatBody), ChatShape(), leavers, seats, stopping)
+
+    @routes.post("/completions")
+    def complete() -> Response:
+        return _answer(office, body_of(CompletionBody), CompletionShape(), leavers, seats, stopping)
+
+    return routes
+
+
+def _answer(
+    office: Office, body: ChatBody | CompletionBody, shape: Shape, leavers: Leavers, seats: Seats, stopping: Flag
+) -> Response:
+    _check_model(office, body.model)
+    requests = body.requests(office.settings.max_tokens)
+    records = _submit(office, requests, body.names())
+    call = Call(
+        records=records,
+        prompts=len(records) // (body.n or 1),
+        shape=shape,
+        head=_head(office, shape, records[0]),
+        with_usage=bool(body.stream_options and body.stream_options.include_usage),
+    )
+    watched = leavers.watched(call.ids, client_left())
+    if body.stream:
+        response = event_stream(frames(office, call, stopping, watched))
+        response.call_on_close(seats.take(records[0].id, tenant()))  # one thread, however many texts
+    else:
+        with seats.taken(records[0].id, tenant()):
+            answer = whole(office, call, stopping, watched)
+        if answer is None:
+            raise ServiceUnavailable(STOPPING)
+        response = json_answer(answer)
+    response.headers["X-Request-Id"] = call.head.id
+    return response
+
+
+def _check_model(office: Office, asked: str) -> None:
+    served = model_name(office.settings)
+    if asked != served:
+        raise UnknownModel(asked, served)
+
+
+def _submit(office: Office, requests: list[GenerateRequest], names: dict[str, str]) -> list[Record]:
+    """As `submit`, with its caller's names of fields."""
+    try:
+        return submit(office, requests)
+    except InvalidRequest as error:
+        if error.field in names:
+            raise InvalidRequest(names[error.field], error.message) from error
+        raise
+
+
+def _head(office: Office, shape: Shape, record: Record) -> Head:
+    settings, tokenizer = office.settings, office.tokenizer
+    served = f"{model_name(settings)}|{settings.weights}|{tokenizer.sha256}"  # what a text depends on beside the call
+    return Head(
+        id=shape.prefix + record.id,
+        created=int(record.created_s),
+        model=model_name(settings),
+        system_fingerprint="fp_" + hashlib.sha256(served.encode()).hexdigest()[:12],
+        tokenizer=tokenizer,
+        top=record.logprobs,
+    )

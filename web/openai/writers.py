@@ -1,0 +1,154 @@
+"""The same texts in two shapes: of a chat and of a plain completion, whole or in chunks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pydantic import BaseModel
+
+from app.engine.text.tokenizer import Tokenizer
+from web.openai.responses import (
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatLogprobs,
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    Delta,
+    Message,
+    Reason,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
+)
+from web.openai.text_stream import Part, Spoken, spelled
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What all answers of a call say, and how its tokens are spelled."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    tokenizer: Tokenizer
+    top: int | None  # likeliest tokens wanted beside each; None: no log-probabilities
+
+    def fields(self) -> dict[str, Any]:
+        """Of an `Answer`."""
+        return {name: getattr(self, name) for name in ("id", "created", "model", "system_fingerprint")}
+
+
+class Shape(Protocol):
+    """How a call's texts are written. Chunks come out as JSON; with `usage` they have that field, null but in the
+    last one."""
+
+    prefix: str  # of ids
+
+    def whole(self, head: Head, texts: Sequence[tuple[Part, Reason]], usage: Usage) -> BaseModel: ...
+    def first(self, index: int) -> BaseModel | None: ...
+    def part(self, head: Head, index: int, part: Part) -> BaseModel: ...
+    def last(self, index: int, reason: Reason) -> BaseModel: ...
+    def chunk(self, head: Head, choices: Sequence[BaseModel], **usage: Usage | None) -> str: ...
+
+
+class ChatShape:
+    """/v1/chat/completions"""
+
+    prefix = "chatcmpl-"
+
+    def whole(self, head: Head, texts: Sequence[tuple[Part, Reason]], usage: Usage) -> BaseModel:
+        """The answer to a call that did not stream."""
+        choices = [
+            ChatChoice(
+                index=i, message=Message(content=part.text), logprobs=_chat_logprobs(head, part), finish_reason=reason
+            )
+            for i, (part, reason) in enumerate(texts)
+        ]
+        return ChatCompletion(**head.fields(), choices=choices, usage=usage)
+
+    def first(self, index: int) -> BaseModel | None:
+        """Whose text it is."""
+        return _chunk_choice(index, Delta(role="assistant", content=""))
+
+    def part(self, head: Head, index: int, part: Part) -> BaseModel:
+        """More text."""
+        return _chunk_choice(index, Delta(content=part.text), logprobs=_chat_logprobs(head, part))
+
+    def last(self, index: int, reason: Reason) -> BaseModel:
+        """The end of a text."""
+        return _chunk_choice(index, Delta(), reason=reason)
+
+    def chunk(self, head: Head, choices: Sequence[BaseModel], **usage: Usage | None) -> str:
+        """As an event's data."""
+        made = ChatChunk(**head.fields(), object="chat.completion.chunk", choices=[*choices], **usage)
+        return made.model_dump_json(exclude_unset=True)
+
+
+class CompletionShape:
+    """/v1/completions"""
+
+    prefix = "cmpl-"
+
+    def whole(self, head: Head, texts: Sequence[tuple[Part, Reason]], usage: Usage) -> BaseModel:
+        """The answer to a call that did not stream."""
+        choices = [
+            CompletionChoice(index=i, text=part.text, logprobs=_plain_logprobs(head, part), finish_reason=reason)
+            for i, (part, reason) in enumerate(texts)
+        ]
+        return Completion(**head.fields(), choices=choices, usage=usage)
+
+    def first(self, index: int) -> BaseModel | None:
+        """Nothing is said before the text."""
+        return None
+
+    def part(self, head: Head, index: int, part: Part) -> BaseModel:
+        """More text."""
+        return CompletionChoice(index=index, text=part.text, logprobs=_plain_logprobs(head, part), finish_reason=None)
+
+    def last(self, index: int, reason: Reason) -> BaseModel:
+        """The end of a text."""
+        return CompletionChoice(index=index, text="", logprobs=None, finish_reason=reason)
+
+    def chunk(self, head: Head, choices: Sequence[BaseModel], **usage: Usage | None) -> str:
+        """As an event's data."""
+        made = Completion(**head.fields(), object="text_completion", choices=[*choices], **usage)
+        return made.model_dump_json(exclude_unset=True)
+
+
+def _chunk_choice(
+    index: int, delta: Delta, *, logprobs: ChatLogprobs | None = None, reason: Reason | None = None
+) -> ChatChunkChoice:
+    return ChatChunkChoice(index=index, delta=delta, logprobs=logprobs, finish_reason=reason)
+
+
+def _chat_logprobs(head: Head, part: Part) -> ChatLogprobs | None:
+    if head.top is None:
+        return None
+    return ChatLogprobs(content=[_token_logprob(head.tokenizer, one) for one in part.spoken], refusal=None)
+
+
+def _token_logprob(tokenizer: Tokenizer, spoken: Spoken) -> TokenLogprob:
+    token, raw = spelled(tokenizer, spoken.token)
+    top = []
+    for id_, logprob in spoken.logprobs.top:
+        other, other_raw = spelled(tokenizer, id_)
+        top.append(TopLogprob(token=other, logprob=logprob, bytes=other_raw))
+    return TokenLogprob(token=token, logprob=spoken.logprobs.logprob, bytes=raw, top_logprobs=top)
+
+
+def _plain_logprobs(head: Head, part: Part) -> CompletionLogprobs | None:
+    """The token that was said stands among the likeliest, too, as OpenAI has it."""
+    if head.top is None:
+        return None
+    found = [_token_logprob(head.tokenizer, one) for one in part.spoken]
+    top = [{one.token: one.logprob, **{other.token: other.logprob for other in one.top_logprobs}} for one in found]
+    return CompletionLogprobs(
+        tokens=[one.token for one in found],
+        token_logprobs=[one.logprob for one in found],
+        top_logprobs=top if head.top else None,
+        text_offset=[one.start for one in part.spoken],
+    )

@@ -1,0 +1,143 @@
+"""GET /dashboard: the page that shows the deployment at work, live. It asks for two kinds of JSON:
+
+    GET /dashboard/data?after=S        the present moment, the samples after S (wall clock), the requests worked on last
+    GET /dashboard/requests/<trace>    who was at work on one request when
+
+Requests go by names that lead back to no request's text (`app/store/traces.py`).
+"""
+
+import json
+import time
+from typing import Any
+
+from flask import Blueprint, Response, jsonify, render_template, request
+
+from app.errors import InvalidRequest, NotFound
+from app.metrics import (
+    ACCEPTED,
+    ACCEPTED_LENGTH,
+    ASKED,
+    AT_LOAD,
+    DRAFTED,
+    DRAFTED_AT_LOAD,
+    ENDED,
+    FIRST_TOKEN,
+    PER_TOKEN,
+)
+from app.store.history import MOST
+from app.store.nodes import Node
+from web.office_zz import Office, model_name
+from web.ops.deployment_state import Moment, look, running
+
+REQUESTS = 16  # shown in the routing matrix
+SHOWN = ("drafters", "waiting", "sequences", "cache_tokens", "cache_tokens_free", "ahead_hits", "ahead_misses", "host")
+
+
+def blueprint(office: Office) -> Blueprint:
+    """The page and its data."""
+    routes = Blueprint("dashboard", __name__, url_prefix="/dashboard")
+
+    @routes.get("")
+    def index() -> str:
+        settings = office.settings
+        return render_template("dashboard.html", model=model_name(settings), asks_for_key=settings.keys is not None)
+
+    @routes.get("/data")
+    def data() -> Response:
+        now_s = time.time()
+        after_s = _seconds("after")
+        moment = look(office)
+        seen = office.samples.last(min(MOST, max(2, int(now_s - after_s) + 2)))
+        return _answer(
+            {
+                **_present(moment, now_s),
+                "samples": [sample for sample in seen if sample["at_s"] > after_s],
+                "requests": [_progress(*found) for found in office.traces.recent(REQUESTS).items()],
+            }
+        )
+
+    @routes.get("/requests/<trace>")
+    def timeline(trace: str) -> Response:
+        spans = office.traces.spans(trace)
+        if not spans:
+            raise NotFound(trace)
+        return _answer({"trace": trace, "spans": spans})
+
+    return routes
+
+
+def _seconds(name: str) -> float:
+    text = request.args.get(name, "0")
+    try:
+        value = float(text)
+    except ValueError:
+        raise InvalidRequest(name, "is not a number of seconds") from None
+    if not 0.0 <= value < 1e12:
+        raise InvalidRequest(name, "is not a time")
+    return value
+
+
+def _present(moment: Moment, now_s: float) -> dict[str, Any]:
+    return {
+        "now_s": now_s,
+        "missing": moment.missing,
+        "policy": moment.policy.model_dump(),
+        "depths": moment.depths,
+        "active": moment.active,
+        "running": running(moment.nodes),
+        "nodes": [_node(node, now_s) for node in moment.nodes],
+        "positions": _positions(moment),
+        "load": _by_load(moment),
+        "lengths": moment.sums.get((ACCEPTED_LENGTH.name, ()), []),
+        "asked": _by_label(moment, ASKED.name),
+        "ended": _by_label(moment, ENDED.name),
+        "bounds": {
+            "lengths": ACCEPTED_LENGTH.buckets,
+            "first_token": FIRST_TOKEN.buckets,
+            "per_token": PER_TOKEN.buckets,
+        },
+    }
+
+
+def _node(node: Node, now_s: float) -> dict[str, Any]:
+    info = {name: node.info[name] for name in SHOWN if name in node.info}
+    return {"kind": node.kind, "name": node.name, "still_s": round(max(0.0, now_s - node.progress_s), 2), "info": info}
+
+
+def _positions(moment: Moment) -> list[dict[str, Any]]:
+    """Draft tokens verified and right, by drafter and position."""
+    return [
+        {
+            "drafter": labels[0],
+            "position": int(labels[1]) if labels[1].isdigit() else 0,
+            "drafted": sums[0],
+            "accepted": moment.sums.get((ACCEPTED.name, labels), [0.0])[0],
+        }
+        for (name, labels), sums in sorted(moment.sums.items())
+        if name == DRAFTED.name and len(labels) == 2
+    ]
+
+
+def _by_load(moment: Moment) -> list[dict[str, float]]:
+    """Rounds and their draft tokens by the number of sequences in the step."""
+    drafted = _by_label(moment, DRAFTED_AT_LOAD.name)
+    rounds = _by_label(moment, AT_LOAD.name)
+    return [
+        {"sequences": int(load), "rounds": count, "drafted": drafted.get(load, 0.0)}
+        for load, count in sorted(rounds.items(), key=lambda item: (len(item[0]), item[0]))
+        if load.isdigit()
+    ]
+
+
+def _by_label(moment: Moment, name: str) -> dict[str, float]:
+    return {labels[0]: sums[0] for (metric, labels), sums in moment.sums.items() if metric == name and len(labels) == 1}
+
+
+def _progress(trace: str, facts: dict[str, str]) -> dict[str, Any]:
+    return {"trace": trace, **{name: json.loads(text) for name, text in facts.items()}}
+
+
+def _answer(body: dict[str, Any]) -> Response:
+    response = jsonify(body)
+    response.headers["Cache-Control"] = "no-store"
+    return response

@@ -1,0 +1,69 @@
+"""How the deployment fares at this moment, read from the store: for the metrics and for the dashboard."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.metrics import GROUP
+from app.policy import Policy
+from app.store.nodes import Node
+from app.telemetry.counters import series
+from web.office_zz import Office
+from workers.deployment import FUSE, SETTLE, mailbox_of
+
+KINDS = ("web", "control", "verify", "draft", "fuse", "beat")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One look. `sums` are those of `app.metrics`, by name and label values."""
+
+    sums: Mapping[tuple[str, tuple[str, ...]], list[float]]
+    nodes: tuple[Node, ...]
+    policy: Policy
+    depths: Mapping[str, int]  # by stage: what waits for it
+    active: int  # requests admitted and not ended
+    missing: tuple[str, ...]  # kinds of processes that should live and do not
+
+    def of(self, kind: str) -> list[Node]:
+        """The live nodes of a kind."""
+        return [node for node in self.nodes if node.kind == kind]
+
+    def total(self, name: str, *labels: str) -> float:
+        """The sum of a counter's series whose first labels are these."""
+        wanted = len(labels)
+        return sum(sums[0] for (metric, own), sums in self.sums.items() if metric == name and own[:wanted] == labels)
+
+
+def look(office: Office) -> Moment:
+    """The present moment. Raises StoreUnavailable."""
+    nodes = tuple(sorted(office.nodes.live(), key=lambda node: (KINDS.index(node.kind), node.name)))
+    active = office.requests.active()
+    found = {series(name): sums for name, sums in office.sums.load(GROUP).items()}
+    return Moment(
+        sums={key: sums for key, sums in found.items() if key is not None},
+        nodes=nodes,
+        policy=office.nodes.policy(),
+        depths=_depths(office, nodes, active),
+        active=active,
+        missing=_missing(office, nodes),
+    )
+
+
+def running(nodes: tuple[Node, ...]) -> int:
+    """Sequences on verifiers."""
+    return sum(int(node.info.get("sequences", 0)) for node in nodes if node.kind == "verify")
+
+
+def _depths(office: Office, nodes: tuple[Node, ...], active: int) -> dict[str, int]:
+    boxes = {FUSE: [FUSE], SETTLE: [SETTLE]}
+    for kind in ("draft", "verify"):
+        boxes[kind] = [mailbox_of(kind, node.name) for node in nodes if node.kind == kind]
+    waiting = {stage: sum(map(office.mailboxes.waiting, own)) for stage, own in boxes.items()}
+    # `start`: admitted requests that no verifier runs yet; `room`: tasks for whose requests there is no room
+    return {"start": max(0, active - running(nodes)), "room": len(office.waiting), **waiting}
+
+
+def _missing(office: Office, nodes: tuple[Node, ...]) -> tuple[str, ...]:
+    alive = {node.kind for node in nodes}
+    wanted = [kind for kind in KINDS if kind != "draft" or office.settings.drafters]
+    return tuple(kind for kind in wanted if kind not in alive)

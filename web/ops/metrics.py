@@ -1,0 +1,157 @@
+"""GET /metrics: what the whole deployment has counted and how it fares, for Prometheus.
+
+The same from whichever web process answers: counters are sums that all processes keep in the store, gauges are read
+now. Without the store there is one gauge, which says so.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from flask import Blueprint, Response, request
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from app.errors import StoreUnavailable
+from app.metrics import METRICS, PREFIX, Metric
+from web.office_zz import Office
+from web.ops.deployment_state import KINDS, Moment, look, running
+
+log = logging.getLogger(__name__)
+Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+AHEAD = ("ahead_hits", "ahead_misses")
+
+
+def blueprint(office: Office) -> Blueprint:
+    """The one route."""
+    routes = Blueprint("metrics", __name__)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Deployment(office))
+
+    @routes.get("/metrics")
+    def metrics() -> Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return Response(encode(registry), content_type=content_type, headers={"Cache-Control": "no-store"})
+
+    return routes
+
+
+class _Deployment(Collector):
+    def __init__(self, office: Office) -> None:
+        self._office = office
+
+    def collect(self) -> Iterator[Family]:
+        try:
+            moment = look(self._office)
+        except StoreUnavailable as error:
+            log.warning("%s", error)
+            yield _gauge("redis_up", "1 if Redis answers.", [((), 0.0)])
+            return
+        yield _gauge("redis_up", "1 if Redis answers.", [((), 1.0)])
+        yield from _counted(moment)
+        yield from _gauges(moment)
+        yield from _of_verifiers(moment)
+        yield from _of_drafters(moment)
+
+
+def _counted(moment: Moment) -> Iterator[Family]:
+    """All of `app.metrics`, those that nobody has counted yet too: an alert needs their zero."""
+    found: dict[str, dict[tuple[str, ...], list[float]]] = {}
+    for (name, labels), sums in moment.sums.items():
+        found.setdefault(name, {})[labels] = sums
+    for metric in METRICS.values():
+        own = found.get(metric.name, {})
+        fitting = {labels: sums for labels, sums in sorted(own.items()) if _fits(metric, labels, sums)}
+        for labels in [(value,) for value in metric.values] if metric.labels else [()]:
+            fitting.setdefault(labels, [0.0] * _size(metric))
+        yield _histogram(metric, fitting) if metric.buckets else _counter(metric, fitting)
+
+
+def _fits(metric: Metric, labels: tuple[str, ...], sums: list[float]) -> bool:
+    """Another version may have counted otherwise."""
+    return len(labels) == len(metric.labels) and len(sums) == _size(metric)
+
+
+def _size(metric: Metric) -> int:
+    return len(metric.buckets) + 2 if metric.buckets else 1
+
+
+def _counter(metric: Metric, found: dict[tuple[str, ...], list[float]]) -> Family:
+    family = CounterMetricFamily(PREFIX + metric.name, metric.help, labels=metric.labels)
+    for labels, sums in found.items():
+        family.add_metric(labels, sums[0])
+    return family
+
+
+def _histogram(metric: Metric, found: dict[tuple[str, ...], list[float]]) -> Family:
+    family = HistogramMetricFamily(PREFIX + metric.name, metric.help, labels=metric.labels)
+    bounds = [floatToGoString(bound) for bound in (*metric.buckets, float("inf"))]
+    for labels, (*counts, total) in found.items():
+        so_far = [sum(counts[: i + 1]) for i in range(len(counts))]
+        family.add_metric(labels, [*zip(bounds, so_far, strict=True)], sum_value=total)
+    return family
+
+
+def _gauge(name: str, text: str, values: Iterable[tuple[tuple[str, ...], float]], *labels: str) -> Family:
+    family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
+    for own, value in values:
+        family.add_metric(own, value)
+    return family
+
+
+def _gauges(moment: Moment) -> Iterator[Family]:
+    policy = {
+        name: float(value) for name, value in moment.policy.model_dump().items() if isinstance(value, int | float)
+    }
+    yield _gauge("requests_active", "Requests admitted and not ended.", [((), moment.active)])
+    yield _gauge("sequences_running", "Sequences that verifiers hold.", [((), running(moment.nodes))])
+    waiting = [((stage,), float(depth)) for stage, depth in moment.depths.items()]
+    text = "What waits: start (requests no verifier runs yet), room (tasks of a full deployment), a stage's mail."
+    yield _gauge("queue_depth", text, waiting, "stage")
+    alive = [((kind,), float(len(moment.of(kind)))) for kind in KINDS]
+    yield _gauge("nodes", "Live processes, by kind.", alive, "kind")
+    lacking = [((kind,), float(kind in moment.missing)) for kind in KINDS]
+    yield _gauge("degraded", "1 if no process of a kind lives that should.", lacking, "missing")
+    values = [((name,), value) for name, value in policy.items()]
+    yield _gauge(
+        "policy", "What the beat steers, by the policy's field; fields ending in _s are seconds.", values, "field"
+    )
+
+
+def _of_verifiers(moment: Moment) -> Iterator[Family]:
+    nodes = moment.of("verify")
+
+    def each(field: str) -> list[tuple[tuple[str, ...], float]]:
+        return [((node.name,), _number(node.info, field)) for node in nodes]
+
+    yield _gauge("kv_capacity_tokens", "Tokens a verifier's KV cache can hold.", each("cache_tokens"), "node")
+    free = each("cache_tokens_free")
+    yield _gauge(
+        "kv_free_tokens", "Tokens of the KV cache that no sequence holds; kept prefixes may lie there.", free, "node"
+    )
+    yield _gauge("verifier_sequences", "Sequences that a verifier holds.", each("sequences"), "node")
+
+
+def _of_drafters(moment: Moment) -> Iterator[Family]:
+    nodes = moment.of("draft")
+    ahead = [((node.name, field), _number(node.info, field)) for node in nodes for field in AHEAD]
+    text = "Rounds a node had guessed on for before it was asked, since it started, by whether that was of use."
+    yield _gauge("run_ahead_rounds", text, ahead, "node", "outcome")
+    told = {
+        (node.name, drafter, which): _number(report, which)
+        for kind in ("draft", "fuse")
+        for node in moment.of(kind)
+        for drafter, report in node.info.get("calibration", {}).items()
+        for which in ("raw_error", "calibrated_error")
+    }
+    text = "Expected error of a drafter's confidence, raw and calibrated, as a fraction."
+    yield _gauge("calibration_error_ratio", text, told.items(), "node", "drafter", "confidence")
+
+
+def _number(info: dict[str, Any], field: str) -> float:
+    """Heartbeats may come from another version."""
+    value = info.get(field, 0)
+    return float(value) if isinstance(value, int | float) else 0.0

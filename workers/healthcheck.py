@@ -1,0 +1,33 @@
+"""`python -m workers.healthcheck ROLE NODE`: does this worker live and get on? For a container's health check.
+
+Exit status 0 if its heartbeat is in Redis and its last progress is not long ago; else 1, and why on stderr.
+"""
+
+import sys
+
+from app.config import Settings
+from app.errors import PacelineError
+from app.local.health import live, standstill
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Look once."""
+    kind, name = sys.argv[1:3] if argv is None else argv
+    try:
+        settings = Settings.from_env()
+        if settings.redis_url is None:
+            return _no("PACELINE_REDIS_URL is not set")
+        nodes = live(settings.redis_url, settings.namespace, settings.lease_s)
+    except PacelineError as error:
+        return _no(str(error))
+    problem = standstill(name, [node for node in nodes if (node.kind, node.name) == (kind, name)])
+    return 0 if problem is None else _no(problem)
+
+
+def _no(text: str) -> int:
+    print(text, file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

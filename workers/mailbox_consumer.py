@@ -1,0 +1,120 @@
+"""Stay at a mailbox: what a rung doorbell does (design D4).
+
+Everything that waits is one batch; then the worker lingers, since more is likely to come soon, and leaves only by a
+script that checks that nothing was put in meanwhile. A doorbell that finds a live attendant returns at once.
+
+Nothing that comes by mail can end the stay: what is no message of the expected kind is dropped with a line in the
+log, and so is the batch on which the handler fails. Mail is hints (design D10), so that costs time only.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from celery.worker import state as worker_state
+from pydantic import ValidationError
+
+from app.errors import StoreUnavailable
+from app.messages import Mail
+from app.metrics import QUEUE_WAIT
+from workers.deployment import Office
+from workers.heartbeat import Pulse
+
+log = logging.getLogger(__name__)
+MAX_ITEMS = 256
+LONGEST_WAIT_S = 0.5
+M = TypeVar("M", bound=Mail)
+Handle = Callable[[list[M]], float | None]
+
+
+def attend(office: Office, pulse: Pulse, mailbox: str, kind: type[M], handle: Handle[M]) -> None:
+    """Serve the mailbox until it is idle, for at most `attend_s`; then ring again, so that Celery gets its turn.
+
+    `handle` gets all messages that wait (perhaps none) and says how long it can do without more: 0 for work at
+    hand, None for nothing to do. Its work at hand must not depend on this stay alone: a process may end anywhere.
+    """
+
+    def taken(items: list[str]) -> list[M]:
+        messages = _read(kind, items)
+        _note_waits(office, mailbox, messages)
+        return messages
+
+    if not pulse.hold(mailbox):
+        return  # another thread of this process attends it; one is enough
+    try:
+        if office.mailboxes.attend(mailbox, pulse.owner):
+            _serve(office, pulse, mailbox, lambda items: _handled(pulse, mailbox, handle, taken(items)))
+    except StoreUnavailable as error:
+        log.warning("left %s: %s", mailbox, error)
+    finally:
+        pulse.let_go(mailbox)
+
+
+def _serve(office: Office, pulse: Pulse, mailbox: str, handle: Callable[[list[str]], float | None]) -> None:
+    until_s = time.monotonic() + office.settings.attend_s
+    wait_s: float | None = 0.0
+    idle_since_s: float | None = None
+    seen_s = time.monotonic()
+    while True:
+        patience_s = min(office.settings.linger_s if wait_s is None else wait_s, LONGEST_WAIT_S)
+        items = office.mailboxes.take(mailbox, pulse.owner, MAX_ITEMS, patience_s)
+        wait_s = handle(items)
+        now = time.monotonic()
+        # Frozen, or cut off from Redis, for so long, the lease may be gone, and with it the right to take.
+        if now - seen_s > office.settings.lease_s / 2 and not office.mailboxes.attend(mailbox, pulse.owner):
+            return
+        seen_s = now
+        if items or wait_s is not None:
+            idle_since_s = None
+        elif idle_since_s is None:
+            idle_since_s = now
+        if now >= until_s or worker_state.should_stop is not None:
+            return _hand_over(office, pulse, mailbox, has_work=wait_s is not None)
+        is_idle = idle_since_s is not None and now - idle_since_s >= office.settings.linger_s
+        if is_idle and _left(office, pulse, mailbox):
+            return
+
+
+def _left(office: Office, pulse: Pulse, mailbox: str) -> bool:
+    """Leave unless something waits; True, too, if the mailbox is another's by now."""
+    return office.mailboxes.leave(mailbox, pulse.owner) or not office.mailboxes.renew(mailbox, pulse.owner)
+
+
+def _read(kind: type[M], items: list[str]) -> list[M]:
+    """The items that are messages of this kind."""
+    messages = []
+    for item in items:
+        try:
+            messages.append(kind.model_validate_json(item))
+        except ValidationError as error:
+            # Not its whole text, which may hold a prompt's tokens: where it went wrong says enough.
+            first = error.errors(include_input=False, include_context=False)[0]
+            log.warning("dropped an item that is no %s: %s at %s", kind.__name__, first["msg"], first["loc"])
+    return messages
+
+
+def _note_waits(office: Office, mailbox: str, messages: Sequence[Mail]) -> None:
+    stage, now_s = mailbox.partition(":")[0], time.time()
+    for message in messages:
+        if message.sent_s:
+            office.tally.observe(QUEUE_WAIT, max(0.0, now_s - message.sent_s), stage)
+
+
+def _handled(pulse: Pulse, mailbox: str, handle: Handle[M], messages: list[M]) -> float | None:
+    pulse.busy(True)
+    try:
+        return handle(messages)
+    except StoreUnavailable as error:
+        log.warning("%s: %d messages not done: %s", mailbox, len(messages), error)
+    except Exception:  # whatever one batch runs into, the next ones must still be served
+        log.exception("%s: dropped %d messages", mailbox, len(messages))
+    finally:
+        pulse.busy(False)
+    return LONGEST_WAIT_S
+
+
+def _hand_over(office: Office, pulse: Pulse, mailbox: str, *, has_work: bool) -> None:
+    """Give the mailbox to the next ring; work at hand is reason to ring, items or not."""
+    if office.mailboxes.release(mailbox, pulse.owner) or has_work:
+        office.ring(mailbox)

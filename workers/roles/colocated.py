@@ -1,0 +1,102 @@
+"""Verifier and drafters in one process, on the same part of the machine or each on its own (design D8, co-located).
+
+The same two segments behind the same two mailboxes as in two processes: the verifier's in the main thread, the
+drafters' in a thread of their own. What is saved is a process: its memory, and its start.
+"""
+
+import logging
+import sys
+import threading
+import time
+from dataclasses import asdict
+from typing import cast
+
+from celery.worker import state as worker_state
+
+from app.assembly.devices import sides_of
+from app.assembly.local import drafters, verifying
+from app.drafter.model import ModelDrafter
+from app.engine.profile.profiler import Runner, a_step
+from app.messages import Sampling
+from app.placement.interference import isolation
+from app.placement.partition import Partition, within
+from app.stages.draft.protocol import Context
+from workers.deployment import Office, mailbox_of
+from workers.roles import draft, verify
+from workers.service import Duty
+
+log = logging.getLogger(__name__)
+SWITCH_S = 0.0005  # Python's threads take turns this often, or one side's step would wait for the other's bookkeeping
+SHORT_S = 0.1  # a stay at the mailbox that was over so soon was refused, and is not tried again at once
+PROBE_ROWS = 8
+PROBE_TOKENS = 32
+
+
+def serve(office: Office, node: str) -> Duty:
+    """Load both sides, see how they get on beside each other."""
+    sys.setswitchinterval(SWITCH_S)
+    sides = sides_of(office.settings)
+    office.settings = within(office.settings, sides)
+    aside = _Aside(office, f"{node}-draft", sides)
+    aside.load()
+    sides.verify.enter()
+    verifier = verifying(office.settings, mailbox_of("verify", node), office.requests)
+    runner = cast(Runner, verifier.target)
+    with a_step(runner, office.tokenizer.vocab_size, PROBE_ROWS) as step:
+        seen = isolation(step, aside.guess, sides)
+    about = {**sides.about(), **asdict(seen)}
+    log.info("%d %s verify, %d draft; %s", len(sides.verify.places), sides.verify.unit, len(sides.draft.places), seen)
+    duty = verify.serve(office, node, verifier, {"partition": about})
+    aside.go()
+    return Duty(duty.pulse, {**duty.bells, aside.mailbox: lambda: None}, aside)  # it is always attended
+
+
+class _Aside(threading.Thread):
+    """The drafters' side: a thread that loads them and stays at their mailbox."""
+
+    def __init__(self, office: Office, node: str, sides: Partition) -> None:
+        super().__init__(name="drafting", daemon=True)
+        self.mailbox = mailbox_of("draft", node)
+        self._office, self._node, self._sides = office, node, sides
+        self._models: list[ModelDrafter] = []
+        self._error: Exception | None = None
+        self._loaded, self._may_go = threading.Event(), threading.Event()
+
+    def load(self) -> None:
+        """Start, and wait until the drafters are there. Raises ModelRefused."""
+        self.start()
+        self._loaded.wait()
+        if self._error is not None:
+            raise self._error
+
+    def go(self) -> None:
+        """Begin to serve."""
+        self._may_go.set()
+
+    def guess(self) -> None:
+        """What drafting takes of the machine, for nobody."""
+        tokens = [*range(1, PROBE_TOKENS + 1)]
+        for model in self._models:
+            model.draft([Context("probe", "probe", tokens, PROBE_TOKENS, 4, Sampling(), None)])
+            model.forget("probe")
+
+    def run(self) -> None:
+        try:
+            self._sides.draft.enter()
+            self._models = drafters(self._office.settings)
+            duty = draft.serve(self._office, self._node, self._models, is_aside=self._sides.is_real)
+        except Exception as error:  # raised again by `load`
+            self._error = error
+            return
+        finally:
+            self._loaded.set()
+        self._may_go.wait()
+        duty.pulse.begin()
+        try:
+            while worker_state.should_stop is None:
+                began_s = time.monotonic()
+                duty.ring(self.mailbox)
+                if time.monotonic() - began_s < SHORT_S:
+                    time.sleep(SHORT_S)
+        finally:
+            duty.end()

@@ -1,0 +1,102 @@
+"""Give an ended request's result to the Celery task that submitted it, as if the task had returned it (design D12);
+and end the requests of tasks that are revoked."""
+
+import json
+import logging
+import time
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from celery.app.task import Context
+from celery.worker import state as worker_state
+
+from app.errors import NotFound
+from app.logs import of
+from app.messages import FinishReason, Settle, Status
+from app.stages.result import result
+from workers.celery_app import GENERATE
+from workers.deployment import SETTLE, Office
+from workers.tasks.results import REVOKED, Outcomes
+
+log = logging.getLogger(__name__)
+KEPT = (
+    "id", "task", "root_id", "parent_id", "group", "group_index", "chord", "chain", "callbacks", "errbacks",
+    "headers", "reply_to", "correlation_id", "delivery_info", "stamps", "stamped_headers", "replaced_task_nesting",
+    "ignore_result", "expires",
+)  # fmt: skip
+CLAIM_TTL_S = 10.0
+CATCH_UP_EVERY_S = 2.0
+
+
+def saved_context(request: Context) -> dict[str, Any]:
+    """What of a task's request must be kept for its callbacks; JSON only."""
+    kept = {name: getattr(request, name, None) for name in KEPT}
+    expires = kept["expires"]
+    return {**kept, "expires": expires.isoformat() if isinstance(expires, datetime) else expires}
+
+
+class Settler:
+    """Settles each request once; a crash in between means that it is done again, never that it is forgotten."""
+
+    def __init__(self, office: Office, outcomes: Outcomes) -> None:
+        self._office = office
+        self._outcomes = outcomes
+        self._caught_up_s = time.monotonic()
+
+    def settle(self, request_id: str) -> None:
+        """Store the result and send the callbacks, if the request has ended and waits for that.
+
+        Whatever goes wrong with one request is logged and tried again: others wait behind it.
+        """
+        try:
+            self._settle(request_id)
+        except Exception:  # callbacks are strangers' signatures: they may raise anything
+            log.exception("its result is not stored yet", extra=of(request_id))
+
+    def catch_up(self) -> None:
+        """From the pulse: settle what a lost message left behind."""
+        now = time.monotonic()
+        if now - self._caught_up_s >= CATCH_UP_EVERY_S:
+            self._caught_up_s = now
+            for request_id in self._office.requests.unsettled():
+                self.settle(request_id)
+
+    def end_revoked(self) -> None:
+        """From the pulse: cancel what runs for tasks that somebody revoked."""
+        if not len(worker_state.revoked):
+            return
+        for request_id in self._office.requests.unsettled():
+            if request_id in worker_state.revoked:
+                self._end_revoked(request_id)
+
+    def _end_revoked(self, request_id: str) -> None:
+        with suppress(NotFound):
+            if self._office.requests.end(request_id, FinishReason.CANCELLED, REVOKED):
+                log.info("its task was revoked", extra=of(request_id))
+                self._office.post(SETTLE, [Settle(request_id=request_id)])
+
+    def _settle(self, request_id: str) -> None:
+        store = self._office.requests
+        try:
+            kept = store.task(request_id) if store.ended(request_id) else None
+            if kept is None or not store.claim_settle(request_id, CLAIM_TTL_S):
+                return
+            end = store.snapshot(request_id)
+        except NotFound:
+            return
+        context = Context(json.loads(kept), task=GENERATE)
+        ended_s = end.ended_s or time.time()
+        if end.status is Status.FAILED:
+            self._outcomes.failed(context, end.error or "generation failed")
+        elif end.error == REVOKED:
+            self._outcomes.revoked(context, REVOKED)
+        else:
+            answer = result(
+                end.record, end.status, end.tokens, end.finish_reason, end.stats, end.error,
+                self._office.tokenizer, ended_s, end.logprobs,
+            )  # fmt: skip
+            said = f"{answer.status}, {len(end.tokens)} tokens"  # not the text: monitors are no place for answers
+            runtime_s = max(0.0, ended_s - end.record.created_s)
+            self._outcomes.succeeded(context, answer.model_dump(mode="json"), said, runtime_s)
+        store.settled(request_id)

@@ -1,0 +1,87 @@
+"""The scheduler's tick: take the load of the deployment from Redis, decide, publish; log it if the settings say so."""
+
+import json
+import logging
+import time
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from app.messages import Message
+from app.policy import Policy
+from app.stages.steer.controller import steer
+from app.stages.steer.load import Load, MailboxLoad, VerifierLoad
+from app.store.nodes import Node
+from workers.deployment import FUSE, SETTLE, Office, mailbox_of
+
+log = logging.getLogger(__name__)
+WORKERS = ("verify", "draft", FUSE, "control")  # kinds that work through mail; how busy others are says nothing
+
+
+class Tick(Message):
+    """One line of the scheduler's log."""
+
+    now_s: float  # wall clock
+    load: Load
+    before: Policy
+    after: Policy
+
+
+def tick(office: Office) -> None:
+    """Read the load, write the policy. Two ticks at once do no harm: the version decides."""
+    if not office.nodes.try_lock("steer", 0.5):
+        return
+    before, now_s, load = office.nodes.policy(), time.time(), load_of(office)
+    after = steer(load, now_s, before)
+    if after is not before:
+        office.nodes.set_policy(after)
+    if office.settings.steer_log is not None:
+        _write(office.settings.steer_log, Tick(now_s=now_s, load=load, before=before, after=after))
+
+
+def load_of(office: Office) -> Load:
+    """What heartbeats and queues say now."""
+    live = office.nodes.live()
+    working = [node for node in live if node.kind in WORKERS]
+    boxes = [mailbox_of(node.kind, node.name) for node in working if node.kind in ("verify", "draft")]
+    return Load(
+        active=office.requests.active(),
+        waiting_room=len(office.waiting),
+        drafters=len({name for node in live if node.kind == "draft" for name in node.info.get("drafters", ())}),
+        mailboxes={box: _mailbox(office, box) for box in (*boxes, FUSE, SETTLE)},
+        busy={mailbox_of(node.kind, node.name): float(node.info.get("busy", 0.0)) for node in working},
+        verifiers=tuple(_verifier(node) for node in live if node.kind == "verify"),
+    )
+
+
+def _mailbox(office: Office, mailbox: str) -> MailboxLoad:
+    first = office.mailboxes.first(mailbox)
+    if first is None:
+        return MailboxLoad()
+    return MailboxLoad(waiting=office.mailboxes.waiting(mailbox), oldest_s=_age_s(first))
+
+
+def _age_s(item: str) -> float:
+    """How long a piece of mail has waited; 0 where it does not say when it was sent. Mail is not trusted."""
+    try:
+        sent_s = float(json.loads(item)["sent_s"])
+    except (ValueError, KeyError, TypeError):
+        return 0.0
+    return max(0.0, time.time() - sent_s) if sent_s > 0.0 else 0.0
+
+
+def _verifier(node: Node) -> VerifierLoad:
+    try:
+        return VerifierLoad.model_validate(node.info.get("load", {}))
+    except ValidationError as error:  # another version's
+        log.warning("what %s says of its load cannot be read: %s", node.name, error.errors()[0]["msg"])
+        return VerifierLoad(sequences=int(node.info.get("sequences", 0)))
+
+
+def _write(file: Path, line: Tick) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a", encoding="utf-8") as out:
+            out.write(line.model_dump_json() + "\n")
+    except OSError as error:  # a full disk must not stop the scheduler
+        log.warning("%s cannot be written: %s", file, error)

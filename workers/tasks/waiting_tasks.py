@@ -1,0 +1,122 @@
+"""Let requests of Celery tasks in that found the deployment full: the highest priority first, within one in the order
+they came; from the pulse.
+
+They wait in Redis, not in Celery: its Redis transport takes a task off the queue and writes down that it has it in
+two steps, so a worker killed between them loses the task. A task put off by `retry` meets that danger each second;
+here it is met once, and not at all while it waits.
+"""
+
+import json
+import time
+from datetime import datetime
+from typing import Any
+
+from celery.app.task import Context
+from celery.worker import state as worker_state
+
+from app.errors import InvalidRequest, QueueFull
+from app.messages import GenerateRequest
+from app.store.nodes import Nodes
+from app.store.tasks import NORMAL, PRIORITIES, WaitingRoom
+from workers.celery_app import GENERATE
+from workers.deployment import Office
+from workers.tasks.results import EXPIRED, REVOKED, Outcomes
+
+PATIENCE_S = 120.0  # a task that nobody has let in by then fails
+LOOK_EVERY_S = 0.5
+
+
+class Usher:
+    """Keeps the waiting room of one deployment; several may, one at a time."""
+
+    def __init__(self, office: Office, outcomes: Outcomes, patience_s: float = PATIENCE_S) -> None:
+        self._office = office
+        self._outcomes = outcomes
+        self._room: WaitingRoom = office.waiting
+        self._nodes: Nodes = office.nodes
+        self._patience_s = patience_s
+        self._revoked: set[str] = set()  # of the revoked, those looked for in the whole room
+
+    def admit(self, request: GenerateRequest, request_id: str, context: dict[str, Any], priority: str = NORMAL) -> bool:
+        """Let a task's request in if there is room and nobody goes before it. Raises InvalidRequest,
+        StoreUnavailable."""
+        if self._office.requests.task(request_id) is not None:
+            return True  # sent twice
+        if self._room.before(priority):
+            return False
+        try:
+            self._office.submit(request, request_id=request_id, task=json.dumps(context))
+        except QueueFull:
+            return False
+        return True
+
+    def wait(self, request: GenerateRequest, request_id: str, context: dict[str, Any], priority: str = NORMAL) -> None:
+        """Queue a task's request up. Raises QueueFull if too many wait already, StoreUnavailable."""
+        until_s = time.time() + self._patience_s
+        item = {"id": request_id, "request": request.model_dump(mode="json"), "task": json.dumps(context)}
+        self._room.put(json.dumps({**item, "until_s": until_s}), priority)
+
+    def look(self) -> None:
+        """From the pulse: let in whoever there is room for, and send away who is revoked or has waited too long."""
+        if not len(self._room) or not self._nodes.try_lock("usher", LOOK_EVERY_S):
+            return
+        self._send_revoked_away()
+        has_room = True
+        for priority in PRIORITIES:
+            while (item := self._room.first(priority)) is not None:
+                if not self._is_dealt_with(item, has_room):
+                    has_room = False
+                    break
+                self._room.remove(item, priority)
+
+    def _send_revoked_away(self) -> None:
+        """Wherever they stand."""
+        revoked = set(worker_state.revoked)
+        news, self._revoked = revoked - self._revoked, revoked
+        if not news:
+            return
+        for priority, item in self._room.items():
+            waiting = json.loads(item)
+            if waiting["id"] in news:
+                self._outcomes.revoked(_context(waiting), REVOKED)
+                self._room.remove(item, priority)
+
+    def _is_dealt_with(self, item: str, has_room: bool) -> bool:
+        """Admitted, or sent away; else there is no room yet for this one and those behind it."""
+        waiting = json.loads(item)
+        if waiting["id"] in worker_state.revoked:
+            self._outcomes.revoked(_context(waiting), REVOKED)
+        elif _is_expired(waiting):
+            self._outcomes.revoked(_context(waiting), EXPIRED)
+        else:
+            return self._is_admitted(waiting, has_room)
+        return True
+
+    def _is_admitted(self, waiting: dict[str, Any], has_room: bool) -> bool:
+        """Or failed."""
+        full = "those of higher priority wait, too"
+        try:
+            request = GenerateRequest.model_validate(waiting["request"])
+            try:
+                if has_room:
+                    self._office.submit(request, request_id=waiting["id"], task=waiting["task"])
+                    return True
+            except QueueFull as error:
+                full = str(error)
+            if time.time() < waiting["until_s"]:
+                return False
+            # Told like any other end: a failure of its own making might be told, and the request let in by the next.
+            self._office.turn_away(request, waiting["id"], waiting["task"], f"there was no room in time: {full}")
+        except (InvalidRequest, ValueError) as error:  # another version, or one with other settings, put it there
+            self._outcomes.failed(_context(waiting), str(error))
+        return True
+
+
+def _is_expired(waiting: dict[str, Any]) -> bool:
+    """Whether the sender gave it a time (`expires`), and that is over."""
+    expires = json.loads(waiting["task"]).get("expires")
+    return expires is not None and datetime.fromisoformat(expires).timestamp() <= time.time()
+
+
+def _context(waiting: dict[str, Any]) -> Context:
+    return Context(json.loads(waiting["task"]), task=GENERATE)

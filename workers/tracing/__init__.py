@@ -1,0 +1,1 @@
+"""Record which worker worked on what, and when."""
