@@ -16,7 +16,8 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from app.errors import InvalidRequest, KeysUnreadable, said
-from app.messages import NOBODY, Message
+from app.messages import NOBODY
+from app.request import Message
 from app.system import make_whole
 
 PREFIX = "pk-"

@@ -1,17 +1,30 @@
 """Settings: read once from the environment and one TOML file, frozen, passed as an argument.
 
-`./paceline config` lists them all (app/knobs.py).
+`./paceline config` lists them all (app/cli/config.py).
 """
 
 import os
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
-from app.config_file_zz import find_file, home_of, named_file, read_file
 from app.errors import InvalidSettings
+
+FILE_VARIABLE = "PACELINE_CONFIG"
+
+
+NO_FILE = {FILE_VARIABLE: "/dev/null"}  # for processes that are given every setting in their environment
+
+
+def home_of(environ: Mapping[str, str], variable: str, usual: str) -> Path:
+    """One of the folders of the XDG base directories; a relative one does not count, as that specification says."""
+    named = Path(environ.get(variable, ""))
+    return named if named.is_absolute() else Path.home() / usual
+
 
 LENGTHS = r"^(marginal|uniform|faser|fixed:([1-9]|[1-5]\d|6[0-4]))$"  # app/stages/length/
 ROOT = Path(__file__).resolve().parent.parent
@@ -156,7 +169,7 @@ class Settings(BaseModel):
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Build from PACELINE_* variables and, for what they leave open, the file (`app.config_file_zz`).
+        """Build from PACELINE_* variables and, for what they leave open, the file (`app.config`).
 
         An empty variable counts as none, and unknown ones of that prefix are ignored. Of an `environ` that is not this
         process's own only the file that it names is read. Raises InvalidSettings, which names the variable, or the
@@ -193,3 +206,35 @@ def _parts(text: str) -> tuple[str, ...]:
 
 def _place(name: str, file: Path | None, given: Mapping[str, object]) -> str:
     return PREFIX + name.upper() if name in given or file is None else f"{file}: {name}"
+
+
+def find_file(environ: Mapping[str, str]) -> Path | None:
+    """The file to read. One that is named is the one, there or not."""
+    if (named := named_file(environ)) is not None:
+        return named
+    places = (Path("paceline.toml"), home_of(environ, "XDG_CONFIG_HOME", ".config") / "paceline" / "config.toml")
+    return next((place.absolute() for place in places if place.is_file()), None)
+
+
+def named_file(environ: Mapping[str, str]) -> Path | None:
+    """The file that the environment names."""
+    named = environ.get(FILE_VARIABLE)
+    return Path(named).expanduser().absolute() if named else None
+
+
+def read_file(file: Path, known: Collection[str]) -> dict[str, Any]:
+    """What it says, by setting; values are not looked at. Raises InvalidSettings: no file, no TOML, no such setting."""
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidSettings(f"{file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"{file} is no TOML: {error}") from error
+    if unknown := [name for name in values if name not in known]:
+        raise InvalidSettings("\n".join(f"{file}: {name}: no such setting{_meant(name, known)}" for name in unknown))
+    return values
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    close = get_close_matches(name.lower().replace("-", "_"), known, n=1)
+    return f"; {close[0]}, perhaps" if close else "; `paceline config` lists them"

@@ -7,7 +7,8 @@ from collections.abc import Collection
 
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import NOBODY, FinishReason, GenerateRequest, Record
+from app.messages import NOBODY, FinishReason, Record
+from app.request import GenerateRequest
 from app.stages.admit import admit
 from app.store.protocol import Requests
 

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from app.messages import Message
+from app.request import Message
 
 
 class Steering(Message):

@@ -1,9 +1,9 @@
 """What a caller may want of an answer beside its text: an end, a form, how likely its tokens were."""
 
 import json
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 ANY_OBJECT = '{"type": "object"}'
 MAX_LOGPROBS = 20
@@ -50,3 +50,93 @@ class ResponseFormat(BaseModel):
         if self.json_schema is not None:
             return json.dumps(self.json_schema.json_schema)
         return ANY_OBJECT if self.type == "json_object" else None
+
+
+TokenId = Annotated[int, Field(ge=0)]
+MAX_SEED = 2**63 - 1
+
+
+class Message(BaseModel):
+    """Base of all messages."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # inputs are prompts
+
+
+class Sampling(Message):
+    """How the target's token is chosen (design D1): bias and penalties, mask, temperature, top-k, top-p, min-p."""
+
+    temperature: float = Field(0.0, ge=0.0, le=10.0, allow_inf_nan=False, description="0 is greedy")
+    top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus mass; 1 keeps all")
+    top_k: int = Field(0, ge=0, description="keep the k most likely tokens; 0 keeps all")
+    min_p: float = Field(0.0, ge=0.0, le=1.0, description="keep tokens at least this fraction of the likeliest")
+    seed: int | None = Field(None, ge=0, le=MAX_SEED, description="same seed, same text; drawn at admission if absent")
+    choice: int = Field(0, ge=0, lt=2**32, description="which of the many texts of one seed")
+    frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="times a token's count so far, off its logit")
+    presence_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="off the logit of every token seen so far")
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-100.0, le=100.0)]] = Field(
+        default_factory=dict, max_length=1024, description="token id to what is added to its logit"
+    )
+    allowed_token_ids: tuple[TokenId, ...] | None = Field(
+        None, min_length=1, max_length=65536, description="if given, no other token can be said"
+    )
+
+
+class Speculation(Message):
+    """A request's own bounds on speculation. They change its speed, never its text."""
+
+    enabled: bool = True
+    max_draft_tokens: int | None = Field(None, ge=0, le=64, description="most draft tokens verified a round")
+    drafters: tuple[str, ...] | None = Field(None, description="only these, by name; a name nobody has is refused")
+
+
+class ChatMessage(Message):
+    """One turn of a conversation."""
+
+    role: str = Field(pattern=r"^(system|user|assistant|tool)$")
+    content: str
+
+
+class GenerateRequest(Sampling):
+    """What a caller asks for: the JSON API's body, the Celery task's keyword arguments, the CLI's flags."""
+
+    prompt: str | None = Field(None, description="text; becomes one user turn unless raw")
+    messages: tuple[ChatMessage, ...] | None = Field(
+        None, min_length=1, description="a conversation, instead of prompt"
+    )
+    raw: bool = Field(False, description="continue the prompt as it stands, without the chat template")
+    max_tokens: int = Field(256, ge=1, description="most tokens to generate")
+    stop: tuple[StopString, ...] = Field((), max_length=16, description="strings that end the text before them")
+    logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, description="give each token's log-probability, and so many likeliest tokens"
+    )
+    response_format: ResponseFormat | None = Field(None, description="JSON, or JSON of a schema")
+    speculation: Speculation = Field(default_factory=Speculation, description="bounds, or just true or false")
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_stop(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("speculation", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        return {"enabled": value} if isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _one_input(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either prompt or messages")
+        if self.raw and self.messages is not None:
+            raise ValueError("raw needs prompt, not messages")
+        if self.json_schema is not None and self.allowed_token_ids is not None:
+            raise ValueError("give either response_format or allowed_token_ids")
+        return self
+
+    @property
+    def json_schema(self) -> str | None:
+        """The schema that the answer must follow, as JSON."""
+        return None if self.response_format is None else self.response_format.schema_text()
+
+    def sampling(self, seed: int) -> Sampling:
+        """The sampling part alone, with its seed settled."""
+        return Sampling(**{**{name: getattr(self, name) for name in Sampling.model_fields}, "seed": seed})

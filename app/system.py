@@ -1,7 +1,9 @@
 """Files that are there whole or not at all, whatever kills us."""
 
 import os
+import platform
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
@@ -17,3 +19,21 @@ def make_whole(path: Path, write: Callable[[Path], object]) -> None:
     with scratch.open("rb+") as file:
         os.fsync(file.fileno())
     os.replace(scratch, path)
+
+
+def processor() -> str:
+    """Its model's name, where the system tells one."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
+
+
+def installed(library: str) -> str | None:
+    """Its version; None if it is not there."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None

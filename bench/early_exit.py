@@ -14,11 +14,11 @@ import numpy as np
 
 from app.assembly.local import Models, load_models, local
 from app.config import Settings
-from app.engine.cpu.probe_zz import probe
+from app.engine.cpu.equivalence import probe
 from app.engine.cpu.runner import ModelRunner
 from app.engine.profile.profiler import PASSES, ROWS
 from app.estimates.step_costs import CostTable
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from app.state import Tree, Work
 from app.system import write_whole
 from bench.help import parser as parser_of

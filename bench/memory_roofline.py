@@ -19,9 +19,9 @@ os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loade
 import numpy as np
 
 from app.assembly.devices import target_runner
-from app.assembly.local import target_folder
-from app.engine.cpu.probe_zz import probe
+from app.engine.cpu.equivalence import probe
 from app.engine.text.tokenizer import Tokenizer
+from app.engine.weights.resolve import target_folder
 from app.state import Tree, Work
 from bench.report_header import machine
 from bench.stats import median

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Listed
 from importlib.metadata import version
 from typing import Any
 
-from app.machine_zz import processor
+from app.system import processor
 
 COUNTED = ("torch", "transformers", "celery", "redis")  # packages whose versions change figures
 

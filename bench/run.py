@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Sequence
 from itertools import count, islice
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from app.config import ROOT, THREAD_ENVIRONMENT, Settings
+from bench.systems import start_server, stop_server
 
 os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
 
@@ -26,7 +26,6 @@ from bench.report_header import heading
 from bench.stats import median, paired_ratio
 from bench.systems import Arm, Run, local_arms, server_arms, transformers_arm
 
-INSTANCE = "bench"
 PACELINE = (sys.executable, "-m", "app.cli.main")
 Figures = dict[str, Any]
 
@@ -166,19 +165,6 @@ def bars(figures: Figures) -> Figures:
         if isinstance(value, dict):
             bar(f"on / off, lower bound, {domain}", value["on / off"]["lower"], 0.95)
     return found
-
-
-def start_server() -> str:
-    """A deployment of its own. Its URL."""
-    environment = {**os.environ, "PACELINE_KEYS": ""}
-    subprocess.run([*PACELINE, "up", "-d", "--instance", INSTANCE], check=True, cwd=ROOT, env=environment)
-    command = [*PACELINE, "status", "--json", "--instance", INSTANCE]
-    status = subprocess.run(command, check=True, cwd=ROOT, env=environment, capture_output=True)
-    return str(json.loads(status.stdout)["url"])
-
-
-def stop_server() -> None:
-    subprocess.run([*PACELINE, "down", "--instance", INSTANCE], check=True, cwd=ROOT)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ All of them decode greedily from the chat template.
 """
 
 import json
+import os
+import subprocess
 import threading
 import time
 import urllib.request
@@ -15,10 +17,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, StoppingCriteriaList
 
-from app.assembly.local import local, target_folder
-from app.config import Settings
+from app.assembly.local import local
+from app.config import ROOT, Settings
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import ChatMessage, GenerateRequest
+from app.engine.weights.resolve import target_folder
+from app.request import ChatMessage, GenerateRequest
+from bench.run import PACELINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +137,19 @@ def _post(url: str, request: GenerateRequest) -> dict[str, Any]:
     call = urllib.request.Request(url, body, {"content-type": "application/json"})
     with urllib.request.urlopen(call, timeout=600) as answer:
         return json.load(answer)
+
+
+INSTANCE = "bench"
+
+
+def start_server() -> str:
+    """A deployment of its own. Its URL."""
+    environment = {**os.environ, "PACELINE_KEYS": ""}
+    subprocess.run([*PACELINE, "up", "-d", "--instance", INSTANCE], check=True, cwd=ROOT, env=environment)
+    command = [*PACELINE, "status", "--json", "--instance", INSTANCE]
+    status = subprocess.run(command, check=True, cwd=ROOT, env=environment, capture_output=True)
+    return str(json.loads(status.stdout)["url"])
+
+
+def stop_server() -> None:
+    subprocess.run([*PACELINE, "down", "--instance", INSTANCE], check=True, cwd=ROOT)

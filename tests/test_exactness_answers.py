@@ -14,10 +14,10 @@ from app.engine.cpu.load import load
 from app.engine.text.stop_strings import up_to_stop
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import GenerationFailed
-from app.messages import FinishReason, Record, Sampling
+from app.messages import FinishReason, Record
 from app.pipeline import Local
 from app.policy import Policy
-from app.request import TokenLogprobs
+from app.request import Sampling, TokenLogprobs
 from app.store.memory import MemoryStore
 from app.store.protocol import Snapshot
 from tests import fakes

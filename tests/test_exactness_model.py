@@ -11,9 +11,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from app.assembly.local import local
 from app.config import Settings
 from app.estimates.step_costs import CostTable
-from app.messages import GenerateRequest, Record
+from app.messages import Record
 from app.pipeline import Local
 from app.policy import Policy
+from app.request import GenerateRequest
 from tests import fakes
 from tests.models import model_dir
 

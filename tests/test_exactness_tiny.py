@@ -12,13 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.drafter.model import ModelDrafter
-from app.engine.cpu.learn_zz import learn
+from app.engine.cpu.choose_forward import learn
 from app.engine.cpu.runner import ModelRunner
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.early_exit.rows import Predictor
-from app.messages import Record, Sampling, Speculation, TreeMessage
+from app.messages import Record, TreeMessage
 from app.pipeline import Local
 from app.policy import Policy
+from app.request import Sampling, Speculation
 from app.stages.draft.registry import RESIDENT, build
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB, Book, characters, record

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from app.messages import Sampling
+from app.request import Sampling
 from tests import fakes
 from tests.fakes import Book, characters, record
 

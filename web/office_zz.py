@@ -5,14 +5,14 @@ from typing import Protocol
 
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import NOBODY, GenerateRequest, Record
+from app.messages import NOBODY, Record
 from app.policy import Policy
+from app.request import GenerateRequest
 from app.store.history import Samples
 from app.store.mailbox import Mailboxes
-from app.store.nodes import Node
-from app.store.protocol import Requests
+from app.store.protocol import Node, Requests
 from app.store.rate_limits import Allowances
-from app.store.sums_zz import SumsStore
+from app.store.shared_stats import SumsStore
 from app.store.tasks import WaitingRoom
 from app.store.traces import Traces
 

@@ -17,31 +17,24 @@ from app.engine.weights.resolve import drafter_folder, refusing, resolve
 from app.errors import InvalidRequest, NotFound, QueueFull, StoreUnavailable
 from app.intake_zz import take_in, turn_away
 from app.logs import of
-from app.messages import NOBODY, FinishReason, GenerateRequest, Mail, Record, Settle, ToVerifier
+from app.messages import FUSE, NOBODY, SETTLE, FinishReason, Mail, Record, Settle, ToVerifier, TreeMessage, mailbox_of
 from app.metrics import ADMITTED, ENDED, REFUSED
+from app.request import GenerateRequest
 from app.stages.route.policies import verifier
 from app.store.connect import connect
 from app.store.history import Samples
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
-from app.store.progress_zz import ProgressStore
 from app.store.protocol import Orphan
 from app.store.rate_limits import Allowances
 from app.store.requests import RequestStore
-from app.store.sums_zz import SumsStore
-from app.store.tasks import WaitingRoom
+from app.store.shared_stats import SumsStore
+from app.store.tasks import ProgressStore, WaitingRoom
 from app.store.traces import Traces
 from app.telemetry.counters import Tally
 from workers.celery_app import ATTEND, DOORBELL_TTL_S, mailbox_queue, make_celery
 
 log = logging.getLogger(__name__)
-FUSE = "fuse"
-SETTLE = "settle"
-
-
-def mailbox_of(kind: str, node: str) -> str:
-    """The mailbox of one worker instance: its caches are why it has its own."""
-    return f"{kind}:{node}"
 
 
 class Office:
@@ -214,3 +207,17 @@ class Office:
         except NotFound:
             return
         self.post(SETTLE, [Settle(request_id=request_id)])
+
+
+def trees_by_mailbox(trees: Iterable[tuple[str, TreeMessage]]) -> dict[str, ToVerifier]:
+    """Fused trees: a verifier's sequences become ready together, and go into one batch."""
+    found: dict[str, list[TreeMessage]] = {}
+    for mailbox, tree in trees:
+        found.setdefault(mailbox, []).append(tree)
+    return {mailbox: ToVerifier(trees=tuple(own)) for mailbox, own in found.items()}
+
+
+def send_trees(office: Office, trees: list[tuple[str, TreeMessage]]) -> None:
+    """One message a verifier."""
+    for mailbox, message in trees_by_mailbox(trees).items():
+        office.post(mailbox, [message])

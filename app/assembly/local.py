@@ -23,26 +23,22 @@ from app.engine.gpu.guesser import DeviceGuesser, load_device_guesser
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.profile.profile_cache import measured
 from app.engine.text.tokenizer import Tokenizer
-from app.engine.weights.resolve import drafter_folder, refusing, resolve
+from app.engine.weights.resolve import drafter_folder, refusing, target_folder
 from app.errors import ModelRefused
 from app.estimates.step_costs import CostTable
 from app.fuser.fuser import Fusing
-from app.pipeline import Local, Verifying
+from app.pipeline import Local
 from app.policy import Policy
 from app.stages.route.drafter_pool import Crew
 from app.stages.route.router import Router
 from app.store.memory import MemoryStore
 from app.store.protocol import Requests
 from app.verifier.sequences import Running
+from app.verifier.verifier import Verifying
 
 log = logging.getLogger(__name__)
 DRAFT_KV_BYTES = 256 * 2**20
 AnyGuesser = ModelGuesser | DeviceGuesser
-
-
-def target_folder(settings: Settings) -> Path:
-    """Where the target's files are; fetched and converted on first use. Raises ModelRefused."""
-    return resolve(settings.model, settings.home, log.info)
 
 
 def verifying(settings: Settings, mailbox: str, store: Requests) -> Verifying:

@@ -9,14 +9,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from app.cli.instance_zz import find
 from app.config import THREAD_ENVIRONMENT, Settings
 from app.engine.weights.resolve import resolve
 from app.errors import InstanceError, InvalidRequest, said
 from app.local.client import OnText
 from app.local.client import generate as generate_remotely
+from app.local.instance import find
 from app.local.progress_line import ProgressLine
-from app.messages import GenerateRequest, Result, Status
+from app.messages import Result, Status
+from app.request import GenerateRequest
 
 # Flags that are fields of a request under the same name; one not given leaves the field's default.
 FIELDS = ("prompt", "raw", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "logprobs")

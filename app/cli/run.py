@@ -6,13 +6,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
-from app.cli.instance_zz import find
-from app.config import IS_CLONE, ROOT, THREAD_ENVIRONMENT, Settings
-from app.config_file_zz import VARIABLE, find_file
+from app.config import FILE_VARIABLE, IS_CLONE, ROOT, THREAD_ENVIRONMENT, Settings, find_file
 from app.errors import InstanceError
 from app.local.doctor import Level, examine
 from app.local.health import Health, check
-from app.local.instance import DEFAULT, Instance, State, running
+from app.local.instance import DEFAULT, Instance, State, find, running
 from app.local.progress_line import ProgressLine
 from app.local.up import READY, detach, serve, stop
 
@@ -71,7 +69,7 @@ def run_module(name: str, arguments: Sequence[str]) -> int:
         raise InstanceError("an installed package has no tests: they are in the clone, `./paceline test`")
     os.environ.update({**THREAD_ENVIRONMENT, **os.environ})
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ[VARIABLE] = str(find_file(os.environ) or os.devnull)  # it may be looked for elsewhere than here
+    os.environ[FILE_VARIABLE] = str(find_file(os.environ) or os.devnull)  # it may be looked for elsewhere than here
     # -P: no module is looked for where that is
     command = [sys.executable, "-P", "-m", MODULES[name][0], *DEFAULTS.get(name, ()), *arguments]
     os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)

@@ -8,7 +8,8 @@ from collections import OrderedDict
 from collections.abc import Sequence as Listed
 from typing import Protocol
 
-from app.messages import Record, Speculation
+from app.messages import Record
+from app.request import Speculation
 from app.stages.draft.protocol import Context
 from app.state import Guess, Sequence, Tree, Work
 

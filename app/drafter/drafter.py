@@ -103,3 +103,8 @@ class Drafting:
             asked = [context for job, context in contexts if drafter.name in job.drafters]
             drafts += drafter.draft(asked) if asked else []
         return drafts
+
+
+def in_time(jobs: Iterable[DraftJob], now_s: float) -> list[DraftJob]:
+    """Without the jobs whose verifier has gone on already: a drafter that lags must not lag for ever."""
+    return [job for job in jobs if job.is_last or job.due_s > now_s]

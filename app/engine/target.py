@@ -3,8 +3,31 @@
 from collections.abc import Sequence as Listed
 from typing import Protocol
 
-from app.stages.verify import Rows
+import numpy as np
+
+from app.request import Sampling, TokenLogprobs
 from app.state import Sequence, Work
+
+
+class Rows(Protocol):
+    """The target's opinion on one work: row 0 after its last token, row i after tree node i."""
+
+    def token(
+        self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+    ) -> int:
+        """The target's token after `node`, to stand at `position`, given every token before it; one of `mask`, (V,)
+        bool, if there is one."""
+        ...
+
+    def logprobs(
+        self, node: int, token: int, top: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+    ) -> TokenLogprobs:
+        """What the target gave that token, and the `top` likeliest."""
+        ...
+
+    def state(self, node: int) -> bytes | None:
+        """The target's last normed hidden state after `node`, d float16 little endian; None where it is not kept."""
+        ...
 
 
 class Target(Protocol):

@@ -16,7 +16,8 @@ from typing import Any
 from pydantic import SecretStr
 
 from app.errors import GenerationFailed, InvalidRequest, PacelineError
-from app.messages import GenerateRequest, Result
+from app.messages import Result
+from app.request import GenerateRequest
 
 OnText = Callable[[str], None]
 SILENCE_S = 10.0  # the stream sends a heartbeat every 3 s

@@ -3,6 +3,8 @@
 Each check gives one finding: what was looked at, how bad it is, and how to mend it. Changes nothing.
 """
 
+import hashlib
+import json
 import shutil
 import subprocess
 import sys
@@ -11,15 +13,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 
 from app.api_keys import read_keys
 from app.config import IS_CLONE, ROOT, Settings
 from app.engine.kv.sizing import CPU_PART, available_bytes
-from app.engine.weights.resolve import FREE_BYTES, KNOWN, MANIFEST, check_folder, damaged
+from app.engine.weights.resolve import FREE_BYTES, KNOWN, MANIFEST, check_folder, damaged, drafter_folder
 from app.errors import KeysUnreadable, PacelineError
-from app.local.doctor_drafters_zz import drafters_problems
 from app.local.health import check
 from app.local.instance import Instance
 from app.local.ports import FIRST_PORT, is_free
@@ -213,3 +215,48 @@ CHECKS: tuple[Check, ...] = (
     _instance,
     _processor,
 )
+
+
+def drafters_problems(settings: Settings, target: Path) -> list[str]:
+    """What is wrong with the drafters that the settings name, by variable; without `target` its tokens are not
+    compared."""
+    found = [problem for name in settings.drafters if (problem := drafter_problem(name, target))]
+    said = [f"PACELINE_DRAFTERS: {'; '.join(found)}"] if found else []
+    if settings.phrases != "none" and not (drafter_folder(settings.phrases) / "drafter.json").is_file():
+        said.append(f"PACELINE_PHRASES: there is no store of phrases {settings.phrases!r}, nor is it 'none'")
+    return said
+
+
+def drafter_problem(name: str, target: Path) -> str | None:
+    """What is wrong with a drafter (a name in drafters/ or a folder); None if nothing is."""
+    folder = drafter_folder(name)
+    if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
+        return f"there is no drafter {name!r} in drafters/, nor a folder of that name with config.json and weights"
+    if not target.is_dir():
+        return None  # nothing to compare with yet
+    try:
+        return _mismatch(name, folder, target)
+    except (OSError, ValueError, TypeError) as error:
+        return f"{name} cannot be read: {error}"
+
+
+def _mismatch(name: str, folder: Path, target: Path) -> str | None:
+    wanted = _sha256(target / "tokenizer.json")
+    if (folder / "tokenizer.json").is_file():
+        return None if _sha256(folder / "tokenizer.json") == wanted else f"{name} has another tokenizer"
+    told = _read(folder / "drafter.json").get("tokenizer_sha256")
+    if told is not None:
+        return None if told == wanted else f"{name} was made for another tokenizer"
+    ours, theirs = (_read(path / "config.json").get("vocab_size", 0) for path in (folder, target))
+    return None if ours <= theirs else f"{name} has {ours} token ids, the target {theirs}"
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    value = json.loads(path.read_text())
+    return value if isinstance(value, dict) else {}

@@ -12,9 +12,10 @@ from typing import Any
 
 from app.errors import StoreUnavailable
 from app.local.instance import ROLES, State
-from app.messages import Message
+from app.request import Message
 from app.store.connect import connect
-from app.store.nodes import Node, Nodes
+from app.store.nodes import Nodes
+from app.store.protocol import Node
 
 PROGRESS_S = 30.0  # a role without any progress for longer hangs; idle workers make progress by waking
 HTTP_TIMEOUT_S = 2.0

@@ -18,7 +18,7 @@ from typing import Self
 from pydantic import ValidationError
 
 from app.errors import InstanceError
-from app.messages import Message
+from app.request import Message
 
 DEFAULT = "default"
 ROLES = ("web", "control", "fuse", "draft", "verify", "beat", "redis")
@@ -133,3 +133,19 @@ def _started_by_ps(pid: int) -> str | None:
     command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
     fields = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
     return None if not fields or fields[0].startswith("Z") else " ".join(fields[1:])
+
+
+def find(folder: Path, name: str | None) -> tuple[Instance, State | None]:
+    """The named instance; without a name the default one if it runs, else the only one that runs."""
+    if name is None:
+        name = _meant(running(folder))
+    instance = Instance(folder, name)
+    return instance, instance.running()
+
+
+def _meant(found: dict[str, State]) -> str:
+    if DEFAULT in found or not found:
+        return DEFAULT
+    if len(found) > 1:
+        raise InstanceError(f"several instances run: {', '.join(found)}; say which with --instance")
+    return next(iter(found))

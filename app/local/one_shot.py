@@ -7,7 +7,8 @@ from app.assembly.local import local
 from app.config import Settings
 from app.engine.text.stop_strings import AnswerStream
 from app.errors import GenerationFailed
-from app.messages import GenerateRequest, Result
+from app.messages import Result
+from app.request import GenerateRequest
 from app.stages.result import result
 
 

@@ -4,8 +4,7 @@ import hashlib
 import sys
 from pathlib import Path
 
-from app.config import PREFIX, ROOT, THREAD_ENVIRONMENT, Settings
-from app.config_file_zz import NONE
+from app.config import NO_FILE, PREFIX, ROOT, THREAD_ENVIRONMENT, Settings
 from app.local.children import Service
 from app.local.instance import Instance
 from app.local.ports import HOST
@@ -60,7 +59,7 @@ def _worker(role: str, settings: Settings, threads: int) -> Service:
 
 def _environment(settings: Settings, node: str, threads: int) -> dict[str, str]:
     return {
-        **NONE,
+        **NO_FILE,
         **settings_environment(settings.model_copy(update={"node": node})),
         **THREAD_ENVIRONMENT,
         "OMP_NUM_THREADS": str(threads),

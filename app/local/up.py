@@ -15,12 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from app.api_keys import read_keys
-from app.config import ROOT, Settings
-from app.config_file_zz import NONE
+from app.config import NO_FILE, ROOT, Settings
 from app.engine.weights.resolve import Progress, resolve
 from app.errors import InstanceError, ModelRefused, StoreUnavailable
 from app.local.children import GRACE_S, Children, Service
-from app.local.doctor_drafters_zz import drafters_problems
+from app.local.doctor import drafters_problems
 from app.local.health import problems
 from app.local.instance import Instance, ProcessId, State
 from app.local.ports import HOST, web_port
@@ -73,7 +72,7 @@ def detach(settings: Settings, instance: Instance, port: int | None, progress: P
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **NONE, **_given(settings), "PACELINE_MODEL": str(folder)},
+            env={**os.environ, **NO_FILE, **_given(settings), "PACELINE_MODEL": str(folder)},
             cwd=ROOT,
             pass_fds=[writer],
             start_new_session=True,  # no terminal: neither its Ctrl-C nor its end reaches it

@@ -10,7 +10,8 @@ from collections.abc import Collection
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidRequest
-from app.messages import MAX_SEED, ChatMessage, GenerateRequest, Record
+from app.messages import Record
+from app.request import MAX_SEED, ChatMessage, GenerateRequest
 
 MAX_SCHEMA_CHARACTERS = 32_768  # the verifier reads it between two steps: some tenths of a second at worst
 

@@ -6,7 +6,7 @@ prolongs both.
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 import redis
@@ -14,17 +14,7 @@ import redis
 from app.policy import Policy
 from app.store.connect import Script
 from app.store.keys import Keys
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A live process as its last heartbeat described it. What others read of `info` is of the kind they expect."""
-
-    kind: str
-    name: str
-    owner: str
-    progress_s: float  # wall clock of its last progress, which a heartbeat alone is not
-    info: dict[str, Any]
+from app.store.protocol import Node
 
 
 class Nodes:

@@ -7,7 +7,7 @@ on their number; anybody may end it. Ended is final.
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from app.messages import Event, FinishReason, Record, Stats, Status
 from app.request import TokenLogprobs
@@ -140,3 +140,14 @@ _FINAL = {
     FinishReason.CANCELLED: Status.CANCELLED,
     FinishReason.ERROR: Status.FAILED,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A live process as its last heartbeat described it. What others read of `info` is of the kind they expect."""
+
+    kind: str
+    name: str
+    owner: str
+    progress_s: float  # wall clock of its last progress, which a heartbeat alone is not
+    info: dict[str, Any]

@@ -1,9 +1,9 @@
 """The jobs a verifier sends out: to everybody only what they have not been told."""
 
 from base64 import b64encode
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
-from app.messages import DraftJob
+from app.messages import DraftJob, ToDrafter, ToFuser
 from app.stages.route.router import Route
 from app.state import Sequence
 
@@ -92,3 +92,14 @@ def _job(
         sampling=record.sampling,
         due_s=due_s,
     )
+
+
+def jobs_by_mailbox(jobs: Iterable[DraftJob], fuse: str) -> dict[str, ToDrafter | ToFuser]:
+    """A verifier's jobs; `fuse` is the fusion task's mailbox."""
+    found: dict[str, list[DraftJob]] = {}
+    for job in jobs:
+        found.setdefault(job.to, []).append(job)
+    return {
+        mailbox: ToFuser(jobs=tuple(own)) if mailbox == fuse else ToDrafter(jobs=tuple(own))
+        for mailbox, own in found.items()
+    }

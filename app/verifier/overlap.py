@@ -9,7 +9,6 @@ other half drafts. `auto` takes what the costs speak for; that was never frontie
 from typing import Literal
 
 from app.estimates.step_costs import CostTable
-from app.stages.schedule.compose import splits
 
 Overlap = Literal["auto", "none", "rounds", "frontiers", "groups"]
 
@@ -29,3 +28,10 @@ def goes_together(overlap: Overlap, costs: CostTable, sequences: int, draft_s: f
 def frontier(overlap: Overlap, depth: int) -> int:
     """How many of `depth` draft tokens to wait for."""
     return (depth + 1) // 2 if overlap == "frontiers" else depth
+
+
+def splits(costs: CostTable, sequences: int, draft_s: float) -> bool:
+    """Does it pay to verify one half of the sequences while the other half drafts? Only where two half batches
+    take no longer than a whole one with its drafting: rarely where a step costs much the same for any batch."""
+    half = (sequences + 1) // 2
+    return sequences > 1 and 2.0 * costs.seconds(half) <= costs.seconds(sequences) + draft_s

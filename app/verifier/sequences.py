@@ -11,7 +11,8 @@ from app.engine.early_exit.controller import Pruning
 from app.engine.target import Target
 from app.engine.text.stop_strings import StopWatch
 from app.engine.text.tokenizer import Tokenizer
-from app.estimates.step_costs import CostTable, DraftCosts
+from app.estimates.draft_costs import DraftCosts
+from app.estimates.step_costs import CostTable
 from app.messages import DraftJob, TreeMessage
 from app.offered_zz import tree_of
 from app.policy import Policy

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from app.errors import GenerationFailed, InvalidRequest, PacelineError
 from app.local.client import generate
-from app.messages import GenerateRequest, Result, Status
+from app.messages import Result, Status
+from app.request import GenerateRequest
 
 RETRY_S = 0.25
 STALL_S = 0.5  # a shorter silence is an ordinary one

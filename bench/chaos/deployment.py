@@ -14,7 +14,8 @@ import redis
 from app.errors import StoreUnavailable
 from app.local.health import Health, check
 from app.local.instance import Instance
-from workers.deployment import FUSE, SETTLE, Office, mailbox_of
+from app.messages import FUSE, SETTLE, mailbox_of
+from workers.deployment import Office
 
 READY_S = 180.0
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from app.messages import DraftJob, Sampling, Settle, ToDrafter, ToFuser, ToVerifier, TreeMessage
+from app.messages import FUSE, DraftJob, Settle, ToDrafter, ToFuser, ToVerifier, TreeMessage, mailbox_of
+from app.request import Sampling
 from app.store.keys import Keys
 from bench.chaos.deployment import Site, active, client, mailboxes_of
 from workers.celery_app import control_queue, mailbox_queue
-from workers.deployment import FUSE, mailbox_of
 
 GARBAGE = ("", "{", "null", "[]", '{"trees": 7}', '{"adopt": ["nobody"]}', "\x00\xff", "9" * 5000)
 LIES = 6

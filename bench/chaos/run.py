@@ -22,7 +22,7 @@ from app.config import ROOT, Settings
 from app.errors import InstanceError
 from app.local.client import generate
 from app.local.instance import Instance
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from bench.chaos.checks import left_behind
 from bench.chaos.clients import Clients
 from bench.chaos.deployment import Site

@@ -25,7 +25,7 @@ from pydantic import SecretStr
 from app.config import ROOT, Settings
 from app.errors import InvalidRequest, PacelineError
 from app.local.client import generate
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from bench.clients.arrivals import (
     Arrival,
     gamma,
@@ -38,7 +38,7 @@ from bench.clients.load_report import Served, Slo, draw, figures, table
 from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
 from bench.report_header import heading
-from bench.run import start_server, stop_server
+from bench.systems import start_server, stop_server
 from bench.timeline import active, busy, read
 
 KINDS = ("poisson", "gamma", "ramp", "steps", "closed", "trace")

@@ -23,7 +23,7 @@ from bench.clients.load_report import Served, Slo, figures, spread
 from bench.clients.resource_monitor import Watcher, draw
 from bench.help import parser as parser_of
 from bench.report_header import heading
-from bench.run import INSTANCE
+from bench.systems import INSTANCE
 
 PHASES = ("before", "overload", "after")
 CALM = 1.5  # times the 95th percentile from before: as fast as that, it has recovered

@@ -24,7 +24,7 @@ from bench.clients.load_report import Slo, figures
 from bench.clients.resource_monitor import UNITS, Watcher, draw
 from bench.help import parser as parser_of
 from bench.report_header import heading
-from bench.run import INSTANCE
+from bench.systems import INSTANCE
 
 # Bounded ones, which would be full only after hours: what is left of ended requests, and the target's cache.
 SMALL = {"PACELINE_REQUEST_TTL_S": "300", "PACELINE_KV_BYTES": str(2**29)}

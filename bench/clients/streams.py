@@ -25,7 +25,7 @@ from bench.clients.soak import growth
 from bench.clients.stream_clients import Fleet
 from bench.help import parser as parser_of
 from bench.report_header import heading
-from bench.run import INSTANCE
+from bench.systems import INSTANCE
 
 ASKED = ("/healthz", "/v1/models", "/readyz")  # of the process alone, of it with no wait, and of it and Redis
 OPENING_S = 60.0  # they are waited for no longer

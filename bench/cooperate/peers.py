@@ -14,12 +14,11 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, StoppingCriteriaList
 
-from app.assembly.local import target_folder
 from app.config import Settings
 from app.engine.drafters.loader import modules_of, parts_of
 from app.engine.text.tokenizer import Tokenizer
-from app.engine.weights.resolve import drafter_folder
-from app.messages import ChatMessage
+from app.engine.weights.resolve import drafter_folder, target_folder
+from app.request import ChatMessage
 from bench.cooperate.systems import Run
 from bench.systems import transformers_arm
 

@@ -16,8 +16,9 @@ from app.config import Settings
 from app.drafter.drafter import Drafting
 from app.engine.cpu.runner import ModelRunner
 from app.estimates.calibration import FLOOR, Calibration
-from app.messages import Draft, DraftJob, GenerateRequest, Speculation, TreeMessage
+from app.messages import Draft, DraftJob, TreeMessage
 from app.pipeline import Local
+from app.request import GenerateRequest, Speculation
 from app.store.protocol import Snapshot
 from bench.cooperate.plans import Plan
 

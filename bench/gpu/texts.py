@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.engine.cpu.probe_zz import probe
+from app.engine.cpu.equivalence import probe
 from app.engine.gpu.runner import Chosen, DeviceRunner
 from app.state import Sequence as State
 from app.state import Tree, Work

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from app.assembly.local import target_folder
 from app.config import ROOT, Settings
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import ChatMessage
+from app.engine.weights.resolve import target_folder
+from app.request import ChatMessage
 from bench.prompts import PROMPTS
 from bench.report_header import machine, today
 from bench.stats import median, paired_ratio

@@ -15,7 +15,8 @@ os.environ.update({**THREAD_ENVIRONMENT, **os.environ})
 from child import Answer, Run, serve
 
 from app.assembly.local import local
-from app.messages import Record, Sampling, Speculation
+from app.messages import Record
+from app.request import Sampling, Speculation
 
 
 def load() -> Run:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from app.assembly.local import AnyGuesser, Models, local
 from app.config import Settings
 from app.drafter.draft_kv import Reader
-from app.messages import GenerateRequest, Sampling, Speculation
+from app.request import GenerateRequest, Sampling, Speculation
 from app.stages.draft.protocol import Context
 from app.state import Guess
 from bench.stats import median

@@ -7,13 +7,14 @@ machines, for which a token takes a hop there and back beside the slowest one's 
 import random
 
 from app.config import Settings
-from app.mail_zz import in_time, jobs_by_mailbox, trees_by_mailbox
-from app.messages import DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
+from app.drafter.drafter import in_time
+from app.messages import FUSE, DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
 from app.stages.draft.protocol import Drafter
 from app.stages.route.drafter_pool import Crew
 from app.stages.steer.controller import steer
 from app.stages.steer.load import Load, MailboxLoad
 from app.store.memory import MemoryStore
+from app.verifier.dispatch import jobs_by_mailbox
 from bench.cooperate.plans import Plan
 from bench.simulate.events import Machine, Network
 from bench.simulate.log import Log
@@ -31,7 +32,7 @@ from bench.simulate.world import (
     verifier_of,
 )
 from workers.celery_app import STEER_EVERY_S
-from workers.deployment import FUSE
+from workers.deployment import trees_by_mailbox
 
 LOCAL = "local"
 LOOK_EVERY_S = 0.5

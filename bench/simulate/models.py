@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from app.estimates.step_costs import CostTable
-from app.messages import Sampling
-from app.request import TokenLogprobs
+from app.request import Sampling, TokenLogprobs
 from app.state import Guess, Sequence, Tree, Work
 from bench.simulate.log import DrafterLog, Log, Text
 

@@ -15,13 +15,14 @@ from app.drafter.replicas import fetcher
 from app.drafter.token_fusion import Cooperative
 from app.estimates.step_costs import CostTable
 from app.fuser.fuser import Fusing
-from app.messages import Record, Sampling, Speculation, ToVerifier, TreeMessage
-from app.pipeline import Verifying
+from app.messages import Record, ToVerifier, TreeMessage
 from app.policy import Policy
+from app.request import Sampling, Speculation
 from app.stages.draft.protocol import Drafter
 from app.stages.route.router import Router
 from app.store.memory import MemoryStore
 from app.verifier.sequences import Running
+from app.verifier.verifier import Verifying
 from bench.cooperate.plans import Plan
 from bench.cooperate.systems import Uncalibrated, shape_of
 from bench.simulate.events import Network

@@ -9,17 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from app.cli.config import OTHERS, SETTINGS, knobs, strangers
 from app.cli.main import main
-from app.config import PREFIX, ROOT, Settings
-from app.config_file_zz import VARIABLE
+from app.config import FILE_VARIABLE, PREFIX, ROOT, Settings
 from app.errors import InvalidSettings
-from app.knobs import OTHERS, SETTINGS, knobs, strangers
 from app.local.process_specs import services, settings_environment
 
 KNOWN = {PREFIX + name.upper() for name in Settings.model_fields} | {knob.name for knob in OTHERS}
 OURS = ("app", "workers", "web", "kernels", "bench", "training")
 TEXTS = ("*.md", "docs/**/*.md", "compose.yaml", "Dockerfile", "paceline", ".ci/run", "deploy/**/*.yml")
-BY_NAME = {"app/config.py", "app/config_file_zz.py", "app/knobs.py", "workers/run.py"}  # they read what others name
+BY_NAME = {"app/config.py", "app/cli/config.py", "workers/run.py"}  # they read what others name
 READS = {"get", "setdefault", "pop", "getenv"}
 
 
@@ -30,7 +29,7 @@ def file(tmp_path: Path) -> Path:
 
 def read(file: Path, text: str, **environ: str) -> Settings:
     file.write_text(text)
-    return Settings.from_env({VARIABLE: str(file), **environ})
+    return Settings.from_env({FILE_VARIABLE: str(file), **environ})
 
 
 def test_no_variable_of_ours_is_named_anywhere_and_not_listed() -> None:
@@ -48,7 +47,7 @@ def test_no_variable_is_read_and_not_listed() -> None:
     trees = {path: ast.parse(text) for path, text in texts.items() if "environ" in text or "getenv" in text}
     read = {(str(path.relative_to(ROOT)), key) for path, tree in trees.items() for key in _keys(tree)}
     assert {(path, key) for path, key in read if key not in KNOWN and not (key is None and path in BY_NAME)} == set()
-    assert {"PACELINE_PYTHON", "TRITON_INTERPRET", "HF_HUB_OFFLINE", VARIABLE} <= {key for _, key in read}
+    assert {"PACELINE_PYTHON", "TRITON_INTERPRET", "HF_HUB_OFFLINE", FILE_VARIABLE} <= {key for _, key in read}
 
 
 def _keys(tree: ast.Module) -> Iterator[str | None]:
@@ -70,7 +69,7 @@ def _keys(tree: ast.Module) -> Iterator[str | None]:
             key = node.args[0] if node.func.attr == "getenv" or _is_environment(node.func.value) else None
         if key is not None:
             found = names.get(key.id) if isinstance(key, ast.Name) else getattr(key, "value", None)
-            yield found if isinstance(found, str) else VARIABLE if ast.unparse(key) == "VARIABLE" else None
+            yield found if isinstance(found, str) else FILE_VARIABLE if ast.unparse(key) == "FILE_VARIABLE" else None
 
 
 def _is_environment(node: ast.expr) -> bool:
@@ -79,12 +78,12 @@ def _is_environment(node: ast.expr) -> bool:
 
 def test_every_setting_says_its_unit_its_effect_and_where_its_value_is_from(file: Path) -> None:
     file.write_text('lease_s = 3.0\nlog_format = "json"\nredis_url = "redis://:hidden@host/0"')
-    found = {knob.name: knob for knob in knobs({VARIABLE: str(file), "PACELINE_LEASE_S": "4"})}
+    found = {knob.name: knob for knob in knobs({FILE_VARIABLE: str(file), "PACELINE_LEASE_S": "4"})}
     assert found.keys() == KNOWN
     for name, field in Settings.model_fields.items():
         knob = found[PREFIX + name.upper()]
         assert knob.group == SETTINGS and knob.effect == field.description and len(knob.effect) > 10
-        assert not knob.unit.startswith("number"), f"{name}: app/knobs.py does not know its unit"
+        assert not knob.unit.startswith("number"), f"{name}: app/cli/config.py does not know its unit"
     lease, form, url = (found[f"PACELINE_{name}"] for name in ("LEASE_S", "LOG_FORMAT", "REDIS_URL"))
     assert (lease.unit, lease.default, lease.value, lease.source) == ("seconds > 0.1", "2.0", "4.0", "environment")
     assert (form.unit, form.default, form.value, form.source) == ("text | json", "text", "json", str(file))
@@ -129,13 +128,13 @@ def test_a_wrong_variable_is_named_though_the_file_has_the_key_too(file: Path) -
     with pytest.raises(InvalidSettings, match=r"^PACELINE_LEASE_S: Input should be a valid number"):
         read(file, "lease_s = 3.0", PACELINE_LEASE_S="soon")
     with pytest.raises(InvalidSettings, match=r"nowhere.toml cannot be read: No such file"):
-        Settings.from_env({VARIABLE: "/nowhere.toml"})
+        Settings.from_env({FILE_VARIABLE: "/nowhere.toml"})
 
 
 def test_the_file_is_looked_for_where_the_command_runs_then_in_the_users_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.delenv(FILE_VARIABLE)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "of user"))
     monkeypatch.setenv("PACELINE_MODELL", "x")
     (tmp_path / "here").mkdir()
@@ -161,7 +160,7 @@ def test_the_file_is_looked_for_where_the_command_runs_then_in_the_users_configu
 def test_started_processes_read_no_file_of_their_own(file: Path) -> None:
     settings = read(file, "lease_s = 3.0\nkv_bytes = 5_000_000")
     for service in services(settings, 8123):
-        assert service.env[VARIABLE] == os.devnull and service.env["PACELINE_LEASE_S"] == "3.0"
+        assert service.env[FILE_VARIABLE] == os.devnull and service.env["PACELINE_LEASE_S"] == "3.0"
     assert Settings.from_env(settings_environment(settings)).kv_bytes == 5_000_000
 
 

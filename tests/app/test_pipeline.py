@@ -7,14 +7,15 @@ from app.config import Settings
 from app.drafter.drafter import Drafting
 from app.drafter.model import ModelDrafter
 from app.drafter.token_fusion import Cooperative
-from app.engine.cpu.learn_zz import learn
+from app.engine.cpu.choose_forward import learn
 from app.engine.drafters.guesser import ModelGuesser
 from app.errors import StoreUnavailable
 from app.fuser.fuser import Fusing
 from app.intake_zz import take_in
-from app.messages import TARGET, DraftJob, Event, FinishReason, GenerateRequest, Sampling, Speculation, Status
+from app.messages import TARGET, DraftJob, Event, FinishReason, Status
 from app.pipeline import Local
 from app.policy import Policy
+from app.request import GenerateRequest, Sampling, Speculation
 from app.state import Guess
 from app.store.memory import MemoryStore
 from app.store.protocol import Outcome

@@ -12,15 +12,15 @@ import redis
 
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import NOBODY, TARGET, DrafterStats, Event, FinishReason, GenerateRequest, Record, Stats
-from app.request import TokenLogprobs
+from app.messages import NOBODY, TARGET, DrafterStats, Event, FinishReason, Record, Stats
+from app.request import GenerateRequest, TokenLogprobs
 from app.stages.admit import admit
 from app.store.history import Samples
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
 from app.store.rate_limits import Allowances
 from app.store.requests import Outcome, RequestStore
-from app.store.sums_zz import SumsStore
+from app.store.shared_stats import SumsStore
 from app.store.tasks import WaitingRoom
 from app.store.traces import Traces
 

@@ -17,7 +17,7 @@ from kombu import pools
 from app.assembly.local import local
 from app.config import ROOT, Settings
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from app.stages.route.drafter_pool import Crew
 from tests.models import byte_fallback_tokenizer, model_dir
 from tests.workers.deployment import Deployment, running, wait_for

@@ -17,7 +17,7 @@ from typing import Any, Self
 from app.config import ROOT, Settings
 from app.local.health import Health, check
 from app.local.instance import Instance
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from tests.web.events import parse
 from workers.deployment import Office
 

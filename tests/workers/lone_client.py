@@ -8,7 +8,8 @@ import sys
 import time
 
 from app.config import Settings
-from app.messages import GenerateRequest, Status
+from app.messages import Status
+from app.request import GenerateRequest
 from workers.deployment import Office
 
 LIMIT_S = 200.0  # a busy machine takes a minute to start the workers

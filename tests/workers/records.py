@@ -1,6 +1,7 @@
 """A task's request as it is written down, for tests of what becomes of it."""
 
-from app.messages import Record, Sampling, Speculation
+from app.messages import Record
+from app.request import Sampling, Speculation
 
 
 def task_record(request_id: str, created_s: float = 0.0) -> Record:

@@ -19,7 +19,8 @@ from celery.result import AsyncResult
 
 from app.config import ROOT
 from app.errors import GenerationFailed
-from app.messages import FinishReason, GenerateRequest, Result, Status
+from app.messages import FinishReason, Result, Status
+from app.request import GenerateRequest
 from tests.workers.conftest import MAX_ACTIVE, Alone, stranger
 from tests.workers.deployment import Deployment, wait_for
 from workers.deployment import Office

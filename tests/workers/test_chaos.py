@@ -12,7 +12,8 @@ import pytest
 import redis
 
 from app.local.instance import Instance
-from app.messages import GenerateRequest, Result, SpeculationReport, Status, Timing, Usage
+from app.messages import Result, SpeculationReport, Status, Timing, Usage
+from app.request import GenerateRequest
 from bench.chaos import checks
 from bench.chaos.checks import left_behind
 from bench.chaos.clients import Clients

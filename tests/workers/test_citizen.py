@@ -15,7 +15,8 @@ from celery import Celery, Signature, chain, chord
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 
-from app.messages import FinishReason, GenerateRequest
+from app.messages import FinishReason
+from app.request import GenerateRequest
 from tests.workers.conftest import MAX_ACTIVE, Alone
 from tests.workers.deployment import Deployment, wait_for
 from workers.deployment import Office

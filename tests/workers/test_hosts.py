@@ -14,7 +14,7 @@ import pytest
 
 from app.config import ROOT
 from app.local.redis_server import find_server
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from tests.workers.conftest import Alone
 from tests.workers.deployment import wait_for
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from app.messages import GenerateRequest, Speculation
+from app.request import GenerateRequest, Speculation
 from tests.workers.conftest import Alone
 from tests.workers.deployment import RECOVERY_S, Deployment, wait_for
 from workers.deployment import Office

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.busy_zz import BusyShare
+from workers.heartbeat import BusyShare
 
 
 def settled(parts: list[tuple[float, bool]], rounds: int = 30) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from tests.workers.deployment import Deployment, wait_for
 from workers.celery_app import control_queue
 

@@ -11,18 +11,9 @@ from typing import Any
 
 import pytest
 
-from app.messages import (
-    Draft,
-    DraftJob,
-    GenerateRequest,
-    Message,
-    Sampling,
-    ToDrafter,
-    ToFuser,
-    ToVerifier,
-    TreeMessage,
-)
+from app.messages import Draft, DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
 from app.policy import Policy
+from app.request import GenerateRequest, Message, Sampling
 from app.store.connect import connect
 from tests.workers.conftest import Alone
 from tests.workers.deployment import Deployment, Stream, wait_for

@@ -5,7 +5,7 @@ import time
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from app.store.traces import trace_name
 from tests.workers.deployment import Deployment, wait_for
 from workers.deployment import Office

@@ -12,7 +12,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion
 
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from tests.workers.conftest import Alone
 from tests.workers.deployment import Deployment, wait_for
 from workers.deployment import Office

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from app.config import ROOT
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from tests.workers.conftest import Alone
 from tests.workers.deployment import Deployment, running, wait_for
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from tests.workers.conftest import Alone
 from tests.workers.deployment import Deployment, running
 

@@ -9,7 +9,8 @@ import pytest
 import redis
 
 from app.errors import NotFound
-from app.messages import Event, FinishReason, GenerateRequest, Status
+from app.messages import Event, FinishReason, Status
+from app.request import GenerateRequest
 from app.store.keys import Keys
 from tests.workers.interleave import Actors, Plan, explore
 from tests.workers.records import task_record

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from app.local.client import generate
-from app.messages import GenerateRequest, Speculation
+from app.request import GenerateRequest, Speculation
 from tests.workers.conftest import Alone
 from tests.workers.deployment import Deployment, Stream, wait_for
 from workers.deployment import Office

@@ -7,7 +7,8 @@ import pytest
 import redis
 
 from app.errors import StoreUnavailable
-from app.messages import Event, FinishReason, GenerateRequest, Stats, Status
+from app.messages import Event, FinishReason, Stats, Status
+from app.request import GenerateRequest
 from app.store.protocol import Outcome
 from tests.workers.records import task_record
 from workers.celery_app import make_celery

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.errors import InvalidRequest
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from workers.deployment import Office
 from workers.roles.control import _request
 from workers.tasks.results import Outcomes

@@ -25,11 +25,12 @@ from app.engine.text.tokenizer import Tokenizer
 from app.errors import GenerationFailed, InvalidRequest
 from app.estimates.step_costs import CostTable
 from app.intake_zz import take_in
-from app.messages import ChatMessage, GenerateRequest, Record
-from app.pipeline import Verifying
+from app.messages import Record
+from app.request import ChatMessage, GenerateRequest
 from app.state import Work
 from app.store.memory import MemoryStore
 from app.verifier.sequences import Running
+from app.verifier.verifier import Verifying
 from training.data.rows import LONGEST, RowFile
 from training.progress_bar import Report
 from training.prompts.draw import prompts

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from app.engine.cpu.equivalence import probe
 from app.engine.cpu.forward import Forward
-from app.engine.cpu.probe_zz import probe
 from app.engine.kv.pages import KVCache, PagePool
 from app.engine.packing import plan
 from app.engine.text.tokenizer import Tokenizer

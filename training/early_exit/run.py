@@ -14,9 +14,7 @@ import torch
 from safetensors.numpy import save_file
 from transformers import AutoConfig
 
-from app.assembly.local import target_folder
 from app.config import Settings
-from app.engine.drafters.loader import embedding_sha256
 from app.engine.early_exit.predictors import (
     CARD,
     WEIGHTS,
@@ -26,6 +24,8 @@ from app.engine.early_exit.predictors import (
     head_rows,
     last_norm,
 )
+from app.engine.weights.resolve import target_folder
+from app.engine.weights.tensors import embedding_sha256
 from app.system import make_whole, write_whole
 from training.early_exit.fit import Fit, Judged, fit_layer, judge
 from training.early_exit.trees import Recording, record

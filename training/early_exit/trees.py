@@ -18,7 +18,7 @@ from app.engine.cpu.runner import Logits, ModelRunner
 from app.engine.kv.pages import bytes_per_page
 from app.errors import ModelRefused
 from app.estimates.step_costs import CostTable
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from app.state import Work
 from training.progress_bar import Report
 from training.prompts.draw import DOMAINS, prompts

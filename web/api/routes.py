@@ -18,7 +18,8 @@ from threading import Event as Flag
 from flask import Blueprint, Response, request, url_for
 
 from app.errors import InvalidRequest, NotFound
-from app.messages import FinishReason, GenerateRequest, Message, Record, Status
+from app.messages import FinishReason, Record, Status
+from app.request import GenerateRequest, Message
 from app.store.protocol import Snapshot
 from web.api.disconnects import Leavers
 from web.api.http_io import body_of, client_left, event_stream, json_answer

@@ -5,7 +5,8 @@ from contextlib import suppress
 from uuid import uuid4
 
 from app.errors import StoreUnavailable
-from app.messages import GenerateRequest, Record
+from app.messages import Record
+from app.request import GenerateRequest
 from web.api.request_events import cancel
 from web.auth import caller, tenant
 from web.office_zz import Office

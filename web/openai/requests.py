@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, WithJsonSchema
 
 from app.errors import Unsupported
-from app.messages import ChatMessage, GenerateRequest, Speculation
-from app.request import MAX_LOGPROBS, ResponseFormat
+from app.request import MAX_LOGPROBS, ChatMessage, GenerateRequest, ResponseFormat, Speculation
 from web.errors import InvalidBody
 
 MAX_CHOICES = 16  # of one call; each is a request of its own

@@ -13,7 +13,8 @@ from flask import Blueprint, Response
 from werkzeug.exceptions import ServiceUnavailable
 
 from app.errors import InvalidRequest, UnknownModel
-from app.messages import GenerateRequest, Record
+from app.messages import Record
+from app.request import GenerateRequest
 from web.api.disconnects import Leavers
 from web.api.http_io import body_of, client_left, event_stream, json_answer
 from web.api.stream_limits import Seats

@@ -25,7 +25,7 @@ from app.metrics import (
     PER_TOKEN,
 )
 from app.store.history import MOST
-from app.store.nodes import Node
+from app.store.protocol import Node
 from web.office_zz import Office, model_name
 from web.ops.deployment_state import Moment, look, running
 

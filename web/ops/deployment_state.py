@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from app.messages import FUSE, SETTLE, mailbox_of
 from app.metrics import GROUP
 from app.policy import Policy
-from app.store.nodes import Node
+from app.store.protocol import Node
 from app.telemetry.counters import series
 from web.office_zz import Office
-from workers.deployment import FUSE, SETTLE, mailbox_of
 
 KINDS = ("web", "control", "verify", "draft", "fuse", "beat")
 

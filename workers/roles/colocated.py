@@ -17,11 +17,12 @@ from app.assembly.devices import sides_of
 from app.assembly.local import drafters, verifying
 from app.drafter.model import ModelDrafter
 from app.engine.profile.profiler import Runner, a_step
-from app.messages import Sampling
+from app.messages import mailbox_of
 from app.placement.interference import isolation
 from app.placement.partition import Partition, within
+from app.request import Sampling
 from app.stages.draft.protocol import Context
-from workers.deployment import Office, mailbox_of
+from workers.deployment import Office
 from workers.roles import draft, verify
 from workers.service import Duty
 

@@ -8,10 +8,11 @@ from celery.exceptions import Ignore, Reject
 from pydantic import ValidationError
 
 from app.errors import GenerationFailed, InvalidRequest, QueueFull, StoreUnavailable, said
-from app.messages import GenerateRequest, Settle
+from app.messages import SETTLE, Settle
+from app.request import GenerateRequest
 from app.store.tasks import NORMAL
 from workers.celery_app import GENERATE, STEER, public_queues
-from workers.deployment import SETTLE, Office
+from workers.deployment import Office
 from workers.heartbeat import Pulse
 from workers.mailbox_consumer import attend
 from workers.service import Duty

@@ -5,16 +5,15 @@ import time
 from app.assembly.devices import on_another_device
 from app.assembly.fuser import fusing
 from app.assembly.local import drafters, drafting
+from app.drafter.drafter import in_time
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
-from app.mail_zz import in_time
-from app.messages import DraftJob, ToDrafter, ToFuser
-from workers.deployment import FUSE, Office, mailbox_of
+from app.messages import FUSE, DraftJob, ToDrafter, ToFuser, mailbox_of
+from workers.deployment import Office, send_trees
 from workers.heartbeat import Pulse
 from workers.mailbox_consumer import attend
 from workers.service import Duty
 from workers.sharing_zz import share
-from workers.trees_zz import send_trees
 
 
 def serve(office: Office, node: str, models: list[ModelDrafter] | None = None, *, is_aside: bool = False) -> Duty:

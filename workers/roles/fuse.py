@@ -3,13 +3,12 @@
 import time
 
 from app.assembly.fuser import fusing
-from app.messages import ToFuser
-from workers.deployment import FUSE, Office
+from app.messages import FUSE, ToFuser
+from workers.deployment import Office, send_trees
 from workers.heartbeat import Pulse
 from workers.mailbox_consumer import attend
 from workers.service import Duty
 from workers.sharing_zz import share
-from workers.trees_zz import send_trees
 
 
 def serve(office: Office, node: str) -> Duty:

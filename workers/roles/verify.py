@@ -12,14 +12,14 @@ from pydantic import ValidationError
 from app.assembly.fuser import resident_names
 from app.assembly.local import verifying
 from app.logs import of
-from app.mail_zz import jobs_by_mailbox
-from app.messages import DraftJob, FinishReason, Settle, ToVerifier
-from app.pipeline import Verifying
+from app.messages import FUSE, SETTLE, DraftJob, FinishReason, Settle, ToVerifier, mailbox_of
 from app.stages.route.drafter_pool import Crew
 from app.stages.route.policies import hosts
-from app.store.nodes import Node
+from app.store.protocol import Node
 from app.telemetry.verifier_metrics import Metering
-from workers.deployment import FUSE, SETTLE, Office, mailbox_of
+from app.verifier.dispatch import jobs_by_mailbox
+from app.verifier.verifier import Verifying
+from workers.deployment import Office
 from workers.heartbeat import Pulse
 from workers.mailbox_consumer import attend
 from workers.service import Duty

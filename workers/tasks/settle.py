@@ -13,10 +13,10 @@ from celery.worker import state as worker_state
 
 from app.errors import NotFound
 from app.logs import of
-from app.messages import FinishReason, Settle, Status
+from app.messages import SETTLE, FinishReason, Settle, Status
 from app.stages.result import result
 from workers.celery_app import GENERATE
-from workers.deployment import SETTLE, Office
+from workers.deployment import Office
 from workers.tasks.results import REVOKED, Outcomes
 
 log = logging.getLogger(__name__)

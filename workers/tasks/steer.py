@@ -7,12 +7,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from app.messages import Message
+from app.messages import FUSE, SETTLE, mailbox_of
 from app.policy import Policy
+from app.request import Message
 from app.stages.steer.controller import steer
 from app.stages.steer.load import Load, MailboxLoad, VerifierLoad
-from app.store.nodes import Node
-from workers.deployment import FUSE, SETTLE, Office, mailbox_of
+from app.store.protocol import Node
+from workers.deployment import Office
 
 log = logging.getLogger(__name__)
 WORKERS = ("verify", "draft", FUSE, "control")  # kinds that work through mail; how busy others are says nothing

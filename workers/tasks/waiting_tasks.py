@@ -15,7 +15,7 @@ from celery.app.task import Context
 from celery.worker import state as worker_state
 
 from app.errors import InvalidRequest, QueueFull
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from app.store.nodes import Nodes
 from app.store.tasks import NORMAL, PRIORITIES, WaitingRoom
 from workers.celery_app import GENERATE

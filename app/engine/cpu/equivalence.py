@@ -3,10 +3,11 @@
 import torch
 
 from app.engine.cpu.forward import Forward
-from app.engine.cpu.probe_zz import probe
 from app.engine.kv.pages import KVCache, PagePool
 from app.engine.packing import plan
-from app.state import Tree, Work
+from app.messages import Record
+from app.request import Sampling, Speculation
+from app.state import Sequence, Tree, Work
 
 TOKENS = 40
 TOLERANCE = 1e-3  # of the logits' standard deviation
@@ -28,3 +29,18 @@ def trial(forward: Forward) -> torch.Tensor:
 def distance(found: torch.Tensor, expected: torch.Tensor, spread: float) -> float:
     """How far logits are off at most, in standard deviations of `spread`; not a number if any of them is none."""
     return float((found - expected).abs().max() / spread)
+
+
+def probe(length: int, vocab_size: int) -> Sequence:
+    """Tokens from all over the vocabulary."""
+    tokens = [(i * 7919 + 13) % vocab_size for i in range(length)]
+    record = Record(
+        id="probe",
+        prompt_ids=tuple(tokens),
+        max_tokens=1,
+        eos_ids=(),
+        sampling=Sampling(),
+        speculation=Speculation(),
+        created_s=0.0,
+    )
+    return Sequence(record, tokens)

@@ -1,7 +1,7 @@
 """Llama-shaped models as one compiled forward, of their weights and a blueprint of what else they are.
 
 The rest of the engine sees a `Forward` like any other. What is not of that shape, or does not say the same as the
-modules it was taken from (`app.engine.cpu.learn_zz`), runs on its own modules.
+modules it was taken from (`app.engine.cpu.choose_forward`), runs on its own modules.
 """
 
 import time

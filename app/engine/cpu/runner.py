@@ -1,7 +1,5 @@
 """The model runner: the only file that builds tensors for the target. Works in, rows of logits out."""
 
-import math
-from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +10,10 @@ from app.engine.early_exit.rows import Predictor, Sieve
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import KVCache, PagePool, bytes_per_page
 from app.engine.packing import forks, main_branch, plan
-from app.messages import Sampling
-from app.request import TokenLogprobs
+from app.engine.sampling import choice_of, is_shaped, token_logprobs
+from app.request import Sampling, TokenLogprobs
 from app.state import Work
-from kernels.sampling.target_token import Choice, shaped, target_token_reference
+from kernels.sampling.target_token import shaped, target_token_reference
 
 
 @dataclass(slots=True)
@@ -70,24 +68,6 @@ class Logits:
     def row(self, node: int) -> int:
         """Where in `rows` a node stands. Raises KeyError for one that was pruned."""
         return node if self.places is None else self.places[node]
-
-
-def choice_of(sampling: Sampling) -> Choice:
-    """The sampling of a request as the kernels take it; admission has settled the seed."""
-    s = sampling
-    return Choice(s.temperature, s.top_p, s.top_k, s.min_p, s.seed or 0, s.choice)
-
-
-def is_shaped(sampling: Sampling) -> bool:
-    """Does it change the logits before they are filtered?"""
-    s = sampling
-    return bool(s.frequency_penalty or s.presence_penalty or s.logit_bias or s.allowed_token_ids)
-
-
-def token_logprobs(own: float, ids: Listed[int], logprobs: Listed[float]) -> TokenLogprobs:
-    """As they travel: six digits after the point, and no token that cannot be said."""
-    top = [(id_, round(one, 6)) for id_, one in zip(ids, logprobs, strict=True) if one > -math.inf]
-    return TokenLogprobs(logprob=round(own, 6), top=tuple(top))
 
 
 class ModelRunner(PagedRunner):

@@ -3,14 +3,15 @@
 import numpy as np
 import torch
 
+from app.engine.cpu.equivalence import probe
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.fused import FusedForward
-from app.engine.cpu.probe_zz import probe
-from app.engine.cpu.runner import ModelRunner, choice_of
+from app.engine.cpu.runner import ModelRunner
 from app.engine.drafters.features import Features
 from app.engine.packing import plan
+from app.engine.sampling import choice_of
 from app.errors import ModelRefused
-from app.messages import Sampling
+from app.request import Sampling
 from app.state import Guess, Sequence, Tree, Work
 from kernels.sampling.gumbel_noise import gumbel_noise_reference
 from kernels.sampling.target_token import filtered

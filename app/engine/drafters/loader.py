@@ -5,10 +5,9 @@ drafter.json it brings only its layers: embedding and head are rows of the targe
 the tokens in `head_ids`. One with features also reads the target's last hidden state (`app.engine.drafters.features`).
 """
 
-import hashlib
 import json
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.load import Source, load
 from app.engine.drafters.features import Features, features_of
 from app.engine.drafters.guesser import ModelGuesser
-from app.engine.weights.tensors import EMBEDDING, HEAD, Stored, Weights
+from app.engine.weights.tensors import EMBEDDING, HEAD, Weights, embedding_sha256, target_embedding
 from app.errors import ModelRefused
 
 if TYPE_CHECKING:
@@ -86,18 +85,3 @@ def modules_of(folder: Path, parts: Parts) -> "PreTrainedModel":
     from app.engine.weights.hf_reader import build  # transformers takes seconds to import, and mostly need not be
 
     return build(folder, parts.weights)
-
-
-@lru_cache(maxsize=1)
-def embedding_sha256(target: Path) -> str:
-    """What a drafter's card names its target's embedding by: the hash of its float32 numbers."""
-    return hashlib.sha256(target_embedding(target).numpy().astype("<f4", copy=False).data).hexdigest()
-
-
-@lru_cache(maxsize=1)
-def target_embedding(target: Path) -> torch.Tensor:
-    """(V, d) float32, shared by all drafters of a process."""
-    weights = Stored(target)
-    if EMBEDDING not in weights:
-        raise ModelRefused(f"{target} holds no {EMBEDDING}")
-    return weights[EMBEDDING].float()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from app.engine.drafters.loader import target_embedding
+from app.engine.weights.tensors import target_embedding
 
 
 def embedding_agreement(target: Path) -> Callable[[Sequence[int], Sequence[int]], float]:

@@ -19,8 +19,8 @@ from typing import Any, Literal
 import numpy as np
 from safetensors import safe_open
 
-from app.engine.drafters.loader import embedding_sha256
 from app.engine.early_exit.rows import Predictor
+from app.engine.weights.tensors import embedding_sha256
 from app.errors import ModelRefused
 
 log = logging.getLogger(__name__)

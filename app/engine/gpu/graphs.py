@@ -14,10 +14,8 @@ from threading import Lock
 
 import torch
 
-from app.engine.gpu.batch_zz import Size, fields, rows_of
-from app.engine.gpu.input_batch import Arrays
+from app.engine.gpu.input_batch import Arrays, Rows, Size, fields, rows_of
 from app.engine.gpu.layers import Method, Pages
-from app.engine.gpu.rows_zz import Rows
 from app.engine.gpu.step import Result, run
 from app.engine.gpu.weights import Weights
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from app.engine.gpu.rows_zz import Rows
+from app.engine.gpu.input_batch import Rows
 from app.engine.gpu.weights import Layer, Linear, Weights
 from kernels.attention.ragged_attention import (
     FLOAT32,

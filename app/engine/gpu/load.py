@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from app.engine.cpu.probe_zz import probe
+from app.engine.cpu.equivalence import probe
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import Weights, take
 from app.engine.weights.families import NotFusable

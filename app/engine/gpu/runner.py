@@ -5,10 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from app.engine.cpu.runner import choice_of, is_shaped, token_logprobs
-from app.engine.gpu.batch_zz import Size, fields, fill, rows_of, size_of
 from app.engine.gpu.graphs import Graphs
-from app.engine.gpu.input_batch import Arrays
+from app.engine.gpu.input_batch import Arrays, Size, fields, fill, rows_of, size_of
 from app.engine.gpu.kv_moves import Commits
 from app.engine.gpu.layers import Method, Pages
 from app.engine.gpu.step import Result, choose, run
@@ -16,9 +14,9 @@ from app.engine.gpu.weights import Weights
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import PagePool
 from app.engine.packing import main_branch
+from app.engine.sampling import choice_of, is_shaped, token_logprobs
 from app.errors import GenerationFailed
-from app.messages import Sampling
-from app.request import TokenLogprobs
+from app.request import Sampling, TokenLogprobs
 from app.state import Tree, Work
 from kernels.attention.ragged_attention import MAX_TREE_ROWS
 from kernels.sampling.choices import Edits, Row, pack_edits

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from app.engine.gpu.input_batch import Rows
 from app.engine.gpu.layers import Method, Pages, forward
-from app.engine.gpu.rows_zz import Rows
 from app.engine.gpu.weights import Weights
 from kernels.sampling.choices import RowChoices
 from kernels.sampling.target_token_batch import target_token_batch

@@ -24,8 +24,7 @@ from app.engine.profile.profiler import (
 )
 from app.engine.weights.fingerprint import digest
 from app.estimates.step_costs import CostTable
-from app.machine_zz import processor
-from app.system import write_whole
+from app.system import processor, write_whole
 
 log = logging.getLogger(__name__)
 SHAPING = (

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from app.engine.cpu.probe_zz import probe
+from app.engine.cpu.equivalence import probe
 from app.estimates.step_costs import CostTable, Reading
 from app.state import Sequence, Tree, Work
 

@@ -16,7 +16,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from app.errors import InvalidRequest, ModelRefused
-from app.messages import ChatMessage
+from app.request import ChatMessage
 
 
 class ChatTemplate:

@@ -15,7 +15,7 @@ import tokenizers
 from app.engine.text.chat_template import ChatTemplate
 from app.engine.text.grammar import Grammars
 from app.errors import InvalidRequest, ModelRefused
-from app.messages import ChatMessage
+from app.request import ChatMessage
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")

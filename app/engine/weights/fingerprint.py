@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from app.config import ROOT
-from app.machine_zz import installed
+from app.system import installed
 
 LIBRARIES = ("torch", "transformers", "numba", "numpy", "triton")
 

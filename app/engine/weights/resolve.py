@@ -8,6 +8,7 @@ gives its memory back.
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -238,3 +239,11 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+log = logging.getLogger(__name__)
+
+
+def target_folder(settings: Settings) -> Path:
+    """Where the target's files are; fetched and converted on first use. Raises ModelRefused."""
+    return resolve(settings.model, settings.home, log.info)

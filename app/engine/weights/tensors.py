@@ -1,6 +1,8 @@
 """A model's weights by their names, as its files hold them."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -41,3 +43,18 @@ class Stored(Mapping[str, torch.Tensor]):
 def holds(ours: Weights, theirs: Weights) -> bool:
     """Whether we have all of their weights, number for number; files often hold more, tables of sines for one."""
     return all(name in ours and torch.equal(weight.float(), ours[name].float()) for name, weight in theirs.items())
+
+
+@lru_cache(maxsize=1)
+def embedding_sha256(target: Path) -> str:
+    """What a drafter's card names its target's embedding by: the hash of its float32 numbers."""
+    return hashlib.sha256(target_embedding(target).numpy().astype("<f4", copy=False).data).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def target_embedding(target: Path) -> torch.Tensor:
+    """(V, d) float32, shared by all drafters of a process."""
+    weights = Stored(target)
+    if EMBEDDING not in weights:
+        raise ModelRefused(f"{target} holds no {EMBEDDING}")
+    return weights[EMBEDDING].float()

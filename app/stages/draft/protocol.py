@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.messages import Draft, Sampling
+from app.messages import Draft
+from app.request import Sampling
 
 
 @dataclass(slots=True)

@@ -15,7 +15,8 @@ from typing import Protocol
 
 import numpy as np
 
-from app.estimates.step_costs import CostTable, DraftCosts
+from app.estimates.draft_costs import DraftCosts
+from app.estimates.step_costs import CostTable
 from app.stages.length.marginal import Candidate
 from app.state import Tree
 

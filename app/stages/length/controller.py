@@ -9,7 +9,8 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 
 from app.estimates.acceptance import Expectation, Expectations
-from app.estimates.step_costs import CostTable, DraftCosts
+from app.estimates.draft_costs import DraftCosts
+from app.estimates.step_costs import CostTable
 from app.messages import Record
 from app.stages.length.marginal import Candidate, ask, probe, worth_s
 from app.state import Tree

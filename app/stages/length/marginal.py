@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from app.estimates.acceptance import Expectation
-from app.estimates.step_costs import CostTable, DraftCosts
+from app.estimates.draft_costs import DraftCosts
+from app.estimates.step_costs import CostTable
 
 DEPTH_CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # draft lengths tried
 MIN_GAIN = 1.05  # expected pace over that of asking for nothing: costs and chances are estimates

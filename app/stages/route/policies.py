@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from app.state import Tree
-from app.store.nodes import Node
+from app.store.protocol import Node
 
 SHORT = 2.0  # a recent accepted length, the target's own token included, below which others are tried
 CURIOSITY = 1.0  # standard deviations of doubt that count for a drafter while others are tried

@@ -92,13 +92,6 @@ def wait_s(
     return min((_wait_s(party, now_s, is_together) for party in _parties(sequences, apart_tokens)), default=None)
 
 
-def splits(costs: CostTable, sequences: int, draft_s: float) -> bool:
-    """Does it pay to verify one half of the sequences while the other half drafts? Only where two half batches
-    take no longer than a whole one with its drafting: rarely where a step costs much the same for any batch."""
-    half = (sequences + 1) // 2
-    return sequences > 1 and 2.0 * costs.seconds(half) <= costs.seconds(sequences) + draft_s
-
-
 def cut(
     trees: Listed[Tree],
     base_rows: int,

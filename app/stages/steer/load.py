@@ -5,7 +5,8 @@ Everything is as the processes last said it of themselves, so it is a heartbeat 
 
 from pydantic import Field
 
-from app.messages import DrafterStats, Message
+from app.messages import DrafterStats
+from app.request import Message
 
 
 class MailboxLoad(Message):

@@ -6,7 +6,7 @@ import subprocess
 
 import torch
 
-from app.machine_zz import installed
+from app.system import installed
 from bench.gpu.setting import Figures, Setting
 
 PACKAGES = ("torch", "triton", "transformers", "numpy", "pydantic", "numba", "pytest")

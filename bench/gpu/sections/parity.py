@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from app.engine.cpu.probe_zz import probe
+from app.engine.cpu.equivalence import probe
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import take
 from app.state import Tree, Work

@@ -11,8 +11,8 @@ from functools import partial
 
 import torch
 
-from app.engine.cpu.probe_zz import probe
-from app.engine.gpu.batch_zz import fill, size_of
+from app.engine.cpu.equivalence import probe
+from app.engine.gpu.input_batch import fill, size_of
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import Weights, take
 from app.state import Work

@@ -8,7 +8,8 @@ import pytest
 from app.assembly.fuser import fusing, resident_names
 from app.config import Settings
 from app.errors import ModelRefused
-from app.messages import DraftJob, Sampling
+from app.messages import DraftJob
+from app.request import Sampling
 from app.store.memory import MemoryStore
 
 TOKENIZER: Any = SimpleNamespace(sha256="ours", vocab_size=50)

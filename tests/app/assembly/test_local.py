@@ -6,7 +6,7 @@ import pytest
 
 from app.assembly.local import local
 from app.config import Settings
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from tests.workers.tiny import make_model
 
 

@@ -14,7 +14,7 @@ from app.cli.main import main
 from app.config import ROOT
 from app.errors import InvalidRequest
 from app.local.instance import Instance, ProcessId, State
-from app.messages import Speculation
+from app.request import Speculation
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.drafter.mirror_zz import Mirror
-from app.messages import DraftJob, Sampling
+from app.drafter.replicas import Mirror
+from app.messages import DraftJob
+from app.request import Sampling
 
 
 def job(tokens: list[int], start: int, base: int, request_id: str = "r") -> DraftJob:

@@ -7,10 +7,11 @@ from app.drafter import draft_kv as module
 from app.drafter.draft_kv import MIN_SURVIVAL
 from app.drafter.model import ModelDrafter
 from app.drafter.token_fusion import MIN_SECOND
-from app.engine.cpu.learn_zz import learn
+from app.engine.cpu.choose_forward import learn
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.kv.pages import bytes_per_page
-from app.messages import Draft, Sampling
+from app.messages import Draft
+from app.request import Sampling
 from app.stages.draft.protocol import Context
 from app.state import Work
 from tests import fakes

@@ -1,6 +1,7 @@
 from app.drafter.replicas import Following, fetcher
 from app.errors import NotFound
-from app.messages import DraftJob, Event, Sampling
+from app.messages import DraftJob, Event
+from app.request import Sampling
 from app.stages.draft.protocol import Context
 from app.store.memory import MemoryStore
 from tests import fakes

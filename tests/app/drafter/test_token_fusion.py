@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from app.drafter.draft_kv import MIN_SURVIVAL, Reader
 from app.drafter.token_fusion import Cooperative
 from app.estimates.calibration import Calibration
-from app.messages import Draft, DraftJob, Sampling
+from app.messages import Draft, DraftJob
+from app.request import Sampling
 from app.stages.draft.protocol import Context
 from app.stages.fuse import fuse
 from app.state import Guess, Tree

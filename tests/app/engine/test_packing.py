@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.cpu.attention_tiles import Layout
-from app.engine.cpu.learn_zz import learn
+from app.engine.cpu.choose_forward import learn
 from app.engine.cpu.runner import ModelRunner
 from app.engine.kv.pages import KVCache
 from app.engine.packing import forks, main_branch, plan

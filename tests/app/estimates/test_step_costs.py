@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.estimates.step_costs import CostTable, DraftCosts, Reading
+from app.estimates.draft_costs import DraftCosts
+from app.estimates.step_costs import CostTable, Reading
 
 points = st.dictionaries(st.integers(1, 200), st.floats(1e-4, 1.0), min_size=1, max_size=8)
 MEASURED = {1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115}

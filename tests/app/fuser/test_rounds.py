@@ -1,7 +1,8 @@
 import sys
 
 from app.fuser.rounds import MAX_EARLY, MAX_EARLY_EACH, Gathering, message
-from app.messages import Draft, DraftJob, Sampling
+from app.messages import Draft, DraftJob
+from app.request import Sampling
 from app.stages.draft.protocol import Context
 from tests import fakes
 

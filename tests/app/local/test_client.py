@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from app.errors import InvalidRequest, PacelineError
 from app.local.client import generate
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 
 RESULT: dict[str, Any] = {
     "id": "r1",

@@ -8,7 +8,8 @@ import pytest
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidRequest
-from app.messages import ChatMessage, GenerateRequest, Record, Speculation
+from app.messages import Record
+from app.request import ChatMessage, GenerateRequest, Speculation
 from app.stages.admit import admit
 from tests.models import byte_fallback_tokenizer, model_dir
 

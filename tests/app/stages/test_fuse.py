@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.estimates.calibration import Calibration
-from app.messages import TARGET, Draft, DraftJob, Sampling
+from app.messages import TARGET, Draft, DraftJob
+from app.request import Sampling
 from app.stages.fuse import MAX_NODES, fuse
 from app.state import Tree
 

@@ -3,7 +3,8 @@
 import pytest
 
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import FinishReason, Record, Sampling, Speculation, Stats, Status
+from app.messages import FinishReason, Record, Stats, Status
+from app.request import Sampling, Speculation
 from app.stages.result import result
 from tests.models import model_dir
 

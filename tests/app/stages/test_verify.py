@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.messages import Sampling
+from app.request import Sampling
 from app.stages.verify import verify
 from app.state import Tree
 from tests import fakes

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import redis
 
-from app.messages import DrafterStats, Event, FinishReason, Record, Sampling, Speculation, Stats
+from app.messages import DrafterStats, Event, FinishReason, Record, Stats
+from app.request import Sampling, Speculation
 from app.store.memory import MemoryStore
 from app.store.nodes import Nodes
 from app.store.protocol import Requests

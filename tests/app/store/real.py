@@ -4,7 +4,8 @@ from typing import Any
 
 import redis
 
-from app.messages import Event, FinishReason, Record, Sampling, Speculation, Status
+from app.messages import Event, FinishReason, Record, Status
+from app.request import Sampling, Speculation
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
 from app.store.requests import RequestStore

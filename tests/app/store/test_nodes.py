@@ -7,7 +7,8 @@ import redis
 
 from app.policy import Policy
 from app.store.keys import Keys
-from app.store.nodes import Node, Nodes
+from app.store.nodes import Nodes
+from app.store.protocol import Node
 
 LEASE_S = 0.15
 

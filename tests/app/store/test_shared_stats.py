@@ -13,8 +13,7 @@ import redis
 from app.config import ROOT
 from app.errors import StoreUnavailable
 from app.estimates.calibration import GROUP, Calibration
-from app.store.shared_stats import Exchange
-from app.store.sums_zz import SumsStore
+from app.store.shared_stats import Exchange, SumsStore
 
 CONFIDENCES = (0.1, 0.3, 0.5, 0.7, 0.9)
 

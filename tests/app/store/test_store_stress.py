@@ -9,7 +9,8 @@ from random import Random
 
 import redis
 
-from app.messages import Event, FinishReason, Record, Sampling, Speculation, Status
+from app.messages import Event, FinishReason, Record, Status
+from app.request import Sampling, Speculation
 from app.store.nodes import Nodes
 from app.store.protocol import Outcome
 from app.store.requests import RequestStore

@@ -4,8 +4,7 @@ import pytest
 import redis
 
 from app.metrics import GROUP, METRICS, QUEUE_WAIT, STEP, TOKENS, WAIT_SECONDS
-from app.store.shared_stats import Exchange
-from app.store.sums_zz import SumsStore
+from app.store.shared_stats import Exchange, SumsStore
 from app.telemetry.counters import MOST_SERIES, Tally, field, series
 
 

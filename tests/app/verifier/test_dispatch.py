@@ -1,7 +1,10 @@
 """Mail of a step: what belongs together travels together, and what came too late is not done."""
 
-from app.mail_zz import in_time, jobs_by_mailbox, trees_by_mailbox
-from app.messages import DraftJob, Sampling, ToDrafter, ToFuser, ToVerifier, TreeMessage
+from app.drafter.drafter import in_time
+from app.messages import DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
+from app.request import Sampling
+from app.verifier.dispatch import jobs_by_mailbox
+from workers.deployment import trees_by_mailbox
 
 
 def job(request_id: str, *, to: str = "draft:d", due_s: float = 10.0, is_last: bool = False) -> DraftJob:

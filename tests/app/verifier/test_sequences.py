@@ -2,10 +2,12 @@ import time
 
 import pytest
 
-from app.estimates.step_costs import CostTable, DraftCosts, Reading
-from app.messages import DrafterStats, Record, Speculation, Stats, Status, TreeMessage
+from app.estimates.draft_costs import DraftCosts
+from app.estimates.step_costs import CostTable, Reading
+from app.messages import DrafterStats, Record, Stats, Status, TreeMessage
 from app.offered_zz import MAX_NODES
 from app.policy import Policy
+from app.request import Speculation
 from app.stages.route.drafter_pool import Crew
 from app.stages.route.router import Router
 from app.stages.steer.load import VerifierLoad

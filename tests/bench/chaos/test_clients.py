@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.local import client
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from bench.chaos import clients as chaos_clients
 from bench.chaos.clients import Clients, Tally
 

@@ -8,7 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from app.messages import FinishReason, GenerateRequest, Result, SpeculationReport, Status, Timing, Usage
+from app.messages import FinishReason, Result, SpeculationReport, Status, Timing, Usage
+from app.request import GenerateRequest
 from bench.chaos.clients import Tally
 from bench.clients.under_change import Waiting
 

@@ -118,7 +118,7 @@ class Calls:
 
     def __init__(self, log: Log, drafter: str) -> None:
         from app.drafter.draft_kv import Reader
-        from app.messages import Sampling
+        from app.request import Sampling
         from app.stages.draft.protocol import Context
 
         self.reader = Reader(drafter, LogGuesser(drafter, log.texts, log.drafters[drafter], SimClock()), 1000)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from app.estimates.calibration import Calibration
-from app.messages import Draft, DraftJob, Sampling
+from app.messages import Draft, DraftJob
+from app.request import Sampling
 from app.stages.fuse import AGREEMENT, MAX_SIBLING_MASS, fuse
 from kernels.tree.fuse_candidates import fuse_candidates, fuse_candidates_reference
 from tests.kernels.device.places import DEVICE

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import redis
 
-from app.messages import GenerateRequest, Status
+from app.messages import Status
+from app.request import GenerateRequest
 from app.store.keys import Keys
 from tests.web.doubles import Desk
 from web.api.disconnects import LOOK_S, Leavers

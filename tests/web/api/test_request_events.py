@@ -14,7 +14,8 @@ import web.api.request_events
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import StoreUnavailable
-from app.messages import FinishReason, GenerateRequest
+from app.messages import FinishReason
+from app.request import GenerateRequest
 from app.store import connect as connections
 from app.store.connect import connect
 from tests.app.store.relay import Relay

@@ -13,7 +13,8 @@ from werkzeug.test import TestResponse
 
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import GenerateRequest, Record
+from app.messages import Record
+from app.request import GenerateRequest
 from app.store.connect import connect
 from tests.web.conftest import TEXT
 from tests.web.doubles import Desk, ScriptedVerifier

@@ -2,7 +2,7 @@
 
 import time
 
-from app.store.nodes import Node
+from app.store.protocol import Node
 from workers.deployment import Office
 from workers.heartbeat import Pulse
 from workers.roles.beat import _ticking

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
 from tests.workers.conftest import Alone
 from tests.workers.deployment import Deployment, wait_for
 from workers.deployment import Office

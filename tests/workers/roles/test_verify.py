@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from app.messages import FinishReason, Status, ToVerifier
+from app.messages import SETTLE, FinishReason, Status, ToVerifier
 from app.pipeline import Local
 from app.store.keys import Keys
 from tests import fakes
-from workers.deployment import SETTLE, Office
+from workers.deployment import Office
 from workers.heartbeat import Pulse
 from workers.roles import verify
 from workers.roles.verify import Desk

@@ -2,7 +2,8 @@
 
 import pytest
 
-from app.messages import GenerateRequest, ToDrafter
+from app.messages import ToDrafter
+from app.request import GenerateRequest
 from app.stages.steer.load import Load
 from bench.steer_replay import main, read, replay
 from tests.workers.deployment import Deployment, wait_for

@@ -2,7 +2,8 @@
 
 import pytest
 
-from app.messages import FinishReason, GenerateRequest, Status
+from app.messages import FinishReason, Status
+from app.request import GenerateRequest
 from tests.workers.records import task_record
 from workers.deployment import Office
 from workers.tasks.results import Outcomes

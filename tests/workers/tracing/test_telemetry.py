@@ -12,7 +12,8 @@ from kombu import pools
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidSettings
-from app.messages import FinishReason, GenerateRequest, Stats
+from app.messages import FinishReason, Stats
+from app.request import GenerateRequest
 from app.telemetry.verifier_metrics import Told
 from tests.models import byte_fallback_tokenizer
 from tests.workers.collector import Span, collecting

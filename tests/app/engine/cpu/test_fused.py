@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from app.engine.cpu import fused, step_arrays
+from app.engine.cpu.choose_forward import learn
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.hooked import HookedForward, round_weights
-from app.engine.cpu.learn_zz import learn
 from app.engine.profile.profiler import check_exactness
 from tests import fakes
 from tests.fakes import VOCAB

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from app.engine.cpu.learn_zz import learn
+from app.engine.cpu.choose_forward import learn
 from app.engine.cpu.load import load
 from app.engine.cpu.runner import ModelRunner
 from app.errors import ModelRefused

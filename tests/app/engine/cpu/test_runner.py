@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from app.engine.cpu.hooked import HookedForward
 from app.engine.cpu.runner import Logits
 from app.errors import ModelRefused
-from app.messages import Sampling
+from app.request import Sampling
 from app.state import Tree
 from kernels.sampling.target_token import Choice, shaped, target_token_reference
 from tests import fakes

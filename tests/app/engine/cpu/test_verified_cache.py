@@ -9,13 +9,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from app.config import ROOT
-from app.engine.cpu import learn_zz, verified_cache
+from app.engine.cpu import choose_forward, verified_cache
 from app.engine.cpu import load as loading
 from app.engine.cpu.equivalence import trial
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.hooked import HookedForward
 from app.engine.cpu.load import load
-from app.engine.drafters.loader import load_guesser, target_embedding
+from app.engine.drafters.loader import load_guesser
+from app.engine.weights.tensors import target_embedding
 from tests import fakes
 from tests.app.engine.drafters.test_features import save as reader
 
@@ -36,8 +37,8 @@ def llama(tmp_path):
 def asked(monkeypatch):
     """How often modules are asked what they say."""
     found = []
-    real = learn_zz.learn
-    monkeypatch.setattr(learn_zz, "learn", lambda *args: found.append(1) or real(*args))
+    real = choose_forward.learn
+    monkeypatch.setattr(choose_forward, "learn", lambda *args: found.append(1) or real(*args))
     return found
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.drafters.loader import load_guesser
 from app.errors import ModelRefused
-from app.messages import Sampling
+from app.request import Sampling
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB
 

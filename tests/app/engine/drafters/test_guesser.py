@@ -6,11 +6,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from app.engine.cpu.learn_zz import learn
+from app.engine.cpu.choose_forward import learn
 from app.engine.drafters.guesser import ModelGuesser
-from app.engine.drafters.loader import embedding_sha256, load_guesser
+from app.engine.drafters.loader import load_guesser
+from app.engine.weights.tensors import embedding_sha256
 from app.errors import ModelRefused
-from app.messages import Sampling
+from app.request import Sampling
 from kernels.sampling.gumbel_noise import gumbel_noise_reference
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from app.engine.drafters.loader import embedding_sha256
 from app.engine.early_exit.predictors import (
     CARD,
     WEIGHTS,
@@ -18,6 +17,7 @@ from app.engine.early_exit.predictors import (
     scaled,
     signs,
 )
+from app.engine.weights.tensors import embedding_sha256
 from app.errors import ModelRefused
 from tests import fakes
 

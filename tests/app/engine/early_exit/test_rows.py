@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.engine.cpu.choose_forward import learn
 from app.engine.cpu.forward import Forward
-from app.engine.cpu.learn_zz import learn
 from app.engine.cpu.runner import Logits, ModelRunner
 from app.engine.early_exit.rows import Sieve
-from app.messages import Sampling
+from app.request import Sampling
 from app.stages.verify import verify
 from app.state import Tree, Work
 from tests import fakes

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from app.engine.cpu.equivalence import probe
 from app.engine.cpu.forward import Output
-from app.engine.cpu.probe_zz import probe
 from app.engine.profile.profiler import ROWS, check_exactness, measure_costs
 from kernels.layers.packed_linear import can_pack
 from tests import fakes

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidRequest, ModelRefused
-from app.messages import ChatMessage
+from app.request import ChatMessage
 from tests.models import byte_fallback_tokenizer, model_dir
 
 TEXTS = [

@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.messages import Draft, Sampling
+from app.messages import Draft
+from app.request import Sampling
 from app.stages.draft.lookup import LONGEST, SIZES, Lookup
 from app.stages.draft.protocol import Context
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import ModelRefused
-from app.messages import Sampling
+from app.request import Sampling
 from app.stages.draft.ngram_tree import MIN_SURVIVAL
 from app.stages.draft.phrases import (
     DOUBT,

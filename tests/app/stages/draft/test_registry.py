@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.messages import Sampling
+from app.request import Sampling
 from app.stages.draft.protocol import Context
 from app.stages.draft.registry import RESIDENT, build
 

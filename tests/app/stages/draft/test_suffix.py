@@ -4,7 +4,8 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.messages import Draft, Sampling
+from app.messages import Draft
+from app.request import Sampling
 from app.stages.draft.protocol import Context
 from app.stages.draft.suffix import MAX_FOLLOWING, Suffix
 

@@ -4,7 +4,8 @@ import pytest
 
 from app.config import Settings
 from app.estimates.acceptance import Expectation
-from app.estimates.step_costs import CostTable, DraftCosts
+from app.estimates.draft_costs import DraftCosts
+from app.estimates.step_costs import CostTable
 from app.stages.length.baselines import (
     ByLength,
     Faser,

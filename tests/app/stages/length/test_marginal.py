@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.estimates.acceptance import FIRST_PROBE_ROUNDS, MAX_PROBE_ROUNDS, Expectation
-from app.estimates.step_costs import CostTable, DraftCosts, Reading
+from app.estimates.draft_costs import DraftCosts
+from app.estimates.step_costs import CostTable, Reading
 from app.stages.length.marginal import (
     HORIZON_TOKENS,
     LEAST_ENOUGH,

@@ -14,7 +14,7 @@ from app.stages.route.policies import (
     verifier,
 )
 from app.state import Tree
-from app.store.nodes import Node
+from app.store.protocol import Node
 
 HASH = "abc"
 

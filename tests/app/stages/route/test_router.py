@@ -8,13 +8,13 @@ import pytest
 import redis
 
 from app.estimates.drafter_priors import Experience
-from app.messages import Record, Speculation
+from app.messages import Record
+from app.request import Speculation
 from app.stages.route.drafter_pool import Crew
 from app.stages.route.policies import SHORT
 from app.stages.route.router import Kind, Route, Router
 from app.state import Tree
-from app.store.shared_stats import Exchange
-from app.store.sums_zz import SumsStore
+from app.store.shared_stats import Exchange, SumsStore
 from tests import fakes
 
 DOMAINS = ("code", "prose", "qa")

@@ -3,8 +3,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.estimates.step_costs import CostTable, Reading
-from app.messages import Record, Sampling, Speculation, Stats
+from app.messages import Record, Stats
 from app.policy import Policy
+from app.request import Sampling, Speculation
 from app.stages.schedule.compose import OTHERS_TIME, TAIL_TOKENS, compose, wait_s
 from app.state import Sequence, Tree
 

@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.estimates.step_costs import CostTable, Reading
-from app.messages import Record, Sampling, Speculation
+from app.messages import Record
 from app.policy import Policy
+from app.request import Sampling, Speculation
 from app.stages.schedule.prefill import BESIDE, LEAST_TOKENS, share
 from app.state import Sequence, Work
 

@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from app.engine.cpu.learn_zz import learn
+from app.engine.cpu.choose_forward import learn
 from app.engine.drafters.features import Features
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.drafters.loader import Parts
 from app.engine.gpu.guesser import DeviceGuesser
 from app.engine.gpu.load import checked_weights
-from app.messages import Sampling
+from app.request import Sampling
 from app.state import Tree, Work
 from tests import fakes
 from tests.fakes import VOCAB

@@ -11,7 +11,7 @@ from app.engine.gpu.load import checked_weights
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.profile.profiler import check_exactness
 from app.errors import ModelRefused
-from app.messages import Sampling
+from app.request import Sampling
 from tests import fakes
 from tests.fakes import VOCAB, Book, characters, record, said
 from tests.kernels.device.places import DEVICE, INTERPRETED
