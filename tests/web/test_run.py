@@ -21,7 +21,7 @@ from tests.models import model_dir
 from tests.web.conftest import TEXT, Server
 from tests.web.doubles import Desk, ScriptedVerifier
 from tests.web.events import parse_text
-from tests.workers.deployment import wait_for
+from tests.workers.cluster import wait_for
 from web.factory import create_app
 from web.run import stop_on_signals
 from web.server import WebServer

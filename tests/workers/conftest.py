@@ -20,7 +20,7 @@ from app.engine.text.tokenizer import Tokenizer
 from app.request import GenerateRequest
 from app.stages.route.drafter_pool import Crew
 from tests.models import byte_fallback_tokenizer, model_dir
-from tests.workers.deployment import Deployment, running, wait_for
+from tests.workers.cluster import Cluster, running, wait_for
 from tests.workers.tiny import make_model
 from workers.celery_app import make_celery
 from workers.deployment import Office
@@ -48,13 +48,13 @@ def tiny_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def shared(tiny_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with running(f"tiny-{os.getpid()}", tmp_path_factory.mktemp("state"), tiny_environ) as deployment:
-        yield deployment
+def shared(tiny_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running(f"tiny-{os.getpid()}", tmp_path_factory.mktemp("state"), tiny_environ) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-def deployment(shared: Deployment) -> Iterator[Deployment]:
+def cluster(shared: Cluster) -> Iterator[Cluster]:
     """The tiny target's deployment, ready; and ready again after the test."""
     shared.await_ready()
     yield shared
@@ -62,11 +62,11 @@ def deployment(shared: Deployment) -> Iterator[Deployment]:
 
 
 @pytest.fixture(scope="session")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The default target with the drafter that is shipped."""
     environ = {"PACELINE_MODEL": str(model_dir())}
-    with running(f"real-{os.getpid()}", tmp_path_factory.mktemp("state"), environ) as deployment:
-        yield deployment
+    with running(f"real-{os.getpid()}", tmp_path_factory.mktemp("state"), environ) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")
@@ -88,9 +88,9 @@ def alone(tiny_environ: dict[str, str]) -> Alone:
 
 
 @pytest.fixture
-def office(deployment: Deployment) -> Iterator[Office]:
+def office(cluster: Cluster) -> Iterator[Office]:
     """A way into the deployment's store and mailboxes."""
-    office = deployment.office()
+    office = cluster.office()
     yield office
     office.close()
     pools.reset()
@@ -107,16 +107,16 @@ def lone_office(redis_client: redis.Redis, redis_url: str, tmp_path: Path) -> It
 
 
 @pytest.fixture
-def client(deployment: Deployment) -> Iterator[Celery]:
+def client(cluster: Cluster) -> Iterator[Celery]:
     """Another service: it knows the Redis and nothing else of Paceline."""
-    with stranger(deployment) as app:
+    with stranger(cluster) as app:
         yield app
 
 
 @contextmanager
-def stranger(deployment: Deployment) -> Iterator[Celery]:
+def stranger(cluster: Cluster) -> Iterator[Celery]:
     """A Celery application with default settings, all its connections closed after the block."""
-    app = Celery("stranger", broker=deployment.redis_url, backend=deployment.redis_url, set_as_current=False)
+    app = Celery("stranger", broker=cluster.redis_url, backend=cluster.redis_url, set_as_current=False)
     yield app
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # Celery leaves a socket to the collector now and then
@@ -128,7 +128,7 @@ def stranger(deployment: Deployment) -> Iterator[Celery]:
 
 
 @pytest.fixture(scope="session")
-def helpers(shared: Deployment) -> Iterator[str]:
+def helpers(shared: Cluster) -> Iterator[str]:
     """A worker of that service with small tasks, on a queue of its own; the queue's name."""
     command = [sys.executable, "-m", "celery", "-A", "tests.workers.helper_tasks", "worker", "-P", "solo"]
     log_file = shared.state / "helpers.log"

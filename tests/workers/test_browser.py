@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.web.browser import Browser, chromium
-from tests.workers.deployment import Deployment
+from tests.workers.cluster import Cluster
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PROMPT = "Write a Python function that adds two numbers."
@@ -18,7 +18,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
         yield window
 
 
-def test_the_page_streams_what_the_target_says_alone(real: Deployment, browser: Browser) -> None:
+def test_the_page_streams_what_the_target_says_alone(real: Cluster, browser: Browser) -> None:
     real.await_ready()
     alone = real.post({"prompt": PROMPT, "max_tokens": 96, "speculation": False})
     browser.open(real.url)

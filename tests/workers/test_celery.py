@@ -22,7 +22,7 @@ from app.errors import GenerationFailed
 from app.messages import FinishReason, Result, Status
 from app.request import GenerateRequest
 from tests.workers.conftest import MAX_ACTIVE, Alone, stranger
-from tests.workers.deployment import Deployment, wait_for
+from tests.workers.cluster import Cluster, wait_for
 from workers.deployment import Office
 from workers.tasks.results import Outcomes
 from workers.tasks.waiting_tasks import Usher
@@ -48,14 +48,14 @@ def _answer(result: AsyncResult) -> Result:
 
 
 def test_result_of_a_sent_task_is_the_one_object_of_every_door(
-    deployment: Deployment, client: Celery, alone: Alone
+    cluster: Cluster, client: Celery, alone: Alone
 ) -> None:
     fields = {**SHORT, "temperature": 0.9, "seed": 7}
     sent = client.send_task(GENERATE, kwargs=fields)
     answer = _answer(sent)
     assert list(answer.token_ids) == alone(GenerateRequest.model_validate(fields))
     assert (answer.id, answer.status, answer.usage.completion_tokens) == (sent.id, "done", 12)
-    shown = deployment.get(f"/api/requests/{sent.id}")
+    shown = cluster.get(f"/api/requests/{sent.id}")
     assert shown == answer.model_dump(mode="json")
 
 
@@ -165,27 +165,27 @@ def test_same_task_id_twice_is_one_generation_and_one_callback(client: Celery, o
 
 
 def test_task_of_a_cancelled_request_gets_what_there_was(
-    deployment: Deployment, client: Celery, office: Office
+    cluster: Cluster, client: Celery, office: Office
 ) -> None:
     sent = client.send_task(GENERATE, kwargs=LONG)
     wait_for(lambda: _is_known(office, sent.id) and office.requests.snapshot(sent.id).tokens, what="its tokens")
-    cancelled = deployment.get(f"/api/requests/{sent.id}", method="DELETE")
+    cancelled = cluster.get(f"/api/requests/{sent.id}", method="DELETE")
     answer = _answer(sent)
     assert answer.status == "cancelled" and answer.finish_reason == "cancelled"
     assert list(answer.token_ids) == cancelled["token_ids"]
 
 
-def test_pickled_message_is_refused_and_never_opened(deployment: Deployment, client: Celery, tmp_path: Path) -> None:
-    worker = deployment.pid("control")
+def test_pickled_message_is_refused_and_never_opened(cluster: Cluster, client: Celery, tmp_path: Path) -> None:
+    worker = cluster.pid("control")
     trap = tmp_path / "opened"
-    with stranger(deployment) as pickler:
+    with stranger(cluster) as pickler:
         pickler.conf.update(task_serializer="pickle", accept_content=["pickle", "json"])
         sent = pickler.send_task(GENERATE, kwargs={**SHORT, "prompt": _Trap(trap)})
         with pytest.raises(CeleryTimeout):
             sent.get(timeout=1.0)
         del sent
     assert _answer(client.send_task(GENERATE, kwargs=SHORT)).status == "done"
-    assert not trap.exists() and deployment.pid("control") == worker
+    assert not trap.exists() and cluster.pid("control") == worker
 
 
 class _Trap:
@@ -219,11 +219,11 @@ def test_no_slot_is_blocked_while_requests_generate(client: Celery, office: Offi
 
 
 def test_full_queue_turns_web_callers_away_and_lets_tasks_wait_their_turn(
-    deployment: Deployment, client: Celery, office: Office
+    cluster: Cluster, client: Celery, office: Office
 ) -> None:
-    posted = _fill(deployment)
+    posted = _fill(cluster)
     try:
-        refusal = _refused(deployment)
+        refusal = _refused(cluster)
         assert refusal == (429, "1")
         late = client.send_task(GENERATE, kwargs=SHORT)
         wait_for(lambda: late.state == "WAITING", what="the task to be put off")
@@ -235,13 +235,13 @@ def test_full_queue_turns_web_callers_away_and_lets_tasks_wait_their_turn(
 
 @pytest.mark.slow
 def test_tasks_that_wait_for_room_survive_a_killed_control(
-    deployment: Deployment, client: Celery, office: Office
+    cluster: Cluster, client: Celery, office: Office
 ) -> None:
-    posted = _fill(deployment)
+    posted = _fill(cluster)
     try:
         late = [client.send_task(GENERATE, kwargs=SHORT) for _ in range(6)]
         wait_for(lambda: all(result.state == "WAITING" for result in late), what="the tasks to be put off")
-        deployment.signal("control", signal.SIGKILL)
+        cluster.signal("control", signal.SIGKILL)
     finally:
         _cancel(office, [accepted["id"] for accepted in posted])
     started = time.monotonic()
@@ -250,9 +250,9 @@ def test_tasks_that_wait_for_room_survive_a_killed_control(
 
 
 def test_waiting_tasks_are_let_in_in_the_order_they_came(
-    deployment: Deployment, client: Celery, office: Office
+    cluster: Cluster, client: Celery, office: Office
 ) -> None:
-    posted = _fill(deployment)
+    posted = _fill(cluster)
     try:
         late = []
         for _ in range(5):
@@ -267,9 +267,9 @@ def test_waiting_tasks_are_let_in_in_the_order_they_came(
 
 
 def test_a_task_that_waits_too_long_fails_and_holds_nobody_up(
-    deployment: Deployment, client: Celery, office: Office
+    cluster: Cluster, client: Celery, office: Office
 ) -> None:
-    posted = _fill(deployment)
+    posted = _fill(cluster)
     try:
         impatient = Usher(office, Outcomes(office.celery), patience_s=0.0)
         request = GenerateRequest.model_validate(SHORT)
@@ -284,10 +284,10 @@ def test_a_task_that_waits_too_long_fails_and_holds_nobody_up(
 
 
 def test_instances_with_queues_of_their_own_share_a_redis(
-    deployment: Deployment, client: Celery, office: Office
+    cluster: Cluster, client: Celery, office: Office
 ) -> None:
-    other = deployment.settings().model_copy(update={"namespace": "other", "queue": "other-queue"})
-    environ = {**os.environ, "PACELINE_REDIS_URL": deployment.redis_url, "PACELINE_MODEL": other.model}
+    other = cluster.settings().model_copy(update={"namespace": "other", "queue": "other-queue"})
+    environ = {**os.environ, "PACELINE_REDIS_URL": cluster.redis_url, "PACELINE_MODEL": other.model}
     environ |= {"PACELINE_NAMESPACE": other.namespace, "PACELINE_QUEUE": other.queue}
     command = [sys.executable, "-m", "workers.run", "control"]
     with subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.DEVNULL) as control:
@@ -303,29 +303,29 @@ def test_instances_with_queues_of_their_own_share_a_redis(
             control.terminate()
 
 
-def test_tasks_sent_just_before_redis_is_killed_are_all_answered(deployment: Deployment, alone: Alone) -> None:
+def test_tasks_sent_just_before_redis_is_killed_are_all_answered(cluster: Cluster, alone: Alone) -> None:
     requests = [{**SHORT, "max_tokens": 60, "temperature": 0.8, "seed": 200 + i} for i in range(12)]
-    with stranger(deployment) as sender:
+    with stranger(cluster) as sender:
         ids = [sender.send_task(GENERATE, kwargs=fields).id for fields in requests]
-    killed = deployment.signal("redis", signal.SIGKILL)
-    deployment.await_restart("redis", killed)
+    killed = cluster.signal("redis", signal.SIGKILL)
+    cluster.await_restart("redis", killed)
     started = time.monotonic()
-    with stranger(deployment) as reader:
+    with stranger(cluster) as reader:
         answers = [_answer(AsyncResult(id_, app=reader)) for id_ in ids]
     print(f"all answered {time.monotonic() - started:.1f} s after Redis was back")
     expected = [alone(GenerateRequest.model_validate(fields)) for fields in requests]
     assert [list(answer.token_ids) for answer in answers] == expected
 
 
-def _fill(deployment: Deployment) -> list[dict[str, Any]]:
+def _fill(cluster: Cluster) -> list[dict[str, Any]]:
     """As many requests as it takes at once; they do not end by themselves."""
     with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(lambda _: deployment.post({**LONG, "wait": False}), range(MAX_ACTIVE)))
+        return list(pool.map(lambda _: cluster.post({**LONG, "wait": False}), range(MAX_ACTIVE)))
 
 
-def _refused(deployment: Deployment) -> tuple[int, str | None]:
+def _refused(cluster: Cluster) -> tuple[int, str | None]:
     with pytest.raises(urllib.error.HTTPError) as refused:
-        deployment.post({**SHORT, "wait": False})
+        cluster.post({**SHORT, "wait": False})
     with refused.value as error:
         return error.code, error.headers["Retry-After"]
 

@@ -20,7 +20,7 @@ from bench.chaos.clients import Clients
 from bench.chaos.deployment import Site, runs
 from bench.chaos.faults import FAULTS
 from bench.chaos.run import DRAIN_S, broken, parse_args, plan, storm
-from tests.workers.deployment import Deployment
+from tests.workers.cluster import Cluster
 from tests.workers.records import task_record
 from workers.deployment import Office
 
@@ -37,9 +37,9 @@ SHORT = (
 
 
 def test_every_request_ends_once_with_its_own_text_whatever_is_done_to_the_deployment(
-    deployment: Deployment, office: Office
+    cluster: Cluster, office: Office
 ) -> None:
-    site = Site(Instance(deployment.state, deployment.name), office, random.Random(0))
+    site = Site(Instance(cluster.state, cluster.name), office, random.Random(0))
     texts = [GenerateRequest(prompt="Tell me", raw=True, max_tokens=80, temperature=0.8, seed=i) for i in range(6)]
     found = storm(site, texts, ((0.3, fault) for fault in SHORT), clients=4, gap_s=0.5, seed=0)
     assert not broken(found)

@@ -18,7 +18,7 @@ from celery.result import AsyncResult
 from app.messages import FinishReason
 from app.request import GenerateRequest
 from tests.workers.conftest import MAX_ACTIVE, Alone
-from tests.workers.deployment import Deployment, wait_for
+from tests.workers.cluster import Cluster, wait_for
 from workers.deployment import Office
 
 WAIT_S = 60.0
@@ -55,17 +55,17 @@ print(foreign)
 
 
 @pytest.fixture
-def full(deployment: Deployment, office: Office) -> Iterator[list[str]]:
+def full(cluster: Cluster, office: Office) -> Iterator[list[str]]:
     """A deployment without room for one more; cancel some of these ids to make some."""
     with ThreadPoolExecutor(8) as pool:
-        posted = list(pool.map(lambda _: deployment.post({**LONG, "wait": False}), range(MAX_ACTIVE)))
+        posted = list(pool.map(lambda _: cluster.post({**LONG, "wait": False}), range(MAX_ACTIVE)))
     ids = [accepted["id"] for accepted in posted]
     yield ids
     _cancel(office, ids)
 
 
-def test_a_process_with_nothing_but_celery_gets_all_of_it(deployment: Deployment, tmp_path: Path) -> None:
-    command = [sys.executable, "-I", "-c", STRANGER, deployment.redis_url]
+def test_a_process_with_nothing_but_celery_gets_all_of_it(cluster: Cluster, tmp_path: Path) -> None:
+    command = [sys.executable, "-I", "-c", STRANGER, cluster.redis_url]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False)
     lines = done.stdout.splitlines()
     assert (lines[0], lines[2:]) == ("TaskRevokedError", ["5", "[]"]), done.stderr

@@ -10,7 +10,7 @@ import pytest
 
 from app.request import GenerateRequest, Speculation
 from tests.workers.conftest import Alone
-from tests.workers.deployment import RECOVERY_S, Deployment, wait_for
+from tests.workers.cluster import RECOVERY_S, Cluster, wait_for
 from workers.deployment import Office
 
 TOKENS = 240
@@ -25,61 +25,61 @@ def _request(seed: int, max_tokens: int = TOKENS) -> GenerateRequest:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_stream_goes_on_with_the_same_text_when_a_process_is_killed(
-    deployment: Deployment, alone: Alone, role: str
+    cluster: Cluster, alone: Alone, role: str
 ) -> None:
     request = _request(seed=100 + ROLES.index(role))
-    stream = deployment.stream(request).read(until=KILL_AT)
+    stream = cluster.stream(request).read(until=KILL_AT)
     assert not stream.result
-    killed = deployment.signal(role, signal.SIGKILL)
+    killed = cluster.signal(role, signal.SIGKILL)
     stream.read()
-    recovered_s = deployment.await_restart(role, killed)
+    recovered_s = cluster.await_restart(role, killed)
     assert stream.tokens == alone(request)
     assert stream.result["token_ids"] == stream.tokens and stream.result["text"] == stream.text
     assert (stream.reconnects > 0) == (role == "web")
     print(f"killed {role}: longest gap {stream.longest_gap_s:.1f} s, ready {recovered_s:.1f} s after the end")
 
 
-def test_two_streams_survive_the_verifier_twice_in_a_row(deployment: Deployment, alone: Alone) -> None:
+def test_two_streams_survive_the_verifier_twice_in_a_row(cluster: Cluster, alone: Alone) -> None:
     greedy = GenerateRequest(prompt="Again and again", raw=True, max_tokens=TOKENS)
     sampled = _request(seed=120)
-    first, second = deployment.stream(greedy), deployment.stream(sampled)
+    first, second = cluster.stream(greedy), cluster.stream(sampled)
     first.read(until=KILL_AT)
-    killed = deployment.signal("verify", signal.SIGKILL)
-    deployment.await_restart("verify", killed)
+    killed = cluster.signal("verify", signal.SIGKILL)
+    cluster.await_restart("verify", killed)
     first.read(until=KILL_AT + 40)
     print(f"killed verify: longest gap {first.longest_gap_s:.1f} s")
-    killed = deployment.signal("verify", signal.SIGKILL)
+    killed = cluster.signal("verify", signal.SIGKILL)
     assert first.read().tokens == alone(greedy)
     assert second.read().tokens == alone(sampled)
-    deployment.await_restart("verify", killed)
+    cluster.await_restart("verify", killed)
 
 
-def test_frozen_verifier_goes_on_when_it_wakes(deployment: Deployment, alone: Alone) -> None:
+def test_frozen_verifier_goes_on_when_it_wakes(cluster: Cluster, alone: Alone) -> None:
     request = _request(seed=130, max_tokens=2 * TOKENS)
-    stream = deployment.stream(request).read(until=KILL_AT)
-    pid = deployment.signal("verify", signal.SIGSTOP)
-    wait_for(lambda: any("verify" in problem for problem in deployment.status().problems), what="its lease to end")
+    stream = cluster.stream(request).read(until=KILL_AT)
+    pid = cluster.signal("verify", signal.SIGSTOP)
+    wait_for(lambda: any("verify" in problem for problem in cluster.status().problems), what="its lease to end")
     os.kill(pid, signal.SIGCONT)
     woken = time.monotonic()
     assert stream.read().tokens == alone(request)
-    assert deployment.pid("verify") == pid
+    assert cluster.pid("verify") == pid
     print(f"frozen verifier: the stream's end {time.monotonic() - woken:.1f} s after it woke")
 
     def is_drafted_for(seed: int) -> bool:
-        return any(name != "target" for name in deployment.stream(_request(seed)).read().proposers)
+        return any(name != "target" for name in cluster.stream(_request(seed)).read().proposers)
 
     # Drafts took long while it was frozen: on a busy machine it takes a while to see that they no longer do.
     assert any(is_drafted_for(seed) for seed in range(131, 139)), "it has its mailbox back: drafts reach it again"
 
 
 def test_sequences_of_a_frozen_verifier_move_to_another_and_it_is_fenced_out(
-    deployment: Deployment, office: Office, alone: Alone
+    cluster: Cluster, office: Office, alone: Alone
 ) -> None:
     request = _request(seed=140, max_tokens=300)
-    stream = deployment.stream(request).read(until=KILL_AT)
+    stream = cluster.stream(request).read(until=KILL_AT)
     first = office.requests.snapshot(stream.id).owner
-    pid = deployment.signal("verify", signal.SIGSTOP)
-    other = deployment.start_worker("verify", "verify-2")
+    pid = cluster.signal("verify", signal.SIGSTOP)
+    other = cluster.start_worker("verify", "verify-2")
     try:
         stream.read(until=150)
         second = office.requests.snapshot(stream.id).owner
@@ -94,20 +94,20 @@ def test_sequences_of_a_frozen_verifier_move_to_another_and_it_is_fenced_out(
         _end(other)
 
 
-def test_plain_decoding_goes_on_while_drafters_die_again_and_again(deployment: Deployment, alone: Alone) -> None:
+def test_plain_decoding_goes_on_while_drafters_die_again_and_again(cluster: Cluster, alone: Alone) -> None:
     request = _request(seed=150)
     stopping = threading.Event()
     killed: set[int] = set()
 
     def kill() -> None:
         while not stopping.wait(0.05):
-            for pid in deployment.status().processes["draft"]:
+            for pid in cluster.status().processes["draft"]:
                 if pid not in killed:
                     os.kill(pid, signal.SIGKILL)
                     killed.add(pid)
 
     killer = threading.Thread(target=kill)
-    stream = deployment.stream(request).read(until=5)
+    stream = cluster.stream(request).read(until=5)
     killer.start()
     try:
         stream.read()
@@ -116,32 +116,32 @@ def test_plain_decoding_goes_on_while_drafters_die_again_and_again(deployment: D
         killer.join()
     assert stream.tokens == alone(request)
     assert killed
-    deployment.await_ready()
+    cluster.await_ready()
 
 
-def test_verifier_told_to_stop_leaves_in_time_and_its_requests_go_on(deployment: Deployment, alone: Alone) -> None:
+def test_verifier_told_to_stop_leaves_in_time_and_its_requests_go_on(cluster: Cluster, alone: Alone) -> None:
     request = _request(seed=160)
-    stream = deployment.stream(request).read(until=KILL_AT)
-    pid = deployment.signal("verify", signal.SIGTERM)
+    stream = cluster.stream(request).read(until=KILL_AT)
+    pid = cluster.signal("verify", signal.SIGTERM)
     started = time.monotonic()
-    wait_for(lambda: pid not in deployment.status().processes["verify"], limit_s=10.0, what="its end")
+    wait_for(lambda: pid not in cluster.status().processes["verify"], limit_s=10.0, what="its end")
     print(f"verifier left {time.monotonic() - started:.1f} s after SIGTERM")
     assert stream.read().tokens == alone(request)
-    deployment.await_restart("verify", pid)
+    cluster.await_restart("verify", pid)
 
 
 @pytest.mark.parametrize("role", ["control", "fuse", "beat", "web"])
-def test_idle_process_told_to_stop_leaves_in_time(deployment: Deployment, role: str) -> None:
-    pid = deployment.signal(role, signal.SIGTERM)
+def test_idle_process_told_to_stop_leaves_in_time(cluster: Cluster, role: str) -> None:
+    pid = cluster.signal(role, signal.SIGTERM)
     started = time.monotonic()
-    wait_for(lambda: pid not in deployment.status().processes[role], limit_s=10.0, what="its end")
+    wait_for(lambda: pid not in cluster.status().processes[role], limit_s=10.0, what="its end")
     print(f"{role} left {time.monotonic() - started:.1f} s after SIGTERM")
-    deployment.await_restart(role, pid)
+    cluster.await_restart(role, pid)
 
 
 @pytest.mark.model
 @pytest.mark.slow
-def test_real_model_says_the_same_while_everything_around_it_is_killed(real: Deployment) -> None:
+def test_real_model_says_the_same_while_everything_around_it_is_killed(real: Cluster) -> None:
     request = GenerateRequest(prompt="Explain in a few sentences why the sky is blue.", max_tokens=75)
     undisturbed = real.stream(request.model_copy(update={"speculation": Speculation(enabled=False)})).read()
     stream = real.stream(request)

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from bench.clients.load import main
-from tests.workers.deployment import Deployment
+from tests.workers.cluster import Cluster
 
 
 @pytest.mark.parametrize("words", [["--rate", "4"], ["--arrivals", "closed", "--streams", "3"]])
-def test_a_load_is_served_and_reported(deployment: Deployment, tmp_path: Path, words: list[str]) -> None:
+def test_a_load_is_served_and_reported(cluster: Cluster, tmp_path: Path, words: list[str]) -> None:
     out = tmp_path / "load.json"
-    assert main(["--url", deployment.url, "--seconds", "3", "--max-tokens", "12", "--out", str(out), *words]) == 0
+    assert main(["--url", cluster.url, "--seconds", "3", "--max-tokens", "12", "--out", str(out), *words]) == 0
     loads = json.loads(out.read_text())["loads"]
     assert [one["arm"] for one in loads] == ["on", "off"]
     for one in loads:

@@ -16,7 +16,7 @@ from app.policy import Policy
 from app.request import GenerateRequest, Message, Sampling
 from app.store.connect import connect
 from tests.workers.conftest import Alone
-from tests.workers.deployment import Deployment, Stream, wait_for
+from tests.workers.cluster import Cluster, Stream, wait_for
 from workers.celery_app import mailbox_queue
 from workers.deployment import Office
 
@@ -31,37 +31,37 @@ HUGE = 10**9
 
 @pytest.mark.parametrize("mailbox", MAILBOXES)
 def test_garbage_is_dropped_and_the_worker_lives(
-    deployment: Deployment, office: Office, alone: Alone, mailbox: str
+    cluster: Cluster, office: Office, alone: Alone, mailbox: str
 ) -> None:
-    before = deployment.status().processes
+    before = cluster.status().processes
     role = {"settle": "control"}.get(mailbox, mailbox.partition(":")[0])
-    tracebacks = deployment.log(role).count("Traceback")
+    tracebacks = cluster.log(role).count("Traceback")
     request = GenerateRequest(prompt="Amid noise", raw=True, max_tokens=60, seed=5, temperature=0.9)
-    stream = deployment.stream(request).read(until=5)
+    stream = cluster.stream(request).read(until=5)
     for item in GARBAGE:
         _put(office, mailbox, item)
     assert stream.read().tokens == alone(request)
     wait_for(lambda: office.mailboxes.waiting(mailbox) == 0, limit_s=20.0, what="the mailbox to be empty")
-    assert deployment.status().processes == before
-    assert deployment.log(role).count("Traceback") == tracebacks
+    assert cluster.status().processes == before
+    assert cluster.log(role).count("Traceback") == tracebacks
 
 
 def test_lies_about_a_running_sequence_change_nothing_of_it(
-    deployment: Deployment, office: Office, alone: Alone
+    cluster: Cluster, office: Office, alone: Alone
 ) -> None:
-    _caught_up(deployment, office)
-    before = deployment.status().processes
-    complaints = {role: _complaints(deployment, role) for role in ("verify", "draft", "fuse")}
+    _caught_up(cluster, office)
+    before = cluster.status().processes
+    complaints = {role: _complaints(cluster, role) for role in ("verify", "draft", "fuse")}
     request = GenerateRequest(prompt="Lied about", raw=True, max_tokens=160, seed=6, temperature=0.9)
-    stream = deployment.stream(request).read(until=5)
+    stream = cluster.stream(request).read(until=5)
     with _Liar(office, stream):
         stream.read()
     assert stream.tokens == alone(request)
-    assert deployment.status().processes == before
+    assert cluster.status().processes == before
     # They were read, every one of them, and none was more than the handlers can take.
-    assert {role: _complaints(deployment, role) for role in complaints} == complaints
+    assert {role: _complaints(cluster, role) for role in complaints} == complaints
     following = GenerateRequest(prompt="After the liar", raw=True, max_tokens=40)
-    assert deployment.stream(following).read().tokens == alone(following)
+    assert cluster.stream(following).read().tokens == alone(following)
 
 
 class _Liar:
@@ -158,21 +158,21 @@ class _Liar:
         )
 
 
-def test_verifiers_follow_the_policy_and_the_tick_writes_it(deployment: Deployment, office: Office) -> None:
+def test_verifiers_follow_the_policy_and_the_tick_writes_it(cluster: Cluster, office: Office) -> None:
     request = GenerateRequest(prompt="How much is drafted", raw=True, max_tokens=60, temperature=1.0)
     seeds = count(100)
 
     def drafted() -> int:
         """Of a text nobody has seen."""
         unseen = request.model_copy(update={"seed": next(seeds)})
-        return int(deployment.stream(unseen).read().result["speculation"]["drafted"])
+        return int(cluster.stream(unseen).read().result["speculation"]["drafted"])
 
     wait_for(drafted, what="a text worth drafting for")
-    beat = deployment.signal("beat", signal.SIGSTOP)  # no tick changes what is written now
+    beat = cluster.signal("beat", signal.SIGSTOP)  # no tick changes what is written now
     try:
         silent = Policy(version=office.nodes.policy().version + 1000, max_draft_tokens=0)
         wait_for(lambda: office.nodes.set_policy(silent), what="the policy to be written")
-        time.sleep(2 * deployment.settings().lease_s / 4 + 0.5)
+        time.sleep(2 * cluster.settings().lease_s / 4 + 0.5)
         assert drafted() == 0
         assert not office.nodes.set_policy(silent.model_copy(update={"max_draft_tokens": 3})), "no newer version"
     finally:
@@ -205,16 +205,16 @@ def _newer(office: Office, version: int) -> Policy | None:
     return policy if policy.version >= version else None
 
 
-def _caught_up(deployment: Deployment, office: Office) -> None:
+def _caught_up(cluster: Cluster, office: Office) -> None:
     """Whatever other tests have left in the workers' queues has been read: they complain of that, too."""
     queues = [mailbox_queue(office.settings, mailbox) for mailbox in MAILBOXES]
-    with closing(connect(deployment.redis_url)) as client:
+    with closing(connect(cluster.redis_url)) as client:
         wait_for(lambda: not any(client.llen(queue) for queue in queues), 30.0, "doorbells to be answered")
     time.sleep(0.3)  # the last one may have been taken a moment ago
 
 
-def _complaints(deployment: Deployment, role: str) -> int:
-    return deployment.log(role).count("dropped") + deployment.log(role).count("Traceback")
+def _complaints(cluster: Cluster, role: str) -> int:
+    return cluster.log(role).count("dropped") + cluster.log(role).count("Traceback")
 
 
 def _put(office: Office, mailbox: str, item: str) -> None:

@@ -7,15 +7,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.request import GenerateRequest
 from app.store.traces import trace_name
-from tests.workers.deployment import Deployment, wait_for
+from tests.workers.cluster import Cluster, wait_for
 from workers.deployment import Office
 
 STILL = ("paceline_tokens_committed_total", "paceline_requests_ended_total", "paceline_requests_admitted_total")
 Scrape = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def scraped(deployment: Deployment) -> Scrape:
-    families = text_string_to_metric_families(deployment.read("/metrics"))
+def scraped(cluster: Cluster) -> Scrape:
+    families = text_string_to_metric_families(cluster.read("/metrics"))
     samples = [sample for family in families for sample in family.samples]
     return {(one.name, tuple(sorted(one.labels.items()))): one.value for one in samples}
 
@@ -24,30 +24,30 @@ def total(found: Scrape, name: str) -> float:
     return sum(value for (own, _), value in found.items() if own == name)
 
 
-def settled(deployment: Deployment) -> Scrape:
+def settled(cluster: Cluster) -> Scrape:
     """The metrics when nothing is counted any more: processes tell what they have counted every half second."""
-    found = scraped(deployment)
+    found = scraped(cluster)
     for _ in range(20):
         time.sleep(1.5)
-        last, found = found, scraped(deployment)
+        last, found = found, scraped(cluster)
         if all(total(last, name) == total(found, name) for name in STILL):
             return found
     raise AssertionError("something is still counted, half a minute later")
 
 
-def test_counters_add_up_and_go_on_after_processes_die(deployment: Deployment, office: Office) -> None:
-    before = settled(deployment)
+def test_counters_add_up_and_go_on_after_processes_die(cluster: Cluster, office: Office) -> None:
+    before = settled(cluster)
 
     def gained(name: str) -> float:
-        return total(scraped(deployment), name) - total(before, name)
+        return total(scraped(cluster), name) - total(before, name)
 
     first = GenerateRequest(prompt="Count me", raw=True, max_tokens=60, temperature=0.9, seed=71)
-    stream = deployment.stream(first).read()
+    stream = cluster.stream(first).read()
     wait_for(lambda: gained("paceline_tokens_committed_total") == 60, 10, "60 tokens in the metrics")
-    deployment.signal("web", signal.SIGKILL)
-    deployment.signal("fuse", signal.SIGKILL)
-    deployment.await_ready()
-    second = deployment.stream(first.model_copy(update={"max_tokens": 40, "seed": 72})).read()
+    cluster.signal("web", signal.SIGKILL)
+    cluster.signal("fuse", signal.SIGKILL)
+    cluster.await_ready()
+    second = cluster.stream(first.model_copy(update={"max_tokens": 40, "seed": 72})).read()
     wait_for(lambda: gained("paceline_tokens_committed_total") == 100, 10, "100 tokens in the metrics")
 
     rounds = sum(one.result["speculation"]["rounds"] for one in (stream, second))
@@ -64,15 +64,15 @@ def test_counters_add_up_and_go_on_after_processes_die(deployment: Deployment, o
     wait_for(lambda: "verify" in timeline() and (not drafted or len(timeline()) > 1), 10, "the timeline")
     facts = office.traces.recent(1)[trace_name(second.id)]
     assert facts["tokens"] == "40" and facts["reason"] == '"length"'
-    data = deployment.get("/dashboard/data")
+    data = cluster.get("/dashboard/data")
     assert data["requests"][0]["trace"] == trace_name(second.id) and len(data["samples"]) > 2
 
 
-def test_a_cancelled_request_is_counted_once(deployment: Deployment) -> None:
+def test_a_cancelled_request_is_counted_once(cluster: Cluster) -> None:
     ended = ("paceline_requests_ended_total", (("reason", "cancelled"),))
-    before = scraped(deployment).get(ended, 0.0)
-    stream = deployment.stream(GenerateRequest(prompt="Stop me", raw=True, max_tokens=400)).read(until=5)
-    deployment.get(f"/api/requests/{stream.id}", "DELETE")
-    deployment.get(f"/api/requests/{stream.id}", "DELETE")
+    before = scraped(cluster).get(ended, 0.0)
+    stream = cluster.stream(GenerateRequest(prompt="Stop me", raw=True, max_tokens=400)).read(until=5)
+    cluster.get(f"/api/requests/{stream.id}", "DELETE")
+    cluster.get(f"/api/requests/{stream.id}", "DELETE")
     stream.read()
-    wait_for(lambda: scraped(deployment).get(ended, 0.0) == before + 1, 10, "the end in the metrics")
+    wait_for(lambda: scraped(cluster).get(ended, 0.0) == before + 1, 10, "the end in the metrics")

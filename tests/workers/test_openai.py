@@ -14,7 +14,7 @@ from openai.types.chat import ChatCompletion
 
 from app.request import GenerateRequest
 from tests.workers.conftest import Alone
-from tests.workers.deployment import Deployment, wait_for
+from tests.workers.cluster import Cluster, wait_for
 from workers.deployment import Office
 
 MODEL = "target"  # the folder's name
@@ -23,8 +23,8 @@ OFF = {"speculation": False}
 
 
 @pytest.fixture
-def client(deployment: Deployment) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{deployment.url}/v1", api_key="-", max_retries=0, timeout=120) as made:
+def client(cluster: Cluster) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{cluster.url}/v1", api_key="-", max_retries=0, timeout=120) as made:
         yield made
 
 
@@ -32,14 +32,14 @@ def text_of(answer: ChatCompletion, index: int = 0) -> str:
     return answer.choices[index].message.content or ""
 
 
-def test_a_chat_is_the_native_apis_text(client: OpenAI, deployment: Deployment) -> None:
+def test_a_chat_is_the_native_apis_text(client: OpenAI, cluster: Cluster) -> None:
     answer = client.chat.completions.create(model=MODEL, messages=ASK, max_tokens=40, seed=3, temperature=0.8)
-    native = deployment.post({"messages": ASK, "max_tokens": 40, "seed": 3, "temperature": 0.8})
+    native = cluster.post({"messages": ASK, "max_tokens": 40, "seed": 3, "temperature": 0.8})
     assert text_of(answer) == native["text"] and answer.choices[0].finish_reason == "length"
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == native["usage"]["prompt_tokens"]
     assert answer.usage.completion_tokens == 40
-    speculation = deployment.get(f"/api/requests/{answer.id.removeprefix('chatcmpl-')}")["speculation"]
+    speculation = cluster.get(f"/api/requests/{answer.id.removeprefix('chatcmpl-')}")["speculation"]
     details = answer.usage.completion_tokens_details
     assert details is not None and details.accepted_prediction_tokens == speculation["accepted"]
     assert details.rejected_prediction_tokens == speculation["drafted"] - speculation["accepted"]
@@ -78,9 +78,9 @@ def test_a_stream_says_what_the_whole_answer_says(client: OpenAI) -> None:
     assert usage.prompt_tokens == whole.usage.prompt_tokens
 
 
-def test_stop_strings_end_the_request_itself(client: OpenAI, deployment: Deployment) -> None:
+def test_stop_strings_end_the_request_itself(client: OpenAI, cluster: Cluster) -> None:
     """At every place of a text that is committed in runs; the verifier generates no more than it must."""
-    free = deployment.post({"messages": ASK, "max_tokens": 60})
+    free = cluster.post({"messages": ASK, "max_tokens": 60})
     ids, text = free["token_ids"], free["text"]
     for start in range(3, 40, 9):
         stop = text[start : start + 2]
@@ -89,7 +89,7 @@ def test_stop_strings_end_the_request_itself(client: OpenAI, deployment: Deploym
         ask: dict[str, Any] = {"model": MODEL, "messages": ASK, "max_tokens": 60, "temperature": 0, "stop": [stop]}
         answer = client.chat.completions.create(**ask)
         assert text_of(answer) == text[: text.index(stop)] and answer.choices[0].finish_reason == "stop"
-        native = deployment.get(f"/api/requests/{answer.id.removeprefix('chatcmpl-')}")
+        native = cluster.get(f"/api/requests/{answer.id.removeprefix('chatcmpl-')}")
         assert native["token_ids"] == ids[: len(native["token_ids"])] and native["text"] == text_of(answer)
         with client.chat.completions.create(**ask, stream=True) as stream:
             streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
@@ -98,7 +98,7 @@ def test_stop_strings_end_the_request_itself(client: OpenAI, deployment: Deploym
 
 
 def test_json_is_the_same_with_speculation_and_after_the_verifier_was_killed(
-    client: OpenAI, deployment: Deployment, office: Office
+    client: OpenAI, cluster: Cluster, office: Office
 ) -> None:
     schema = {
         "type": "object",
@@ -117,9 +117,9 @@ def test_json_is_the_same_with_speculation_and_after_the_verifier_was_killed(
         for chunk in stream:
             text += chunk.choices[0].delta.content or ""
             if len(text) > 12 and not killed:
-                killed = deployment.signal("verify", signal.SIGKILL)
+                killed = cluster.signal("verify", signal.SIGKILL)
     assert killed and text == text_of(plain)
-    deployment.await_restart("verify", killed)
+    cluster.await_restart("verify", killed)
 
 
 def test_a_completion_continues_its_prompt(client: OpenAI, alone: Alone, office: Office) -> None:
@@ -140,19 +140,19 @@ def test_a_completion_continues_its_prompt(client: OpenAI, alone: Alone, office:
     assert [at for part in parts if part for at in part.text_offset or []] == choice.logprobs.text_offset
 
 
-def test_the_async_client_runs_many_at_once(deployment: Deployment, office: Office) -> None:
+def test_the_async_client_runs_many_at_once(cluster: Cluster, office: Office) -> None:
     async def ask(client: AsyncOpenAI, seed: int) -> str:
         stream = await client.chat.completions.create(model=MODEL, messages=ASK, max_tokens=30, seed=seed, stream=True)
         return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
     async def main() -> list[str]:
-        async with AsyncOpenAI(base_url=f"{deployment.url}/v1", api_key="-", max_retries=0, timeout=120) as client:
+        async with AsyncOpenAI(base_url=f"{cluster.url}/v1", api_key="-", max_retries=0, timeout=120) as client:
             assert [model.id async for model in client.models.list()] == [MODEL]
             return await asyncio.gather(*(ask(client, seed) for seed in range(8)))
 
     texts = asyncio.run(main())
     assert len(set(texts)) == 8
-    assert texts[3] == deployment.post({"messages": ASK, "max_tokens": 30, "seed": 3, "temperature": 1.0})["text"]
+    assert texts[3] == cluster.post({"messages": ASK, "max_tokens": 30, "seed": 3, "temperature": 1.0})["text"]
 
 
 def test_the_clients_errors_are_its_own(client: OpenAI) -> None:

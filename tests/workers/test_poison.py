@@ -7,7 +7,7 @@ from pathlib import Path
 from app.config import ROOT
 from app.request import GenerateRequest
 from tests.workers.conftest import Alone
-from tests.workers.deployment import Deployment, running, wait_for
+from tests.workers.cluster import Cluster, running, wait_for
 
 STRIKES = 2
 POISON_SEED = 666
@@ -40,30 +40,30 @@ def test_a_request_that_kills_its_verifiers_fails_alone(
     }
     mates = [GenerateRequest(prompt=f"mate {i}", raw=True, max_tokens=120) for i in range(2)]
     poison = GenerateRequest(prompt="poison", raw=True, max_tokens=8, seed=POISON_SEED)
-    with running(f"poison-{os.getpid()}", tmp_path / "state", environ) as deployment:
-        first = deployment.pid("verify")
-        ids = [_send(deployment, request) for request in (mates[0], poison, mates[1])]
-        ends = [wait_for(lambda id_=id_: _ended(deployment, id_), what=f"the end of {id_}") for id_ in ids]
+    with running(f"poison-{os.getpid()}", tmp_path / "state", environ) as cluster:
+        first = cluster.pid("verify")
+        ids = [_send(cluster, request) for request in (mates[0], poison, mates[1])]
+        ends = [wait_for(lambda id_=id_: _ended(cluster, id_), what=f"the end of {id_}") for id_ in ids]
         assert [end["status"] for end in ends] == ["done", "failed", "done"]
         assert [ends[0]["token_ids"], ends[2]["token_ids"]] == [alone(mate) for mate in mates]
         assert f"{STRIKES} verifiers died" in ends[1]["error"] and ends[1]["token_ids"] == []
-        assert f"{STRIKES} verifiers died" in deployment.logs()
-        last = deployment.pid("verify")
+        assert f"{STRIKES} verifiers died" in cluster.logs()
+        last = cluster.pid("verify")
         assert last != first
-        deployment.await_ready()
-        assert deployment.post(_body(mates[0]))["status"] == "done"
+        cluster.await_ready()
+        assert cluster.post(_body(mates[0]))["status"] == "done"
         time.sleep(0.1)
-        assert deployment.pid("verify") == last, "and nobody dies of what is gone"
+        assert cluster.pid("verify") == last, "and nobody dies of what is gone"
 
 
-def _send(deployment: Deployment, request: GenerateRequest) -> str:
-    return str(deployment.post({**_body(request), "wait": False})["id"])
+def _send(cluster: Cluster, request: GenerateRequest) -> str:
+    return str(cluster.post({**_body(request), "wait": False})["id"])
 
 
 def _body(request: GenerateRequest) -> dict[str, object]:
     return request.model_dump(mode="json", exclude_none=True)
 
 
-def _ended(deployment: Deployment, request_id: str) -> dict[str, object] | None:
-    result = deployment.get(f"/api/requests/{request_id}")
+def _ended(cluster: Cluster, request_id: str) -> dict[str, object] | None:
+    result = cluster.get(f"/api/requests/{request_id}")
     return result if result["status"] in ("done", "failed", "cancelled") else None

@@ -10,7 +10,7 @@ import pytest
 from app.local.client import generate
 from app.request import GenerateRequest, Speculation
 from tests.workers.conftest import Alone
-from tests.workers.deployment import Deployment, Stream, wait_for
+from tests.workers.cluster import Cluster, Stream, wait_for
 from workers.deployment import Office
 
 CROWD = 32
@@ -31,10 +31,10 @@ def _mixed(i: int) -> GenerateRequest:
     )
 
 
-def test_requests_in_a_crowd_say_what_each_says_alone_and_none_is_starved(deployment: Deployment, alone: Alone) -> None:
+def test_requests_in_a_crowd_say_what_each_says_alone_and_none_is_starved(cluster: Cluster, alone: Alone) -> None:
     requests = [_mixed(i) for i in range(CROWD)]
     with ThreadPoolExecutor(CROWD) as pool:
-        streams = list(pool.map(lambda request: deployment.stream(request).read(), requests))
+        streams = list(pool.map(lambda request: cluster.stream(request).read(), requests))
     wrong = [i for i, stream in enumerate(streams) if stream.tokens != alone(requests[i])]
     assert not wrong
     first_s = sorted(stream.first_s or 0.0 for stream in streams)
@@ -43,13 +43,13 @@ def test_requests_in_a_crowd_say_what_each_says_alone_and_none_is_starved(deploy
     assert gaps_s[-1] < STARVED_S and first_s[-1] < STARVED_S
 
 
-def test_a_huge_prompt_holds_up_nobody_behind_it(deployment: Deployment, alone: Alone) -> None:
-    huge = deployment.stream(GenerateRequest(prompt="river stone " * HUGE, raw=True, max_tokens=2))
+def test_a_huge_prompt_holds_up_nobody_behind_it(cluster: Cluster, alone: Alone) -> None:
+    huge = cluster.stream(GenerateRequest(prompt="river stone " * HUGE, raw=True, max_tokens=2))
     small = [GenerateRequest(prompt=f"small {i}", raw=True, max_tokens=20) for i in range(3)]
     with ThreadPoolExecutor(2) as pool:
         whole = pool.submit(huge.read)
         started = time.monotonic()
-        streams = [deployment.stream(request).read() for request in small]
+        streams = [cluster.stream(request).read() for request in small]
         took_s = time.monotonic() - started
         assert not huge.tokens, "it is still being read"
         whole.result()
@@ -58,46 +58,46 @@ def test_a_huge_prompt_holds_up_nobody_behind_it(deployment: Deployment, alone: 
     print(f"three small ones beside it {took_s:.2f} s, the huge one {huge.first_s:.2f} s")
 
 
-def test_cancelled_request_ends_within_a_round_and_its_memory_is_free(deployment: Deployment, office: Office) -> None:
-    stream = deployment.stream(GenerateRequest(prompt="Go on", raw=True, max_tokens=4000, temperature=0.9))
+def test_cancelled_request_ends_within_a_round_and_its_memory_is_free(cluster: Cluster, office: Office) -> None:
+    stream = cluster.stream(GenerateRequest(prompt="Go on", raw=True, max_tokens=4000, temperature=0.9))
     stream.read(until=20)
     started = time.monotonic()
-    shown = deployment.get(f"/api/requests/{stream.id}", method="DELETE")
+    shown = cluster.get(f"/api/requests/{stream.id}", method="DELETE")
     committed = shown["token_ids"]
     stream.read()
     took_s = time.monotonic() - started
     assert stream.result["finish_reason"] == "cancelled"
-    assert stream.tokens == committed == deployment.get(f"/api/requests/{stream.id}")["token_ids"]
+    assert stream.tokens == committed == cluster.get(f"/api/requests/{stream.id}")["token_ids"]
     assert took_s < 2.0
     wait_for(lambda: not _running(office), limit_s=5.0, what="the verifier to let go")
     print(f"cancelled: the stream ended {1e3 * took_s:.0f} ms later")
 
 
-def test_ended_request_stays_as_it_is_when_cancelled(deployment: Deployment) -> None:
-    done = deployment.post({"prompt": "Hello", "max_tokens": 5})
-    assert deployment.get(f"/api/requests/{done['id']}", method="DELETE") == done
+def test_ended_request_stays_as_it_is_when_cancelled(cluster: Cluster) -> None:
+    done = cluster.post({"prompt": "Hello", "max_tokens": 5})
+    assert cluster.get(f"/api/requests/{done['id']}", method="DELETE") == done
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_unknown_id_is_not_found(deployment: Deployment, method: str) -> None:
+def test_unknown_id_is_not_found(cluster: Cluster, method: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
-        deployment.get("/api/requests/nobody", method=method)
+        cluster.get("/api/requests/nobody", method=method)
     with refused.value as error:
         assert error.code == 404
 
 
-def test_any_offset_can_be_resumed_while_it_runs_and_after_its_end(deployment: Deployment, alone: Alone) -> None:
+def test_any_offset_can_be_resumed_while_it_runs_and_after_its_end(cluster: Cluster, alone: Alone) -> None:
     request = GenerateRequest(prompt="Resume me", raw=True, max_tokens=60, seed=3, temperature=1.0)
-    stream = deployment.stream(request).read(until=10)
+    stream = cluster.stream(request).read(until=10)
     stream.close()
-    resumed = Stream.at(deployment.url, stream.id, len(stream.tokens)).read()
+    resumed = Stream.at(cluster.url, stream.id, len(stream.tokens)).read()
     assert stream.tokens + resumed.tokens == alone(request)
     for offset in (0, 1, 37, 60):
-        rest = Stream.at(deployment.url, stream.id, offset).read()
+        rest = Stream.at(cluster.url, stream.id, offset).read()
         assert rest.tokens == alone(request)[offset:] and rest.result == resumed.result
 
 
-def test_lost_mail_delays_a_request_and_does_not_lose_it(deployment: Deployment, office: Office, alone: Alone) -> None:
+def test_lost_mail_delays_a_request_and_does_not_lose_it(cluster: Cluster, office: Office, alone: Alone) -> None:
     """Stored, assigned to an idle verifier, and the process that was to tell it dies before it does."""
     request = GenerateRequest(prompt="Nobody told", raw=True, max_tokens=20)
     wait_for(lambda: not _running(office), what="an idle verifier")
@@ -113,23 +113,23 @@ def _running(office: Office) -> int:
     return sum(int(node.info["sequences"]) for node in office.nodes.live("verify"))
 
 
-def test_a_caller_who_is_interrupted_cancels(deployment: Deployment, office: Office) -> None:
+def test_a_caller_who_is_interrupted_cancels(cluster: Cluster, office: Office) -> None:
     def interrupt(_: str) -> None:
         raise KeyboardInterrupt
 
     request = GenerateRequest(prompt="Hello", raw=True, max_tokens=4000, temperature=0.7)
     with pytest.raises(KeyboardInterrupt):
-        generate(deployment.url, request, interrupt)
+        generate(cluster.url, request, interrupt)
     wait_for(lambda: office.requests.active() == 0, limit_s=2.0, what="the request to end")
 
 
-def test_a_request_that_names_a_drafter_nobody_has_is_told_who_there_is(deployment: Deployment) -> None:
+def test_a_request_that_names_a_drafter_nobody_has_is_told_who_there_is(cluster: Cluster) -> None:
     body = {"prompt": "Hello", "max_tokens": 5}
     with pytest.raises(urllib.error.HTTPError) as caught:
-        deployment.post({**body, "speculation": {"drafters": ["twim"]}})
+        cluster.post({**body, "speculation": {"drafters": ["twim"]}})
     with caught.value as answer:
         error = json.load(answer)["error"]
     assert (answer.code, error["field"]) == (400, "speculation.drafters")
     assert "no drafter 'twim' here; there are lookup, suffix, twin" in error["message"]
-    done = deployment.post({**body, "speculation": {"drafters": ["twin"], "max_draft_tokens": 2}})
+    done = cluster.post({**body, "speculation": {"drafters": ["twin"], "max_draft_tokens": 2}})
     assert done["status"] == "done"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.config import ROOT
-from tests.workers.deployment import Deployment, wait_for
+from tests.workers.cluster import Cluster, wait_for
 
 PROMPTS = (
     "Write a Python class for a stack with push, pop and peek.",
@@ -25,7 +25,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def two_nodes(real: Deployment, copied: Path) -> Iterator[Deployment]:
+def two_nodes(real: Cluster, copied: Path) -> Iterator[Cluster]:
     """The deployment with a second drafter node beside its own."""
     real.await_ready()
     worker = real.start_worker("draft", "draft-2", PACELINE_DRAFTERS=str(copied))
@@ -38,12 +38,12 @@ def two_nodes(real: Deployment, copied: Path) -> Iterator[Deployment]:
     real.await_ready()
 
 
-def ask(deployment: Deployment, prompt: str, speculation: bool | dict[str, object]) -> list[int]:
-    answer = deployment.post({"prompt": prompt, "max_tokens": 80, "speculation": speculation})
+def ask(cluster: Cluster, prompt: str, speculation: bool | dict[str, object]) -> list[int]:
+    answer = cluster.post({"prompt": prompt, "max_tokens": 80, "speculation": speculation})
     return list(answer["token_ids"])
 
 
-def test_jobs_are_routed_over_two_nodes_and_the_text_is_exact(two_nodes: Deployment) -> None:
+def test_jobs_are_routed_over_two_nodes_and_the_text_is_exact(two_nodes: Cluster) -> None:
     for prompt in PROMPTS:
         assert ask(two_nodes, prompt, speculation=True) == ask(two_nodes, prompt, speculation=False)
     seen = wait_for(lambda: two_nodes.status().nodes["verify-1"]["asked_rounds"], 10, "rounds with a choice")
@@ -67,8 +67,8 @@ def test_jobs_are_routed_over_two_nodes_and_the_text_is_exact(two_nodes: Deploym
         with_redis.close()
 
 
-def _calibration(deployment: Deployment) -> dict[str, dict[str, float]]:
+def _calibration(cluster: Cluster) -> dict[str, dict[str, float]]:
     """Of the model drafters, as any node that fuses tells it."""
-    nodes = deployment.status().nodes.values()
+    nodes = cluster.status().nodes.values()
     known = [own for node in nodes for own in node.get("calibration", {}).items()]
     return {name: report for name, report in known if name in (SHIPPED, COPY)}

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from bench.clients.under_change import main
-from tests.workers.deployment import Deployment
+from tests.workers.cluster import Cluster
 
 
 def test_a_verifier_is_killed_and_nobody_is_lost(
-    deployment: Deployment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "meanwhile.json"
-    kill = f"import os; os.kill({deployment.pid('verify')}, 9); print('killed')"
-    assert main([*few(deployment.url), "--out", str(out), "--", sys.executable, "-c", kill]) == 0
+    kill = f"import os; os.kill({cluster.pid('verify')}, 9); print('killed')"
+    assert main([*few(cluster.url), "--out", str(out), "--", sys.executable, "-c", kill]) == 0
     assert " s  killed\n" in capsys.readouterr().out
     report = json.loads(out.read_text())
     assert report["exit_status"] == 0
@@ -26,8 +26,8 @@ def test_a_verifier_is_killed_and_nobody_is_lost(
     assert longest == sorted(longest, reverse=True)
 
 
-def test_a_command_that_fails_is_told_of(deployment: Deployment) -> None:
-    assert main([*few(deployment.url), "--", sys.executable, "-c", "raise SystemExit(3)"]) == 1
+def test_a_command_that_fails_is_told_of(cluster: Cluster) -> None:
+    assert main([*few(cluster.url), "--", sys.executable, "-c", "raise SystemExit(3)"]) == 1
 
 
 def few(url: str) -> list[str]:

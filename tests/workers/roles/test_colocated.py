@@ -7,7 +7,7 @@ import pytest
 
 from app.request import GenerateRequest
 from tests.workers.conftest import Alone
-from tests.workers.deployment import Deployment, wait_for
+from tests.workers.cluster import Cluster, wait_for
 from workers.deployment import Office
 
 REQUESTS = 4
@@ -15,9 +15,9 @@ REQUESTS = 4
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_engine_on_divided_cores_says_the_same_and_its_requests_outlive_it(
-    deployment: Deployment, office: Office, alone: Alone
+    cluster: Cluster, office: Office, alone: Alone
 ) -> None:
-    engine = deployment.start_worker("engine", "engine-2", PACELINE_PARTITION="1")
+    engine = cluster.start_worker("engine", "engine-2", PACELINE_PARTITION="1")
     try:
         wait_for(lambda: "engine-2" in [node.name for node in office.nodes.live("verify")], what="the engine")
         wait_for(lambda: "engine-2-draft" in [node.name for node in office.nodes.live("draft")], what="its drafters")
@@ -28,7 +28,7 @@ def test_engine_on_divided_cores_says_the_same_and_its_requests_outlive_it(
             GenerateRequest(prompt="Tell me", raw=True, max_tokens=300, temperature=0.8, seed=170 + i)
             for i in range(REQUESTS)
         ]
-        streams = [deployment.stream(request) for request in requests]
+        streams = [cluster.stream(request) for request in requests]
         owner = next(node.owner for node in office.nodes.live("verify") if node.name == "engine-2")
         for stream in streams:
             stream.read(until=30)

@@ -6,15 +6,15 @@ from app.messages import ToDrafter
 from app.request import GenerateRequest
 from app.stages.steer.load import Load
 from bench.steer_replay import main, read, replay
-from tests.workers.deployment import Deployment, wait_for
+from tests.workers.cluster import Cluster, wait_for
 from workers.deployment import Office
 from workers.tasks.steer import Tick, load_of, tick
 
 
-def test_a_recorded_log_replayed_gives_the_same_decisions(deployment: Deployment, office: Office) -> None:
-    log = deployment.settings().steer_log
+def test_a_recorded_log_replayed_gives_the_same_decisions(cluster: Cluster, office: Office) -> None:
+    log = cluster.settings().steer_log
     assert log is not None
-    stream = deployment.stream(GenerateRequest(prompt="Steer", raw=True, max_tokens=1200, temperature=0.8, seed=501))
+    stream = cluster.stream(GenerateRequest(prompt="Steer", raw=True, max_tokens=1200, temperature=0.8, seed=501))
 
     def seen() -> list[Tick]:
         with_work = (t for t in read(log) if t.load.active and t.load.running)  # heartbeats lag behind the requests
@@ -24,7 +24,7 @@ def test_a_recorded_log_replayed_gives_the_same_decisions(deployment: Deployment
     busy = wait_for(seen, 30, "ticks with work in them")
     stream.read(until=1)
     stream.close()
-    deployment.get(f"/api/requests/{stream.id}", method="DELETE")
+    cluster.get(f"/api/requests/{stream.id}", method="DELETE")
     load = busy[-1].load
     assert load.drafters == 1
     assert {"draft:draft-1", "verify:verify-1", "fuse", "settle"} <= load.mailboxes.keys()

@@ -35,7 +35,7 @@ def wait_for(condition: Callable[[], Any], limit_s: float = RECOVERY_S, what: st
     return value
 
 
-class Deployment:
+class Cluster:
     """One instance under a state folder of its own."""
 
     def __init__(self, name: str, folder: Path, environ: dict[str, str]) -> None:
@@ -245,11 +245,11 @@ class Stream:
 
 
 @contextmanager
-def running(name: str, folder: Path, environ: dict[str, str]) -> Iterator[Deployment]:
+def running(name: str, folder: Path, environ: dict[str, str]) -> Iterator[Cluster]:
     """A deployment for the block."""
-    deployment = Deployment(name, folder, environ)
+    cluster = Cluster(name, folder, environ)
     try:
-        deployment.up()
-        yield deployment
+        cluster.up()
+        yield cluster
     finally:
-        deployment.down()
+        cluster.down()
