@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from app.errors import InvalidRequest, KeysUnreadable, said
-from app.messages import NOBODY
+from app.errors import InvalidRequest, KeysUnreadable, validation_message
+from app.messages import PUBLIC_TENANT
 from app.request import Message
 from app.system import make_whole
 
@@ -92,7 +92,7 @@ def add_key(
 
     Raises InvalidRequest, KeysUnreadable.
     """
-    if name == NOBODY and tenant is None:
+    if name == PUBLIC_TENANT and tenant is None:
         raise InvalidRequest("name", f"the tenant {name!r} is whoever comes without a key: name the tenant, too")
     text = PREFIX + secrets.token_urlsafe(32)
     try:
@@ -105,7 +105,7 @@ def add_key(
         )
     except ValidationError as error:
         first = error.errors()[0]
-        raise InvalidRequest(str(first["loc"][0]), said(first)) from error
+        raise InvalidRequest(str(first["loc"][0]), validation_message(first)) from error
     with _changing(path) as keys:
         if any(known.name == name for known in keys):
             raise InvalidRequest("name", f"there is a key {name!r} already")

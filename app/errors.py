@@ -108,6 +108,6 @@ class InstanceError(PacelineError):
     """The processes of `up` cannot be started or found."""
 
 
-def said(item: Mapping[str, Any]) -> str:
+def validation_message(item: Mapping[str, Any]) -> str:
     """What pydantic says of one thing that is wrong (an item of `ValidationError.errors()`), fit for a user."""
     return "there is no such field" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")

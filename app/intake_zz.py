@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import NOBODY, FinishReason, Record
+from app.messages import PUBLIC_TENANT, FinishReason, Record
 from app.request import GenerateRequest
 from app.stages.admit import admit
 from app.store.protocol import Requests
@@ -20,7 +20,7 @@ def take_in(
     settings: Settings,
     *,
     request_id: str | None = None,
-    tenant: str = NOBODY,
+    tenant: str = PUBLIC_TENANT,
     task: str | None = None,
     drafters: Collection[str] | None = None,
 ) -> Record:
@@ -51,6 +51,6 @@ def turn_away(
 
     So it has one end: nobody can take it in afterwards. Raises InvalidRequest.
     """
-    record = admit(request, tokenizer, settings, request_id=request_id, tenant=NOBODY, now_s=time.time())
+    record = admit(request, tokenizer, settings, request_id=request_id, tenant=PUBLIC_TENANT, now_s=time.time())
     created = store.create(record.model_copy(update={"is_task": True}), limit=sys.maxsize, task=task)
     return created and store.end(request_id, FinishReason.ERROR, error)

@@ -12,7 +12,7 @@ from pydantic import Field
 from app.request import Message, Sampling, Speculation, TokenId, TokenLogprobs
 
 TARGET = "target"  # the proposer of a token no drafter guessed
-NOBODY = "public"  # the tenant of what comes without an API key: Celery's tasks, or all where none are in use
+PUBLIC_TENANT = "public"  # the tenant of what comes without an API key: Celery's tasks, or all where none are in use
 
 
 class Status(StrEnum):
@@ -37,7 +37,7 @@ class Record(Message):
     """An admitted request: everything its text depends on. Never changes."""
 
     id: str
-    tenant: str = NOBODY
+    tenant: str = PUBLIC_TENANT
     prompt_ids: tuple[TokenId, ...] = Field(min_length=1)
     max_tokens: int = Field(ge=1)  # already capped by the context
     eos_ids: tuple[TokenId, ...]
@@ -87,7 +87,7 @@ class DraftJob(Message):
     """
 
     request_id: str
-    tenant: str = NOBODY
+    tenant: str = PUBLIC_TENANT
     verifier: str  # mailbox the tree goes to
     to: str = ""  # mailbox of the receiver, which is told only what it does not know
     fuser: str  # mailbox where the drafts are fused: the fusion task's, or the node's that alone was asked
@@ -102,7 +102,9 @@ class DraftJob(Message):
     state: str | None = Field(None, max_length=65536)  # base64 of the target's last hidden state, d float16, where it
     # chose the last token: for drafters that read it
     run_ahead: bool = False  # drafters do not take its cores from the verifier: they may guess on while it works
-    enough: float = 1.0  # chance of the tables' first token from which on a node that fuses need not run its models
+    skip_models_above: float = (
+        1.0  # chance of the tables' first token from which on a node that fuses need not run its models
+    )
     is_last: bool = False  # the sequence ended: learn from it and forget it, no draft is wanted
 
 
@@ -128,7 +130,7 @@ class TreeMessage(Message):
     survival: tuple[float, ...]  # probability that the node and all its ancestors are right
     proposers: tuple[tuple[str, ...], ...]  # the drafters behind each node, the most confident first
     models_s: float = 0.0  # what models took for it and the trees that came with it; 0: none was run, or nobody knows
-    spared: tuple[str, ...] = ()  # drafters that were asked and not run: the tables were sure enough
+    skipped: tuple[str, ...] = ()  # drafters that were asked and not run: the tables were sure enough
     confidence: dict[str, float] = Field(default_factory=dict)  # each drafter's own, the mean over its draft
 
 

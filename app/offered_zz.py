@@ -13,7 +13,7 @@ def tree_of(message: TreeMessage, vocab_size: int) -> Tree | None:
     m = message
     if not _is_sound(m, vocab_size):
         return None
-    return Tree([*m.tokens], [*m.parents], [*m.survival], [*m.proposers], m.confidence, m.spared)
+    return Tree([*m.tokens], [*m.parents], [*m.survival], [*m.proposers], m.confidence, m.skipped)
 
 
 def _is_sound(message: TreeMessage, vocab_size: int) -> bool:

@@ -9,40 +9,40 @@ import logging
 from collections.abc import Iterator
 
 from app.config import Settings
-from app.drafter.drafter import Drafting
+from app.drafter.drafter import DrafterNode
 from app.engine.text.tokenizer import Tokenizer
 from app.intake_zz import take_in
 from app.messages import Event, Record
 from app.request import GenerateRequest
 from app.store.protocol import Requests
-from app.verifier.verifier import Verifying
+from app.verifier.verifier import Verifier
 
 log = logging.getLogger(__name__)
 
 
-class Local:
+class LocalPipeline:
     """The whole pipeline in one process: one verifier, one drafter node that fuses; the same segments, no queues."""
 
-    def __init__(self, verifying: Verifying, drafting: Drafting, store: Requests, tokenizer: Tokenizer) -> None:
-        self.verifying = verifying
+    def __init__(self, verifying: Verifier, drafting: DrafterNode, store: Requests, tokenizer: Tokenizer) -> None:
+        self.verifier = verifying
         self.store = store
         self.tokenizer = tokenizer
-        self._drafting = drafting
+        self._node = drafting
 
     def submit(self, request: GenerateRequest, settings: Settings) -> Record:
         """Admit a request; `step` or `events` runs it. Raises InvalidRequest, QueueFull."""
-        known = self.verifying.running.crew.allowed(None)
+        known = self.verifier.running.pool.allowed(None)
         record = take_in(request, self.tokenizer, self.store, settings, drafters=known)
-        self.store.assign(record.id, self.verifying.owner)
-        self.verifying.adopt([record.id])
+        self.store.assign(record.id, self.verifier.owner)
+        self.verifier.adopt([record.id])
         return record
 
     def step(self) -> None:
         """One verifier step and the drafts for the next."""
-        jobs = self.verifying.step(float("inf"))
+        jobs = self.verifier.step(float("inf"))
         if jobs:
-            _, trees = self._drafting.run(jobs)
-            self.verifying.offer(tree for _, tree in trees)
+            _, trees = self._node.run(jobs)
+            self.verifier.receive(tree for _, tree in trees)
 
     def events(self, record: Record) -> Iterator[Event]:
         """Run until the request ends, yielding its events as they are committed."""

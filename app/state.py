@@ -26,7 +26,7 @@ class Tree:
     survival: list[float] = field(default_factory=list)
     proposers: list[tuple[str, ...]] = field(default_factory=list)
     confidence: dict[str, float] = field(default_factory=dict)  # of each drafter in its own draft, on average
-    spared: tuple[str, ...] = ()  # drafters that were asked and not run
+    skipped: tuple[str, ...] = ()  # drafters that were asked and not run
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -97,7 +97,7 @@ class Sequence:
 
 
 @dataclass(slots=True)
-class Work:
+class BatchEntry:
     """One sequence's rows in a batch: tokens from `start` on, then the nodes of `tree` below the last of them.
 
     `final` says that the rows reach the sequence's end, so the target's token is wanted at the last row

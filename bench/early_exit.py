@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from app.assembly.local import Models, load_models, local
+from app.assembly.local import Models, build_local, load_models
 from app.config import Settings
 from app.engine.cpu.equivalence import probe
 from app.engine.cpu.runner import ModelRunner
 from app.engine.profile.profiler import PASSES, ROWS
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from app.request import GenerateRequest
-from app.state import Tree, Work
+from app.state import BatchEntry, Tree
 from app.system import write_whole
 from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
@@ -81,7 +81,7 @@ def steps(settings: Settings, models: Models, args: argparse.Namespace, clock: C
     runner = models.runner
     if not isinstance(runner, ModelRunner):
         raise SystemExit("rows are pruned on a CPU only")
-    local(settings, models)
+    build_local(settings, models)
     at = args.layer or (runner.predictor.layers[0] if runner.predictor else runner.model.shape.num_layers // 2)
     ways = {"no checkpoint": None, "keeps all": 0.0, "drops half": 0.5, "drops all": 1.0}
     found: dict[str, dict[str, float]] = {}
@@ -96,7 +96,7 @@ def steps(settings: Settings, models: Models, args: argparse.Namespace, clock: C
     return found
 
 
-def table(models: Models, clock: Clock) -> CostTable:
+def table(models: Models, clock: Clock) -> StepCosts:
     """What steps cost by this clock: the verifier's own table is of the wall's."""
     runner = models.runner
     assert isinstance(runner, ModelRunner)
@@ -104,7 +104,7 @@ def table(models: Models, clock: Clock) -> CostTable:
     for _ in range(PASSES):
         for rows in ROWS:
             taken[rows].append(_step_ms(runner, 1, 0, None, clock, rows - 1) / 1000.0)
-    return CostTable({rows: min(seconds) for rows, seconds in taken.items()})
+    return StepCosts({rows: min(seconds) for rows, seconds in taken.items()})
 
 
 def _step_ms(
@@ -114,9 +114,9 @@ def _step_ms(
     for number in range(batch):
         sequence = probe(CONTEXT, 1000)
         sequence.tokens[0] = number
-        prompt = Work(sequence, 0, sequence.tokens[:-1], Tree(), final=False)
+        prompt = BatchEntry(sequence, 0, sequence.tokens[:-1], Tree(), final=False)
         chain = Tree([7] * nodes, list(range(nodes)), [0.5] * nodes, [("bench",)] * nodes)
-        works.append(Work(sequence, CONTEXT - 1, sequence.tokens[-1:], chain, final=True))
+        works.append(BatchEntry(sequence, CONTEXT - 1, sequence.tokens[-1:], chain, final=True))
         if not (runner.try_reserve(prompt) and runner.try_reserve(works[-1])):
             raise SystemExit("the KV cache is too small")
         works[-1].floor = 0.0 if share is None else 0.5
@@ -134,7 +134,7 @@ def _step_ms(
 class _Arm:
     def __init__(self, settings: Settings, models: Models, clock: Clock) -> None:
         self._settings, self._runner, self._clock = settings, models.runner, clock
-        self.pipeline = local(settings, models)
+        self.pipeline = build_local(settings, models)
         self._predictor = getattr(models.runner, "predictor", None)
 
     def __call__(self, prompts: Sequence[str], max_tokens: int) -> tuple[float, list[tuple[int, ...]], int]:
@@ -146,7 +146,7 @@ class _Arm:
             self.pipeline.submit(GenerateRequest(prompt=prompt, max_tokens=max_tokens), self._settings)
             for prompt in prompts
         ]
-        while self.pipeline.verifying.running.sequences:
+        while self.pipeline.verifier.running.sequences:
             self.pipeline.step()
         seconds = self._clock() - started
         ends = [self.pipeline.store.snapshot(record.id) for record in records]
@@ -184,8 +184,8 @@ def end_to_end(
                 key: round(value, 4) for key, value in paired_ratio(seconds["off"], seconds[name]).asdict().items()
             },
             "tokens_per_round": round(tokens / rounds[name], 3),
-            "looked_at": arms[name].pipeline.verifying.running.pruning.looked_at,
-            "dropped": arms[name].pipeline.verifying.running.pruning.dropped,
+            "looked_at": arms[name].pipeline.verifier.running.pruning.looked_at,
+            "dropped": arms[name].pipeline.verifier.running.pruning.dropped,
         }
         for name in arms
     }

@@ -22,7 +22,7 @@ from app.assembly.devices import target_runner
 from app.engine.cpu.equivalence import probe
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import target_folder
-from app.state import Tree, Work
+from app.state import BatchEntry, Tree
 from bench.report_header import machine
 from bench.stats import median
 from kernels.cpu.jit import entry
@@ -88,7 +88,7 @@ def read(where: int, part: int) -> float:
 
 
 def _step(runner: Any, sequence: Any, start: int, rows: int) -> None:
-    work = Work(sequence, start, sequence.tokens[start : start + rows], Tree(), final=True)
+    work = BatchEntry(sequence, start, sequence.tokens[start : start + rows], Tree(), final=True)
     runner.try_reserve(work)
     runner.forward([work])
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, StoppingCriteriaList
 
-from app.assembly.local import local
+from app.assembly.local import build_local
 from app.config import ROOT, Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import target_folder
@@ -87,12 +87,12 @@ def _ended(tokens: list[int], eos_ids: Collection[int]) -> tuple[int, ...]:
 
 def local_arms(settings: Settings, max_tokens: int) -> tuple[Arm, Arm]:
     """(speculation on, off) of one in-process pipeline."""
-    pipeline = local(settings)
+    pipeline = build_local(settings)
 
     def run(prompts: list[str], speculation: bool) -> Run:
         started = time.perf_counter()
         records = [pipeline.submit(_request(p, max_tokens, speculation), settings) for p in prompts]
-        while pipeline.verifying.running.sequences:
+        while pipeline.verifier.running.sequences:
             pipeline.step()
         seconds = time.perf_counter() - started
         ends = [pipeline.store.snapshot(record.id) for record in records]

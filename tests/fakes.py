@@ -9,29 +9,29 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from app.config import Settings
-from app.drafter.drafter import Drafting
+from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
-from app.drafter.token_fusion import Cooperative
-from app.engine.cpu.choose_forward import learn
+from app.drafter.token_fusion import TokenFusion
+from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.runner import ModelRunner
 from app.engine.kv.pages import bytes_per_page
 from app.engine.text.tokenizer import Tokenizer
-from app.estimates.step_costs import CostTable
-from app.fuser.fuser import Fusing
+from app.estimates.step_costs import StepCosts
+from app.fuser.fuser import Fuser
 from app.messages import Draft, DraftJob, Record, TreeMessage
-from app.pipeline import Local
+from app.pipeline import LocalPipeline
 from app.policy import Policy
 from app.request import ChatMessage, Sampling, Speculation
 from app.stages.draft.protocol import Context, Drafter
-from app.stages.route.drafter_pool import Crew
+from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.router import Router
-from app.state import Guess, Tree, Work
+from app.state import BatchEntry, Guess, Tree
 from app.state import Sequence as State
 from app.store.memory import MemoryStore
 from app.verifier.sequences import Running
-from app.verifier.verifier import Verifying
+from app.verifier.verifier import Verifier
 
 torch.set_num_threads(1)  # on matrices this small a second thread only costs
 
@@ -102,7 +102,7 @@ def runner(forward: Forward, *, pages: int = 64, page_tokens: int = PAGE_TOKENS)
 
 def served(family: str = "llama", *, pages: int = 64, page_tokens: int = PAGE_TOKENS, **overrides: Any) -> ModelRunner:
     """A tiny model ready to run."""
-    return runner(learn(tiny(family, **overrides)), pages=pages, page_tokens=page_tokens)
+    return runner(choose_forward(tiny(family, **overrides)), pages=pages, page_tokens=page_tokens)
 
 
 def record(
@@ -143,10 +143,10 @@ def tree(tokens: Sequence[int], parents: Sequence[int] | None = None, proposer: 
     )
 
 
-def work(state: State, start: int, end: int | None = None, drafts: Tree | None = None) -> Work:
+def work(state: State, start: int, end: int | None = None, drafts: Tree | None = None) -> BatchEntry:
     """The sequence's tokens `start ... end - 1`, and below the last of them a tree."""
     end = len(state.tokens) if end is None else end
-    return Work(state, start, state.tokens[start:end], drafts or Tree(), final=end == len(state.tokens))
+    return BatchEntry(state, start, state.tokens[start:end], drafts or Tree(), final=end == len(state.tokens))
 
 
 class Characters:
@@ -184,26 +184,26 @@ def pipeline(
     steps_ahead: int = 0,
     batching: str = "pace",
     tokenizer: Tokenizer | None = None,
-) -> Local:
+) -> LocalPipeline:
     """The pipeline in one process around a target and any drafters, model drafters first.
 
     Model drafters share their tokens if `is_shared`, and run so many steps ahead before each verdict.
     """
     store = store or MemoryStore()
     tokenizer = cast(Tokenizer, tokenizer or Characters(vocab_size, eos_ids))
-    running = Running(target, CostTable(FLAT), vocab_size, "local", router or Router("all"), "on", reader=tokenizer)
-    running.crew = Crew({d.name: "local" for d in drafters}, tuple(d.name for d in residents), fuser="local")
+    running = Running(target, StepCosts(FLAT), vocab_size, "local", router or Router("all"), "on", reader=tokenizer)
+    running.pool = DrafterPool({d.name: "local" for d in drafters}, tuple(d.name for d in residents), fuser="local")
     settings = Settings.model_validate({"max_sequences": max_sequences, "batching": batching})
-    verifying = Verifying("owner", target, running, store, settings)
+    verifying = Verifier("owner", target, running, store, settings)
     verifying.policy = policy or Policy()
     fetch = fetcher(store)
-    together = Cooperative(d.reader for d in drafters if isinstance(d, ModelDrafter)) if is_shared else None
-    drafting = Eager(drafters, fetch, Fusing(residents, vocab_size, fetch), "local", together)
+    together = TokenFusion(d.reader for d in drafters if isinstance(d, ModelDrafter)) if is_shared else None
+    drafting = Eager(drafters, fetch, Fuser(residents, vocab_size, fetch), "local", together)
     drafting.steps_ahead = steps_ahead
-    return Local(verifying, drafting, store, tokenizer)
+    return LocalPipeline(verifying, drafting, store, tokenizer)
 
 
-class Eager(Drafting):
+class Eager(DrafterNode):
     """A drafter node that always has the time to run a few steps ahead."""
 
     steps_ahead = 0
@@ -215,15 +215,15 @@ class Eager(Drafting):
         return answer
 
 
-def submit(local: Local, *records: Record) -> None:
+def submit(local: LocalPipeline, *records: Record) -> None:
     """Let the pipeline run these, beside what it runs already."""
     for one in records:
         local.store.create(one, limit=10_000)
-        local.store.assign(one.id, local.verifying.owner)
-    local.verifying.adopt([one.id for one in records])
+        local.store.assign(one.id, local.verifier.owner)
+    local.verifier.adopt([one.id for one in records])
 
 
-def finish(local: Local, max_steps: int = 5000) -> None:
+def finish(local: LocalPipeline, max_steps: int = 5000) -> None:
     """Step until every request has ended."""
     for _ in range(max_steps):
         if not local.store.active():
@@ -232,7 +232,7 @@ def finish(local: Local, max_steps: int = 5000) -> None:
     raise AssertionError(f"{local.store.active()} requests did not end in {max_steps} steps")
 
 
-def texts(local: Local, *records: Record) -> list[list[int]]:
+def texts(local: LocalPipeline, *records: Record) -> list[list[int]]:
     """Run these records and give their tokens."""
     submit(local, *records)
     finish(local)
@@ -261,10 +261,10 @@ class Scripted:
         self.seen += [context.request_id for context in contexts]
         return [draft for context in contexts for draft in self._say(context)]
 
-    def observe(self, context: Context) -> None:
+    def update(self, context: Context) -> None:
         pass
 
-    def forget(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         pass
 
 
@@ -279,12 +279,12 @@ class ScriptedGuesser:
         self.rows = 0  # tokens read
         self.is_full = False
 
-    def try_reserve(self, work: Work, ahead: int) -> bool:
+    def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
         if not self.is_full:
             work.sequence.pages = [0]
         return not self.is_full
 
-    def guess(self, works: list[Work], depth: int, floor: float) -> list[list[Guess]]:
+    def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
         self.calls.append(depth)
         return [self._chain(work, depth) for work in works]
 
@@ -292,10 +292,10 @@ class ScriptedGuesser:
         self._caches.pop(sequence.record.id, None)
         sequence.cached, sequence.pages = 0, []
 
-    def wipe(self, work: Work) -> None:
+    def invalidate(self, work: BatchEntry) -> None:
         self.release(work.sequence)
 
-    def _chain(self, work: Work, depth: int) -> list[Guess]:
+    def _chain(self, work: BatchEntry, depth: int) -> list[Guess]:
         cache = self._caches.setdefault(work.sequence.record.id, [])
         assert cache[: work.start] == work.sequence.tokens[: work.start], "its cache is of other tokens"
         assert work.start <= len(cache)

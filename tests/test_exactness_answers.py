@@ -15,7 +15,7 @@ from app.engine.text.stop_strings import up_to_stop
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import GenerationFailed
 from app.messages import FinishReason, Record
-from app.pipeline import Local
+from app.pipeline import LocalPipeline
 from app.policy import Policy
 from app.request import Sampling, TokenLogprobs
 from app.store.memory import MemoryStore
@@ -68,7 +68,7 @@ class Shop:
     def __init__(self, model: Forward, tokenizer: Tokenizer) -> None:
         self._model, self.tokenizer = model, tokenizer
 
-    def pipeline(self, book: Book | None = None, store: MemoryStore | None = None) -> Local:
+    def pipeline(self, book: Book | None = None, store: MemoryStore | None = None) -> LocalPipeline:
         cast = characters(book or Book(), self.tokenizer.vocab_size)
         drafters = [cast[name] for name in ("oracle", "shy", "random", "half")] if book else []
         return fakes.pipeline(
@@ -97,7 +97,7 @@ class Shop:
             steps += 1
             if kill_every and steps % kill_every == 0:
                 local = self.pipeline(book, store)
-                local.verifying.adopt([one.id])
+                local.verifier.adopt([one.id])
         return store.snapshot(one.id)
 
     def record(self, max_tokens: int, sampling: Sampling, **rest) -> Record:
@@ -206,12 +206,12 @@ def test_a_form_that_cannot_go_on_ends_its_request_alone(shop: Shop) -> None:
     book.write(other, text)
     local = shop.pipeline(book)
     fakes.submit(local, free, other)
-    local.verifying.running.sequences[free.id].grammar = Narrow()
+    local.verifier.running.sequences[free.id].grammar = Narrow()
     fakes.finish(local)
     failed, whole = (local.store.snapshot(one.id) for one in (free, other))
     assert (failed.tokens, failed.finish_reason, failed.error) == (text[:7], FinishReason.ERROR, "nothing can follow")
     assert whole.tokens == text and failed.stats.accepted
-    assert not local.verifying.running.suspects and not local.verifying.running.sequences
+    assert not local.verifier.running.suspects and not local.verifier.running.sequences
 
 
 def test_nothing_is_kept_of_logprobs_that_nobody_asked_for(shop: Shop) -> None:

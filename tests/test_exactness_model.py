@@ -8,11 +8,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from app.assembly.local import local
+from app.assembly.local import build_local
 from app.config import Settings
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from app.messages import Record
-from app.pipeline import Local
+from app.pipeline import LocalPipeline
 from app.policy import Policy
 from app.request import GenerateRequest
 from tests import fakes
@@ -57,11 +57,11 @@ def threads() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def pipeline(threads: None) -> Local:
+def pipeline(threads: None) -> LocalPipeline:
     """All that is offered is drafted and verified, whatever it costs: exactness is at stake, not speed."""
     torch.set_num_threads(2)
-    found = local(Settings(model=str(model_dir()), kv_bytes=800 * 2**20))
-    found.verifying.running.costs = CostTable(fakes.FLAT)
+    found = build_local(Settings(model=str(model_dir()), kv_bytes=800 * 2**20))
+    found.verifier.running.costs = StepCosts(fakes.FLAT)
     return found
 
 
@@ -78,14 +78,14 @@ def requests(**sampling) -> list[GenerateRequest]:
     return [one for pair in zip(raw, chat, strict=True) for one in pair]
 
 
-def submit(pipeline: Local, asked: list[GenerateRequest]) -> list[Record]:
+def submit(pipeline: LocalPipeline, asked: list[GenerateRequest]) -> list[Record]:
     """All at once; the pipeline runs until they have ended."""
     records = [pipeline.submit(one, Settings()) for one in asked]
     fakes.finish(pipeline)
     return records
 
 
-def tokens(pipeline: Local, records: list[Record]) -> list[list[int]]:
+def tokens(pipeline: LocalPipeline, records: list[Record]) -> list[list[int]]:
     return [list(pipeline.store.snapshot(one.id).tokens) for one in records]
 
 
@@ -138,9 +138,9 @@ def test_sampled_text_of_a_seed_is_the_same_with_and_without_speculation(pipelin
     plainly = [
         one.model_copy(update={"speculation": one.speculation.model_copy(update={"enabled": False})}) for one in asked
     ]
-    pipeline.verifying.policy = Policy(prefill_chunk_tokens=16)
+    pipeline.verifier.policy = Policy(prefill_chunk_tokens=16)
     on = submit(pipeline, asked)
-    pipeline.verifying.policy = Policy()
+    pipeline.verifier.policy = Policy()
     off = submit(pipeline, plainly)
     assert tokens(pipeline, on) == tokens(pipeline, off)
     assert sum(pipeline.store.snapshot(one.id).stats.accepted for one in on) > 0
@@ -171,7 +171,7 @@ class ByLot:
 
 
 def test_rows_dropped_on_the_way_change_neither_texts_nor_the_bits_of_others(pipeline, monkeypatch):
-    runner = pipeline.verifying.target
+    runner = pipeline.verifier.target
     asked = [one.model_copy(update={"max_tokens": 16}) for one in requests()[:4]]
     plain = tokens(pipeline, submit(pipeline, asked))
     forward, dropped = runner.forward, []
@@ -194,5 +194,5 @@ def test_rows_dropped_on_the_way_change_neither_texts_nor_the_bits_of_others(pip
 
 
 def test_every_page_came_back(pipeline):
-    pool = pipeline.verifying.target.pool
+    pool = pipeline.verifier.target.pool
     assert pool.num_free == pool.num_pages

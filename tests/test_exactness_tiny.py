@@ -12,21 +12,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.drafter.model import ModelDrafter
-from app.engine.cpu.choose_forward import learn
+from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.runner import ModelRunner
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.early_exit.rows import Predictor
 from app.messages import Record, TreeMessage
-from app.pipeline import Local
+from app.pipeline import LocalPipeline
 from app.policy import Policy
 from app.request import Sampling, Speculation
-from app.stages.draft.registry import RESIDENT, build
+from app.stages.draft.registry import MODEL_FREE, build
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB, Book, characters, record
 
 PLAIN = fakes.tiny()
 SERVED = fakes.served().model
-MODELS = [learn(fakes.tiny(seed=seed)) for seed in (1, 0, 2)]  # drafters; the second is the target's twin
+MODELS = [choose_forward(fakes.tiny(seed=seed)) for seed in (1, 0, 2)]  # drafters; the second is the target's twin
 EOS = 17
 PRUNERS = ("none", "all", "random", "nobody knows")
 NAMES = sorted(characters(Book()))
@@ -102,7 +102,7 @@ def pruning(target: ModelRunner, predictor: Predictor) -> ModelRunner:
 
 
 @st.composite
-def pipelines(draw) -> tuple[Local, Book]:
+def pipelines(draw) -> tuple[LocalPipeline, Book]:
     """The pipeline in any shape: drafters of any character, on either side of the hop, memory short, batches small."""
     book = Book()
     cast = characters(book)
@@ -112,7 +112,7 @@ def pipelines(draw) -> tuple[Local, Book]:
     for model in MODELS[: draw(st.integers(0, len(MODELS)))]:
         guesser = ModelGuesser(model, None, kv_bytes=draw(st.sampled_from([1, 2**20])), page_tokens=PAGE_TOKENS)
         drafters.append(ModelDrafter(f"model-{len(drafters)}", guesser, draw(st.sampled_from([40, 512]))))
-    residents = [cast[name] for name in names[split:]] + build(draw(st.sets(st.sampled_from(sorted(RESIDENT)))))
+    residents = [cast[name] for name in names[split:]] + build(draw(st.sets(st.sampled_from(sorted(MODEL_FREE)))))
     policy = Policy(
         max_draft_tokens=draw(st.sampled_from([1, 4, 8, 32])),
         max_batch_tokens=draw(st.sampled_from([16, 40, 512])),
@@ -129,7 +129,7 @@ def pipelines(draw) -> tuple[Local, Book]:
     return fakes.pipeline(target, drafters, residents, policy=policy, **ways), book
 
 
-def run(local: Local, book: Book, records: list[Record], texts: list[list[int]], arrivals: list[int]) -> None:
+def run(local: LocalPipeline, book: Book, records: list[Record], texts: list[list[int]], arrivals: list[int]) -> None:
     """Let the requests arrive a few steps apart; they must say `texts`, and leave no page behind."""
     for one, text in zip(records, texts, strict=True):
         book.write(one, text)
@@ -147,9 +147,9 @@ def run(local: Local, book: Book, records: list[Record], texts: list[list[int]],
         assert stats.rounds + stats.accepted >= len(text), "each round commits its accepted tokens and one more"
         if not one.speculation.enabled or one.speculation.max_draft_tokens == 0:
             assert stats.drafted == 0
-    pool = local.verifying.target.pool
+    pool = local.verifier.target.pool
     assert pool.num_free == pool.num_pages
-    assert local.verifying.running.sequences == {}
+    assert local.verifier.running.sequences == {}
 
 
 arrivals = st.lists(st.integers(0, 4), min_size=5, max_size=5)
@@ -209,8 +209,8 @@ def test_any_tree_from_anywhere_changes_nothing(data, prompt, max_tokens, sampli
     fakes.submit(local, one)
     while local.store.active():
         generated = len(local.store.snapshot(one.id).tokens)
-        local.verifying.offer([data.draw(messages(len(prompt) + generated, text[generated:]))])
-        local.verifying.step(float("inf"))
+        local.verifier.receive([data.draw(messages(len(prompt) + generated, text[generated:]))])
+        local.verifier.step(float("inf"))
     assert list(local.store.snapshot(one.id).tokens) == text
 
 

@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from app.errors import InvalidRequest, said
+from app.errors import InvalidRequest, validation_message
 
 PROMPTS = 400  # of each domain, where nothing says what to learn from
 MINUTES = 30.0
@@ -102,7 +102,7 @@ def parse(words: Sequence[str] | None = None) -> Options:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "usage"
-        raise InvalidRequest(where, said(first)) from error
+        raise InvalidRequest(where, validation_message(first)) from error
 
 
 def _shown(default: object) -> str:

@@ -8,7 +8,7 @@ from flask import Flask, g, request
 from app.api_keys import ApiKey, Keyring
 from app.config import Settings
 from app.errors import Unauthorized
-from app.messages import NOBODY, Record
+from app.messages import PUBLIC_TENANT, Record
 
 PUBLIC = frozenset(  # endpoints; the two pages are empty shells that ask for a key and fetch their data with it
     {
@@ -45,7 +45,7 @@ def caller() -> ApiKey | None:
 def tenant() -> str:
     """On whose behalf this call is made."""
     key = caller()
-    return NOBODY if key is None else key.tenant
+    return PUBLIC_TENANT if key is None else key.tenant
 
 
 def may_see(record: Record) -> bool:

@@ -30,7 +30,7 @@ from app.errors import (
     Unauthorized,
     UnknownModel,
     Unsupported,
-    said,
+    validation_message,
 )
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ def _invalid_body(invalid: InvalidBody) -> Response:
 def _detail(item: Any, names: Mapping[str, str]) -> Detail:
     first, *rest = [str(part) for part in item["loc"]] or [BODY]
     field = ".".join([names.get(first, first), *rest])
-    return Detail(field=field, message=said(item), type=item["type"])
+    return Detail(field=field, message=validation_message(item), type=item["type"])
 
 
 def _ours(error: PacelineError) -> Response:

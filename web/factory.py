@@ -1,4 +1,4 @@
-"""create_app(office): the whole web application, the only entry. Starts nothing and holds no state."""
+"""create_app(deployment): the whole web application, the only entry. Starts nothing and holds no state."""
 
 from collections.abc import Sequence
 from threading import Event as Flag
@@ -7,8 +7,8 @@ from flask import Flask, Response
 
 from web import auth, errors, host_check, openapi, page
 from web.api import routes
-from web.api.disconnects import Leavers
-from web.api.stream_limits import Seats
+from web.api.disconnects import DisconnectWatcher
+from web.api.stream_limits import StreamLimits
 from web.office_zz import Office
 from web.openai import routes as v1
 from web.ops import dashboard, health, metrics
@@ -27,29 +27,29 @@ SECURITY_HEADERS = {
 
 
 def create_app(
-    office: Office, stopping: Flag | None = None, leaving: Flag | None = None, names: Sequence[str] = ()
+    deployment: Office, stopping: Flag | None = None, leaving: Flag | None = None, names: Sequence[str] = ()
 ) -> Flask:
-    """Wire pages, API and error answers to `office`. Once `stopping` is set, running streams end early; before that
+    """Wire pages, API and error answers to `deployment`. Once `stopping` is set, running streams end early; before that
     `leaving` has /healthz tell a proxy. `names`: what this process is called, beside what the settings say.
 
     Raises KeysUnreadable.
     """
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
-    app.register_blueprint(page.blueprint(office))
-    app.register_blueprint(health.blueprint(office, leaving or Flag()))
+    app.register_blueprint(page.blueprint(deployment))
+    app.register_blueprint(health.blueprint(deployment, leaving or Flag()))
     stopping = stopping or Flag()
-    app.register_blueprint(metrics.blueprint(office))
-    app.register_blueprint(dashboard.blueprint(office))
-    leavers = Leavers(office)
-    most = office.settings.max_readers
-    seats = Seats(most, most if office.settings.keys is None else (most + 1) // 2)
-    app.register_blueprint(routes.blueprint(office, leavers, seats, stopping))
-    app.register_blueprint(v1.blueprint(office, leavers, seats, stopping))
-    app.register_blueprint(openapi.blueprint(office))
+    app.register_blueprint(metrics.blueprint(deployment))
+    app.register_blueprint(dashboard.blueprint(deployment))
+    disconnects = DisconnectWatcher(deployment)
+    most = deployment.settings.max_readers
+    stream_limits = StreamLimits(most, most if deployment.settings.keys is None else (most + 1) // 2)
+    app.register_blueprint(routes.blueprint(deployment, disconnects, stream_limits, stopping))
+    app.register_blueprint(v1.blueprint(deployment, disconnects, stream_limits, stopping))
+    app.register_blueprint(openapi.blueprint(deployment))
     errors.install(app)
-    host_check.install(app, office.settings, names)
-    auth.install(app, office.settings)
+    host_check.install(app, deployment.settings, names)
+    auth.install(app, deployment.settings)
     app.after_request(_secure)
     return app
 

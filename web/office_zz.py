@@ -1,18 +1,18 @@
-"""What the web tier needs of the back office: the part of workers.deployment.Office that it uses."""
+"""What the web tier needs of the back deployment: the part of workers.deployment.Office that it uses."""
 
 from pathlib import Path
 from typing import Protocol
 
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import NOBODY, Record
+from app.messages import PUBLIC_TENANT, Record
 from app.policy import Policy
 from app.request import GenerateRequest
-from app.store.history import Samples
+from app.store.history import History
 from app.store.mailbox import Mailboxes
 from app.store.protocol import Node, Requests
-from app.store.rate_limits import Allowances
-from app.store.shared_stats import SumsStore
+from app.store.rate_limits import RateLimits
+from app.store.shared_stats import SharedStatsStore
 from app.store.tasks import WaitingRoom
 from app.store.traces import Traces
 
@@ -40,7 +40,7 @@ class Office(Protocol):
     @property
     def nodes(self) -> Roll: ...
     @property
-    def sums(self) -> SumsStore: ...
+    def shared_stats(self) -> SharedStatsStore: ...
     @property
     def mailboxes(self) -> Mailboxes: ...
     @property
@@ -48,10 +48,12 @@ class Office(Protocol):
     @property
     def traces(self) -> Traces: ...
     @property
-    def samples(self) -> Samples: ...
+    def history(self) -> History: ...
     @property
-    def allowances(self) -> Allowances: ...
+    def rate_limits(self) -> RateLimits: ...
     @property
     def tokenizer(self) -> Tokenizer: ...
 
-    def submit(self, request: GenerateRequest, *, request_id: str | None = None, tenant: str = NOBODY) -> Record: ...
+    def submit(
+        self, request: GenerateRequest, *, request_id: str | None = None, tenant: str = PUBLIC_TENANT
+    ) -> Record: ...

@@ -71,10 +71,10 @@ OPERATIONS = (
 )
 
 
-def blueprint(office: Office) -> Blueprint:
+def blueprint(deployment: Office) -> Blueprint:
     """The one route."""
     routes = Blueprint("openapi", __name__)
-    found = document(office.settings)
+    found = document(deployment.settings)
 
     @routes.get("/openapi.json")
     def show() -> Response:

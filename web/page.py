@@ -7,11 +7,11 @@ from web.office_zz import Office, model_name
 DEFAULT_MAX_TOKENS = 256
 
 
-def blueprint(office: Office) -> Blueprint:
+def blueprint(deployment: Office) -> Blueprint:
     """The one page."""
     routes = Blueprint("page", __name__)
-    settings = office.settings
-    cap = min(settings.max_tokens, office.tokenizer.context_tokens - 1)
+    settings = deployment.settings
+    cap = min(settings.max_tokens, deployment.tokenizer.context_tokens - 1)
 
     @routes.get("/")
     def index() -> str:

@@ -14,10 +14,10 @@ from app import logs
 from app.config import Settings
 from app.errors import PacelineError
 from web.factory import create_app
-from web.ops.history import Sampler
+from web.ops.history import HistoryWriter
 from web.server import WebServer
-from workers.deployment import Office
-from workers.heartbeat import Pulse
+from workers.deployment import Deployment
+from workers.heartbeat import Heartbeat
 from workers.sharing_zz import share
 
 log = logging.getLogger(__name__)
@@ -45,18 +45,18 @@ def serve(
 ) -> None:
     """Register this process, which goes by these names beside `host`, and serve until `leaving`, and what is under way
     until `stopping`."""
-    office = Office.open(settings)
+    deployment = Deployment.open(settings)
     streams = settings.max_active_requests + settings.max_readers
-    server = WebServer(create_app(office, stopping, leaving, [host, *names]), host, port, streams)
-    pulse = Pulse(office, KIND, settings.node or DEFAULT_NAME)
-    share(office, pulse, office.tally)
-    pulse.on_beat.append(Sampler(office).beat)
-    pulse.begin()
+    server = WebServer(create_app(deployment, stopping, leaving, [host, *names]), host, port, streams)
+    heartbeat = Heartbeat(deployment, KIND, settings.node or DEFAULT_NAME)
+    share(deployment, heartbeat, deployment.counters)
+    heartbeat.on_beat.append(HistoryWriter(deployment).beat)
+    heartbeat.begin()
     log.info("serving on http://%s:%d", host, server.port)
     try:
         server.serve(stopping, leaving, settings.drain_s)
     finally:
-        pulse.end()
+        heartbeat.end()
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:

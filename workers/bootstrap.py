@@ -5,9 +5,9 @@ import logging
 
 from app.config import Settings
 from workers.celery_app import ATTEND, mailbox_queue, public_queues
-from workers.deployment import Office
+from workers.deployment import Deployment
 from workers.roles.beat import run_beat
-from workers.service import Duty
+from workers.service import RoleService
 from workers.sharing_zz import share
 
 CONTROL_THREADS = 4
@@ -15,29 +15,33 @@ log = logging.getLogger(__name__)
 
 
 def serve(role: str, node: str, settings: Settings) -> None:
-    """Open the office, let the role register its tasks, and work until told to stop."""
-    office = Office.open(settings)
+    """Open the deployment, let the role register its tasks, and work until told to stop."""
+    deployment = Deployment.open(settings)
     if role == "beat":
-        run_beat(office, node)
+        run_beat(deployment, node)
         return
     module = importlib.import_module(f"workers.roles.{role}")  # only its own role: the others load torch
-    duty: Duty = module.serve(office, node)
-    share(office, duty.pulse, office.tally)
+    service: RoleService = module.serve(deployment, node)
+    share(deployment, service.heartbeat, deployment.counters)
 
-    @office.celery.task(name=ATTEND, ignore_result=True)
+    @deployment.celery.task(name=ATTEND, ignore_result=True)
     def rung(mailbox: str) -> None:
-        duty.ring(mailbox)
+        service.ring(mailbox)
 
-    duty.pulse.begin()
-    for mailbox in duty.bells:  # what came while nobody was there
-        office.ring(mailbox)
-    wanted = [mailbox_queue(settings, mailbox) for mailbox in duty.bells]  # these first: ticks and rings are quick
+    service.heartbeat.begin()
+    for mailbox in service.doorbells:  # what came while nobody was there
+        deployment.ring(mailbox)
+    wanted = [
+        mailbox_queue(settings, mailbox) for mailbox in service.doorbells
+    ]  # these first: ticks and rings are quick
     wanted += public_queues(settings).values() if role == "control" else []
     pool = ["-P", "threads", "-c", str(CONTROL_THREADS)] if role == "control" else ["-P", "solo"]
     # task events are for monitors such as Flower; a doorbell sends three, and rings seldom
     options = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--task-events", "-l", settings.log_level]
     try:
-        office.celery.worker_main(["--quiet", "worker", "-n", f"{node}@%h", "-Q", ",".join(wanted), *pool, *options])
+        deployment.celery.worker_main(
+            ["--quiet", "worker", "-n", f"{node}@%h", "-Q", ",".join(wanted), *pool, *options]
+        )
     finally:
         log.info("leaving")
-        duty.end()
+        service.end()

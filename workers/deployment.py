@@ -10,34 +10,45 @@ from typing import Self
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from app.assembly.fuser import resident_names
+from app.assembly.fuser import model_free_names
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import drafter_folder, refusing, resolve
 from app.errors import InvalidRequest, NotFound, QueueFull, StoreUnavailable
 from app.intake_zz import take_in, turn_away
 from app.logs import of
-from app.messages import FUSE, NOBODY, SETTLE, FinishReason, Mail, Record, Settle, ToVerifier, TreeMessage, mailbox_of
+from app.messages import (
+    FUSE,
+    PUBLIC_TENANT,
+    SETTLE,
+    FinishReason,
+    Mail,
+    Record,
+    Settle,
+    ToVerifier,
+    TreeMessage,
+    mailbox_of,
+)
 from app.metrics import ADMITTED, ENDED, REFUSED
 from app.request import GenerateRequest
 from app.stages.route.policies import verifier
 from app.store.connect import connect
-from app.store.history import Samples
+from app.store.history import History
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
 from app.store.protocol import Orphan
-from app.store.rate_limits import Allowances
+from app.store.rate_limits import RateLimits
 from app.store.requests import RequestStore
-from app.store.shared_stats import SumsStore
+from app.store.shared_stats import SharedStatsStore
 from app.store.tasks import ProgressStore, WaitingRoom
 from app.store.traces import Traces
-from app.telemetry.counters import Tally
+from app.telemetry.counters import Counters
 from workers.celery_app import ATTEND, DOORBELL_TTL_S, mailbox_queue, make_celery
 
 log = logging.getLogger(__name__)
 
 
-class Office:
+class Deployment:
     """One process's way to all the others."""
 
     def __init__(self, settings: Settings, celery: Celery, tokenizer: Tokenizer) -> None:
@@ -47,13 +58,13 @@ class Office:
         self.machine = settings.machine or socket.gethostname()
         self.celery = celery
         self.tokenizer = tokenizer
-        self.tally = Tally()
+        self.counters = Counters()
         self.requests = RequestStore(
             client,
             settings.namespace,
             ttl_s=settings.request_ttl_s,
             active_ttl_s=settings.active_ttl_s,
-            told=lambda reason: self.tally.count(ENDED, reason),
+            on_ended=lambda reason: self.counters.count(ENDED, reason),
             durable=settings.durable,
         )
         self.mailboxes = Mailboxes(client, settings.namespace, lease_s=settings.lease_s)
@@ -61,10 +72,10 @@ class Office:
         self.waiting = WaitingRoom(client, settings.namespace)
         self.noted: Callable[[str, float, str], None] = lambda name, start_s, request_id: None  # for traces
         self.progress = ProgressStore(client, settings.namespace)
-        self.sums = SumsStore(client, settings.namespace)
+        self.shared_stats = SharedStatsStore(client, settings.namespace)
         self.traces = Traces(client, settings.namespace, most=settings.traced_requests)
-        self.samples = Samples(client, settings.namespace)
-        self.allowances = Allowances(client, settings.namespace, active_ttl_s=settings.active_ttl_s)
+        self.history = History(client, settings.namespace)
+        self.rate_limits = RateLimits(client, settings.namespace, active_ttl_s=settings.active_ttl_s)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
@@ -75,7 +86,7 @@ class Office:
         return cls(settings, make_celery(settings), tokenizer)
 
     def close(self) -> None:
-        """Close the connections. A process that ends need not; one that opens many offices must."""
+        """Close the connections. A process that ends need not; one that opens many deployments must."""
         self._client.close()
         self.celery.close()
 
@@ -84,7 +95,7 @@ class Office:
         request: GenerateRequest,
         *,
         request_id: str | None = None,
-        tenant: str = NOBODY,
+        tenant: str = PUBLIC_TENANT,
         task: str | None = None,
     ) -> Record:
         """Admit, store and route a request. Raises InvalidRequest, QueueFull, StoreUnavailable.
@@ -100,7 +111,7 @@ class Office:
         self.noted("admit", start_s, record.id)
         return record
 
-    def turn_away(self, request: GenerateRequest, request_id: str, task: str, error: str) -> None:
+    def reject(self, request: GenerateRequest, request_id: str, task: str, error: str) -> None:
         """End a task's request that waited in vain, unless it was let in meanwhile. Raises InvalidRequest."""
         told = {"request_id": request_id, "task": task}
         if turn_away(request, self.tokenizer, self.requests, self.settings, error, **told):
@@ -120,12 +131,12 @@ class Office:
             )
         except QueueFull:
             if task is None:  # a task waits for room
-                self.tally.count(REFUSED, "full")
+                self.counters.count(REFUSED, "full")
             raise
         except InvalidRequest:
-            self.tally.count(REFUSED, "invalid")
+            self.counters.count(REFUSED, "invalid")
             raise
-        self.tally.count(ADMITTED, "web" if task is None else "task")
+        self.counters.count(ADMITTED, "web" if task is None else "task")
         log.info(
             "admitted: %d prompt tokens, %d at most", len(record.prompt_ids), record.max_tokens, extra=of(record.id)
         )
@@ -135,7 +146,7 @@ class Office:
         """Those that a request may name: alive, or in the settings, since one that is down now may come back."""
         alive = {name for node in self.nodes.live("draft") for name in node.info.get("drafters", ())}
         named = {drafter_folder(name).name for name in self.settings.drafters}
-        return alive | named | set(resident_names(self.settings, self.tokenizer))
+        return alive | named | set(model_free_names(self.settings, self.tokenizer))
 
     def place(self, request_id: str) -> None:
         """Give an unowned request to a verifier. Without a live one it waits: the sweep places it later."""
@@ -172,7 +183,7 @@ class Office:
         live = self.nodes.live()
         if any(node.kind == "verify" for node in live):
             orphans = self.requests.orphans()
-            guilty = self._guilty([orphan for orphan in orphans if orphan.strikes >= self.settings.max_strikes])
+            guilty = self._culprit([orphan for orphan in orphans if orphan.strikes >= self.settings.max_strikes])
             for orphan in orphans:
                 if orphan is guilty:
                     self.give_up(orphan.request_id, orphan.strikes)
@@ -183,7 +194,7 @@ class Office:
             if mailbox in attended:  # doorbells for a dead instance would pile up; a restarted one rings for itself
                 self.ring(mailbox)
 
-    def _guilty(self, struck: list[Orphan]) -> Orphan | None:
+    def _culprit(self, struck: list[Orphan]) -> Orphan | None:
         """Which of the requests that lost verifier after verifier brought the last one down: neighbours are not blamed.
 
         All of them ran alone there, whoever had waited longest first, and those before the guilty one committed.
@@ -217,7 +228,7 @@ def trees_by_mailbox(trees: Iterable[tuple[str, TreeMessage]]) -> dict[str, ToVe
     return {mailbox: ToVerifier(trees=tuple(own)) for mailbox, own in found.items()}
 
 
-def send_trees(office: Office, trees: list[tuple[str, TreeMessage]]) -> None:
+def send_trees(deployment: Deployment, trees: list[tuple[str, TreeMessage]]) -> None:
     """One message a verifier."""
     for mailbox, message in trees_by_mailbox(trees).items():
-        office.post(mailbox, [message])
+        deployment.post(mailbox, [message])

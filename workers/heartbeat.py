@@ -1,8 +1,8 @@
 """A process's heartbeat: a thread that keeps its leases, says how it fares, and sweeps up after others.
 
-A frozen process freezes its pulse too, so its leases run out and others take over. Progress is reported apart from
-being alive: a process that hangs in one step still has a pulse, but its progress stands still. When one piece of
-work has taken longer than any can, the pulse ends the process, so that it is started again.
+A frozen process freezes its heartbeat too, so its leases run out and others take over. Progress is reported apart from
+being alive: a process that hangs in one step still has a heartbeat, but its progress stands still. When one piece of
+work has taken longer than any can, the heartbeat ends the process, so that it is started again.
 """
 
 import faulthandler
@@ -17,8 +17,8 @@ from typing import Any
 
 from app.errors import StoreUnavailable
 from app.metrics import BUSY
-from app.telemetry.verifier_metrics import Told
-from workers.deployment import Office
+from app.telemetry.verifier_metrics import RequestProgress
+from workers.deployment import Deployment
 from workers.tracing.spans import Spans
 from workers.tracing.telemetry import Telemetry
 from workers.tracing.tracing import Tracing
@@ -28,39 +28,39 @@ SWEEP_EVERY_S = 1.0
 HUNG_S = 180.0  # one step or one batch of drafts; far beyond a long prompt's chunk on a slow machine
 
 
-class Pulse(threading.Thread):
+class Heartbeat(threading.Thread):
     """Beats for one node. `owner` is this process's identity: random, so that nobody can come back as it."""
 
     def __init__(
         self,
-        office: Office,
+        deployment: Deployment,
         kind: str,
         node: str,
         *,
         owner: str | None = None,
         info: Callable[[], dict[str, Any]] = dict,
     ) -> None:
-        super().__init__(name=f"pulse-{node}", daemon=True)
+        super().__init__(name=f"heartbeat-{node}", daemon=True)
         self.owner = owner or uuid.uuid4().hex
         self.kind = kind
         self.node = node
         self.on_beat: list[Callable[[], None]] = []  # what else to refresh, e.g. the policy
         self.on_end: list[Callable[[], None]] = []  # what else to write before it is gone
-        self.told: Callable[[], Mapping[str, Told]] = dict  # how far requests are, for their timelines
-        self._office = office
+        self.told: Callable[[], Mapping[str, RequestProgress]] = dict  # how far requests are, for their timelines
+        self._deployment = deployment
         self._info = info
         self._mailboxes: set[str] = set()
         self._mailboxes_lock = threading.Lock()
         self._busy_since_s: float | None = None  # monotonic
-        self._share = BusyShare()
-        folder = office.settings.spans
+        self._load_fraction = LoadFraction()
+        folder = deployment.settings.spans
         self._spans = None if folder is None else Spans(folder, kind, node)
-        self._tracing = Tracing(office.traces, kind, node)
-        self._telemetry = None if office.settings.otlp_url is None else Telemetry(office.settings, kind, node)
+        self._tracing = Tracing(deployment.traces, kind, node)
+        self._telemetry = None if deployment.settings.otlp_url is None else Telemetry(deployment.settings, kind, node)
         if self._telemetry is not None:
-            office.noted = self._telemetry.note
+            deployment.noted = self._telemetry.note
         self._busy_s = 0.0  # since that was counted last
-        office.tally.sources.append(self._count_busy)
+        deployment.counters.sources.append(self._count_busy)
         self._stopping = threading.Event()
         self._swept_s = 0.0
 
@@ -68,18 +68,18 @@ class Pulse(threading.Thread):
         """Take the node's name, waiting for a dead namesake's lease to run out, then beat on."""
         while not self._beat():
             log.info("%s is still held by another process; waiting", self.node)
-            time.sleep(self._office.settings.lease_s / 4)
+            time.sleep(self._deployment.settings.lease_s / 4)
         self.start()
 
     def end(self) -> None:
         """Stop beating and give the name up at once."""
         self._stopping.set()
         if self.is_alive():
-            self.join(timeout=self._office.settings.lease_s)  # a beat under way would take the name again
+            self.join(timeout=self._deployment.settings.lease_s)  # a beat under way would take the name again
         try:
             for write in (*self.on_end, self._trace):
                 write()
-            self._office.nodes.retire(self.kind, self.node, self.owner)
+            self._deployment.nodes.retire(self.kind, self.node, self.owner)
         except StoreUnavailable as error:
             log.warning("could not retire: %s", error)
         if self._spans is not None:
@@ -93,16 +93,16 @@ class Pulse(threading.Thread):
         if since_s is not None and not is_busy:
             self._busy_s += now_s - since_s
         self._busy_since_s = now_s if is_busy else None
-        self._share.toggle(is_busy, now_s)
+        self._load_fraction.toggle(is_busy, now_s)
         self._tracing.toggle(is_busy)
         if self._telemetry is not None:
             self._telemetry.toggle(is_busy)
         if self._spans is not None:
             self._spans.toggle(is_busy)
 
-    def need_not(self) -> None:
+    def mark_idle(self) -> None:
         """The piece of work under way is optional: it says nothing of how busy the process is."""
-        self._share.spare()
+        self._load_fraction.mark_idle()
 
     def works_on(self, sequences: int) -> None:
         """How many sequences the piece of work under way is about; for the timeline only."""
@@ -118,7 +118,7 @@ class Pulse(threading.Thread):
             self._tracing.about(ids)
             self._telemetry.about(ids)
 
-    def hold(self, mailbox: str) -> bool:
+    def attend(self, mailbox: str) -> bool:
         """Renew this mailbox's lease from now on; False if this process does so already."""
         with self._mailboxes_lock:
             if mailbox in self._mailboxes:
@@ -126,17 +126,17 @@ class Pulse(threading.Thread):
             self._mailboxes.add(mailbox)
             return True
 
-    def let_go(self, mailbox: str) -> None:
+    def stop_attending(self, mailbox: str) -> None:
         """No more renewals."""
         with self._mailboxes_lock:
             self._mailboxes.discard(mailbox)
 
-    def holds(self, mailbox: str) -> bool:
+    def attends(self, mailbox: str) -> bool:
         """Whether a thread of this process attends the mailbox."""
         return mailbox in self._mailboxes
 
     def run(self) -> None:
-        while not self._stopping.wait(self._office.settings.lease_s / 4):
+        while not self._stopping.wait(self._deployment.settings.lease_s / 4):
             self._end_if_hung()
             try:
                 if not self._beat():
@@ -145,16 +145,16 @@ class Pulse(threading.Thread):
                     return
                 self._look_around()
             except StoreUnavailable as error:
-                log.warning("no pulse: %s", error)
-            except Exception:  # the pulse must outlive whatever a refresh runs into
+                log.warning("no heartbeat: %s", error)
+            except Exception:  # the heartbeat must outlive whatever a refresh runs into
                 log.exception("a heartbeat failed")
 
     def _beat(self) -> bool:
         progress_s = time.time() - self._busy_for_s()
-        info = {**self._info(), "pid": os.getpid(), "busy": round(self._share.look(time.monotonic()), 3)}
-        alive = self._office.nodes.beat(self.kind, self.node, self.owner, progress_s=progress_s, info=info)
+        info = {**self._info(), "pid": os.getpid(), "busy": round(self._load_fraction.read(time.monotonic()), 3)}
+        alive = self._deployment.nodes.beat(self.kind, self.node, self.owner, progress_s=progress_s, info=info)
         for mailbox in list(self._mailboxes):
-            self._office.mailboxes.renew(mailbox, self.owner)
+            self._deployment.mailboxes.renew(mailbox, self.owner)
         return alive
 
     def _end_if_hung(self) -> None:
@@ -170,7 +170,7 @@ class Pulse(threading.Thread):
     def _count_busy(self) -> None:
         busy_s, self._busy_s = self._busy_s, 0.0
         if busy_s:
-            self._office.tally.count(BUSY, self.kind, by=busy_s)
+            self._deployment.counters.count(BUSY, self.kind, by=busy_s)
 
     def _trace(self) -> None:
         told = self.told()
@@ -187,14 +187,14 @@ class Pulse(threading.Thread):
         now = time.monotonic()
         if now - self._swept_s >= SWEEP_EVERY_S:
             self._swept_s = now
-            if self._office.nodes.try_lock("sweep", SWEEP_EVERY_S * 0.9):
-                self._office.sweep()
+            if self._deployment.nodes.try_lock("sweep", SWEEP_EVERY_S * 0.9):
+                self._deployment.sweep()
 
 
-DECAY = 0.6  # of the past with each look; a pulse looks twice a second
+DECAY = 0.6  # of the past with each look; a heartbeat looks twice a second
 
 
-class BusyShare:
+class LoadFraction:
     """One thread tells when it begins and ends a piece of work, another looks. All times are monotonic seconds."""
 
     def __init__(self) -> None:
@@ -202,7 +202,7 @@ class BusyShare:
         self._worked_s = 0.0  # since the last look
         self._since_s: float | None = None  # of the work under way, or since the last look at it
         self._looked_s: float | None = None
-        self._share = 0.0
+        self._fraction = 0.0
 
     def toggle(self, is_busy: bool, now_s: float) -> None:
         """A piece of work begins, or has ended."""
@@ -210,20 +210,20 @@ class BusyShare:
             self._count(now_s)
             self._since_s = now_s if is_busy else None
 
-    def spare(self) -> None:
+    def mark_idle(self) -> None:
         """The work under way is none that anybody waits for: it does not count."""
         with self._lock:
             self._since_s = None
 
-    def look(self, now_s: float) -> float:
+    def read(self, now_s: float) -> float:
         """The part of the time, 0 ... 1, the last second weighing most."""
         with self._lock:
             self._count(now_s)
             if self._looked_s is not None and now_s > self._looked_s:
                 part = min(1.0, self._worked_s / (now_s - self._looked_s))
-                self._share = DECAY * self._share + (1.0 - DECAY) * part
+                self._fraction = DECAY * self._fraction + (1.0 - DECAY) * part
             self._looked_s, self._worked_s = now_s, 0.0
-            return self._share
+            return self._fraction
 
     def _count(self, now_s: float) -> None:
         if self._since_s is not None:

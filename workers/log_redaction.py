@@ -16,7 +16,7 @@ ETA = "Couldn't convert ETA"
 LOGGERS = ("celery.worker.consumer.consumer", "celery.worker.strategy")
 
 
-def hush() -> None:
+def redact_celery_log() -> None:
     """From now on this process's log says that a message was dropped, not what was in it; and nothing is printed."""
     worker.safe_say = lambda *_: None
     for name in LOGGERS:

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from app.errors import StoreUnavailable
 from app.messages import Mail
 from app.metrics import QUEUE_WAIT
-from workers.deployment import Office
-from workers.heartbeat import Pulse
+from workers.deployment import Deployment
+from workers.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
 MAX_ITEMS = 256
@@ -28,7 +28,9 @@ M = TypeVar("M", bound=Mail)
 Handle = Callable[[list[M]], float | None]
 
 
-def attend(office: Office, pulse: Pulse, mailbox: str, kind: type[M], handle: Handle[M]) -> None:
+def consume_mailbox(
+    deployment: Deployment, heartbeat: Heartbeat, mailbox: str, kind: type[M], handle: Handle[M]
+) -> None:
     """Serve the mailbox until it is idle, for at most `attend_s`; then ring again, so that Celery gets its turn.
 
     `handle` gets all messages that wait (perhaps none) and says how long it can do without more: 0 for work at
@@ -37,32 +39,34 @@ def attend(office: Office, pulse: Pulse, mailbox: str, kind: type[M], handle: Ha
 
     def taken(items: list[str]) -> list[M]:
         messages = _read(kind, items)
-        _note_waits(office, mailbox, messages)
+        _note_waits(deployment, mailbox, messages)
         return messages
 
-    if not pulse.hold(mailbox):
+    if not heartbeat.attend(mailbox):
         return  # another thread of this process attends it; one is enough
     try:
-        if office.mailboxes.attend(mailbox, pulse.owner):
-            _serve(office, pulse, mailbox, lambda items: _handled(pulse, mailbox, handle, taken(items)))
+        if deployment.mailboxes.attend(mailbox, heartbeat.owner):
+            _serve(deployment, heartbeat, mailbox, lambda items: _handled(heartbeat, mailbox, handle, taken(items)))
     except StoreUnavailable as error:
         log.warning("left %s: %s", mailbox, error)
     finally:
-        pulse.let_go(mailbox)
+        heartbeat.stop_attending(mailbox)
 
 
-def _serve(office: Office, pulse: Pulse, mailbox: str, handle: Callable[[list[str]], float | None]) -> None:
-    until_s = time.monotonic() + office.settings.attend_s
+def _serve(
+    deployment: Deployment, heartbeat: Heartbeat, mailbox: str, handle: Callable[[list[str]], float | None]
+) -> None:
+    until_s = time.monotonic() + deployment.settings.attend_s
     wait_s: float | None = 0.0
     idle_since_s: float | None = None
     seen_s = time.monotonic()
     while True:
-        patience_s = min(office.settings.linger_s if wait_s is None else wait_s, LONGEST_WAIT_S)
-        items = office.mailboxes.take(mailbox, pulse.owner, MAX_ITEMS, patience_s)
+        patience_s = min(deployment.settings.linger_s if wait_s is None else wait_s, LONGEST_WAIT_S)
+        items = deployment.mailboxes.take(mailbox, heartbeat.owner, MAX_ITEMS, patience_s)
         wait_s = handle(items)
         now = time.monotonic()
         # Frozen, or cut off from Redis, for so long, the lease may be gone, and with it the right to take.
-        if now - seen_s > office.settings.lease_s / 2 and not office.mailboxes.attend(mailbox, pulse.owner):
+        if now - seen_s > deployment.settings.lease_s / 2 and not deployment.mailboxes.attend(mailbox, heartbeat.owner):
             return
         seen_s = now
         if items or wait_s is not None:
@@ -70,15 +74,17 @@ def _serve(office: Office, pulse: Pulse, mailbox: str, handle: Callable[[list[st
         elif idle_since_s is None:
             idle_since_s = now
         if now >= until_s or worker_state.should_stop is not None:
-            return _hand_over(office, pulse, mailbox, has_work=wait_s is not None)
-        is_idle = idle_since_s is not None and now - idle_since_s >= office.settings.linger_s
-        if is_idle and _left(office, pulse, mailbox):
+            return _hand_over(deployment, heartbeat, mailbox, has_work=wait_s is not None)
+        is_idle = idle_since_s is not None and now - idle_since_s >= deployment.settings.linger_s
+        if is_idle and _try_leave(deployment, heartbeat, mailbox):
             return
 
 
-def _left(office: Office, pulse: Pulse, mailbox: str) -> bool:
+def _try_leave(deployment: Deployment, heartbeat: Heartbeat, mailbox: str) -> bool:
     """Leave unless something waits; True, too, if the mailbox is another's by now."""
-    return office.mailboxes.leave(mailbox, pulse.owner) or not office.mailboxes.renew(mailbox, pulse.owner)
+    return deployment.mailboxes.leave(mailbox, heartbeat.owner) or not deployment.mailboxes.renew(
+        mailbox, heartbeat.owner
+    )
 
 
 def _read(kind: type[M], items: list[str]) -> list[M]:
@@ -94,15 +100,15 @@ def _read(kind: type[M], items: list[str]) -> list[M]:
     return messages
 
 
-def _note_waits(office: Office, mailbox: str, messages: Sequence[Mail]) -> None:
+def _note_waits(deployment: Deployment, mailbox: str, messages: Sequence[Mail]) -> None:
     stage, now_s = mailbox.partition(":")[0], time.time()
     for message in messages:
         if message.sent_s:
-            office.tally.observe(QUEUE_WAIT, max(0.0, now_s - message.sent_s), stage)
+            deployment.counters.observe(QUEUE_WAIT, max(0.0, now_s - message.sent_s), stage)
 
 
-def _handled(pulse: Pulse, mailbox: str, handle: Handle[M], messages: list[M]) -> float | None:
-    pulse.busy(True)
+def _handled(heartbeat: Heartbeat, mailbox: str, handle: Handle[M], messages: list[M]) -> float | None:
+    heartbeat.busy(True)
     try:
         return handle(messages)
     except StoreUnavailable as error:
@@ -110,11 +116,11 @@ def _handled(pulse: Pulse, mailbox: str, handle: Handle[M], messages: list[M]) -
     except Exception:  # whatever one batch runs into, the next ones must still be served
         log.exception("%s: dropped %d messages", mailbox, len(messages))
     finally:
-        pulse.busy(False)
+        heartbeat.busy(False)
     return LONGEST_WAIT_S
 
 
-def _hand_over(office: Office, pulse: Pulse, mailbox: str, *, has_work: bool) -> None:
+def _hand_over(deployment: Deployment, heartbeat: Heartbeat, mailbox: str, *, has_work: bool) -> None:
     """Give the mailbox to the next ring; work at hand is reason to ring, items or not."""
-    if office.mailboxes.release(mailbox, pulse.owner) or has_work:
-        office.ring(mailbox)
+    if deployment.mailboxes.release(mailbox, heartbeat.owner) or has_work:
+        deployment.ring(mailbox)

@@ -12,7 +12,7 @@ import sys
 from app import logs
 from app.config import THREAD_ENVIRONMENT, Settings
 from app.errors import PacelineError
-from workers.log_redaction import hush
+from workers.log_redaction import redact_celery_log
 
 ROLES = ("control", "fuse", "draft", "verify", "engine", "beat")
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = Settings.from_env()
         logs.configure(settings.model_copy(update={"node": node}))
-        hush()
+        redact_celery_log()
         from workers.bootstrap import serve  # loads numpy
 
         serve(args.role, node, settings)

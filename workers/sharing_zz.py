@@ -1,13 +1,13 @@
-"""Learn together: load what the deployment knows before the first work, exchange from then on with the pulse."""
+"""Learn together: load what the deployment knows before the first work, exchange from then on with the heartbeat."""
 
-from app.store.shared_stats import Exchange, Learnt
-from workers.deployment import Office
-from workers.heartbeat import Pulse
+from app.store.shared_stats import SharedStats, StatsExchange
+from workers.deployment import Deployment
+from workers.heartbeat import Heartbeat
 
 
-def share(office: Office, pulse: Pulse, learnt: Learnt) -> None:
+def share(deployment: Deployment, heartbeat: Heartbeat, learnt: SharedStats) -> None:
     """Keep `learnt` and the store together for this process's life. Raises StoreUnavailable."""
-    exchange = Exchange(learnt, office.sums)
+    exchange = StatsExchange(learnt, deployment.shared_stats)
     exchange.beat()
-    pulse.on_beat.append(exchange.beat)
-    pulse.on_end.append(exchange.flush)
+    heartbeat.on_beat.append(exchange.beat)
+    heartbeat.on_end.append(exchange.flush)

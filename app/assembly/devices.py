@@ -11,7 +11,7 @@ from app.engine.cpu.forward import Forward
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.load import load
 from app.engine.cpu.runner import ModelRunner
-from app.engine.early_exit.controller import Pruning
+from app.engine.early_exit.controller import EarlyExitController
 from app.engine.early_exit.predictors import Loaded, Rule, load_predictor
 from app.engine.gpu.load import load_weights
 from app.engine.gpu.runner import DeviceRunner
@@ -39,19 +39,19 @@ def target_runner(folder: Path, settings: Settings, context_tokens: int) -> Mode
     return runner
 
 
-def pruning(runner: ModelRunner | DeviceRunner, folder: Path, settings: Settings) -> Pruning:
+def pruning(runner: ModelRunner | DeviceRunner, folder: Path, settings: Settings) -> EarlyExitController:
     """Let the runner drop rows on the way, if the settings say so and somebody knows which: a predictor of this target,
     of a forward that heeds checkpoints. Raises ModelRefused for a predictor that cannot be read."""
     if settings.pruning == "off" or settings.pruner == "none":
-        return Pruning()
+        return EarlyExitController()
     if not isinstance(runner, ModelRunner) or not runner.model.can_prune:
         log.info("this target's forward drops no rows on its way")
-        return Pruning()
+        return EarlyExitController()
     loaded = _predictor(drafter_folder(settings.pruner), folder, settings.pruner_rule)
     if loaded is None:
-        return Pruning()
+        return EarlyExitController()
     runner.predictor = loaded.predictor
-    return Pruning(settings.pruning, loaded.rest, lambda: runner.checkpoints_s)
+    return EarlyExitController(settings.pruning, loaded.rest, lambda: runner.checkpoints_s)
 
 
 @lru_cache(maxsize=2)

@@ -10,24 +10,24 @@ from app.drafter.replicas import fetcher
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import drafter_folder
 from app.errors import ModelRefused
-from app.fuser.fuser import Fusing
+from app.fuser.fuser import Fuser
 from app.stages.draft.phrases import Phrases, load_phrases
-from app.stages.draft.registry import RESIDENT, build
+from app.stages.draft.registry import MODEL_FREE, build
 from app.store.protocol import Requests
 
 log = logging.getLogger(__name__)
 
 
-def fusing(settings: Settings, tokenizer: Tokenizer, store: Requests) -> Fusing:
+def build_fuser(settings: Settings, tokenizer: Tokenizer, store: Requests) -> Fuser:
     """A fusion's segment, with every resident drafter. Raises ModelRefused."""
     folder = _phrases_folder(settings, tokenizer)
     stores = [] if folder is None else [phrases(folder, tokenizer.vocab_size)]
-    return Fusing([*build(), *stores], tokenizer.vocab_size, fetcher(store))
+    return Fuser([*build(), *stores], tokenizer.vocab_size, fetcher(store))
 
 
-def resident_names(settings: Settings, tokenizer: Tokenizer) -> tuple[str, ...]:
+def model_free_names(settings: Settings, tokenizer: Tokenizer) -> tuple[str, ...]:
     """The drafters that are found wherever drafts are fused. Raises ModelRefused."""
-    return (*RESIDENT, Phrases.name) if _phrases_folder(settings, tokenizer) else tuple(RESIDENT)
+    return (*MODEL_FREE, Phrases.name) if _phrases_folder(settings, tokenizer) else tuple(MODEL_FREE)
 
 
 def _phrases_folder(settings: Settings, tokenizer: Tokenizer) -> Path | None:

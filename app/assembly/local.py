@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 
 from app.assembly.devices import draft_device, leave_cores_to, on_another_device, pruning, target_runner
-from app.assembly.fuser import fusing, resident_names
+from app.assembly.fuser import build_fuser, model_free_names
 from app.config import Settings
-from app.drafter.drafter import Drafting
+from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import Fetch, fetcher
-from app.drafter.token_fusion import Cooperative
+from app.drafter.token_fusion import TokenFusion
 from app.engine.cpu.runner import ModelRunner
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.drafters.loader import card_of, load_guesser
@@ -25,40 +25,42 @@ from app.engine.profile.profile_cache import measured
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import drafter_folder, refusing, target_folder
 from app.errors import ModelRefused
-from app.estimates.step_costs import CostTable
-from app.fuser.fuser import Fusing
-from app.pipeline import Local
+from app.estimates.step_costs import StepCosts
+from app.fuser.fuser import Fuser
+from app.pipeline import LocalPipeline
 from app.policy import Policy
-from app.stages.route.drafter_pool import Crew
+from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.router import Router
 from app.store.memory import MemoryStore
 from app.store.protocol import Requests
 from app.verifier.sequences import Running
-from app.verifier.verifier import Verifying
+from app.verifier.verifier import Verifier
 
 log = logging.getLogger(__name__)
 DRAFT_KV_BYTES = 256 * 2**20
 AnyGuesser = ModelGuesser | DeviceGuesser
 
 
-def verifying(settings: Settings, mailbox: str, store: Requests) -> Verifying:
+def build_verifier(settings: Settings, mailbox: str, store: Requests) -> Verifier:
     """A verifier with its model loaded, checked and measured. Raises ModelRefused."""
     runner, costs, tokenizer = _target(settings)
     tokenizer.grammars.prepare()  # later, sequences would wait for it
     running = _running(settings, runner, costs, tokenizer, mailbox)
-    return Verifying(uuid.uuid4().hex, runner, running, store, settings)
+    return Verifier(uuid.uuid4().hex, runner, running, store, settings)
 
 
-def drafters(settings: Settings) -> list[ModelDrafter]:
+def build_drafters(settings: Settings) -> list[ModelDrafter]:
     """The model drafters the settings name, loaded. Raises ModelRefused."""
     return _model_drafters(_guessers(settings))
 
 
-def drafting(settings: Settings, models: list[ModelDrafter], fetch: Fetch, fuse: Fusing, mailbox: str) -> Drafting:
+def build_drafter_node(
+    settings: Settings, models: list[ModelDrafter], fetch: Fetch, fuse: Fuser, mailbox: str
+) -> DrafterNode:
     """A drafter node's segment: its models share every token, if the settings say so and there is more than one."""
     is_shared = settings.fusion == "token" and len(models) > 1
-    together = Cooperative(model.reader for model in models) if is_shared else None
-    return Drafting(models, fetch, fuse, mailbox, together)
+    together = TokenFusion(model.reader for model in models) if is_shared else None
+    return DrafterNode(models, fetch, fuse, mailbox, together)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,30 +80,30 @@ def load_models(settings: Settings) -> Models:
     return Models(runner, costs.dumps(), guessers, tokenizer)
 
 
-def local(settings: Settings, models: Models | None = None) -> Local:
+def build_local(settings: Settings, models: Models | None = None) -> LocalPipeline:
     """The whole pipeline in this process; over `models`, several of them share what they have in memory.
 
     Raises ModelRefused.
     """
     models = models or load_models(settings)
     store = MemoryStore(ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
-    running = _running(settings, models.runner, CostTable.loads(models.costs), models.tokenizer, "local")
-    running.crew = Crew(
-        remote=dict.fromkeys(models.guessers, "local"),
-        resident=resident_names(settings, models.tokenizer),
-        share=1.0,
+    running = _running(settings, models.runner, StepCosts.loads(models.costs), models.tokenizer, "local")
+    running.pool = DrafterPool(
+        models=dict.fromkeys(models.guessers, "local"),
+        model_free=model_free_names(settings, models.tokenizer),
+        core_share=1.0,
         fuser="local",
         readers=frozenset(name for name, guesser in models.guessers.items() if guesser.reads_state),
     )
-    verifier = Verifying(uuid.uuid4().hex, models.runner, running, store, settings)
+    verifier = Verifier(uuid.uuid4().hex, models.runner, running, store, settings)
     verifier.policy = Policy(pruning=True)  # nobody steers here
     own = _model_drafters(models.guessers)
-    segment = drafting(settings, own, fetcher(store), fusing(settings, models.tokenizer, store), "local")
-    return Local(verifier, segment, store, models.tokenizer)
+    segment = build_drafter_node(settings, own, fetcher(store), build_fuser(settings, models.tokenizer, store), "local")
+    return LocalPipeline(verifier, segment, store, models.tokenizer)
 
 
 def _running(
-    settings: Settings, runner: ModelRunner | DeviceRunner, costs: CostTable, tokenizer: Tokenizer, mailbox: str
+    settings: Settings, runner: ModelRunner | DeviceRunner, costs: StepCosts, tokenizer: Tokenizer, mailbox: str
 ) -> Running:
     running = Running(
         runner,
@@ -123,7 +125,7 @@ def _router(settings: Settings) -> Router:
     return Router(settings.routing, settings.drafters_per_sequence, embedding_agreement(target_folder(settings)))
 
 
-def _target(settings: Settings) -> tuple[ModelRunner | DeviceRunner, CostTable, Tokenizer]:
+def _target(settings: Settings) -> tuple[ModelRunner | DeviceRunner, StepCosts, Tokenizer]:
     folder = target_folder(settings)
     with refusing(folder):
         tokenizer = Tokenizer(folder)

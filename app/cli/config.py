@@ -19,7 +19,7 @@ from app.config import FILE_VARIABLE, LISTS, PREFIX, THREAD_ENVIRONMENT, Setting
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
+class SettingInfo:
     """`value` is what holds now, `source` where that is from: default, environment, or the file's path."""
 
     name: str  # the environment variable
@@ -57,7 +57,7 @@ def add_config(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def _run(arguments: argparse.Namespace, settings: Settings) -> int:
-    found = knobs()
+    found = list_settings()
     if arguments.json:
         print(json.dumps([asdict(knob) for knob in found], indent=1))
         return 0
@@ -68,12 +68,12 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
                 print(_lines(knob))
         print()
     print(f"file of settings: {find_file(os.environ) or 'none'}")
-    for text in strangers(os.environ):
+    for text in unknown_variables(os.environ):
         print(f"! {text}")
     return 0
 
 
-def _lines(knob: Knob) -> str:
+def _lines(knob: SettingInfo) -> str:
     default = "absent" if knob.default is None else knob.default or "''"
     now = "" if knob.source == "default" else f"; now {knob.value}, from {knob.source}"
     return f"  {knob.name}  ({knob.unit}; default {default}{now})\n      {knob.effect}"
@@ -103,7 +103,7 @@ GROUPS = {
 }
 
 
-def knobs(environ: Mapping[str, str] | None = None) -> list[Knob]:
+def list_settings(environ: Mapping[str, str] | None = None) -> list[SettingInfo]:
     """All of them as they stand. Raises InvalidSettings."""
     environ = os.environ if environ is None else environ
     file = find_file(environ)
@@ -122,7 +122,7 @@ def knobs(environ: Mapping[str, str] | None = None) -> list[Knob]:
     return found
 
 
-def strangers(environ: Mapping[str, str]) -> Iterator[str]:
+def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
     """PACELINE_* variables that nothing reads, each with what may have been meant."""
     known = [PREFIX + name.upper() for name in Settings.model_fields] + [knob.name for knob in OTHERS]
     for name in sorted(environ):
@@ -131,11 +131,13 @@ def strangers(environ: Mapping[str, str]) -> Iterator[str]:
             yield f"{name} is read by nothing" + (f"; {close[0]}, perhaps" if close else "")
 
 
-def _setting(name: str, field: FieldInfo) -> Knob:
-    return Knob(PREFIX + name.upper(), SETTINGS, _unit(name, field), _text(field.default), field.description or "")
+def _setting(name: str, field: FieldInfo) -> SettingInfo:
+    return SettingInfo(
+        PREFIX + name.upper(), SETTINGS, _unit(name, field), _text(field.default), field.description or ""
+    )
 
 
-def _as_it_stands(knob: Knob, value: str | None, source: str) -> Knob:
+def _as_it_stands(knob: SettingInfo, value: str | None, source: str) -> SettingInfo:
     secret = knob.name.endswith(("_PASSWORD", "_SECRET", "_TOKEN"))
     shown = "***" if secret and source != "default" else _without_password(value)
     return replace(knob, value=shown, source=source)
@@ -177,14 +179,14 @@ def _kind(annotation: Any) -> Any:
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
-def _others(group: str, *rows: tuple[str, str, str | None, str]) -> list[Knob]:
-    return [Knob(name, group, unit, default, effect) for name, unit, default, effect in rows]
+def _others(group: str, *rows: tuple[str, str, str | None, str]) -> list[SettingInfo]:
+    return [SettingInfo(name, group, unit, default, effect) for name, unit, default, effect in rows]
 
 
 OTHERS = [
     *_others(
         START,
-        (FILE_VARIABLE, "path", None, "the TOML file of settings; absent: ./paceline.toml, else config.toml in the next"),
+        (FILE_VARIABLE, "path", None, "the TOML file of settings; absent: ./paceline.toml, else config.toml as below"),
         ("XDG_CONFIG_HOME", "path", "~/.config", "paceline/config.toml below it is the file of settings"),
         ("XDG_STATE_HOME", "path", "~/.local/state", "paceline/ below it is PACELINE_STATE of an installed package"),
         ("PACELINE_PYTHON", "path", None, "interpreter that ./paceline runs instead of its own environment's"),

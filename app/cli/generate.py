@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from app.config import THREAD_ENVIRONMENT, Settings
 from app.engine.weights.resolve import resolve
-from app.errors import InstanceError, InvalidRequest, said
+from app.errors import InstanceError, InvalidRequest, validation_message
 from app.local.client import OnText
 from app.local.client import generate as generate_remotely
 from app.local.instance import find
@@ -86,7 +86,7 @@ def _request(arguments: argparse.Namespace) -> GenerateRequest:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "prompt"
-        raise InvalidRequest(field, said(first)) from error
+        raise InvalidRequest(field, validation_message(first)) from error
 
 
 def _json_of(path: Path, flag: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Protocol
 from app.messages import Record
 from app.request import Speculation
 from app.stages.draft.protocol import Context
-from app.state import Guess, Sequence, Tree, Work
+from app.state import BatchEntry, Guess, Sequence, Tree
 
 log = logging.getLogger(__name__)
 MIN_SURVIVAL = 0.12  # a guess less likely than this, with all before it, is not worth going on from
@@ -23,13 +23,13 @@ MAX_SEQUENCES = 1024  # known at once, far more than are ever in one round
 class Guesser(Protocol):
     """The model behind a drafter (`app.engine.drafters.guesser`)."""
 
-    def try_reserve(self, work: Work, ahead: int) -> bool: ...
-    def guess(self, works: list[Work], depth: int, floor: float) -> list[list[Guess]]: ...
+    def try_reserve(self, work: BatchEntry, ahead: int) -> bool: ...
+    def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]: ...
     def release(self, sequence: Sequence) -> None: ...
-    def wipe(self, work: Work) -> None: ...
+    def invalidate(self, work: BatchEntry) -> None: ...
 
 
-class Reader:
+class DraftKV:
     """Guesses for sequences by their request's id: `align` says what is to be read, `advance` what came next."""
 
     def __init__(self, name: str, guesser: Guesser, max_context: int) -> None:
@@ -45,7 +45,7 @@ class Reader:
             sequence = self._sequences[context.request_id] = Sequence(_record(context), [])
         self._sequences.move_to_end(context.request_id)
         if len(self._sequences) > MAX_SEQUENCES:
-            self.forget(next(iter(self._sequences)))
+            self.remove(next(iter(self._sequences)))
         known = sequence.tokens
         shared = min(sequence.cached, len(tokens) - 1)
         if known[:shared] != tokens[:shared]:
@@ -64,7 +64,9 @@ class Reader:
         if not in_spare_time:
             self._read(sequences)
         most = SPARE_TOKENS if in_spare_time else CHUNK_TOKENS
-        works = [Work(s, s.cached, s.tokens[s.cached :], Tree(), final=True) for s in sequences if s.uncached <= most]
+        works = [
+            BatchEntry(s, s.cached, s.tokens[s.cached :], Tree(), final=True) for s in sequences if s.uncached <= most
+        ]
         busy = None if in_spare_time else set(request_ids)
         works = [work for work in works if self._try_reserve(work, busy, depth - 1)]
         found = self._guess(works, depth)
@@ -79,7 +81,7 @@ class Reader:
         sequence.tokens += tokens
         sequence.state = None
 
-    def forget(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         """Give the sequence's cache back."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
@@ -91,30 +93,30 @@ class Reader:
         for s in sequences:
             while s.uncached > CHUNK_TOKENS:
                 chunk = s.tokens[s.cached : s.cached + CHUNK_TOKENS]
-                work = Work(s, s.cached, chunk, Tree(), final=False)
+                work = BatchEntry(s, s.cached, chunk, Tree(), final=False)
                 if not self._try_reserve(work, busy, ahead=0) or not self._guess([work], 1):
                     break
                 s.cached += len(chunk)
 
-    def _guess(self, works: list[Work], depth: int) -> list[list[Guess]]:
+    def _guess(self, works: list[BatchEntry], depth: int) -> list[list[Guess]]:
         """The model's guesses; none at all, and the caches given up, if what it computed is no numbers."""
         try:
             return self._guesser.guess(works, depth, MIN_SURVIVAL) if works else []
         except ArithmeticError as error:
             log.warning("drafter %s: %s", self.name, error)
             for work in works:
-                self._guesser.wipe(work)
-                self.forget(work.sequence.record.id)
+                self._guesser.invalidate(work)
+                self.remove(work.sequence.record.id)
             return []
 
-    def _try_reserve(self, work: Work, busy: set[str] | None, ahead: int) -> bool:
+    def _try_reserve(self, work: BatchEntry, busy: set[str] | None, ahead: int) -> bool:
         """Get a work's pages. Sequences that are not `busy` lose their cache first, the longest idle before others;
         if that is not enough the work's own sequence does, so that at least the others get on. None: nobody does."""
         while not self._guesser.try_reserve(work, ahead):
             if busy is None:
                 return False
             idle = next((i for i, s in self._sequences.items() if i not in busy and s.pages), None)
-            self.forget(work.sequence.record.id if idle is None else idle)
+            self.remove(work.sequence.record.id if idle is None else idle)
             if idle is None:
                 return False
         return True

@@ -4,30 +4,30 @@ from collections.abc import Iterable, Iterator, Set
 
 from app.clock import SYSTEM, Clock
 from app.drafter.model import ModelDrafter
-from app.drafter.replicas import Fetch, Following
-from app.drafter.token_fusion import Cooperative
-from app.fuser.fuser import Fusing
+from app.drafter.replicas import Fetch, Replicas
+from app.drafter.token_fusion import TokenFusion
+from app.fuser.fuser import Fuser
 from app.messages import Draft, DraftJob, TreeMessage
 from app.stages.draft.protocol import Drafter
 
 
-class Drafting:
+class DrafterNode:
     """What a drafter node runs. Between jobs it may run ahead on sequences whose verdict is pending."""
 
     def __init__(
         self,
         drafters: Iterable[Drafter],
         fetch: Fetch,
-        fusing: Fusing,
+        fusing: Fuser,
         mailbox: str,
-        together: Cooperative | None = None,
+        together: TokenFusion | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         """Drafters that are in `together` share every token they guess; the others draft one by one."""
-        self._following = Following(drafters, fetch)
-        self._fusing = fusing
+        self._replicas = Replicas(drafters, fetch)
+        self._fuser = fusing
         self._mailbox = mailbox
-        self._together = together
+        self._token_fusion = together
         self._clock = clock
         self._pending: set[str] = set()  # sequences to run ahead on
 
@@ -40,15 +40,15 @@ class Drafting:
         self._pending.difference_update(job.request_id for job in newest)
         self._pending.update(job.request_id for job in newest if job.run_ahead and not job.is_last)
         fused_here = [job for job in newest if job.fuser == self._mailbox]
-        self._fusing.expect(fused_here)
-        spared = self._fusing.spare(fused_here)
+        self._fuser.expect(fused_here)
+        spared = self._fuser.skip_models(fused_here)
         started = self._clock.perf_counter()
         drafts = self._draft(newest, spared)
         models_s = self._clock.perf_counter() - started if drafts else 0.0
         ours = {(job.request_id, job.base) for job in fused_here}
-        self._fusing.receive(draft for draft in drafts if (draft.request_id, draft.base) in ours)
+        self._fuser.receive(draft for draft in drafts if (draft.request_id, draft.base) in ours)
         away = [draft for draft in drafts if (draft.request_id, draft.base) not in ours]
-        return away, self._fusing.collect(float("inf"), models_s)
+        return away, self._fuser.collect(float("inf"), models_s)
 
     @property
     def has_ahead(self) -> bool:
@@ -70,34 +70,34 @@ class Drafting:
             "ahead_misses": sum(runner.ahead_misses for runner in runners),
         }
 
-    def _runners(self) -> Iterator[Cooperative | ModelDrafter]:
-        if self._together is not None:
-            yield self._together
-        for drafter in self._following.drafters:
+    def _runners(self) -> Iterator[TokenFusion | ModelDrafter]:
+        if self._token_fusion is not None:
+            yield self._token_fusion
+        for drafter in self._replicas.drafters:
             if isinstance(drafter, ModelDrafter) and drafter.name not in self._shared:
                 yield drafter
 
     @property
     def _shared(self) -> Set[str]:
         """The drafters that share their tokens."""
-        return self._together.names if self._together is not None else frozenset()
+        return self._token_fusion.names if self._token_fusion is not None else frozenset()
 
-    def _forget(self, request_id: str) -> None:
-        self._following.forget(request_id)
-        if self._together is not None:
-            self._together.forget(request_id)
+    def _remove(self, request_id: str) -> None:
+        self._replicas.remove(request_id)
+        if self._token_fusion is not None:
+            self._token_fusion.remove(request_id)
 
     def _draft(self, jobs: Iterable[DraftJob], spared: Set[str]) -> list[Draft]:
         contexts = []
         for job in jobs:
-            context = self._following.follow(job)
+            context = self._replicas.follow(job)
             if job.is_last:
-                self._forget(job.request_id)
+                self._remove(job.request_id)
             elif context and job.request_id not in spared:
                 contexts.append((job, context))
         asks = [(context, job.drafters) for job, context in contexts]
-        drafts = self._together.draft(asks) if self._together is not None else []
-        for drafter in self._following.drafters:
+        drafts = self._token_fusion.draft(asks) if self._token_fusion is not None else []
+        for drafter in self._replicas.drafters:
             if drafter.name in self._shared:
                 continue
             asked = [context for job, context in contexts if drafter.name in job.drafters]

@@ -6,8 +6,8 @@ Under the top guess of each step the second best hangs as a leaf, if it is likel
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 
-from app.drafter.draft_kv import Guesser, Reader
-from app.drafter.token_fusion import Cooperative
+from app.drafter.draft_kv import DraftKV, Guesser
+from app.drafter.token_fusion import TokenFusion
 from app.messages import Draft
 from app.stages.draft.protocol import Context
 
@@ -18,8 +18,8 @@ class ModelDrafter:
     def __init__(self, name: str, guesser: Guesser, max_context: int, reads_state: bool = False) -> None:
         self.name = name
         self.reads_state = reads_state  # of the target, sent along with jobs
-        self.reader = Reader(name, guesser, max_context)
-        self._alone = Cooperative([self.reader])
+        self.reader = DraftKV(name, guesser, max_context)
+        self._alone = TokenFusion([self.reader])
 
     @property
     def ahead_hits(self) -> int:
@@ -39,10 +39,10 @@ class ModelDrafter:
         """One more guess for each of these sequences that it may serve; False if there was none to be made."""
         return self._alone.run_ahead(request_ids)
 
-    def observe(self, context: Context) -> None:
+    def update(self, context: Context) -> None:
         """Nothing to learn: the weights stand."""
 
-    def forget(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         """Give the sequence's cache back."""
-        self._alone.forget(request_id)
-        self.reader.forget(request_id)
+        self._alone.remove(request_id)
+        self.reader.remove(request_id)

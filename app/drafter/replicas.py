@@ -26,13 +26,13 @@ def fetcher(store: Requests) -> Fetch:
     return fetch
 
 
-class Following:
+class Replicas:
     """Copies of the sequences that jobs speak of, and the drafters that watch them grow."""
 
     def __init__(self, drafters: Iterable[Drafter], fetch: Fetch) -> None:
         self.drafters = list(drafters)
         self._fetch = fetch
-        self._mirror = Mirror()
+        self._mirror = TokenCopies()
 
     def follow(self, job: DraftJob) -> Context | None:
         """The job's sequence as it stands; None if the job is stale or its sequence is gone."""
@@ -48,14 +48,14 @@ class Following:
             job.request_id, job.tenant, tokens, job.prompt_length, job.max_draft_tokens, job.sampling, _state(job)
         )
         for drafter in self.drafters:
-            drafter.observe(context)
+            drafter.update(context)
         return context
 
-    def forget(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         """The sequence ended."""
-        self._mirror.forget(request_id)
+        self._mirror.remove(request_id)
         for drafter in self.drafters:
-            drafter.forget(request_id)
+            drafter.remove(request_id)
 
 
 def _state(job: DraftJob) -> bytes | None:
@@ -66,7 +66,7 @@ def _state(job: DraftJob) -> bytes | None:
         return None
 
 
-class Mirror:
+class TokenCopies:
     """Tokens by request id; the least recently used sequences go first. Lists only grow, until replaced."""
 
     def __init__(self, max_tokens: int = 2_000_000) -> None:
@@ -87,7 +87,7 @@ class Mirror:
         if shared < 0 or not _is_whole(job):
             return None
         if known[job.start : job.start + len(job.tokens)] != list(job.tokens[:shared]):
-            self.forget(job.request_id)
+            self.remove(job.request_id)
             return self.replace(job.request_id, job.tokens) if job.start == 0 else None
         fresh = job.tokens[shared:]
         known.extend(fresh)
@@ -101,7 +101,7 @@ class Mirror:
 
     def replace(self, request_id: str, tokens: Iterable[int]) -> list[int]:
         """Take this as the whole sequence."""
-        self.forget(request_id)
+        self.remove(request_id)
         fresh = self._sequences[request_id] = list(tokens)
         self._hold(len(fresh))
         return fresh
@@ -110,7 +110,7 @@ class Mirror:
         """The sequence as far as it is known."""
         return self._sequences.get(request_id)
 
-    def forget(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         """Drop the sequence; nothing happens if there is none."""
         self._held_tokens -= len(self._sequences.pop(request_id, ()))
 
@@ -120,7 +120,7 @@ class Mirror:
     def _hold(self, count: int) -> None:
         self._held_tokens += count
         while self._held_tokens > self._max_tokens and len(self._sequences) > 1:
-            self.forget(next(iter(self._sequences)))
+            self.remove(next(iter(self._sequences)))
 
 
 def _is_whole(job: DraftJob) -> bool:

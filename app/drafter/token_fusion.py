@@ -17,7 +17,7 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from math import prod
 
-from app.drafter.draft_kv import MAX_SEQUENCES, MIN_SURVIVAL, Reader
+from app.drafter.draft_kv import MAX_SEQUENCES, MIN_SURVIVAL, DraftKV
 from app.estimates.calibration import Calibration
 from app.messages import Draft
 from app.stages.draft.protocol import Context
@@ -27,10 +27,10 @@ MIN_SECOND = 0.15  # least confidence of a second branch
 Ask = tuple[Context, Collection[str]]  # a sequence, and the drafters that are asked
 
 
-class Cooperative:
+class TokenFusion:
     """Drafters that share each token. Keeps every sequence's path, to go on from where a verdict confirms it."""
 
-    def __init__(self, readers: Iterable[Reader], calibration: Calibration | None = None) -> None:
+    def __init__(self, readers: Iterable[DraftKV], calibration: Calibration | None = None) -> None:
         self._readers = tuple(readers)
         self.names = frozenset(reader.name for reader in self._readers)
         self.ahead_hits = self.ahead_misses = 0  # jobs for which guesses made ahead were of use, and were not
@@ -61,7 +61,7 @@ class Cooperative:
             path.is_ahead = True
         return bool(got_on)
 
-    def forget(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         """The sequence ended. Its caches are the readers' to forget."""
         self._paths.pop(request_id, None)
 
@@ -84,11 +84,11 @@ class Cooperative:
             self.ahead_hits += is_hit
             self.ahead_misses += not is_hit
         if len(self._readers) > 1:
-            self._calibration.learn(last.drafts(), context.tokens[last.start :])
+            self._calibration.update_from_drafts(last.drafts(), context.tokens[last.start :])
 
     def _step(self, paths: list["_Path"], depth: int, *, in_spare_time: bool = False) -> list["_Path"]:
         """Up to `depth` steps of aligned paths, more than one only of a single drafter's; those that got on."""
-        said: dict[str, dict[Reader, list[Guess]]] = {path.id: {} for path in paths}
+        said: dict[str, dict[DraftKV, list[Guess]]] = {path.id: {} for path in paths}
         for reader in self._readers:
             asked = [path.id for path in paths if reader in path.readers]
             for request_id, guesses in reader.guess(asked, depth, in_spare_time=in_spare_time).items():
@@ -110,7 +110,7 @@ class _Step:
 class _Path:
     """What is guessed for one context, and the drafters at it; it may be longer than what was asked for."""
 
-    def __init__(self, context: Context, readers: tuple[Reader, ...], steps: list[_Step]) -> None:
+    def __init__(self, context: Context, readers: tuple[DraftKV, ...], steps: list[_Step]) -> None:
         self.context = context
         self.readers = readers  # those that have not failed yet
         self.names = {reader.name for reader in readers}
@@ -151,7 +151,7 @@ class _Path:
             return []
         return self._steps[len(tokens) - self.start :]
 
-    def take(self, said: dict[Reader, list[Guess]], calibration: Calibration) -> None:
+    def take(self, said: dict[DraftKV, list[Guess]], calibration: Calibration) -> None:
         """Go on by the guesses of those that had any; the others are out of it."""
         self.readers = tuple(reader for reader in self.readers if reader in said)
         before = len(self.tokens)

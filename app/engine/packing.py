@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from app.engine.kv.pages import KVCache
-from app.state import Fork, Tree, Work
+from app.state import BatchEntry, Fork, Tree
 
 
 @dataclass(slots=True)
-class Span:
+class PackedSpan:
     """A chain of packed rows at consecutive positions, and the pages they see."""
 
     rows: list[int]
@@ -25,13 +25,13 @@ class Span:
 
 
 @dataclass(slots=True)
-class Plan:
+class PackedBatch:
     """What a forward needs beside the weights. Slots are (row, page, offset)."""
 
     kv: KVCache
     ids: list[int] = field(default_factory=list)  # T
     positions: list[int] = field(default_factory=list)  # T
-    spans: list[Span] = field(default_factory=list)
+    spans: list[PackedSpan] = field(default_factory=list)
     own: list[tuple[int, int, int]] = field(default_factory=list)  # slots written first
     copies: list[tuple[int, int]] = field(default_factory=list)  # (to, from) pages, copied second
     forked: list[tuple[int, int, int]] = field(default_factory=list)  # slots in the copies, written last
@@ -76,14 +76,14 @@ def _path(tree: Tree, node: int) -> list[int]:
     return path[::-1]
 
 
-def plan(works: list[Work], kv: KVCache) -> Plan:
+def plan(works: list[BatchEntry], kv: KVCache) -> PackedBatch:
     """Lay the works' rows out one after the other. Their sequences and forks hold their pages already."""
-    out = Plan(kv)
+    out = PackedBatch(kv)
     for work in works:
         base = len(out.ids) + len(work.tokens) - 1  # row of the root; node i's row is base + i
         below = work.start + len(work.tokens)  # position of depth 1
         main = main_branch(work.tree)
-        own = Span([*range(len(out.ids), base + 1), *(base + i for i in main)], work.start, work.sequence.pages)
+        own = PackedSpan([*range(len(out.ids), base + 1), *(base + i for i in main)], work.start, work.sequence.pages)
         depth = [0] * (1 + len(work.tree))
         for node, parent in enumerate(work.tree.parents, start=1):
             depth[node] = depth[parent] + 1
@@ -98,12 +98,12 @@ def plan(works: list[Work], kv: KVCache) -> Plan:
             cut = (below + fork.leaves) // kv.page_tokens  # the sequence's own pages up to here
             pages = work.sequence.pages[:cut] + fork.pages
             out.copies += zip(fork.pages, work.sequence.pages[cut:], strict=False)
-            whole = Span([base + node for node in fork.path], below, pages)
+            whole = PackedSpan([base + node for node in fork.path], below, pages)
             out.forked += _slots(whole, kv.page_tokens)[fork.leaves :]
-            out.spans.append(Span(whole.rows[fork.first :], below + fork.first, pages, is_fork=True))
+            out.spans.append(PackedSpan(whole.rows[fork.first :], below + fork.first, pages, is_fork=True))
     return out
 
 
-def _slots(span: Span, size: int) -> list[tuple[int, int, int]]:
+def _slots(span: PackedSpan, size: int) -> list[tuple[int, int, int]]:
     """(row, page, offset) of each of a span's rows."""
     return [(row, span.pages[p // size], p % size) for p, row in enumerate(span.rows, start=span.position)]

@@ -25,12 +25,12 @@ MAX_PROBE_ROUNDS = 256  # doubled each time until it asks of its own accord, a q
 _STARTS = [START] * MAX_DEPTH
 
 
-class Expectation:
+class AcceptanceEstimate:
     """Conditional acceptance by depth, and how long this sequence has been silent. No `prior`: a tenant's."""
 
     __slots__ = ("_accepted", "_decay", "_known", "_known_priors", "_prior", "_probe_rounds", "_seen", "silent_rounds")
 
-    def __init__(self, prior: "Expectation | None" = None) -> None:
+    def __init__(self, prior: "AcceptanceEstimate | None" = None) -> None:
         self._prior = prior
         self._decay = SEQUENCE_DECAY if prior else TENANT_DECAY
         self._accepted = [0.0] * MAX_DEPTH
@@ -45,7 +45,7 @@ class Expectation:
         known = self._conditionals()
         return [*accumulate(known[:depth] + known[-1:] * (depth - len(known)), mul)]
 
-    def observe(self, offered: int, accepted: int) -> None:
+    def update(self, offered: int, accepted: int) -> None:
         """A draft offered `offered` levels, `accepted` of them were right; the rest says nothing."""
         for i in range(min(offered, accepted + 1, MAX_DEPTH)):
             self._accepted[i] = self._accepted[i] * self._decay + (i < accepted)
@@ -54,18 +54,18 @@ class Expectation:
         if accepted >= offered > 0:
             self._probe_rounds = max(FIRST_PROBE_ROUNDS, self._probe_rounds // 4)
         if self._prior:
-            self._prior.observe(offered, accepted)
+            self._prior.update(offered, accepted)
 
-    def learn(self, tree: Tree, committed: Sequence[int]) -> None:
+    def update_from_tree(self, tree: Tree, committed: Sequence[int]) -> None:
         """Observe what `committed`, the tokens after the tree's root, says about the whole tree."""
-        self.observe(*levels(tree, committed))
+        self.update(*levels(tree, committed))
 
-    def learn_part(self, tree: Tree, committed: Sequence[int], drafters: Collection[str]) -> None:
+    def update_from_part(self, tree: Tree, committed: Sequence[int], drafters: Collection[str]) -> None:
         """The same of the part of the tree that these drafters proposed; none at all is as good as wrong."""
         offered, accepted = levels(part(tree, frozenset(drafters)), committed)
-        self.observe(max(1, offered), accepted)
+        self.update(max(1, offered), accepted)
 
-    def asked(self, draft_tokens: int, is_probe: bool = False) -> None:
+    def record_asked(self, draft_tokens: int, is_probe: bool = False) -> None:
         """The sequence asked for so many draft tokens this round, or probed; 0 is a silent round."""
         if draft_tokens:
             self._probe_rounds = min(MAX_PROBE_ROUNDS, 2 * self._probe_rounds) if is_probe else FIRST_PROBE_ROUNDS
@@ -92,22 +92,22 @@ class Expectation:
         return self._known
 
 
-class Expectations:
+class AcceptanceEstimates:
     """The expectations of all requests of a process; bounded, least recently used first."""
 
     def __init__(self, max_requests: int = 4096, max_tenants: int = 1024) -> None:
         self._max_requests, self._max_tenants = max_requests, max_tenants
-        self._requests: OrderedDict[str, Expectation] = OrderedDict()
-        self._tenants: OrderedDict[str, Expectation] = OrderedDict()
+        self._requests: OrderedDict[str, AcceptanceEstimate] = OrderedDict()
+        self._tenants: OrderedDict[str, AcceptanceEstimate] = OrderedDict()
 
-    def of(self, request_id: str, tenant: str) -> Expectation:
+    def of(self, request_id: str, tenant: str) -> AcceptanceEstimate:
         """The request's expectation, made on first use."""
         if request_id not in self._requests:
             prior = _kept(self._tenants, tenant, self._max_tenants)
-            self._requests[request_id] = Expectation(prior)
+            self._requests[request_id] = AcceptanceEstimate(prior)
         return _kept(self._requests, request_id, self._max_requests)
 
-    def forget(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         """The request is over; its tenant keeps what was learnt."""
         self._requests.pop(request_id, None)
 
@@ -137,11 +137,11 @@ def levels(tree: Tree, committed: Sequence[int]) -> tuple[int, int]:
     return offered, accepted
 
 
-def _kept(kept: OrderedDict[str, Expectation], key: str, limit: int) -> Expectation:
+def _kept(kept: OrderedDict[str, AcceptanceEstimate], key: str, limit: int) -> AcceptanceEstimate:
     """The entry, made if need be, as the most recently used one of at most `limit`."""
     found = kept.get(key)
     if found is None:
-        found = kept[key] = Expectation()
+        found = kept[key] = AcceptanceEstimate()
     kept.move_to_end(key)
     while len(kept) > limit:
         kept.popitem(last=False)

@@ -49,7 +49,7 @@ class Calibration:
         known = self._drafters.get(drafter)
         return _bounded(confidence) if known is None else known.value(confidence)
 
-    def observe(self, drafter: str, confidence: float, accepted: bool) -> None:
+    def update(self, drafter: str, confidence: float, accepted: bool) -> None:
         """A token said with `confidence` below a right parent turned out right or wrong."""
         if 0.0 <= confidence <= 1.0:
             with self._lock:
@@ -57,17 +57,17 @@ class Calibration:
                 if known is not None:
                     known.add(confidence, accepted)
 
-    def learn(self, drafts: Iterable[Draft], committed: Sequence[int]) -> None:
+    def update_from_drafts(self, drafts: Iterable[Draft], committed: Sequence[int]) -> None:
         """Observe everything that `committed`, the tokens after the drafts' base, says about them."""
         for drafter, confidence, accepted in judge(drafts, committed):
-            self.observe(drafter, confidence, accepted)
+            self.update(drafter, confidence, accepted)
 
     def report(self) -> dict[str, CalibrationReport]:
         """How well each drafter knows itself, before and after calibration."""
         with self._lock:
             return {drafter: known.report() for drafter, known in self._drafters.items() if known.has_seen}
 
-    def told(self) -> dict[str, dict[str, float]]:
+    def info(self) -> dict[str, dict[str, float]]:
         """`report` for a heartbeat: plain values, errors to four digits."""
         return {name: {k: round(v, 4) for k, v in asdict(own).items()} for name, own in self.report().items()}
 

@@ -24,7 +24,7 @@ class DraftCosts:
         self._lines: dict[int, list[float]] = {}  # batch size class -> sums of 1, d, d*d, t, d*t
         self._reading_s = deque[float](maxlen=8)  # a token's, as last seen; the least counts
 
-    def observe(self, batch: int, depth: int, seconds: float, unread: int = 0) -> None:
+    def update(self, batch: int, depth: int, seconds: float, unread: int = 0) -> None:
         """Asked for `depth` tokens of `batch` sequences at once, a drafter answered after `seconds`, in which it
         also had to read `unread` tokens that it had not seen."""
         if batch < 1 or depth < 1 or not 0.0 <= seconds < float("inf"):

@@ -36,7 +36,7 @@ class Prior(NamedTuple):
     tries: float  # the tokens tried that this rests on, for prompts like this one
 
 
-class Experience:
+class DrafterPriors:
     """Per tenant, what its requests' outcomes say about the drafters. Implements `app.store.shared_stats.Learnt`."""
 
     def __init__(self, max_tenants: int = MAX_TENANTS) -> None:

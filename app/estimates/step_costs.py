@@ -31,7 +31,7 @@ class Reading(NamedTuple):
 NO_READING = Reading()
 
 
-class CostTable:
+class StepCosts:
     """Seconds of one target step by packed rows: lines between the measured points, never falling; and what reading the
     rows' contexts adds to that (`reading`).
 

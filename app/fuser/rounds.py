@@ -14,30 +14,30 @@ MAX_ENDED = 4096  # rounds kept for judging
 
 
 @dataclass(slots=True)
-class Round:
+class FuseRound:
     """A job, its sequence, and the drafts that are in, by drafter."""
 
     job: DraftJob
     context: Context
     drafts: dict[str, Draft] = field(default_factory=dict)
-    spared: tuple[str, ...] = ()  # drafters that need not answer
+    skipped: tuple[str, ...] = ()  # drafters that need not answer
     has_residents: bool = False  # have those of this process drafted?
     tree: Tree | None = None  # of the first `fused` of the drafts
     fused: int = 0
 
 
-class Gathering:
+class FuseRounds:
     """Opens, fills and closes rounds. `residents` draft in this process, so nobody waits for them."""
 
     def __init__(self, residents: Iterable[str]) -> None:
         self._residents = frozenset(residents)
-        self._open: dict[str, Round] = {}
+        self._open: dict[str, FuseRound] = {}
         self._early: OrderedDict[tuple[str, int], dict[str, Draft]] = OrderedDict()
-        self._ended: OrderedDict[str, Round] = OrderedDict()
+        self._ended: OrderedDict[str, FuseRound] = OrderedDict()
 
     def open(self, job: DraftJob, context: Context) -> None:
         """A new round; it takes the place of an older one of the same sequence."""
-        self._open[job.request_id] = opened = Round(job, context)
+        self._open[job.request_id] = opened = FuseRound(job, context)
         opened.drafts.update(self._early.pop((job.request_id, job.base), {}))
 
     def add(self, draft: Draft) -> None:
@@ -52,12 +52,12 @@ class Gathering:
         while len(self._early) > MAX_EARLY:
             self._early.popitem(last=False)
 
-    def current(self, job: DraftJob) -> Round | None:
+    def current(self, job: DraftJob) -> FuseRound | None:
         """The open round of this job."""
         found = self._open.get(job.request_id)
         return found if found and found.job.base == job.base else None
 
-    def close_ready(self, now_s: float) -> list[Round]:
+    def close_ready(self, now_s: float) -> list[FuseRound]:
         """The rounds that have all they wait for, or are due; they are closed and kept for `last`."""
         ready = [r for r in self._open.values() if now_s >= r.job.due_s or self._is_complete(r)]
         for closed in ready:
@@ -68,7 +68,7 @@ class Gathering:
             self._ended.popitem(last=False)
         return ready
 
-    def last(self, request_id: str) -> Round | None:
+    def last(self, request_id: str) -> FuseRound | None:
         """Take the sequence's last closed round; whatever is still open for it is dropped."""
         self._open.pop(request_id, None)
         return self._ended.pop(request_id, None)
@@ -77,8 +77,8 @@ class Gathering:
         """How long until a round is due; None when none is open."""
         return min((max(0.0, r.job.due_s - now_s) for r in self._open.values()), default=None)
 
-    def _is_complete(self, opened: Round) -> bool:
-        settled = {*opened.drafts, *opened.spared, *self._residents}
+    def _is_complete(self, opened: FuseRound) -> bool:
+        settled = {*opened.drafts, *opened.skipped, *self._residents}
         return settled.issuperset(opened.job.drafters)
 
 
@@ -97,7 +97,7 @@ def message(
         parents=tuple(tree.parents),
         survival=tuple(tree.survival),
         proposers=tuple(tree.proposers),
-        spared=spared,
+        skipped=spared,
         models_s=models_s,
         confidence={draft.drafter: sure for draft in drafts if (sure := _confidence(draft)) is not None},
     )

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from app.assembly.local import local
+from app.assembly.local import build_local
 from app.config import Settings
 from app.engine.text.stop_strings import AnswerStream
 from app.errors import GenerationFailed
@@ -17,7 +17,7 @@ def generate(request: GenerateRequest, settings: Settings, on_text: Callable[[st
 
     Raises ModelRefused, InvalidRequest, GenerationFailed.
     """
-    pipeline = local(settings)
+    pipeline = build_local(settings)
     record = pipeline.submit(request, settings)
     stream = AnswerStream(pipeline.tokenizer, record.stop)
     for event in pipeline.events(record):

@@ -14,21 +14,21 @@ Work = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Isolation:
+class Interference:
     """How many times longer each side takes beside the other than alone; 1: it notices nothing."""
 
     verify_slowdown: float
     draft_slowdown: float
 
 
-def isolation(verify: Work, draft: Work, sides: Partition) -> Isolation:
+def measure_interference(verify: Work, draft: Work, sides: Partition) -> Interference:
     """Time a piece of work of each side, called from threads that are on their side, alone and beside the other."""
     verify_s, draft_s = _seconds(verify, sides.verify), _seconds(draft, sides.draft)
     with _at_work(draft, sides.draft):
         beside_draft_s = _seconds(verify, sides.verify)
     with _at_work(verify, sides.verify):
         beside_verify_s = _seconds(draft, sides.draft)
-    return Isolation(beside_draft_s / verify_s, beside_verify_s / draft_s)
+    return Interference(beside_draft_s / verify_s, beside_verify_s / draft_s)
 
 
 def _seconds(work: Work, side: Side) -> float:

@@ -6,19 +6,19 @@ was drafted; only how many tokens it holds does.
 
 from collections.abc import Sequence as Listed
 
-from app.engine.target import Rows
+from app.engine.target import TargetRows
 from app.errors import GenerationFailed
 from app.request import TokenLogprobs
-from app.state import Verdict, Work
+from app.state import BatchEntry, Verdict
 
 
-def verify(works: Listed[Work], logits: Listed[Rows | None]) -> list[Verdict | None]:
+def verify(works: Listed[BatchEntry], logits: Listed[TargetRows | None]) -> list[Verdict | None]:
     """A verdict for every final work, None for prompt chunks. Rows off the accepted path are never looked at, and
     nodes that the forward has pruned have none: the walk ends at their parent."""
     return [None if rows is None else _walk(work, rows) for work, rows in zip(works, logits, strict=True)]
 
 
-def _walk(work: Work, rows: Rows) -> Verdict:
+def _walk(work: BatchEntry, rows: TargetRows) -> Verdict:
     record, tree = work.sequence.record, work.tree
     child_of = {
         (tree.parents[i], tree.tokens[i]): i + 1 for i in reversed(range(len(tree))) if i + 1 not in work.pruned

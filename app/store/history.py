@@ -11,7 +11,7 @@ MOST = 900  # a quarter of an hour at one a second
 TTL_S = 3600.0
 
 
-class Samples:
+class History:
     """The samples of a deployment, in Redis."""
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:

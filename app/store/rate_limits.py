@@ -22,7 +22,7 @@ from app.store.protocol import RETRY_AFTER_S
 RESERVED_S = 10.0  # how long a place is kept for a request that is being admitted; a web process may die meanwhile
 
 
-class Allowances:
+class RateLimits:
     """The bounds of keys. Those without any cost nothing."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, active_ttl_s: float) -> None:

@@ -30,13 +30,13 @@ class RequestStore:
         *,
         ttl_s: float,
         active_ttl_s: float,
-        told: Callable[[FinishReason], None] = lambda reason: None,
+        on_ended: Callable[[FinishReason], None] = lambda reason: None,
         durable: bool = False,
     ) -> None:
         """`told` hears of every request that `end` ends, once. `durable`: what is created is on Redis' disk."""
         self._client = client
         self._keys = Keys(namespace)
-        self._told = told
+        self._on_ended = on_ended
         self._ttl_ms = int(ttl_s * 1000)
         self._active_ttl_ms = int(active_ttl_s * 1000)
         create = Script(client, "create")
@@ -100,7 +100,7 @@ class RequestStore:
         if reply < 0:
             raise NotFound(request_id)
         if reply:
-            self._told(reason)
+            self._on_ended(reason)
         return bool(reply)
 
     def snapshot(self, request_id: str) -> Snapshot:

@@ -1,4 +1,4 @@
-"""Keep what this process learns together with what the others do, through the store; called from the pulse."""
+"""Keep what this process learns together with what the others do, through the store; called from the heartbeat."""
 
 import json
 import time
@@ -22,7 +22,7 @@ MARK_TTL_S = 600.0  # a batch whose reply was lost is sent again long before
 MAX_FIELDS = 16_384  # of a group
 
 
-class SumsStore:
+class SharedStatsStore:
     """The sums of all groups, in Redis."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, ttl_s: float = TTL_S, max_fields: int = MAX_FIELDS):
@@ -48,7 +48,7 @@ WRITE_EVERY_S = 1.0
 LOAD_EVERY_S = 30.0  # what others wrote to fields that this process does not write to itself
 
 
-class Learnt(Protocol):
+class SharedStats(Protocol):
     """Groups of decaying sums in this process; its methods are called from another thread than those that learn."""
 
     def groups(self) -> Iterable[str]:
@@ -65,10 +65,10 @@ class Learnt(Protocol):
         ...
 
 
-class Exchange:
+class StatsExchange:
     """Writes changes, when there are any, and reads what others wrote."""
 
-    def __init__(self, learnt: Learnt, store: SumsStore) -> None:
+    def __init__(self, learnt: SharedStats, store: SharedStatsStore) -> None:
         self._learnt = learnt
         self._store = store
         self._writer = uuid.uuid4().hex

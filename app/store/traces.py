@@ -19,7 +19,7 @@ TTL_S = 600.0  # since the last span
 MOST_SPANS = 1024  # of a request; beyond it the first ones go
 
 
-class Span(NamedTuple):
+class TraceSpan(NamedTuple):
     """A piece of work on a request, in seconds of the wall clock; `sequences` were in the same batch."""
 
     start_s: float
@@ -35,7 +35,7 @@ class Trace:
 
     name: str
     facts: Mapping[str, str]
-    spans: Sequence[Span]
+    spans: Sequence[TraceSpan]
 
 
 def trace_name(request_id: str) -> str:
@@ -71,7 +71,7 @@ class Traces:
             pipe.hgetall(self._keys.about(name))
         return {name: facts for name, facts in zip(names, pipe.execute() if names else [], strict=True) if facts}
 
-    def spans(self, name: str) -> list[Span]:
+    def spans(self, name: str) -> list[TraceSpan]:
         """A request's spans, each process's in order; none if it is not known."""
         texts = cast(list[str], self._client.lrange(self._keys.trace(name), 0, -1))
-        return [Span(*json.loads(text)) for text in texts]
+        return [TraceSpan(*json.loads(text)) for text in texts]

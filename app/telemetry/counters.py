@@ -1,7 +1,7 @@
-"""What one process counts. Its pulse sends what was added since the last time; the sums live in Redis.
+"""What one process counts. Its heartbeat sends what was added since the last time; the sums live in Redis.
 
 Implements `app.store.shared_stats.Learnt` with sums that never decay: a batch counts once however often it is sent,
-and a process that is killed loses at most what it counted since its last pulse.
+and a process that is killed loses at most what it counted since its last heartbeat.
 """
 
 import json
@@ -17,7 +17,7 @@ LONGEST_LABEL = 64
 OTHER = "other"
 
 
-class Tally:
+class Counters:
     """Counters and histograms of this process. Any thread may count.
 
     `sources` are asked before each sending: they count then what a working thread only noted.

@@ -1,4 +1,4 @@
-"""What a verifier tells of its steps. The working thread only leaves notes: its pulse's thread counts them."""
+"""What a verifier tells of its steps. The working thread only leaves notes: its heartbeat's thread counts them."""
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
@@ -30,13 +30,13 @@ from app.metrics import (
     TREE,
 )
 from app.state import Tree
-from app.telemetry.counters import Tally
+from app.telemetry.counters import Counters
 
-MOST_NOTES = 16_384  # far more than a pulse's period can hold
-MOST_TOLD = 64  # requests
+MOST_NOTES = 16_384  # far more than a heartbeat's period can hold
+MOST_REQUESTS = 64  # requests
 
 
-class Round(NamedTuple):
+class VerifiedTree(NamedTuple):
     """A tree and what the target said: the accepted nodes, and how many tokens that commits."""
 
     tree: Tree
@@ -45,7 +45,7 @@ class Round(NamedTuple):
 
 
 @dataclass(slots=True)
-class Told:
+class RequestProgress:
     """A request's progress, for whoever looks at it. Seconds of the wall clock."""
 
     created_s: float
@@ -55,29 +55,29 @@ class Told:
     reason: FinishReason | None = None
 
 
-class Metering:
+class VerifierMetrics:
     """Notes of one verifier. Without a tally nothing is kept."""
 
-    def __init__(self, tally: Tally | None = None) -> None:
-        self._tally = tally or Tally()
-        self._notes = deque[tuple[Callable[..., None], tuple[Any, ...]]](maxlen=MOST_NOTES if tally else 0)
+    def __init__(self, counters: Counters | None = None) -> None:
+        self._counters = counters or Counters()
+        self._notes = deque[tuple[Callable[..., None], tuple[Any, ...]]](maxlen=MOST_NOTES if counters else 0)
         self._fresh: set[str] = set()  # taken over, and in no step yet
-        self._told: OrderedDict[str, Told] = OrderedDict()
-        self._begun: dict[str, float] = {}  # by request that runs: its first step's time
-        self._tally.sources.append(self._count_all)
+        self._progress: OrderedDict[str, RequestProgress] = OrderedDict()
+        self._started: dict[str, float] = {}  # by request that runs: its first step's time
+        self._counters.sources.append(self._count_all)
 
-    def taken(self, record: Record, is_new: bool) -> None:
+    def record_adopted(self, record: Record, is_new: bool) -> None:
         """A request is this verifier's now; `is_new`: nobody has committed anything of it."""
         self._note(self._count_prompt, len(record.prompt_ids))
         if is_new:
             self._fresh.add(record.id)
 
-    def reused(self, tokens: int) -> None:
+    def record_reused(self, tokens: int) -> None:
         """Prompt tokens that need not be computed."""
         if tokens:
-            self._note(self._tally_by, REUSED_TOKENS, tokens)
+            self._note(self._count_by, REUSED_TOKENS, tokens)
 
-    def begun(self, records: Iterable[Record], now_s: float) -> None:
+    def record_started(self, records: Iterable[Record], now_s: float) -> None:
         """These are in the step that begins."""
         if self._fresh:
             for record in records:
@@ -85,35 +85,35 @@ class Metering:
                     self._fresh.discard(record.id)
                     self._note(self._count_begun, record.id, record.created_s, now_s)
 
-    def step(self, sequences: int, rows: int, took_s: float, rounds: Listed[Round]) -> None:
+    def record_step(self, sequences: int, rows: int, took_s: float, rounds: Listed[VerifiedTree]) -> None:
         """A step is done; `rounds` are those of its sequences whose prompt is read."""
         self._note(self._count_step, sequences, rows, took_s, rounds)
 
-    def failed(self) -> None:
+    def record_failed(self) -> None:
         """A step failed."""
-        self._note(self._tally_by, STEP_ERRORS, 1)
+        self._note(self._count_by, STEP_ERRORS, 1)
 
-    def committed(self, record: Record, event: Event) -> None:
+    def record_committed(self, record: Record, event: Event) -> None:
         """The store has an event."""
         self._note(self._count_committed, record.id, record.created_s, event)
 
-    def asked(self, drafters: tuple[str, ...]) -> None:
+    def record_asked(self, drafters: tuple[str, ...]) -> None:
         """A sequence's drafters of one round."""
         self._note(self._count_asked, drafters)
 
-    def tree(self, took_s: float) -> None:
+    def record_tree(self, took_s: float) -> None:
         """A tree came, so long after it was asked for."""
         self._note(self._count_tree, took_s)
 
-    def left(self, record: Record, tokens: int, stats: Stats, reason: FinishReason) -> None:
+    def record_left(self, record: Record, tokens: int, stats: Stats, reason: FinishReason) -> None:
         """A sequence is no longer run here, and not because it has come to its end."""
         self._fresh.discard(record.id)
         self._note(self._count_left, record.id, record.created_s, tokens, stats, reason)
 
-    def told(self) -> dict[str, Told]:
-        """By request id what changed since the last call, the latest only. For the pulse's thread."""
+    def drain(self) -> dict[str, RequestProgress]:
+        """By request id what changed since the last call, the latest only. For the heartbeat's thread."""
         self._count_all()
-        told, self._told = self._told, OrderedDict()
+        told, self._progress = self._progress, OrderedDict()
         return told
 
     def _note(self, counted: Callable[..., None], *facts: Any) -> None:
@@ -124,63 +124,63 @@ class Metering:
             counted, facts = self._notes.popleft()
             counted(*facts)
 
-    def _tally_by(self, metric: Any, by: int) -> None:
-        self._tally.count(metric, by=by)
+    def _count_by(self, metric: Any, by: int) -> None:
+        self._counters.count(metric, by=by)
 
     def _count_prompt(self, tokens: int) -> None:
-        self._tally.count(PROMPT_TOKENS, by=tokens)
+        self._counters.count(PROMPT_TOKENS, by=tokens)
 
     def _count_begun(self, request_id: str, created_s: float, now_s: float) -> None:
-        self._tally.observe(QUEUE_WAIT, max(0.0, now_s - created_s), "start")
-        self._begun[request_id] = now_s
+        self._counters.observe(QUEUE_WAIT, max(0.0, now_s - created_s), "start")
+        self._started[request_id] = now_s
         self._of(request_id, created_s)
 
-    def _count_step(self, sequences: int, rows: int, took_s: float, rounds: Listed[Round]) -> None:
-        tally = self._tally
-        tally.observe(STEP, took_s)
-        tally.observe(BATCH, sequences)
-        tally.observe(PACKED, rows)
+    def _count_step(self, sequences: int, rows: int, took_s: float, rounds: Listed[VerifiedTree]) -> None:
+        counters = self._counters
+        counters.observe(STEP, took_s)
+        counters.observe(BATCH, sequences)
+        counters.observe(PACKED, rows)
         drafted, accepted = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
         for tree, path, committed in rounds:
-            tally.observe(ACCEPTED_LENGTH, committed)
+            counters.observe(ACCEPTED_LENGTH, committed)
             _add_draft(tree, frozenset(path[:committed]), drafted, accepted)
         for metric, counts in ((DRAFTED, drafted), (ACCEPTED, accepted)):
             for (drafter, position), count in counts.items():
-                tally.count(metric, drafter, str(position), by=count)
+                counters.count(metric, drafter, str(position), by=count)
         if rounds:
-            tally.count(AT_LOAD, _load(sequences), by=len(rounds))
-            tally.count(DRAFTED_AT_LOAD, _load(sequences), by=sum(len(one.tree) for one in rounds))
+            counters.count(AT_LOAD, _load(sequences), by=len(rounds))
+            counters.count(DRAFTED_AT_LOAD, _load(sequences), by=sum(len(one.tree) for one in rounds))
 
     def _count_committed(self, request_id: str, created_s: float, event: Event) -> None:
-        tally, stats = self._tally, event.stats
+        counters, stats = self._counters, event.stats
         for proposer, count in Counter(event.proposers).items():
-            tally.count(TOKENS, proposer, by=count)
+            counters.count(TOKENS, proposer, by=count)
         if event.offset == 0 and event.tokens and stats.first_token_s is not None:
-            tally.observe(FIRST_TOKEN, max(0.0, stats.first_token_s - created_s))
+            counters.observe(FIRST_TOKEN, max(0.0, stats.first_token_s - created_s))
         told = self._of(request_id, created_s)
         told.tokens, told.stats, told.reason = event.offset + len(event.tokens), stats, event.finish_reason
         if event.finish_reason is not None:
-            self._begun.pop(request_id, None)
-            tally.count(ENDED, event.finish_reason)
+            self._started.pop(request_id, None)
+            counters.count(ENDED, event.finish_reason)
             if told.tokens > 1 and stats.first_token_s is not None and stats.last_token_s is not None:
-                tally.observe(PER_TOKEN, max(0.0, stats.last_token_s - stats.first_token_s) / (told.tokens - 1))
+                counters.observe(PER_TOKEN, max(0.0, stats.last_token_s - stats.first_token_s) / (told.tokens - 1))
 
     def _count_asked(self, drafters: tuple[str, ...]) -> None:
         for drafter in drafters:
-            self._tally.count(ASKED, drafter)
+            self._counters.count(ASKED, drafter)
 
     def _count_tree(self, took_s: float) -> None:
-        self._tally.observe(TREE, took_s)
+        self._counters.observe(TREE, took_s)
 
     def _count_left(self, request_id: str, created_s: float, tokens: int, stats: Stats, reason: FinishReason) -> None:
         told = self._of(request_id, created_s)
         told.tokens, told.stats, told.reason = tokens, stats, reason
-        self._begun.pop(request_id, None)
+        self._started.pop(request_id, None)
 
-    def _of(self, request_id: str, created_s: float) -> Told:
-        told = self._told.setdefault(request_id, Told(created_s, self._begun.get(request_id)))
-        while len(self._told) > MOST_TOLD:
-            self._told.popitem(last=False)
+    def _of(self, request_id: str, created_s: float) -> RequestProgress:
+        told = self._progress.setdefault(request_id, RequestProgress(created_s, self._started.get(request_id)))
+        while len(self._progress) > MOST_REQUESTS:
+            self._progress.popitem(last=False)
         return told
 
 

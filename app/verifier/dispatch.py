@@ -10,17 +10,17 @@ from app.state import Sequence
 Place = tuple[str, bool]  # mailbox, and whether it was told as the one that fuses: both halves of a node keep a copy
 
 
-class Errands:
+class DraftDispatcher:
     """Remembers how much of each sequence every drafter node and fuser knows, and makes their jobs."""
 
     def __init__(self, verifier: str) -> None:
         """`verifier` is the mailbox that the trees go to."""
         self._verifier = verifier
-        self._told: dict[str, dict[Place, int]] = {}  # by request
+        self._sent: dict[str, dict[Place, int]] = {}  # by request
 
     def unread(self, sequence: Sequence, mailbox: str) -> int:
         """Tokens of the sequence that this node's drafters have not been sent."""
-        return len(sequence.tokens) - self._told.get(sequence.record.id, {}).get((mailbox, False), 0)
+        return len(sequence.tokens) - self._sent.get(sequence.record.id, {}).get((mailbox, False), 0)
 
     def jobs(
         self,
@@ -31,19 +31,23 @@ class Errands:
         *,
         readers: Set[str] = frozenset(),
         run_ahead: bool = False,
-        enough: float = 1.0,
+        skip_models_above: float = 1.0,
     ) -> list[DraftJob]:
         """One for each node that drafts and for whoever fuses; with the target's state where a drafter reads it."""
         state = b64encode(sequence.state).decode() if sequence.state and readers else None
         jobs = []
         for mailbox, names in route.recipients.items():
-            more = {"state": state if readers & set(names) else None, "run_ahead": run_ahead, "enough": enough}
+            more = {
+                "state": state if readers & set(names) else None,
+                "run_ahead": run_ahead,
+                "enough": skip_models_above,
+            }
             jobs.append(self._job(sequence, mailbox, route, names, depth, due_s).model_copy(update=more))
         return jobs
 
-    def farewell(self, sequence: Sequence, alive: set[str]) -> list[DraftJob]:
+    def final_jobs(self, sequence: Sequence, alive: set[str]) -> list[DraftJob]:
         """Tell those who followed an ended sequence, and live, what came last."""
-        told = self._told.pop(sequence.record.id, {})
+        told = self._sent.pop(sequence.record.id, {})
         jobs = []
         for mailbox in dict.fromkeys(box for box, _ in told if box in alive):
             start = min(count for (box, _), count in told.items() if box == mailbox)
@@ -51,14 +55,14 @@ class Errands:
             jobs.append(_job(sequence, self._verifier, mailbox, fuser, start, (), 1, 0.0))
         return [job.model_copy(update={"is_last": True}) for job in jobs]
 
-    def forget(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         """Nothing more goes out for it."""
-        self._told.pop(request_id, None)
+        self._sent.pop(request_id, None)
 
     def _job(
         self, sequence: Sequence, mailbox: str, route: Route, names: tuple[str, ...], depth: int, due_s: float
     ) -> DraftJob:
-        told = self._told.setdefault(sequence.record.id, {})
+        told = self._sent.setdefault(sequence.record.id, {})
         places = [(mailbox, True)] if mailbox == route.fuser else []
         places += [(mailbox, False)] if mailbox in route.homes.values() else []
         start = min(told.get(place, 0) for place in places)

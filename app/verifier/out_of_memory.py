@@ -9,7 +9,7 @@ from app.clock import SYSTEM, Clock
 
 PATIENCE_S = 5.0
 PAUSE_S = 0.1  # there is nothing else that a verifier without memory could do
-SAID = (  # by torch on a GPU and on a CPU, and by oneDNN, which does not name it
+OUT_OF_MEMORY_TEXTS = (  # by torch on a GPU and on a CPU, and by oneDNN, which does not name it
     "out of memory",
     "allocate memory",
     "could not create a primitive",
@@ -18,12 +18,12 @@ SAID = (  # by torch on a GPU and on a CPU, and by oneDNN, which does not name i
 )
 
 
-def is_shortage(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether it says that there is no memory."""
-    return isinstance(error, MemoryError) or any(said in str(error).lower() for said in SAID)
+    return isinstance(error, MemoryError) or any(said in str(error).lower() for said in OUT_OF_MEMORY_TEXTS)
 
 
-class Shortage:
+class OutOfMemoryRetry:
     """Since when which requests have found no memory."""
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
@@ -32,7 +32,7 @@ class Shortage:
 
     def may_try_again(self, request_id: str, error: Exception) -> bool:
         """Whether it failed for memory alone, and not for long yet. Pauses, so that others can give some back."""
-        if not is_shortage(error):
+        if not is_out_of_memory(error):
             return False
         now_s = self._clock.monotonic()
         if now_s - self._since_s.setdefault(request_id, now_s) >= PATIENCE_S:
@@ -40,6 +40,6 @@ class Shortage:
         time.sleep(PAUSE_S)
         return True
 
-    def over(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         """It got on, or left."""
         self._since_s.pop(request_id, None)

@@ -8,7 +8,7 @@ other half drafts. `auto` takes what the costs speak for; that was never frontie
 
 from typing import Literal
 
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 
 Overlap = Literal["auto", "none", "rounds", "frontiers", "groups"]
 
@@ -18,7 +18,7 @@ def runs_ahead(overlap: Overlap, share: float) -> bool:
     return overlap in ("rounds", "frontiers") or (overlap == "auto" and share == 0.0)
 
 
-def goes_together(overlap: Overlap, costs: CostTable, sequences: int, draft_s: float) -> bool:
+def goes_together(overlap: Overlap, costs: StepCosts, sequences: int, draft_s: float) -> bool:
     """Do the sequences go in one batch? Else one half drafts, for `draft_s`, while the other half is verified."""
     if overlap == "auto":
         return not splits(costs, sequences, draft_s)
@@ -30,7 +30,7 @@ def frontier(overlap: Overlap, depth: int) -> int:
     return (depth + 1) // 2 if overlap == "frontiers" else depth
 
 
-def splits(costs: CostTable, sequences: int, draft_s: float) -> bool:
+def splits(costs: StepCosts, sequences: int, draft_s: float) -> bool:
     """Does it pay to verify one half of the sequences while the other half drafts? Only where two half batches
     take no longer than a whole one with its drafting: rarely where a step costs much the same for any batch."""
     half = (sequences + 1) // 2

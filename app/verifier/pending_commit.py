@@ -7,7 +7,7 @@ from app.state import Sequence
 from app.store.protocol import Outcome, Requests
 
 
-class Committing:
+class PendingCommit:
     """At most one commit at a time: `send` it, and hear later by `settle` what became of it."""
 
     def __init__(self, owner: str, store: Requests) -> None:

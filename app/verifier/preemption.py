@@ -3,10 +3,10 @@
 from collections.abc import Collection
 
 from app.engine.target import Target
-from app.state import Sequence, Tree, Work
+from app.state import BatchEntry, Sequence, Tree
 
 
-def reserve(works: list[Work], memory: Target, sequences: Collection[Sequence]) -> list[Work]:
+def reserve(works: list[BatchEntry], memory: Target, sequences: Collection[Sequence]) -> list[BatchEntry]:
     """Those of the works that get memory. Short of it, trees go first, then the youngest sequences' caches.
 
     Memory goes by age, so the oldest sequence always gets on, and no two take each other's cache in turn.
@@ -19,7 +19,7 @@ def reserve(works: list[Work], memory: Target, sequences: Collection[Sequence]) 
     return [work for work in works if work.sequence.record.id in kept]
 
 
-def _try_reserve(work: Work, memory: Target, sequences: Collection[Sequence]) -> bool:
+def _try_reserve(work: BatchEntry, memory: Target, sequences: Collection[Sequence]) -> bool:
     while not memory.try_reserve(work):
         younger = [s for s in sequences if s.pages and _age(s) > _age(work.sequence)]
         if len(work.tree):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from app.messages import DrafterStats
 from app.stages.steer.load import VerifierLoad
 from app.state import Sequence, Tree
@@ -10,7 +10,7 @@ from app.state import Sequence, Tree
 DECAY = 0.9  # of the past with each round
 
 
-class Gauge:
+class VerifierStats:
     """Decaying means and counters of one verifier. Read by another thread than the one that tells it."""
 
     def __init__(self) -> None:
@@ -18,12 +18,12 @@ class Gauge:
         self._rounds = self._tokens = 0.0
         self._by_drafter: dict[str, DrafterStats] = {}
 
-    def waited(self, seconds: float) -> None:
+    def record_wait(self, seconds: float) -> None:
         """Drafts came so long after they were asked for, in time or not."""
         self._waits = self._waits * DECAY + 1.0
         self._waited_s = self._waited_s * DECAY + seconds
 
-    def verified(self, tree: Tree, path: list[int]) -> None:
+    def record_verified(self, tree: Tree, path: list[int]) -> None:
         """Of a tree, as it was verified, these nodes were right."""
         if not len(tree):
             return
@@ -36,7 +36,7 @@ class Gauge:
                 new = DrafterStats(drafted=old.drafted + 1, accepted=old.accepted + (node in right))
                 self._by_drafter[name] = new
 
-    def load(self, sequences: Iterable[Sequence], costs: CostTable) -> VerifierLoad:
+    def load(self, sequences: Iterable[Sequence], costs: StepCosts) -> VerifierLoad:
         """With the sequences that run now."""
         everybody = list(sequences)
         running = [s for s in everybody if s.generated > 0]

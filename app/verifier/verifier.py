@@ -9,7 +9,7 @@ from app.clock import SYSTEM, Clock
 from app.config import Settings
 from app.engine.target import Target
 from app.errors import NotFound
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from app.logs import of
 from app.messages import DraftJob, Event, FinishReason, Record, Status, TreeMessage
 from app.policy import Policy
@@ -17,17 +17,17 @@ from app.stages.commit import conclude
 from app.stages.schedule.compose import compose, wait_s
 from app.stages.schedule.cosine import Pooled, choose
 from app.stages.verify import verify
-from app.state import Sequence, Tree, Verdict, Work
+from app.state import BatchEntry, Sequence, Tree, Verdict
 from app.store.protocol import Outcome, Requests
-from app.telemetry.verifier_metrics import Round
-from app.verifier.out_of_memory import Shortage, is_shortage
-from app.verifier.pending_commit import Committing
+from app.telemetry.verifier_metrics import VerifiedTree
+from app.verifier.out_of_memory import OutOfMemoryRetry, is_out_of_memory
+from app.verifier.pending_commit import PendingCommit
 from app.verifier.sequences import Running
 
 log = logging.getLogger(__name__)
 
 
-class Verifying:
+class Verifier:
     """What a verifier runs: schedule, verify, commit, and ask for the next drafts. It owns its sequences' progress."""
 
     def __init__(
@@ -44,13 +44,13 @@ class Verifying:
         self.policy = Policy()
         self.target = target
         self.ended: list[Record] = []  # whoever runs the segment takes them from here
-        self.stepped: list[Work] = []  # the last step's
+        self.stepped: list[BatchEntry] = []  # the last step's
         self.exhausted: Callable[[], None] | None = (
             None  # told of lasting want of memory; else the request fails for it
         )
         self._store = store
-        self._committing = Committing(owner, store)
-        self._shortage = Shortage(clock)
+        self._pending_commit = PendingCommit(owner, store)
+        self._memory_retry = OutOfMemoryRetry(clock)
         self._max_sequences = settings.max_sequences
         self._select = self._cosine if settings.batching == "cosine" else None
         self._clock = clock
@@ -67,18 +67,18 @@ class Verifying:
             if snapshot.status is Status.ACTIVE and snapshot.owner == self.owner:
                 self.running.start(snapshot)
 
-    def let_go(self, request_ids: Iterable[str]) -> None:
+    def release(self, request_ids: Iterable[str]) -> None:
         """Drop sequences that are no longer ours: cancelled, or taken over by another verifier."""
         for request_id in request_ids:
             sequence = self.running.stop(request_id)
-            self._shortage.over(request_id)
+            self._memory_retry.remove(request_id)
             if sequence is not None:
-                self._say_left(sequence, FinishReason.CANCELLED)
+                self._record_left(sequence, FinishReason.CANCELLED)
 
-    def offer(self, trees: Iterable[TreeMessage]) -> None:
+    def receive(self, trees: Iterable[TreeMessage]) -> None:
         """Drafts came in, fused."""
         for tree in trees:
-            self.running.offer(tree)
+            self.running.receive(tree)
 
     def wait_s(self, now_s: float) -> float | None:
         """How long until a sequence can go on without its tree; 0 if one can now, None if there is none."""
@@ -106,7 +106,7 @@ class Verifying:
         if not works:
             return jobs
         reading_s = _reading_s(works, running.costs)
-        running.meter.begun((work.sequence.record for work in works), self._clock.time())
+        running.metrics.record_started((work.sequence.record for work in works), self._clock.time())
         running.pruning.allow(works, running.costs, is_wanted=self.policy.pruning)
         started = self._clock.perf_counter()
         try:
@@ -114,7 +114,7 @@ class Verifying:
         except Exception as error:  # whatever one request does to the target, the others must get on
             return jobs + self._isolate(works, error)
         took_s = self._clock.perf_counter() - started
-        running.pruning.observe(works, running.costs)
+        running.pruning.update(works, running.costs)
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
         if all(work.final for work in works):
             running.costs.correct(rows, running.pruning.whole_s(works, running.costs, took_s), reading_s)
@@ -134,19 +134,21 @@ class Verifying:
             sequence.due_s = min(sequence.due_s, now_s + self.policy.draft_wait_s)
         return sequences[: self._max_sequences]
 
-    def _commit(self, works: list[Work], verdicts: list[Verdict | None], rows: int, took_s: float) -> list[DraftJob]:
+    def _commit(
+        self, works: list[BatchEntry], verdicts: list[Verdict | None], rows: int, took_s: float
+    ) -> list[DraftJob]:
         """Send the verdicts off to be committed, and go on as if they were: `_settle` hears what became of them."""
         now_s = self._clock.time()
-        final: list[tuple[Work, Verdict, Event]] = []
+        final: list[tuple[BatchEntry, Verdict, Event]] = []
         for work, verdict in zip(works, verdicts, strict=True):
             if verdict is None:
                 work.sequence.cached += len(work.tokens)
             else:
                 final.append((work, verdict, conclude(work.sequence, work.tree, verdict, now_s)))
-        rounds = [Round(work.tree, verdict.path, len(event.tokens)) for work, verdict, event in final]
-        self.running.meter.step(len(works), rows, took_s, rounds)
+        rounds = [VerifiedTree(work.tree, verdict.path, len(event.tokens)) for work, verdict, event in final]
+        self.running.metrics.record_step(len(works), rows, took_s, rounds)
         try:
-            self._committing.send([(work.sequence, event) for work, _, event in final])
+            self._pending_commit.send([(work.sequence, event) for work, _, event in final])
         except Exception:
             for work, _, _ in final:
                 self.target.drop(work)
@@ -154,15 +156,15 @@ class Verifying:
         for work, verdict, event in final:
             self._advance(work, verdict, event)
         going_on = [work.sequence for work, _, event in final if event.finish_reason is None]
-        jobs = self.running.ask(going_on, self.policy)
+        jobs = self.running.request_drafts(going_on, self.policy)
         return jobs if len(going_on) == len(final) else jobs + self._settle()
 
     def _settle(self) -> list[DraftJob]:
         """What became of the last commit: sequences that ended, or are no longer ours, leave."""
         jobs: list[DraftJob] = []
-        for sequence, event, outcome in self._committing.settle():
+        for sequence, event, outcome in self._pending_commit.settle():
             if outcome is Outcome.COMMITTED:
-                self.running.meter.committed(sequence.record, event)
+                self.running.metrics.record_committed(sequence.record, event)
                 if event.finish_reason is not None:
                     tokens, rounds = event.offset + len(event.tokens), event.stats.rounds
                     log.info(
@@ -170,7 +172,7 @@ class Verifying:
                     )
             elif self._runs(sequence):
                 log.info("commit %s, letting go", outcome, extra=of(sequence.record.id))
-                self.running.meter.left(sequence.record, event.offset, sequence.stats, FinishReason.CANCELLED)
+                self.running.metrics.record_left(sequence.record, event.offset, sequence.stats, FinishReason.CANCELLED)
             if outcome is not Outcome.COMMITTED or event.finish_reason is not None:
                 jobs += self._end(sequence)
         return jobs
@@ -179,8 +181,8 @@ class Verifying:
         """A sequence is over for us: the jobs that tell those who followed it."""
         if not self._runs(sequence):
             return []  # let go since then
-        self._shortage.over(sequence.record.id)
-        jobs = self.running.farewell(sequence)
+        self._memory_retry.remove(sequence.record.id)
+        jobs = self.running.final_jobs(sequence)
         self.running.stop(sequence.record.id)
         self.ended.append(sequence.record)
         return jobs
@@ -188,42 +190,42 @@ class Verifying:
     def _runs(self, sequence: Sequence) -> bool:
         return self.running.sequences.get(sequence.record.id) is sequence
 
-    def _advance(self, work: Work, verdict: Verdict, event: Event) -> None:
+    def _advance(self, work: BatchEntry, verdict: Verdict, event: Event) -> None:
         sequence = work.sequence
-        self.running.gauge.verified(work.tree, verdict.path)
+        self.running.stats.record_verified(work.tree, verdict.path)
         if sequence.tree is not None:
-            self.running.learn(sequence, sequence.tree, event.tokens)
+            self.running.update(sequence, sequence.tree, event.tokens)
         self.target.accept(work, verdict.path)
         sequence.tokens += event.tokens
         sequence.stats = event.stats
         sequence.state = verdict.state if len(event.tokens) == len(verdict.tokens) else None
         sequence.tree, sequence.due_s = None, 0.0
         self.running.suspects.discard(sequence.record.id)
-        self._shortage.over(sequence.record.id)
+        self._memory_retry.remove(sequence.record.id)
 
-    def _isolate(self, works: list[Work], error: Exception) -> list[DraftJob]:
+    def _isolate(self, works: list[BatchEntry], error: Exception) -> list[DraftJob]:
         """A step failed: its sequences run one by one until the guilty one fails alone."""
         log.exception("a step of %d sequences failed", len(works))
-        self.running.meter.failed()
+        self.running.metrics.record_failed()
         for work in works:
-            self.target.wipe(work)
+            self.target.invalidate(work)
             self.running.suspects.add(work.sequence.record.id)
-        if len(works) > 1 or self._shortage.may_try_again(works[0].sequence.record.id, error):
+        if len(works) > 1 or self._memory_retry.may_try_again(works[0].sequence.record.id, error):
             return []
-        if self.exhausted is not None and is_shortage(error):
+        if self.exhausted is not None and is_out_of_memory(error):
             self.exhausted()
             return []
         with suppress(NotFound):
             record = works[0].sequence.record
             self._store.end(record.id, FinishReason.ERROR, f"the target failed on this request: {error}")
-        self._say_left(works[0].sequence, FinishReason.ERROR)
+        self._record_left(works[0].sequence, FinishReason.ERROR)
         return self._end(works[0].sequence)
 
-    def _say_left(self, sequence: Sequence, reason: FinishReason) -> None:
-        self.running.meter.left(sequence.record, sequence.generated, sequence.stats, reason)
+    def _record_left(self, sequence: Sequence, reason: FinishReason) -> None:
+        self.running.metrics.record_left(sequence.record, sequence.generated, sequence.stats, reason)
 
 
-def _reading_s(works: Listed[Work], costs: CostTable) -> float:
+def _reading_s(works: Listed[BatchEntry], costs: StepCosts) -> float:
     """What reading the contexts of these is expected to take."""
     reading = costs.reading
     return sum(reading.seconds(work.start, len(work.tokens) + len(work.tree)) for work in works)

@@ -23,17 +23,17 @@ def left_behind(site: Site) -> list[str]:
 
 
 def _left(site: Site) -> list[str]:
-    keys = Keys(site.office.settings.namespace)
-    client: Any = redis.Redis.from_url(site.office.settings.redis_url or "", decode_responses=True)
+    keys = Keys(site.deployment.settings.namespace)
+    client: Any = redis.Redis.from_url(site.deployment.settings.redis_url or "", decode_responses=True)
     mailboxes = mailboxes_of(site)
-    found = [f"{site.office.requests.active()} requests still active"] if site.office.requests.active() else []
+    found = [f"{site.deployment.requests.active()} requests still active"] if site.deployment.requests.active() else []
     for name in client.scan_iter(f"{keys.namespace}:*", count=1000):
         short = name.removeprefix(f"{keys.namespace}:")
         if short not in STANDING and client.ttl(name) == -1:
             found.append(f"key {short} has no time to live")
         if short.removeprefix("mail:") in mailboxes:
             found.append(f"{client.llen(name)} items wait in {short}")
-    for node in site.office.nodes.live("verify"):
+    for node in site.deployment.nodes.live("verify"):
         used = int(node.info["cache_tokens"]) - int(node.info["cache_tokens_free"])
         if used or node.info["sequences"]:
             found.append(f"{node.name} keeps {node.info['sequences']} sequences and {used} tokens of cache")

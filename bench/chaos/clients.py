@@ -16,7 +16,7 @@ STALL_S = 0.5  # a shorter silence is an ordinary one
 
 
 @dataclass(slots=True)
-class Tally:
+class ClientCounts:
     """What became of the requests so far."""
 
     right: int = 0
@@ -34,7 +34,7 @@ class Clients:
     def __init__(
         self, url: str, requests: Listed[GenerateRequest], expected: Listed[tuple[int, ...]], seed: int
     ) -> None:
-        self.tally = Tally()
+        self.counts = ClientCounts()
         self._url = url
         self._requests, self._expected = requests, expected
         self._draw = random.Random(seed)
@@ -62,7 +62,7 @@ class Clients:
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
                 with self._lock:
-                    self.tally.lost.append(f"{thread.name} still waits after {limit_s:.0f} s")
+                    self.counts.lost.append(f"{thread.name} still waits after {limit_s:.0f} s")
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -71,13 +71,13 @@ class Clients:
             try:
                 self._judge(number, *self._ask(number))
             except (GenerationFailed, InvalidRequest) as error:  # it had been accepted
-                self._note(self.tally.lost, f"request {number}: {error}")
+                self._note(self.counts.lost, f"request {number}: {error}")
             except PacelineError:
                 with self._lock:
-                    self.tally.refused += 1
+                    self.counts.refused += 1
                 time.sleep(RETRY_S)
             except Exception as error:  # whatever it is: nobody heard of an end, and this client must not end with it
-                self._note(self.tally.lost, f"request {number}: {error!r}")
+                self._note(self.counts.lost, f"request {number}: {error!r}")
 
     def _ask(self, number: int) -> tuple[Result, float]:
         """The result, and the seconds it took."""
@@ -87,20 +87,20 @@ class Clients:
             nonlocal last_s
             now_s = time.monotonic()
             if now_s - last_s > STALL_S:
-                self.tally.stalls.append((last_s, now_s))
+                self.counts.stalls.append((last_s, now_s))
             last_s = self._moved_s[threading.current_thread().name] = now_s
 
         return generate(self._url, self._requests[number], came), time.monotonic() - started_s
 
     def _judge(self, number: int, result: Result, took_s: float) -> None:
         if result.status is not Status.DONE:
-            self._note(self.tally.failed, f"request {number}: {result.status}: {result.error}")
+            self._note(self.counts.failed, f"request {number}: {result.status}: {result.error}")
         elif result.token_ids != self._expected[number]:
-            self._note(self.tally.wrong, f"request {number} ({result.id}): {result.token_ids[:8]}...")
+            self._note(self.counts.wrong, f"request {number} ({result.id}): {result.token_ids[:8]}...")
         else:
             with self._lock:
-                self.tally.right += 1
-                self.tally.longest_s = max(self.tally.longest_s, took_s)
+                self.counts.right += 1
+                self.counts.longest_s = max(self.counts.longest_s, took_s)
 
     def _note(self, where: list[str], what: str) -> None:
         with self._lock:

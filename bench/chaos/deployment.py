@@ -15,7 +15,7 @@ from app.errors import StoreUnavailable
 from app.local.health import Health, check
 from app.local.instance import Instance
 from app.messages import FUSE, SETTLE, mailbox_of
-from workers.deployment import Office
+from workers.deployment import Deployment
 
 READY_S = 180.0
 
@@ -25,12 +25,12 @@ class Site:
     """The deployment under test."""
 
     instance: Instance
-    office: Office
+    deployment: Deployment
     draw: random.Random
 
     def health(self) -> Health:
         """What `./paceline status --json` says."""
-        return check(self.instance.name, self.instance.running(), self.office.settings.lease_s)
+        return check(self.instance.name, self.instance.running(), self.deployment.settings.lease_s)
 
     def await_ready(self) -> float:
         """Until every role gets on again, by processes that are there; seconds. Raises TimeoutError.
@@ -47,7 +47,7 @@ class Site:
     def dead(self) -> list[str]:
         """Nodes whose last heartbeat still holds, and whose process is gone; or Redis."""
         try:
-            return [node.name for node in self.office.nodes.live() if not runs(node.info.get("pid"))]
+            return [node.name for node in self.deployment.nodes.live() if not runs(node.info.get("pid"))]
         except StoreUnavailable:
             return ["redis"]
 
@@ -70,17 +70,19 @@ def runs(pid: object) -> bool:
 
 def mailboxes_of(site: Site) -> list[str]:
     """Those of the living, and those that they share."""
-    nodes = [mailbox_of(node.kind, node.name) for node in site.office.nodes.live() if node.kind in ("verify", "draft")]
+    nodes = [
+        mailbox_of(node.kind, node.name) for node in site.deployment.nodes.live() if node.kind in ("verify", "draft")
+    ]
     return [*nodes, FUSE, SETTLE]
 
 
 def active(site: Site) -> Iterable[str]:
     """Some requests that run."""
-    owners = [node.owner for node in site.office.nodes.live("verify")]
-    return sorted(name for owner in owners for name in site.office.requests.owned(owner))[:16]
+    owners = [node.owner for node in site.deployment.nodes.live("verify")]
+    return sorted(name for owner in owners for name in site.deployment.requests.owned(owner))[:16]
 
 
 def client(site: Site) -> redis.Redis:
     """A connection to its Redis that tries nothing again."""
-    assert site.office.settings.redis_url is not None
-    return redis.Redis.from_url(site.office.settings.redis_url)
+    assert site.deployment.settings.redis_url is not None
+    return redis.Redis.from_url(site.deployment.settings.redis_url)

@@ -49,16 +49,16 @@ def _freeze(role: str) -> Fault:
 
 def _kill_one_of_two(site: Site) -> None:
     """A second verifier comes, and the first is killed: the second takes its requests over, and leaves in the end."""
-    environ = {**os.environ, **settings_environment(site.office.settings)}
+    environ = {**os.environ, **settings_environment(site.deployment.settings)}
     command = [sys.executable, "-m", "workers.run", "verify", "--node", SECOND]
     log = site.instance.logs / f"{SECOND}.log"
     with log.open("wb") as out, subprocess.Popen(command, env=environ, cwd=ROOT, stdout=out, stderr=out) as second:
         try:
-            _await(lambda: len(site.office.nodes.live("verify")) == 2, "no second verifier came")
+            _await(lambda: len(site.deployment.nodes.live("verify")) == 2, "no second verifier came")
             time.sleep(SHARED_S)
             site.signal("verify", signal.SIGKILL)
-            _await(lambda: len(site.office.nodes.live("verify")) == 1, "the first verifier lives on")
-            _await(lambda: len(site.office.nodes.live("verify")) == 2, "the first verifier does not come back")
+            _await(lambda: len(site.deployment.nodes.live("verify")) == 1, "the first verifier lives on")
+            _await(lambda: len(site.deployment.nodes.live("verify")) == 2, "the first verifier does not come back")
         finally:
             second.terminate()
             _end(second)

@@ -70,7 +70,7 @@ def power_loss(site: Site) -> None:
     state = site.instance.running()
     assert state is not None
     file, redis = _append_only_file(site), client(site)
-    active, known = Keys(site.office.settings.namespace).active, set[object]()
+    active, known = Keys(site.deployment.settings.namespace).active, set[object]()
     size, until = 0, time.monotonic() + POWERLESS_S
     while time.monotonic() < until:
         if (found := set(redis.zrange(active, 0, -1))) - known or not size:
@@ -120,7 +120,7 @@ def clock_jumps(site: Site) -> None:
 
 def half_open_connections(site: Site) -> None:
     """All connections of workers and web server to Redis are dead, and nobody is told."""
-    port = urlsplit(site.office.settings.redis_url or "").port
+    port = urlsplit(site.deployment.settings.redis_url or "").port
     for role in WORKERS:
         for pid in site.health().processes[role]:
             _silence(pid, lambda end: end.getpeername()[1] == port)

@@ -31,8 +31,8 @@ def garbage(site: Site) -> None:
     """Items that are no messages, in every mailbox."""
     for mailbox in mailboxes_of(site):
         for item in GARBAGE:
-            site.office.mailboxes.post(mailbox, [item])
-        site.office.ring(mailbox)
+            site.deployment.mailboxes.post(mailbox, [item])
+        site.deployment.ring(mailbox)
 
 
 def stale_and_foreign(site: Site) -> None:
@@ -41,24 +41,24 @@ def stale_and_foreign(site: Site) -> None:
     jobs = [_job(name) for name in [*active(site), "nobody"]]
     for mailbox in mailboxes_of(site):
         for message in (ToVerifier(trees=tuple(trees), adopt=("nobody", *active(site))), ToDrafter(jobs=tuple(jobs))):
-            site.office.post(mailbox, [message, message])
-        site.office.post(mailbox, [ToFuser(jobs=tuple(jobs)), Settle(request_id="nobody")])
+            site.deployment.post(mailbox, [message, message])
+        site.deployment.post(mailbox, [ToFuser(jobs=tuple(jobs)), Settle(request_id="nobody")])
 
 
 def lying_trees(site: Site) -> None:
     """For a while, drafts that are wrong for every running request: in tokens, vocabulary, shape and confidence."""
     until_s = time.monotonic() + 2.0
-    verifiers = [mailbox_of("verify", node.name) for node in site.office.nodes.live("verify")]
+    verifiers = [mailbox_of("verify", node.name) for node in site.deployment.nodes.live("verify")]
     while time.monotonic() < until_s:
         lies = []
         for name in active(site):
             with suppress(Exception):
-                length = len(site.office.requests.snapshot(name).tokens)
-                prompt = len(site.office.requests.snapshot(name).record.prompt_ids)
+                length = len(site.deployment.requests.snapshot(name).tokens)
+                prompt = len(site.deployment.requests.snapshot(name).record.prompt_ids)
                 lies += [_tree(name, prompt + length + ahead, lie) for ahead in (0, 1, 2) for lie in range(LIES)]
         site.draw.shuffle(lies)
         for mailbox in verifiers:
-            site.office.post(mailbox, [ToVerifier(trees=(lie,)) for lie in lies[:64]])
+            site.deployment.post(mailbox, [ToVerifier(trees=(lie,)) for lie in lies[:64]])
         time.sleep(0.02)
 
 
@@ -66,7 +66,7 @@ def ring_all(site: Site) -> None:
     """Doorbells that nobody has rung."""
     for mailbox in mailboxes_of(site):
         for _ in range(10):
-            site.office.ring(mailbox)
+            site.deployment.ring(mailbox)
 
 
 def replayed(site: Site) -> None:
@@ -78,37 +78,39 @@ def replayed(site: Site) -> None:
             for text in (item, item, _damaged(item, site)):
                 connection.rpush(key, text)
         for mailbox in mailboxes_of(site):
-            site.office.ring(mailbox)
+            site.deployment.ring(mailbox)
         time.sleep(0.05)
 
 
 def broken_tasks(site: Site) -> None:
     """Items in Celery's own queues that are no tasks, or tasks that nobody knows."""
-    settings, connection = site.office.settings, client(site)
+    settings, connection = site.deployment.settings, client(site)
     queues = [mailbox_queue(settings, mailbox) for mailbox in mailboxes_of(site)]
     for queue in {*queues, control_queue(settings), settings.queue}:
-        site.office.celery.send_task("paceline.unknown", queue=queue, ignore_result=True)
-        site.office.celery.send_task("paceline.attend", args=[7, 8, 9], queue=queue, ignore_result=True)
-        site.office.celery.send_task("paceline.attend", args=["draft:nobody"], queue=queue, ignore_result=True)
+        site.deployment.celery.send_task("paceline.unknown", queue=queue, ignore_result=True)
+        site.deployment.celery.send_task("paceline.attend", args=[7, 8, 9], queue=queue, ignore_result=True)
+        site.deployment.celery.send_task("paceline.attend", args=["draft:nobody"], queue=queue, ignore_result=True)
         for item in GARBAGE:
             connection.lpush(queue, item)
 
 
 def lying_drafter(site: Site) -> None:
     """A drafter joins and answers every job with one lie after another; its heartbeat lies, too."""
-    office, owner, lies = site.office, uuid.uuid4().hex, itertools.cycle(range(len(DRAFT_LIES)))
+    deployment, owner, lies = site.deployment, uuid.uuid4().hex, itertools.cycle(range(len(DRAFT_LIES)))
     mailbox = mailbox_of("draft", LIAR)
     until_s = time.monotonic() + 2 * TELL_S
     while time.monotonic() < until_s:
-        info = {"drafters": [LIAR], "tokenizer": office.tokenizer.sha256, "host": LIAR, "waiting": 0}
-        office.nodes.beat("draft", LIAR, owner, progress_s=time.time(), info={**info, **site.draw.choice(INFO_LIES)})
-        if office.mailboxes.attend(mailbox, owner):
-            for item in office.mailboxes.take(mailbox, owner, 64, 0.02):
+        info = {"drafters": [LIAR], "tokenizer": deployment.tokenizer.sha256, "host": LIAR, "waiting": 0}
+        deployment.nodes.beat(
+            "draft", LIAR, owner, progress_s=time.time(), info={**info, **site.draw.choice(INFO_LIES)}
+        )
+        if deployment.mailboxes.attend(mailbox, owner):
+            for item in deployment.mailboxes.take(mailbox, owner, 64, 0.02):
                 with suppress(ValidationError):  # it is asked to fuse as well, and then its own lies come here
                     for job in ToDrafter.model_validate_json(item).jobs:
                         _answer(site, job, next(lies))
-    office.nodes.retire("draft", LIAR, owner)
-    office.mailboxes.release(mailbox, owner)
+    deployment.nodes.retire("draft", LIAR, owner)
+    deployment.mailboxes.release(mailbox, owner)
 
 
 # What a draft says in the place of the truth; "{}" alone would be a sound one that is wrong.
@@ -160,13 +162,13 @@ def _answer(site: Site, job: DraftJob, lie: int) -> None:
         (job.fuser, {"drafts": [draft, draft]}),
         (job.verifier, {"trees": [_tree(job.request_id, job.base, lie % LIES).model_dump()]}),
     ):
-        if site.office.mailboxes.post(box, [json.dumps(message)]):
-            site.office.ring(box)
+        if site.deployment.mailboxes.post(box, [json.dumps(message)]):
+            site.deployment.ring(box)
 
 
 def _overheard(site: Site, for_s: float) -> Iterator[tuple[str, bytes]]:
     """(key, item) of what is put into mailboxes."""
-    prefix = Keys(site.office.settings.namespace).mail("")
+    prefix = Keys(site.deployment.settings.namespace).mail("")
     connection = client(site)
     with connection.monitor() as monitor:
         until_s = time.monotonic() + for_s
@@ -205,7 +207,7 @@ def _tree(request_id: str, base: int, lie: int = 0) -> TreeMessage:
         survival=(sure,) * len(tokens),
         proposers=(("liar",),) * len(tokens),
         models_s=-1.0,
-        spared=(),
+        skipped=(),
         confidence={"liar": sure},
     )
 

@@ -31,7 +31,7 @@ from bench.chaos.host import lacking, prepared
 from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
 from bench.report_header import heading
-from workers.deployment import Office
+from workers.deployment import Deployment
 
 DRAIN_S = 120.0
 FAULTS_HELP = "only these (default: all that this machine can have)"
@@ -127,7 +127,7 @@ def enter(instance: Instance, settings: Settings, seed: int) -> Site:
     if state is None:
         raise InstanceError(f"instance {instance.name!r} does not run")
     inside = {"redis_url": state.redis_url, "namespace": state.namespace}
-    return Site(instance, Office.open(settings.model_copy(update=inside)), random.Random(seed))
+    return Site(instance, Deployment.open(settings.model_copy(update=inside)), random.Random(seed))
 
 
 def storm(
@@ -151,19 +151,19 @@ def storm(
         print(json.dumps(asdict(injected[-1])), flush=True)
     time.sleep(gap_s)
     crowd.stop(DRAIN_S)
-    tally = crowd.tally
+    counters = crowd.counts
     return {
         "seed": seed,
         "clients": clients,
         "seconds": round(time.monotonic() - started, 1),
         "faults": [asdict(one) for one in injected],
         "requests": {
-            "right": tally.right,
-            "wrong": tally.wrong,
-            "failed": tally.failed,
-            "lost": tally.lost,
-            "refused, tried again": tally.refused,
-            "longest_s": round(tally.longest_s, 2),
+            "right": counters.right,
+            "wrong": counters.wrong,
+            "failed": counters.failed,
+            "lost": counters.lost,
+            "refused, tried again": counters.refused,
+            "longest_s": round(counters.longest_s, 2),
         },
         "left behind": left_behind(site),
     }
@@ -178,7 +178,7 @@ def inject(site: Site, name: str, crowd: Clients, since_s: float) -> Injected:
     while not crowd.all_moved_since(ended_s) and time.monotonic() - ended_s < ready_s + DRAIN_S:
         time.sleep(0.05)
     moved_s = time.monotonic() - ended_s
-    stalls = [end - start for start, end in [*crowd.tally.stalls] if end >= began_s]
+    stalls = [end - start for start, end in [*crowd.counts.stalls] if end >= began_s]
     times = (began_s - since_s, ended_s - began_s, ready_s, moved_s, max(stalls, default=0.0))
     at_s, lasted_s, ready_s, moved_s, stall_s = (round(seconds, 2) for seconds in times)
     return Injected(at_s, name, lasted_s, ready_s, moved_s, stall_s)

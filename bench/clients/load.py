@@ -197,7 +197,7 @@ def deployment(url: str | None) -> Iterator[tuple[str, Path | None]]:
 def _busy(folder: Path, served: Listed[Served]) -> dict[str, float]:
     """Busy fraction of each node while this load ran."""
     now_s, last_s = time.time(), max((one.end_s for one in served), default=0.0)
-    time.sleep(1.0)  # the workers write what they did with their pulse
+    time.sleep(1.0)  # the workers write what they did with their heartbeat
     found = busy(active(read(folder)), now_s - last_s, now_s)
     return {node: round(part, 3) for node, part in found.items()}
 

@@ -23,7 +23,7 @@ from app.config import ROOT
 from app.errors import GenerationFailed, PacelineError
 from app.local.client import generate
 from app.messages import Result
-from bench.chaos.clients import Clients, Tally
+from bench.chaos.clients import ClientCounts, Clients
 from bench.chaos.run import DRAIN_S, requests
 from bench.help import parser as parser_of
 from bench.report_header import heading
@@ -97,7 +97,7 @@ def storm(args: argparse.Namespace) -> dict[str, Any]:
     time.sleep(args.after)
     for crowd in crowds:
         crowd.stop(DRAIN_S)
-    streams, answers = (_told(crowd.tally, started_s) for crowd in crowds)
+    streams, answers = (_told(crowd.counts, started_s) for crowd in crowds)
     seconds = round(time.monotonic() - started_s, 1)
     return {"exit_status": status, "seconds": seconds, "streams": streams, "answers": answers}
 
@@ -110,10 +110,10 @@ def _run(command: list[str], started_s: float) -> int:
     return process.returncode
 
 
-def _told(tally: Tally, started_s: float) -> dict[str, Any]:
-    longest = sorted(tally.stalls, key=lambda stall: stall[0] - stall[1])[:LONGEST]
+def _told(counters: ClientCounts, started_s: float) -> dict[str, Any]:
+    longest = sorted(counters.stalls, key=lambda stall: stall[0] - stall[1])[:LONGEST]
     silences = [{"at_s": round(start - started_s, 1), "lasted_s": round(end - start, 2)} for start, end in longest]
-    return {key: value for key, value in asdict(tally).items() if key != "stalls"} | {"silences": silences}
+    return {key: value for key, value in asdict(counters).items() if key != "stalls"} | {"silences": silences}
 
 
 if __name__ == "__main__":

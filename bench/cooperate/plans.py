@@ -1,4 +1,4 @@
-"""The arms of `bench cooperate`: every way of drafting that is compared, as changes to the settings and the crew."""
+"""The arms of `bench cooperate`: every way of drafting that is compared, as changes to the settings and the pool."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -6,10 +6,10 @@ from typing import Literal, get_args
 
 from app.config import Settings
 from app.stages.draft.phrases import Phrases
-from app.stages.draft.registry import RESIDENT
+from app.stages.draft.registry import MODEL_FREE
 from app.verifier.overlap import Overlap
 
-TABLES = (*RESIDENT, Phrases.name)
+TABLES = (*MODEL_FREE, Phrases.name)
 LENGTHS = (1, 2, 3, 4, 5, 6)  # fixed draft lengths tried in the pilot
 RULES = ("uniform", "faser")  # app/stages/length/baselines.py
 FULL, OFF, SINGLE = "full", "off", "best single"

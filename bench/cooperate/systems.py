@@ -11,13 +11,13 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from app.assembly.local import Models, local
+from app.assembly.local import Models, build_local
 from app.config import Settings
-from app.drafter.drafter import Drafting
+from app.drafter.drafter import DrafterNode
 from app.engine.cpu.runner import ModelRunner
 from app.estimates.calibration import FLOOR, Calibration
 from app.messages import Draft, DraftJob, TreeMessage
-from app.pipeline import Local
+from app.pipeline import LocalPipeline
 from app.request import GenerateRequest, Speculation
 from app.store.protocol import Snapshot
 from bench.cooperate.plans import Plan
@@ -57,14 +57,14 @@ class PipelineArm:
         self._speculates = plan.speculates
         self._max_tokens = max_tokens
         self._target = Timed(models.runner, "forward")
-        self._pipeline = local(self._settings, replace(models, runner=cast(ModelRunner, self._target)))
+        self._pipeline = build_local(self._settings, replace(models, runner=cast(ModelRunner, self._target)))
         _set_up(self._pipeline, plan, models)
         self._drafting = Timed(_drafting(self._pipeline, plan), "run")
-        self._pipeline._drafting = cast(Drafting, self._drafting)
+        self._pipeline._node = cast(DrafterNode, self._drafting)
 
     def __call__(self, prompts: list[str]) -> Run:
         """Run the prompts at once, to their ends."""
-        pipeline, running = self._pipeline, self._pipeline.verifying.running
+        pipeline, running = self._pipeline, self._pipeline.verifier.running
         started = time.perf_counter()
         records = [pipeline.submit(self._request(prompt), self._settings) for prompt in prompts]
         while any(not sequence.generated for sequence in running.sequences.values()):
@@ -92,7 +92,7 @@ class PipelineArm:
 
     def load(self, arrivals: Listed[tuple[float, str]]) -> list[Snapshot]:
         """Requests that come at these seconds from now, whether or not others have ended; all of them, ended."""
-        pipeline, running = self._pipeline, self._pipeline.verifying.running
+        pipeline, running = self._pipeline, self._pipeline.verifier.running
         started, records, waiting = time.perf_counter(), [], deque(arrivals)
         while waiting or running.sequences:
             if not running.sequences:
@@ -146,7 +146,7 @@ class Uncalibrated(Calibration):
 class Reshaped:
     """A drafter node whose trees are changed before the verifier sees them."""
 
-    def __init__(self, inner: Drafting, shape: Shape) -> None:
+    def __init__(self, inner: DrafterNode, shape: Shape) -> None:
         self._inner, self._shape = inner, shape
 
     def run(self, jobs: Iterable[DraftJob]) -> tuple[list[Draft], list[tuple[str, TreeMessage]]]:
@@ -183,18 +183,18 @@ def lone(tree: TreeMessage) -> TreeMessage:
     )
 
 
-def _set_up(pipeline: Local, plan: Plan, models: Models) -> None:
+def _set_up(pipeline: LocalPipeline, plan: Plan, models: Models) -> None:
     """Who drafts, and how the verifier asks."""
-    running = pipeline.verifying.running
+    running = pipeline.verifier.running
     names = models.guessers if plan.drafters is None else plan.drafters
-    running.crew = replace(running.crew, remote=dict.fromkeys(names, "local"), resident=plan.tables)
+    running.pool = replace(running.pool, models=dict.fromkeys(names, "local"), model_free=plan.tables)
 
 
-def _drafting(pipeline: Local, plan: Plan) -> Any:
+def _drafting(pipeline: LocalPipeline, plan: Plan) -> Any:
     """The plan's drafter node: the pipeline's own, or one with a part taken out."""
-    inner = pipeline._drafting
+    inner = pipeline._node
     if plan.without == "calibration":
-        inner._fusing.calibration = Uncalibrated()
+        inner._fuser.calibration = Uncalibrated()
     shape = shape_of(plan)
     return inner if shape is None else Reshaped(inner, shape)
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.engine.cpu.equivalence import probe
-from app.engine.gpu.runner import Chosen, DeviceRunner
+from app.engine.gpu.runner import ChosenRows, DeviceRunner
+from app.state import BatchEntry, Tree
 from app.state import Sequence as State
-from app.state import Tree, Work
 
 
 def generate(runner: DeviceRunner, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
@@ -56,7 +56,7 @@ def chain(tokens: Sequence[int]) -> Tree:
     return Tree(list(tokens), list(range(len(tokens))), [1.0] * len(tokens), [("bench",)] * len(tokens))
 
 
-def reserve(runner: DeviceRunner, work: Work) -> Work:
+def reserve(runner: DeviceRunner, work: BatchEntry) -> BatchEntry:
     """The work, with its pages. Raises MemoryError."""
     if not runner.try_reserve(work):
         raise MemoryError("the cache of this measurement was made too small")
@@ -67,16 +67,16 @@ def _read(runner: DeviceRunner, prompt: list[int]) -> State:
     """A sequence whose cache holds all of the prompt but its last token."""
     state = State(probe(1, 2).record, list(prompt))
     if len(prompt) > 1:
-        work = reserve(runner, Work(state, 0, state.tokens[:-1], Tree(), final=False))
+        work = reserve(runner, BatchEntry(state, 0, state.tokens[:-1], Tree(), final=False))
         runner.forward([work])
         runner.accept(work, [])
     return state
 
 
-def _step(runner: DeviceRunner, states: Sequence[State], chains: Sequence[list[int]]) -> list[Chosen]:
+def _step(runner: DeviceRunner, states: Sequence[State], chains: Sequence[list[int]]) -> list[ChosenRows]:
     """One step of all sequences, each with a chain below its last token that is accepted whole."""
     works = [
-        reserve(runner, Work(state, len(state.tokens) - 1, state.tokens[-1:], chain(tokens), final=True))
+        reserve(runner, BatchEntry(state, len(state.tokens) - 1, state.tokens[-1:], chain(tokens), final=True))
         for state, tokens in zip(states, chains, strict=True)
     ]
     answers = [answer for answer in runner.forward(works) if answer is not None]

@@ -14,21 +14,21 @@ os.environ.update({**THREAD_ENVIRONMENT, **os.environ})
 
 from child import Answer, Run, serve
 
-from app.assembly.local import local
+from app.assembly.local import build_local
 from app.messages import Record
 from app.request import Sampling, Speculation
 
 
 def load() -> Run:
-    pipeline, speculation = local(Settings.from_env()), Speculation(enabled=sys.argv[1] == "on")
+    pipeline, speculation = build_local(Settings.from_env()), Speculation(enabled=sys.argv[1] == "on")
 
     def run(prompts: list[list[int]], max_tokens: int) -> Answer:
         records = [_record(prompt, max_tokens, speculation) for prompt in prompts]
         for record in records:
             pipeline.store.create(record, limit=len(records))
-            pipeline.store.assign(record.id, pipeline.verifying.owner)
-        pipeline.verifying.adopt([record.id for record in records])
-        while pipeline.verifying.running.sequences:
+            pipeline.store.assign(record.id, pipeline.verifier.owner)
+        pipeline.verifier.adopt([record.id for record in records])
+        while pipeline.verifier.running.sequences:
             pipeline.step()
         return [list(pipeline.store.snapshot(record.id).tokens) for record in records]
 

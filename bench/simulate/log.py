@@ -10,9 +10,9 @@ from collections.abc import Sequence as Listed
 
 from pydantic import BaseModel, ConfigDict
 
-from app.assembly.local import AnyGuesser, Models, local
+from app.assembly.local import AnyGuesser, Models, build_local
 from app.config import Settings
-from app.drafter.draft_kv import Reader
+from app.drafter.draft_kv import DraftKV
 from app.request import GenerateRequest, Sampling, Speculation
 from app.stages.draft.protocol import Context
 from app.state import Guess
@@ -65,8 +65,8 @@ States = list[list[bytes | None]]  # [text][i]: the target's where it chose the 
 def _texts(
     settings: Settings, models: Models, prompts: Mapping[str, Listed[str]], max_tokens: int
 ) -> tuple[list[Text], States]:
-    pipeline = local(settings, models)
-    running = pipeline.verifying.running
+    pipeline = build_local(settings, models)
+    running = pipeline.verifier.running
     asked = [(domain, prompt) for domain, of_domain in prompts.items() for prompt in of_domain]
     off = Speculation(enabled=False)
     requests = [GenerateRequest(prompt=prompt, max_tokens=max_tokens, speculation=off) for _, prompt in asked]
@@ -88,16 +88,16 @@ def _texts(
 
 
 def _drafter(name: str, guesser: AnyGuesser, texts: Listed[Text], states: States) -> DrafterLog:
-    reader = Reader(name, guesser, guesser.max_context)
+    reader = DraftKV(name, guesser, guesser.max_context)
     read_s = _reading(reader, texts)
     guesses = _guesses(reader, texts, states)
     token_s = {batch: _token_s(reader, texts[:batch], states) for batch in BATCHES if batch <= len(texts)}
     for i in range(len(texts)):
-        reader.forget(str(i))
+        reader.remove(str(i))
     return DrafterLog(guesses=guesses, token_s=token_s, read_s=read_s)
 
 
-def _guesses(reader: Reader, texts: Listed[Text], states: States) -> tuple[tuple[tuple[Guess, ...], ...], ...]:
+def _guesses(reader: DraftKV, texts: Listed[Text], states: States) -> tuple[tuple[tuple[Guess, ...], ...], ...]:
     """All texts in step, which is faster."""
     found: list[list[tuple[Guess, ...]]] = [[()] for _ in texts]  # nobody guesses before the first token
     for at in range(1, max(len(text.tokens) for text in texts)):
@@ -108,7 +108,7 @@ def _guesses(reader: Reader, texts: Listed[Text], states: States) -> tuple[tuple
     return tuple(map(tuple, found))
 
 
-def _token_s(reader: Reader, texts: Listed[Text], states: States) -> float:
+def _token_s(reader: DraftKV, texts: Listed[Text], states: States) -> float:
     """Seconds of a guess for each of these, next to nothing unread."""
     taken = []
     for at in range(2, 2 + TIMED):
@@ -119,7 +119,7 @@ def _token_s(reader: Reader, texts: Listed[Text], states: States) -> float:
     return median(taken)
 
 
-def _reading(reader: Reader, texts: Listed[Text]) -> float:
+def _reading(reader: DraftKV, texts: Listed[Text]) -> float:
     """Seconds of one token, of prompts read whole."""
     taken = []
     for i, text in enumerate(texts[:TIMED]):
@@ -130,7 +130,7 @@ def _reading(reader: Reader, texts: Listed[Text]) -> float:
     return median(taken)
 
 
-def _align(reader: Reader, i: int, text: Text, states: States, at: int) -> str:
+def _align(reader: DraftKV, i: int, text: Text, states: States, at: int) -> str:
     context = _context(i, text, at, states[i][at])
     reader.align(context, context.tokens)
     return context.request_id

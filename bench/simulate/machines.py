@@ -10,7 +10,7 @@ from app.config import Settings
 from app.drafter.drafter import in_time
 from app.messages import FUSE, DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
 from app.stages.draft.protocol import Drafter
-from app.stages.route.drafter_pool import Crew
+from app.stages.route.drafter_pool import DrafterPool
 from app.stages.steer.controller import steer
 from app.stages.steer.load import Load, MailboxLoad
 from app.store.memory import MemoryStore
@@ -23,8 +23,8 @@ from bench.simulate.world import (
     GATE,
     LONGEST_S,
     Setting,
+    SimVerifier,
     Tables,
-    Verifier,
     World,
     drafting_of,
     fusing_of,
@@ -71,8 +71,8 @@ def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:
     clock = SimClock(is_serial=True)
     verifier = verifier_of(world, LOCAL, clock)
     segment = drafting_of(world, names, LOCAL, clock, is_shared)
-    verifier.segment.running.crew = Crew(
-        remote=dict.fromkeys(names, LOCAL), resident=world.plan.tables, fuser=LOCAL, readers=frozenset(names)
+    verifier.segment.running.pool = DrafterPool(
+        models=dict.fromkeys(names, LOCAL), model_free=world.plan.tables, fuser=LOCAL, readers=frozenset(names)
     )
 
     def handle(mail: list[ToVerifier]) -> float | None:
@@ -83,7 +83,7 @@ def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:
             clock.rest()
             _, trees = segment.run(jobs)
             clock.now_s += FUSE_S
-            verifier.segment.offer(shaped(world, trees))
+            verifier.segment.receive(shaped(world, trees))
         _go_on(world, verifier)
         return 0.0 if verifier.segment.running.sequences else None
 
@@ -105,12 +105,12 @@ def _add_gate(world: World) -> None:
 def _add_verifier(world: World, name: str) -> None:
     clock = SimClock()
     verifier = verifier_of(world, name, clock)
-    verifier.segment.running.crew = _crew(world)
+    verifier.segment.running.pool = _pool(world)
 
     def handle(mail: list[ToVerifier]) -> float | None:
         for message in mail:
             verifier.segment.adopt(message.adopt)
-            verifier.segment.offer(message.trees)
+            verifier.segment.receive(message.trees)
         verifier.segment.policy = world.policy
         jobs = verifier.segment.step(clock.time())
         _send_jobs(world, jobs, clock.time())
@@ -120,11 +120,11 @@ def _add_verifier(world: World, name: str) -> None:
     world.network.add(Machine(name, clock, handle))
 
 
-def _go_on(world: World, verifier: Verifier) -> None:
+def _go_on(world: World, verifier: SimVerifier) -> None:
     """For each text that ended the next one comes."""
     for record in verifier.segment.ended:
         world.ended.append(record)
-        verifier.guests -= 1
+        verifier.requests -= 1
         if not world.is_open:
             world.admit(verifier.clock.time())
     verifier.segment.ended = []
@@ -176,7 +176,7 @@ def _add_beat(world: World) -> None:
         nonlocal ticks
         ticks += 1
         for verifier in world.verifiers:
-            verifier.segment.running.crew = _crew(world)
+            verifier.segment.running.pool = _pool(world)
         if ticks % round(STEER_EVERY_S / LOOK_EVERY_S) == 0:
             world.policy = steer(_load(world, clock.time()), clock.time(), world.policy)
         return LOOK_EVERY_S
@@ -188,24 +188,24 @@ def _add_beat(world: World) -> None:
 def _load(world: World, now_s: float) -> Load:
     machines = world.network.machines
     boxes = (*world.nodes, FUSE)
-    active = sum(verifier.guests for verifier in world.verifiers)
+    active = sum(verifier.requests for verifier in world.verifiers)
     return Load(
         active=active,
         drafters=len({name for names in world.nodes.values() for name in names}),
         mailboxes={box: MailboxLoad(waiting=len(machines[box].mail), oldest_s=0.0) for box in boxes},
         verifiers=tuple(
-            v.segment.running.gauge.load(v.segment.running.sequences.values(), v.segment.running.costs)
+            v.segment.running.stats.load(v.segment.running.sequences.values(), v.segment.running.costs)
             for v in world.verifiers
         ),
     )
 
 
-def _crew(world: World) -> Crew:
+def _pool(world: World) -> DrafterPool:
     boxes = {name: box for box, names in world.nodes.items() for name in names}
-    return Crew(
-        remote=boxes,
-        resident=world.plan.tables,
-        share=0.0,
+    return DrafterPool(
+        models=boxes,
+        model_free=world.plan.tables,
+        core_share=0.0,
         fuser=FUSE,
         readers=frozenset(boxes),
         waiting={box: len(world.network.machines[box].mail) for box in world.nodes},

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from app.request import Sampling, TokenLogprobs
-from app.state import Guess, Sequence, Tree, Work
+from app.state import BatchEntry, Guess, Sequence, Tree
 from bench.simulate.log import DrafterLog, Log, Text
 
 WORD = b"\0\0"  # for a state: that there is one
@@ -59,7 +59,7 @@ class LogTarget:
 
     capacity_tokens = free_tokens = PLENTY
 
-    def __init__(self, log: Log, costs: CostTable, clock: SimClock) -> None:
+    def __init__(self, log: Log, costs: StepCosts, clock: SimClock) -> None:
         """`costs`: the truth, which the verifier's own table follows."""
         self._texts = log.texts
         self._costs = costs
@@ -67,7 +67,7 @@ class LogTarget:
         self.busy_s = 0.0
         self.rows = 0
 
-    def try_reserve(self, work: Work) -> bool:
+    def try_reserve(self, work: BatchEntry) -> bool:
         return True
 
     def release(self, sequence: Sequence) -> None:
@@ -76,7 +76,7 @@ class LogTarget:
     def adopt(self, sequence: Sequence) -> int:
         return 0
 
-    def forward(self, works: list[Work]) -> "list[LogRows | None]":
+    def forward(self, works: list[BatchEntry]) -> "list[LogRows | None]":
         """Rows for final works; meanwhile the time passes that so many rows and branches take."""
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
         reading = self._costs.reading
@@ -88,13 +88,13 @@ class LogTarget:
         self.rows += rows
         return [LogRows(self._texts[text_of(w.sequence.record.id)]) if w.final else None for w in works]
 
-    def accept(self, work: Work, path: list[int]) -> None:
+    def accept(self, work: BatchEntry, path: list[int]) -> None:
         work.sequence.cached = work.start + len(work.tokens) + len(path)
 
-    def drop(self, work: Work) -> None:
+    def drop(self, work: BatchEntry) -> None:
         """There is nothing to give back."""
 
-    def wipe(self, work: Work) -> None:
+    def invalidate(self, work: BatchEntry) -> None:
         self.release(work.sequence)
 
 
@@ -128,10 +128,10 @@ class LogGuesser:
         self._clock = clock
         self._bases: dict[str, int] = {}  # by request: the length at which it was given a state last
 
-    def try_reserve(self, work: Work, ahead: int) -> bool:
+    def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
         return True
 
-    def guess(self, works: list[Work], depth: int, floor: float) -> list[list[Guess]]:
+    def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
         found = [self._chain(work.sequence)[:depth] or [NOTHING] for work in works]
         unread = sum(len(work.tokens) - 1 for work in works)
         seconds = max(map(len, found)) * _per_token(self._log.token_s, len(works)) + unread * self._log.read_s
@@ -141,7 +141,7 @@ class LogGuesser:
     def release(self, sequence: Sequence) -> None:
         self._bases.pop(sequence.record.id, None)
 
-    def wipe(self, work: Work) -> None:
+    def invalidate(self, work: BatchEntry) -> None:
         self.release(work.sequence)
 
     def _chain(self, sequence: Sequence) -> list[Guess]:

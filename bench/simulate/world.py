@@ -9,12 +9,12 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 
 from app.config import Settings
-from app.drafter.drafter import Drafting
+from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
-from app.drafter.token_fusion import Cooperative
-from app.estimates.step_costs import CostTable
-from app.fuser.fuser import Fusing
+from app.drafter.token_fusion import TokenFusion
+from app.estimates.step_costs import StepCosts
+from app.fuser.fuser import Fuser
 from app.messages import Record, ToVerifier, TreeMessage
 from app.policy import Policy
 from app.request import Sampling, Speculation
@@ -22,7 +22,7 @@ from app.stages.draft.protocol import Drafter
 from app.stages.route.router import Router
 from app.store.memory import MemoryStore
 from app.verifier.sequences import Running
-from app.verifier.verifier import Verifying
+from app.verifier.verifier import Verifier
 from bench.cooperate.plans import Plan
 from bench.cooperate.systems import Uncalibrated, shape_of
 from bench.simulate.events import Network
@@ -50,14 +50,14 @@ class Setting:
 
 
 @dataclass(slots=True)
-class Verifier:
+class SimVerifier:
     """A verifier's machine, and what of it is looked at from outside."""
 
     name: str
-    segment: Verifying
+    segment: Verifier
     target: LogTarget
     clock: SimClock
-    guests: int = 0  # texts it was given that have not ended
+    requests: int = 0  # texts it was given that have not ended
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class World:
     settings: Settings
     network: Network
     store: MemoryStore
-    verifiers: list[Verifier] = field(default_factory=list)
+    verifiers: list[SimVerifier] = field(default_factory=list)
     nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # mailbox -> its drafters
     waiting: deque[str] = field(default_factory=deque)  # requests, `text.number` each
     ended: list[Record] = field(default_factory=list)
@@ -100,8 +100,8 @@ class World:
             return
         request_id = self.waiting.popleft()
         text = text_of(request_id)
-        verifier = min(self.verifiers, key=lambda v: v.guests)
-        verifier.guests += 1
+        verifier = min(self.verifiers, key=lambda v: v.requests)
+        verifier.requests += 1
         record = Record(
             id=request_id,
             prompt_ids=self.log.texts[text].prompt_ids,
@@ -116,7 +116,7 @@ class World:
         self.network.send(verifier.name, ToVerifier(adopt=(record.id,)), now_s, hop_s=0.0)
 
 
-def verifier_of(world: World, name: str, clock: SimClock) -> Verifier:
+def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
     target = LogTarget(world.log, costs_of(world), clock)
     router = Router(world.settings.routing, world.settings.drafters_per_sequence)
     running = Running(
@@ -129,30 +129,30 @@ def verifier_of(world: World, name: str, clock: SimClock) -> Verifier:
         clock,
         lengths=world.settings.lengths,
     )
-    verifier = Verifier(name, Verifying(name, target, running, world.store, world.settings, clock), target, clock)
+    verifier = SimVerifier(name, Verifier(name, target, running, world.store, world.settings, clock), target, clock)
     world.verifiers.append(verifier)
     return verifier
 
 
-def costs_of(world: World) -> CostTable:
+def costs_of(world: World) -> StepCosts:
     """The target's steps, as slow as the setting has them, at the pace at which they were measured."""
-    costs = CostTable.loads(world.log.costs, world.setting.slowdown)
+    costs = StepCosts.loads(world.log.costs, world.setting.slowdown)
     costs.ratio = 1.0
     return costs
 
 
-def drafting_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock, is_shared: bool) -> Drafting:
+def drafting_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock, is_shared: bool) -> DrafterNode:
     models = [
         ModelDrafter(name, LogGuesser(name, world.log.texts, world.log.drafters[name], clock), PLENTY, True)
         for name in names
     ]
-    together = Cooperative(model.reader for model in models) if is_shared else None
-    return Drafting(models, fetcher(world.store), fusing_of(world), mailbox, together, clock)
+    together = TokenFusion(model.reader for model in models) if is_shared else None
+    return DrafterNode(models, fetcher(world.store), fusing_of(world), mailbox, together, clock)
 
 
-def fusing_of(world: World) -> Fusing:
+def fusing_of(world: World) -> Fuser:
     """With tables of its own, as every process has them."""
-    fusing = Fusing(world.tables(), world.log.vocab_size, fetcher(world.store))
+    fusing = Fuser(world.tables(), world.log.vocab_size, fetcher(world.store))
     if world.plan.without == "calibration":
         fusing.calibration = Uncalibrated()
     return fusing

@@ -10,7 +10,7 @@ import pytest
 from app.api_keys import Keyring, add_key, read_keys, remove_key
 from app.cli.main import main
 from app.errors import InvalidRequest, KeysUnreadable
-from app.messages import NOBODY
+from app.messages import PUBLIC_TENANT
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_nobody_becomes_the_tenant_of_those_without_a_key_by_its_name(path: Path
     with pytest.raises(InvalidRequest, match="name the tenant"):
         add_key(path, "public")
     add_key(path, "public", tenant="public")
-    assert read_keys(path)[0].tenant == NOBODY
+    assert read_keys(path)[0].tenant == PUBLIC_TENANT
 
 
 def test_keys_made_at_the_same_time_are_all_kept(path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.config import OTHERS, SETTINGS, knobs, strangers
+from app.cli.config import OTHERS, SETTINGS, list_settings, unknown_variables
 from app.cli.main import main
 from app.config import FILE_VARIABLE, PREFIX, ROOT, Settings
 from app.errors import InvalidSettings
@@ -78,7 +78,7 @@ def _is_environment(node: ast.expr) -> bool:
 
 def test_every_setting_says_its_unit_its_effect_and_where_its_value_is_from(file: Path) -> None:
     file.write_text('lease_s = 3.0\nlog_format = "json"\nredis_url = "redis://:hidden@host/0"')
-    found = {knob.name: knob for knob in knobs({FILE_VARIABLE: str(file), "PACELINE_LEASE_S": "4"})}
+    found = {knob.name: knob for knob in list_settings({FILE_VARIABLE: str(file), "PACELINE_LEASE_S": "4"})}
     assert found.keys() == KNOWN
     for name, field in Settings.model_fields.items():
         knob = found[PREFIX + name.upper()]
@@ -104,7 +104,9 @@ def test_no_drafters_is_said_alike_everywhere_and_handed_on(file: Path, text: st
     settings = read(file, text)
     assert settings.drafters == () == read(file, "", PACELINE_DRAFTERS="none").drafters
     assert Settings.from_env(settings_environment(settings)).drafters == ()
-    assert {knob.name: knob.value for knob in knobs(settings_environment(settings))}["PACELINE_DRAFTERS"] == "none"
+    assert {knob.name: knob.value for knob in list_settings(settings_environment(settings))}[
+        "PACELINE_DRAFTERS"
+    ] == "none"
 
 
 @pytest.mark.parametrize(
@@ -165,5 +167,7 @@ def test_started_processes_read_no_file_of_their_own(file: Path) -> None:
 
 
 def test_a_misspelt_variable_is_noticed_and_a_listed_one_is_not() -> None:
-    found = [*strangers({"PACELINE_LEASE": "3", "PACELINE_REDIS_PASSWORD": "x", "PATH": "y", "PACELINE_MODEL": "z"})]
+    found = [
+        *unknown_variables({"PACELINE_LEASE": "3", "PACELINE_REDIS_PASSWORD": "x", "PATH": "y", "PACELINE_MODEL": "z"})
+    ]
     assert found == ["PACELINE_LEASE is read by nothing; PACELINE_LEASE_S, perhaps"]

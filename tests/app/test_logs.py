@@ -51,9 +51,9 @@ import logging
 from celery.worker.consumer import consumer
 from app import logs
 from app.config import Settings
-from workers.discreet import hush
+from workers.log_redaction import redact_celery_log
 logs.configure(Settings(log_format="json", node="control-1"))
-hush()
+redact_celery_log()
 quoting = [text for text in vars(consumer).values() if isinstance(text, str) and "body" in text and "%" in text]
 assert len(quoting) == 4, quoting
 for text in quoting:

@@ -4,16 +4,16 @@ import pytest
 import torch
 
 from app.config import Settings
-from app.drafter.drafter import Drafting
+from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
-from app.drafter.token_fusion import Cooperative
-from app.engine.cpu.choose_forward import learn
+from app.drafter.token_fusion import TokenFusion
+from app.engine.cpu.choose_forward import choose_forward
 from app.engine.drafters.guesser import ModelGuesser
 from app.errors import StoreUnavailable
-from app.fuser.fuser import Fusing
+from app.fuser.fuser import Fuser
 from app.intake_zz import take_in
 from app.messages import TARGET, DraftJob, Event, FinishReason, Status
-from app.pipeline import Local
+from app.pipeline import LocalPipeline
 from app.policy import Policy
 from app.request import GenerateRequest, Sampling, Speculation
 from app.state import Guess
@@ -39,7 +39,7 @@ def expected(prompt: list[int], max_tokens: int) -> list[int]:
     return fakes.alone(PLAIN, prompt, max_tokens)
 
 
-def speculating(*names: str, **how) -> tuple[Local, Book]:
+def speculating(*names: str, **how) -> tuple[LocalPipeline, Book]:
     """A pipeline with drafters of these characters, and the book in which they read."""
     book = Book()
     return fakes.pipeline(how.pop("target", RUNNER), [characters(book)[name] for name in names], **how), book
@@ -74,9 +74,9 @@ def job(
     )
 
 
-def node(*drafters: Scripted, residents: tuple[Scripted, ...] = ()) -> Drafting:
+def node(*drafters: Scripted, residents: tuple[Scripted, ...] = ()) -> DrafterNode:
     """A drafter node whose mailbox is `n`."""
-    return Drafting(drafters, lambda _: None, Fusing(residents, fakes.VOCAB, lambda _: None), "n")
+    return DrafterNode(drafters, lambda _: None, Fuser(residents, fakes.VOCAB, lambda _: None), "n")
 
 
 def guessing(name: str, *tokens: int, **rest) -> Scripted:
@@ -117,7 +117,7 @@ class TestDrafting:
             wanted = job("r", [1] * base, ("a", "b")).model_copy(update={"fuser": "n", "enough": enough})
             ((_, tree),) = ours.run([wanted])[1]
             assert bool(model.seen) is asked
-            assert tree.spared == (() if asked else ("a",))
+            assert tree.skipped == (() if asked else ("a",))
             assert 2 in tree.tokens
             assert (1 in tree.tokens) is asked
 
@@ -153,8 +153,8 @@ class TestDrafting:
             ModelDrafter(name, ScriptedGuesser(lambda read, at=at: Guess(read[-1] + at, at / 3, 0, 0.0)), 100)
             for at, name in ((1, "a"), (2, "b"))
         ]
-        together = Cooperative(model.reader for model in models)
-        one = Drafting([*models, guessing("c", 9)], lambda _: None, Fusing([], 61, lambda _: None), "n", together)
+        together = TokenFusion(model.reader for model in models)
+        one = DrafterNode([*models, guessing("c", 9)], lambda _: None, Fuser([], 61, lambda _: None), "n", together)
         drafts, _ = one.run([job("r", [1], ("a", "b", "c"))])
         by_name = {draft.drafter: draft for draft in drafts}
         assert by_name["b"].tokens == (3, 5, 7, 9)
@@ -188,7 +188,7 @@ class TestDrafting:
 
 class TestFusing:
     def test_residents_and_others_go_into_one_tree_for_the_jobs_verifier(self):
-        fusing = Fusing([guessing("b", 2)], fakes.VOCAB, lambda _: None)
+        fusing = Fuser([guessing("b", 2)], fakes.VOCAB, lambda _: None)
         fusing.expect([job("r", [1, 1], ("a", "b"))])
         assert fusing.collect(0.0) == []
         fusing.receive(node(guessing("a", 1, 3)).run([job("r", [1, 1])])[0])
@@ -197,26 +197,26 @@ class TestFusing:
         assert sorted(zip(tree.tokens, tree.proposers, strict=True)) == [(1, ("a",)), (2, ("b",)), (3, ("a",))]
 
     def test_a_table_that_this_fusion_lacks_is_not_waited_for(self):
-        fusing = Fusing([guessing("b", 2)], fakes.VOCAB, lambda _: None)
+        fusing = Fuser([guessing("b", 2)], fakes.VOCAB, lambda _: None)
         fusing.expect([job("r", [1, 1], ("b", "phrases"))])
         ((_, tree),) = fusing.collect(0.0)
         assert tree.tokens == (2,)
 
     def test_a_due_round_makes_a_tree_of_what_there_is(self):
-        fusing = Fusing([], fakes.VOCAB, lambda _: None)
+        fusing = Fuser([], fakes.VOCAB, lambda _: None)
         fusing.expect([job("r", [1, 1])])
         assert fusing.wait_s(4.0) == 5.0
         ((_, tree),) = fusing.collect(9.0)
         assert tree.tokens == ()
 
     def test_what_a_resident_says_of_others_is_dropped(self):
-        fusing = Fusing([guessing("b", 2, request_id="nobody")], fakes.VOCAB, lambda _: None)
+        fusing = Fuser([guessing("b", 2, request_id="nobody")], fakes.VOCAB, lambda _: None)
         fusing.expect([job("r", [1, 1], ("b",))])
         ((_, tree),) = fusing.collect(0.0)
         assert tree.tokens == ()
 
     def test_a_drafter_that_was_wrong_is_believed_less(self):
-        fusing = Fusing([], fakes.VOCAB, lambda _: None)
+        fusing = Fuser([], fakes.VOCAB, lambda _: None)
         drafting = node(guessing("a", 7, confidences=(0.9,)))
         survivals = []
         for length in range(1, 30):
@@ -228,7 +228,7 @@ class TestFusing:
         assert survivals[-1] < 0.4
 
     def test_an_ended_sequence_gets_no_tree(self):
-        fusing = Fusing([], fakes.VOCAB, lambda _: None)
+        fusing = Fuser([], fakes.VOCAB, lambda _: None)
         fusing.expect([job("r", [1, 1])])
         fusing.expect([job("r", [1, 1, 1], is_last=True)])
         assert fusing.collect(99.0) == []
@@ -242,12 +242,12 @@ class TestVerifying:
             local.store.assign(name, owner)
         local.store.end("ended", FinishReason.CANCELLED)
         for _ in range(2):
-            local.verifying.adopt(["mine", "theirs", "ended", "unheard of"])
-        assert list(local.verifying.running.sequences) == ["mine"]
+            local.verifier.adopt(["mine", "theirs", "ended", "unheard of"])
+        assert list(local.verifier.running.sequences) == ["mine"]
         local.store.end("theirs", FinishReason.CANCELLED)
         fakes.finish(local)
-        local.verifying.adopt(["mine"])
-        assert local.verifying.running.sequences == {}
+        local.verifier.adopt(["mine"])
+        assert local.verifier.running.sequences == {}
 
     def test_without_drafters_a_step_commits_one_token_of_each(self):
         local, _ = speculating()
@@ -269,12 +269,12 @@ class TestVerifying:
         assert (snapshot.stats.rounds, snapshot.stats.drafted, snapshot.stats.accepted) == (2, 7, 7)
         events = local.store.events(one.id, 0)
         assert events[1].proposers == ("oracle",) * 7 + (TARGET,)
-        assert [one.id for one in local.verifying.ended] == [one.id]
+        assert [one.id for one in local.verifier.ended] == [one.id]
 
     def test_a_sequence_waits_for_its_tree_until_it_is_due(self):
         local, _ = speculating("oracle")
         fakes.submit(local, record(PROMPTS[0], 9))
-        verifying = local.verifying
+        verifying = local.verifier
         (asked,) = verifying.step(0.0)
         assert verifying.step(asked.due_s - 0.1) == []
         assert verifying.wait_s(asked.due_s - 0.1) == pytest.approx(0.1)
@@ -288,11 +288,11 @@ class TestVerifying:
         one = record(PROMPTS[0], 9)
         book.write(one, expected(PROMPTS[0], 9))
         fakes.submit(local, one)
-        (asked,) = local.verifying.step(0.0)
-        local.verifying.step(asked.due_s)
-        _, trees = local._drafting.run([asked])
-        local.verifying.offer(tree for _, tree in trees)
-        assert local.verifying.running.sequences["r"].tree is None
+        (asked,) = local.verifier.step(0.0)
+        local.verifier.step(asked.due_s)
+        _, trees = local._node.run([asked])
+        local.verifier.receive(tree for _, tree in trees)
+        assert local.verifier.running.sequences["r"].tree is None
         fakes.finish(local)
 
     @pytest.mark.parametrize("outcome", [Outcome.STALE, Outcome.FENCED, Outcome.ENDED])
@@ -305,7 +305,7 @@ class TestVerifying:
             book.write(one, expected(list(one.prompt_ids), 12))
         fakes.submit(local, gone, stays)
         local.step()
-        assert local.verifying.running.sequences["gone"].tree.parents[:2] == [0, 0], "side branches are in flight"
+        assert local.verifier.running.sequences["gone"].tree.parents[:2] == [0, 0], "side branches are in flight"
         text = expected(PROMPTS[0], 12)
         if outcome is Outcome.STALE:
             store.commit("owner", [("gone", Event(offset=1, tokens=(text[1],), proposers=(TARGET,)))])
@@ -314,17 +314,17 @@ class TestVerifying:
             store.assign("gone", "other")
         else:
             store.end("gone", FinishReason.CANCELLED)
-        local.verifying.step(float("inf"))
-        jobs = local.verifying.step(float("inf"))  # hears what became of the last one's commit
-        assert "gone" not in local.verifying.running.sequences
-        assert [one.id for one in local.verifying.ended] == ["gone"]
+        local.verifier.step(float("inf"))
+        jobs = local.verifier.step(float("inf"))  # hears what became of the last one's commit
+        assert "gone" not in local.verifier.running.sequences
+        assert [one.id for one in local.verifier.ended] == ["gone"]
         assert [one.request_id for one in jobs if one.is_last] == ["gone"]
-        held = [page for s in local.verifying.running.sequences.values() for page in s.pages]
+        held = [page for s in local.verifier.running.sequences.values() for page in s.pages]
         assert RUNNER.pool.num_free == RUNNER.pool.num_pages - len(held), "the tree's pages came back too"
         if outcome is Outcome.FENCED:
             is_dead[:] = ["other"]
             store.assign("gone", "owner")
-        local.verifying.adopt(["gone"])
+        local.verifier.adopt(["gone"])
         fakes.finish(local)
         assert list(store.snapshot("stays").tokens) == expected(PROMPTS[1], 12)
         if outcome is not Outcome.ENDED:
@@ -338,16 +338,16 @@ class TestVerifying:
         local.step()
         store.assign("r", "other")
         local.step()  # sends a commit that is fenced
-        local.verifying.let_go(["r"])
+        local.verifier.release(["r"])
         is_dead.add("other")
         store.assign("r", "owner")
-        local.verifying.adopt(["r"])
-        anew = local.verifying.running.sequences["r"]
+        local.verifier.adopt(["r"])
+        anew = local.verifier.running.sequences["r"]
         local.step()  # hears of it
-        assert local.verifying.running.sequences["r"] is anew and not local.verifying.ended
+        assert local.verifier.running.sequences["r"] is anew and not local.verifier.ended
         fakes.finish(local)
         assert list(store.snapshot("r").tokens) == expected(PROMPTS[0], 6)
-        assert [one.id for one in local.verifying.ended] == ["r"]
+        assert [one.id for one in local.verifier.ended] == ["r"]
 
     def test_a_store_that_does_not_answer_costs_a_step_and_no_memory(self):
         class Failing(MemoryStore):
@@ -391,8 +391,8 @@ class TestVerifying:
             snapshot = local.store.snapshot(one.id)
             assert (snapshot.status, snapshot.error) == (Status.DONE, None)
             assert list(snapshot.tokens) == expected(list(one.prompt_ids), 8)
-        assert sorted(one.id for one in local.verifying.ended) == ["poison", "r0", "r1", "r2", "r3"]
-        assert not local.verifying.running.suspects
+        assert sorted(one.id for one in local.verifier.ended) == ["poison", "r0", "r1", "r2", "r3"]
+        assert not local.verifier.running.suspects
 
     @pytest.mark.parametrize(
         "error",
@@ -423,7 +423,7 @@ class TestVerifying:
         book.write(one := record(PROMPTS[0], 8), expected(PROMPTS[0], 8))
         fakes.submit(local, one)
         told = []
-        local.verifying.exhausted = lambda: told.append(starved.steps)
+        local.verifier.exhausted = lambda: told.append(starved.steps)
         starved.steps = 2
         fakes.finish(local)
         assert told and list(local.store.snapshot("r").tokens) == expected(PROMPTS[0], 8)
@@ -433,20 +433,20 @@ class TestVerifying:
         local, book = speculating("shy", target=(starved := Starved(MemoryError())))
         book.write(one := record(PROMPTS[0], 8), expected(PROMPTS[0], 8))
         told = []
-        local.verifying.exhausted = lambda: told.append(one)
+        local.verifier.exhausted = lambda: told.append(one)
         fakes.submit(local, one)
         starved.steps = 2
         local.step()
-        local.verifying.let_go(["r"])
+        local.verifier.release(["r"])
         time.sleep(0.25)
-        local.verifying.adopt(["r"])
+        local.verifier.adopt(["r"])
         fakes.finish(local)
         assert not told and starved.steps == 0
 
     def test_who_fails_for_anything_else_is_blamed_and_no_want_of_memory_is_told(self):
         local, _ = speculating(target=Fragile(RuntimeError))
         told = []
-        local.verifying.exhausted = lambda: told.append("verifier")
+        local.verifier.exhausted = lambda: told.append("verifier")
         poison, good = record([1, POISON, 2], 8, request_id="poison"), record(PROMPTS[0], 8, request_id="good")
         assert fakes.texts(local, poison, good) == [[], expected(PROMPTS[0], 8)]
         assert not told and local.store.snapshot("poison").status is Status.FAILED
@@ -456,9 +456,9 @@ class TestVerifying:
         one = record(PROMPTS[0], 12)
         book.write(one, expected(PROMPTS[0], 12))
         fakes.submit(local, one)
-        (asked,) = local.verifying.step(0.0)
+        (asked,) = local.verifier.step(0.0)
         long_ago_s = asked.due_s - 3600.0
-        assert local.verifying.wait_s(long_ago_s) <= local.verifying.policy.draft_wait_s
+        assert local.verifier.wait_s(long_ago_s) <= local.verifier.policy.draft_wait_s
         fakes.finish(local)
 
     def test_a_request_whose_logits_are_not_numbers_ends_alone(self):
@@ -475,7 +475,7 @@ class TestVerifying:
         model = fakes.tiny()
         with torch.no_grad():
             model.model.embed_tokens.weight[POISON] = torch.inf
-        local, _ = speculating(target=fakes.runner(learn(model), pages=8))
+        local, _ = speculating(target=fakes.runner(choose_forward(model), pages=8))
         poison = record([POISON] * prompt_length, 5, request_id="poison")
         beside, after = record(PROMPTS[1], 5, request_id="beside"), record(PROMPTS[3], 5, request_id="after")
         assert fakes.texts(local, poison, beside) == [[], expected(PROMPTS[1], 5)]
@@ -496,7 +496,7 @@ class TestVerifying:
         store.assign("suspect", "dead")
         store.assign("suspect", "owner")
         fakes.submit(local, record(PROMPTS[1], 3, request_id="other"))
-        local.verifying.adopt(["suspect"])
+        local.verifier.adopt(["suspect"])
         fakes.finish(local)
         first = next(i for i, batch in enumerate(batches) if "suspect" in batch)
         assert batches[first] == ["suspect"]
@@ -506,8 +506,8 @@ class TestVerifying:
         local, _ = speculating("random")
         fakes.submit(local, record(PROMPTS[0], 50))
         local.step()
-        local.verifying.let_go(["r", "unheard of"])
-        assert local.verifying.running.sequences == {}
+        local.verifier.release(["r", "unheard of"])
+        assert local.verifier.running.sequences == {}
         local.store.end("r", FinishReason.CANCELLED)
 
     def test_no_more_than_max_sequences_run_at_once_and_all_get_their_turn(self):
@@ -530,8 +530,8 @@ class TestVerifying:
         local.step()
         fakes.submit(local, long)
         local.step()
-        assert 0 < local.verifying.running.sequences["long"].cached < 100
-        assert local.verifying.running.sequences["short"].generated == 2
+        assert 0 < local.verifier.running.sequences["long"].cached < 100
+        assert local.verifier.running.sequences["short"].generated == 2
         fakes.finish(local)
         assert list(local.store.snapshot("long").tokens) == expected(list(range(50)) * 2, 3)
 
@@ -544,7 +544,7 @@ class TestVerifying:
 
         def right(tokens: int, policy: Policy) -> tuple[int, float]:
             """Of the next tokens under a policy: draft tokens verified, and the part of them that was right."""
-            local.verifying.policy = policy
+            local.verifier.policy = policy
             before = local.store.snapshot("r")
             while len(local.store.snapshot("r").tokens) < len(before.tokens) + tokens:
                 local.step()
@@ -623,8 +623,8 @@ class Relay:
     def drop(self, work):
         RUNNER.drop(work)
 
-    def wipe(self, work):
-        RUNNER.wipe(work)
+    def invalidate(self, work):
+        RUNNER.invalidate(work)
 
 
 class Fragile(Relay):

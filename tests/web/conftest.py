@@ -12,7 +12,7 @@ from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from tests.models import model_dir
 from tests.web.browser import Browser, chromium
-from tests.web.doubles import Desk, ScriptedVerifier
+from tests.web.doubles import FakeDeployment, ScriptedVerifier
 from web.factory import create_app
 from web.server import WebServer
 
@@ -42,19 +42,19 @@ def settings() -> Settings:
 
 
 @pytest.fixture
-def desk(redis_client: redis.Redis, settings: Settings, tokenizer: Tokenizer) -> Desk:
-    return Desk.over(redis_client, settings, tokenizer)
+def deployment(redis_client: redis.Redis, settings: Settings, tokenizer: Tokenizer) -> FakeDeployment:
+    return FakeDeployment.over(redis_client, settings, tokenizer)
 
 
 @pytest.fixture
-def verifier(desk: Desk, tokenizer: Tokenizer) -> Iterator[ScriptedVerifier]:
-    with ScriptedVerifier(desk, [*tokenizer.encode(TEXT), tokenizer.eos_ids[0]]) as verifier:
+def verifier(deployment: FakeDeployment, tokenizer: Tokenizer) -> Iterator[ScriptedVerifier]:
+    with ScriptedVerifier(deployment, [*tokenizer.encode(TEXT), tokenizer.eos_ids[0]]) as verifier:
         yield verifier
 
 
 @pytest.fixture
-def client(desk: Desk) -> FlaskClient:
-    return create_app(desk).test_client()
+def client(deployment: FakeDeployment) -> FlaskClient:
+    return create_app(deployment).test_client()
 
 
 @pytest.fixture(scope="session")
@@ -65,9 +65,9 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def server(desk: Desk) -> Iterator[Server]:
+def server(deployment: FakeDeployment) -> Iterator[Server]:
     stopping = threading.Event()
-    server = WebServer(create_app(desk, stopping), "127.0.0.1", 0, max_streams=8)
+    server = WebServer(create_app(deployment, stopping), "127.0.0.1", 0, max_streams=8)
     thread = threading.Thread(target=server.serve, args=(stopping,))
     thread.start()
     yield Server("127.0.0.1", server.port)

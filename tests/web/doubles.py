@@ -1,4 +1,4 @@
-"""The two neighbours of the web tier in its tests: an office without queues, and a verifier without a model.
+"""The two neighbours of the web tier in its tests: a deployment without queues, and a verifier without a model.
 
 Store, admission, tokenizer and HTTP are real. The verifier says what its script says, a few tokens a round.
 """
@@ -12,15 +12,15 @@ import redis
 
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import NOBODY, TARGET, DrafterStats, Event, FinishReason, Record, Stats
+from app.messages import PUBLIC_TENANT, TARGET, DrafterStats, Event, FinishReason, Record, Stats
 from app.request import GenerateRequest, TokenLogprobs
 from app.stages.admit import admit
-from app.store.history import Samples
+from app.store.history import History
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
-from app.store.rate_limits import Allowances
+from app.store.rate_limits import RateLimits
 from app.store.requests import Outcome, RequestStore
-from app.store.shared_stats import SumsStore
+from app.store.shared_stats import SharedStatsStore
 from app.store.tasks import WaitingRoom
 from app.store.traces import Traces
 
@@ -29,22 +29,22 @@ DRAFTERS = ("lookup", "smol-general")
 
 
 @dataclass
-class Desk:
+class FakeDeployment:
     """The part of workers.deployment.Office that the web tier uses; admitted requests just lie in the store."""
 
     settings: Settings
     tokenizer: Tokenizer
     requests: RequestStore
     nodes: Nodes
-    sums: SumsStore
+    sums: SharedStatsStore
     mailboxes: Mailboxes
     waiting: WaitingRoom
     traces: Traces
-    samples: Samples
-    allowances: Allowances
+    samples: History
+    allowances: RateLimits
 
     @classmethod
-    def over(cls, client: redis.Redis, settings: Settings, tokenizer: Tokenizer) -> "Desk":
+    def over(cls, client: redis.Redis, settings: Settings, tokenizer: Tokenizer) -> "FakeDeployment":
         name = settings.namespace
         requests = RequestStore(client, name, ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
         return cls(
@@ -52,15 +52,15 @@ class Desk:
             tokenizer,
             requests,
             Nodes(client, name, lease_s=settings.lease_s),
-            SumsStore(client, name),
+            SharedStatsStore(client, name),
             Mailboxes(client, name, lease_s=settings.lease_s),
             WaitingRoom(client, name),
             Traces(client, name, most=settings.traced_requests),
-            Samples(client, name),
-            Allowances(client, name, active_ttl_s=settings.active_ttl_s),
+            History(client, name),
+            RateLimits(client, name, active_ttl_s=settings.active_ttl_s),
         )
 
-    def submit(self, request: GenerateRequest, *, request_id: str | None = None, tenant: str = NOBODY) -> Record:
+    def submit(self, request: GenerateRequest, *, request_id: str | None = None, tenant: str = PUBLIC_TENANT) -> Record:
         request_id = request_id or uuid4().hex
         record = admit(request, self.tokenizer, self.settings, request_id=request_id, tenant=tenant, now_s=time.time())
         self.requests.create(record, limit=self.settings.max_active_requests)
@@ -71,7 +71,7 @@ class Desk:
 class ScriptedVerifier:
     """Takes every request and answers it with `answer`, a round each `pause_s` while `going` is set."""
 
-    desk: Desk
+    deployment: FakeDeployment
     answer: list[int]
     pause_s: float = 0.005
     going: threading.Event = field(default_factory=threading.Event)
@@ -102,20 +102,22 @@ class ScriptedVerifier:
                 self._step()
 
     def _adopt(self) -> None:
-        for orphan in self.desk.requests.orphans():
-            self.desk.requests.assign(orphan.request_id, self._owner)
-        for request_id in self.desk.requests.owned(self._owner) - self._running.keys():
-            found = self.desk.requests.snapshot(request_id)
+        for orphan in self.deployment.requests.orphans():
+            self.deployment.requests.assign(orphan.request_id, self._owner)
+        for request_id in self.deployment.requests.owned(self._owner) - self._running.keys():
+            found = self.deployment.requests.snapshot(request_id)
             self._running[request_id] = (found.record, len(found.tokens), found.stats)
             self.seen.append(request_id)
 
     def _beat(self) -> None:
         for kind in ("verify", "control"):
-            self.desk.nodes.beat(kind, self._owner, self._owner, progress_s=time.time(), info={})
+            self.deployment.nodes.beat(kind, self._owner, self._owner, progress_s=time.time(), info={})
 
     def _step(self) -> None:
         events = [(request_id, self._event(*state)) for request_id, state in self._running.items()]
-        for (request_id, event), outcome in zip(events, self.desk.requests.commit(self._owner, events), strict=True):
+        for (request_id, event), outcome in zip(
+            events, self.deployment.requests.commit(self._owner, events), strict=True
+        ):
             record, offset, _ = self._running.pop(request_id)
             if outcome is Outcome.COMMITTED and event.finish_reason is None:
                 self._running[request_id] = (record, offset + len(event.tokens), event.stats)

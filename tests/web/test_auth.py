@@ -13,7 +13,7 @@ from app.engine.text.tokenizer import Tokenizer
 from app.store.connect import connect
 from tests.web.browser import Browser
 from tests.web.conftest import TEXT, Server
-from tests.web.doubles import Desk, ScriptedVerifier
+from tests.web.doubles import FakeDeployment, ScriptedVerifier
 from web.auth import METRICS, PUBLIC
 from web.factory import create_app
 
@@ -49,9 +49,9 @@ def routes(app: Flask) -> Iterator[tuple[str, str, str]]:
             yield rule.endpoint, method, path
 
 
-def test_every_route_is_closed_but_the_public_ones(desk: Desk, client: FlaskClient) -> None:
+def test_every_route_is_closed_but_the_public_ones(deployment: FakeDeployment, client: FlaskClient) -> None:
     opened, known = set(), set()
-    for endpoint, method, path in routes(create_app(desk)):
+    for endpoint, method, path in routes(create_app(deployment)):
         known.add(endpoint)
         with client.open(path, method=method) as response:
             if response.status_code != 401:
@@ -63,21 +63,21 @@ def test_every_route_is_closed_but_the_public_ones(desk: Desk, client: FlaskClie
     assert client.get("/nothing").status_code == 401
 
 
-def test_a_route_that_comes_later_is_closed_too(desk: Desk, key: str) -> None:
-    app = create_app(desk)
+def test_a_route_that_comes_later_is_closed_too(deployment: FakeDeployment, key: str) -> None:
+    app = create_app(deployment)
     app.add_url_rule("/later", view_func=lambda: "something new")
     assert app.test_client().get("/later").status_code == 401
     assert app.test_client().get("/later", headers=bearer(key)).status_code == 200
 
 
 @pytest.mark.parametrize("shown", ["", "Bearer", "Bearer ", "Basic me:{key}", "{key}", "Bearer {key}x", "Bearer pk-"])
-def test_what_is_no_key_is_refused(shown: str, key: str, client: FlaskClient, desk: Desk) -> None:
+def test_what_is_no_key_is_refused(shown: str, key: str, client: FlaskClient, deployment: FakeDeployment) -> None:
     headers = {"Authorization": shown.format(key=key)}
     refused = client.post("/api/generate", json=BODY, headers=headers)
     assert refused.status_code == 401 and refused.json["error"]["message"]
     v1 = client.post("/v1/chat/completions", json=CHAT, headers=headers)
     assert (v1.status_code, v1.json["error"]["code"]) == (401, "invalid_api_key")
-    assert key not in refused.text + v1.text and desk.requests.active() == 0
+    assert key not in refused.text + v1.text and deployment.requests.active() == 0
 
 
 def test_with_a_key_all_is_as_without_keys(client: FlaskClient, key: str, verifier: ScriptedVerifier) -> None:
@@ -88,18 +88,20 @@ def test_with_a_key_all_is_as_without_keys(client: FlaskClient, key: str, verifi
     assert chat.json["usage"]["completion_tokens"] == 4
     for path in ("/metrics", "/dashboard/data", "/v1/models"):
         assert client.get(path, headers=bearer(key)).status_code == 200
-    records = [verifier.desk.requests.snapshot(request_id).record for request_id in verifier.seen]
+    records = [verifier.deployment.requests.snapshot(request_id).record for request_id in verifier.seen]
     assert {record.tenant for record in records} == {"me"} and len(records) == 2
 
 
-def test_a_tenants_requests_are_unknown_to_others(client: FlaskClient, key: str, keys: Path, desk: Desk) -> None:
+def test_a_tenants_requests_are_unknown_to_others(
+    client: FlaskClient, key: str, keys: Path, deployment: FakeDeployment
+) -> None:
     other, second = add_key(keys, "other"), add_key(keys, "my-other-key", tenant="me")
     request_id = client.post("/api/generate", json=BODY, headers=bearer(key)).json["id"]
     never = client.get("/api/requests/nobody", headers=bearer(other))
     for method, path in (("GET", ""), ("GET", "/stream"), ("GET", "/stream?offset=7"), ("DELETE", "")):
         refused = client.open(f"/api/requests/{request_id}{path}", method=method, headers=bearer(other))
         assert refused.status_code == 404 and refused.text == never.text  # in this order: a stream would not end
-    assert desk.requests.active() == 1
+    assert deployment.requests.active() == 1
     assert client.get(f"/api/requests/{request_id}", headers=bearer(second)).json["status"] == "active"
     assert client.delete(f"/api/requests/{request_id}", headers=bearer(second)).json["status"] == "cancelled"
 
@@ -113,20 +115,20 @@ def test_a_removed_key_is_refused_from_then_on(client: FlaskClient, key: str, ke
     assert unreadable.status_code == 503 and str(keys) not in unreadable.text
 
 
-def test_metrics_can_be_left_open_and_nothing_else_with_them(desk: Desk, settings: Settings) -> None:
-    desk.settings = settings.model_copy(update={"open_metrics": True})
-    client = create_app(desk).test_client()
+def test_metrics_can_be_left_open_and_nothing_else_with_them(deployment: FakeDeployment, settings: Settings) -> None:
+    deployment.settings = settings.model_copy(update={"open_metrics": True})
+    client = create_app(deployment).test_client()
     assert client.get("/metrics").status_code == 200
     assert client.get("/dashboard/data").status_code == 401
 
 
-def limited(desk: Desk, keys: Path, **limits: int) -> tuple[list[FlaskClient], dict[str, str]]:
+def limited(deployment: FakeDeployment, keys: Path, **limits: int) -> tuple[list[FlaskClient], dict[str, str]]:
     """Two web processes, and the header of a key with limits."""
-    return [create_app(desk).test_client() for _ in range(2)], bearer(add_key(keys, "limited", **limits))  # type: ignore[arg-type]
+    return [create_app(deployment).test_client() for _ in range(2)], bearer(add_key(keys, "limited", **limits))  # type: ignore[arg-type]
 
 
-def test_the_rate_of_a_key_is_one_across_web_processes(desk: Desk, keys: Path, key: str) -> None:
-    (first, second), header = limited(desk, keys, rate_per_minute=3)
+def test_the_rate_of_a_key_is_one_across_web_processes(deployment: FakeDeployment, keys: Path, key: str) -> None:
+    (first, second), header = limited(deployment, keys, rate_per_minute=3)
     assert first.post("/api/generate", json=BODY, headers=header).status_code == 202
     assert second.post("/api/generate", json=BODY, headers=header).status_code == 202
     both = {**CHAT, "n": 2, "stream": True}  # so that it returns even if it is let in
@@ -136,11 +138,11 @@ def test_the_rate_of_a_key_is_one_across_web_processes(desk: Desk, keys: Path, k
     refused = second.post("/api/generate", json=BODY, headers=header)
     assert refused.status_code == 429 and 50 <= int(refused.headers["Retry-After"]) <= 60
     assert second.post("/api/generate", json=BODY, headers=bearer(key)).status_code == 202
-    assert desk.requests.active() == 4
+    assert deployment.requests.active() == 4
 
 
-def test_what_a_key_has_under_way_is_bounded_across_web_processes(desk: Desk, keys: Path) -> None:
-    (first, second), header = limited(desk, keys, concurrent=2)
+def test_what_a_key_has_under_way_is_bounded_across_web_processes(deployment: FakeDeployment, keys: Path) -> None:
+    (first, second), header = limited(deployment, keys, concurrent=2)
     ids = [web.post("/api/generate", json=BODY, headers=header).json["id"] for web in (first, second)]
     for web in (first, second):
         refused = web.post("/api/generate", json=BODY, headers=header)
@@ -149,13 +151,13 @@ def test_what_a_key_has_under_way_is_bounded_across_web_processes(desk: Desk, ke
     again = second.post("/api/generate", json=BODY, headers=header)
     assert again.status_code == 202
     assert first.post("/api/generate", json=BODY, headers=header).status_code == 429
-    assert desk.requests.active() == 2
+    assert deployment.requests.active() == 2
 
 
 def test_places_come_back_when_answers_end_and_when_input_is_wrong(
-    desk: Desk, keys: Path, verifier: ScriptedVerifier
+    deployment: FakeDeployment, keys: Path, verifier: ScriptedVerifier
 ) -> None:
-    (web, _), header = limited(desk, keys, concurrent=1)
+    (web, _), header = limited(deployment, keys, concurrent=1)
     for _ in range(3):
         assert web.post("/api/generate", json={"prompt": "Hi"}, headers=header).status_code == 200
         assert web.post("/api/generate", json={"prompt": ""}, headers=header).status_code == 400
@@ -165,7 +167,7 @@ def test_places_come_back_when_answers_end_and_when_input_is_wrong(
 
 def test_without_redis_a_limited_key_gets_nothing(settings: Settings, tokenizer: Tokenizer, keys: Path) -> None:
     header = bearer(add_key(keys, "limited", rate_per_minute=3))
-    web = create_app(Desk.over(connect("redis://127.0.0.1:1/0"), settings, tokenizer)).test_client()
+    web = create_app(FakeDeployment.over(connect("redis://127.0.0.1:1/0"), settings, tokenizer)).test_client()
     assert web.post("/api/generate", json=BODY, headers=header).status_code == 503
 
 

@@ -8,7 +8,7 @@ from flask.testing import FlaskClient
 from app.api_keys import add_key
 from app.config import Settings
 from app.errors import InvalidSettings
-from tests.web.doubles import Desk
+from tests.web.doubles import FakeDeployment
 from web.factory import create_app
 
 OURS = ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "192.168.1.7", "[::1]:8000", "me.localhost"]
@@ -25,12 +25,12 @@ def test_loopback_and_addresses_are_ours_and_nothing_else_is(client: FlaskClient
     assert [host for host in FOREIGN if status(client, host) != 421] == []
 
 
-def test_every_door_is_closed_to_a_foreign_name_and_says_why(client: FlaskClient, desk: Desk) -> None:
+def test_every_door_is_closed_to_a_foreign_name_and_says_why(client: FlaskClient, deployment: FakeDeployment) -> None:
     foreign = {"Host": "evil.example:8000"}
     for path in ("/", "/dashboard/data", "/metrics", "/openapi.json", "/static/app.js", "/nothing"):
         assert client.get(path, headers=foreign).status_code == 421
     refused = client.post("/api/generate", json={"prompt": "Hi", "wait": False}, headers=foreign)
-    assert "PACELINE_HOSTS" in refused.json["error"]["message"] and desk.requests.active() == 0
+    assert "PACELINE_HOSTS" in refused.json["error"]["message"] and deployment.requests.active() == 0
     v1 = client.post("/v1/completions", json={"model": "m", "prompt": "Hi"}, headers=foreign)
     assert (v1.status_code, v1.json["error"]["type"]) == (421, "invalid_request_error")
 
@@ -39,20 +39,24 @@ def test_what_sends_no_host_is_no_browser(client: FlaskClient) -> None:
     assert client.get("/healthz", environ_overrides={"HTTP_HOST": None}).status_code == 200
 
 
-def test_names_of_the_settings_and_the_one_it_is_bound_to_are_ours(desk: Desk, settings: Settings) -> None:
-    desk.settings = settings.model_copy(update={"hosts": ("web", ".example.org")})
-    client = create_app(desk, names=["0.0.0.0", "myhost"]).test_client()
+def test_names_of_the_settings_and_the_one_it_is_bound_to_are_ours(
+    deployment: FakeDeployment, settings: Settings
+) -> None:
+    deployment.settings = settings.model_copy(update={"hosts": ("web", ".example.org")})
+    client = create_app(deployment, names=["0.0.0.0", "myhost"]).test_client()
     for host in ("web:8000", "example.org", "llm.example.org", "myhost:8000", *OURS):
         assert status(client, host) == 200
     assert {status(client, host) for host in ("evil.example", "myhost.evil.example", "badexample.org")} == {421}
 
 
-def test_with_keys_names_count_only_if_the_settings_have_some(desk: Desk, settings: Settings, tmp_path: Path) -> None:
+def test_with_keys_names_count_only_if_the_settings_have_some(
+    deployment: FakeDeployment, settings: Settings, tmp_path: Path
+) -> None:
     add_key(tmp_path / "keys", "me")
-    desk.settings = settings.model_copy(update={"keys": tmp_path / "keys"})
-    assert status(create_app(desk).test_client(), "llm.example.org") == 200
-    desk.settings = desk.settings.model_copy(update={"hosts": ("llm.example.org",)})
-    client = create_app(desk).test_client()
+    deployment.settings = settings.model_copy(update={"keys": tmp_path / "keys"})
+    assert status(create_app(deployment).test_client(), "llm.example.org") == 200
+    deployment.settings = deployment.settings.model_copy(update={"hosts": ("llm.example.org",)})
+    client = create_app(deployment).test_client()
     assert (status(client, "llm.example.org"), status(client, "evil.example")) == (200, 421)
 
 

@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from app.config import Settings
-from tests.web.doubles import Desk, ScriptedVerifier
+from tests.web.doubles import FakeDeployment, ScriptedVerifier
 from web.factory import create_app
 from web.openapi import OPERATIONS, Operation, document
 
@@ -31,11 +31,11 @@ EXAMPLES = 10  # an operation
 
 
 @pytest.fixture
-def app(desk: Desk, verifier: ScriptedVerifier) -> Iterator[Flask]:
+def app(deployment: FakeDeployment, verifier: ScriptedVerifier) -> Iterator[Flask]:
     """An application whose requests are answered at once."""
     verifier.pause_s = 0.001
     del verifier.answer[6:]
-    return create_app(desk)
+    return create_app(deployment)
 
 
 def test_the_document_names_every_call_of_the_apis(client: FlaskClient, settings: Settings) -> None:

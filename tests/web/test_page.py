@@ -29,7 +29,7 @@ def finished(page: Browser) -> str:
 def test_an_answer_streams_in_coloured_by_proposer(page: Browser, verifier: ScriptedVerifier) -> None:
     verifier.going.clear()
     page.click("#send")
-    page.wait(lambda: verifier.desk.requests.active())
+    page.wait(lambda: verifier.deployment.requests.active())
     verifier.pause_s = 0.1
     verifier.going.set()
     partial = page.wait(lambda: page.text("#output"))
@@ -85,8 +85,8 @@ def test_the_form_reaches_the_engine(page: Browser, verifier: ScriptedVerifier) 
     page.click("#speculation")
     page.click("#send")
     assert "it reached its length, 7 tokens" in finished(page)
-    record = verifier.desk.requests.snapshot(verifier.seen[-1]).record
-    assert record.prompt_ids == tuple(verifier.desk.tokenizer.encode("once upon"))
+    record = verifier.deployment.requests.snapshot(verifier.seen[-1]).record
+    assert record.prompt_ids == tuple(verifier.deployment.tokenizer.encode("once upon"))
     sampling = record.sampling
     assert (sampling.temperature, sampling.top_p, sampling.seed) == (0.8, 0.9, 2**63 - 1)
     assert not record.speculation.enabled
@@ -99,7 +99,7 @@ def test_stop_cancels(page: Browser, verifier: ScriptedVerifier) -> None:
     page.wait(lambda: page.text("#output"))
     page.click("#stop")
     assert "it was stopped" in finished(page)
-    assert verifier.desk.requests.active() == 0
+    assert verifier.deployment.requests.active() == 0
     assert page.run("return document.querySelector('#send').disabled") is False
 
 

@@ -19,7 +19,7 @@ import redis
 from app.engine.text.tokenizer import Tokenizer
 from tests.models import model_dir
 from tests.web.conftest import TEXT, Server
-from tests.web.doubles import Desk, ScriptedVerifier
+from tests.web.doubles import FakeDeployment, ScriptedVerifier
 from tests.web.events import parse_text
 from tests.workers.cluster import wait_for
 from web.factory import create_app
@@ -63,9 +63,9 @@ def test_a_request_goes_through_the_real_process(
 
 
 def test_it_registers_and_leaves_at_once_when_told_to(
-    running: Server, process: subprocess.Popen[str], desk: Desk
+    running: Server, process: subprocess.Popen[str], deployment: FakeDeployment
 ) -> None:
-    assert [(node.name, node.info["pid"]) for node in desk.nodes.live("web")] == [("web-1", process.pid)]
+    assert [(node.name, node.info["pid"]) for node in deployment.nodes.live("web")] == [("web-1", process.pid)]
     with closing(http.client.HTTPConnection(running.host, running.port, timeout=20)) as connection:
         connection.request("POST", "/api/generate", json.dumps({"prompt": "Hi", "stream": True}), JSON)
         response = connection.getresponse()
@@ -74,17 +74,17 @@ def test_it_registers_and_leaves_at_once_when_told_to(
         response.read()  # the open stream ends, too
     assert process.wait(timeout=10) == 0
     assert time.monotonic() - started_s < 5
-    assert desk.nodes.live("web") == []
-    assert desk.requests.active() == 1  # the request itself goes on
+    assert deployment.nodes.live("web") == []
+    assert deployment.requests.active() == 1  # the request itself goes on
 
 
 def test_told_to_leave_it_says_so_takes_nothing_new_and_ends_what_it_has(
-    desk: Desk, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    deployment: FakeDeployment, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("web.server.NOTICE_S", 0.5)
     monkeypatch.setattr("web.server.LOOK_UP_S", 0.05)
     leaving, stopping = threading.Event(), threading.Event()
-    server = WebServer(create_app(desk, stopping, leaving), "127.0.0.1", 0, max_streams=8)
+    server = WebServer(create_app(deployment, stopping, leaving), "127.0.0.1", 0, max_streams=8)
     thread = threading.Thread(target=server.serve, args=(stopping, leaving, 20.0))
     thread.start()
     with ExitStack() as stack:
@@ -96,13 +96,13 @@ def test_told_to_leave_it_says_so_takes_nothing_new_and_ends_what_it_has(
         stream.request("POST", "/api/generate", json.dumps({"prompt": "Hi", "stream": True}), JSON)
         answer.request("POST", "/api/generate", json.dumps({"prompt": "Hi"}), JSON)
         opened = stream.getresponse()
-        wait_for(lambda: desk.requests.active() == 2, limit_s=5.0, what="both")
+        wait_for(lambda: deployment.requests.active() == 2, limit_s=5.0, what="both")
         leaving.set()
         health.request("GET", "/healthz")
         assert health.getresponse().status == 503
         wait_for(lambda: not _takes(server.port), limit_s=5.0, what="a closed port")
         assert thread.is_alive()
-        with ScriptedVerifier(desk, [*tokenizer.encode(TEXT), tokenizer.eos_ids[0]]):
+        with ScriptedVerifier(deployment, [*tokenizer.encode(TEXT), tokenizer.eos_ids[0]]):
             assert parse_text(opened.read().decode())[-1].data["text"] == TEXT
             assert json.loads(answer.getresponse().read())["text"] == TEXT
         thread.join(5.0)

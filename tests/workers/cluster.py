@@ -19,7 +19,7 @@ from app.local.health import Health, check
 from app.local.instance import Instance
 from app.request import GenerateRequest
 from tests.web.events import parse
-from workers.deployment import Office
+from workers.deployment import Deployment
 
 READY_S = 180.0
 RECOVERY_S = 150.0  # on a busy machine the default target takes up to a minute to be loaded and measured
@@ -94,9 +94,9 @@ class Cluster:
         values = {name: value for name, value in self._environ.items() if name.startswith("PACELINE_")}
         return Settings.from_env({**values, "PACELINE_REDIS_URL": self.redis_url, "PACELINE_NAMESPACE": self.namespace})
 
-    def office(self) -> Office:
+    def deployment(self) -> Deployment:
         """A way into its store and mailboxes."""
-        return Office.open(self.settings())
+        return Deployment.open(self.settings())
 
     def log(self, role: str) -> str:
         """What the role's processes have written so far."""

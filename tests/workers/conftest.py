@@ -14,16 +14,16 @@ import redis
 from celery import Celery
 from kombu import pools
 
-from app.assembly.local import local
+from app.assembly.local import build_local
 from app.config import ROOT, Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.request import GenerateRequest
-from app.stages.route.drafter_pool import Crew
+from app.stages.route.drafter_pool import DrafterPool
 from tests.models import byte_fallback_tokenizer, model_dir
 from tests.workers.cluster import Cluster, running, wait_for
 from tests.workers.tiny import make_model
 from workers.celery_app import make_celery
-from workers.deployment import Office
+from workers.deployment import Deployment
 
 MAX_ACTIVE = 40
 HELPERS_QUEUE = "helpers"
@@ -73,8 +73,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def alone(tiny_environ: dict[str, str]) -> Alone:
     """What the tiny target says with nobody beside it: one request, no drafts, in this process."""
     settings = Settings.from_env(tiny_environ)
-    pipeline = local(settings.model_copy(update={"drafters": ()}))
-    pipeline.verifying.running.crew = Crew()
+    pipeline = build_local(settings.model_copy(update={"drafters": ()}))
+    pipeline.verifier.running.pool = DrafterPool()
     known: dict[str, list[int]] = {}
 
     def tokens(request: GenerateRequest) -> list[int]:
@@ -88,21 +88,21 @@ def alone(tiny_environ: dict[str, str]) -> Alone:
 
 
 @pytest.fixture
-def office(cluster: Cluster) -> Iterator[Office]:
+def deployment(cluster: Cluster) -> Iterator[Deployment]:
     """A way into the deployment's store and mailboxes."""
-    office = cluster.office()
-    yield office
-    office.close()
+    deployment = cluster.deployment()
+    yield deployment
+    deployment.close()
     pools.reset()
 
 
 @pytest.fixture
-def lone_office(redis_client: redis.Redis, redis_url: str, tmp_path: Path) -> Iterator[Office]:
-    """An office over an empty Redis, with nobody else there."""
+def lone_deployment(redis_client: redis.Redis, redis_url: str, tmp_path: Path) -> Iterator[Deployment]:
+    """An deployment over an empty Redis, with nobody else there."""
     settings = Settings(redis_url=redis_url, lease_s=0.4, linger_s=0.05, attend_s=20.0)
-    office = Office(settings, make_celery(settings), Tokenizer(byte_fallback_tokenizer(tmp_path)))
-    yield office
-    office.close()
+    deployment = Deployment(settings, make_celery(settings), Tokenizer(byte_fallback_tokenizer(tmp_path)))
+    yield deployment
+    deployment.close()
     pools.reset()
 
 

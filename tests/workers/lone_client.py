@@ -10,26 +10,26 @@ import time
 from app.config import Settings
 from app.messages import Status
 from app.request import GenerateRequest
-from workers.deployment import Office
+from workers.deployment import Deployment
 
 LIMIT_S = 200.0  # a busy machine takes a minute to start the workers
 
 
 def main() -> None:
     """Print tokens, statistics and what the drafter's node says of itself, as JSON."""
-    office = Office.open(Settings.from_env())
+    deployment = Deployment.open(Settings.from_env())
     until_s = time.monotonic() + LIMIT_S
-    while {node.kind for node in office.nodes.live()} < {"verify", "draft"}:
+    while {node.kind for node in deployment.nodes.live()} < {"verify", "draft"}:
         assert time.monotonic() < until_s, "the workers did not come up"
         time.sleep(0.1)
-    time.sleep(2 * office.settings.lease_s / 4)  # by then the verifier has seen who drafts
-    record = office.submit(GenerateRequest.model_validate_json(sys.argv[1]))
+    time.sleep(2 * deployment.settings.lease_s / 4)  # by then the verifier has seen who drafts
+    record = deployment.submit(GenerateRequest.model_validate_json(sys.argv[1]))
     until_s = time.monotonic() + LIMIT_S
-    while (snapshot := office.requests.snapshot(record.id)).status is Status.ACTIVE:
+    while (snapshot := deployment.requests.snapshot(record.id)).status is Status.ACTIVE:
         assert time.monotonic() < until_s, f"the request did not end: {len(snapshot.tokens)} tokens"
         time.sleep(0.05)
-    time.sleep(office.settings.lease_s / 2)  # a heartbeat more
-    (drafter,) = office.nodes.live("draft")
+    time.sleep(deployment.settings.lease_s / 2)  # a heartbeat more
+    (drafter,) = deployment.nodes.live("draft")
     answer = {"tokens": snapshot.tokens, "stats": snapshot.stats.model_dump(), "drafter": drafter.info}
     print(json.dumps(answer))
 

@@ -21,11 +21,11 @@ from app.config import ROOT
 from app.errors import GenerationFailed
 from app.messages import FinishReason, Result, Status
 from app.request import GenerateRequest
-from tests.workers.conftest import MAX_ACTIVE, Alone, stranger
 from tests.workers.cluster import Cluster, wait_for
-from workers.deployment import Office
-from workers.tasks.results import Outcomes
-from workers.tasks.waiting_tasks import Usher
+from tests.workers.conftest import MAX_ACTIVE, Alone, stranger
+from workers.deployment import Deployment
+from workers.tasks.results import TaskResults
+from workers.tasks.waiting_tasks import WaitingTasks
 
 WAIT_S = 60.0
 SHORT: dict[str, Any] = {"prompt": "Hello", "raw": True, "max_tokens": 12}
@@ -47,9 +47,7 @@ def _answer(result: AsyncResult) -> Result:
     return Result.model_validate(result.get(timeout=WAIT_S))
 
 
-def test_result_of_a_sent_task_is_the_one_object_of_every_door(
-    cluster: Cluster, client: Celery, alone: Alone
-) -> None:
+def test_result_of_a_sent_task_is_the_one_object_of_every_door(cluster: Cluster, client: Celery, alone: Alone) -> None:
     fields = {**SHORT, "temperature": 0.9, "seed": 7}
     sent = client.send_task(GENERATE, kwargs=fields)
     answer = _answer(sent)
@@ -125,15 +123,15 @@ def test_failed_member_fails_the_chord(client: Celery, helpers: str, generate: A
 
 
 def test_request_that_fails_later_fails_its_task_its_chain_and_calls_the_error_callback(
-    client: Celery, office: Office, helpers: str, generate: Any
+    client: Celery, deployment: Deployment, helpers: str, generate: Any
 ) -> None:
     mourned = str(uuid.uuid4())
     mourn = client.signature("helpers.mourn", queue=helpers, task_id=mourned)
     line = chain(generate(**LONG).set(link_error=mourn), client.signature("helpers.text_of", queue=helpers))
     last = line.apply_async()
     request_id = last.parent.id
-    wait_for(lambda: _is_known(office, request_id), what="its admission")
-    office.requests.end(request_id, FinishReason.ERROR, "struck by lightning")
+    wait_for(lambda: _is_known(deployment, request_id), what="its admission")
+    deployment.requests.end(request_id, FinishReason.ERROR, "struck by lightning")
     with pytest.raises(Exception, match="struck by lightning"):
         last.parent.get(timeout=WAIT_S)
     assert AsyncResult(mourned, app=client).get(timeout=WAIT_S) == f"mourned {request_id}"
@@ -148,14 +146,16 @@ def test_bad_input_calls_the_error_callback(client: Celery, helpers: str) -> Non
     assert AsyncResult(mourned, app=client).get(timeout=WAIT_S) == f"mourned {sent.id}"
 
 
-def test_same_task_id_twice_is_one_generation_and_one_callback(client: Celery, office: Office, helpers: str) -> None:
+def test_same_task_id_twice_is_one_generation_and_one_callback(
+    client: Celery, deployment: Deployment, helpers: str
+) -> None:
     task_id, key = str(uuid.uuid4()), f"count:{uuid.uuid4()}"
     link = client.signature("helpers.count", args=[key], queue=helpers)
     fields = {**SHORT, "temperature": 1.0}  # no seed: a second generation would say something else
-    active = office.requests.active()
+    active = deployment.requests.active()
     first = client.send_task(GENERATE, kwargs=fields, task_id=task_id, link=link)
     second = client.send_task(GENERATE, kwargs=fields, task_id=task_id, link=link)
-    assert office.requests.active() <= active + 1
+    assert deployment.requests.active() <= active + 1
     assert _answer(first) == _answer(second)
     again = client.send_task(GENERATE, kwargs=fields, task_id=task_id, link=link)
     assert _answer(again) == _answer(first)
@@ -165,10 +165,10 @@ def test_same_task_id_twice_is_one_generation_and_one_callback(client: Celery, o
 
 
 def test_task_of_a_cancelled_request_gets_what_there_was(
-    cluster: Cluster, client: Celery, office: Office
+    cluster: Cluster, client: Celery, deployment: Deployment
 ) -> None:
     sent = client.send_task(GENERATE, kwargs=LONG)
-    wait_for(lambda: _is_known(office, sent.id) and office.requests.snapshot(sent.id).tokens, what="its tokens")
+    wait_for(lambda: _is_known(deployment, sent.id) and deployment.requests.snapshot(sent.id).tokens, what="its tokens")
     cancelled = cluster.get(f"/api/requests/{sent.id}", method="DELETE")
     answer = _answer(sent)
     assert answer.status == "cancelled" and answer.finish_reason == "cancelled"
@@ -198,10 +198,10 @@ class _Trap:
         return Path.mkdir, (self._path,)
 
 
-def test_no_slot_is_blocked_while_requests_generate(client: Celery, office: Office) -> None:
+def test_no_slot_is_blocked_while_requests_generate(client: Celery, deployment: Deployment) -> None:
     sent = [client.send_task(GENERATE, kwargs=LONG) for _ in range(32)]
     try:
-        wait_for(lambda: office.requests.active() == 32, what="all to be admitted")
+        wait_for(lambda: deployment.requests.active() == 32, what="all to be admitted")
         started = time.monotonic()
         for _ in range(8):
             with pytest.raises(ValueError, match="max_tokens"):
@@ -210,16 +210,16 @@ def test_no_slot_is_blocked_while_requests_generate(client: Celery, office: Offi
         running = client.control.inspect(timeout=5.0).active() or {}
         names = [task["name"] for tasks in running.values() for task in tasks]
         assert GENERATE not in names
-        assert office.requests.active() == 32
+        assert deployment.requests.active() == 32
         assert took_s < 2.0
         print(f"with 32 requests running, a light task takes {1e3 * took_s:.0f} ms")
     finally:
-        _cancel(office, [result.id for result in sent])
+        _cancel(deployment, [result.id for result in sent])
     assert {_answer(result).status for result in sent} == {"cancelled"}
 
 
 def test_full_queue_turns_web_callers_away_and_lets_tasks_wait_their_turn(
-    cluster: Cluster, client: Celery, office: Office
+    cluster: Cluster, client: Celery, deployment: Deployment
 ) -> None:
     posted = _fill(cluster)
     try:
@@ -227,15 +227,15 @@ def test_full_queue_turns_web_callers_away_and_lets_tasks_wait_their_turn(
         assert refusal == (429, "1")
         late = client.send_task(GENERATE, kwargs=SHORT)
         wait_for(lambda: late.state == "WAITING", what="the task to be put off")
-        assert not _is_known(office, late.id)
+        assert not _is_known(deployment, late.id)
     finally:
-        _cancel(office, [accepted["id"] for accepted in posted])
+        _cancel(deployment, [accepted["id"] for accepted in posted])
     assert _answer(late).status == "done"
 
 
 @pytest.mark.slow
 def test_tasks_that_wait_for_room_survive_a_killed_control(
-    cluster: Cluster, client: Celery, office: Office
+    cluster: Cluster, client: Celery, deployment: Deployment
 ) -> None:
     posted = _fill(cluster)
     try:
@@ -243,14 +243,14 @@ def test_tasks_that_wait_for_room_survive_a_killed_control(
         wait_for(lambda: all(result.state == "WAITING" for result in late), what="the tasks to be put off")
         cluster.signal("control", signal.SIGKILL)
     finally:
-        _cancel(office, [accepted["id"] for accepted in posted])
+        _cancel(deployment, [accepted["id"] for accepted in posted])
     started = time.monotonic()
     assert {_answer(result).status for result in late} == {"done"}
     print(f"tasks a killed control held: done {time.monotonic() - started:.1f} s later")
 
 
 def test_waiting_tasks_are_let_in_in_the_order_they_came(
-    cluster: Cluster, client: Celery, office: Office
+    cluster: Cluster, client: Celery, deployment: Deployment
 ) -> None:
     posted = _fill(cluster)
     try:
@@ -259,45 +259,45 @@ def test_waiting_tasks_are_let_in_in_the_order_they_came(
             late.append(client.send_task(GENERATE, kwargs=SHORT))
             wait_for(lambda: late[-1].state == "WAITING", what="the task to wait")
     finally:
-        _cancel(office, [accepted["id"] for accepted in posted])
+        _cancel(deployment, [accepted["id"] for accepted in posted])
     assert {_answer(result).status for result in late} == {"done"}
-    created = [office.requests.snapshot(result.id).record.created_s for result in late]
+    created = [deployment.requests.snapshot(result.id).record.created_s for result in late]
     assert created == sorted(created)
-    assert not len(office.waiting)
+    assert not len(deployment.waiting)
 
 
 def test_a_task_that_waits_too_long_fails_and_holds_nobody_up(
-    cluster: Cluster, client: Celery, office: Office
+    cluster: Cluster, client: Celery, deployment: Deployment
 ) -> None:
     posted = _fill(cluster)
     try:
-        impatient = Usher(office, Outcomes(office.celery), patience_s=0.0)
+        impatient = WaitingTasks(deployment, TaskResults(deployment.celery), patience_s=0.0)
         request = GenerateRequest.model_validate(SHORT)
         impatient.wait(request, "too-late", {"id": "too-late", "task": GENERATE})
         with pytest.raises(GenerationFailed, match="no room in time"):
-            AsyncResult("too-late", app=office.celery).get(timeout=WAIT_S)
-        wait_for(lambda: not len(office.waiting), what="the list to be empty")
-        end = office.requests.snapshot("too-late")  # known as ended, so that nobody lets it in after all
+            AsyncResult("too-late", app=deployment.celery).get(timeout=WAIT_S)
+        wait_for(lambda: not len(deployment.waiting), what="the list to be empty")
+        end = deployment.requests.snapshot("too-late")  # known as ended, so that nobody lets it in after all
         assert (end.status, end.tokens) == (Status.FAILED, ())
     finally:
-        _cancel(office, [accepted["id"] for accepted in posted])
+        _cancel(deployment, [accepted["id"] for accepted in posted])
 
 
 def test_instances_with_queues_of_their_own_share_a_redis(
-    cluster: Cluster, client: Celery, office: Office
+    cluster: Cluster, client: Celery, deployment: Deployment
 ) -> None:
     other = cluster.settings().model_copy(update={"namespace": "other", "queue": "other-queue"})
     environ = {**os.environ, "PACELINE_REDIS_URL": cluster.redis_url, "PACELINE_MODEL": other.model}
     environ |= {"PACELINE_NAMESPACE": other.namespace, "PACELINE_QUEUE": other.queue}
     command = [sys.executable, "-m", "workers.run", "control"]
     with subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.DEVNULL) as control:
-        elsewhere = Office.open(other)
+        elsewhere = Deployment.open(other)
         try:
             theirs = [client.send_task(GENERATE, kwargs=SHORT, queue=other.queue) for _ in range(5)]
             ours = [client.send_task(GENERATE, kwargs=SHORT) for _ in range(5)]
             assert {_answer(result).status for result in ours} == {"done"}
             wait_for(lambda: elsewhere.requests.active() == 5, what="the other instance's requests")
-            assert not any(_is_known(office, result.id) for result in theirs)
+            assert not any(_is_known(deployment, result.id) for result in theirs)
         finally:
             elsewhere.close()
             control.terminate()
@@ -330,10 +330,10 @@ def _refused(cluster: Cluster) -> tuple[int, str | None]:
         return error.code, error.headers["Retry-After"]
 
 
-def _is_known(office: Office, request_id: str) -> bool:
-    return office.requests.task(request_id) is not None
+def _is_known(deployment: Deployment, request_id: str) -> bool:
+    return deployment.requests.task(request_id) is not None
 
 
-def _cancel(office: Office, ids: list[str]) -> None:
+def _cancel(deployment: Deployment, ids: list[str]) -> None:
     for request_id in ids:
-        office.requests.end(request_id, FinishReason.CANCELLED)
+        deployment.requests.end(request_id, FinishReason.CANCELLED)

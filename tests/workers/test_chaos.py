@@ -22,7 +22,7 @@ from bench.chaos.faults import FAULTS
 from bench.chaos.run import DRAIN_S, broken, parse_args, plan, storm
 from tests.workers.cluster import Cluster
 from tests.workers.records import task_record
-from workers.deployment import Office
+from workers.deployment import Deployment
 
 SHORT = (
     "kill verify",
@@ -37,9 +37,9 @@ SHORT = (
 
 
 def test_every_request_ends_once_with_its_own_text_whatever_is_done_to_the_deployment(
-    cluster: Cluster, office: Office
+    cluster: Cluster, deployment: Deployment
 ) -> None:
-    site = Site(Instance(cluster.state, cluster.name), office, random.Random(0))
+    site = Site(Instance(cluster.state, cluster.name), deployment, random.Random(0))
     texts = [GenerateRequest(prompt="Tell me", raw=True, max_tokens=80, temperature=0.8, seed=i) for i in range(6)]
     found = storm(site, texts, ((0.3, fault) for fault in SHORT), clients=4, gap_s=0.5, seed=0)
     assert not broken(found)
@@ -61,37 +61,37 @@ def test_a_request_that_did_not_end_as_it_must_is_a_broken_promise_and_so_is_wha
 
 
 @pytest.fixture
-def lone_site(lone_office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+def lone_site(lone_deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A Redis with nobody at work, at which chaos looks once."""
     monkeypatch.setattr(checks, "QUIET_S", 0.0)
-    return Site(Instance(tmp_path, "lone"), lone_office, random.Random(0))
+    return Site(Instance(tmp_path, "lone"), lone_deployment, random.Random(0))
 
 
-def _verifier(office: Office, used: int, sequences: int) -> None:
+def _verifier(deployment: Deployment, used: int, sequences: int) -> None:
     told = {"cache_tokens": 640, "cache_tokens_free": 640 - used, "sequences": sequences}
-    assert office.nodes.beat("verify", "v", "owner", progress_s=0.0, info=told)
+    assert deployment.nodes.beat("verify", "v", "owner", progress_s=0.0, info=told)
 
 
-LEFT: dict[str, tuple[Callable[[Office], object], str]] = {
-    "a request": (lambda office: office.requests.create(task_record("a"), limit=9), "1 requests still active"),
-    "mail of all": (lambda office: office.mailboxes.post("fuse", ["{}"]), "1 items wait in mail:fuse"),
-    "pages": (lambda office: _verifier(office, 32, 0), "v keeps 0 sequences and 32 tokens of cache"),
-    "a sequence": (lambda office: _verifier(office, 0, 1), "v keeps 1 sequences and 0 tokens of cache"),
+LEFT: dict[str, tuple[Callable[[Deployment], object], str]] = {
+    "a request": (lambda deployment: deployment.requests.create(task_record("a"), limit=9), "1 requests still active"),
+    "mail of all": (lambda deployment: deployment.mailboxes.post("fuse", ["{}"]), "1 items wait in mail:fuse"),
+    "pages": (lambda deployment: _verifier(deployment, 32, 0), "v keeps 0 sequences and 32 tokens of cache"),
+    "a sequence": (lambda deployment: _verifier(deployment, 0, 1), "v keeps 1 sequences and 0 tokens of cache"),
 }
 
 
 @pytest.mark.parametrize("what", LEFT)
 def test_whatever_is_left_behind_is_seen(lone_site: Site, what: str) -> None:
-    _verifier(lone_site.office, 0, 0)
+    _verifier(lone_site.deployment, 0, 0)
     assert left_behind(lone_site) == []
     leave, seen = LEFT[what]
-    leave(lone_site.office)
+    leave(lone_site.deployment)
     assert seen in left_behind(lone_site)
 
 
 def test_keys_without_a_life_time_and_mail_of_one_node_are_seen(lone_site: Site, redis_client: redis.Redis) -> None:
-    _verifier(lone_site.office, 0, 0)
-    lone_site.office.mailboxes.post("verify:v", ["{}", "{}"])
+    _verifier(lone_site.deployment, 0, 0)
+    lone_site.deployment.mailboxes.post("verify:v", ["{}", "{}"])
     redis_client.set("paceline:odd", "1")
     redis_client.set("theirs:odd", "1")
     assert sorted(left_behind(lone_site)) == ["2 items wait in mail:verify:v", "key odd has no time to live"]
@@ -135,8 +135,8 @@ def test_clients_know_a_right_answer_from_a_wrong_one(status: Status, tokens: tu
         speculation=SpeculationReport(rounds=1, drafted=0, accepted=0, mean_accepted_length=1.0, by_drafter={}),
     )
     clients._judge(0, result, 1.0)
-    tally = clients.tally
-    assert (tally.right, len(tally.wrong), len(tally.failed)) == tuple(
+    counters = clients.counts
+    assert (counters.right, len(counters.wrong), len(counters.failed)) == tuple(
         int(where == name) for name in ("right", "wrong", "failed")
     )
 

@@ -17,9 +17,9 @@ from celery.result import AsyncResult
 
 from app.messages import FinishReason
 from app.request import GenerateRequest
-from tests.workers.conftest import MAX_ACTIVE, Alone
 from tests.workers.cluster import Cluster, wait_for
-from workers.deployment import Office
+from tests.workers.conftest import MAX_ACTIVE, Alone
+from workers.deployment import Deployment
 
 WAIT_S = 60.0
 GENERATE = "paceline.generate"
@@ -55,13 +55,13 @@ print(foreign)
 
 
 @pytest.fixture
-def full(cluster: Cluster, office: Office) -> Iterator[list[str]]:
+def full(cluster: Cluster, deployment: Deployment) -> Iterator[list[str]]:
     """A deployment without room for one more; cancel some of these ids to make some."""
     with ThreadPoolExecutor(8) as pool:
         posted = list(pool.map(lambda _: cluster.post({**LONG, "wait": False}), range(MAX_ACTIVE)))
     ids = [accepted["id"] for accepted in posted]
     yield ids
-    _cancel(office, ids)
+    _cancel(deployment, ids)
 
 
 def test_a_process_with_nothing_but_celery_gets_all_of_it(cluster: Cluster, tmp_path: Path) -> None:
@@ -72,15 +72,15 @@ def test_a_process_with_nothing_but_celery_gets_all_of_it(cluster: Cluster, tmp_
     assert lines[1].startswith("ValueError max_tokens: ")
 
 
-def test_progress_is_told_while_it_generates_and_never_after_its_end(client: Celery, office: Office) -> None:
+def test_progress_is_told_while_it_generates_and_never_after_its_end(client: Celery, deployment: Deployment) -> None:
     sent = client.send_task(GENERATE, kwargs=LONG)
     wait_for(lambda: sent.state == "PROGRESS" and sent.info["tokens"] > 0, WAIT_S, "its progress")
     first = sent.info
     wait_for(lambda: sent.info["tokens"] > first["tokens"], WAIT_S, "more of it")
-    assert first["max_tokens"] == office.requests.snapshot(sent.id).record.max_tokens
+    assert first["max_tokens"] == deployment.requests.snapshot(sent.id).record.max_tokens
     key = client.backend.get_key_for_task(sent.id).decode()
-    office.give_up(sent.id, 5)
-    assert not office.progress.tell(sent.id, key, "late", 10)
+    deployment.give_up(sent.id, 5)
+    assert not deployment.progress.tell(sent.id, key, "late", 10)
     with pytest.raises(Exception, match="5 verifiers died"):
         sent.get(timeout=WAIT_S)
     again = client.send_task(GENERATE, kwargs=LONG, task_id=sent.id)  # a failed one is not begun again
@@ -88,10 +88,10 @@ def test_progress_is_told_while_it_generates_and_never_after_its_end(client: Cel
     assert again.state == "FAILURE"
 
 
-def test_revoked_request_stops_and_its_neighbour_does_not(client: Celery, office: Office, alone: Alone) -> None:
+def test_revoked_request_stops_and_its_neighbour_does_not(client: Celery, deployment: Deployment, alone: Alone) -> None:
     fields = {**SHORT, "max_tokens": 20, "temperature": 0.9, "seed": 5}
     sent = client.send_task(GENERATE, kwargs=LONG)
-    wait_for(lambda: _tokens(office, sent.id), WAIT_S, "its tokens")
+    wait_for(lambda: _tokens(deployment, sent.id), WAIT_S, "its tokens")
     neighbour = client.send_task(GENERATE, kwargs=fields)
     started = time.monotonic()
     client.control.revoke(sent.id, terminate=True)
@@ -99,13 +99,13 @@ def test_revoked_request_stops_and_its_neighbour_does_not(client: Celery, office
         sent.get(timeout=WAIT_S)
     print(f"revoked within {time.monotonic() - started:.2f} s")
     assert sent.state == "REVOKED"
-    snapshot = office.requests.snapshot(sent.id)
+    snapshot = deployment.requests.snapshot(sent.id)
     assert snapshot.finish_reason is FinishReason.CANCELLED and snapshot.tokens
     assert neighbour.get(timeout=WAIT_S)["token_ids"] == alone(GenerateRequest.model_validate(fields))
 
 
 def test_full_deployment_lets_in_by_priority_and_drops_who_is_revoked_or_expired(
-    client: Celery, office: Office, full: list[str]
+    client: Celery, deployment: Deployment, full: list[str]
 ) -> None:
     def send(**options: Any) -> AsyncResult:
         sent = client.send_task(GENERATE, kwargs=SHORT, **options)
@@ -115,18 +115,18 @@ def test_full_deployment_lets_in_by_priority_and_drops_who_is_revoked_or_expired
     expired = send(expires=2)
     low, normal, high = send(queue="celery.low"), send(), send(queue="celery.high")
     revoked = send()
-    assert [office.waiting.before(name) for name in ("high", "normal", "low")] == [1, 4, 5]
+    assert [deployment.waiting.before(name) for name in ("high", "normal", "low")] == [1, 4, 5]
     client.control.revoke(revoked.id)
     with pytest.raises(TaskRevokedError):
         revoked.get(timeout=WAIT_S)
     wait_for(lambda: expired.state == "REVOKED", WAIT_S, "the expiry")
-    _cancel(office, full)
+    _cancel(deployment, full)
     assert {sent.get(timeout=WAIT_S)["status"] for sent in (low, normal, high)} == {"done"}
-    created = [office.requests.snapshot(sent.id).record.created_s for sent in (high, normal, low)]
+    created = [deployment.requests.snapshot(sent.id).record.created_s for sent in (high, normal, low)]
     assert created == sorted(created)
     for gone in (expired, revoked):
-        assert office.requests.task(gone.id) is None
-    assert not len(office.waiting)
+        assert deployment.requests.task(gone.id) is None
+    assert not len(deployment.waiting)
 
 
 def test_generations_feed_generations_in_chains_and_chords(client: Celery) -> None:
@@ -142,12 +142,12 @@ def test_generations_feed_generations_in_chains_and_chords(client: Celery) -> No
         client.send_task(GENERATE, args=[["Hello", 3]]).get(timeout=WAIT_S)
 
 
-def test_monitors_hear_of_every_end_and_no_answer(client: Celery, office: Office, helpers: str) -> None:
+def test_monitors_hear_of_every_end_and_no_answer(client: Celery, deployment: Deployment, helpers: str) -> None:
     with heard(client) as events:
         ok, failing, revoked = (client.send_task(GENERATE, kwargs=fields) for fields in (SHORT, LONG, LONG))
         for sent in (failing, revoked):
-            wait_for(lambda sent=sent: _tokens(office, sent.id), WAIT_S, "its tokens")
-        office.give_up(failing.id, 5)
+            wait_for(lambda sent=sent: _tokens(deployment, sent.id), WAIT_S, "its tokens")
+        deployment.give_up(failing.id, 5)
         client.control.revoke(revoked.id)
         header = [client.signature(GENERATE, kwargs=SHORT) for _ in range(2)]
         body = chord(header)(client.signature("helpers.texts_of", queue=helpers))
@@ -186,10 +186,10 @@ def _ends(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {event["uuid"]: event for event in list(events) if event["type"] in ENDS}
 
 
-def _tokens(office: Office, request_id: str) -> int:
-    return office.progress.tokens([request_id]).get(request_id, 0)
+def _tokens(deployment: Deployment, request_id: str) -> int:
+    return deployment.progress.tokens([request_id]).get(request_id, 0)
 
 
-def _cancel(office: Office, ids: list[str]) -> None:
+def _cancel(deployment: Deployment, ids: list[str]) -> None:
     for request_id in ids:
-        office.requests.end(request_id, FinishReason.CANCELLED)
+        deployment.requests.end(request_id, FinishReason.CANCELLED)

@@ -1,4 +1,4 @@
-"""What a process's pulse keeps up, and what it says while the process itself is stuck, over a real Redis."""
+"""What a process's heartbeat keeps up, and what it says while the process itself is stuck, over a real Redis."""
 
 import signal
 import subprocess
@@ -17,20 +17,20 @@ from app.config import ROOT
 from app.messages import Settle
 from tests.models import byte_fallback_tokenizer
 from tests.workers.records import task_record
-from workers.deployment import Office
-from workers.heartbeat import Pulse
-from workers.mailbox_consumer import attend
+from workers.deployment import Deployment
+from workers.heartbeat import Heartbeat
+from workers.mailbox_consumer import consume_mailbox
 
 BOX = "verify:v"
 LEASE_S = 0.4  # as in the fixture
 
 
 @pytest.fixture
-def pulse(lone_office: Office) -> Iterator[Pulse]:
-    pulse = Pulse(lone_office, "verify", "v")
-    pulse.begin()
-    yield pulse
-    pulse.end()
+def heartbeat(lone_deployment: Deployment) -> Iterator[Heartbeat]:
+    heartbeat = Heartbeat(lone_deployment, "verify", "v")
+    heartbeat.begin()
+    yield heartbeat
+    heartbeat.end()
 
 
 def _until(condition: Callable[[], Any], limit_s: float = 10.0) -> None:
@@ -50,33 +50,37 @@ def _no_room(client: redis.Redis) -> Iterator[None]:
         client.config_set("maxmemory", 0)
 
 
-def _at_work(office: Office, pulse: Pulse, work: Callable[[], None]) -> threading.Thread:
+def _at_work(deployment: Deployment, heartbeat: Heartbeat, work: Callable[[], None]) -> threading.Thread:
     """A thread that attends the mailbox, and meets one message, which is so much work."""
-    office.mailboxes.post(BOX, [Settle(request_id="r").model_dump_json()])
+    deployment.mailboxes.post(BOX, [Settle(request_id="r").model_dump_json()])
     handle = lambda messages: work() if messages else None  # noqa: E731
-    thread = threading.Thread(target=attend, args=(office, pulse, BOX, Settle, handle))
+    thread = threading.Thread(target=consume_mailbox, args=(deployment, heartbeat, BOX, Settle, handle))
     thread.start()
     return thread
 
 
-def test_a_mailbox_stays_ours_however_long_a_piece_of_work_takes(lone_office: Office, pulse: Pulse) -> None:
+def test_a_mailbox_stays_ours_however_long_a_piece_of_work_takes(
+    lone_deployment: Deployment, heartbeat: Heartbeat
+) -> None:
     may_end, has_begun = threading.Event(), threading.Event()
 
     def work() -> None:
         has_begun.set()
         may_end.wait(10.0)
 
-    attendant = _at_work(lone_office, pulse, work)
+    attendant = _at_work(lone_deployment, heartbeat, work)
     assert has_begun.wait(10.0)
     taken_until_s = time.monotonic() + 3 * LEASE_S
     while time.monotonic() < taken_until_s:
-        assert not lone_office.mailboxes.attend(BOX, "another process")
+        assert not lone_deployment.mailboxes.attend(BOX, "another process")
         time.sleep(LEASE_S / 10)
     may_end.set()
     attendant.join()
 
 
-def test_a_process_that_hangs_lives_and_says_that_it_gets_nowhere(lone_office: Office, pulse: Pulse) -> None:
+def test_a_process_that_hangs_lives_and_says_that_it_gets_nowhere(
+    lone_deployment: Deployment, heartbeat: Heartbeat
+) -> None:
     may_end, has_begun = threading.Event(), threading.Event()
     began_s: list[float] = []
 
@@ -86,10 +90,10 @@ def test_a_process_that_hangs_lives_and_says_that_it_gets_nowhere(lone_office: O
         may_end.wait(10.0)
 
     def progress_s() -> float:
-        (node,) = lone_office.nodes.live("verify")
+        (node,) = lone_deployment.nodes.live("verify")
         return node.progress_s
 
-    attendant = _at_work(lone_office, pulse, work)
+    attendant = _at_work(lone_deployment, heartbeat, work)
     assert has_begun.wait(10.0)
     time.sleep(2 * LEASE_S)
     assert progress_s() < began_s[0] + LEASE_S / 2, "as of when the work began, give or take a beat"
@@ -100,42 +104,42 @@ def test_a_process_that_hangs_lives_and_says_that_it_gets_nowhere(lone_office: O
 
 
 def test_a_redis_that_is_away_for_a_while_ends_neither_the_pulse_nor_the_process(
-    lone_office: Office, redis_client: redis.Redis
+    lone_deployment: Deployment, redis_client: redis.Redis
 ) -> None:
-    pulse = Pulse(lone_office, "verify", "v")
-    pulse.begin()
+    heartbeat = Heartbeat(lone_deployment, "verify", "v")
+    heartbeat.begin()
     with _no_room(redis_client):
-        attend(lone_office, pulse, BOX, Settle, lambda messages: None)  # no error
-        _until(lambda: not lone_office.nodes.live())
-    assert not pulse.holds(BOX)
-    _until(lambda: [node.owner for node in lone_office.nodes.live()] == [pulse.owner])
-    pulse.end()
+        consume_mailbox(lone_deployment, heartbeat, BOX, Settle, lambda messages: None)  # no error
+        _until(lambda: not lone_deployment.nodes.live())
+    assert not heartbeat.attends(BOX)
+    _until(lambda: [node.owner for node in lone_deployment.nodes.live()] == [heartbeat.owner])
+    heartbeat.end()
 
 
-def test_what_stands_still_is_swept_up_without_being_asked(lone_office: Office, pulse: Pulse) -> None:
-    lone_office.requests.create(task_record("orphan"), limit=9)
-    _until(lambda: lone_office.requests.owned(pulse.owner) == {"orphan"})
+def test_what_stands_still_is_swept_up_without_being_asked(lone_deployment: Deployment, heartbeat: Heartbeat) -> None:
+    lone_deployment.requests.create(task_record("orphan"), limit=9)
+    _until(lambda: lone_deployment.requests.owned(heartbeat.owner) == {"orphan"})
 
 
 ROBBED = """
 import sys, time
 from pathlib import Path
 from app.config import Settings
-from app.engine.tokenizer import Tokenizer
+from app.engine.text.tokenizer import Tokenizer
 from workers.celery_app import make_celery
-from workers.office import Office
-from workers.pulse import Pulse
+from workers.deployment import Deployment
+from workers.heartbeat import Heartbeat
 
 settings = Settings(redis_url=sys.argv[1], lease_s=0.4)
-pulse = Pulse(Office(settings, make_celery(settings), Tokenizer(Path(sys.argv[2]))), "verify", "v")
-pulse.begin()
+heartbeat = Heartbeat(Deployment(settings, make_celery(settings), Tokenizer(Path(sys.argv[2]))), "verify", "v")
+heartbeat.begin()
 print("lives", flush=True)
 time.sleep(20.0)
 """
 
 
 def test_a_process_whose_name_has_gone_to_another_leaves(
-    redis_client: redis.Redis, redis_url: str, lone_office: Office, tmp_path: Path
+    redis_client: redis.Redis, redis_url: str, lone_deployment: Deployment, tmp_path: Path
 ) -> None:
     """As after it was frozen: it must not go on beside its successor."""
     byte_fallback_tokenizer(tmp_path)
@@ -143,9 +147,9 @@ def test_a_process_whose_name_has_gone_to_another_leaves(
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as frozen:
         assert frozen.stdout is not None and frozen.stdout.readline() == "lives\n"
         frozen.send_signal(signal.SIGSTOP)
-        successor = Pulse(lone_office, "verify", "v")
+        successor = Heartbeat(lone_deployment, "verify", "v")
         successor.begin()
         frozen.send_signal(signal.SIGCONT)
         assert frozen.wait(10.0) == -signal.SIGTERM
-        assert [node.owner for node in lone_office.nodes.live()] == [successor.owner]
+        assert [node.owner for node in lone_deployment.nodes.live()] == [successor.owner]
         successor.end()

@@ -15,8 +15,8 @@ import pytest
 from app.config import ROOT
 from app.local.redis_server import find_server
 from app.request import GenerateRequest
-from tests.workers.conftest import Alone
 from tests.workers.cluster import wait_for
+from tests.workers.conftest import Alone
 
 VERIFIER, DRAFTER = "192.0.2.1", "192.0.2.2"  # addresses for examples (RFC 5737): of nobody's network
 PORT = 6379  # of a namespace that nothing else is in

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from app.request import GenerateRequest, Speculation
-from tests.workers.conftest import Alone
 from tests.workers.cluster import RECOVERY_S, Cluster, wait_for
-from workers.deployment import Office
+from tests.workers.conftest import Alone
+from workers.deployment import Deployment
 
 TOKENS = 240
 KILL_AT = 50
@@ -24,9 +24,7 @@ def _request(seed: int, max_tokens: int = TOKENS) -> GenerateRequest:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_stream_goes_on_with_the_same_text_when_a_process_is_killed(
-    cluster: Cluster, alone: Alone, role: str
-) -> None:
+def test_stream_goes_on_with_the_same_text_when_a_process_is_killed(cluster: Cluster, alone: Alone, role: str) -> None:
     request = _request(seed=100 + ROLES.index(role))
     stream = cluster.stream(request).read(until=KILL_AT)
     assert not stream.result
@@ -73,22 +71,22 @@ def test_frozen_verifier_goes_on_when_it_wakes(cluster: Cluster, alone: Alone) -
 
 
 def test_sequences_of_a_frozen_verifier_move_to_another_and_it_is_fenced_out(
-    cluster: Cluster, office: Office, alone: Alone
+    cluster: Cluster, deployment: Deployment, alone: Alone
 ) -> None:
     request = _request(seed=140, max_tokens=300)
     stream = cluster.stream(request).read(until=KILL_AT)
-    first = office.requests.snapshot(stream.id).owner
+    first = deployment.requests.snapshot(stream.id).owner
     pid = cluster.signal("verify", signal.SIGSTOP)
     other = cluster.start_worker("verify", "verify-2")
     try:
         stream.read(until=150)
-        second = office.requests.snapshot(stream.id).owner
+        second = deployment.requests.snapshot(stream.id).owner
         os.kill(pid, signal.SIGCONT)
         stream.read()
         assert stream.tokens == alone(request)
-        assert first != second == office.requests.snapshot(stream.id).owner
+        assert first != second == deployment.requests.snapshot(stream.id).owner
         assert stream.longest_gap_s < RECOVERY_S
-        wait_for(lambda: _sequences(office) == [0, 0], what="both verifiers to have let go")
+        wait_for(lambda: _sequences(deployment) == [0, 0], what="both verifiers to have let go")
     finally:
         os.kill(pid, signal.SIGCONT)
         _end(other)
@@ -159,8 +157,8 @@ def test_real_model_says_the_same_while_everything_around_it_is_killed(real: Clu
     real.await_ready()
 
 
-def _sequences(office: Office) -> list[int]:
-    return [node.info["sequences"] for node in office.nodes.live("verify")]
+def _sequences(deployment: Deployment) -> list[int]:
+    return [node.info["sequences"] for node in deployment.nodes.live("verify")]
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -2,18 +2,18 @@
 
 import pytest
 
-from workers.heartbeat import BusyShare
+from workers.heartbeat import LoadFraction
 
 
 def settled(parts: list[tuple[float, bool]], rounds: int = 30) -> float:
     """The share after many repetitions of these pieces of time, (seconds, is it work), with a look after each round."""
-    share, now_s, found = BusyShare(), 100.0, 0.0
+    share, now_s, found = LoadFraction(), 100.0, 0.0
     for _ in range(rounds):
         for seconds, is_work in parts:
             share.toggle(is_work, now_s)
             now_s += seconds
         share.toggle(False, now_s)
-        found = share.look(now_s)
+        found = share.read(now_s)
     return found
 
 
@@ -25,22 +25,22 @@ def test_it_is_the_part_of_the_time_in_which_it_worked(parts: list[tuple[float, 
 
 
 def test_work_that_has_not_ended_counts_and_counts_once() -> None:
-    share = BusyShare()
-    share.look(0.0)
+    share = LoadFraction()
+    share.read(0.0)
     share.toggle(True, 0.0)
     for i in range(1, 30):
-        assert share.look(0.5 * i) <= 1.0
-    assert share.look(15.0) > 0.99
+        assert share.read(0.5 * i) <= 1.0
+    assert share.read(15.0) > 0.99
     share.toggle(False, 15.0)
     for i in range(30):
-        found = share.look(15.5 + 0.5 * i)
+        found = share.read(15.5 + 0.5 * i)
     assert found < 0.01, "it is forgotten within seconds"
 
 
 def test_what_nobody_waits_for_is_no_work() -> None:
-    share = BusyShare()
+    share = LoadFraction()
     for i in range(30):
         share.toggle(True, float(i))
-        share.spare()
+        share.mark_idle()
         share.toggle(False, i + 0.9)
-        assert share.look(i + 1.0) == 0.0
+        assert share.read(i + 1.0) == 0.0

@@ -39,9 +39,7 @@ def test_no_log_holds_a_prompt_or_an_answer(cluster: Cluster, client: Celery) ->
     for queue in queues:
         client.send_task("paceline.generat", kwargs={"prompt": SECRET}, queue=queue)
         client.send_task("paceline.generate", kwargs={"prompt": SECRET}, queue=queue, eta=None, headers={"eta": SECRET})
-    wait_for(
-        lambda: sum(_dropped(cluster, role) for role in ROLES) >= dropped + len(queues), 20, "the dropped tasks"
-    )
+    wait_for(lambda: sum(_dropped(cluster, role) for role in ROLES) >= dropped + len(queues), 20, "the dropped tasks")
 
     for log in (cluster.state / cluster.name / "logs").iterdir():
         text = log.read_text(errors="replace")

@@ -15,10 +15,10 @@ from app.messages import Draft, DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMe
 from app.policy import Policy
 from app.request import GenerateRequest, Message, Sampling
 from app.store.connect import connect
-from tests.workers.conftest import Alone
 from tests.workers.cluster import Cluster, Stream, wait_for
+from tests.workers.conftest import Alone
 from workers.celery_app import mailbox_queue
-from workers.deployment import Office
+from workers.deployment import Deployment
 
 MAILBOXES = ("verify:verify-1", "draft:draft-1", "fuse", "settle")
 GARBAGE = (
@@ -31,7 +31,7 @@ HUGE = 10**9
 
 @pytest.mark.parametrize("mailbox", MAILBOXES)
 def test_garbage_is_dropped_and_the_worker_lives(
-    cluster: Cluster, office: Office, alone: Alone, mailbox: str
+    cluster: Cluster, deployment: Deployment, alone: Alone, mailbox: str
 ) -> None:
     before = cluster.status().processes
     role = {"settle": "control"}.get(mailbox, mailbox.partition(":")[0])
@@ -39,22 +39,22 @@ def test_garbage_is_dropped_and_the_worker_lives(
     request = GenerateRequest(prompt="Amid noise", raw=True, max_tokens=60, seed=5, temperature=0.9)
     stream = cluster.stream(request).read(until=5)
     for item in GARBAGE:
-        _put(office, mailbox, item)
+        _put(deployment, mailbox, item)
     assert stream.read().tokens == alone(request)
-    wait_for(lambda: office.mailboxes.waiting(mailbox) == 0, limit_s=20.0, what="the mailbox to be empty")
+    wait_for(lambda: deployment.mailboxes.waiting(mailbox) == 0, limit_s=20.0, what="the mailbox to be empty")
     assert cluster.status().processes == before
     assert cluster.log(role).count("Traceback") == tracebacks
 
 
 def test_lies_about_a_running_sequence_change_nothing_of_it(
-    cluster: Cluster, office: Office, alone: Alone
+    cluster: Cluster, deployment: Deployment, alone: Alone
 ) -> None:
-    _caught_up(cluster, office)
+    _caught_up(cluster, deployment)
     before = cluster.status().processes
     complaints = {role: _complaints(cluster, role) for role in ("verify", "draft", "fuse")}
     request = GenerateRequest(prompt="Lied about", raw=True, max_tokens=160, seed=6, temperature=0.9)
     stream = cluster.stream(request).read(until=5)
-    with _Liar(office, stream):
+    with _Liar(deployment, stream):
         stream.read()
     assert stream.tokens == alone(request)
     assert cluster.status().processes == before
@@ -67,10 +67,10 @@ def test_lies_about_a_running_sequence_change_nothing_of_it(
 class _Liar:
     """Writes to every mailbox about one sequence, again and again, for as long as the block lasts."""
 
-    def __init__(self, office: Office, stream: Stream) -> None:
-        self._office = office
+    def __init__(self, deployment: Deployment, stream: Stream) -> None:
+        self._deployment = deployment
         self._stream = stream
-        self._prompt = office.requests.snapshot(stream.id).record.prompt_ids
+        self._prompt = deployment.requests.snapshot(stream.id).record.prompt_ids
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._lie)
 
@@ -98,7 +98,11 @@ class _Liar:
 
     def _put(self, mailbox: str, message: Message) -> None:
         # NaN as other languages' JSON has it; pydantic reads it and writes null
-        _put(self._office, mailbox, message.model_dump_json().replace("[null", "[NaN").replace(",null]", ",Infinity]"))
+        _put(
+            self._deployment,
+            mailbox,
+            message.model_dump_json().replace("[null", "[NaN").replace(",null]", ",Infinity]"),
+        )
 
     def _trees(self, base: int) -> tuple[TreeMessage, ...]:
         id_ = self._stream.id
@@ -147,7 +151,7 @@ class _Liar:
             job(base=wrong_base, start=0, tokens=()),
             job(prompt_length=HUGE),
             job(drafters=("nobody",)),
-            job(fuser="draft:draft-1", enough=-5.0),
+            job(fuser="draft:draft-1", skip_models_above=-5.0),
             job(fuser="draft:draft-1", base=wrong_base, start=0, tokens=(), state="no base64"),
             job(fuser="nobody", state="AAAA"),
             job(sampling=Sampling(temperature=1.0, seed=1)),
@@ -158,7 +162,7 @@ class _Liar:
         )
 
 
-def test_verifiers_follow_the_policy_and_the_tick_writes_it(cluster: Cluster, office: Office) -> None:
+def test_verifiers_follow_the_policy_and_the_tick_writes_it(cluster: Cluster, deployment: Deployment) -> None:
     request = GenerateRequest(prompt="How much is drafted", raw=True, max_tokens=60, temperature=1.0)
     seeds = count(100)
 
@@ -170,16 +174,16 @@ def test_verifiers_follow_the_policy_and_the_tick_writes_it(cluster: Cluster, of
     wait_for(drafted, what="a text worth drafting for")
     beat = cluster.signal("beat", signal.SIGSTOP)  # no tick changes what is written now
     try:
-        silent = Policy(version=office.nodes.policy().version + 1000, max_draft_tokens=0)
-        wait_for(lambda: office.nodes.set_policy(silent), what="the policy to be written")
+        silent = Policy(version=deployment.nodes.policy().version + 1000, max_draft_tokens=0)
+        wait_for(lambda: deployment.nodes.set_policy(silent), what="the policy to be written")
         time.sleep(2 * cluster.settings().lease_s / 4 + 0.5)
         assert drafted() == 0
-        assert not office.nodes.set_policy(silent.model_copy(update={"max_draft_tokens": 3})), "no newer version"
+        assert not deployment.nodes.set_policy(silent.model_copy(update={"max_draft_tokens": 3})), "no newer version"
     finally:
         os.kill(beat, signal.SIGCONT)
-    grown = wait_for(lambda: _newer(office, silent.version + 1), what="a tick")
+    grown = wait_for(lambda: _newer(deployment, silent.version + 1), what="a tick")
     assert grown.max_draft_tokens <= 1, "a little at first"
-    wait_for(lambda: office.nodes.policy().max_draft_tokens >= 2, what="further ticks")
+    wait_for(lambda: deployment.nodes.policy().max_draft_tokens >= 2, what="further ticks")
 
 
 def _tree(
@@ -200,14 +204,14 @@ def _tree(
     )
 
 
-def _newer(office: Office, version: int) -> Policy | None:
-    policy = office.nodes.policy()
+def _newer(deployment: Deployment, version: int) -> Policy | None:
+    policy = deployment.nodes.policy()
     return policy if policy.version >= version else None
 
 
-def _caught_up(cluster: Cluster, office: Office) -> None:
+def _caught_up(cluster: Cluster, deployment: Deployment) -> None:
     """Whatever other tests have left in the workers' queues has been read: they complain of that, too."""
-    queues = [mailbox_queue(office.settings, mailbox) for mailbox in MAILBOXES]
+    queues = [mailbox_queue(deployment.settings, mailbox) for mailbox in MAILBOXES]
     with closing(connect(cluster.redis_url)) as client:
         wait_for(lambda: not any(client.llen(queue) for queue in queues), 30.0, "doorbells to be answered")
     time.sleep(0.3)  # the last one may have been taken a moment ago
@@ -217,7 +221,7 @@ def _complaints(cluster: Cluster, role: str) -> int:
     return cluster.log(role).count("dropped") + cluster.log(role).count("Traceback")
 
 
-def _put(office: Office, mailbox: str, item: str) -> None:
+def _put(deployment: Deployment, mailbox: str, item: str) -> None:
     """What `Office.post` does, with an item that need not be a message."""
-    if office.mailboxes.post(mailbox, [item]):
-        office.ring(mailbox)
+    if deployment.mailboxes.post(mailbox, [item]):
+        deployment.ring(mailbox)

@@ -1,4 +1,4 @@
-"""Attending a mailbox, and the pulse behind it, over a real Redis: what a doorbell starts and how it ends."""
+"""Attending a mailbox, and the heartbeat behind it, over a real Redis: what a doorbell starts and how it ends."""
 
 import signal
 import subprocess
@@ -15,17 +15,17 @@ from app.messages import Settle
 from app.store.keys import Keys
 from tests.models import byte_fallback_tokenizer
 from workers.celery_app import make_celery
-from workers.deployment import Office
-from workers.heartbeat import Pulse
-from workers.mailbox_consumer import attend
+from workers.deployment import Deployment
+from workers.heartbeat import Heartbeat
+from workers.mailbox_consumer import consume_mailbox
 
 BOX = "verify:verify-1"
 LEASE_S = 0.4  # as in the fixture
 
 
 @pytest.fixture
-def office(lone_office: Office) -> Office:
-    return lone_office
+def deployment(lone_deployment: Deployment) -> Deployment:
+    return lone_deployment
 
 
 class Handler:
@@ -53,177 +53,178 @@ def _mail(*ids: str) -> list[str]:
     return [Settle(request_id=id_).model_dump_json() for id_ in ids]
 
 
-def test_all_that_waits_is_one_batch_and_an_idle_attendant_leaves(office: Office) -> None:
-    office.mailboxes.post(BOX, _mail("a", "b"))
+def test_all_that_waits_is_one_batch_and_an_idle_attendant_leaves(deployment: Deployment) -> None:
+    deployment.mailboxes.post(BOX, _mail("a", "b"))
     handler = Handler()
-    attend(office, Pulse(office, "verify", "v"), BOX, Settle, handler)
+    consume_mailbox(deployment, Heartbeat(deployment, "verify", "v"), BOX, Settle, handler)
     assert handler.batches == [["a", "b"]]
-    assert office.mailboxes.post(BOX, _mail("c")), "nobody attends any more: the next one has to ring"
+    assert deployment.mailboxes.post(BOX, _mail("c")), "nobody attends any more: the next one has to ring"
 
 
-def test_what_is_no_message_is_dropped_and_its_neighbours_are_served(office: Office) -> None:
-    office.mailboxes.post(BOX, ["", *_mail("a"), "{", '{"request_id": 3}', *_mail("b")])
+def test_what_is_no_message_is_dropped_and_its_neighbours_are_served(deployment: Deployment) -> None:
+    deployment.mailboxes.post(BOX, ["", *_mail("a"), "{", '{"request_id": 3}', *_mail("b")])
     handler = Handler()
-    attend(office, Pulse(office, "verify", "v"), BOX, Settle, handler)
+    consume_mailbox(deployment, Heartbeat(deployment, "verify", "v"), BOX, Settle, handler)
     assert handler.batches == [["a", "b"]]
 
 
-def test_failing_handler_loses_its_batch_and_goes_on_with_the_next(office: Office) -> None:
-    handler, pulse = Handler(), Pulse(office, "verify", "v")
+def test_failing_handler_loses_its_batch_and_goes_on_with_the_next(deployment: Deployment) -> None:
+    handler, heartbeat = Handler(), Heartbeat(deployment, "verify", "v")
 
     def post_more() -> None:
-        office.mailboxes.post(BOX, _mail("b"))
+        deployment.mailboxes.post(BOX, _mail("b"))
         raise ValueError("a poisonous message")
 
     handler.then["a"] = post_more
-    office.mailboxes.post(BOX, _mail("a"))
-    attend(office, pulse, BOX, Settle, handler)
+    deployment.mailboxes.post(BOX, _mail("a"))
+    consume_mailbox(deployment, heartbeat, BOX, Settle, handler)
     assert handler.batches == [["a"], ["b"]]
 
 
-def test_mailbox_has_one_attendant_among_processes_and_one_thread_in_each(office: Office) -> None:
-    handler, pulse = Handler(), Pulse(office, "verify", "v")
-    office.mailboxes.post(BOX, _mail("a"))
-    assert office.mailboxes.attend(BOX, "another process")
-    attend(office, pulse, BOX, Settle, handler)
-    assert handler.batches == [] and office.mailboxes.waiting(BOX) == 1
-    assert office.mailboxes.release(BOX, "another process")
+def test_mailbox_has_one_attendant_among_processes_and_one_thread_in_each(deployment: Deployment) -> None:
+    handler, heartbeat = Handler(), Heartbeat(deployment, "verify", "v")
+    deployment.mailboxes.post(BOX, _mail("a"))
+    assert deployment.mailboxes.attend(BOX, "another process")
+    consume_mailbox(deployment, heartbeat, BOX, Settle, handler)
+    assert handler.batches == [] and deployment.mailboxes.waiting(BOX) == 1
+    assert deployment.mailboxes.release(BOX, "another process")
     nested = Handler()
 
     def attend_again() -> None:
-        office.mailboxes.post(BOX, _mail("b"))
-        attend(office, pulse, BOX, Settle, nested)
+        deployment.mailboxes.post(BOX, _mail("b"))
+        consume_mailbox(deployment, heartbeat, BOX, Settle, nested)
 
     handler.then["a"] = attend_again
-    attend(office, pulse, BOX, Settle, handler)
+    consume_mailbox(deployment, heartbeat, BOX, Settle, handler)
     assert handler.batches == [["a"], ["b"]] and nested.batches == []
-    assert not pulse.holds(BOX)
+    assert not heartbeat.attends(BOX)
 
 
-def test_attendant_that_slept_through_its_lease_takes_it_again(office: Office) -> None:
+def test_attendant_that_slept_through_its_lease_takes_it_again(deployment: Deployment) -> None:
     handler = Handler()
 
-    def sleep() -> None:  # no pulse is beating here: the lease runs out, as for a frozen process
+    def sleep() -> None:  # no heartbeat is beating here: the lease runs out, as for a frozen process
         time.sleep(2 * LEASE_S)
-        office.mailboxes.post(BOX, _mail("b"))
+        deployment.mailboxes.post(BOX, _mail("b"))
 
     handler.then["a"] = sleep
-    office.mailboxes.post(BOX, _mail("a"))
-    attend(office, Pulse(office, "verify", "v"), BOX, Settle, handler)
+    deployment.mailboxes.post(BOX, _mail("a"))
+    consume_mailbox(deployment, Heartbeat(deployment, "verify", "v"), BOX, Settle, handler)
     assert handler.batches == [["a"], ["b"]]
 
 
-def test_attendant_whose_mailbox_has_gone_to_another_leaves_it_alone(office: Office) -> None:
+def test_attendant_whose_mailbox_has_gone_to_another_leaves_it_alone(deployment: Deployment) -> None:
     handler = Handler()
 
     def lose() -> None:
         time.sleep(2 * LEASE_S)
-        assert office.mailboxes.attend(BOX, "another process")
-        office.mailboxes.post(BOX, _mail("b"))
+        assert deployment.mailboxes.attend(BOX, "another process")
+        deployment.mailboxes.post(BOX, _mail("b"))
 
     handler.then["a"] = lose
-    office.mailboxes.post(BOX, _mail("a"))
-    attend(office, Pulse(office, "verify", "v"), BOX, Settle, handler)
+    deployment.mailboxes.post(BOX, _mail("a"))
+    consume_mailbox(deployment, Heartbeat(deployment, "verify", "v"), BOX, Settle, handler)
     assert handler.batches == [["a"]]
-    assert office.mailboxes.take(BOX, "another process", 10, 0.0) == _mail("b")
+    assert deployment.mailboxes.take(BOX, "another process", 10, 0.0) == _mail("b")
 
 
-def test_long_stay_is_handed_over_by_a_ring(office: Office, redis_client: redis.Redis) -> None:
-    office = _with(office, attend_s=0.2)
-    office.mailboxes.post(BOX, _mail("a"))
-    pulse = Pulse(office, "verify", "v")
-    pulse.start()  # else the lease would not last
-    attend(office, pulse, BOX, Settle, lambda messages: 0.01)  # always work at hand
-    pulse.end()
+def test_long_stay_is_handed_over_by_a_ring(deployment: Deployment, redis_client: redis.Redis) -> None:
+    deployment = _with(deployment, attend_s=0.2)
+    deployment.mailboxes.post(BOX, _mail("a"))
+    heartbeat = Heartbeat(deployment, "verify", "v")
+    heartbeat.start()  # else the lease would not last
+    consume_mailbox(deployment, heartbeat, BOX, Settle, lambda messages: 0.01)  # always work at hand
+    heartbeat.end()
     assert redis_client.llen(f"paceline.{BOX}") == 1
-    assert office.mailboxes.attend(BOX, "the next one")
+    assert deployment.mailboxes.attend(BOX, "the next one")
 
 
 def test_attendant_that_lost_its_mailbox_without_noticing_leaves_soon(
-    office: Office, redis_client: redis.Redis
+    deployment: Deployment, redis_client: redis.Redis
 ) -> None:
     """Redis came back without the lease, and another process was quicker."""
     handler = Handler()
 
     def lose() -> None:
-        redis_client.delete(Keys(office.settings.namespace).attend(BOX))
-        assert office.mailboxes.attend(BOX, "another process")
+        redis_client.delete(Keys(deployment.settings.namespace).attend(BOX))
+        assert deployment.mailboxes.attend(BOX, "another process")
 
     handler.then["a"] = lose
-    office.mailboxes.post(BOX, _mail("a"))
+    deployment.mailboxes.post(BOX, _mail("a"))
     started = time.monotonic()
-    attend(office, Pulse(office, "verify", "v"), BOX, Settle, handler)
-    assert time.monotonic() - started < office.settings.attend_s / 2
-    assert not office.mailboxes.attend(BOX, "a third one")
+    consume_mailbox(deployment, Heartbeat(deployment, "verify", "v"), BOX, Settle, handler)
+    assert time.monotonic() - started < deployment.settings.attend_s / 2
+    assert not deployment.mailboxes.attend(BOX, "a third one")
 
 
 def test_worker_that_is_told_to_stop_leaves_its_mailbox_whatever_there_is_to_do(
-    office: Office, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(messages: list[Settle]) -> float:
         monkeypatch.setattr(worker_state, "should_stop", 0)
         return 0.01  # always work at hand
 
     started = time.monotonic()
-    attend(office, Pulse(office, "verify", "v"), BOX, Settle, stop)
-    assert time.monotonic() - started < office.settings.attend_s / 2
+    consume_mailbox(deployment, Heartbeat(deployment, "verify", "v"), BOX, Settle, stop)
+    assert time.monotonic() - started < deployment.settings.attend_s / 2
     assert redis_client.llen(f"paceline.{BOX}") == 1, "whoever comes next is rung for"
-    assert office.mailboxes.attend(BOX, "the next one")
+    assert deployment.mailboxes.attend(BOX, "the next one")
 
 
-def test_work_that_has_ended_is_progress_whatever_became_of_it(office: Office) -> None:
-    """Else the pulse would end the process for it, long after."""
-    handler, pulse = Handler(), Pulse(office, "verify", "v")
+def test_work_that_has_ended_is_progress_whatever_became_of_it(deployment: Deployment) -> None:
+    """Else the heartbeat would end the process for it, long after."""
+    handler, heartbeat = Handler(), Heartbeat(deployment, "verify", "v")
     handler.then["b"] = ValueError("a poisonous message")
     for ids in ("a", "b"):
-        office.mailboxes.post(BOX, _mail(*ids))
-        attend(office, pulse, BOX, Settle, handler)
+        deployment.mailboxes.post(BOX, _mail(*ids))
+        consume_mailbox(deployment, heartbeat, BOX, Settle, handler)
     time.sleep(0.2)
     before_s = time.time()
-    pulse.begin()
-    (node,) = office.nodes.live()
-    pulse.end()
+    heartbeat.begin()
+    (node,) = deployment.nodes.live()
+    heartbeat.end()
     assert node.progress_s >= before_s
 
 
-def test_pulse_waits_for_a_dead_namesake_and_then_has_the_name(office: Office) -> None:
-    assert office.nodes.beat("verify", "v", "dead", progress_s=0.0, info={})
-    pulse = Pulse(office, "verify", "v")
+def test_pulse_waits_for_a_dead_namesake_and_then_has_the_name(deployment: Deployment) -> None:
+    assert deployment.nodes.beat("verify", "v", "dead", progress_s=0.0, info={})
+    heartbeat = Heartbeat(deployment, "verify", "v")
     started = time.monotonic()
-    pulse.begin()
+    heartbeat.begin()
     assert time.monotonic() - started > LEASE_S / 2
-    assert [node.owner for node in office.nodes.live("verify")] == [pulse.owner]
-    pulse.end()
-    assert office.nodes.live("verify") == []
+    assert [node.owner for node in deployment.nodes.live("verify")] == [heartbeat.owner]
+    heartbeat.end()
+    assert deployment.nodes.live("verify") == []
 
 
-def test_clean_end_frees_the_name_for_good(office: Office) -> None:
+def test_clean_end_frees_the_name_for_good(deployment: Deployment) -> None:
     def slowly() -> dict[str, object]:
         time.sleep(LEASE_S / 2)
         return {}
 
-    pulse = Pulse(office, "verify", "v", info=slowly)
-    pulse.begin()
+    heartbeat = Heartbeat(deployment, "verify", "v", info=slowly)
+    heartbeat.begin()
     time.sleep(LEASE_S / 2)  # the next beat is under way by now: it must not take the name again
-    pulse.end()
+    heartbeat.end()
     time.sleep(LEASE_S)
-    assert office.nodes.live("verify") == [] and not pulse.is_alive()
+    assert deployment.nodes.live("verify") == [] and not heartbeat.is_alive()
 
 
 HUNG = """
 import sys, time
-import workers.pulse as pulses
+import workers.heartbeat as heartbeats
 from pathlib import Path
 from app.config import Settings
-from app.engine.tokenizer import Tokenizer
+from app.engine.text.tokenizer import Tokenizer
 from workers.celery_app import make_celery
-from workers.office import Office
+from workers.deployment import Deployment
 
-pulses.HUNG_S = 0.5
+heartbeats.HUNG_S = 0.5
 settings = Settings(redis_url=sys.argv[1], lease_s=0.4)
-pulse = pulses.Pulse(Office(settings, make_celery(settings), Tokenizer(Path(sys.argv[2]))), "verify", "v")
-pulse.begin()
-pulse.busy(sys.argv[3] == "hung")
+opened = Deployment(settings, make_celery(settings), Tokenizer(Path(sys.argv[2])))
+heartbeat = heartbeats.Heartbeat(opened, "verify", "v")
+heartbeat.begin()
+heartbeat.busy(sys.argv[3] == "hung")
 time.sleep(1.5)
 """
 
@@ -237,7 +238,7 @@ def test_process_that_hangs_in_one_piece_of_work_is_ended(
     assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60).returncode == status
 
 
-def _with(office: Office, **changes: object) -> Office:
-    """The same office under other settings."""
-    changed = office.settings.model_copy(update=changes)
-    return Office(changed, make_celery(changed), office.tokenizer)
+def _with(deployment: Deployment, **changes: object) -> Deployment:
+    """The same deployment under other settings."""
+    changed = deployment.settings.model_copy(update=changes)
+    return Deployment(changed, make_celery(changed), deployment.tokenizer)

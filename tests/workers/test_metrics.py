@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.request import GenerateRequest
 from app.store.traces import trace_name
 from tests.workers.cluster import Cluster, wait_for
-from workers.deployment import Office
+from workers.deployment import Deployment
 
 STILL = ("paceline_tokens_committed_total", "paceline_requests_ended_total", "paceline_requests_admitted_total")
 Scrape = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -35,7 +35,7 @@ def settled(cluster: Cluster) -> Scrape:
     raise AssertionError("something is still counted, half a minute later")
 
 
-def test_counters_add_up_and_go_on_after_processes_die(cluster: Cluster, office: Office) -> None:
+def test_counters_add_up_and_go_on_after_processes_die(cluster: Cluster, deployment: Deployment) -> None:
     before = settled(cluster)
 
     def gained(name: str) -> float:
@@ -59,10 +59,10 @@ def test_counters_add_up_and_go_on_after_processes_die(cluster: Cluster, office:
     assert gained("paceline_busy_seconds_total") > 0 and gained("paceline_queue_wait_seconds_count") > 0
 
     def timeline() -> set[str]:
-        return {span.kind for span in office.traces.spans(trace_name(second.id))}
+        return {span.kind for span in deployment.traces.spans(trace_name(second.id))}
 
     wait_for(lambda: "verify" in timeline() and (not drafted or len(timeline()) > 1), 10, "the timeline")
-    facts = office.traces.recent(1)[trace_name(second.id)]
+    facts = deployment.traces.recent(1)[trace_name(second.id)]
     assert facts["tokens"] == "40" and facts["reason"] == '"length"'
     data = cluster.get("/dashboard/data")
     assert data["requests"][0]["trace"] == trace_name(second.id) and len(data["samples"]) > 2

@@ -13,9 +13,9 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion
 
 from app.request import GenerateRequest
-from tests.workers.conftest import Alone
 from tests.workers.cluster import Cluster, wait_for
-from workers.deployment import Office
+from tests.workers.conftest import Alone
+from workers.deployment import Deployment
 
 MODEL = "target"  # the folder's name
 ASK: list[Any] = [{"role": "user", "content": "Tell me"}]
@@ -98,7 +98,7 @@ def test_stop_strings_end_the_request_itself(client: OpenAI, cluster: Cluster) -
 
 
 def test_json_is_the_same_with_speculation_and_after_the_verifier_was_killed(
-    client: OpenAI, cluster: Cluster, office: Office
+    client: OpenAI, cluster: Cluster, deployment: Deployment
 ) -> None:
     schema = {
         "type": "object",
@@ -107,7 +107,7 @@ def test_json_is_the_same_with_speculation_and_after_the_verifier_was_killed(
         "additionalProperties": False,
     }
     asked = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-    spaces = {str(id_): -100 for id_ in office.tokenizer.encode(" \n\r\t")}  # a random model would say nothing else
+    spaces = {str(id_): -100 for id_ in deployment.tokenizer.encode(" \n\r\t")}  # a random model would say nothing else
     ask: dict[str, Any] = {"model": MODEL, "messages": ASK, "max_tokens": 200, "seed": 6, "logit_bias": spaces}
     plain = client.chat.completions.create(**ask, response_format=asked, extra_body=OFF)
     assert plain.choices[0].finish_reason == "stop"
@@ -122,11 +122,11 @@ def test_json_is_the_same_with_speculation_and_after_the_verifier_was_killed(
     cluster.await_restart("verify", killed)
 
 
-def test_a_completion_continues_its_prompt(client: OpenAI, alone: Alone, office: Office) -> None:
+def test_a_completion_continues_its_prompt(client: OpenAI, alone: Alone, deployment: Deployment) -> None:
     answer = client.completions.create(model=MODEL, prompt="Once", max_tokens=20, temperature=0, logprobs=2)
     expected = alone(GenerateRequest(prompt="Once", raw=True, max_tokens=20))
     choice = answer.choices[0]
-    assert choice.text == office.tokenizer.decode(expected)
+    assert choice.text == deployment.tokenizer.decode(expected)
     assert choice.logprobs is not None and choice.logprobs.top_logprobs is not None
     assert len(choice.logprobs.tokens or []) == len(choice.logprobs.top_logprobs)
     assert all(len(top) >= 2 for top in choice.logprobs.top_logprobs)
@@ -140,7 +140,7 @@ def test_a_completion_continues_its_prompt(client: OpenAI, alone: Alone, office:
     assert [at for part in parts if part for at in part.text_offset or []] == choice.logprobs.text_offset
 
 
-def test_the_async_client_runs_many_at_once(cluster: Cluster, office: Office) -> None:
+def test_the_async_client_runs_many_at_once(cluster: Cluster, deployment: Deployment) -> None:
     async def ask(client: AsyncOpenAI, seed: int) -> str:
         stream = await client.chat.completions.create(model=MODEL, messages=ASK, max_tokens=30, seed=seed, stream=True)
         return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
@@ -164,13 +164,13 @@ def test_the_clients_errors_are_its_own(client: OpenAI) -> None:
     assert missing.value.code == "model_not_found"
 
 
-def test_a_client_that_leaves_a_stream_stops_the_verifier(client: OpenAI, office: Office) -> None:
+def test_a_client_that_leaves_a_stream_stops_the_verifier(client: OpenAI, deployment: Deployment) -> None:
     with client.chat.completions.create(model=MODEL, messages=ASK, max_tokens=4000, stream=True) as stream:
         chunks = [chunk for chunk, _ in zip(stream, range(5), strict=False)]
     left_s = time.monotonic()
     request_id = chunks[0].id.removeprefix("chatcmpl-")
-    wait_for(lambda: office.requests.ended(request_id), limit_s=10.0, what="its end")
+    wait_for(lambda: deployment.requests.ended(request_id), limit_s=10.0, what="its end")
     took_s = time.monotonic() - left_s
-    end = office.requests.snapshot(request_id)
+    end = deployment.requests.snapshot(request_id)
     assert end.status.value == "cancelled" and len(end.tokens) < 2000
     print(f"cancelled {1e3 * took_s:.0f} ms after the client left, {len(end.tokens)} tokens")

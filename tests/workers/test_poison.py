@@ -6,8 +6,8 @@ from pathlib import Path
 
 from app.config import ROOT
 from app.request import GenerateRequest
-from tests.workers.conftest import Alone
 from tests.workers.cluster import Cluster, running, wait_for
+from tests.workers.conftest import Alone
 
 STRIKES = 2
 POISON_SEED = 666

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from app.request import GenerateRequest
-from tests.workers.conftest import Alone
 from tests.workers.cluster import Cluster, running
+from tests.workers.conftest import Alone
 
 HEAVY = ("libtorch", "/torch/", "/transformers/", "/safetensors/")
 

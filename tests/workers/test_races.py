@@ -14,43 +14,45 @@ from app.request import GenerateRequest
 from app.store.keys import Keys
 from tests.workers.interleave import Actors, Plan, explore
 from tests.workers.records import task_record
-from workers.deployment import Office
-from workers.tasks.results import Outcomes
-from workers.tasks.settle import Settler
-from workers.tasks.waiting_tasks import Usher
+from workers.deployment import Deployment
+from workers.tasks.results import TaskResults
+from workers.tasks.settle import ResultSettler
+from workers.tasks.waiting_tasks import WaitingTasks
 
 LINKED = "linked"  # queue of the callback of the task under test
 # Celery's results unsubscribe when they are collected, which a killed actor cannot.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-def test_a_result_is_given_once_and_never_forgotten(lone_office: Office, redis_client: redis.Redis) -> None:
+def test_a_result_is_given_once_and_never_forgotten(lone_deployment: Deployment, redis_client: redis.Redis) -> None:
     """Two settlers, and one of them may be killed: then another one does it again, when the claim has run out."""
-    office = lone_office
+    deployment = lone_deployment
 
     def scene() -> Actors:
         redis_client.flushdb()
         context = {"id": "a", "callbacks": [{"task": "theirs", "args": [], "options": {"queue": LINKED}}]}
-        office.requests.create(task_record("a"), limit=9, task=json.dumps(context))
-        assert office.requests.assign("a", "v1")
+        deployment.requests.create(task_record("a"), limit=9, task=json.dumps(context))
+        assert deployment.requests.assign("a", "v1")
         last = Event(offset=0, tokens=(7,), proposers=("target",), finish_reason=FinishReason.LENGTH)
 
         def end() -> None:
-            office.requests.commit("v1", [("a", last)])
-            Settler(office, Outcomes(office.celery)).settle("a")
+            deployment.requests.commit("v1", [("a", last)])
+            ResultSettler(deployment, TaskResults(deployment.celery)).settle("a")
 
-        return {"one": end, "other": lambda: Settler(office, Outcomes(office.celery)).settle("a")}
+        return {"one": end, "other": lambda: ResultSettler(deployment, TaskResults(deployment.celery)).settle("a")}
 
     def check(plan: Plan) -> None:
         told = redis_client.llen(LINKED)
         is_disturbed = any(deviation.kills for deviation in plan)
         assert told <= 1 if not is_disturbed else told <= 2
-        office.requests.commit("v1", [("a", Event(offset=0, finish_reason=FinishReason.STOP))])  # if its verifier died
-        redis_client.delete(Keys(office.settings.namespace).settle("a"))  # its time is over
-        Settler(office, Outcomes(office.celery)).settle("a")
+        deployment.requests.commit(
+            "v1", [("a", Event(offset=0, finish_reason=FinishReason.STOP))]
+        )  # if its verifier died
+        redis_client.delete(Keys(deployment.settings.namespace).settle("a"))  # its time is over
+        ResultSettler(deployment, TaskResults(deployment.celery)).settle("a")
         assert 1 <= redis_client.llen(LINKED) <= 1 + is_disturbed, plan
-        assert office.celery.backend.get_result("a")["status"] == Status.DONE, plan
-        assert office.requests.unsettled() == []
+        assert deployment.celery.backend.get_result("a")["status"] == Status.DONE, plan
+        assert deployment.requests.unsettled() == []
 
     assert explore(scene, check) > 100
 
@@ -59,45 +61,50 @@ def test_a_result_is_given_once_and_never_forgotten(lone_office: Office, redis_c
     ("waiting", "patience_s", "ushers", "deviations"), [("a", -1.0, 1, 2), ("a", -1.0, 2, 1), ("ab", 60.0, 2, 1)]
 )
 def test_who_waits_for_room_is_let_in_or_sent_away_and_never_both(
-    lone_office: Office, redis_client: redis.Redis, waiting: str, patience_s: float, ushers: int, deviations: int
+    lone_deployment: Deployment,
+    redis_client: redis.Redis,
+    waiting: str,
+    patience_s: float,
+    ushers: int,
+    deviations: int,
 ) -> None:
     """One usher, or two, as if the lock between them had run out, while the room that there is changes hands."""
-    office = _small(lone_office)
+    deployment = _small(lone_deployment)
 
     def scene() -> Actors:
         redis_client.flushdb()
-        office.requests.create(task_record("old"), limit=1)
+        deployment.requests.create(task_record("old"), limit=1)
         for name in waiting:
-            Usher(office, Outcomes(office.celery), patience_s).wait(_asked(), name, {"id": name})
-        end = {"end": lambda: office.requests.end("old", FinishReason.CANCELLED)}
-        return end | {f"usher {i}": _unlocked(office) for i in range(ushers)}
+            WaitingTasks(deployment, TaskResults(deployment.celery), patience_s).wait(_asked(), name, {"id": name})
+        end = {"end": lambda: deployment.requests.end("old", FinishReason.CANCELLED)}
+        return end | {f"usher {i}": _unlocked(deployment) for i in range(ushers)}
 
     def check(plan: Plan) -> None:
-        _run_dry(office)
+        _run_dry(deployment)
         for name in waiting:
-            Settler(office, Outcomes(office.celery)).settle(name)
-            has_failed = office.requests.snapshot(name).status is Status.FAILED
-            assert office.celery.backend.get_status(name) == ("FAILURE" if has_failed else "SUCCESS"), plan
-        assert len(office.waiting) == 0
+            ResultSettler(deployment, TaskResults(deployment.celery)).settle(name)
+            has_failed = deployment.requests.snapshot(name).status is Status.FAILED
+            assert deployment.celery.backend.get_status(name) == ("FAILURE" if has_failed else "SUCCESS"), plan
+        assert len(deployment.waiting) == 0
 
     assert explore(scene, check, deviations) > 10
 
 
-def _run_dry(office: Office) -> None:
+def _run_dry(deployment: Deployment) -> None:
     """Time passes: whoever was let in ends, and there is room for the next."""
     is_over = False
     while not is_over:
-        is_over = not len(office.waiting)
+        is_over = not len(deployment.waiting)
         for name in ("old", "a", "b"):
             with suppress(NotFound):
-                office.requests.end(name, FinishReason.CANCELLED)
-        _unlocked(office)()
+                deployment.requests.end(name, FinishReason.CANCELLED)
+        _unlocked(deployment)()
 
 
-def _unlocked(office: Office) -> Callable[[], None]:
-    usher = Usher(office, Outcomes(office.celery))
-    usher._nodes = _Unlocked()  # type: ignore[assignment]
-    return usher.look
+def _unlocked(deployment: Deployment) -> Callable[[], None]:
+    waiting_tasks = WaitingTasks(deployment, TaskResults(deployment.celery))
+    waiting_tasks._nodes = _Unlocked()  # type: ignore[assignment]
+    return waiting_tasks.admit_waiting
 
 
 class _Unlocked:
@@ -107,10 +114,10 @@ class _Unlocked:
         return True
 
 
-def _small(office: Office) -> Office:
+def _small(deployment: Deployment) -> Deployment:
     """With room for one request."""
-    office.settings = office.settings.model_copy(update={"max_active_requests": 1})
-    return office
+    deployment.settings = deployment.settings.model_copy(update={"max_active_requests": 1})
+    return deployment
 
 
 def _asked() -> GenerateRequest:

@@ -9,9 +9,9 @@ import pytest
 
 from app.local.client import generate
 from app.request import GenerateRequest, Speculation
-from tests.workers.conftest import Alone
 from tests.workers.cluster import Cluster, Stream, wait_for
-from workers.deployment import Office
+from tests.workers.conftest import Alone
+from workers.deployment import Deployment
 
 CROWD = 32
 HUGE = 600  # times twelve tokens
@@ -58,7 +58,7 @@ def test_a_huge_prompt_holds_up_nobody_behind_it(cluster: Cluster, alone: Alone)
     print(f"three small ones beside it {took_s:.2f} s, the huge one {huge.first_s:.2f} s")
 
 
-def test_cancelled_request_ends_within_a_round_and_its_memory_is_free(cluster: Cluster, office: Office) -> None:
+def test_cancelled_request_ends_within_a_round_and_its_memory_is_free(cluster: Cluster, deployment: Deployment) -> None:
     stream = cluster.stream(GenerateRequest(prompt="Go on", raw=True, max_tokens=4000, temperature=0.9))
     stream.read(until=20)
     started = time.monotonic()
@@ -69,7 +69,7 @@ def test_cancelled_request_ends_within_a_round_and_its_memory_is_free(cluster: C
     assert stream.result["finish_reason"] == "cancelled"
     assert stream.tokens == committed == cluster.get(f"/api/requests/{stream.id}")["token_ids"]
     assert took_s < 2.0
-    wait_for(lambda: not _running(office), limit_s=5.0, what="the verifier to let go")
+    wait_for(lambda: not _running(deployment), limit_s=5.0, what="the verifier to let go")
     print(f"cancelled: the stream ended {1e3 * took_s:.0f} ms later")
 
 
@@ -97,30 +97,32 @@ def test_any_offset_can_be_resumed_while_it_runs_and_after_its_end(cluster: Clus
         assert rest.tokens == alone(request)[offset:] and rest.result == resumed.result
 
 
-def test_lost_mail_delays_a_request_and_does_not_lose_it(cluster: Cluster, office: Office, alone: Alone) -> None:
+def test_lost_mail_delays_a_request_and_does_not_lose_it(
+    cluster: Cluster, deployment: Deployment, alone: Alone
+) -> None:
     """Stored, assigned to an idle verifier, and the process that was to tell it dies before it does."""
     request = GenerateRequest(prompt="Nobody told", raw=True, max_tokens=20)
-    wait_for(lambda: not _running(office), what="an idle verifier")
-    office.place = lambda request_id: None  # type: ignore[method-assign]
-    record = office.submit(request)
-    (verifier,) = office.nodes.live("verify")
-    assert office.requests.assign(record.id, verifier.owner)
-    wait_for(lambda: office.requests.snapshot(record.id).finish_reason, limit_s=10.0, what="its end")
-    assert list(office.requests.snapshot(record.id).tokens) == alone(request)
+    wait_for(lambda: not _running(deployment), what="an idle verifier")
+    deployment.place = lambda request_id: None  # type: ignore[method-assign]
+    record = deployment.submit(request)
+    (verifier,) = deployment.nodes.live("verify")
+    assert deployment.requests.assign(record.id, verifier.owner)
+    wait_for(lambda: deployment.requests.snapshot(record.id).finish_reason, limit_s=10.0, what="its end")
+    assert list(deployment.requests.snapshot(record.id).tokens) == alone(request)
 
 
-def _running(office: Office) -> int:
-    return sum(int(node.info["sequences"]) for node in office.nodes.live("verify"))
+def _running(deployment: Deployment) -> int:
+    return sum(int(node.info["sequences"]) for node in deployment.nodes.live("verify"))
 
 
-def test_a_caller_who_is_interrupted_cancels(cluster: Cluster, office: Office) -> None:
+def test_a_caller_who_is_interrupted_cancels(cluster: Cluster, deployment: Deployment) -> None:
     def interrupt(_: str) -> None:
         raise KeyboardInterrupt
 
     request = GenerateRequest(prompt="Hello", raw=True, max_tokens=4000, temperature=0.7)
     with pytest.raises(KeyboardInterrupt):
         generate(cluster.url, request, interrupt)
-    wait_for(lambda: office.requests.active() == 0, limit_s=2.0, what="the request to end")
+    wait_for(lambda: deployment.requests.active() == 0, limit_s=2.0, what="the request to end")
 
 
 def test_a_request_that_names_a_drafter_nobody_has_is_told_who_there_is(cluster: Cluster) -> None:

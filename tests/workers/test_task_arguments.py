@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from app.errors import InvalidRequest
 from app.request import GenerateRequest
-from workers.deployment import Office
+from workers.deployment import Deployment
 from workers.roles.control import _request
-from workers.tasks.results import Outcomes
-from workers.tasks.waiting_tasks import Usher
+from workers.tasks.results import TaskResults
+from workers.tasks.waiting_tasks import WaitingTasks
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20),
@@ -44,12 +44,14 @@ def arguments(draw: st.DrawFn) -> tuple[list[Any], dict[str, Any]]:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sent=arguments())
 def test_odd_arguments_are_admitted_or_refused_in_a_sentence(
-    lone_office: Office, sent: tuple[list[Any], dict[str, Any]]
+    lone_deployment: Deployment, sent: tuple[list[Any], dict[str, Any]]
 ) -> None:
     args, kwargs = sent
     try:
         request = _request(tuple(args), kwargs)
-        assert Usher(lone_office, Outcomes(lone_office.celery)).admit(request, uuid.uuid4().hex, {"id": "x"}) in (
+        assert WaitingTasks(lone_deployment, TaskResults(lone_deployment.celery)).admit(
+            request, uuid.uuid4().hex, {"id": "x"}
+        ) in (
             True,
             False,
         )

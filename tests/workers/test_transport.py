@@ -10,16 +10,16 @@ from celery import Celery
 from kombu import Connection, Consumer, Message, Queue
 
 from workers.celery_app import make_celery
-from workers.deployment import Office
+from workers.deployment import Deployment
 
 ODD = ("", "{", "null", "[]", '{"a": 1}', b"\xff", "9" * 50, '{"body": "x", "properties": {}}')
 
 
 def test_an_item_that_is_no_task_is_dropped_and_the_next_one_read(
-    lone_office: Office, redis_client: redis.Redis
+    lone_deployment: Deployment, redis_client: redis.Redis
 ) -> None:
     seen: list[object] = []
-    app = make_celery(lone_office.settings)
+    app = make_celery(lone_deployment.settings)
     queue = Queue("q")
 
     def read(message: Message) -> None:
@@ -39,10 +39,10 @@ def test_an_item_that_is_no_task_is_dropped_and_the_next_one_read(
 
 
 def test_a_redis_that_cannot_write_is_met_like_a_connection_that_broke(
-    lone_office: Office, redis_client: redis.Redis
+    lone_deployment: Deployment, redis_client: redis.Redis
 ) -> None:
     """So Celery's worker connects again until all is well; any other error would end it."""
-    app = make_celery(lone_office.settings)
+    app = make_celery(lone_deployment.settings)
     connection: Connection
     with app.connection_for_read() as connection, Consumer(connection, queues=[Queue("q")], on_message=print):
         redis_client.replicaof("127.0.0.1", "1")
@@ -58,10 +58,10 @@ def test_a_redis_that_cannot_write_is_met_like_a_connection_that_broke(
 @pytest.mark.parametrize("silent_ms", [450, 1000])
 @pytest.mark.parametrize("end", [Message.ack, Message.reject])
 def test_a_redis_that_is_silent_at_an_ack_leaves_the_worker_free_for_the_next_message(
-    lone_office: Office, redis_client: redis.Redis, silent_ms: int, end: Callable[[Message], None]
+    lone_deployment: Deployment, redis_client: redis.Redis, silent_ms: int, end: Callable[[Message], None]
 ) -> None:
     """Celery logs a failed ack and goes on; a message that stayed in hand was the last it took."""
-    app = make_celery(lone_office.settings)
+    app = make_celery(lone_deployment.settings)
     app.conf.broker_transport_options = {**app.conf.broker_transport_options, "socket_timeout": 0.3}
     with _taking_one_at_a_time(app) as (connection, found):
         for number in range(2):
@@ -80,9 +80,9 @@ def test_a_redis_that_is_silent_at_an_ack_leaves_the_worker_free_for_the_next_me
 
 
 def test_an_ack_that_redis_cannot_write_leaves_the_worker_free_too(
-    lone_office: Office, redis_client: redis.Redis
+    lone_deployment: Deployment, redis_client: redis.Redis
 ) -> None:
-    app = make_celery(lone_office.settings)
+    app = make_celery(lone_deployment.settings)
     with _taking_one_at_a_time(app) as (connection, found):
         connection.Producer().publish({}, routing_key="q", serializer="json")
         _drain(connection)

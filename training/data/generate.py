@@ -19,18 +19,18 @@ from app.config import Settings
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.load import load
-from app.engine.cpu.runner import Logits, ModelRunner
+from app.engine.cpu.runner import CPURows, ModelRunner
 from app.engine.kv.pages import bytes_per_page
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import GenerationFailed, InvalidRequest
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from app.intake_zz import take_in
 from app.messages import Record
 from app.request import ChatMessage, GenerateRequest
-from app.state import Work
+from app.state import BatchEntry
 from app.store.memory import MemoryStore
 from app.verifier.sequences import Running
-from app.verifier.verifier import Verifying
+from app.verifier.verifier import Verifier
 from training.data.rows import LONGEST, RowFile
 from training.progress_bar import Report
 from training.prompts.draw import prompts
@@ -92,7 +92,7 @@ class Watching(ModelRunner):
         super().__init__(model, kv_bytes=kv_bytes, page_tokens=page_tokens, shares=False)
         self._pieces: dict[str, list[tuple[int, np.ndarray]]] = {}
 
-    def forward(self, works: list[Work], added: np.ndarray | None = None) -> list[Logits | None]:
+    def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:
         """See ModelRunner."""
         out = super().forward(works, added)
         if isinstance(self.model, FusedForward):
@@ -124,8 +124,8 @@ class _Answering:
         kv_bytes = AT_ONCE * -(-LONGEST // size) * bytes_per_page(*model.shape, size)
         self._runner = Watching(model, kv_bytes=kv_bytes, page_tokens=size)
         self._store = MemoryStore(ttl_s=60.0)
-        running = Running(self._runner, CostTable({1: 1.0}), tokenizer.vocab_size, US)  # nothing is drafted to be cut
-        self._verifying = Verifying(US, self._runner, running, self._store, self._settings)
+        running = Running(self._runner, StepCosts({1: 1.0}), tokenizer.vocab_size, US)  # nothing is drafted to be cut
+        self._verifying = Verifier(US, self._runner, running, self._store, self._settings)
         self._asked: dict[str, Ask] = {}
 
     def run(self, todo: Iterator[Ask]) -> None:

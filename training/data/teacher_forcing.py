@@ -12,7 +12,7 @@ from app.engine.kv.pages import KVCache, PagePool
 from app.engine.packing import plan
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidRequest
-from app.state import Tree, Work
+from app.state import BatchEntry, Tree
 from training.data.rows import RowFile
 from training.progress_bar import Report
 
@@ -72,7 +72,7 @@ class Reader:
         sequence = probe(1, self._model.vocab_size)
         sequence.tokens = tokens
         self._pool.try_grow(sequence.pages, len(tokens))
-        rows = plan([Work(sequence, 0, tokens, Tree(), final=True)], self._kv)
+        rows = plan([BatchEntry(sequence, 0, tokens, Tree(), final=True)], self._kv)
         rows.wanted = list(range(len(tokens)))
         _, best, states = self._model.logits(rows)
         self._pool.release(sequence.pages)

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from app.engine.early_exit.predictors import (
-    Faser,
-    Fitted,
+    FittedPredictor,
     Lens,
-    Scores,
+    LensScores,
+    MarginPredictor,
     scaled,
     signs,
 )
@@ -58,7 +58,12 @@ def fit_layer(recording: Recording, layer: int, lens: Lens, norm: np.ndarray, tr
 
 
 def judge(
-    recording: Recording, layer: int, fitted: Fitted | Faser, test: np.ndarray, price: float, rest: float
+    recording: Recording,
+    layer: int,
+    fitted: FittedPredictor | MarginPredictor,
+    test: np.ndarray,
+    price: float,
+    rest: float,
 ) -> Judged:
     """price: of a row, in tokens; nodes that survive less by their drafters' confidence have no row. rest: of a row's
     cost behind the checkpoint."""
@@ -127,7 +132,7 @@ def _found(chances: np.ndarray, right: np.ndarray, point: float) -> float:
     return float((chances[~right] < np.quantile(chances[right], point)).mean())
 
 
-def _scores(recording: Recording, layer: int, lens: Lens, weight: np.ndarray, wanted: np.ndarray) -> Scores:
+def _scores(recording: Recording, layer: int, lens: Lens, weight: np.ndarray, wanted: np.ndarray) -> LensScores:
     nodes = recording.nodes
     states = recording.states[layer][np.array(nodes.rows)[wanted]].astype(np.float32)
     return lens.scores(states, weight, np.array(nodes.tokens)[wanted])

@@ -18,9 +18,9 @@ from app.config import Settings
 from app.engine.early_exit.predictors import (
     CARD,
     WEIGHTS,
-    Faser,
-    Fitted,
+    FittedPredictor,
     Lens,
+    MarginPredictor,
     head_rows,
     last_norm,
 )
@@ -67,9 +67,9 @@ def run(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     for layer in layers:
         fits[layer] = fit = fit_layer(recording, layer, lens, norm, train)
         rest = rest_of(config, layer)
-        rules: dict[str, Fitted | Faser] = {
-            "fitted": Fitted(lens, {layer: fit.weight}, {layer: fit.logistic}),
-            "faser": Faser(lens, norm, {layer: fit.delta}),
+        rules: dict[str, FittedPredictor | MarginPredictor] = {
+            "fitted": FittedPredictor(lens, {layer: fit.weight}, {layer: fit.logistic}),
+            "faser": MarginPredictor(lens, norm, {layer: fit.delta}),
         }
         for name, rule in rules.items():
             told[name][layer] = judge(recording, layer, rule, ~train, options.price, rest)

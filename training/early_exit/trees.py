@@ -10,16 +10,16 @@ from itertools import islice
 
 import numpy as np
 
-from app.assembly.local import load_models, local
+from app.assembly.local import build_local, load_models
 from app.config import Settings
 from app.engine.cpu.forward import Checkpoints
 from app.engine.cpu.fused import FusedForward
-from app.engine.cpu.runner import Logits, ModelRunner
+from app.engine.cpu.runner import CPURows, ModelRunner
 from app.engine.kv.pages import bytes_per_page
 from app.errors import ModelRefused
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from app.request import GenerateRequest
-from app.state import Work
+from app.state import BatchEntry
 from training.progress_bar import Report
 from training.prompts.draw import DOMAINS, prompts
 
@@ -63,8 +63,8 @@ def record(settings: Settings, layers: tuple[int, ...], each: int, max_tokens: i
     if not 0 < min(layers) <= max(layers) < model.shape.num_layers:
         raise ModelRefused(f"checkpoints lie behind layers 1 ... {model.shape.num_layers - 1}")
     runner = _Recorder(model, layers, settings.page_tokens)
-    pipeline = local(settings, replace(models, runner=runner))
-    pipeline.verifying.running.costs = CostTable(FREE)
+    pipeline = build_local(settings, replace(models, runner=runner))
+    pipeline.verifier.running.costs = StepCosts(FREE)
     asked = [prompt for domain in DOMAINS for prompt in islice(prompts(domain, seed), each)]
     random.Random(seed).shuffle(asked)
     report = Report("recording", -(-len(asked) // AT_ONCE))
@@ -72,7 +72,7 @@ def record(settings: Settings, layers: tuple[int, ...], each: int, max_tokens: i
         for number, prompt in enumerate(asked[first : first + AT_ONCE], start=first):
             made = pipeline.submit(GenerateRequest(prompt=prompt, max_tokens=max_tokens), settings)
             runner.numbers[made.id] = number
-        while pipeline.verifying.running.sequences:
+        while pipeline.verifier.running.sequences:
             pipeline.step()
         report.advance(f"{len(runner.nodes.tokens)} draft tokens")
     report.end()
@@ -106,7 +106,7 @@ class _Recorder(ModelRunner):
         self._tokens: list[int] = []
         self._prompts: list[int] = []
 
-    def forward(self, works: list[Work], added: np.ndarray | None = None) -> list[Logits | None]:
+    def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:
         self._seen = _Seen(self._layers)
         found = super().forward(works, added)
         kept: list[int] = []
@@ -131,10 +131,10 @@ class _Recorder(ModelRunner):
         finals, said = np.concatenate(self._finals), np.array(self._tokens)
         return Recording(self.nodes, states, finals, said, np.array(self._prompts))
 
-    def _checkpoints(self, works: list[Work]) -> Checkpoints:
+    def _checkpoints(self, works: list[BatchEntry]) -> Checkpoints:
         return self._seen
 
-    def _note(self, work: Work, logits: Logits, root: int) -> None:
+    def _note(self, work: BatchEntry, logits: CPURows, root: int) -> None:
         """root: the row of the recorded states that is the tree's root's."""
         nodes, tree, first = self.nodes, work.tree, len(self.nodes.tokens) - 1
         survival, reached = [1.0, *tree.survival], [True]

@@ -124,7 +124,7 @@ PLACES = _listed(
     an old theatre, an abandoned house, a crowded train station, a quiet forest, a wheat field, a small bakery, a
     bookshop, a hotel by the road, an airport, a football stadium, a swimming pool, a school yard, a cemetery, an attic,
     a cellar, a greenhouse, a mill by the river, a bridge in fog, an island, a swamp, a cave, a waterfall, a volcano,
-    a frozen lake, a palace, a circus tent, a workshop, a laboratory, an office at noon, a kitchen garden, a park,
+    a frozen lake, a palace, a circus tent, a workshop, a laboratory, a deployment at noon, a kitchen garden, a park,
     a desert town, Peru, the Alps, a hospital at night, Mumbai, a vineyard, Canada, a ruined castle, Rome, Hawaii,
     a farm in spring, London, the bottom of the sea""",
     ",",

@@ -26,11 +26,11 @@ class _Call:
     is_gone: Callable[[], bool]
 
 
-class Leavers:
+class DisconnectWatcher:
     """The calls of one process whose clients have to stay."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
+    def __init__(self, deployment: Office) -> None:
+        self._deployment = deployment
         self._lock = threading.Lock()
         self._calls: set[_Call] = set()
         self._is_looking = False
@@ -47,13 +47,13 @@ class Leavers:
         try:
             yield
         finally:
-            self._forget(call)
+            self._remove(call)
 
     def _look(self) -> None:
         while calls := self._waiting():
             for call in calls:
                 if call.is_gone() and all(self._cancel(request_id) for request_id in call.request_ids):
-                    self._forget(call)
+                    self._remove(call)
             time.sleep(LOOK_S)
 
     def _waiting(self) -> list[_Call]:
@@ -61,14 +61,14 @@ class Leavers:
             self._is_looking = bool(self._calls)
             return list(self._calls)
 
-    def _forget(self, call: _Call) -> None:
+    def _remove(self, call: _Call) -> None:
         with self._lock:
             self._calls.discard(call)
 
     def _cancel(self, request_id: str) -> bool:
         """False: try again."""
         try:
-            self._office.requests.end(request_id, FinishReason.CANCELLED)
+            self._deployment.requests.end(request_id, FinishReason.CANCELLED)
         except NotFound:
             pass
         except StoreUnavailable:

@@ -20,13 +20,13 @@ OUTAGE_S = 30.0  # a restart of Redis is waited out for so long
 RETRY_S = 0.5
 
 
-def follow(office: Office, request_id: str, offset: int, stopping: Flag) -> Iterator[Event | None]:
+def follow(deployment: Office, request_id: str, offset: int, stopping: Flag) -> Iterator[Event | None]:
     """Events after `offset` generated tokens, up to the terminal one; None after each POLL_S without any.
 
     Ends without a terminal event when the server stops.
     Raises NotFound, and StoreUnavailable when Redis stays away for long.
     """
-    reader = _Reader(office, request_id, offset, stopping)
+    reader = _Reader(deployment, request_id, offset, stopping)
     wait_s = 0.0  # the first look does not wait: the request may have ended long ago
     while not (stopping.is_set() or reader.has_ended):
         events = reader.read(wait_s)
@@ -34,16 +34,16 @@ def follow(office: Office, request_id: str, offset: int, stopping: Flag) -> Iter
         yield from events or (None,)
 
 
-def follow_all(office: Office, request_ids: Sequence[str], stopping: Flag) -> Iterator[tuple[int, Event] | None]:
+def follow_all(deployment: Office, request_ids: Sequence[str], stopping: Flag) -> Iterator[tuple[int, Event] | None]:
     """The events of several requests, each with its request's place in the list; otherwise as `follow`.
 
     Requests that were sent together mostly go on together, so one is waited for and the others are then looked at.
     """
     if len(request_ids) == 1:
-        for event in follow(office, request_ids[0], 0, stopping):
+        for event in follow(deployment, request_ids[0], 0, stopping):
             yield None if event is None else (0, event)
         return
-    readers = dict(enumerate(_Reader(office, request_id, 0, stopping) for request_id in request_ids))
+    readers = dict(enumerate(_Reader(deployment, request_id, 0, stopping) for request_id in request_ids))
     heard_s = time.monotonic()
     while readers and not stopping.is_set():
         for i, (place, reader) in enumerate(list(readers.items())):
@@ -58,13 +58,13 @@ def follow_all(office: Office, request_ids: Sequence[str], stopping: Flag) -> It
             yield None
 
 
-def await_end(office: Office, request_ids: Sequence[str], stopping: Flag) -> bool:
+def await_end(deployment: Office, request_ids: Sequence[str], stopping: Flag) -> bool:
     """Wait until all have ended; False if the server stops first.
 
     Raises NotFound, and StoreUnavailable when Redis stays away for long.
     """
     for request_id in request_ids:
-        for has_ended in _until_end(office, request_id, stopping):
+        for has_ended in _until_end(deployment, request_id, stopping):
             if has_ended:
                 break
         else:
@@ -72,18 +72,18 @@ def await_end(office: Office, request_ids: Sequence[str], stopping: Flag) -> boo
     return True
 
 
-def cancel(office: Office, request_ids: Sequence[str]) -> None:
+def cancel(deployment: Office, request_ids: Sequence[str]) -> None:
     """End those that have not ended. Raises NotFound, StoreUnavailable."""
     for request_id in request_ids:
-        office.requests.end(request_id, FinishReason.CANCELLED)
+        deployment.requests.end(request_id, FinishReason.CANCELLED)
 
 
-def current(office: Office, request_id: str) -> Result:
+def current(deployment: Office, request_id: str) -> Result:
     """The request as it stands. Raises NotFound."""
-    return shown(office, office.requests.snapshot(request_id))
+    return shown(deployment, deployment.requests.snapshot(request_id))
 
 
-def shown(office: Office, snapshot: Snapshot) -> Result:
+def shown(deployment: Office, snapshot: Snapshot) -> Result:
     """A request as it stood."""
     return result(
         snapshot.record,
@@ -92,7 +92,7 @@ def shown(office: Office, snapshot: Snapshot) -> Result:
         snapshot.finish_reason,
         snapshot.stats,
         snapshot.error,
-        office.tokenizer,
+        deployment.tokenizer,
         time.time() if snapshot.ended_s is None else snapshot.ended_s,
         snapshot.logprobs,
     )
@@ -101,15 +101,15 @@ def shown(office: Office, snapshot: Snapshot) -> Result:
 class _Reader:
     """Reads one request's events on, through a restart of Redis."""
 
-    def __init__(self, office: Office, request_id: str, offset: int, stopping: Flag) -> None:
-        self._office, self._request_id, self._offset, self._stopping = office, request_id, offset, stopping
+    def __init__(self, deployment: Office, request_id: str, offset: int, stopping: Flag) -> None:
+        self._deployment, self._request_id, self._offset, self._stopping = deployment, request_id, offset, stopping
         self._answered_s = time.monotonic()
         self.has_ended = False
 
     def read(self, wait_s: float) -> list[Event]:
         """What came since, waiting up to `wait_s`. Raises NotFound, and StoreUnavailable when it stays away."""
         try:
-            events = self._office.requests.events(self._request_id, self._offset, wait_s)
+            events = self._deployment.requests.events(self._request_id, self._offset, wait_s)
         except StoreUnavailable as error:
             _wait_out(error, self._request_id, self._answered_s, self._stopping)
             return []
@@ -122,12 +122,12 @@ class _Reader:
         return events
 
 
-def _until_end(office: Office, request_id: str, stopping: Flag) -> Iterator[bool]:
+def _until_end(deployment: Office, request_id: str, stopping: Flag) -> Iterator[bool]:
     """False after each POLL_S the request runs on, then True; nothing more when the server stops."""
     answered_s = time.monotonic()
     while not stopping.is_set():
         try:
-            has_ended = office.requests.ended(request_id, POLL_S)
+            has_ended = deployment.requests.ended(request_id, POLL_S)
             answered_s = time.monotonic()
         except StoreUnavailable as error:
             _wait_out(error, request_id, answered_s, stopping)

@@ -1,4 +1,4 @@
-"""The JSON API: parse, call the office, format. No rule of the domain lives here.
+"""The JSON API: parse, call the deployment, format. No rule of the domain lives here.
 
     POST   /api/generate                       Result when it is done; `stream`: events (web/api/sse.py);
                                                `wait: false`: 202 {id, url, stream_url} at once
@@ -21,11 +21,11 @@ from app.errors import InvalidRequest, NotFound
 from app.messages import FinishReason, Record, Status
 from app.request import GenerateRequest, Message
 from app.store.protocol import Snapshot
-from web.api.disconnects import Leavers
+from web.api.disconnects import DisconnectWatcher
 from web.api.http_io import body_of, client_left, event_stream, json_answer
 from web.api.request_events import await_end, current, shown
 from web.api.sse import frames
-from web.api.stream_limits import Seats
+from web.api.stream_limits import StreamLimits
 from web.api.submit import submit
 from web.auth import may_see, tenant
 from web.office_zz import Office
@@ -50,19 +50,21 @@ class Accepted(Message):
     stream_url: str
 
 
-def blueprint(office: Office, leavers: Leavers, seats: Seats, stopping: Flag) -> Blueprint:
+def blueprint(
+    deployment: Office, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
+) -> Blueprint:
     """The routes under /api."""
     routes = Blueprint("api", __name__, url_prefix="/api")
 
     @routes.post("/generate")
     def generate() -> Response:
         body = body_of(GenerateBody)
-        record = submit(office, [body.request()])[0]
+        record = submit(deployment, [body.request()])[0]
         if body.stream:
-            response = event_stream(frames(office, record, (), stopping, client_left()))
-            response.call_on_close(seats.take(record.id, tenant()))
-        elif body.wait and _await_end(office, record.id, leavers, seats, stopping):
-            response = json_answer(current(office, record.id))
+            response = event_stream(frames(deployment, record, (), stopping, client_left()))
+            response.call_on_close(stream_limits.take(record.id, tenant()))
+        elif body.wait and _await_end(deployment, record.id, disconnects, stream_limits, stopping):
+            response = json_answer(current(deployment, record.id))
         else:
             response = json_answer(_accepted(record), 202)
         response.headers["Location"] = url_for("api.show", request_id=record.id)
@@ -71,39 +73,41 @@ def blueprint(office: Office, leavers: Leavers, seats: Seats, stopping: Flag) ->
 
     @routes.get("/requests/<request_id>")
     def show(request_id: str) -> Response:
-        return json_answer(shown(office, _own(office, request_id)))
+        return json_answer(shown(deployment, _own(deployment, request_id)))
 
     @routes.get("/requests/<request_id>/stream")
     def stream(request_id: str) -> Response:
         offset = _offset()
-        snapshot = _own(office, request_id)
+        snapshot = _own(deployment, request_id)
         tokens, record = snapshot.tokens, snapshot.record
         # A Redis that lost its last second knows less than its client, until the same tokens have come again.
         most = record.max_tokens if snapshot.status is Status.ACTIVE else len(tokens)
         if offset > most:
             raise InvalidRequest("offset", f"only {len(tokens)} tokens have been generated")
-        leave = seats.take(request_id, tenant())
-        response = event_stream(frames(office, record, tokens[:offset], stopping, client_left(), offset))
+        leave = stream_limits.take(request_id, tenant())
+        response = event_stream(frames(deployment, record, tokens[:offset], stopping, client_left(), offset))
         response.call_on_close(leave)
         return response
 
     @routes.delete("/requests/<request_id>")
     def cancel(request_id: str) -> Response:
-        _own(office, request_id)
-        office.requests.end(request_id, FinishReason.CANCELLED)
-        return json_answer(current(office, request_id))
+        _own(deployment, request_id)
+        deployment.requests.end(request_id, FinishReason.CANCELLED)
+        return json_answer(current(deployment, request_id))
 
     return routes
 
 
-def _await_end(office: Office, request_id: str, leavers: Leavers, seats: Seats, stopping: Flag) -> bool:
-    with seats.taken(request_id, tenant()), leavers.watched([request_id], client_left()):
-        return await_end(office, [request_id], stopping)
+def _await_end(
+    deployment: Office, request_id: str, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
+) -> bool:
+    with stream_limits.taken(request_id, tenant()), disconnects.watched([request_id], client_left()):
+        return await_end(deployment, [request_id], stopping)
 
 
-def _own(office: Office, request_id: str) -> Snapshot:
+def _own(deployment: Office, request_id: str) -> Snapshot:
     """The request, if it is the caller's. Raises NotFound."""
-    snapshot = office.requests.snapshot(request_id)
+    snapshot = deployment.requests.snapshot(request_id)
     if not may_see(snapshot.record):
         raise NotFound(request_id)
     return snapshot

@@ -30,7 +30,7 @@ RECONNECT_MS = 1000
 
 
 def frames(
-    office: Office,
+    deployment: Office,
     record: Record,
     before: Sequence[int],
     stopping: Flag,
@@ -41,7 +41,7 @@ def frames(
     more, once the store has them, too. It ends when the client `is_gone`, at the latest a while after that."""
     yield f"retry: {RECONNECT_MS}\n: request {record.id}\n\n"  # out at once, and the headers with it
     try:
-        yield from _frames(office, record, before, stopping, is_gone, len(before) if offset is None else offset)
+        yield from _frames(deployment, record, before, stopping, is_gone, len(before) if offset is None else offset)
     except NotFound:
         yield _frame("error", error_body("the request has been forgotten"))
     except StoreUnavailable:
@@ -49,13 +49,13 @@ def frames(
 
 
 def _frames(
-    office: Office, record: Record, before: Sequence[int], stopping: Flag, is_gone: Callable[[], bool], offset: int
+    deployment: Office, record: Record, before: Sequence[int], stopping: Flag, is_gone: Callable[[], bool], offset: int
 ) -> Iterator[str]:
-    text = AnswerStream(office.tokenizer, record.stop)
+    text = AnswerStream(deployment.tokenizer, record.stop)
     text.feed(before)
     sent_s = time.monotonic()
     ended = False
-    for event in follow(office, record.id, len(before), stopping):
+    for event in follow(deployment, record.id, len(before), stopping):
         if event is not None:
             known = event.tokens[: max(0, offset - event.offset)]
             if known:
@@ -72,7 +72,7 @@ def _frames(
             yield frame
             sent_s = time.monotonic()
     if ended:
-        result = current(office, record.id)
+        result = current(deployment, record.id)
         yield _frame("end", result.model_dump_json(), len(result.token_ids))
 
 

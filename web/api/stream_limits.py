@@ -14,7 +14,7 @@ from functools import partial
 from app.errors import TooManyReaders
 
 
-class Seats:
+class StreamLimits:
     """Of one process, for all its calls."""
 
     def __init__(self, most: int, each: int) -> None:

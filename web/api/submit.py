@@ -12,31 +12,31 @@ from web.auth import caller, tenant
 from web.office_zz import Office
 
 
-def submit(office: Office, requests: Sequence[GenerateRequest]) -> list[Record]:
+def submit(deployment: Office, requests: Sequence[GenerateRequest]) -> list[Record]:
     """All of them or none. Raises InvalidRequest, QueueFull, OverLimit, StoreUnavailable."""
     named = {uuid4().hex: request for request in requests}
     key = caller()
     if key is None:
-        return _all(office, named)
+        return _all(deployment, named)
     ids = list(named)
-    office.allowances.take(key, ids)
+    deployment.rate_limits.take(key, ids)
     try:
-        records = _all(office, named)
+        records = _all(deployment, named)
     except Exception:
         with suppress(StoreUnavailable):
-            office.allowances.give_back(key, ids)
+            deployment.rate_limits.give_back(key, ids)
         raise
     with suppress(StoreUnavailable):  # they are accepted; their places stay reserved for a while
-        office.allowances.stored(key, ids)
+        deployment.rate_limits.stored(key, ids)
     return records
 
 
-def _all(office: Office, requests: dict[str, GenerateRequest]) -> list[Record]:
+def _all(deployment: Office, requests: dict[str, GenerateRequest]) -> list[Record]:
     records: list[Record] = []
     try:
         for request_id, request in requests.items():
-            records.append(office.submit(request, request_id=request_id, tenant=tenant()))
+            records.append(deployment.submit(request, request_id=request_id, tenant=tenant()))
     except Exception:
-        cancel(office, [record.id for record in records])
+        cancel(deployment, [record.id for record in records])
         raise
     return records

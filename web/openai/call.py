@@ -24,7 +24,7 @@ from web.errors import v1_error_body
 from web.office_zz import Office
 from web.openai.responses import PredictionDetails, Usage
 from web.openai.text_stream import REASONS, GrowingText
-from web.openai.writers import Head, Shape
+from web.openai.writers import Head, ResponseWriter
 
 DONE = "data: [DONE]\n\n"
 STOPPING = "the server stops; try again"
@@ -36,7 +36,7 @@ class Call:
 
     records: list[Record]
     prompts: int  # the records of one prompt stand side by side
-    shape: Shape
+    shape: ResponseWriter
     head: Head
     with_usage: bool  # in a stream
 
@@ -46,7 +46,7 @@ class Call:
         return [record.id for record in self.records]
 
 
-def whole(office: Office, call: Call, stopping: Flag, watched: AbstractContextManager[None]) -> BaseModel | None:
+def whole(deployment: Office, call: Call, stopping: Flag, watched: AbstractContextManager[None]) -> BaseModel | None:
     """The answer, waited for in `watched`; None if the server stops first.
 
     Raises GenerationFailed, NotFound, StoreUnavailable.
@@ -54,19 +54,19 @@ def whole(office: Office, call: Call, stopping: Flag, watched: AbstractContextMa
     has_ended = False
     try:
         with watched:
-            has_ended = await_end(office, call.ids, stopping)
+            has_ended = await_end(deployment, call.ids, stopping)
     finally:
         if not has_ended:
-            _cancel(office, call.ids)
+            _cancel(deployment, call.ids)
     if not has_ended:
         return None
-    ends = [office.requests.snapshot(request_id) for request_id in call.ids]
+    ends = [deployment.requests.snapshot(request_id) for request_id in call.ids]
     for end in ends:
         if end.finish_reason not in REASONS:
             raise GenerationFailed(_failure(end.finish_reason, end.error))
     texts = [
         (
-            GrowingText(office.tokenizer, end.record).take(end.tokens, end.logprobs, is_end=True),
+            GrowingText(deployment.tokenizer, end.record).take(end.tokens, end.logprobs, is_end=True),
             REASONS[end.finish_reason or FinishReason.STOP],
         )
         for end in ends
@@ -74,30 +74,30 @@ def whole(office: Office, call: Call, stopping: Flag, watched: AbstractContextMa
     return call.shape.whole(call.head, texts, _usage(call, [(len(end.tokens), end.stats) for end in ends]))
 
 
-def frames(office: Office, call: Call, stopping: Flag, watched: AbstractContextManager[None]) -> Iterator[str]:
+def frames(deployment: Office, call: Call, stopping: Flag, watched: AbstractContextManager[None]) -> Iterator[str]:
     """The call as server-sent events, made in `watched`."""
     has_ended = False
     try:
         with watched:
-            has_ended = yield from _frames(office, call, stopping)
+            has_ended = yield from _frames(deployment, call, stopping)
     except NotFound:
         yield _failed("the request has been forgotten")
     except StoreUnavailable:
         yield _failed("the store does not answer; try again")
     finally:  # also when the connection broke
         if not has_ended:
-            _cancel(office, call.ids)
+            _cancel(deployment, call.ids)
 
 
-def _frames(office: Office, call: Call, stopping: Flag) -> Generator[str, None, bool]:
+def _frames(deployment: Office, call: Call, stopping: Flag) -> Generator[str, None, bool]:
     """Did all texts come to their ends?"""
-    texts = [GrowingText(office.tokenizer, record) for record in call.records]
+    texts = [GrowingText(deployment.tokenizer, record) for record in call.records]
     said: list[tuple[int, Stats]] = [(0, Stats())] * len(texts)
     open_texts = len(texts)
     firsts = [first for i in range(len(texts)) if (first := call.shape.first(i)) is not None]
     yield "".join(_frame(call, [first]) for first in firsts) or ": \n\n"  # out at once, and the headers with it
     sent_s = time.monotonic()
-    for found in follow_all(office, call.ids, stopping):
+    for found in follow_all(deployment, call.ids, stopping):
         if found is not None:
             place, event = found
             if event.finish_reason is not None and event.finish_reason not in REASONS:
@@ -159,7 +159,7 @@ def _usage(call: Call, said: list[tuple[int, Stats]]) -> Usage:
     )
 
 
-def _cancel(office: Office, request_ids: list[str]) -> None:
+def _cancel(deployment: Office, request_ids: list[str]) -> None:
     """What has ended stays as it is."""
     with suppress(NotFound, StoreUnavailable):
-        cancel(office, request_ids)
+        cancel(deployment, request_ids)

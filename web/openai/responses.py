@@ -62,7 +62,7 @@ class Usage(BaseModel):
     completion_tokens_details: PredictionDetails
 
 
-class Answer(BaseModel):
+class CompletionBase(BaseModel):
     """What all answers say."""
 
     id: str
@@ -71,7 +71,7 @@ class Answer(BaseModel):
     system_fingerprint: str
 
 
-class ChatCompletion(Answer):
+class ChatCompletion(CompletionBase):
     """POST /v1/chat/completions."""
 
     object: Literal["chat.completion"] = "chat.completion"
@@ -95,7 +95,7 @@ class ChatChunkChoice(BaseModel):
     finish_reason: Reason | None
 
 
-class ChatChunk(Answer):
+class ChatChunk(CompletionBase):
     """An event of a streamed chat completion."""
 
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
@@ -121,7 +121,7 @@ class CompletionChoice(BaseModel):
     finish_reason: Reason | None
 
 
-class Completion(Answer):
+class Completion(CompletionBase):
     """POST /v1/completions, and an event of a streamed one."""
 
     object: Literal["text_completion"] = "text_completion"

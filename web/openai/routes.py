@@ -1,4 +1,4 @@
-"""OpenAI's calls: parse, call the office, format.
+"""OpenAI's calls: parse, call the deployment, format.
 
 GET  /v1/models, /v1/models/<name>     the target
 POST /v1/chat/completions              a conversation goes on
@@ -15,22 +15,24 @@ from werkzeug.exceptions import ServiceUnavailable
 from app.errors import InvalidRequest, UnknownModel
 from app.messages import Record
 from app.request import GenerateRequest
-from web.api.disconnects import Leavers
+from web.api.disconnects import DisconnectWatcher
 from web.api.http_io import body_of, client_left, event_stream, json_answer
-from web.api.stream_limits import Seats
+from web.api.stream_limits import StreamLimits
 from web.api.submit import submit
 from web.auth import tenant
 from web.office_zz import Office, model_name
 from web.openai.call import STOPPING, Call, frames, whole
 from web.openai.requests import ChatBody, CompletionBody
 from web.openai.responses import Model, ModelList
-from web.openai.writers import ChatShape, CompletionShape, Head, Shape
+from web.openai.writers import ChatShape, CompletionShape, Head, ResponseWriter
 
 
-def blueprint(office: Office, leavers: Leavers, seats: Seats, stopping: Flag) -> Blueprint:
+def blueprint(
+    deployment: Office, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
+) -> Blueprint:
     """The routes under /v1."""
     routes = Blueprint("v1", __name__, url_prefix="/v1")
-    model = Model(id=model_name(office.settings), created=int(time.time()), owned_by="paceline")
+    model = Model(id=model_name(deployment.settings), created=int(time.time()), owned_by="paceline")
 
     @routes.get("/models")
     def models() -> Response:
@@ -38,40 +40,45 @@ def blueprint(office: Office, leavers: Leavers, seats: Seats, stopping: Flag) ->
 
     @routes.get("/models/<path:name>")
     def show_model(name: str) -> Response:
-        _check_model(office, name)
+        _check_model(deployment, name)
         return json_answer(model)
 
     @routes.post("/chat/completions")
     def chat() -> Response:
-        return _answer(office, body_of(ChatBody), ChatShape(), leavers, seats, stopping)
+        return _answer(deployment, body_of(ChatBody), ChatShape(), disconnects, stream_limits, stopping)
 
     @routes.post("/completions")
     def complete() -> Response:
-        return _answer(office, body_of(CompletionBody), CompletionShape(), leavers, seats, stopping)
+        return _answer(deployment, body_of(CompletionBody), CompletionShape(), disconnects, stream_limits, stopping)
 
     return routes
 
 
 def _answer(
-    office: Office, body: ChatBody | CompletionBody, shape: Shape, leavers: Leavers, seats: Seats, stopping: Flag
+    deployment: Office,
+    body: ChatBody | CompletionBody,
+    shape: ResponseWriter,
+    disconnects: DisconnectWatcher,
+    stream_limits: StreamLimits,
+    stopping: Flag,
 ) -> Response:
-    _check_model(office, body.model)
-    requests = body.requests(office.settings.max_tokens)
-    records = _submit(office, requests, body.names())
+    _check_model(deployment, body.model)
+    requests = body.requests(deployment.settings.max_tokens)
+    records = _submit(deployment, requests, body.names())
     call = Call(
         records=records,
         prompts=len(records) // (body.n or 1),
         shape=shape,
-        head=_head(office, shape, records[0]),
+        head=_head(deployment, shape, records[0]),
         with_usage=bool(body.stream_options and body.stream_options.include_usage),
     )
-    watched = leavers.watched(call.ids, client_left())
+    watched = disconnects.watched(call.ids, client_left())
     if body.stream:
-        response = event_stream(frames(office, call, stopping, watched))
-        response.call_on_close(seats.take(records[0].id, tenant()))  # one thread, however many texts
+        response = event_stream(frames(deployment, call, stopping, watched))
+        response.call_on_close(stream_limits.take(records[0].id, tenant()))  # one thread, however many texts
     else:
-        with seats.taken(records[0].id, tenant()):
-            answer = whole(office, call, stopping, watched)
+        with stream_limits.taken(records[0].id, tenant()):
+            answer = whole(deployment, call, stopping, watched)
         if answer is None:
             raise ServiceUnavailable(STOPPING)
         response = json_answer(answer)
@@ -79,24 +86,24 @@ def _answer(
     return response
 
 
-def _check_model(office: Office, asked: str) -> None:
-    served = model_name(office.settings)
+def _check_model(deployment: Office, asked: str) -> None:
+    served = model_name(deployment.settings)
     if asked != served:
         raise UnknownModel(asked, served)
 
 
-def _submit(office: Office, requests: list[GenerateRequest], names: dict[str, str]) -> list[Record]:
+def _submit(deployment: Office, requests: list[GenerateRequest], names: dict[str, str]) -> list[Record]:
     """As `submit`, with its caller's names of fields."""
     try:
-        return submit(office, requests)
+        return submit(deployment, requests)
     except InvalidRequest as error:
         if error.field in names:
             raise InvalidRequest(names[error.field], error.message) from error
         raise
 
 
-def _head(office: Office, shape: Shape, record: Record) -> Head:
-    settings, tokenizer = office.settings, office.tokenizer
+def _head(deployment: Office, shape: ResponseWriter, record: Record) -> Head:
+    settings, tokenizer = deployment.settings, deployment.tokenizer
     served = f"{model_name(settings)}|{settings.weights}|{tokenizer.sha256}"  # what a text depends on beside the call
     return Head(
         id=shape.prefix + record.id,

@@ -42,7 +42,7 @@ class Head:
         return {name: getattr(self, name) for name in ("id", "created", "model", "system_fingerprint")}
 
 
-class Shape(Protocol):
+class ResponseWriter(Protocol):
     """How a call's texts are written. Chunks come out as JSON; with `usage` they have that field, null but in the
     last one."""
 

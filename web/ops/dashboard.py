@@ -27,38 +27,38 @@ from app.metrics import (
 from app.store.history import MOST
 from app.store.protocol import Node
 from web.office_zz import Office, model_name
-from web.ops.deployment_state import Moment, look, running
+from web.ops.deployment_state import DeploymentState, read_state, running
 
 REQUESTS = 16  # shown in the routing matrix
 SHOWN = ("drafters", "waiting", "sequences", "cache_tokens", "cache_tokens_free", "ahead_hits", "ahead_misses", "host")
 
 
-def blueprint(office: Office) -> Blueprint:
+def blueprint(deployment: Office) -> Blueprint:
     """The page and its data."""
     routes = Blueprint("dashboard", __name__, url_prefix="/dashboard")
 
     @routes.get("")
     def index() -> str:
-        settings = office.settings
+        settings = deployment.settings
         return render_template("dashboard.html", model=model_name(settings), asks_for_key=settings.keys is not None)
 
     @routes.get("/data")
     def data() -> Response:
         now_s = time.time()
         after_s = _seconds("after")
-        moment = look(office)
-        seen = office.samples.last(min(MOST, max(2, int(now_s - after_s) + 2)))
+        moment = read_state(deployment)
+        seen = deployment.history.last(min(MOST, max(2, int(now_s - after_s) + 2)))
         return _answer(
             {
                 **_present(moment, now_s),
                 "samples": [sample for sample in seen if sample["at_s"] > after_s],
-                "requests": [_progress(*found) for found in office.traces.recent(REQUESTS).items()],
+                "requests": [_progress(*found) for found in deployment.traces.recent(REQUESTS).items()],
             }
         )
 
     @routes.get("/requests/<trace>")
     def timeline(trace: str) -> Response:
-        spans = office.traces.spans(trace)
+        spans = deployment.traces.spans(trace)
         if not spans:
             raise NotFound(trace)
         return _answer({"trace": trace, "spans": spans})
@@ -77,7 +77,7 @@ def _seconds(name: str) -> float:
     return value
 
 
-def _present(moment: Moment, now_s: float) -> dict[str, Any]:
+def _present(moment: DeploymentState, now_s: float) -> dict[str, Any]:
     return {
         "now_s": now_s,
         "missing": moment.missing,
@@ -104,7 +104,7 @@ def _node(node: Node, now_s: float) -> dict[str, Any]:
     return {"kind": node.kind, "name": node.name, "still_s": round(max(0.0, now_s - node.progress_s), 2), "info": info}
 
 
-def _positions(moment: Moment) -> list[dict[str, Any]]:
+def _positions(moment: DeploymentState) -> list[dict[str, Any]]:
     """Draft tokens verified and right, by drafter and position."""
     return [
         {
@@ -118,7 +118,7 @@ def _positions(moment: Moment) -> list[dict[str, Any]]:
     ]
 
 
-def _by_load(moment: Moment) -> list[dict[str, float]]:
+def _by_load(moment: DeploymentState) -> list[dict[str, float]]:
     """Rounds and their draft tokens by the number of sequences in the step."""
     drafted = _by_label(moment, DRAFTED_AT_LOAD.name)
     rounds = _by_label(moment, AT_LOAD.name)
@@ -129,7 +129,7 @@ def _by_load(moment: Moment) -> list[dict[str, float]]:
     ]
 
 
-def _by_label(moment: Moment, name: str) -> dict[str, float]:
+def _by_label(moment: DeploymentState, name: str) -> dict[str, float]:
     return {labels[0]: sums[0] for (metric, labels), sums in moment.sums.items() if metric == name and len(labels) == 1}
 
 

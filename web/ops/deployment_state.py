@@ -14,7 +14,7 @@ KINDS = ("web", "control", "verify", "draft", "fuse", "beat")
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class DeploymentState:
     """One look. `sums` are those of `app.metrics`, by name and label values."""
 
     sums: Mapping[tuple[str, tuple[str, ...]], list[float]]
@@ -34,18 +34,18 @@ class Moment:
         return sum(sums[0] for (metric, own), sums in self.sums.items() if metric == name and own[:wanted] == labels)
 
 
-def look(office: Office) -> Moment:
+def read_state(deployment: Office) -> DeploymentState:
     """The present moment. Raises StoreUnavailable."""
-    nodes = tuple(sorted(office.nodes.live(), key=lambda node: (KINDS.index(node.kind), node.name)))
-    active = office.requests.active()
-    found = {series(name): sums for name, sums in office.sums.load(GROUP).items()}
-    return Moment(
+    nodes = tuple(sorted(deployment.nodes.live(), key=lambda node: (KINDS.index(node.kind), node.name)))
+    active = deployment.requests.active()
+    found = {series(name): sums for name, sums in deployment.shared_stats.load(GROUP).items()}
+    return DeploymentState(
         sums={key: sums for key, sums in found.items() if key is not None},
         nodes=nodes,
-        policy=office.nodes.policy(),
-        depths=_depths(office, nodes, active),
+        policy=deployment.nodes.policy(),
+        depths=_depths(deployment, nodes, active),
         active=active,
-        missing=_missing(office, nodes),
+        missing=_missing(deployment, nodes),
     )
 
 
@@ -54,16 +54,16 @@ def running(nodes: tuple[Node, ...]) -> int:
     return sum(int(node.info.get("sequences", 0)) for node in nodes if node.kind == "verify")
 
 
-def _depths(office: Office, nodes: tuple[Node, ...], active: int) -> dict[str, int]:
+def _depths(deployment: Office, nodes: tuple[Node, ...], active: int) -> dict[str, int]:
     boxes = {FUSE: [FUSE], SETTLE: [SETTLE]}
     for kind in ("draft", "verify"):
         boxes[kind] = [mailbox_of(kind, node.name) for node in nodes if node.kind == kind]
-    waiting = {stage: sum(map(office.mailboxes.waiting, own)) for stage, own in boxes.items()}
+    waiting = {stage: sum(map(deployment.mailboxes.waiting, own)) for stage, own in boxes.items()}
     # `start`: admitted requests that no verifier runs yet; `room`: tasks for whose requests there is no room
-    return {"start": max(0, active - running(nodes)), "room": len(office.waiting), **waiting}
+    return {"start": max(0, active - running(nodes)), "room": len(deployment.waiting), **waiting}
 
 
-def _missing(office: Office, nodes: tuple[Node, ...]) -> tuple[str, ...]:
+def _missing(deployment: Office, nodes: tuple[Node, ...]) -> tuple[str, ...]:
     alive = {node.kind for node in nodes}
-    wanted = [kind for kind in KINDS if kind != "draft" or office.settings.drafters]
+    wanted = [kind for kind in KINDS if kind != "draft" or deployment.settings.drafters]
     return tuple(kind for kind in wanted if kind not in alive)

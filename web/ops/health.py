@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 NEEDED = ("control", "verify")  # without drafters and fusion requests are served all the same (D3)
 
 
-def blueprint(office: Office, leaving: Flag) -> Blueprint:
+def blueprint(deployment: Office, leaving: Flag) -> Blueprint:
     """The two routes. Once `leaving` is set, the first says so: new calls belong elsewhere."""
     routes = Blueprint("health", __name__)
 
@@ -24,16 +24,16 @@ def blueprint(office: Office, leaving: Flag) -> Blueprint:
 
     @routes.get("/readyz")
     def readyz() -> tuple[Response, int]:
-        missing, nodes = _missing(office)
+        missing, nodes = _missing(deployment)
         return jsonify(ready=not missing, missing=missing, nodes=nodes), 503 if missing else 200
 
     return routes
 
 
-def _missing(office: Office) -> tuple[list[str], dict[str, int]]:
+def _missing(deployment: Office) -> tuple[list[str], dict[str, int]]:
     """Kinds of processes that are needed and not there, and how many there are of each kind."""
     try:
-        nodes = Counter(node.kind for node in office.nodes.live())
+        nodes = Counter(node.kind for node in deployment.nodes.live())
     except StoreUnavailable as error:
         log.warning("%s", error)
         return ["redis"], {}

@@ -18,24 +18,24 @@ from app.metrics import (
     Metric,
 )
 from web.office_zz import Office
-from web.ops.deployment_state import Moment, look, running
+from web.ops.deployment_state import DeploymentState, read_state, running
 
 EVERY_S = 1.0
 
 
-class Sampler:
-    """Called from the pulse of a web process."""
+class HistoryWriter:
+    """Called from the heartbeat of a web process."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
+    def __init__(self, deployment: Office) -> None:
+        self._deployment = deployment
 
     def beat(self) -> None:
         """Add a sample unless another process just has. Raises StoreUnavailable."""
-        if self._office.nodes.try_lock("sample", EVERY_S * 0.9):
-            self._office.samples.add(sample(look(self._office), time.time()))
+        if self._deployment.nodes.try_lock("sample", EVERY_S * 0.9):
+            self._deployment.history.add(sample(read_state(self._deployment), time.time()))
 
 
-def sample(moment: Moment, now_s: float) -> dict[str, Any]:
+def sample(moment: DeploymentState, now_s: float) -> dict[str, Any]:
     """What of a moment is worth a history: counters as they stand, so that any two samples give a rate."""
     return {
         "at_s": round(now_s, 3),
@@ -57,10 +57,10 @@ def sample(moment: Moment, now_s: float) -> dict[str, Any]:
     }
 
 
-def _series(moment: Moment, metric: Metric) -> list[tuple[tuple[str, ...], list[float]]]:
+def _series(moment: DeploymentState, metric: Metric) -> list[tuple[tuple[str, ...], list[float]]]:
     return sorted((labels, sums) for (name, labels), sums in moment.sums.items() if name == metric.name)
 
 
-def _histogram(moment: Moment, metric: Metric) -> list[float]:
+def _histogram(moment: DeploymentState, metric: Metric) -> list[float]:
     """One count a bucket, then the sum of all values; of a histogram without labels."""
     return moment.sums.get((metric.name, ()), [0.0] * (len(metric.buckets) + 2))

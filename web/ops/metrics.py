@@ -18,18 +18,18 @@ from prometheus_client.utils import floatToGoString
 from app.errors import StoreUnavailable
 from app.metrics import METRICS, PREFIX, Metric
 from web.office_zz import Office
-from web.ops.deployment_state import KINDS, Moment, look, running
+from web.ops.deployment_state import KINDS, DeploymentState, read_state, running
 
 log = logging.getLogger(__name__)
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 AHEAD = ("ahead_hits", "ahead_misses")
 
 
-def blueprint(office: Office) -> Blueprint:
+def blueprint(deployment: Office) -> Blueprint:
     """The one route."""
     routes = Blueprint("metrics", __name__)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Deployment(office))
+    registry.register(_Deployment(deployment))
 
     @routes.get("/metrics")
     def metrics() -> Response:
@@ -40,12 +40,12 @@ def blueprint(office: Office) -> Blueprint:
 
 
 class _Deployment(Collector):
-    def __init__(self, office: Office) -> None:
-        self._office = office
+    def __init__(self, deployment: Office) -> None:
+        self._deployment = deployment
 
     def collect(self) -> Iterator[Family]:
         try:
-            moment = look(self._office)
+            moment = read_state(self._deployment)
         except StoreUnavailable as error:
             log.warning("%s", error)
             yield _gauge("redis_up", "1 if Redis answers.", [((), 0.0)])
@@ -57,7 +57,7 @@ class _Deployment(Collector):
         yield from _of_drafters(moment)
 
 
-def _counted(moment: Moment) -> Iterator[Family]:
+def _counted(moment: DeploymentState) -> Iterator[Family]:
     """All of `app.metrics`, those that nobody has counted yet too: an alert needs their zero."""
     found: dict[str, dict[tuple[str, ...], list[float]]] = {}
     for (name, labels), sums in moment.sums.items():
@@ -102,7 +102,7 @@ def _gauge(name: str, text: str, values: Iterable[tuple[tuple[str, ...], float]]
     return family
 
 
-def _gauges(moment: Moment) -> Iterator[Family]:
+def _gauges(moment: DeploymentState) -> Iterator[Family]:
     policy = {
         name: float(value) for name, value in moment.policy.model_dump().items() if isinstance(value, int | float)
     }
@@ -121,7 +121,7 @@ def _gauges(moment: Moment) -> Iterator[Family]:
     )
 
 
-def _of_verifiers(moment: Moment) -> Iterator[Family]:
+def _of_verifiers(moment: DeploymentState) -> Iterator[Family]:
     nodes = moment.of("verify")
 
     def each(field: str) -> list[tuple[tuple[str, ...], float]]:
@@ -135,7 +135,7 @@ def _of_verifiers(moment: Moment) -> Iterator[Family]:
     yield _gauge("verifier_sequences", "Sequences that a verifier holds.", each("sequences"), "node")
 
 
-def _of_drafters(moment: Moment) -> Iterator[Family]:
+def _of_drafters(moment: DeploymentState) -> Iterator[Family]:
     nodes = moment.of("draft")
     ahead = [((node.name, field), _number(node.info, field)) for node in nodes for field in AHEAD]
     text = "Rounds a node had guessed on for before it was asked, since it started, by whether that was of use."

@@ -14,17 +14,17 @@ from typing import cast
 from celery.worker import state as worker_state
 
 from app.assembly.devices import sides_of
-from app.assembly.local import drafters, verifying
+from app.assembly.local import build_drafters, build_verifier
 from app.drafter.model import ModelDrafter
-from app.engine.profile.profiler import Runner, a_step
+from app.engine.profile.profiler import ProfiledTarget, a_step
 from app.messages import mailbox_of
-from app.placement.interference import isolation
+from app.placement.interference import measure_interference
 from app.placement.partition import Partition, within
 from app.request import Sampling
 from app.stages.draft.protocol import Context
-from workers.deployment import Office
+from workers.deployment import Deployment
 from workers.roles import draft, verify
-from workers.service import Duty
+from workers.service import RoleService
 
 log = logging.getLogger(__name__)
 SWITCH_S = 0.0005  # Python's threads take turns this often, or one side's step would wait for the other's bookkeeping
@@ -33,32 +33,34 @@ PROBE_ROWS = 8
 PROBE_TOKENS = 32
 
 
-def serve(office: Office, node: str) -> Duty:
+def serve(deployment: Deployment, node: str) -> RoleService:
     """Load both sides, see how they get on beside each other."""
     sys.setswitchinterval(SWITCH_S)
-    sides = sides_of(office.settings)
-    office.settings = within(office.settings, sides)
-    aside = _Aside(office, f"{node}-draft", sides)
+    sides = sides_of(deployment.settings)
+    deployment.settings = within(deployment.settings, sides)
+    aside = DrafterThread(deployment, f"{node}-draft", sides)
     aside.load()
     sides.verify.enter()
-    verifier = verifying(office.settings, mailbox_of("verify", node), office.requests)
-    runner = cast(Runner, verifier.target)
-    with a_step(runner, office.tokenizer.vocab_size, PROBE_ROWS) as step:
-        seen = isolation(step, aside.guess, sides)
+    verifier = build_verifier(deployment.settings, mailbox_of("verify", node), deployment.requests)
+    runner = cast(ProfiledTarget, verifier.target)
+    with a_step(runner, deployment.tokenizer.vocab_size, PROBE_ROWS) as step:
+        seen = measure_interference(step, aside.guess, sides)
     about = {**sides.about(), **asdict(seen)}
     log.info("%d %s verify, %d draft; %s", len(sides.verify.places), sides.verify.unit, len(sides.draft.places), seen)
-    duty = verify.serve(office, node, verifier, {"partition": about})
+    service = verify.serve(deployment, node, verifier, {"partition": about})
     aside.go()
-    return Duty(duty.pulse, {**duty.bells, aside.mailbox: lambda: None}, aside)  # it is always attended
+    return RoleService(
+        service.heartbeat, {**service.doorbells, aside.mailbox: lambda: None}, aside
+    )  # it is always attended
 
 
-class _Aside(threading.Thread):
+class DrafterThread(threading.Thread):
     """The drafters' side: a thread that loads them and stays at their mailbox."""
 
-    def __init__(self, office: Office, node: str, sides: Partition) -> None:
+    def __init__(self, deployment: Deployment, node: str, sides: Partition) -> None:
         super().__init__(name="drafting", daemon=True)
         self.mailbox = mailbox_of("draft", node)
-        self._office, self._node, self._sides = office, node, sides
+        self._deployment, self._node, self._sides = deployment, node, sides
         self._models: list[ModelDrafter] = []
         self._error: Exception | None = None
         self._loaded, self._may_go = threading.Event(), threading.Event()
@@ -79,25 +81,25 @@ class _Aside(threading.Thread):
         tokens = [*range(1, PROBE_TOKENS + 1)]
         for model in self._models:
             model.draft([Context("probe", "probe", tokens, PROBE_TOKENS, 4, Sampling(), None)])
-            model.forget("probe")
+            model.remove("probe")
 
     def run(self) -> None:
         try:
             self._sides.draft.enter()
-            self._models = drafters(self._office.settings)
-            duty = draft.serve(self._office, self._node, self._models, is_aside=self._sides.is_real)
+            self._models = build_drafters(self._deployment.settings)
+            service = draft.serve(self._deployment, self._node, self._models, is_apart=self._sides.is_real)
         except Exception as error:  # raised again by `load`
             self._error = error
             return
         finally:
             self._loaded.set()
         self._may_go.wait()
-        duty.pulse.begin()
+        service.heartbeat.begin()
         try:
             while worker_state.should_stop is None:
                 began_s = time.monotonic()
-                duty.ring(self.mailbox)
+                service.ring(self.mailbox)
                 if time.monotonic() - began_s < SHORT_S:
                     time.sleep(SHORT_S)
         finally:
-            duty.end()
+            service.end()

@@ -3,58 +3,65 @@
 import time
 
 from app.assembly.devices import on_another_device
-from app.assembly.fuser import fusing
-from app.assembly.local import drafters, drafting
+from app.assembly.fuser import build_fuser
+from app.assembly.local import build_drafter_node, build_drafters
 from app.drafter.drafter import in_time
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
 from app.messages import FUSE, DraftJob, ToDrafter, ToFuser, mailbox_of
-from workers.deployment import Office, send_trees
-from workers.heartbeat import Pulse
-from workers.mailbox_consumer import attend
-from workers.service import Duty
+from workers.deployment import Deployment, send_trees
+from workers.heartbeat import Heartbeat
+from workers.mailbox_consumer import consume_mailbox
+from workers.service import RoleService
 from workers.sharing_zz import share
 
 
-def serve(office: Office, node: str, models: list[ModelDrafter] | None = None, *, is_aside: bool = False) -> Duty:
+def serve(
+    deployment: Deployment, node: str, models: list[ModelDrafter] | None = None, *, is_apart: bool = False
+) -> RoleService:
     """Load the drafters, unless there are `models`. `is_aside`: on a part of the machine that no verifier takes."""
-    models = drafters(office.settings) if models is None else models
-    is_aside = is_aside or on_another_device(office.settings)
+    models = build_drafters(deployment.settings) if models is None else models
+    is_apart = is_apart or on_another_device(deployment.settings)
     mailbox = mailbox_of("draft", node)
-    fetch, fuse = fetcher(office.requests), fusing(office.settings, office.tokenizer, office.requests)
-    segment = drafting(office.settings, models, fetch, fuse, mailbox)
+    fetch, fuse = (
+        fetcher(deployment.requests),
+        build_fuser(deployment.settings, deployment.tokenizer, deployment.requests),
+    )
+    segment = build_drafter_node(deployment.settings, models, fetch, fuse, mailbox)
 
     def info() -> dict[str, object]:
         return {
             "drafters": [drafter.name for drafter in models],
             "readers": [drafter.name for drafter in models if drafter.reads_state],
-            "tokenizer": office.tokenizer.sha256,
-            "waiting": office.mailboxes.waiting(mailbox),
-            "host": f"{office.machine}/{node}" if is_aside else office.machine,
-            "calibration": fuse.calibration.told(),
+            "tokenizer": deployment.tokenizer.sha256,
+            "waiting": deployment.mailboxes.waiting(mailbox),
+            "host": f"{deployment.machine}/{node}" if is_apart else deployment.machine,
+            "calibration": fuse.calibration.info(),
             **segment.ahead(),
         }
 
-    pulse = Pulse(office, "draft", node, info=info)
-    share(office, pulse, fuse.calibration)
+    heartbeat = Heartbeat(deployment, "draft", node, info=info)
+    share(deployment, heartbeat, fuse.calibration)
 
     def handle(messages: list[ToDrafter]) -> float | None:
         """Draft what is asked for; without mail, one step ahead of what was, so that mail never waits for more."""
         if not messages and segment.has_ahead:
-            pulse.need_not()
+            heartbeat.mark_idle()
             segment.run_ahead()
             return 0.0 if segment.has_ahead else None
-        jobs = [job for message in messages for job in message.jobs if _is_readable(job, office.tokenizer.vocab_size)]
+        jobs = [
+            job for message in messages for job in message.jobs if _is_readable(job, deployment.tokenizer.vocab_size)
+        ]
         at_work = {job.request_id for job in jobs if not job.is_last}
-        pulse.works_on(len(at_work))
-        pulse.about(at_work)
+        heartbeat.works_on(len(at_work))
+        heartbeat.about(at_work)
         drafts, trees = segment.run(in_time(jobs, time.time()))
-        send_trees(office, trees)
+        send_trees(deployment, trees)
         if drafts:
-            office.post(FUSE, [ToFuser(drafts=tuple(drafts))])
+            deployment.post(FUSE, [ToFuser(drafts=tuple(drafts))])
         return 0.0 if segment.has_ahead else None
 
-    return Duty(pulse, {mailbox: lambda: attend(office, pulse, mailbox, ToDrafter, handle)})
+    return RoleService(heartbeat, {mailbox: lambda: consume_mailbox(deployment, heartbeat, mailbox, ToDrafter, handle)})
 
 
 def _is_readable(job: DraftJob, vocab_size: int) -> bool:

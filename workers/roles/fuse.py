@@ -2,29 +2,29 @@
 
 import time
 
-from app.assembly.fuser import fusing
+from app.assembly.fuser import build_fuser
 from app.messages import FUSE, ToFuser
-from workers.deployment import Office, send_trees
-from workers.heartbeat import Pulse
-from workers.mailbox_consumer import attend
-from workers.service import Duty
+from workers.deployment import Deployment, send_trees
+from workers.heartbeat import Heartbeat
+from workers.mailbox_consumer import consume_mailbox
+from workers.service import RoleService
 from workers.sharing_zz import share
 
 
-def serve(office: Office, node: str) -> Duty:
+def serve(deployment: Deployment, node: str) -> RoleService:
     """Set up the fusion. No model here: lookup and suffix tables only."""
-    segment = fusing(office.settings, office.tokenizer, office.requests)
-    pulse = Pulse(office, "fuse", node, info=lambda: {"calibration": segment.calibration.told()})
-    share(office, pulse, segment.calibration)
+    segment = build_fuser(deployment.settings, deployment.tokenizer, deployment.requests)
+    heartbeat = Heartbeat(deployment, "fuse", node, info=lambda: {"calibration": segment.calibration.info()})
+    share(deployment, heartbeat, segment.calibration)
 
     def handle(messages: list[ToFuser]) -> float | None:
         for message in messages:
             segment.expect(message.jobs)
             segment.receive(message.drafts)
         trees = segment.collect(time.time())
-        pulse.works_on(len(trees))
-        pulse.about(tree.request_id for _, tree in trees)
-        send_trees(office, trees)
+        heartbeat.works_on(len(trees))
+        heartbeat.about(tree.request_id for _, tree in trees)
+        send_trees(deployment, trees)
         return segment.wait_s(time.time())
 
-    return Duty(pulse, {FUSE: lambda: attend(office, pulse, FUSE, ToFuser, handle)})
+    return RoleService(heartbeat, {FUSE: lambda: consume_mailbox(deployment, heartbeat, FUSE, ToFuser, handle)})

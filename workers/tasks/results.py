@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 EXPIRED, REVOKED = "expired", "revoked"
 
 
-class Outcomes:
+class TaskResults:
     """One worker's. Events go out once it is ready, from any of its threads."""
 
     def __init__(self, celery: Celery) -> None:

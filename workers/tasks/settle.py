@@ -16,8 +16,8 @@ from app.logs import of
 from app.messages import SETTLE, FinishReason, Settle, Status
 from app.stages.result import result
 from workers.celery_app import GENERATE
-from workers.deployment import Office
-from workers.tasks.results import REVOKED, Outcomes
+from workers.deployment import Deployment
+from workers.tasks.results import REVOKED, TaskResults
 
 log = logging.getLogger(__name__)
 KEPT = (
@@ -36,11 +36,11 @@ def saved_context(request: Context) -> dict[str, Any]:
     return {**kept, "expires": expires.isoformat() if isinstance(expires, datetime) else expires}
 
 
-class Settler:
+class ResultSettler:
     """Settles each request once; a crash in between means that it is done again, never that it is forgotten."""
 
-    def __init__(self, office: Office, outcomes: Outcomes) -> None:
-        self._office = office
+    def __init__(self, deployment: Deployment, outcomes: TaskResults) -> None:
+        self._deployment = deployment
         self._outcomes = outcomes
         self._caught_up_s = time.monotonic()
 
@@ -55,29 +55,29 @@ class Settler:
             log.exception("its result is not stored yet", extra=of(request_id))
 
     def catch_up(self) -> None:
-        """From the pulse: settle what a lost message left behind."""
+        """From the heartbeat: settle what a lost message left behind."""
         now = time.monotonic()
         if now - self._caught_up_s >= CATCH_UP_EVERY_S:
             self._caught_up_s = now
-            for request_id in self._office.requests.unsettled():
+            for request_id in self._deployment.requests.unsettled():
                 self.settle(request_id)
 
     def end_revoked(self) -> None:
-        """From the pulse: cancel what runs for tasks that somebody revoked."""
+        """From the heartbeat: cancel what runs for tasks that somebody revoked."""
         if not len(worker_state.revoked):
             return
-        for request_id in self._office.requests.unsettled():
+        for request_id in self._deployment.requests.unsettled():
             if request_id in worker_state.revoked:
                 self._end_revoked(request_id)
 
     def _end_revoked(self, request_id: str) -> None:
         with suppress(NotFound):
-            if self._office.requests.end(request_id, FinishReason.CANCELLED, REVOKED):
+            if self._deployment.requests.end(request_id, FinishReason.CANCELLED, REVOKED):
                 log.info("its task was revoked", extra=of(request_id))
-                self._office.post(SETTLE, [Settle(request_id=request_id)])
+                self._deployment.post(SETTLE, [Settle(request_id=request_id)])
 
     def _settle(self, request_id: str) -> None:
-        store = self._office.requests
+        store = self._deployment.requests
         try:
             kept = store.task(request_id) if store.ended(request_id) else None
             if kept is None or not store.claim_settle(request_id, CLAIM_TTL_S):
@@ -94,7 +94,7 @@ class Settler:
         else:
             answer = result(
                 end.record, end.status, end.tokens, end.finish_reason, end.stats, end.error,
-                self._office.tokenizer, ended_s, end.logprobs,
+                self._deployment.tokenizer, ended_s, end.logprobs,
             )  # fmt: skip
             said = f"{answer.status}, {len(end.tokens)} tokens"  # not the text: monitors are no place for answers
             runtime_s = max(0.0, ended_s - end.record.created_s)

@@ -13,7 +13,7 @@ from app.request import Message
 from app.stages.steer.controller import steer
 from app.stages.steer.load import Load, MailboxLoad, VerifierLoad
 from app.store.protocol import Node
-from workers.deployment import Office
+from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
 WORKERS = ("verify", "draft", FUSE, "control")  # kinds that work through mail; how busy others are says nothing
@@ -28,38 +28,38 @@ class Tick(Message):
     after: Policy
 
 
-def tick(office: Office) -> None:
+def tick(deployment: Deployment) -> None:
     """Read the load, write the policy. Two ticks at once do no harm: the version decides."""
-    if not office.nodes.try_lock("steer", 0.5):
+    if not deployment.nodes.try_lock("steer", 0.5):
         return
-    before, now_s, load = office.nodes.policy(), time.time(), load_of(office)
+    before, now_s, load = deployment.nodes.policy(), time.time(), load_of(deployment)
     after = steer(load, now_s, before)
     if after is not before:
-        office.nodes.set_policy(after)
-    if office.settings.steer_log is not None:
-        _write(office.settings.steer_log, Tick(now_s=now_s, load=load, before=before, after=after))
+        deployment.nodes.set_policy(after)
+    if deployment.settings.steer_log is not None:
+        _write(deployment.settings.steer_log, Tick(now_s=now_s, load=load, before=before, after=after))
 
 
-def load_of(office: Office) -> Load:
+def load_of(deployment: Deployment) -> Load:
     """What heartbeats and queues say now."""
-    live = office.nodes.live()
+    live = deployment.nodes.live()
     working = [node for node in live if node.kind in WORKERS]
     boxes = [mailbox_of(node.kind, node.name) for node in working if node.kind in ("verify", "draft")]
     return Load(
-        active=office.requests.active(),
-        waiting_room=len(office.waiting),
+        active=deployment.requests.active(),
+        waiting_room=len(deployment.waiting),
         drafters=len({name for node in live if node.kind == "draft" for name in node.info.get("drafters", ())}),
-        mailboxes={box: _mailbox(office, box) for box in (*boxes, FUSE, SETTLE)},
+        mailboxes={box: _mailbox(deployment, box) for box in (*boxes, FUSE, SETTLE)},
         busy={mailbox_of(node.kind, node.name): float(node.info.get("busy", 0.0)) for node in working},
         verifiers=tuple(_verifier(node) for node in live if node.kind == "verify"),
     )
 
 
-def _mailbox(office: Office, mailbox: str) -> MailboxLoad:
-    first = office.mailboxes.first(mailbox)
+def _mailbox(deployment: Deployment, mailbox: str) -> MailboxLoad:
+    first = deployment.mailboxes.first(mailbox)
     if first is None:
         return MailboxLoad()
-    return MailboxLoad(waiting=office.mailboxes.waiting(mailbox), oldest_s=_age_s(first))
+    return MailboxLoad(waiting=deployment.mailboxes.waiting(mailbox), oldest_s=_age_s(first))
 
 
 def _age_s(item: str) -> float:

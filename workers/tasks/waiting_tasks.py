@@ -1,5 +1,5 @@
 """Let requests of Celery tasks in that found the deployment full: the highest priority first, within one in the order
-they came; from the pulse.
+they came; from the heartbeat.
 
 They wait in Redis, not in Celery: its Redis transport takes a task off the queue and writes down that it has it in
 two steps, so a worker killed between them loses the task. A task put off by `retry` meets that danger each second;
@@ -19,33 +19,33 @@ from app.request import GenerateRequest
 from app.store.nodes import Nodes
 from app.store.tasks import NORMAL, PRIORITIES, WaitingRoom
 from workers.celery_app import GENERATE
-from workers.deployment import Office
-from workers.tasks.results import EXPIRED, REVOKED, Outcomes
+from workers.deployment import Deployment
+from workers.tasks.results import EXPIRED, REVOKED, TaskResults
 
 PATIENCE_S = 120.0  # a task that nobody has let in by then fails
 LOOK_EVERY_S = 0.5
 
 
-class Usher:
+class WaitingTasks:
     """Keeps the waiting room of one deployment; several may, one at a time."""
 
-    def __init__(self, office: Office, outcomes: Outcomes, patience_s: float = PATIENCE_S) -> None:
-        self._office = office
+    def __init__(self, deployment: Deployment, outcomes: TaskResults, patience_s: float = PATIENCE_S) -> None:
+        self._deployment = deployment
         self._outcomes = outcomes
-        self._room: WaitingRoom = office.waiting
-        self._nodes: Nodes = office.nodes
+        self._room: WaitingRoom = deployment.waiting
+        self._nodes: Nodes = deployment.nodes
         self._patience_s = patience_s
         self._revoked: set[str] = set()  # of the revoked, those looked for in the whole room
 
     def admit(self, request: GenerateRequest, request_id: str, context: dict[str, Any], priority: str = NORMAL) -> bool:
         """Let a task's request in if there is room and nobody goes before it. Raises InvalidRequest,
         StoreUnavailable."""
-        if self._office.requests.task(request_id) is not None:
+        if self._deployment.requests.task(request_id) is not None:
             return True  # sent twice
         if self._room.before(priority):
             return False
         try:
-            self._office.submit(request, request_id=request_id, task=json.dumps(context))
+            self._deployment.submit(request, request_id=request_id, task=json.dumps(context))
         except QueueFull:
             return False
         return True
@@ -56,8 +56,8 @@ class Usher:
         item = {"id": request_id, "request": request.model_dump(mode="json"), "task": json.dumps(context)}
         self._room.put(json.dumps({**item, "until_s": until_s}), priority)
 
-    def look(self) -> None:
-        """From the pulse: let in whoever there is room for, and send away who is revoked or has waited too long."""
+    def admit_waiting(self) -> None:
+        """From the heartbeat: let in whoever there is room for, and send away who is revoked or has waited too long."""
         if not len(self._room) or not self._nodes.try_lock("usher", LOOK_EVERY_S):
             return
         self._send_revoked_away()
@@ -99,14 +99,14 @@ class Usher:
             request = GenerateRequest.model_validate(waiting["request"])
             try:
                 if has_room:
-                    self._office.submit(request, request_id=waiting["id"], task=waiting["task"])
+                    self._deployment.submit(request, request_id=waiting["id"], task=waiting["task"])
                     return True
             except QueueFull as error:
                 full = str(error)
             if time.time() < waiting["until_s"]:
                 return False
             # Told like any other end: a failure of its own making might be told, and the request let in by the next.
-            self._office.turn_away(request, waiting["id"], waiting["task"], f"there was no room in time: {full}")
+            self._deployment.reject(request, waiting["id"], waiting["task"], f"there was no room in time: {full}")
         except (InvalidRequest, ValueError) as error:  # another version, or one with other settings, put it there
             self._outcomes.failed(_context(waiting), str(error))
         return True

@@ -1,7 +1,7 @@
 """Who was busy when: spans of work, appended to a file for each process when the settings name a folder for them.
 
 One JSON object a line: `node`, `kind`, `start_s` and `end_s` (wall clock), `sequences` (in the batch; 0: not said).
-Nothing is written from the thread that works: the pulse's does it. `bench/timeline.py` draws the files.
+Nothing is written from the thread that works: the heartbeat's does it. `bench/timeline.py` draws the files.
 """
 
 import json
@@ -10,7 +10,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-MOST_KEPT = 65_536  # spans between two flushes; far more than a pulse's period can hold
+MOST_KEPT = 65_536  # spans between two flushes; far more than a heartbeat's period can hold
 
 
 class Spans:

@@ -1,5 +1,5 @@
 """What of a process's work goes to a collector of traces, if the settings name one: gathered as it is done, sent by its
-pulse. Without one there is none of this (`app.config.Settings.otlp_url`).
+heartbeat. Without one there is none of this (`app.config.Settings.otlp_url`).
 
 Beside the spans of work there is, for each request, the time between two steps of its verifier: it waited for drafts,
 or for its turn.
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 from app.config import Settings
 from app.errors import InvalidSettings
 from app.messages import FinishReason
-from app.telemetry.verifier_metrics import Told
+from app.telemetry.verifier_metrics import RequestProgress
 
 MOST_KEPT = 65_536  # pieces of work between two flushes
 MOST_KNOWN = 4096  # requests
 SHORTEST_WAIT_S = 0.0001
 
 
-class Work(NamedTuple):
+class TracedWork(NamedTuple):
     """A piece of work; wall clock."""
 
     name: str
@@ -47,7 +47,7 @@ class Telemetry:
         self._otlp = otlp.Otlp(settings.otlp_url, node)
         self._part = settings.otlp_part
         self._kind, self._node = kind, node
-        self._waiting = deque[Work](maxlen=MOST_KEPT)
+        self._waiting = deque[TracedWork](maxlen=MOST_KEPT)
         self._start_s = 0.0
         self._about: tuple[str, ...] = ()
         self._rounds: OrderedDict[str, tuple[int, float]] = (
@@ -60,7 +60,7 @@ class Telemetry:
         if is_busy:
             self._start_s, self._about = now_s, ()
         elif self._about:
-            self._waiting.append(Work(self._kind, self._start_s, now_s, len(self._about), self._about))
+            self._waiting.append(TracedWork(self._kind, self._start_s, now_s, len(self._about), self._about))
 
     def about(self, request_ids: Iterable[str]) -> None:
         """The piece of work under way was for these."""
@@ -68,9 +68,9 @@ class Telemetry:
 
     def note(self, name: str, start_s: float, request_id: str) -> None:
         """Something else was done for a request, until now. From any thread."""
-        self._waiting.append(Work(name, start_s, time.time(), 1, (request_id,)))
+        self._waiting.append(TracedWork(name, start_s, time.time(), 1, (request_id,)))
 
-    def flush(self, told: Mapping[str, Told]) -> None:
+    def flush(self, told: Mapping[str, RequestProgress]) -> None:
         """Send what waits, and the requests that have ended."""
         for request_id, news in told.items():
             if news.started_s is not None:  # here; else it had waited for another verifier
@@ -88,7 +88,7 @@ class Telemetry:
         """Send the rest."""
         self._otlp.close()
 
-    def _send(self, work: Work, request_id: str) -> None:
+    def _send(self, work: TracedWork, request_id: str) -> None:
         facts: dict[str, Any] = {"paceline.node": self._node, "paceline.batch.sequences": work.sequences}
         if work.name == "verify":
             number, since_s = self._round(request_id, work)
@@ -97,7 +97,7 @@ class Telemetry:
                 self._otlp.span(request_id, "wait", since_s, work.start_s, {"paceline.round": number})
         self._otlp.span(request_id, work.name, work.start_s, work.end_s, facts)
 
-    def _round(self, request_id: str, work: Work) -> tuple[int, float]:
+    def _round(self, request_id: str, work: TracedWork) -> tuple[int, float]:
         """Which step of this verifier this is for the request, and since when it had been waiting."""
         number, since_s = self._rounds.get(request_id, (0, work.start_s))
         self._rounds[request_id] = number + 1, work.end_s
@@ -106,7 +106,7 @@ class Telemetry:
             self._rounds.popitem(last=False)
         return number + 1, since_s
 
-    def _end(self, request_id: str, news: Told) -> None:
+    def _end(self, request_id: str, news: RequestProgress) -> None:
         is_done = news.reason in (FinishReason.STOP, FinishReason.LENGTH)
         end_s = news.stats.last_token_s if is_done else None
         facts = {

@@ -1,7 +1,7 @@
 """Who was at work on which request when: the last requests' timelines, for the dashboard.
 
 Where a batch holds more requests than are traced, the same few are chosen in every process and every step. The working
-thread appends; the pulse's writes.
+thread appends; the heartbeat's writes.
 """
 
 from collections import OrderedDict, deque
@@ -10,8 +10,8 @@ from heapq import nsmallest
 from time import time
 from zlib import crc32
 
-from app.store.traces import Span, Trace, Traces, trace_name
-from app.telemetry.verifier_metrics import Told
+from app.store.traces import Trace, Traces, TraceSpan, trace_name
+from app.telemetry.verifier_metrics import RequestProgress
 
 MOST_OF_BATCH = 16
 MOST_KEPT = 4096  # spans between two flushes
@@ -44,12 +44,12 @@ class Tracing:
         self._sequences = len(ids)
         self._about = nsmallest(MOST_OF_BATCH, ids, key=_rank) if len(ids) > MOST_OF_BATCH else ids
 
-    def flush(self, told: Mapping[str, Told]) -> None:
+    def flush(self, told: Mapping[str, RequestProgress]) -> None:
         """Write what waits, and how far the traced requests are. Raises StoreUnavailable."""
-        spans: dict[str, list[Span]] = {}
+        spans: dict[str, list[TraceSpan]] = {}
         while self._waiting:
             start_s, end_s, sequences, ids = self._waiting.popleft()
-            span = Span(round(start_s, 5), round(end_s, 5), *self._names, sequences)
+            span = TraceSpan(round(start_s, 5), round(end_s, 5), *self._names, sequences)
             for request_id in ids:
                 spans.setdefault(request_id, []).append(span)
         for request_id in spans:
@@ -62,7 +62,7 @@ class Tracing:
         self._store.add(Trace(trace_name(id_), facts.get(id_, {}), spans.get(id_, [])) for id_ in wanted)
 
 
-def _facts(told: Told) -> dict[str, str]:
+def _facts(told: RequestProgress) -> dict[str, str]:
     """Facts of two processes, one after the other, go together: what is not known is left as it stands."""
     facts = {
         "created_s": f"{told.created_s:.5f}",

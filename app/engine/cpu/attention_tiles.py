@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from app.engine.packing import Plan, Span
+from app.engine.packing import PackedBatch, PackedSpan
 from kernels.attention.paged_attention import MIN_ROWS, TileGroup
 
 TREE_TILES = (4, 8, 16)  # a chain of at most 16 rows gets one tile, all such chains of a batch the same height
@@ -24,7 +24,7 @@ class Kind(NamedTuple):
 class Layout:
     """A plan as tensors; travels through the model to every attention layer, and notes how each attends."""
 
-    def __init__(self, plan: Plan, num_heads: int, num_key_heads: int) -> None:
+    def __init__(self, plan: PackedBatch, num_heads: int, num_key_heads: int) -> None:
         self.plan, self.kv = plan, plan.kv
         self.num_heads, self.num_key_heads = num_heads, num_key_heads
         self.kinds: dict[int, Kind] = {}
@@ -59,7 +59,7 @@ def _columns(slots: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Ten
 
 def _groups(layout: Layout, window: int | None) -> list[TileGroup]:
     """Short chains, forks and long chains apart: forks share pages with their chain, so theirs must be gathered."""
-    kinds: dict[tuple[bool, bool], list[Span]] = {}
+    kinds: dict[tuple[bool, bool], list[PackedSpan]] = {}
     for span in layout.plan.spans:
         kinds.setdefault((len(span.rows) > TREE_TILES[-1], span.is_fork), []).append(span)
     fold = layout.num_heads // layout.num_key_heads
@@ -78,7 +78,7 @@ class _Tile:
     mask: np.ndarray  # (pages, height, S)
 
 
-def _group(layout: Layout, spans: list[Span], height: int, window: int | None, whole: bool) -> TileGroup:
+def _group(layout: Layout, spans: list[PackedSpan], height: int, window: int | None, whole: bool) -> TileGroup:
     tiles = [tile for span in spans for tile in _tiles(span, height, layout.kv.page_tokens, window)]
     tiles.sort(key=lambda tile: -len(tile.pages))
     pages = [page for tile in tiles for page in tile.pages]
@@ -111,7 +111,7 @@ def _group(layout: Layout, spans: list[Span], height: int, window: int | None, w
     )
 
 
-def _tiles(span: Span, height: int, size: int, window: int | None) -> list[_Tile]:
+def _tiles(span: PackedSpan, height: int, size: int, window: int | None) -> list[_Tile]:
     """Cut a span into tiles; each sees the pages up to its last row. Padding rows see slot 0, to stay finite."""
     tiles = []
     for first in range(0, len(span.rows), height):

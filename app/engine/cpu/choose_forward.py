@@ -10,7 +10,7 @@ from app.engine.cpu.equivalence import TOLERANCE, distance, trial
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.hooked import HookedForward, pack_linears, round_weights
-from app.engine.cpu.model_spec import blueprint_of
+from app.engine.cpu.model_spec import model_spec_of
 from app.engine.cpu.verified_cache import remember
 from app.engine.weights.families import NotFusable, check_llama_shape, is_llama_shaped
 from app.engine.weights.tensors import Weights, holds
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 @torch.inference_mode()
-def learn(model: PreTrainedModel, is_int8: bool = False, keep: tuple[Path, Weights] | None = None) -> Forward:
+def choose_forward(model: PreTrainedModel, is_int8: bool = False, keep: tuple[Path, Weights] | None = None) -> Forward:
     """The fused forward if it knows the model's family, else the model's own modules with packed linear layers.
 
     With `is_int8` the linear layers' weights are rounded to int8 columns: a model of its own, as exact against itself.
@@ -59,7 +59,7 @@ def _fuse(hooked: HookedForward, is_int8: bool, file: Path | None) -> FusedForwa
         raise NotFusable("it is not on the CPU")
     weights = hooked.model.state_dict()
     expected = trial(hooked)  # also shows how each layer attends
-    blueprint = blueprint_of(hooked)
+    blueprint = model_spec_of(hooked)
     fused = FusedForward(blueprint, weights, is_int8)
     off = distance(trial(fused), expected, float(expected.std()))
     if not off < TOLERANCE:

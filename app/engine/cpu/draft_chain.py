@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from app.engine.packing import Plan
+from app.engine.packing import PackedBatch
 from kernels.cpu.attention import SPLIT
 from kernels.cpu.chain import Chain
 from kernels.cpu.shapes import Step
 
 
-def chain_of(plan: Plan, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None) -> Chain:
+def chain_of(plan: PackedBatch, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None) -> Chain:
     """`depth` guesses for each of the plan's sequences, which hold pages for all but the last of them.
 
     absent: (B, hidden) float32, contiguous and held by the caller: added to the embeddings of all guesses.

@@ -7,7 +7,7 @@ from app.engine.kv.pages import KVCache, PagePool
 from app.engine.packing import plan
 from app.messages import Record
 from app.request import Sampling, Speculation
-from app.state import Sequence, Tree, Work
+from app.state import BatchEntry, Sequence, Tree
 
 TOKENS = 40
 TOLERANCE = 1e-3  # of the logits' standard deviation
@@ -20,8 +20,8 @@ def trial(forward: Forward) -> torch.Tensor:
     sequence = probe(TOKENS, forward.vocab_size)
     PagePool(4, 32).try_grow(sequence.pages, TOKENS)
     half = TOKENS // 2
-    forward.logits(plan([Work(sequence, 0, sequence.tokens[:half], Tree(), final=False)], kv))
-    rest = plan([Work(sequence, half, sequence.tokens[half:], Tree(), final=False)], kv)
+    forward.logits(plan([BatchEntry(sequence, 0, sequence.tokens[:half], Tree(), final=False)], kv))
+    rest = plan([BatchEntry(sequence, half, sequence.tokens[half:], Tree(), final=False)], kv)
     rest.wanted = list(range(len(rest.ids)))
     return forward.logits(rest).logits.clone()
 

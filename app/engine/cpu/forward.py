@@ -5,10 +5,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
-from app.engine.packing import Plan
+from app.engine.packing import PackedBatch
 
 
-class Shape(NamedTuple):
+class KVShape(NamedTuple):
     """What decides the size of a KV cache."""
 
     num_layers: int
@@ -39,11 +39,11 @@ class Forward(Protocol):
     """A loaded model behind one packed pass."""
 
     can_prune: bool  # does it heed checkpoints?
-    shape: Shape
+    shape: KVShape
     max_positions: int
     vocab_size: int  # tokens it can read; its head may know fewer
 
-    def logits(self, plan: Plan, checkpoints: Checkpoints | None = None) -> Output:
+    def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
         """Write the rows' keys and values; what the model says after the wanted rows. Raises ModelRefused.
 
         Rows that `checkpoints` drop have no logits, and their keys and values are written in the first layers only.

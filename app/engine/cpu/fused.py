@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from app.engine.cpu.draft_chain import chain_of
-from app.engine.cpu.forward import Checkpoints, Output, Shape
-from app.engine.cpu.model_spec import Blueprint
+from app.engine.cpu.forward import Checkpoints, KVShape, Output
+from app.engine.cpu.model_spec import ModelSpec
 from app.engine.cpu.step_arrays import Rooms, step_of
 from app.engine.early_exit.rows import without
 from app.engine.kv.pages import KVCache
-from app.engine.packing import Plan
+from app.engine.packing import PackedBatch
 from app.engine.weights.tensors import EMBEDDING, HEAD, Weights
 from kernels.cpu import shapes
 from kernels.cpu.attention import NO_WINDOW
@@ -32,11 +32,11 @@ class FusedForward:
 
     can_prune = True
 
-    def __init__(self, blueprint: Blueprint, weights: Weights, is_int8: bool = False) -> None:
+    def __init__(self, blueprint: ModelSpec, weights: Weights, is_int8: bool = False) -> None:
         """With `is_int8` the linear layers' weights are rounded to int8, column by column: another model, which says
         something else, and the same whatever runs beside it. Raises KeyError for a weight that is not there."""
         self._is_int8 = is_int8
-        self.shape = Shape(blueprint.num_layers, blueprint.num_key_heads, blueprint.head_dim)
+        self.shape = KVShape(blueprint.num_layers, blueprint.num_key_heads, blueprint.head_dim)
         self.max_positions, self.vocab_size = blueprint.max_positions, blueprint.vocab_size
         self._positions = blueprint.positions
         self._held: list[np.ndarray] = []  # the arrays behind the addresses
@@ -46,7 +46,7 @@ class FusedForward:
         self._waking_s = 0.0  # until all threads were at the last part of a pass: what parting it takes
         self._rooms = Rooms(self._model, self._team.size)
 
-    def logits(self, plan: Plan, checkpoints: Checkpoints | None = None) -> Output:
+    def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
         """See Forward."""
         self._check(plan, ahead=0)
         step = step_of(plan)
@@ -84,7 +84,7 @@ class FusedForward:
         return self._rooms.normed(rows)
 
     def chain(
-        self, plan: Plan, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None = None
+        self, plan: PackedBatch, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None = None
     ) -> Chain:
         """Guess up to `depth` tokens for each of the plan's sequences, whose last rows alone are wanted: each step goes
         on from the likeliest token. Ends when no sequence's confidences multiply to `floor`. `head_ids`: the tokens
@@ -97,7 +97,7 @@ class FusedForward:
         del logits, best  # the room held their addresses
         return chain
 
-    def _check(self, plan: Plan, ahead: int) -> None:
+    def _check(self, plan: PackedBatch, ahead: int) -> None:
         """What is outside the tables would be read from anywhere. Raises ValueError."""
         if plan.kv is not self._kv:
             self._attach(plan.kv)
@@ -115,7 +115,7 @@ class FusedForward:
             page_tokens=kv.page_tokens, keys=keys.data_ptr(), values=values.data_ptr(), num_pages=keys.shape[1]
         )
 
-    def _take(self, blueprint: Blueprint, weights: Weights) -> Model:
+    def _take(self, blueprint: ModelSpec, weights: Weights) -> Model:
         layers = [self._layer(weights, i, window) for i, window in enumerate(blueprint.windows)]
         cos, sin = blueprint.turns()
         head = _array(weights[HEAD])

@@ -12,8 +12,8 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from app.engine.cpu.attention_tiles import Kind, Layout
-from app.engine.cpu.forward import Checkpoints, Output, Shape
-from app.engine.packing import Plan
+from app.engine.cpu.forward import Checkpoints, KVShape, Output
+from app.engine.packing import PackedBatch
 from app.errors import ModelRefused
 from kernels.attention.paged_attention import paged_attention_reference
 from kernels.cpu.linear import pack_int8
@@ -39,12 +39,12 @@ class HookedForward:
         self._num_heads = config.num_attention_heads
         num_key_heads = getattr(config, "num_key_value_heads", None) or self._num_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // self._num_heads
-        self.shape = Shape(config.num_hidden_layers, num_key_heads, head_dim)
+        self.shape = KVShape(config.num_hidden_layers, num_key_heads, head_dim)
         self.max_positions: int = config.max_position_embeddings
         self.vocab_size: int = model.get_input_embeddings().get_parameter("weight").shape[0]
         self.kinds: list[Kind] = []  # how each layer attends, known after the first pass
 
-    def logits(self, plan: Plan, checkpoints: Checkpoints | None = None) -> Output:
+    def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
         """See Forward. Raises ValueError for a plan that adds to the embeddings: only the fused forward can."""
         if plan.added is not None:
             raise ValueError("a hooked model's embeddings take no addition")

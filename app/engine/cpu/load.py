@@ -32,9 +32,11 @@ def load(source: Path | Source, is_int8: bool = False, home: Path | None = None)
         keep = home / "known" / f"{digest(found.folders, is_int8=is_int8)}.json", found.weights()
         if (known := recall(*keep, is_int8)) is not None:
             return known
-    from app.engine.cpu.choose_forward import learn  # transformers takes seconds to import, and mostly need not be
+    from app.engine.cpu.choose_forward import (
+        choose_forward,  # transformers takes seconds to import, and mostly need not be
+    )
 
-    return learn(found.modules(), is_int8, keep)
+    return choose_forward(found.modules(), is_int8, keep)
 
 
 def _in_folder(folder: Path) -> Source:

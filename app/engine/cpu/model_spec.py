@@ -11,7 +11,7 @@ from kernels.cpu.simd import LANES
 TURNED_ALIKE = 1e-6  # how far our sines may be from the modules'
 
 
-class Blueprint(BaseModel):
+class ModelSpec(BaseModel):
     """Sizes and constants. Its numbers are the modules' own, so that JSON keeps them to the last bit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -42,7 +42,7 @@ class Blueprint(BaseModel):
         return both.cos() * self.turn_scale, both.sin() * self.turn_scale
 
 
-def blueprint_of(hooked: Any) -> Blueprint:
+def model_spec_of(hooked: Any) -> ModelSpec:
     """Of a Llama-shaped model whose HookedForward has made a pass, so that it is known how each layer attends.
 
     Raises NotFusable.
@@ -54,7 +54,7 @@ def blueprint_of(hooked: Any) -> Blueprint:
     if len({kind.scale for kind in hooked.kinds}) > 1 or any(kind.softcap for kind in hooked.kinds):
         raise NotFusable("its layers attend in ways of their own")
     rotary = model.model.rotary_emb
-    found = Blueprint(
+    found = ModelSpec(
         num_layers=hooked.shape.num_layers,
         num_heads=config.num_attention_heads,
         num_key_heads=hooked.shape.num_key_heads,
@@ -73,7 +73,7 @@ def blueprint_of(hooked: Any) -> Blueprint:
     return found
 
 
-def _check_turns(blueprint: Blueprint, rotary: Any) -> None:
+def _check_turns(blueprint: ModelSpec, rotary: Any) -> None:
     if 2 * len(blueprint.frequencies) != blueprint.head_dim:
         raise NotFusable("positions turn a part of each head only")
     theirs = rotary(torch.zeros(1, 1, 1), torch.arange(blueprint.positions)[None])

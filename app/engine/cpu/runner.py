@@ -6,18 +6,18 @@ import numpy as np
 import torch
 
 from app.engine.cpu.forward import Checkpoints, Forward
-from app.engine.early_exit.rows import Predictor, Sieve
+from app.engine.early_exit.rows import Predictor, RowPruner
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import KVCache, PagePool, bytes_per_page
 from app.engine.packing import forks, main_branch, plan
 from app.engine.sampling import choice_of, is_shaped, token_logprobs
 from app.request import Sampling, TokenLogprobs
-from app.state import Work
+from app.state import BatchEntry
 from kernels.sampling.target_token import shaped, target_token_reference
 
 
 @dataclass(slots=True)
-class Logits:
+class CPURows:
     """A final work's logits: row 0 for its last token, row i for tree node i."""
 
     rows: torch.Tensor  # (1 + N, V) float32
@@ -82,7 +82,7 @@ class ModelRunner(PagedRunner):
         self.kv = KVCache(model.shape.num_layers, num_pages, *model.shape[1:], page_tokens)
 
     @torch.inference_mode()
-    def forward(self, works: list[Work], added: np.ndarray | None = None) -> list[Logits | None]:
+    def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:
         """One packed pass; Logits for final works, None for prompt chunks. The sequences already hold the pages.
         added: see Plan.
 
@@ -95,22 +95,22 @@ class ModelRunner(PagedRunner):
         self.checkpoints_s = checkpoints.took_s if checkpoints else 0.0
         if min(greedy, default=0) < 0:
             raise ArithmeticError("the model's logits are not finite")
-        out: list[Logits | None] = []
+        out: list[CPURows | None] = []
         first = 0
         for work in works:
             size = 1 + len(work.tree) - len(work.pruned)
             own = slice(first, first + size)
             seen = None if states is None else states[own]
-            out.append(Logits(rows[own], greedy[own], seen, _places(work)) if work.final else None)
+            out.append(CPURows(rows[own], greedy[own], seen, _places(work)) if work.final else None)
             first += size if work.final else 0
         return out
 
-    def _checkpoints(self, works: list[Work]) -> Checkpoints | None:
+    def _checkpoints(self, works: list[BatchEntry]) -> Checkpoints | None:
         """None where no work may lose rows, or nobody knows which."""
         may = self.predictor is not None and any(work.floor > 0.0 and len(work.tree) for work in works)
-        return Sieve(self.predictor, works) if may and self.predictor is not None else None
+        return RowPruner(self.predictor, works) if may and self.predictor is not None else None
 
-    def try_reserve(self, work: Work, ahead: int = 0) -> bool:
+    def try_reserve(self, work: BatchEntry, ahead: int = 0) -> bool:
         """Get the pages for a work's rows: the sequence's own, its tree's forks, and `ahead` tokens more. False: none
         were taken."""
         size, below = self.pool.page_tokens, work.start + len(work.tokens)
@@ -129,7 +129,7 @@ class ModelRunner(PagedRunner):
         self.pool.trim(work.sequence.pages, held * size)
         return False
 
-    def accept(self, work: Work, path: list[int]) -> None:
+    def accept(self, work: BatchEntry, path: list[int]) -> None:
         """Keep the accepted nodes' keys and values and give the rest up: a fork's pages take the place of the own ones.
 
         Afterwards the cache covers the sequence's tokens up to the last accepted node, and others that begin like the
@@ -146,7 +146,7 @@ class ModelRunner(PagedRunner):
         self.kv.clear(pages)
 
 
-def _places(work: Work) -> dict[int, int] | None:
+def _places(work: BatchEntry) -> dict[int, int] | None:
     if not work.pruned:
         return None
     return {node: i for i, node in enumerate(n for n in range(1 + len(work.tree)) if n not in work.pruned)}

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from app.engine.packing import Plan
+from app.engine.packing import PackedBatch
 from kernels.cpu.attention import SPLIT, TILE
 from kernels.cpu.shapes import PARTS, Model, Room, Step
 from kernels.cpu.simd import LANES
 from kernels.cpu.threads import HEADER
 
 
-def step_of(plan: Plan) -> Step:
+def step_of(plan: PackedBatch) -> Step:
     """The plan's rows in tiles of at most TILE rows of one chain, their keys in splits of SPLIT positions."""
     own = np.full((len(plan.ids), 2), -1, np.int64)
     for row, page, offset in plan.own:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from app.engine.cpu.equivalence import TOLERANCE, distance, trial
 from app.engine.cpu.fused import FusedForward
-from app.engine.cpu.model_spec import Blueprint
+from app.engine.cpu.model_spec import ModelSpec
 from app.engine.weights.tensors import Weights
 from app.system import write_whole
 
@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 COLUMNS = 64  # of each row of the logits, from all over the vocabulary
 
 
-class Known(BaseModel):
+class VerifiedModel(BaseModel):
     """Of one model, with its weights as they are or rounded to int8."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    blueprint: Blueprint
+    blueprint: ModelSpec
     names: tuple[str, ...]  # of the modules' weights: files may hold others, which the modules do not read
     said: tuple[tuple[float, ...], ...]  # (N, COLUMNS) logits of the trial, by the model's own modules
     spread: float  # standard deviation of all of them
@@ -35,7 +35,7 @@ class Known(BaseModel):
 def recall(file: Path, weights: Weights, is_int8: bool) -> FusedForward | None:
     """The forward of the model that `file` was written of; None if nothing is known, or it no longer holds."""
     try:
-        known = Known.model_validate_json(_intact(file.read_text()))
+        known = VerifiedModel.model_validate_json(_intact(file.read_text()))
         forward = FusedForward(known.blueprint, {name: weights[name] for name in known.names}, is_int8)
         off = distance(_sample(trial(forward)), torch.tensor(known.said), known.spread)
     except FileNotFoundError:
@@ -49,10 +49,10 @@ def recall(file: Path, weights: Weights, is_int8: bool) -> FusedForward | None:
     return forward
 
 
-def remember(file: Path, blueprint: Blueprint, names: tuple[str, ...], expected: torch.Tensor) -> None:
+def remember(file: Path, blueprint: ModelSpec, names: tuple[str, ...], expected: torch.Tensor) -> None:
     """Keep what the modules, whose weights have these names, said in the trial, `expected` (N, V)."""
     said = _sample(expected).tolist()
-    text = Known(blueprint=blueprint, names=names, said=said, spread=float(expected.std())).model_dump_json()
+    text = VerifiedModel(blueprint=blueprint, names=names, said=said, spread=float(expected.std())).model_dump_json()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, f"{_checksum(text)}\n{text}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from app.state import Work
+from app.state import BatchEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Features:
     bias: np.ndarray  # (d,) float32: b
     absent: np.ndarray  # (d,) float32
 
-    def rows(self, works: list[Work]) -> np.ndarray:
+    def rows(self, works: list[BatchEntry]) -> np.ndarray:
         """(T, d) what is added to the works' packed rows. A state that is not d' finite numbers is none."""
         rows = np.tile(self.absent, (sum(len(work.tokens) for work in works), 1))
         last = -1

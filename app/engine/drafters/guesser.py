@@ -12,7 +12,7 @@ from app.engine.packing import plan
 from app.engine.sampling import choice_of
 from app.errors import ModelRefused
 from app.request import Sampling
-from app.state import Guess, Sequence, Tree, Work
+from app.state import BatchEntry, Guess, Sequence, Tree
 from kernels.sampling.gumbel_noise import gumbel_noise_reference
 from kernels.sampling.target_token import filtered
 
@@ -42,17 +42,17 @@ class ModelGuesser:
         self.model = forward
         self.max_context = forward.max_positions
 
-    def try_reserve(self, work: Work, ahead: int) -> bool:
+    def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
         return self._runner.try_reserve(work, ahead)
 
     def release(self, sequence: Sequence) -> None:
         self._runner.release(sequence)
 
-    def wipe(self, work: Work) -> None:
-        self._runner.wipe(work)
+    def invalidate(self, work: BatchEntry) -> None:
+        self._runner.invalidate(work)
 
     @torch.inference_mode()
-    def guess(self, works: list[Work], depth: int, floor: float) -> list[list[Guess]]:
+    def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
         """For each final work its next guess, or in one call up to `depth`, each going on from the one before.
 
         Ends early when no work's confidences multiply to `floor`. The works hold pages for all but the last token.
@@ -71,18 +71,18 @@ class ModelGuesser:
         Raises ModelRefused.
         """
         sequence = probe(PROBED, self.model.vocab_size)
-        whole = Work(sequence, 0, sequence.tokens[:], Tree(), final=True)
+        whole = BatchEntry(sequence, 0, sequence.tokens[:], Tree(), final=True)
         if not isinstance(self.model, FusedForward) or not self.try_reserve(whole, 2):
             return
         (found,) = self._chains([whole], 2, 0.0)
         alone = self._single([whole])[0]
         sequence.tokens.append(found[0].token)
-        alone += self._single([Work(sequence, PROBED, sequence.tokens[PROBED:], Tree(), final=True)])[0]
+        alone += self._single([BatchEntry(sequence, PROBED, sequence.tokens[PROBED:], Tree(), final=True)])[0]
         self.release(sequence)
         if not all(_are_alike(a, b) for a, b in zip(found, alone, strict=True)):
             raise ModelRefused(f"its compiled guesses, {found}, are not what its logits say, {alone}")
 
-    def _single(self, works: list[Work]) -> list[list[Guess]]:
+    def _single(self, works: list[BatchEntry]) -> list[list[Guess]]:
         """The next guess of final works."""
         found: list[list[Guess]] = [[] for _ in works]
         greedy: dict[int, torch.Tensor] = {}
@@ -98,7 +98,7 @@ class ModelGuesser:
             found[i] = [guess]
         return found
 
-    def _chains(self, works: list[Work], depth: int, floor: float) -> list[list[Guess]]:
+    def _chains(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
         """Up to `depth` guesses of works whose guesses need no noise, by the compiled forward."""
         if not works or not isinstance(self.model, FusedForward):
             return []
@@ -135,7 +135,7 @@ def sampled(logits: torch.Tensor, head_ids: torch.Tensor | None, position: int, 
     return _guess(ids[best].tolist(), z.softmax(-1)[best].tolist())
 
 
-def is_greedy(work: Work) -> bool:
+def is_greedy(work: BatchEntry) -> bool:
     """Does its next token need no noise?"""
     return work.sequence.record.sampling.temperature == 0.0
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from app.estimates.step_costs import CostTable
-from app.state import Work
+from app.estimates.step_costs import StepCosts
+from app.state import BatchEntry
 
 Mode = Literal["auto", "on", "off"]
 DECAY = 0.95  # of what checkpoints gained, at a new one
@@ -27,7 +27,7 @@ class _Gain:
     passed: int = 0  # steps without one since
 
 
-class Pruning:
+class EarlyExitController:
     """Sets the floors of a batch's works, and learns whether that pays."""
 
     def __init__(self, mode: Mode = "off", rest: float = 0.0, spent_s: Callable[[], float] = lambda: 0.0) -> None:
@@ -39,7 +39,7 @@ class Pruning:
         self._spent_s = spent_s
         self._gains: dict[int, _Gain] = {}  # by bit length of the draft tokens
 
-    def allow(self, works: list[Work], costs: CostTable, *, is_wanted: bool = True) -> None:
+    def allow(self, works: list[BatchEntry], costs: StepCosts, *, is_wanted: bool = True) -> None:
         """Give the works their floor, if dropping rows of this batch may pay. `is_wanted`: by the scheduler's policy,
         which `on` does not heed."""
         nodes = sum(len(work.tree) for work in works)
@@ -49,7 +49,7 @@ class Pruning:
         for work in works:
             work.floor = floor if work.final else 0.0
 
-    def observe(self, works: list[Work], costs: CostTable) -> None:
+    def update(self, works: list[BatchEntry], costs: StepCosts) -> None:
         """The batch has been run: what its checkpoints brought, as the cost table and the predictor have it."""
         nodes = sum(len(work.tree) for work in works if work.floor > 0.0)
         if nodes == 0:
@@ -63,7 +63,7 @@ class Pruning:
         gain.seconds += weight * (gained_s - gain.seconds)
         gain.seen, gain.passed = gain.seen + 1, 0
 
-    def whole_s(self, works: list[Work], costs: CostTable, took_s: float) -> float:
+    def whole_s(self, works: list[BatchEntry], costs: StepCosts, took_s: float) -> float:
         """What a step that took `took_s` would have taken with all its rows: what a cost table can be told."""
         if not any(work.floor > 0.0 for work in works):
             return took_s
@@ -77,21 +77,21 @@ class Pruning:
         gain.passed += 1
         return gain.passed >= EVERY
 
-    def _saved_s(self, works: list[Work], costs: CostTable) -> float:
+    def _saved_s(self, works: list[BatchEntry], costs: StepCosts) -> float:
         rows = _rows(works)
         left = rows - sum(len(work.pruned) for work in works)
         return self._rest * (costs.seconds(rows) - costs.seconds(left))
 
-    def _row_s(self, works: list[Work], costs: CostTable) -> float:
+    def _row_s(self, works: list[BatchEntry], costs: StepCosts) -> float:
         """What one of the batch's draft tokens costs behind the checkpoint, on average."""
         rows, nodes = _rows(works), sum(len(work.tree) for work in works)
         return self._rest * (costs.seconds(rows) - costs.seconds(max(1, rows - nodes))) / nodes
 
-    def _pace(self, works: list[Work], costs: CostTable) -> float:
+    def _pace(self, works: list[BatchEntry], costs: StepCosts) -> float:
         """Tokens a second that the step is expected to give."""
         tokens = sum(work.final + sum(work.tree.survival) for work in works)
         return max(tokens, 1.0) / costs.seconds(_rows(works))
 
 
-def _rows(works: list[Work]) -> int:
+def _rows(works: list[BatchEntry]) -> int:
     return sum(len(work.tokens) + len(work.tree) for work in works)

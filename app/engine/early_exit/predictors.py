@@ -32,7 +32,7 @@ SURE = 1e-3  # a prior is at least so far from 0 and 1
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class LensScores:
     """How a state rates a token."""
 
     own: np.ndarray  # (n,) the token's logit
@@ -48,7 +48,7 @@ class Lens:
         self._head = head
         self._common = np.ascontiguousarray(head[common].T, np.float32)  # (d, C)
 
-    def scores(self, states: np.ndarray, weight: np.ndarray, tokens: np.ndarray) -> Scores:
+    def scores(self, states: np.ndarray, weight: np.ndarray, tokens: np.ndarray) -> LensScores:
         """states (n, d), tokens (n,); weight: (d, d), or (d,) for what is only scaled."""
         x = scaled(states)
         read = x * weight if weight.ndim == 1 else x @ weight
@@ -57,7 +57,7 @@ class Lens:
         best = others.max(1)
         top = np.maximum(best, own)
         total = top + np.log(np.exp(others - top[:, None]).sum(1) + np.exp(own - top))
-        return Scores(own, best, total)
+        return LensScores(own, best, total)
 
 
 def scaled(states: np.ndarray) -> np.ndarray:
@@ -65,14 +65,14 @@ def scaled(states: np.ndarray) -> np.ndarray:
     return np.asarray(states / np.sqrt(np.square(states).mean(1, keepdims=True) + EPSILON), np.float32)
 
 
-def signs(scores: Scores, priors: np.ndarray) -> np.ndarray:
+def signs(scores: LensScores, priors: np.ndarray) -> np.ndarray:
     """(n, 4) what the fitted chance is made of; the first column is ones."""
     prior = np.clip(priors, SURE, 1.0 - SURE)
     ahead = np.clip(scores.own - scores.best, -30.0, 30.0)
     return np.stack([np.ones(len(prior)), scores.own - scores.total, ahead, np.log(prior / (1.0 - prior))], 1)
 
 
-class Fitted:
+class FittedPredictor:
     """See above."""
 
     def __init__(self, lens: Lens, weights: dict[int, np.ndarray], logistic: dict[int, np.ndarray]) -> None:
@@ -87,7 +87,7 @@ class Fitted:
         return found
 
 
-class Faser:
+class MarginPredictor:
     """See above. A chance is one or nothing."""
 
     def __init__(self, lens: Lens, norm: np.ndarray, delta: dict[int, float]) -> None:
@@ -124,10 +124,12 @@ def load_predictor(folder: Path, target: Path, rule: Rule) -> Loaded | None:
     layers = [int(layer) for layer in card["layers"]]
     rest = float(card["rest"])
     if rule == "faser":
-        return Loaded(Faser(lens, last_norm(target), {layer: card["delta"][str(layer)] for layer in layers}), rest)
+        return Loaded(
+            MarginPredictor(lens, last_norm(target), {layer: card["delta"][str(layer)] for layer in layers}), rest
+        )
     weights = {layer: arrays[f"lens.{layer}"].astype(np.float32) for layer in layers}
     logistic = {layer: np.array(card["logistic"][str(layer)]) for layer in layers}
-    return Loaded(Fitted(lens, weights, logistic), rest)
+    return Loaded(FittedPredictor(lens, weights, logistic), rest)
 
 
 def head_rows(target: Path) -> np.ndarray:

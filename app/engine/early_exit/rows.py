@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from app.engine.packing import Plan, Span
-from app.state import Work
+from app.engine.packing import PackedBatch, PackedSpan
+from app.state import BatchEntry
 
 
 class Predictor(Protocol):
@@ -32,14 +32,14 @@ class _Node(NamedTuple):
     token: int
     prior: float
     floor: float
-    work: Work
+    work: BatchEntry
     number: int  # in its tree
 
 
-class Sieve:
+class RowPruner:
     """One forward's tree nodes at its checkpoints (see `app.engine.cpu.forward.Checkpoints`)."""
 
-    def __init__(self, predictor: Predictor, works: list[Work]) -> None:
+    def __init__(self, predictor: Predictor, works: list[BatchEntry]) -> None:
         self.layers = predictor.layers
         self.took_s = 0.0
         self._predictor = predictor
@@ -83,19 +83,19 @@ class Sieve:
         return gone
 
 
-def without(plan: Plan, rows: np.ndarray) -> Plan:
+def without(plan: PackedBatch, rows: np.ndarray) -> PackedBatch:
     """The plan with these rows alone, rising; of a chain the last ones go first. A fork whose own rows are gone takes
     its copies with it."""
     places = np.full(len(plan.ids), -1, np.int64)
     places[rows] = np.arange(len(rows))
     to = places.tolist()
     spans = [
-        Span([to[row] for row in span.rows if to[row] >= 0], span.position, span.pages, span.is_fork)
+        PackedSpan([to[row] for row in span.rows if to[row] >= 0], span.position, span.pages, span.is_fork)
         for span in plan.spans
         if to[span.rows[0]] >= 0
     ]
     pages = {page for span in spans if span.is_fork for page in span.pages}
-    return Plan(
+    return PackedBatch(
         plan.kv,
         [plan.ids[row] for row in rows],
         [plan.positions[row] for row in rows],
@@ -107,7 +107,7 @@ def without(plan: Plan, rows: np.ndarray) -> Plan:
     )
 
 
-def _nodes(work: Work, root: int) -> list[_Node]:
+def _nodes(work: BatchEntry, root: int) -> list[_Node]:
     survival = [1.0, *work.tree.survival]
     return [
         _Node(

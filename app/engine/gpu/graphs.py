@@ -14,9 +14,9 @@ from threading import Lock
 
 import torch
 
-from app.engine.gpu.input_batch import Arrays, Rows, Size, fields, rows_of
+from app.engine.gpu.input_batch import Arrays, RowTensors, Size, fields, rows_of
 from app.engine.gpu.layers import Method, Pages
-from app.engine.gpu.step import Result, run
+from app.engine.gpu.step import StepOutput, run
 from app.engine.gpu.weights import Weights
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -32,8 +32,8 @@ class Tier:
     """A captured step: fill and send the arrays, replay, read the result."""
 
     arrays: Arrays
-    rows: Rows
-    result: Result
+    rows: RowTensors
+    result: StepOutput
     replay: Callable[[], None]
 
 
@@ -77,7 +77,9 @@ class Graphs:
         with _CAPTURING:
             return self._captured(arrays, rows, step, _stream())
 
-    def _captured(self, arrays: Arrays, rows: Rows, step: Callable[[], Result], side: torch.cuda.Stream) -> Tier:
+    def _captured(
+        self, arrays: Arrays, rows: RowTensors, step: Callable[[], StepOutput], side: torch.cuda.Stream
+    ) -> Tier:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM_UPS):
@@ -97,7 +99,7 @@ def _stream() -> torch.cuda.Stream:
     return torch.cuda.Stream() if current == torch.cuda.default_stream() else current
 
 
-def _uncaptured(arrays: Arrays, rows: Rows, step: Callable[[], Result]) -> Tier:
+def _uncaptured(arrays: Arrays, rows: RowTensors, step: Callable[[], StepOutput]) -> Tier:
     """Where there are no graphs (Triton's interpreter) a replay is a run whose results come to the same place."""
     result = step()
 

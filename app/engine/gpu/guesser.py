@@ -13,7 +13,7 @@ from app.engine.drafters.loader import card_of, modules_of, parts_of
 from app.engine.gpu.load import checked_weights, load_weights
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import Weights
-from app.state import Guess, Sequence, Tree, Work
+from app.state import BatchEntry, Guess, Sequence, Tree
 
 FEW = 16  # tokens that a step reads of a sequence, all of whose rows it may as well rate: then it is one of fixed size
 
@@ -38,17 +38,17 @@ class DeviceGuesser:
         self._head_ids = None if head_ids is None else head_ids.to(weights.embedding.device)
         self.max_context = weights.max_positions
 
-    def try_reserve(self, work: Work, ahead: int) -> bool:
+    def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
         return self._runner.pool.try_grow(work.sequence.pages, work.start + len(work.tokens) + ahead)
 
     def release(self, sequence: Sequence) -> None:
         self._runner.release(sequence)
 
-    def wipe(self, work: Work) -> None:
-        self._runner.wipe(work)
+    def invalidate(self, work: BatchEntry) -> None:
+        self._runner.invalidate(work)
 
     @torch.inference_mode()
-    def guess(self, works: list[Work], depth: int, floor: float) -> list[list[Guess]]:
+    def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
         """For each final work its next guess; see `ModelGuesser.guess`. Never more than one: `depth` and `floor` are
         for those that go on by themselves."""
         stretched = [_stretched(work) for work in works]
@@ -89,7 +89,7 @@ def load_device_guesser(
     return DeviceGuesser(checked_weights(model), parts.head_ids, kv_bytes=kv_bytes, page_tokens=page_tokens)
 
 
-def _stretched(work: Work) -> Work:
+def _stretched(work: BatchEntry) -> BatchEntry:
     """A few tokens as a chain below the first of them, so that all rows are wanted."""
     if not work.final or not 1 < len(work.tokens) <= FEW:
         return work

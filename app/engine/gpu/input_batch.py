@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from app.engine.sampling import choice_of
-from app.state import Work
+from app.state import BatchEntry
 from kernels.attention.ragged_attention import MAX_TREE_ROWS, Batch
 from kernels.sampling.choices import Edits, RowChoices, limits_of
 
@@ -46,7 +46,7 @@ class Arrays:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowTensors:
     """T rows, those of one sequence side by side. A row that only fills up belongs to no sequence and has slot -1."""
 
     ids: torch.Tensor  # (T,) int32
@@ -74,7 +74,7 @@ class Size:
     wanted: int | None  # N, at least one; None: all rows
 
 
-def size_of(works: list[Work]) -> Size:
+def size_of(works: list[BatchEntry]) -> Size:
     """The least that the works fit in."""
     rows = [len(work.tokens) + len(work.tree) for work in works]
     wide = [n for n in rows if n > MAX_TREE_ROWS]
@@ -103,14 +103,14 @@ def fields(size: Size, page_tokens: int) -> Fields:
     }  # fmt: skip
 
 
-def rows_of(arrays: Arrays, size: Size, edits: Edits | None = None) -> Rows:
+def rows_of(arrays: Arrays, size: Size, edits: Edits | None = None) -> RowTensors:
     """The rows on the device."""
     d = arrays.device
     narrow = Batch(
         d["first_row"], d["narrow"], d["prefix"], d["blocks"], d["ancestors"], d["depth"], size.narrow_rows, size.keys
     )
     wide = Batch(d["first_row"], d["wide"], d["prefix"], d["blocks"], None, None, size.wide_rows, size.keys)
-    return Rows(
+    return RowTensors(
         ids=d["ids"],
         positions=d["positions"],
         slots=d["slots"],
@@ -123,7 +123,7 @@ def rows_of(arrays: Arrays, size: Size, edits: Edits | None = None) -> Rows:
     )
 
 
-def fill(arrays: Arrays, works: list[Work], page_tokens: int, vocab_size: int) -> None:
+def fill(arrays: Arrays, works: list[BatchEntry], page_tokens: int, vocab_size: int) -> None:
     """Write the works' rows one after the other; what is left over fills up and changes nothing."""
     host = arrays.host
     counts = np.array([len(work.tokens) + len(work.tree) for work in works])
@@ -144,7 +144,7 @@ def fill(arrays: Arrays, works: list[Work], page_tokens: int, vocab_size: int) -
 
 def _fill_rows(
     host: dict[str, np.ndarray],
-    works: list[Work],
+    works: list[BatchEntry],
     counts: np.ndarray,
     starts: np.ndarray,
     firsts: np.ndarray,
@@ -167,7 +167,7 @@ def _fill_rows(
     _put(host["slots"], pages * page_tokens + slots % page_tokens, NOWHERE)
 
 
-def _add_tree(work: Work, depths: list[int], ancestors: list[int]) -> None:
+def _add_tree(work: BatchEntry, depths: list[int], ancestors: list[int]) -> None:
     """Each row's depth below the work's first, and a bit for each of the work's rows that it sees."""
     length, first = len(work.tokens), len(depths)
     depths += range(length)
@@ -179,7 +179,7 @@ def _add_tree(work: Work, depths: list[int], ancestors: list[int]) -> None:
 
 
 def _fill_choices(
-    host: dict[str, np.ndarray], works: list[Work], counts: np.ndarray, firsts: np.ndarray, vocab_size: int
+    host: dict[str, np.ndarray], works: list[BatchEntry], counts: np.ndarray, firsts: np.ndarray, vocab_size: int
 ) -> None:
     """Of the wanted rows: a final work's last token and its tree."""
     final = [i for i, work in enumerate(works) if work.final]

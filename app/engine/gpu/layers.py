@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from app.engine.gpu.input_batch import Rows
+from app.engine.gpu.input_batch import RowTensors
 from app.engine.gpu.weights import Layer, Linear, Weights
 from kernels.attention.ragged_attention import (
     FLOAT32,
@@ -61,7 +61,7 @@ class Method:
         return self.narrow if batch.max_rows * fold <= self.narrow.rows else self.few
 
 
-def forward(weights: Weights, pages: Pages, rows: Rows, method: Method) -> torch.Tensor:
+def forward(weights: Weights, pages: Pages, rows: RowTensors, method: Method) -> torch.Tensor:
     """Write the rows' keys and values; logits (N, V) of the wanted rows."""
     hidden = F.embedding(rows.ids, weights.embedding)  # (T, d)
     update: torch.Tensor | None = None
@@ -83,7 +83,7 @@ def _attend(
     layer: Layer,
     keys: torch.Tensor,  # (P, S, HK, D)
     values: torch.Tensor,  # (P, S, HK, D)
-    rows: Rows,
+    rows: RowTensors,
     method: Method,
     normed: torch.Tensor,  # (T, d)
 ) -> torch.Tensor:  # (T, H D)

@@ -11,7 +11,7 @@ from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import Weights, take
 from app.engine.weights.families import NotFusable
 from app.errors import ModelRefused
-from app.state import Tree, Work
+from app.state import BatchEntry, Tree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -55,12 +55,12 @@ def _distance(model: "PreTrainedModel", weights: Weights) -> float:
     kv_bytes = pages * PAGE_TOKENS * weights.token_bytes
     runner = DeviceRunner(weights, kv_bytes=kv_bytes, page_tokens=PAGE_TOKENS, has_graphs=False)
     half = CHECK_TOKENS // 2
-    first = Work(sequence, 0, sequence.tokens[:half], Tree(), final=False)
+    first = BatchEntry(sequence, 0, sequence.tokens[:half], Tree(), final=False)
     runner.try_reserve(first)
     runner.forward([first])
     root, *rest = sequence.tokens[half:]
     chain = Tree(rest, list(range(len(rest))), [1.0] * len(rest), [("probe",)] * len(rest))  # so that all are wanted
-    work = Work(sequence, half, [root], chain, final=True)
+    work = BatchEntry(sequence, half, [root], chain, final=True)
     runner.try_reserve(work)
     found = runner.forward([work])[0]
     assert found is not None

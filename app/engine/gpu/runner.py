@@ -9,7 +9,7 @@ from app.engine.gpu.graphs import Graphs
 from app.engine.gpu.input_batch import Arrays, Size, fields, fill, rows_of, size_of
 from app.engine.gpu.kv_moves import Commits
 from app.engine.gpu.layers import Method, Pages
-from app.engine.gpu.step import Result, choose, run
+from app.engine.gpu.step import StepOutput, choose, run
 from app.engine.gpu.weights import Weights
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import PagePool
@@ -17,14 +17,14 @@ from app.engine.packing import main_branch
 from app.engine.sampling import choice_of, is_shaped, token_logprobs
 from app.errors import GenerationFailed
 from app.request import Sampling, TokenLogprobs
-from app.state import Tree, Work
+from app.state import BatchEntry, Tree
 from kernels.attention.ragged_attention import MAX_TREE_ROWS
 from kernels.sampling.choices import Edits, Row, pack_edits
 from kernels.sampling.top_logprobs import top_logprobs
 
 
 @dataclass(slots=True)
-class Chosen:
+class ChosenRows:
     """A final work's tokens: the first for its last token, the i-th for tree node i."""
 
     tokens: list[int]
@@ -76,7 +76,7 @@ class DeviceRunner(PagedRunner):
         self._graphs = Graphs(weights, self.pages, self._method, longest) if has_graphs else None
 
     @torch.inference_mode()
-    def forward(self, works: list[Work]) -> list[Chosen | None]:
+    def forward(self, works: list[BatchEntry]) -> list[ChosenRows | None]:
         """One packed pass; tokens for final works, None for prompt chunks. The sequences already hold the pages.
 
         Raises ArithmeticError when a row came out as no numbers; then `wipe` the works.
@@ -92,23 +92,25 @@ class DeviceRunner(PagedRunner):
             raise ArithmeticError("the model's logits are not finite")
         tokens = chosen[0].tolist()
         likely = _likely(works, result.logits[:wanted], edits, logprobs.tolist())
-        out: list[Chosen | None] = []
+        out: list[ChosenRows | None] = []
         first = 0
         for work in works:
             end = first + 1 + len(work.tree)
-            out.append(Chosen(tokens[first:end], result.logits[first:end], likely[first:end]) if work.final else None)
+            out.append(
+                ChosenRows(tokens[first:end], result.logits[first:end], likely[first:end]) if work.final else None
+            )
             first = end if work.final else first
         return out
 
     @torch.inference_mode()
-    def logits(self, works: list[Work]) -> torch.Tensor:
+    def logits(self, works: list[BatchEntry]) -> torch.Tensor:
         """One packed pass, as `forward`; the final works' rows (N, V) on the device, until the next step: no token is
         read back."""
         _check(works, self.weights)
         self._commits.launch()
         return self._run(works, size_of(works), None).logits[: _wanted(works)]
 
-    def try_reserve(self, work: Work) -> bool:
+    def try_reserve(self, work: BatchEntry) -> bool:
         """Get the pages for a work's rows. False: none were taken, or the tree is too large for a mask of 64 rows."""
         if self.is_exact and len(work.tree):
             work.tree = _chain(work.tree)
@@ -117,13 +119,13 @@ class DeviceRunner(PagedRunner):
             return False
         return self.pool.try_grow(work.sequence.pages, work.start + rows)
 
-    def accept(self, work: Work, path: list[int]) -> None:
+    def accept(self, work: BatchEntry, path: list[int]) -> None:
         """Keep the accepted nodes' keys and values, which the next step moves to their places, and give the rest up."""
         below = work.start + len(work.tokens)
         self._commits.add(work.sequence.pages, below, [node - 1 for node in path])
         self._keep(work, below + len(path))
 
-    def _run(self, works: list[Work], size: Size, edits: Edits | None) -> Result:
+    def _run(self, works: list[BatchEntry], size: Size, edits: Edits | None) -> StepOutput:
         """The result of the works' wanted rows, in their order."""
         is_whole = size.wanted == size.rows
         tier = self._graphs.tier(size) if self._graphs and is_whole else None
@@ -138,9 +140,9 @@ class DeviceRunner(PagedRunner):
         if edits is None:
             return tier.result
         logits = tier.result.logits[: size.rows]
-        return Result(logits, choose(logits, tier.rows.choices.first(size.rows, edits)))
+        return StepOutput(logits, choose(logits, tier.rows.choices.first(size.rows, edits)))
 
-    def _edits(self, works: list[Work]) -> Edits | None:
+    def _edits(self, works: list[BatchEntry]) -> Edits | None:
         """Bias, penalties and masks of the wanted rows; each node's penalties count its own ancestors."""
         sequences = [work.sequence for work in works if work.final]
         if not any(is_shaped(one.record.sampling) or one.grammar for one in sequences):
@@ -153,11 +155,11 @@ class DeviceRunner(PagedRunner):
         self.pages.values[:, pages] = 0.0
 
 
-def _wanted(works: list[Work]) -> int:
+def _wanted(works: list[BatchEntry]) -> int:
     return sum(1 + len(work.tree) for work in works if work.final)
 
 
-def _rows(work: Work) -> list[Row]:
+def _rows(work: BatchEntry) -> list[Row]:
     """How each of a final work's rows is shaped."""
     s = work.sequence.record.sampling
     history = [work.sequence.tokens[: work.start] + work.tokens]
@@ -178,7 +180,7 @@ def _rows(work: Work) -> list[Row]:
     ]
 
 
-def _mask(work: Work, history: list[int]) -> np.ndarray | None:
+def _mask(work: BatchEntry, history: list[int]) -> np.ndarray | None:
     """None, too, where nothing can follow: the walk will find that if it comes there."""
     try:
         return work.sequence.mask(history)
@@ -187,7 +189,7 @@ def _mask(work: Work, history: list[int]) -> np.ndarray | None:
 
 
 def _likely(
-    works: list[Work],
+    works: list[BatchEntry],
     logits: torch.Tensor,  # (N, V) of the wanted rows
     edits: Edits | None,
     own: list[float],  # (N,) log-probability of the token chosen in each
@@ -214,7 +216,7 @@ def _chain(tree: Tree) -> Tree:
     )
 
 
-def _check(works: list[Work], weights: Weights) -> None:
+def _check(works: list[BatchEntry], weights: Weights) -> None:
     """What is outside the tables would be read from anywhere. Raises ValueError."""
     for work in works:
         ids = work.tokens + work.tree.tokens

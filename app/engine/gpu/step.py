@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from app.engine.gpu.input_batch import Rows
+from app.engine.gpu.input_batch import RowTensors
 from app.engine.gpu.layers import Method, Pages, forward
 from app.engine.gpu.weights import Weights
 from kernels.sampling.choices import RowChoices
@@ -12,17 +12,17 @@ from kernels.sampling.target_token_batch import target_token_batch
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StepOutput:
     """What a step leaves on the device."""
 
     logits: torch.Tensor  # (N, V)
     chosen: torch.Tensor  # (2, N) int32: tokens, and the bits of their log-probabilities
 
 
-def run(weights: Weights, pages: Pages, rows: Rows, method: Method) -> Result:
+def run(weights: Weights, pages: Pages, rows: RowTensors, method: Method) -> StepOutput:
     """Launch a step. Nothing is read back; the rows' keys and values are written."""
     logits = forward(weights, pages, rows, method)
-    return Result(logits, choose(logits, rows.choices))
+    return StepOutput(logits, choose(logits, rows.choices))
 
 
 def choose(logits: torch.Tensor, choices: RowChoices) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from app.engine.kv.pages import PagePool
 from app.engine.kv.prefix_hash import names
-from app.state import Sequence, Work
+from app.state import BatchEntry, Sequence
 
 
 class PagedRunner:
@@ -44,12 +44,12 @@ class PagedRunner:
         self.pool.release(sequence.pages)
         sequence.cached = 0
 
-    def drop(self, work: Work) -> None:
+    def drop(self, work: BatchEntry) -> None:
         """Give the tree's forks up. The sequence's cache stays as far as it was before the work."""
         for fork in work.forks:
             self.pool.release(fork.pages)
 
-    def wipe(self, work: Work) -> None:
+    def invalidate(self, work: BatchEntry) -> None:
         """Give a failed work's sequence and forks up, and leave nothing in their pages: what is not a number there
         would be none in the sums of whoever gets them next, masked or not."""
         for pages in (work.sequence.pages, *(fork.pages for fork in work.forks)):
@@ -58,7 +58,7 @@ class PagedRunner:
         self.drop(work)
         self.release(work.sequence)
 
-    def _keep(self, work: Work, cached: int) -> None:
+    def _keep(self, work: BatchEntry, cached: int) -> None:
         """The cache now covers `cached` of the sequence's tokens; others may use its full pages."""
         sequence, size = work.sequence, self.pool.page_tokens
         sequence.cached = cached

@@ -17,13 +17,13 @@ from app.config import Settings
 from app.engine.profile.profiler import (
     CONTEXT,
     Exactness,
-    Runner,
+    ProfiledTarget,
     check_exactness,
     measure_costs,
     times,
 )
 from app.engine.weights.fingerprint import digest
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from app.system import processor, write_whole
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,9 @@ SPOTS = (1, 8, 32)  # rows
 ALIKE = 1.35  # how far the paces seen at the spots may be apart
 
 
-def measured(runner: Runner, vocab_size: int, context_tokens: int, folder: Path, settings: Settings) -> CostTable:
+def measured(
+    runner: ProfiledTarget, vocab_size: int, context_tokens: int, folder: Path, settings: Settings
+) -> StepCosts:
     """What steps cost, and a warning where rows do not keep their bits: as kept below `settings.home` if it still
     holds, else found out, which takes seconds, and kept."""
     file = settings.home / "measured" / f"{_key(folder, settings)}.json"
@@ -48,7 +50,7 @@ def measured(runner: Runner, vocab_size: int, context_tokens: int, folder: Path,
     return costs
 
 
-def holds(costs: CostTable, runner: Runner, vocab_size: int) -> bool:
+def holds(costs: StepCosts, runner: ProfiledTarget, vocab_size: int) -> bool:
     """Whether steps of a few sizes cost what the table says, but for one common factor, which it then takes over."""
     seen = times(runner, vocab_size, SPOTS)
     reading = costs.reading
@@ -61,10 +63,10 @@ def holds(costs: CostTable, runner: Runner, vocab_size: int) -> bool:
     return True
 
 
-def _read(file: Path) -> tuple[Exactness, CostTable] | None:
+def _read(file: Path) -> tuple[Exactness, StepCosts] | None:
     try:
         data = json.loads(file.read_text())
-        return Exactness(**data["exactness"]), CostTable.loads(json.dumps(data["costs"]))
+        return Exactness(**data["exactness"]), StepCosts.loads(json.dumps(data["costs"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -72,7 +74,7 @@ def _read(file: Path) -> tuple[Exactness, CostTable] | None:
         return None
 
 
-def _write(file: Path, exactness: Exactness, costs: CostTable) -> None:
+def _write(file: Path, exactness: Exactness, costs: StepCosts) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, json.dumps({"exactness": asdict(exactness), "costs": json.loads(costs.dumps())}))

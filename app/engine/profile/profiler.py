@@ -11,29 +11,29 @@ from typing import Protocol
 import torch
 
 from app.engine.cpu.equivalence import probe
-from app.estimates.step_costs import CostTable, Reading
-from app.state import Sequence, Tree, Work
+from app.estimates.step_costs import Reading, StepCosts
+from app.state import BatchEntry, Sequence, Tree
 
 log = logging.getLogger(__name__)
 
 
-class Answer(Protocol):
+class LogitRows(Protocol):
     """What a runner says of a final work."""
 
     @property
     def rows(self) -> torch.Tensor: ...  # (1 + N, V) logits
 
 
-class Runner(Protocol):
+class ProfiledTarget(Protocol):
     """A model runner, on whatever device."""
 
     @property
     def capacity_tokens(self) -> int: ...
-    def try_reserve(self, work: Work) -> bool: ...
+    def try_reserve(self, work: BatchEntry) -> bool: ...
     def release(self, sequence: Sequence) -> None: ...
-    def forward(self, works: list[Work]) -> Listed[Answer | None]: ...
-    def accept(self, work: Work, path: list[int]) -> None: ...
-    def drop(self, work: Work) -> None: ...
+    def forward(self, works: list[BatchEntry]) -> Listed[LogitRows | None]: ...
+    def accept(self, work: BatchEntry, path: list[int]) -> None: ...
+    def drop(self, work: BatchEntry) -> None: ...
 
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
@@ -45,7 +45,7 @@ FORKED = 7  # nodes of a chain, and of a tree
 FORKS = 3  # side branches of the tree, whose cost is compared with the chain's
 
 
-def measure_costs(runner: Runner, vocab_size: int, context_tokens: int) -> CostTable:
+def measure_costs(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> StepCosts:
     """Time one step for each number of packed rows, over a long context, and with side branches; best of a few passes.
 
     Takes seconds. `context_tokens`: the longest context that the model takes.
@@ -63,10 +63,10 @@ def measure_costs(runner: Runner, vocab_size: int, context_tokens: int) -> CostT
             seconds = _seconds(runner, sequence, CONTEXT, FORKED - branches, branches)
             forked[branches] = min(forked[branches], seconds)
     runner.release(sequence)
-    return CostTable(points, fork_s=max(0.0, forked[FORKS] - forked[0]) / FORKS, reading=reading)
+    return StepCosts(points, fork_s=max(0.0, forked[FORKS] - forked[0]) / FORKS, reading=reading)
 
 
-def times(runner: Runner, vocab_size: int, sizes: tuple[int, ...], passes: int = 3) -> dict[int, float]:
+def times(runner: ProfiledTarget, vocab_size: int, sizes: tuple[int, ...], passes: int = 3) -> dict[int, float]:
     """Seconds of a step of each number of packed rows over CONTEXT cached tokens, best of a few passes."""
     sequence = probe(CONTEXT + max(sizes), vocab_size)
     _run(runner, sequence, 0, CONTEXT)
@@ -76,7 +76,7 @@ def times(runner: Runner, vocab_size: int, sizes: tuple[int, ...], passes: int =
 
 
 @contextmanager
-def a_step(runner: Runner, vocab_size: int, rows: int) -> Iterator[Callable[[], float]]:
+def a_step(runner: ProfiledTarget, vocab_size: int, rows: int) -> Iterator[Callable[[], float]]:
     """In the block, what runs a step of so many packed rows over CONTEXT cached tokens, and says its seconds."""
     sequence = probe(CONTEXT + rows, vocab_size)
     _run(runner, sequence, 0, CONTEXT)
@@ -84,14 +84,14 @@ def a_step(runner: Runner, vocab_size: int, rows: int) -> Iterator[Callable[[], 
     runner.release(sequence)
 
 
-def _reading(runner: Runner, vocab_size: int, context_tokens: int) -> Reading:
+def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Reading:
     """What contexts cost: the same few rows over a short and a long one. The long one is reserved and not computed: how
     long reading it takes does not depend on what it holds."""
     longest = min(LONG_CONTEXT, context_tokens, runner.capacity_tokens // 2) - max(LONG_ROWS)
     if longest < 2 * CONTEXT:
         return Reading()
     sequence = probe(longest + max(LONG_ROWS), vocab_size)
-    runner.try_reserve(Work(sequence, 0, sequence.tokens, Tree(), final=True))
+    runner.try_reserve(BatchEntry(sequence, 0, sequence.tokens, Tree(), final=True))
     points = [(context, rows) for context in (CONTEXT, longest) for rows in LONG_ROWS]
     seconds = _timed(runner, sequence, points, PASSES)
     runner.release(sequence)
@@ -101,7 +101,7 @@ def _reading(runner: Runner, vocab_size: int, context_tokens: int) -> Reading:
 
 
 def _timed(
-    runner: Runner, sequence: Sequence, points: list[tuple[int, int]], passes: int
+    runner: ProfiledTarget, sequence: Sequence, points: list[tuple[int, int]], passes: int
 ) -> dict[tuple[int, int], float]:
     """Seconds of a step at each (context, rows), best of a few passes: pass by pass, so that a disturbance spoils one
     figure of each at most. The rows are a token and a chain below it, as in verifying: all of them are wanted."""
@@ -125,7 +125,7 @@ class Exactness:
             log.warning("%d of %d rows changed bits with their company: near ties may flip", self.different, self.rows)
 
 
-def check_exactness(runner: Runner, vocab_size: int) -> Exactness:
+def check_exactness(runner: ProfiledTarget, vocab_size: int) -> Exactness:
     """Compute the same rows alone, in chunks, in a batch and as nodes of a chain and of a tree, and compare their bits.
 
     Nodes that the runner does not verify are left out.
@@ -137,13 +137,13 @@ def check_exactness(runner: Runner, vocab_size: int) -> Exactness:
     chunked = probe(150, vocab_size)
     for start, end in ((0, 7), (7, 40), (40, 131), (131, 144)):
         _run(runner, chunked, start, end)
-    other = Work(probe(33, vocab_size), 0, whole.tokens[:33], Tree(), final=True)
+    other = BatchEntry(probe(33, vocab_size), 0, whole.tokens[:33], Tree(), final=True)
     runner.try_reserve(other)
     chain = Tree(tail[1:], [0, 1, 2, 3, 4], [1.0] * 5, [("probe",)] * 5)
     fork = Tree([(tail[1] + 1) % vocab_size, *tail[1:]], [0, 0, 2, 3, 4, 5], [1.0] * 6, [("probe",)] * 6)
     rows = different = 0
     for tree in (chain, fork):
-        work = Work(chunked, 144, tail[:1], tree, final=True)
+        work = BatchEntry(chunked, 144, tail[:1], tree, final=True)
         runner.try_reserve(work)
         answer = runner.forward([other, work])[1]
         assert answer is not None
@@ -167,9 +167,9 @@ def _path(tree: Tree, tokens: list[int]) -> list[int]:
     return path
 
 
-def _run(runner: Runner, sequence: Sequence, start: int, end: int) -> torch.Tensor:
+def _run(runner: ProfiledTarget, sequence: Sequence, start: int, end: int) -> torch.Tensor:
     """Logits (1, V) of the last of the tokens `start ... end - 1`; the cache then covers them."""
-    work = Work(sequence, start, sequence.tokens[start:end], Tree(), final=True)
+    work = BatchEntry(sequence, start, sequence.tokens[start:end], Tree(), final=True)
     runner.try_reserve(work)
     logits = runner.forward([work])[0]
     assert logits is not None
@@ -177,12 +177,12 @@ def _run(runner: Runner, sequence: Sequence, start: int, end: int) -> torch.Tens
     return logits.rows.clone()  # a device may write the next step's to the same place
 
 
-def _seconds(runner: Runner, sequence: Sequence, context: int, chain: int, branches: int) -> float:
+def _seconds(runner: ProfiledTarget, sequence: Sequence, context: int, chain: int, branches: int) -> float:
     """Of a step of a token behind `context` others and a chain of so many nodes below it, so many leaves beside its
     first ones. The cache stays as it was."""
     parents, nodes = [*range(chain), *range(branches)], chain + branches
     tree = Tree([1] * chain + [0] * branches, parents, [1.0] * nodes, [("probe",)] * nodes)
-    work = Work(sequence, context, sequence.tokens[context : context + 1], tree, final=True)
+    work = BatchEntry(sequence, context, sequence.tokens[context : context + 1], tree, final=True)
     runner.try_reserve(work)
     started = time.perf_counter()
     runner.forward([work])

@@ -34,10 +34,10 @@ class Lookup:
         drafts = (self._draft(context) for context in contexts if context.max_draft_tokens > 0)
         return [draft for draft in drafts if draft is not None]
 
-    def observe(self, context: Context) -> None:
+    def update(self, context: Context) -> None:
         self._index(context)
 
-    def forget(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         index = self._indexes.pop(request_id, None)
         self._indexed_tokens -= index.length if index else 0
 
@@ -60,13 +60,13 @@ class Lookup:
     def _index(self, context: Context) -> "_Index":
         index = self._indexes.get(context.request_id)
         if index is None or not index.is_prefix_of(context.tokens):
-            self.forget(context.request_id)
+            self.remove(context.request_id)
             index = self._indexes[context.request_id] = _Index(self._rates)
         self._indexes.move_to_end(context.request_id)
         self._indexed_tokens += len(context.tokens) - index.length
         index.grow(context.tokens)
         while self._indexed_tokens > self._max_tokens and len(self._indexes) > 1:
-            self.forget(next(iter(self._indexes)))
+            self.remove(next(iter(self._indexes)))
         return index
 
 

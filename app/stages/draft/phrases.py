@@ -73,30 +73,30 @@ class Phrases:
         ids = store.astype(np.int64)
         self._bits = _bits(vocab_size)
         self._tables = {size: _table(ids, size, vocab_size) for size in DOUBT}
-        self._said: OrderedDict[str, _Said] = OrderedDict()  # by request, the one drafted for last at the end
+        self._own_text: OrderedDict[str, _OwnText] = OrderedDict()  # by request, the one drafted for last at the end
 
     def draft(self, contexts: Sequence[Context]) -> list[Draft]:
         wanted = [context for context in contexts if context.max_draft_tokens > 0]
         drafts = (grown(self.name, one, partial(self._children, self._own(one)), LONGEST) for one in wanted)
         return [draft for draft in drafts if draft is not None]
 
-    def observe(self, context: Context) -> None:
+    def update(self, context: Context) -> None:
         """Nothing to learn for others; the request's own tokens are read when it is drafted for."""
 
-    def forget(self, request_id: str) -> None:
-        self._said.pop(request_id, None)
+    def remove(self, request_id: str) -> None:
+        self._own_text.pop(request_id, None)
 
-    def _own(self, context: Context) -> "_Said":
-        said = self._said.get(context.request_id)
+    def _own(self, context: Context) -> "_OwnText":
+        said = self._own_text.get(context.request_id)
         if said is None or not said.is_prefix_of(context.tokens):
-            said = self._said[context.request_id] = _Said(context.tokens)
-        self._said.move_to_end(context.request_id)
-        if len(self._said) > MAX_REQUESTS:
-            self._said.popitem(last=False)
+            said = self._own_text[context.request_id] = _OwnText(context.tokens)
+        self._own_text.move_to_end(context.request_id)
+        if len(self._own_text) > MAX_REQUESTS:
+            self._own_text.popitem(last=False)
         said.read(context.tokens)
         return said
 
-    def _children(self, said: "_Said", context: Gram) -> list[tuple[int, float]]:
+    def _children(self, said: "_OwnText", context: Gram) -> list[tuple[int, float]]:
         """The likeliest next tokens after `context`."""
         hashes, own = _hashes(context), said.after(context)
         chances: dict[int, float] = {}
@@ -120,7 +120,7 @@ class Phrases:
         return _best(chances, said)
 
 
-class _Said:
+class _OwnText:
     """Where each token stands in a request's text so far."""
 
     __slots__ = ("_end", "_last", "_tokens", "places")
@@ -158,7 +158,7 @@ class _Said:
         return found
 
 
-def _best(chances: dict[int, float], said: _Said) -> list[tuple[int, float]]:
+def _best(chances: dict[int, float], said: _OwnText) -> list[tuple[int, float]]:
     """The likeliest few, those that were said before more than they would be; their chances' sum stays."""
     if not chances:
         return []

@@ -30,10 +30,10 @@ class Drafter(Protocol):
         """At most one draft a context, `base` = its length; fewer or none where nothing is worth saying."""
         ...
 
-    def observe(self, context: Context) -> None:
+    def update(self, context: Context) -> None:
         """Learn from what was committed since the last call for this request. May do nothing."""
         ...
 
-    def forget(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         """The request is over: free what only it needs."""
         ...

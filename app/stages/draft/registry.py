@@ -7,13 +7,13 @@ from app.stages.draft.phrases import Phrases
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.suffix import Suffix
 
-RESIDENT: dict[str, Callable[[], Drafter]] = {
+MODEL_FREE: dict[str, Callable[[], Drafter]] = {
     "lookup": Lookup,
     "suffix": Suffix,
 }
-TABLES = frozenset({*RESIDENT, Phrases.name})  # never answer by mail: where one is missing, nobody waits for it
+TABLES = frozenset({*MODEL_FREE, Phrases.name})  # never answer by mail: where one is missing, nobody waits for it
 
 
-def build(names: Iterable[str] = tuple(RESIDENT)) -> list[Drafter]:
+def build(names: Iterable[str] = tuple(MODEL_FREE)) -> list[Drafter]:
     """One fresh drafter for each name. Raises KeyError for a name that is not resident."""
-    return [RESIDENT[name]() for name in names]
+    return [MODEL_FREE[name]() for name in names]

@@ -37,7 +37,7 @@ class Suffix:
         drafts = (self._draft(context) for context in contexts if context.max_draft_tokens > 0)
         return [draft for draft in drafts if draft is not None]
 
-    def observe(self, context: Context) -> None:
+    def update(self, context: Context) -> None:
         """Learn the generated tokens not learnt yet; the prompt only lends its last tokens as context."""
         key = (context.tenant, context.request_id)
         output = self._outputs.get(key)
@@ -51,7 +51,7 @@ class Suffix:
         while self._learnt_tokens > self._max_tokens:
             self._unlearn(next(iter(self._outputs)))
 
-    def forget(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         """Nothing: a finished output is what this drafter lives on; its size bound makes room."""
 
     def _draft(self, context: Context) -> Draft | None:

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from app.estimates.draft_costs import DraftCosts
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from app.stages.length.marginal import Candidate
 from app.state import Tree
 
@@ -26,27 +26,27 @@ SCALES = np.array([1.0, 2.0])  # in which its kernel falls by 1/e^0.5: doublings
 SPREAD, NOISE = 0.3, 0.6  # deviations of what is not predicted, and of one observation; parts of the prediction
 
 
-class Lengths(Protocol):
+class LengthPolicy(Protocol):
     """Says how many draft tokens each of a batch asks for."""
 
     def depths(
-        self, candidates: Listed[Candidate], costs: CostTable, drafting: DraftCosts, now_s: float, tokens: int
+        self, candidates: Listed[Candidate], costs: StepCosts, drafting: DraftCosts, now_s: float, tokens: int
     ) -> list[int]:
         """`tokens`: committed by all of them since they were asked last; `now_s`: monotonic."""
         ...
 
 
-def lengths_of(kind: str) -> Lengths | None:
+def length_policy(kind: str) -> LengthPolicy | None:
     """The rule of this name; None for the marginal one, which is no rule of lengths alone."""
     name, _, number = kind.partition(":")
-    rules: dict[str, Lengths] = {"uniform": Uniform(), "faser": Faser()}
-    return Fixed(int(number)) if name == "fixed" else rules.get(name)
+    rules: dict[str, LengthPolicy] = {"uniform": UniformLength(), "faser": FaserLength()}
+    return FixedLength(int(number)) if name == "fixed" else rules.get(name)
 
 
-class ByLength:
+class BaselineController:
     """Decides for batch after batch by one of these rules, and remembers what it needs for the next."""
 
-    def __init__(self, rule: Lengths) -> None:
+    def __init__(self, rule: LengthPolicy) -> None:
         self._rule = rule
         self._batch: Mapping[str, int] = {}  # that the rule was asked for last: its sequences' tokens
 
@@ -54,7 +54,7 @@ class ByLength:
         self,
         candidates: Listed[Candidate],
         lengths: Mapping[str, int],
-        costs: CostTable,
+        costs: StepCosts,
         drafting: DraftCosts,
         now_s: float,
     ) -> list[int]:
@@ -67,13 +67,13 @@ class ByLength:
         self._batch = lengths
         depths = self._rule.depths(candidates, costs, drafting, now_s, tokens)
         for candidate, depth in zip(candidates, depths, strict=True):
-            candidate.expectation.asked(depth)
+            candidate.expectation.record_asked(depth)
         return depths
 
 
 def whole_chain(tree: Tree) -> Tree:
     """The tree's main branch, all of which is to be verified."""
-    tip, chain = 0, Tree(confidence=tree.confidence, spared=tree.spared)
+    tip, chain = 0, Tree(confidence=tree.confidence, skipped=tree.skipped)
     for node, parent in enumerate(tree.parents, start=1):
         if parent == tip:
             tip = node
@@ -84,29 +84,29 @@ def whole_chain(tree: Tree) -> Tree:
     return chain
 
 
-class Fixed:
+class FixedLength:
     """Always so many."""
 
     def __init__(self, tokens: int) -> None:
         self._tokens = tokens
 
     def depths(
-        self, candidates: Listed[Candidate], costs: CostTable, drafting: DraftCosts, now_s: float, tokens: int
+        self, candidates: Listed[Candidate], costs: StepCosts, drafting: DraftCosts, now_s: float, tokens: int
     ) -> list[int]:
         return [min(self._tokens, c.limit) for c in candidates]
 
 
-class Uniform:
+class UniformLength:
     """The one length for all that gives the most tokens a second; 0 allowed."""
 
     def depths(
-        self, candidates: Listed[Candidate], costs: CostTable, drafting: DraftCosts, now_s: float, tokens: int
+        self, candidates: Listed[Candidate], costs: StepCosts, drafting: DraftCosts, now_s: float, tokens: int
     ) -> list[int]:
         every = range(max((c.limit for c in candidates), default=0) + 1)
         return _cut(candidates, min(every, key=lambda length: _token_s(candidates, length, costs, drafting)))
 
 
-class Faser:
+class FaserLength:
     """GP-LCB over (batch, mean length) -> seconds a token, around what the cost tables predict; lengths from 1.
 
     The batch's tokens go to those whose next one is likeliest to be right, so lengths are per request.
@@ -117,10 +117,10 @@ class Faser:
         self._last: tuple[float, int, int, float] | None = None  # when, batch, length, predicted seconds a token
 
     def depths(
-        self, candidates: Listed[Candidate], costs: CostTable, drafting: DraftCosts, now_s: float, tokens: int
+        self, candidates: Listed[Candidate], costs: StepCosts, drafting: DraftCosts, now_s: float, tokens: int
     ) -> list[int]:
         longest = max((c.limit for c in candidates), default=0)
-        self._observe(now_s, tokens)
+        self._update(now_s, tokens)
         if not longest:
             return [0] * len(candidates)
         every = np.arange(1, longest + 1)
@@ -130,7 +130,7 @@ class Faser:
         self._last = now_s, len(candidates), length, float(predicted[length - 1])
         return self._shared(candidates, length)
 
-    def _observe(self, now_s: float, tokens: int) -> None:
+    def _update(self, now_s: float, tokens: int) -> None:
         """What came of the last choice."""
         if self._last is not None and tokens > 0:
             at_s, batch, length, predicted_s = self._last
@@ -176,7 +176,7 @@ def _cut(candidates: Listed[Candidate], length: int) -> list[int]:
     return [min(length, c.limit) for c in candidates]
 
 
-def _token_s(candidates: Listed[Candidate], length: int, costs: CostTable, drafting: DraftCosts) -> float:
+def _token_s(candidates: Listed[Candidate], length: int, costs: StepCosts, drafting: DraftCosts) -> float:
     """Seconds a token if everybody asked for so many, by the cost tables and what is known of the sequences."""
     depths = _cut(candidates, length)
     tokens = sum(1.0 + sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))

@@ -8,9 +8,9 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from itertools import accumulate
 
-from app.estimates.acceptance import Expectation
+from app.estimates.acceptance import AcceptanceEstimate
 from app.estimates.draft_costs import DraftCosts
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 
 DEPTH_CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # draft lengths tried
 MIN_GAIN = 1.05  # expected pace over that of asking for nothing: costs and chances are estimates
@@ -27,7 +27,7 @@ LEAST_ENOUGH = 0.15  # where the tables are less sure than this a model is asked
 class Candidate:
     """A sequence that goes into its next round, as asking sees it."""
 
-    expectation: Expectation
+    expectation: AcceptanceEstimate
     limit: int  # most draft tokens it may ask for, 0 without a live drafter
     read_s: float = 0.0  # what drafters take to read what they have not seen of it
     remaining: int = HORIZON_TOKENS  # tokens it may still generate
@@ -39,9 +39,9 @@ class Candidate:
         return max(1, min(HORIZON_TOKENS, self.remaining) // 2)
 
 
-def ask(
+def draft_lengths(
     candidates: Listed[Candidate],
-    costs: CostTable,
+    costs: StepCosts,
     draft_costs: DraftCosts,
     *,
     busy_s: float = 0.0,
@@ -79,7 +79,7 @@ def ask(
 
 
 def probe(
-    candidates: Listed[Candidate], asked: list[int], costs: CostTable, draft_costs: DraftCosts, share: float
+    candidates: Listed[Candidate], asked: list[int], costs: StepCosts, draft_costs: DraftCosts, share: float
 ) -> list[bool]:
     """Whose next token to have drafted without waiting for it, only to see whether the text got easier.
 
@@ -100,7 +100,7 @@ def probe(
     ]
 
 
-def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: CostTable) -> float:
+def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts) -> float:
     """How long drafts of these depths may take at most before going on without any would have been faster.
 
     In that time w plain decoding commits as much as the drafts do: (B + S) / (T(B + n) + w) = B / T(B), S being the
@@ -116,7 +116,7 @@ def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: CostTable
     return max(0.0, plain_s * (1.0 + expected / len(candidates)) - with_s)
 
 
-def enough(expected: float, round_s: float, model_s: float) -> float:
+def skip_models_above(expected: float, round_s: float, model_s: float) -> float:
     """From which chance of their first token on the tables' own guesses do without a model's.
 
     Of the `expected` draft tokens that are right in a round, models bring MODELS_PART. Where the tables are right with
@@ -153,7 +153,7 @@ def _best(
     candidates: Listed[Candidate],
     survivals: list[list[float]],
     weights: list[float],
-    costs: CostTable,
+    costs: StepCosts,
     price: _Price,
     budget: int | None = None,
     beat: float = 1.0,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Crew:
+class DrafterPool:
     """Who drafts at present: model drafters by name with their node's mailbox, resident ones wherever drafts are fused.
 
     `share` is 1.0 when the drafters run on the verifier's own cores, 0.0 on other machines. `fuser` is the fusion
@@ -13,9 +13,9 @@ class Crew:
     wait there; `away` the mailboxes on other machines than the verifier's.
     """
 
-    remote: Mapping[str, str] = field(default_factory=dict)
-    resident: tuple[str, ...] = ()
-    share: float = 1.0
+    models: Mapping[str, str] = field(default_factory=dict)
+    model_free: tuple[str, ...] = ()
+    core_share: float = 1.0
     fuser: str = "fuse"
     readers: frozenset[str] = frozenset()  # drafters that read the target's last hidden state
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -24,12 +24,12 @@ class Crew:
 
     def allowed(self, names: Iterable[str] | None) -> tuple[str, ...]:
         """All drafters, or those of them a request named."""
-        everyone = (*self.remote, *self.resident)
+        everyone = (*self.models, *self.model_free)
         return everyone if names is None else tuple(name for name in everyone if name in set(names))
 
     def hosts_of(self, name: str) -> tuple[str, ...]:
         """The mailboxes of the nodes that host a model drafter."""
-        return self.hosts.get(name) or (self.remote[name],)
+        return self.hosts.get(name) or (self.models[name],)
 
     def fuser_of(self, nodes: Collection[str]) -> str:
         """Where the drafts of these nodes are fused: there if it is but one, which saves a hop."""
@@ -37,8 +37,8 @@ class Crew:
 
     def is_here(self, mailbox: str) -> bool:
         """Does this node take the verifier's own cores?"""
-        return self.share > 0.0 and mailbox not in self.away
+        return self.core_share > 0.0 and mailbox not in self.away
 
     def mailboxes(self) -> set[str]:
         """Of everybody."""
-        return {self.fuser, *(box for name in self.remote for box in self.hosts_of(name))}
+        return {self.fuser, *(box for name in self.models for box in self.hosts_of(name))}

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 from zlib import crc32
 
-from app.estimates.drafter_priors import Experience
+from app.estimates.drafter_priors import DrafterPriors
 from app.messages import Record
-from app.stages.route.drafter_pool import Crew
+from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.policies import (
     Option,
     cosine,
@@ -18,7 +18,7 @@ from app.stages.route.policies import (
     learned,
     outcomes,
 )
-from app.stages.route.scores import RequestScores, Scores, harmonic, same_tokens
+from app.stages.route.scores import DrafterScores, RequestScores, harmonic, same_tokens
 from app.state import Tree
 
 Kind = Literal["learned", "cosine", "all", "first"]
@@ -35,7 +35,7 @@ class Route:
     fuser: str = "fuse"
     is_choice: bool = False  # were others left out, or could they have been?
 
-    def lean(self) -> "Route":
+    def without_models(self) -> "Route":
         """The same without its model drafters."""
         return Route(tuple(name for name in self.drafters if name not in self.homes), {}, self.fuser)
 
@@ -53,76 +53,78 @@ class Router:
 
     def __init__(self, kind: Kind = "learned", most: int = 2, agreement: Agreement = same_tokens) -> None:
         """At most `most` model drafters for a sequence; `agreement` is what `cosine` rates drafts by."""
-        self.experience = Experience()
+        self.experience = DrafterPriors()
         self.asked_rounds: Counter[str] = Counter()  # by drafter, where there was a choice
         self._kind: Kind = kind
         self._most = most
         self._agreement = agreement
-        self._scores = Scores(self.experience)
+        self._scores = DrafterScores(self.experience)
         self._homes: dict[str, dict[str, str]] = {}  # by request and drafter: the node that has read it
-        self._guests: Counter[str] = Counter()  # by mailbox: requests at home there
-        self._routes: dict[str, tuple[int, Crew, Route]] = {}  # by request, with the length and crew it was made for
+        self._requests_at: Counter[str] = Counter()  # by mailbox: requests at home there
+        self._routes: dict[
+            str, tuple[int, DrafterPool, Route]
+        ] = {}  # by request, with the length and pool it was made for
 
-    def route(self, record: Record, length: int, crew: Crew, depth: int, most: int, price: Price) -> Route:
+    def route(self, record: Record, length: int, pool: DrafterPool, depth: int, most: int, price: Price) -> Route:
         """Whom to ask for up to `depth` tokens after `length`; the same answer until the sequence has grown."""
         known = self._routes.get(record.id)
-        if known and known[0] == length and known[1] is crew:
+        if known and known[0] == length and known[1] is pool:
             return known[2]
-        names = crew.allowed(record.speculation.drafters)
-        models = [name for name in names if name in crew.remote]
-        homes = {name: self._home(record.id, name, crew) for name in models}
+        names = pool.allowed(record.speculation.drafters)
+        models = [name for name in names if name in pool.models]
+        homes = {name: self._home(record.id, name, pool) for name in models}
         is_choice = len(models) > 1
         if is_choice:
-            chosen = set(self._chosen(record, homes, crew, max(1, depth), min(most, self._most), price))
+            chosen = set(self._chosen(record, homes, pool, max(1, depth), min(most, self._most), price))
             names = tuple(name for name in names if name in chosen or name not in homes)
             homes = {name: box for name, box in homes.items() if name in chosen}
-        route = Route(names, homes, crew.fuser_of(set(homes.values())), is_choice)
-        self._routes[record.id] = length, crew, route
+        route = Route(names, homes, pool.fuser_of(set(homes.values())), is_choice)
+        self._routes[record.id] = length, pool, route
         return route
 
-    def asked(self, record: Record, route: Route) -> None:
+    def record_asked(self, record: Record, route: Route) -> None:
         """The route's drafters were asked. Those that never answered the last time were as good as wrong."""
         if route.is_choice:
             scores = self._scores.of(record, route.homes)
             if scores.asked:
-                scores.observe(dict.fromkeys(scores.asked, (0, 1)), None)
+                scores.update(dict.fromkeys(scores.asked, (0, 1)), None)
             scores.asked = tuple(route.homes)
             for drafter in scores.asked:
                 scores.by_drafter[drafter].rounds += 1
                 self.asked_rounds[drafter] += 1
 
-    def learn(
+    def update(
         self, request_id: str, tree: Tree, committed: Sequence[int], confidence: Mapping[str, float] | None = None
     ) -> None:
         """What `committed`, the tokens after the tree's root, says about those asked. `confidence`: each one's mean."""
         scores = self._scores.get(request_id)
         if scores is None or not scores.asked:
             return
-        asked, scores.asked = tuple(name for name in scores.asked if name not in tree.spared), ()
+        asked, scores.asked = tuple(name for name in scores.asked if name not in tree.skipped), ()
         if not asked:
             return
         found, length = outcomes(tree, committed, asked)
-        scores.observe(found, length + 1)
+        scores.update(found, length + 1)
         if self._kind == "cosine":
             self._match(scores, tree, committed, {name: (confidence or {}).get(name, 0.0) for name in asked})
         if scores.is_to_report:
             self._scores.report(scores)
 
-    def forget(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         """The request is over here; what was learnt for its tenant stays."""
         self._routes.pop(request_id, None)
-        self._guests.subtract(self._homes.pop(request_id, {}).values())
-        self._scores.forget(request_id)
+        self._requests_at.subtract(self._homes.pop(request_id, {}).values())
+        self._scores.remove(request_id)
 
     def _chosen(
-        self, record: Record, homes: Mapping[str, str], crew: Crew, depth: int, most: int, price: Price
+        self, record: Record, homes: Mapping[str, str], pool: DrafterPool, depth: int, most: int, price: Price
     ) -> list[str]:
         if self._kind in ("all", "first"):
             return list(homes)[: len(homes) if self._kind == "all" else 1]
         scores = self._scores.of(record, homes)
         # Of equals, each request tries another one first; the same request always the same.
         order = sorted(homes, key=lambda name: (crc32(f"{record.id}:{name}".encode()), name))
-        options = [_option(name, scores, price(homes[name]), crew.is_here(homes[name])) for name in order]
+        options = [_option(name, scores, price(homes[name]), pool.is_here(homes[name])) for name in order]
         recent = scores.accepted_length
         if recent is None and self._kind == "learned":  # what requests like it led to expect stands in for its own
             recent = max((1.0 + o.tokens(depth) for o in options if scores.is_expected(o.drafter)), default=None)
@@ -131,19 +133,19 @@ class Router:
             return cosine(options, most, is_exploring=is_exploring)
         return learned(options, depth, most, is_exploring=is_exploring)
 
-    def _home(self, request_id: str, drafter: str, crew: Crew) -> str:
+    def _home(self, request_id: str, drafter: str, pool: DrafterPool) -> str:
         """The node at which it is asked: where it has read the sequence, if that lives; else the least loaded."""
-        boxes = crew.hosts_of(drafter)
+        boxes = pool.hosts_of(drafter)
         if len(boxes) == 1:
             return boxes[0]
         homes = self._homes.setdefault(request_id, {})
         home = homes.get(drafter)
         if home not in boxes:
             if home is not None:
-                self._guests[home] -= 1
-            home = min(boxes, key=lambda box: (crew.waiting.get(box, 0), self._guests[box]))
+                self._requests_at[home] -= 1
+            home = min(boxes, key=lambda box: (pool.waiting.get(box, 0), self._requests_at[box]))
             homes[drafter] = home
-            self._guests[home] += 1
+            self._requests_at[home] += 1
         return home
 
     def _match(

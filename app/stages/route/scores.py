@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
-from app.estimates.drafter_priors import Experience, Prior, buckets_of
+from app.estimates.drafter_priors import DrafterPriors, Prior, buckets_of
 from app.messages import Record
 
 DECAY = 0.95  # of a request's own past with each round that was judged: it remembers about 20
@@ -57,7 +57,7 @@ class RequestScores:
     asked: tuple[str, ...] = ()  # in the round that has no answer yet
     accepted_length: float | None = None  # of recent rounds, the target's own token included
 
-    def observe(self, outcomes: Mapping[str, tuple[int, int]], length: int | None) -> None:
+    def update(self, outcomes: Mapping[str, tuple[int, int]], length: int | None) -> None:
         """A round was judged: (right, tried) by drafter, and the tokens a round could have committed."""
         if length is not None:
             last = float(length) if self.accepted_length is None else self.accepted_length
@@ -78,7 +78,7 @@ class RequestScores:
         score = self.by_drafter[drafter]
         score.match += MATCH_RATE * (value - score.match)
 
-    def taken(self) -> dict[str, tuple[float, float]]:
+    def drain(self) -> dict[str, tuple[float, float]]:
         """(right, tried) by drafter since the last call."""
         found = {name: (s.new_right, s.new_tries) for name, s in self.by_drafter.items() if s.new_tries}
         for score in self.by_drafter.values():
@@ -90,10 +90,10 @@ class RequestScores:
         return sum(score.new_tries for score in self.by_drafter.values()) >= REPORT_TRIES
 
 
-class Scores:
+class DrafterScores:
     """The scores of all requests of a process; bounded, the oldest first."""
 
-    def __init__(self, experience: Experience, max_requests: int = 4096) -> None:
+    def __init__(self, experience: DrafterPriors, max_requests: int = 4096) -> None:
         self._experience = experience
         self._max_requests = max_requests
         self._requests: OrderedDict[str, RequestScores] = OrderedDict()
@@ -104,7 +104,7 @@ class Scores:
         if found is None:
             found = self._requests[record.id] = RequestScores(record.tenant, buckets_of(record.prompt_ids))
             while len(self._requests) > self._max_requests:
-                self.forget(next(iter(self._requests)))
+                self.remove(next(iter(self._requests)))
         new = [drafter for drafter in drafters if drafter not in found.by_drafter]
         if new:
             priors = self._experience.priors(record.tenant, found.buckets, new)
@@ -117,9 +117,9 @@ class Scores:
 
     def report(self, scores: RequestScores) -> None:
         """Tell the experience what is new."""
-        self._experience.add(scores.tenant, scores.buckets, scores.taken())
+        self._experience.add(scores.tenant, scores.buckets, scores.drain())
 
-    def forget(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         """The request is over; the experience keeps what was learnt."""
         scores = self._requests.pop(request_id, None)
         if scores is not None:

@@ -9,10 +9,10 @@ from collections.abc import Sequence as Listed
 from itertools import accumulate
 from operator import add, truediv
 
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from app.policy import Policy
-from app.stages.schedule.prefill import share
-from app.state import Sequence, Tree, Work
+from app.stages.schedule.prefill import split_prefill
+from app.state import BatchEntry, Sequence, Tree
 
 # Of running sequences and the trees they may have verified, within so many rows: nodes of each tree, None to leave out
 Select = Callable[[Listed[Sequence], Listed[Tree], int], list[int | None]]
@@ -24,12 +24,12 @@ def compose(
     sequences: Listed[Sequence],
     policy: Policy,
     now_s: float,
-    costs: CostTable,
+    costs: StepCosts,
     suspects: Set[str] = frozenset(),
     is_together: bool = False,
     select: Select | None = None,
     in_halves: bool = False,
-) -> list[Work]:
+) -> list[BatchEntry]:
     """The next batch, empty if all wait for trees (see `wait_s`). Oldest first; at most `max_batch_tokens`
     rows.
 
@@ -41,13 +41,13 @@ def compose(
     these draft. `select` decides instead of `cut`, and may leave sequences out. Contexts of `apart_tokens` or more go
     in steps of their own (`_party`), and trees get no more than the policy's `verify_budget`.
     """
-    sequences = _party(sequences, policy, now_s, costs, is_together)
+    sequences = _turn(sequences, policy, now_s, costs, is_together)
     is_held = is_together and any(not _is_ready(s, now_s) for s in sequences)
     ready = sorted(
         (s for s in sequences if _is_ready(s, now_s) and not (is_held and _is_running(s))),
         key=lambda s: (s.record.created_s, s.record.id),
     )
-    ready = _one_party(ready, suspects)
+    ready = _suspects_apart(ready, suspects)
     prompts = [s for s in ready if not _is_running(s)]
     chunk_tokens = min(policy.prefill_chunk_tokens, policy.max_batch_tokens)
     wanted = min(chunk_tokens, sum(s.uncached for s in prompts))
@@ -57,16 +57,16 @@ def compose(
     running = _first(running, policy.max_batch_tokens - min(wanted, _reserve(policy)))
     base_rows = sum(s.uncached for s in running)
     reading = costs.reading
-    chunks: list[Work] = []
+    chunks: list[BatchEntry] = []
     if prompts:
         decoding = [s for s in sequences if _is_running(s)]  # those that wait for their trees, too
-        chunks = share(prompts, policy.max_batch_tokens - base_rows, costs, policy, _plain_s(decoding, costs))
+        chunks = split_prefill(prompts, policy.max_batch_tokens - base_rows, costs, policy, _plain_s(decoding, costs))
     base_rows += sum(len(work.tokens) for work in chunks)
 
     others = sum(work.final for work in chunks)
     base_s = sum(reading.seconds(s.cached, s.uncached) for s in running)
     base_s += sum(reading.seconds(work.start, len(work.tokens)) for work in chunks)
-    trees = _lopped([_offered(s, policy) for s in running], base_rows, costs, others, base_s)
+    trees = _lopped([_allowed_tree(s, policy) for s in running], base_rows, costs, others, base_s)
     max_rows = policy.max_batch_tokens
     if policy.verify_budget is not None:
         max_rows = min(max_rows, base_rows + policy.verify_budget)
@@ -77,7 +77,7 @@ def compose(
         else cut(trees, base_rows, costs, max_rows, others, base_s, row_s)
     )
     decodes = [
-        Work(s, s.cached, s.tokens[s.cached :], tree.cut(nodes), final=True)
+        BatchEntry(s, s.cached, s.tokens[s.cached :], tree.cut(nodes), final=True)
         for s, tree, nodes in zip(running, trees, kept, strict=True)
         if nodes is not None
     ]
@@ -89,13 +89,13 @@ def wait_s(
 ) -> float | None:
     """How long until something can go on without the trees that are missing: 0 if something is ready now,
     None if there is no sequence."""
-    return min((_wait_s(party, now_s, is_together) for party in _parties(sequences, apart_tokens)), default=None)
+    return min((_wait_s(party, now_s, is_together) for party in _by_context(sequences, apart_tokens)), default=None)
 
 
 def cut(
     trees: Listed[Tree],
     base_rows: int,
-    costs: CostTable,
+    costs: StepCosts,
     max_rows: int,
     other_sequences: int = 0,
     base_s: float = 0.0,
@@ -130,12 +130,12 @@ def cut(
     return kept
 
 
-def _party(
-    sequences: Listed[Sequence], policy: Policy, now_s: float, costs: CostTable, is_together: bool
+def _turn(
+    sequences: Listed[Sequence], policy: Policy, now_s: float, costs: StepCosts, is_together: bool
 ) -> Listed[Sequence]:
     """Those among whom the step is made up. Where both parties are ready, long contexts have their turn once the others
     have gone on for OTHERS_TIME times what that turn takes: so neither side waits for ever."""
-    parties = _parties(sequences, policy.apart_tokens)
+    parties = _by_context(sequences, policy.apart_tokens)
     if len(parties) < 2:
         return sequences
     others, apart = parties
@@ -148,7 +148,7 @@ def _party(
     return apart if gone_on_s >= OTHERS_TIME * turn_s else others
 
 
-def _parties(sequences: Listed[Sequence], apart_tokens: int | None) -> list[Listed[Sequence]]:
+def _by_context(sequences: Listed[Sequence], apart_tokens: int | None) -> list[Listed[Sequence]]:
     """All of them; or the others and the running ones of long contexts, where there are running ones of both kinds."""
     if not sequences:
         return []
@@ -182,7 +182,7 @@ def _is_ready(sequence: Sequence, now_s: float) -> bool:
     return sequence.tree is not None or sequence.due_s <= now_s or not _is_running(sequence)
 
 
-def _one_party(ready: list[Sequence], suspects: Set[str]) -> list[Sequence]:
+def _suspects_apart(ready: list[Sequence], suspects: Set[str]) -> list[Sequence]:
     """Either all that are not suspected, or one suspect: the side that holds whoever has waited longest."""
     if not suspects or not ready:
         return ready
@@ -192,7 +192,7 @@ def _one_party(ready: list[Sequence], suspects: Set[str]) -> list[Sequence]:
     return [s for s in ready if s.record.id not in suspects]
 
 
-def _plain_s(sequences: Listed[Sequence], costs: CostTable) -> float:
+def _plain_s(sequences: Listed[Sequence], costs: StepCosts) -> float:
     """What a step of these takes without trees; 0 for none."""
     if not sequences:
         return 0.0
@@ -216,7 +216,7 @@ def _first(running: list[Sequence], max_rows: int) -> list[Sequence]:
     return [s for s, end in zip(running, ends, strict=True) if end <= max_rows]
 
 
-def _offered(sequence: Sequence, policy: Policy) -> Tree:
+def _allowed_tree(sequence: Sequence, policy: Policy) -> Tree:
     """What of the sequence's tree may be verified at all: its own and the policy's bounds, and no node so
     deep that the target's own token would already end the request."""
     speculation = sequence.record.speculation
@@ -237,7 +237,7 @@ def _shallow(tree: Tree, max_depth: int) -> Tree:
     return _only(tree, [depth <= max_depth for depth in depths])
 
 
-def _lopped(trees: list[Tree], base_rows: int, costs: CostTable, others: int, base_s: float) -> list[Tree]:
+def _lopped(trees: list[Tree], base_rows: int, costs: StepCosts, others: int, base_s: float) -> list[Tree]:
     """Without the side branches that cost more than they bring: a branch off the main one (first children) costs
     `fork_s` beside its rows, so its survival must be worth that time at the pace of the step as a whole."""
     if costs.fork_s == 0.0 or not any(len(set(tree.parents)) < len(tree) for tree in trees):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Objective:
 
 def choose(
     pool: Listed[Pooled],
-    costs: CostTable,
+    costs: StepCosts,
     draft_s: Callable[[int, int], float],
     max_rows: int,
     objective: Objective | None = None,
@@ -84,7 +84,7 @@ def _kept(window: list[int], pool: Listed[Pooled], max_rows: int, objective: Obj
 
 
 def _seconds(
-    kept: dict[int, int], pool: Listed[Pooled], costs: CostTable, draft_s: Callable[[int, int], float]
+    kept: dict[int, int], pool: Listed[Pooled], costs: StepCosts, draft_s: Callable[[int, int], float]
 ) -> float:
     """T of a batch: the slower of drafting the next candidates and verifying these."""
     rows = sum(pool[i].rows for i in kept) + sum(kept.values())

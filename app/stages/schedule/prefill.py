@@ -7,18 +7,18 @@ prompt that takes longer than that takes only so much of each step that theirs g
 
 from collections.abc import Sequence as Listed
 
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from app.policy import Policy
-from app.state import Sequence, Tree, Work
+from app.state import BatchEntry, Sequence, Tree
 
 BESIDE = 2.0  # a long prompt takes so many times of a step what those that decode beside it take
 LEAST_TOKENS = 8  # of a prompt in a step, whatever they take: each has the whole of its context read
 INSTANT_S = 1e-9  # a row takes no less
 
 
-def share(
-    prompts: Listed[Sequence], max_tokens: int, costs: CostTable, policy: Policy, running_s: float = 0.0
-) -> list[Work]:
+def split_prefill(
+    prompts: Listed[Sequence], max_tokens: int, costs: StepCosts, policy: Policy, running_s: float = 0.0
+) -> list[BatchEntry]:
     """The chunks of the step, of at most `max_tokens` and `prefill_chunk_tokens` together, oldest prompt first.
 
     Half goes to the first of `prompts`, one or more, which come oldest first, so that every one is read some day; the
@@ -37,7 +37,7 @@ def share(
 class _Room:
     """What is left of a step for prompts: tokens and seconds, and of these, seconds for long prompts."""
 
-    def __init__(self, tokens: int, costs: CostTable, policy: Policy, running_s: float) -> None:
+    def __init__(self, tokens: int, costs: StepCosts, policy: Policy, running_s: float) -> None:
         size = policy.prefill_chunk_tokens
         self.given: dict[str, int] = {}
         self._row_s = max(INSTANT_S, (costs.seconds(1 + size) - costs.seconds(1)) / size)
@@ -68,7 +68,7 @@ class _Room:
         self._long_s -= took_s if is_long else 0.0
 
 
-def _chunk(sequence: Sequence, count: int) -> Work:
+def _chunk(sequence: Sequence, count: int) -> BatchEntry:
     end = sequence.cached + count
     is_final = end == len(sequence.tokens)
-    return Work(sequence, sequence.cached, sequence.tokens[sequence.cached : end], Tree(), final=is_final)
+    return BatchEntry(sequence, sequence.cached, sequence.tokens[sequence.cached : end], Tree(), final=is_final)

@@ -88,7 +88,7 @@ class _Memory:
         self.choked, self.retry_s, self.backoff_s = steering.choked, steering.retry_s, steering.backoff_s
         self._since_s, self.changed_s = dict(steering.since_s), dict(steering.changed_s)
 
-    def is_noted(self, what: str) -> bool:
+    def was_true(self, what: str) -> bool:
         """Was it so at the last tick?"""
         return what in self._since_s
 
@@ -129,7 +129,7 @@ def _is_behind(load: Load) -> bool:
 def _length(load: Load, policy: Policy, memory: _Memory, is_behind: bool) -> int:
     """The longest draft: halved each tick while drafters are behind, doubled when they are not any more."""
     present, crowd = policy.max_draft_tokens, load.running / max(1, len(load.verifiers))
-    was_calm = memory.is_noted(CALM)
+    was_calm = memory.was_true(CALM)
     calm_s = memory.since(CALM, not is_behind)
     is_crowded = crowd >= CROWD or (present <= CROWDED_DRAFT and crowd >= SPARSE)
     ceiling = CROWDED_DRAFT if is_crowded else LONGEST_DRAFT
@@ -198,8 +198,8 @@ def _stretching(one: VerifierLoad, present: int | None) -> int | None:
     bound = 1 << max(0, longest.bit_length() - 1)  # at most the longest, more than its half
     if bound <= 2 * typical:
         return None  # there is nobody to be spared
-    spared_s = one.context_token_s * sum(context for context in one.contexts if context >= bound)
-    stretch = one.step_s / max(1e-9, one.step_s - spared_s)
+    saved_s = one.context_token_s * sum(context for context in one.contexts if context >= bound)
+    stretch = one.step_s / max(1e-9, one.step_s - saved_s)
     return bound if stretch >= (TOGETHER if present is not None else APART) else None
 
 

@@ -13,7 +13,7 @@ import torch
 from app.engine.cpu.equivalence import probe
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import take
-from app.state import Tree, Work
+from app.state import BatchEntry, Tree
 from bench.gpu.random_models import (
     EIGHT_B,
     ONE_B,
@@ -62,8 +62,8 @@ def _modules(model: Any, ids: list[int], half: int) -> torch.Tensor:
 def _engine(runner: DeviceRunner, ids: Sequence[int], half: int) -> torch.Tensor:
     """The same, the second piece as a chain so that all of its rows are wanted."""
     sequence = probe(1, 2)
-    runner.forward([reserve(runner, Work(sequence, 0, list(ids[:half]), Tree(), final=False))])
-    work = reserve(runner, Work(sequence, half, [ids[half]], chain(ids[half + 1 :]), final=True))
+    runner.forward([reserve(runner, BatchEntry(sequence, 0, list(ids[:half]), Tree(), final=False))])
+    work = reserve(runner, BatchEntry(sequence, half, [ids[half]], chain(ids[half + 1 :]), final=True))
     answer = runner.forward([work])[0]
     assert answer is not None
     return answer.rows.float()

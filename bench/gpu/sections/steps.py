@@ -15,7 +15,7 @@ from app.engine.cpu.equivalence import probe
 from app.engine.gpu.input_batch import fill, size_of
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import Weights, take
-from app.state import Work
+from app.state import BatchEntry
 from bench.gpu.random_models import (
     EIGHT_B,
     ONE_B,
@@ -106,17 +106,17 @@ def _time(setting: Setting, runner: DeviceRunner, point: Point, line: Figures, v
         runner.release(work.sequence)
 
 
-def works_of(runner: DeviceRunner, point: Point, vocab_size: int) -> list[Work]:
+def works_of(runner: DeviceRunner, point: Point, vocab_size: int) -> list[BatchEntry]:
     """Sequences in the middle of their texts. Whatever lies in their pages is their cache."""
     works = []
     for i in range(point.batch):
         sequence = probe(1, vocab_size)
         root, *drafted = [(i * 31 + j * 17 + 1) % vocab_size for j in range(1 + point.drafted)]
-        works.append(reserve(runner, Work(sequence, point.context, [root], chain(drafted), final=True)))
+        works.append(reserve(runner, BatchEntry(sequence, point.context, [root], chain(drafted), final=True)))
     return works
 
 
-def replay_of(runner: DeviceRunner, works: list[Work], vocab_size: int) -> Callable[[], None] | None:
+def replay_of(runner: DeviceRunner, works: list[BatchEntry], vocab_size: int) -> Callable[[], None] | None:
     """The captured step that the runner takes for these works, filled and sent; None without graphs."""
     tier = runner._graphs.tier(size_of(works)) if runner._graphs else None  # what `forward` hides from its callers
     if tier is None:

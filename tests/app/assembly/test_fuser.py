@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.assembly.fuser import fusing, resident_names
+from app.assembly.fuser import build_fuser, model_free_names
 from app.config import Settings
 from app.errors import ModelRefused
 from app.messages import DraftJob
@@ -23,8 +23,8 @@ def store(folder, tokenizer: str = "ours") -> Settings:
 
 def test_a_store_of_the_targets_tokenizer_drafts_wherever_drafts_are_fused(tmp_path):
     settings = store(tmp_path)
-    assert resident_names(settings, TOKENIZER) == ("lookup", "suffix", "phrases")
-    segment = fusing(settings, TOKENIZER, MemoryStore())
+    assert model_free_names(settings, TOKENIZER) == ("lookup", "suffix", "phrases")
+    segment = build_fuser(settings, TOKENIZER, MemoryStore())
     job = DraftJob(
         request_id="r", verifier="v", fuser="f", base=2, start=0, tokens=(2, 3), prompt_length=2, max_draft_tokens=3,
         drafters=("phrases",), sampling=Sampling(), due_s=9.0,
@@ -35,10 +35,10 @@ def test_a_store_of_the_targets_tokenizer_drafts_wherever_drafts_are_fused(tmp_p
 
 
 def test_a_store_of_another_tokenizer_is_left_out(tmp_path):
-    assert resident_names(store(tmp_path, "theirs"), TOKENIZER) == ("lookup", "suffix")
+    assert model_free_names(store(tmp_path, "theirs"), TOKENIZER) == ("lookup", "suffix")
 
 
 def test_none_is_none_and_a_name_that_is_nowhere_is_refused(tmp_path):
-    assert resident_names(Settings(phrases="none"), TOKENIZER) == ("lookup", "suffix")
+    assert model_free_names(Settings(phrases="none"), TOKENIZER) == ("lookup", "suffix")
     with pytest.raises(ModelRefused, match="no store of phrases"):
-        resident_names(Settings(phrases=str(tmp_path / "nowhere")), TOKENIZER)
+        model_free_names(Settings(phrases=str(tmp_path / "nowhere")), TOKENIZER)

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.drafter.replicas import Mirror
+from app.drafter.replicas import TokenCopies
 from app.messages import DraftJob
 from app.request import Sampling
 
@@ -27,7 +27,7 @@ TEXT = list(range(100, 140))
 
 @given(st.lists(st.tuples(st.integers(0, 39), st.integers(1, 40)), max_size=20))
 def test_whatever_order_jobs_come_in_the_copy_is_a_prefix_of_the_truth(jobs: list[tuple[int, int]]) -> None:
-    mirror = Mirror()
+    mirror = TokenCopies()
     for start, base in jobs:
         now = job(TEXT, min(start, base - 1), base)
         was_stale, known = mirror.is_stale(now), mirror.get("r")
@@ -43,7 +43,7 @@ def test_whatever_order_jobs_come_in_the_copy_is_a_prefix_of_the_truth(jobs: lis
 
 
 def test_a_copy_that_contradicts_the_job_is_dropped() -> None:
-    mirror = Mirror()
+    mirror = TokenCopies()
     mirror.replace("r", [1, 2, 3, 4])
     assert mirror.update(job([1, 2, 9, 9, 9], 2, 5)) is None
     assert mirror.get("r") is None
@@ -52,7 +52,7 @@ def test_a_copy_that_contradicts_the_job_is_dropped() -> None:
 
 
 def test_a_job_whose_tokens_do_not_reach_its_base_is_a_gap() -> None:
-    mirror = Mirror()
+    mirror = TokenCopies()
     broken = job(TEXT, 0, 4).model_copy(update={"base": 6})
     assert mirror.update(broken) is None
     mirror.replace("r", TEXT[:4])
@@ -60,18 +60,18 @@ def test_a_job_whose_tokens_do_not_reach_its_base_is_a_gap() -> None:
 
 
 def test_the_list_is_the_same_object_while_it_grows() -> None:
-    mirror = Mirror()
+    mirror = TokenCopies()
     first = mirror.update(job(TEXT, 0, 3))
     assert mirror.update(job(TEXT, 3, 5)) is first
 
 
 def test_memory_is_bounded_least_recent_first() -> None:
-    mirror = Mirror(max_tokens=100)
+    mirror = TokenCopies(max_tokens=100)
     for i in range(5):
         mirror.update(job(TEXT, 0, 40, request_id=str(i)))
         mirror.update(job(TEXT, 0, 40, request_id="0"))
     assert len(mirror) == 2
     assert mirror.get("0") == TEXT and mirror.get("4") == TEXT
-    mirror.forget("0")
-    mirror.forget("unknown")
+    mirror.remove("0")
+    mirror.remove("unknown")
     assert mirror._held_tokens == 40

@@ -7,17 +7,17 @@ from app.drafter import draft_kv as module
 from app.drafter.draft_kv import MIN_SURVIVAL
 from app.drafter.model import ModelDrafter
 from app.drafter.token_fusion import MIN_SECOND
-from app.engine.cpu.choose_forward import learn
+from app.engine.cpu.choose_forward import choose_forward
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.kv.pages import bytes_per_page
 from app.messages import Draft
 from app.request import Sampling
 from app.stages.draft.protocol import Context
-from app.state import Work
+from app.state import BatchEntry
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB
 
-MODEL = learn(fakes.tiny(seed=1))
+MODEL = choose_forward(fakes.tiny(seed=1))
 PAGE_BYTES = bytes_per_page(*MODEL.shape, PAGE_TOKENS)
 
 
@@ -29,7 +29,7 @@ class Guesser(ModelGuesser):
         self.rows = 0
         self.pool = self._runner.pool
 
-    def guess(self, works: list[Work], depth: int, floor: float):
+    def guess(self, works: list[BatchEntry], depth: int, floor: float):
         found = super().guess(works, depth, floor)
         self.rows += sum(len(w.tokens) + max(0, len(g) - 1) for w, g in zip(works, found, strict=True))
         return found
@@ -131,9 +131,9 @@ def test_a_cache_with_a_history_drafts_as_a_fresh_one(data):
             elif fate == "replace":
                 known[name][data.draw(st.integers(0, len(known[name]) - 1))] = data.draw(st.integers(0, VOCAB - 1))
             elif fate == "forget":
-                one.forget(name)
+                one.remove(name)
     for name in "abc":
-        one.forget(name)
+        one.remove(name)
     assert guesser.pool.num_free == guesser.pool.num_pages
 
 
@@ -159,8 +159,8 @@ def test_a_context_too_long_for_the_cache_gets_no_draft_and_the_others_do():
     one = drafter(guesser)
     drafts = one.draft([context(text(60), "long", 4), context(text(20), "fits", 4)])
     assert [draft.request_id for draft in drafts] == ["fits"]
-    one.forget("fits")
-    one.forget("long")
+    one.remove("fits")
+    one.remove("long")
     assert guesser.pool.num_free == 3
 
 
@@ -171,7 +171,7 @@ def test_idle_sequences_make_room():
         (draft,) = one.draft([context(text(33, i), f"r{i}")])
         assert draft == drafter().draft([context(text(33, i), f"r{i}")])[0]
     for i in range(12):
-        one.forget(f"r{i}")
+        one.remove(f"r{i}")
     assert guesser.pool.num_free == 4
 
 
@@ -193,7 +193,7 @@ def test_prefixes_that_cannot_be_read_side_by_side_lose_no_memory(monkeypatch):
             i = int(draft.request_id[1:])
             assert draft == drafter().draft([context(text(100, i), f"r{i}")])[0]
     for i in range(3):
-        one.forget(f"r{i}")
+        one.remove(f"r{i}")
     assert guesser.pool.num_free == 8
 
 
@@ -203,11 +203,11 @@ def test_numbers_that_overflow_cost_a_round_and_nothing_else(monkeypatch, chunk_
     model = fakes.tiny(seed=1)
     with torch.no_grad():
         model.model.embed_tokens.weight[57] = torch.inf
-    guesser = Guesser(pages=8, model=learn(model))
+    guesser = Guesser(pages=8, model=choose_forward(model))
     one, good = drafter(guesser), context([token % 50 for token in text(40)], "good")
     one.draft([good, context([57] * 33, "poison")])
     assert guesser.pool.num_free >= 8 - 3
     assert one.draft([good]) == drafter().draft([good])
-    one.forget("good")
-    one.forget("poison")
+    one.remove("good")
+    one.remove("poison")
     assert guesser.pool.num_free == 8

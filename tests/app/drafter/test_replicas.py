@@ -1,4 +1,4 @@
-from app.drafter.replicas import Following, fetcher
+from app.drafter.replicas import Replicas, fetcher
 from app.errors import NotFound
 from app.messages import DraftJob, Event
 from app.request import Sampling
@@ -19,10 +19,10 @@ class Watcher:
     def draft(self, contexts):
         return []
 
-    def observe(self, context: Context) -> None:
+    def update(self, context: Context) -> None:
         self.seen.append(list(context.tokens))
 
-    def forget(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> None:
         self.forgotten.append(request_id)
 
 
@@ -43,14 +43,14 @@ def job(start: int, tokens: list[int]) -> DraftJob:
     )
 
 
-def following(fetched: list[int] | None = None) -> tuple[Following, Watcher, list[str]]:
+def following(fetched: list[int] | None = None) -> tuple[Replicas, Watcher, list[str]]:
     watcher, asked = Watcher(), []
 
     def fetch(request_id: str) -> list[int] | None:
         asked.append(request_id)
         return fetched
 
-    return Following([watcher], fetch), watcher, asked
+    return Replicas([watcher], fetch), watcher, asked
 
 
 def test_jobs_that_join_up_are_followed_without_a_fetch():
@@ -86,7 +86,7 @@ def test_a_stale_job_is_not_followed():
 def test_a_forgotten_sequence_is_forgotten_by_its_drafters_too():
     follow, watcher, asked = following([1, 2, 3, 4])
     follow.follow(job(0, [1, 2, 3]))
-    follow.forget("r")
+    follow.remove("r")
     assert watcher.forgotten == ["r"]
     follow.follow(job(3, [4]))
     assert asked == ["r"], "it has to be fetched again"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.drafter.draft_kv import MIN_SURVIVAL, Reader
-from app.drafter.token_fusion import Cooperative
+from app.drafter.draft_kv import MIN_SURVIVAL, DraftKV
+from app.drafter.token_fusion import TokenFusion
 from app.estimates.calibration import Calibration
 from app.messages import Draft, DraftJob
 from app.request import Sampling
@@ -23,8 +23,8 @@ def context(tokens: list[int] = TOKENS, depth: int = 4, request_id: str = "r") -
     return Context(request_id, "public", list(tokens), 1, depth, Sampling())
 
 
-def cooperation(calibration: Calibration | None = None, **models: ScriptedGuesser) -> Cooperative:
-    return Cooperative([Reader(name, model, 100) for name, model in models.items()], calibration)
+def cooperation(calibration: Calibration | None = None, **models: ScriptedGuesser) -> TokenFusion:
+    return TokenFusion([DraftKV(name, model, 100) for name, model in models.items()], calibration)
 
 
 def steady(step: int, confidence: float = 0.9, second: int = 0, second_confidence: float = 0.0) -> ScriptedGuesser:
@@ -90,8 +90,8 @@ def test_a_second_best_that_is_the_winners_token_is_an_opinion_on_it():
 def test_the_winner_is_the_most_confident_after_calibration():
     calibration = Calibration()
     for _ in range(200):
-        calibration.observe("boaster", 0.95, accepted=False)
-        calibration.observe("modest", 0.6, accepted=True)
+        calibration.update("boaster", 0.95, accepted=False)
+        calibration.update("modest", 0.6, accepted=True)
     models = {"boaster": steady(1, 0.95), "modest": steady(2, 0.6)}
     drafts = cooperation(calibration, **models).draft([(context([8], depth=2), ("boaster", "modest"))])
     assert path(fused(drafts[1:], context([8], depth=2))) == [10, 12]
@@ -141,7 +141,7 @@ def test_a_path_ends_when_it_became_unlikely():
 def test_borrowed_nodes_are_no_part_of_what_is_calibrated():
     drafts = cooperation(a=steady(1, 0.8), b=steady(2, 0.3)).draft([(context([8], depth=3), ("a", "b"))])
     calibration = Calibration()
-    calibration.learn(drafts, [9, 10, 11])
+    calibration.update_from_drafts(drafts, [9, 10, 11])
     report = calibration.report()
     assert (report["a"].acceptance, report["b"].acceptance) == (1.0, 0.0)
 
@@ -240,14 +240,14 @@ def test_nobody_runs_ahead_of_what_is_unlikely():
 def test_running_ahead_costs_nobody_anything(reason):
     """Without room it takes none from others, and it reads no long prefix again that was given up meanwhile."""
     model = steady(1)
-    reader = Reader("a", model, 100)
-    one = Cooperative([reader])
+    reader = DraftKV("a", model, 100)
+    one = TokenFusion([reader])
     one.draft([(context(TOKENS * 8, depth=3), ("a",)), (context(TOKENS * 8, depth=3, request_id="s"), ("a",))])
     model.calls.clear()
     if reason == "memory":
         model.is_full = True
     else:
-        reader.forget("r")
+        reader.remove("r")
     assert not one.run_ahead(["r"])
     assert model.calls == [] or reason == "memory"
     model.is_full = False

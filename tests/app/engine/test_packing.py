@@ -5,15 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.cpu.attention_tiles import Layout
-from app.engine.cpu.choose_forward import learn
+from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.runner import ModelRunner
 from app.engine.kv.pages import KVCache
 from app.engine.packing import forks, main_branch, plan
-from app.state import Tree, Work
+from app.state import BatchEntry, Tree
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB
 
-TINY = learn(fakes.tiny(num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=1))
+TINY = choose_forward(fakes.tiny(num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=1))
 
 
 @st.composite
@@ -55,7 +55,7 @@ def test_the_main_branch_follows_first_children():
 class Spelled:
     """A model that writes where each row stands into the cache and reads back all that the row sees."""
 
-    def __init__(self, works: list[Work], runner: ModelRunner) -> None:
+    def __init__(self, works: list[BatchEntry], runner: ModelRunner) -> None:
         self.kv = KVCache(1, runner.pool.num_pages, 1, 2, PAGE_TOKENS)
         self.kv.keys.fill_(-7.0)
         for work in works:  # what was cached before

@@ -1,7 +1,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.estimates.acceptance import FIRST_PROBE_ROUNDS, MAX_PROBE_ROUNDS, Expectation, Expectations, levels
+from app.estimates.acceptance import (
+    FIRST_PROBE_ROUNDS,
+    MAX_PROBE_ROUNDS,
+    AcceptanceEstimate,
+    AcceptanceEstimates,
+    levels,
+)
 from app.state import Tree
 
 
@@ -11,9 +17,9 @@ def chain(tokens: list[int]) -> Tree:
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=40), st.integers(0, 40))
 def test_survival_falls_and_is_a_probability(seen: list[tuple[int, int]], depth: int) -> None:
-    expectation = Expectation(Expectation())
+    expectation = AcceptanceEstimate(AcceptanceEstimate())
     for offered, accepted in seen:
-        expectation.observe(offered, min(offered, accepted))
+        expectation.update(offered, min(offered, accepted))
     survival = expectation.survival(depth)
     assert len(survival) == depth
     assert survival == sorted(survival, reverse=True)
@@ -21,61 +27,61 @@ def test_survival_falls_and_is_a_probability(seen: list[tuple[int, int]], depth:
 
 
 def test_learns_from_verdicts_by_depth() -> None:
-    expectation = Expectation(Expectation())
+    expectation = AcceptanceEstimate(AcceptanceEstimate())
     for _ in range(60):
-        expectation.observe(4, 2)
+        expectation.update(4, 2)
     one, two, three, _ = expectation.survival(4)
     assert one > 0.9 and two > 0.85 and three < 0.1
 
 
 def test_a_new_sequence_starts_where_its_tenant_is() -> None:
-    expectations = Expectations()
+    expectations = AcceptanceEstimates()
     for _ in range(200):
-        expectations.of("old", "a").observe(2, 0)
+        expectations.of("old", "a").update(2, 0)
     assert expectations.of("new", "a").survival(1)[0] < 0.1
     assert expectations.of("new too", "b").survival(1)[0] > 0.5
 
 
 def test_a_finished_request_leaves_its_tenant_wiser_and_memory_is_bounded() -> None:
-    expectations = Expectations(max_requests=3, max_tenants=2)
+    expectations = AcceptanceEstimates(max_requests=3, max_tenants=2)
     first = expectations.of("0", "a")
     assert expectations.of("0", "a") is first
     for i in range(10):
         expectations.of(str(i), str(i))
     assert len(expectations._requests) == 3 and len(expectations._tenants) == 2
-    expectations.forget("9")
-    expectations.forget("unknown")
+    expectations.remove("9")
+    expectations.remove("unknown")
     assert len(expectations._requests) == 2
 
 
-def silent_rounds_until_probe(expectation: Expectation) -> int:
+def silent_rounds_until_probe(expectation: AcceptanceEstimate) -> int:
     rounds = 0
     while not expectation.is_probing:
-        expectation.asked(0)
+        expectation.record_asked(0)
         rounds += 1
-    expectation.asked(1, is_probe=True)
+    expectation.record_asked(1, is_probe=True)
     return rounds
 
 
 def test_probes_get_rarer_until_the_sequence_asks_of_its_own_accord() -> None:
-    expectation = Expectation(Expectation())
+    expectation = AcceptanceEstimate(AcceptanceEstimate())
     gaps = [silent_rounds_until_probe(expectation) for _ in range(9)]
     assert gaps[:3] == [FIRST_PROBE_ROUNDS, 2 * FIRST_PROBE_ROUNDS, 4 * FIRST_PROBE_ROUNDS]
     assert gaps[-1] == MAX_PROBE_ROUNDS
-    expectation.asked(3)
+    expectation.record_asked(3)
     assert silent_rounds_until_probe(expectation) == FIRST_PROBE_ROUNDS
 
 
 def test_silence_drifts_to_the_tenants_mean() -> None:
-    tenant = Expectation()
-    expectation = Expectation(tenant)
+    tenant = AcceptanceEstimate()
+    expectation = AcceptanceEstimate(tenant)
     for _ in range(30):
-        expectation.observe(1, 0)
+        expectation.update(1, 0)
     for _ in range(400):
-        tenant.observe(1, 1)
+        tenant.update(1, 1)
     before = expectation.survival(1)[0]
     for _ in range(200):
-        expectation.asked(0)
+        expectation.record_asked(0)
     assert before < 0.4 < 0.8 < expectation.survival(1)[0]
 
 

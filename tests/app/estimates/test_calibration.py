@@ -30,7 +30,7 @@ def test_learns_what_confidence_is_worth(truth) -> None:  # type: ignore[no-unty
     rng, calibration = random.Random(1), Calibration()
     for _ in range(20_000):
         confidence = rng.random()
-        calibration.observe("a", confidence, rng.random() < truth(confidence))
+        calibration.update("a", confidence, rng.random() < truth(confidence))
     for confidence in (0.1, 0.3, 0.5, 0.7, 0.9):
         assert calibration.value("a", confidence) == pytest.approx(truth(confidence), abs=0.12)
     report = calibration.report()["a"]
@@ -41,7 +41,7 @@ def test_learns_what_confidence_is_worth(truth) -> None:  # type: ignore[no-unty
 
 def test_a_few_observations_move_it_little() -> None:
     calibration = Calibration()
-    calibration.observe("a", 0.9, False)
+    calibration.update("a", 0.9, False)
     assert 0.75 < calibration.value("a", 0.9) < 0.9
 
 
@@ -49,7 +49,7 @@ def test_forgets_a_drafter_as_it_was() -> None:
     calibration = Calibration()
     for accepted in (True, False):
         for _ in range(2000):
-            calibration.observe("a", 0.5, accepted)
+            calibration.update("a", 0.5, accepted)
     assert calibration.value("a", 0.5) < 0.1
 
 
@@ -57,7 +57,7 @@ def test_forgets_a_drafter_as_it_was() -> None:
 def test_values_are_probabilities_whatever_was_seen(seen: list[tuple[float, bool]], confidence: float) -> None:
     calibration = Calibration()
     for said, accepted in seen:
-        calibration.observe("a", said, accepted)
+        calibration.update("a", said, accepted)
     assert 0.0 < calibration.value("a", confidence) < 1.0
     assert all(math.isfinite(report.raw_error) for report in calibration.report().values())
 
@@ -65,7 +65,7 @@ def test_values_are_probabilities_whatever_was_seen(seen: list[tuple[float, bool
 def test_names_off_the_wire_cannot_fill_the_memory() -> None:
     calibration = Calibration()
     for i in range(MAX_DRAFTERS + 50):
-        calibration.observe(str(i), 0.5, True)
+        calibration.update(str(i), 0.5, True)
     assert len(calibration.report()) == MAX_DRAFTERS
 
 

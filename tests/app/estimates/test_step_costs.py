@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.estimates.draft_costs import DraftCosts
-from app.estimates.step_costs import CostTable, Reading
+from app.estimates.step_costs import Reading, StepCosts
 
 points = st.dictionaries(st.integers(1, 200), st.floats(1e-4, 1.0), min_size=1, max_size=8)
 MEASURED = {1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115}
@@ -11,12 +11,12 @@ MEASURED = {1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115}
 
 @given(points, st.integers(0, 3000))
 def test_more_rows_never_cost_less(measured: dict[int, float], rows: int) -> None:
-    costs = CostTable(measured)
+    costs = StepCosts(measured)
     assert 0.0 < costs.seconds(rows) <= costs.seconds(rows + 1) * (1 + 1e-12)
 
 
 def test_measured_points_are_met_and_joined_by_lines() -> None:
-    costs = CostTable(MEASURED)
+    costs = StepCosts(MEASURED)
     assert [costs.seconds(rows) for rows in MEASURED] == pytest.approx(list(MEASURED.values()))
     assert costs.seconds(12) == pytest.approx((0.066 + 0.083) / 2)
     assert costs.seconds(64) == pytest.approx(0.115 + 32 * (0.115 - 0.083) / 16)
@@ -25,25 +25,25 @@ def test_measured_points_are_met_and_joined_by_lines() -> None:
 
 @given(points, st.integers(0, 3000), st.integers(0, 50))
 def test_a_span_is_the_single_values(measured: dict[int, float], rows: int, count: int) -> None:
-    costs = CostTable(measured, 1.5)
+    costs = StepCosts(measured, 1.5)
     assert costs.span(rows, count) == [costs.seconds(n) for n in range(rows, rows + count)]
 
 
 def test_a_step_stays_a_step() -> None:
-    costs = CostTable({1: 0.05, 2: 0.09, 32: 0.09, 33: 0.13})
+    costs = StepCosts({1: 0.05, 2: 0.09, 32: 0.09, 33: 0.13})
     assert costs.seconds(32) == costs.seconds(2) == pytest.approx(0.09)
     assert costs.seconds(33) == pytest.approx(0.13)
 
 
 @given(points, st.floats(0.2, 5.0))
 def test_json_keeps_it(measured: dict[int, float], ratio: float) -> None:
-    costs = CostTable(measured, ratio)
-    again = CostTable.loads(costs.dumps())
+    costs = StepCosts(measured, ratio)
+    again = StepCosts.loads(costs.dumps())
     assert [again.seconds(n) for n in range(300)] == [costs.seconds(n) for n in range(300)]
 
 
 def test_follows_a_machine_that_slows_down_and_shrugs_at_an_outlier() -> None:
-    costs = CostTable(MEASURED)
+    costs = StepCosts(MEASURED)
     costs.correct(8, 100.0)
     assert costs.seconds(8) < 0.066 * 1.2
     for _ in range(100):
@@ -54,28 +54,28 @@ def test_follows_a_machine_that_slows_down_and_shrugs_at_an_outlier() -> None:
 
 def test_steps_of_many_sizes_tell_what_rows_cost() -> None:
     """A machine on which a step of one row takes what was measured, and further rows twice of it."""
-    costs = CostTable(MEASURED)
+    costs = StepCosts(MEASURED)
     for i in range(600):
         rows = (1, 4, 1, 8, 2)[i % 5]
         costs.correct(rows, 0.045 + 2 * (MEASURED[rows] - 0.045))
     assert costs.seconds(1) == pytest.approx(0.045, rel=0.02)
     assert costs.seconds(8) == pytest.approx(0.087, rel=0.02)
-    assert CostTable.loads(costs.dumps()).seconds(8) == costs.seconds(8)
+    assert StepCosts.loads(costs.dumps()).seconds(8) == costs.seconds(8)
 
 
 def test_a_table_without_contexts_is_read_as_one_where_they_cost_nothing() -> None:
-    old = CostTable.loads('{"points": [[1, 0.03], [64, 0.033]], "ratio": 1.0, "fork_s": 0.0}')
+    old = StepCosts.loads('{"points": [[1, 0.03], [64, 0.033]], "ratio": 1.0, "fork_s": 0.0}')
     assert old.reading.seconds(100_000, 8) == 0.0
-    new = CostTable(MEASURED, fork_s=0.002, reading=Reading(4e-6, 2e-6), reading_ratio=1.5)
-    assert CostTable.loads(new.dumps()).reading == new.reading == Reading(6e-6, 3e-6)
-    slower = CostTable.loads(new.dumps(), slowdown=2.0)
+    new = StepCosts(MEASURED, fork_s=0.002, reading=Reading(4e-6, 2e-6), reading_ratio=1.5)
+    assert StepCosts.loads(new.dumps()).reading == new.reading == Reading(6e-6, 3e-6)
+    slower = StepCosts.loads(new.dumps(), slowdown=2.0)
     assert slower.reading == Reading(1.2e-5, 6e-6)
     assert (slower.seconds(8), slower.fork_s) == (2 * new.seconds(8), 2 * new.fork_s)
 
 
 def test_what_contexts_cost_is_corrected_apart_from_what_rows_do() -> None:
     """A machine on which reading takes twice what was measured, and rows what was measured."""
-    costs = CostTable(MEASURED, reading=Reading(4e-6, 2e-6))
+    costs = StepCosts(MEASURED, reading=Reading(4e-6, 2e-6))
     for i in range(300):
         context = (100, 3000, 8000)[i % 3]
         took_s = 0.066 + 2 * Reading(4e-6, 2e-6).seconds(context, 8)
@@ -86,24 +86,24 @@ def test_what_contexts_cost_is_corrected_apart_from_what_rows_do() -> None:
 
 @pytest.mark.parametrize("nonsense", [0.0, -1.0, float("nan"), float("inf")])
 def test_nonsense_measurements_change_nothing(nonsense: float) -> None:
-    costs, drafts = CostTable(MEASURED), DraftCosts()
+    costs, drafts = StepCosts(MEASURED), DraftCosts()
     costs.correct(8, nonsense)
     assert costs.ratio == 1.0
-    drafts.observe(0, 3, nonsense)
+    drafts.update(0, 3, nonsense)
     assert drafts.seconds(1, 3) == DraftCosts().seconds(1, 3)
 
 
 @pytest.mark.parametrize("bad", [{}, {0: 1.0}, {1: 0.0}, {1: float("nan")}])
 def test_a_table_without_sound_points_is_refused(bad: dict[int, float]) -> None:
     with pytest.raises(ValueError):
-        CostTable(bad)
+        StepCosts(bad)
 
 
 def test_draft_costs_learn_hop_and_step() -> None:
     costs = DraftCosts()
     for _ in range(50):
         for depth in (1, 2, 4, 8):
-            costs.observe(1, depth, 0.002 + 0.003 * depth)
+            costs.update(1, depth, 0.002 + 0.003 * depth)
     assert costs.seconds(1, 6) == pytest.approx(0.020, rel=0.05)
     assert costs.seconds(1, 0) == costs.seconds(0, 4) == 0.0
 
@@ -111,18 +111,18 @@ def test_draft_costs_learn_hop_and_step() -> None:
 def test_one_depth_alone_does_not_make_longer_drafts_free() -> None:
     costs = DraftCosts()
     for _ in range(50):
-        costs.observe(1, 4, 0.013)
+        costs.update(1, 4, 0.013)
     assert costs.seconds(1, 4) == pytest.approx(0.013, rel=0.05)
     assert 0.015 < costs.seconds(1, 8) < 0.025, "hopeful, so that somebody tries"
     for _ in range(5):
-        costs.observe(1, 8, 0.025)
+        costs.update(1, 8, 0.025)
     assert costs.seconds(1, 8) == pytest.approx(0.025, rel=0.1)
 
 
 def test_an_unmeasured_batch_costs_what_the_nearest_does() -> None:
     costs = DraftCosts()
-    costs.observe(1, 4, 0.010)
-    costs.observe(16, 4, 0.050)
+    costs.update(1, 4, 0.010)
+    costs.update(16, 4, 0.050)
     assert costs.seconds(2, 4) == costs.seconds(1, 4) < costs.seconds(12, 4) == costs.seconds(64, 4)
 
 
@@ -130,7 +130,7 @@ def test_an_unmeasured_batch_costs_what_the_nearest_does() -> None:
 def test_draft_costs_never_fall_with_depth(seen: list[tuple[int, int, float]]) -> None:
     costs = DraftCosts()
     for batch, depth, seconds in seen:
-        costs.observe(batch, depth, seconds)
+        costs.update(batch, depth, seconds)
     times = [costs.seconds(4, depth) for depth in range(17)]
     assert times == sorted(times)
     assert times[0] == 0.0
@@ -138,12 +138,12 @@ def test_draft_costs_never_fall_with_depth(seen: list[tuple[int, int, float]]) -
 
 def test_reading_is_priced_apart_from_drafting() -> None:
     costs = DraftCosts()
-    costs.observe(1, 4, 9.9, unread=1000)
+    costs.update(1, 4, 9.9, unread=1000)
     assert costs.seconds(1, 4) == DraftCosts().seconds(1, 4), "what reading took says nothing about drafting"
     assert costs.read_s(1000) == 0.0, "nor is it known how much of it was drafting"
     for _ in range(50):
-        costs.observe(1, 4, 0.013, unread=4)
-    costs.observe(1, 4, 0.113, unread=1000)
+        costs.update(1, 4, 0.013, unread=4)
+    costs.update(1, 4, 0.113, unread=1000)
     assert costs.seconds(1, 4) == pytest.approx(0.013, rel=0.05)
     assert costs.read_s(500) == pytest.approx(0.05, rel=0.05)
     assert costs.read_s(5) == 0.0, "a few tokens are read along with the first guess"
@@ -152,19 +152,19 @@ def test_reading_is_priced_apart_from_drafting() -> None:
 def test_a_frozen_process_does_not_end_all_asking() -> None:
     costs = DraftCosts()
     for _ in range(20):
-        costs.observe(1, 4, 0.010)
-    costs.observe(1, 4, 60.0)
+        costs.update(1, 4, 0.010)
+    costs.update(1, 4, 60.0)
     assert costs.seconds(1, 4) < 0.015
     for _ in range(40):
-        costs.observe(1, 4, 0.040)
+        costs.update(1, 4, 0.040)
     assert costs.seconds(1, 4) == pytest.approx(0.040, rel=0.1), "what lasts is believed"
 
 
 def test_a_bad_start_is_forgotten_at_once() -> None:
     costs = DraftCosts()
-    costs.observe(1, 4, 5.0)
-    costs.observe(1, 4, 0.010)
+    costs.update(1, 4, 5.0)
+    costs.update(1, 4, 0.010)
     assert costs.seconds(1, 4) == pytest.approx(0.010, rel=0.1)
-    costs.observe(1, 4, 5.0, unread=100)
-    costs.observe(1, 4, 0.020, unread=100)
+    costs.update(1, 4, 5.0, unread=100)
+    costs.update(1, 4, 0.020, unread=100)
     assert costs.read_s(1000) == pytest.approx(0.1, rel=0.1)

@@ -1,6 +1,6 @@
 import sys
 
-from app.fuser.rounds import MAX_EARLY, MAX_EARLY_EACH, Gathering, message
+from app.fuser.rounds import MAX_EARLY, MAX_EARLY_EACH, FuseRounds, message
 from app.messages import Draft, DraftJob
 from app.request import Sampling
 from app.stages.draft.protocol import Context
@@ -27,19 +27,19 @@ def draft(drafter: str, base: int = 5, request_id: str = "r", token: int = 1) ->
     return Draft(request_id=request_id, base=base, drafter=drafter, tokens=(token,), parents=(0,), confidences=(0.5,))
 
 
-def opened(*jobs: DraftJob, residents: tuple[str, ...] = ()) -> Gathering:
-    gathering = Gathering(residents)
+def opened(*jobs: DraftJob, residents: tuple[str, ...] = ()) -> FuseRounds:
+    gathering = FuseRounds(residents)
     for one in jobs:
         open_round(gathering, one)
     return gathering
 
 
-def open_round(gathering: Gathering, one: DraftJob) -> None:
+def open_round(gathering: FuseRounds, one: DraftJob) -> None:
     context = Context(one.request_id, "public", list(one.tokens), 2, one.max_draft_tokens, one.sampling)
     gathering.open(one, context)
 
 
-def names(gathering: Gathering, now_s: float = 0.0) -> list[list[str]]:
+def names(gathering: FuseRounds, now_s: float = 0.0) -> list[list[str]]:
     return [sorted(closed.drafts) for closed in gathering.close_ready(now_s)]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.config import Settings
 from app.errors import InstanceError
-from app.placement.interference import isolation
+from app.placement.interference import measure_interference
 from app.placement.partition import Cores, Partition, cores, partition, within
 
 several = pytest.mark.skipif(
@@ -65,9 +65,9 @@ class Beside:
 
 def test_isolation_sees_who_waits_for_whom() -> None:
     everywhere = Partition(Cores(cores()), Cores(cores()))
-    alone = isolation(Beside(), Beside(), everywhere)
+    alone = measure_interference(Beside(), Beside(), everywhere)
     assert alone.verify_slowdown < 1.5 and alone.draft_slowdown < 1.5
     verify, draft = Beside(), Beside()
     verify.other = draft
-    slowed = isolation(verify, draft, everywhere)
+    slowed = measure_interference(verify, draft, everywhere)
     assert slowed.verify_slowdown > 1.5 > slowed.draft_slowdown

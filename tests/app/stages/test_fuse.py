@@ -175,7 +175,7 @@ def test_a_repeated_draft_counts_once() -> None:
 def test_a_liar_is_found_out() -> None:
     calibration = Calibration()
     for _ in range(100):
-        calibration.learn([draft("liar", [1], confidences=(1.0,)), draft("honest", [2])], [2])
+        calibration.update_from_drafts([draft("liar", [1], confidences=(1.0,)), draft("honest", [2])], [2])
     tree = fuse(JOB, [draft("liar", [1], confidences=(1.0,)), draft("honest", [2])], VOCAB, calibration, 8)
     assert tree.tokens == [2, 1]
     assert tree.survival[1] < 0.05

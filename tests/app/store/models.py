@@ -19,7 +19,7 @@ class Mail(NamedTuple):
     items: tuple[str, ...] = ()
     attend: str = ""
     is_listed: bool = False
-    bells: int = 0
+    doorbells: int = 0
     taken: tuple[str, ...] = ()
 
 
@@ -27,9 +27,9 @@ def mail_step(mail: Mail, call: Call) -> tuple[Mail, Any] | None:
     """Apply one call; None while it would block."""
     name, *args = call
     if name == "answer":  # a worker gets a doorbell
-        return (mail._replace(bells=mail.bells - 1), True) if mail.bells else None
+        return (mail._replace(doorbells=mail.doorbells - 1), True) if mail.doorbells else None
     if name == "ring":
-        return mail._replace(bells=mail.bells + 1), None
+        return mail._replace(doorbells=mail.doorbells + 1), None
     if name == "expire":
         return mail._replace(attend=""), None
     result: tuple[Mail, Any] = _MAIL[name](mail, *args)

@@ -10,7 +10,7 @@ from app.store.mailbox import Mailboxes
 
 NAMESPACE = "stress"
 MAILBOX = "m"
-BELLS, DONE, STOP = "bells", "done", "stop"
+DOORBELLS, DONE, STOP = "bells", "done", "stop"
 BATCH = 16
 LEASE_S = 0.4
 
@@ -26,7 +26,7 @@ def post_all(url: str, name: str, count: int) -> None:
     boxes = mailboxes(client)
     for number in range(count):
         if boxes.post(MAILBOX, [f"{name}-{number}"]):
-            client.rpush(BELLS, "ring")
+            client.rpush(DOORBELLS, "ring")
 
 
 def attend_all(url: str, threads: int) -> None:
@@ -39,7 +39,7 @@ def _answer_bells(url: str) -> None:
     client = connect(url)
     boxes = mailboxes(client)
     while not client.exists(STOP):
-        if client.blpop([BELLS], 0.05):
+        if client.blpop([DOORBELLS], 0.05):
             _stay(client, boxes)
 
 
@@ -56,4 +56,4 @@ def _stay(client: redis.Redis, boxes: Mailboxes) -> None:
         if not boxes.renew(MAILBOX, holder):
             return
     if boxes.release(MAILBOX, holder):
-        client.rpush(BELLS, "ring")
+        client.rpush(DOORBELLS, "ring")

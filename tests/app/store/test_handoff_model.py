@@ -38,7 +38,7 @@ def mail_holds(step: Step) -> None:
 def mail_ends(world: World) -> None:
     mail: Mail = world.state
     if not world.is_disturbed:
-        assert mail.items == () and mail.bells == 0, f"a wake-up was lost: {mail}"
+        assert mail.items == () and mail.doorbells == 0, f"a wake-up was lost: {mail}"
         assert mail.taken == ("a", "b")
     everything = sorted(mail.items + mail.taken)
     for call in (("expire",), ("forgotten",), ("attend", "late"), ("take", "late", 9)):
@@ -119,7 +119,7 @@ def explored(
 
 
 def _stored(mail: Mail) -> Mail:
-    return mail._replace(bells=0, taken=())
+    return mail._replace(doorbells=0, taken=())
 
 
 def _all_stored(req: Req) -> Req:

@@ -11,7 +11,7 @@ from app.messages import FinishReason
 from app.store import mailbox, rate_limits
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
-from app.store.rate_limits import Allowances
+from app.store.rate_limits import RateLimits
 from tests.app.store.bench import NAMESPACE, Bench, make_record, redis_bench, tokens_event
 
 TTL_S, ACTIVE_TTL_S = 10.0, 60.0
@@ -80,7 +80,7 @@ def test_a_handed_over_mailbox_whose_doorbell_is_lost_is_rung_for_again(
 def test_places_that_nobody_stored_leave_no_trace(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """The web process died each time before it could store the request, or give its place back."""
     monkeypatch.setattr(rate_limits, "RESERVED_S", 0.02)
-    bounds = Allowances(redis_client, NAMESPACE, active_ttl_s=ACTIVE_TTL_S)
+    bounds = RateLimits(redis_client, NAMESPACE, active_ttl_s=ACTIVE_TTL_S)
     key = ApiKey(name="me", sha256="0" * 64, tenant="me", concurrent=2)
     for name in ("a", "b", "c"):
         bounds.take(key, [name])

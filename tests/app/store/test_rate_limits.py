@@ -8,17 +8,17 @@ import redis
 from app.api_keys import ApiKey
 from app.errors import InvalidRequest, OverLimit
 from app.store import rate_limits
-from app.store.rate_limits import Allowances
+from app.store.rate_limits import RateLimits
 
 KEY = ApiKey(name="me", sha256="0" * 64, tenant="me", concurrent=2)
 
 
 @pytest.fixture
-def bounds(redis_client: redis.Redis) -> Allowances:
-    return Allowances(redis_client, "test", active_ttl_s=60.0)
+def bounds(redis_client: redis.Redis) -> RateLimits:
+    return RateLimits(redis_client, "test", active_ttl_s=60.0)
 
 
-def test_the_same_call_again_holds_the_same_places(bounds: Allowances) -> None:
+def test_the_same_call_again_holds_the_same_places(bounds: RateLimits) -> None:
     bounds.take(KEY, ["a", "b"])
     bounds.take(KEY, ["a", "b"])  # as when the first reply was lost
     with pytest.raises(OverLimit, match="at most 2 at once"):
@@ -28,7 +28,7 @@ def test_the_same_call_again_holds_the_same_places(bounds: Allowances) -> None:
 
 
 def test_a_stored_request_that_is_not_active_has_given_its_place_back(
-    bounds: Allowances, redis_client: redis.Redis
+    bounds: RateLimits, redis_client: redis.Redis
 ) -> None:
     redis_client.zadd("test:active", {"a": 1e15})
     bounds.take(KEY, ["a", "b"])
@@ -39,7 +39,7 @@ def test_a_stored_request_that_is_not_active_has_given_its_place_back(
 
 
 def test_places_reserved_by_a_web_process_that_died_come_back(
-    bounds: Allowances, monkeypatch: pytest.MonkeyPatch
+    bounds: RateLimits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rate_limits, "RESERVED_S", 0.05)
     bounds.take(KEY, ["a", "b"])
@@ -50,7 +50,7 @@ def test_places_reserved_by_a_web_process_that_died_come_back(
 
 
 def test_a_request_that_was_long_in_coming_holds_its_place_all_the_same(
-    bounds: Allowances, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    bounds: RateLimits, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rate_limits, "RESERVED_S", 0.0)
     bounds.take(KEY, ["a"])
@@ -66,14 +66,14 @@ def test_a_request_that_was_long_in_coming_holds_its_place_all_the_same(
 
 
 @pytest.mark.parametrize("limit", ["concurrent", "rate_per_minute"])
-def test_a_call_that_can_never_fit_is_not_told_to_wait(bounds: Allowances, limit: str) -> None:
+def test_a_call_that_can_never_fit_is_not_told_to_wait(bounds: RateLimits, limit: str) -> None:
     key = KEY.model_copy(update={"concurrent": 5, "rate_per_minute": 5, limit: 2})
     with pytest.raises(InvalidRequest, match="at most 2 texts, not 3"):
         bounds.take(key, ["a", "b", "c"])
     bounds.take(key, ["a", "b"])
 
 
-def test_what_is_over_the_rate_holds_no_place(bounds: Allowances, redis_client: redis.Redis) -> None:
+def test_what_is_over_the_rate_holds_no_place(bounds: RateLimits, redis_client: redis.Redis) -> None:
     key = KEY.model_copy(update={"rate_per_minute": 1})
     bounds.take(key, ["a"])
     with pytest.raises(OverLimit, match="a minute"):

@@ -13,7 +13,7 @@ import redis
 from app.config import ROOT
 from app.errors import StoreUnavailable
 from app.estimates.calibration import GROUP, Calibration
-from app.store.shared_stats import Exchange, SumsStore
+from app.store.shared_stats import SharedStatsStore, StatsExchange
 
 CONFIDENCES = (0.1, 0.3, 0.5, 0.7, 0.9)
 
@@ -22,21 +22,21 @@ def observed(calibration: Calibration, count: int, truth: float, seed: int = 0) 
     rng = random.Random(seed)
     for _ in range(count):
         confidence = rng.random()
-        calibration.observe("a", confidence, rng.random() < truth * confidence)
+        calibration.update("a", confidence, rng.random() < truth * confidence)
 
 
-def write(calibration: Calibration, store: SumsStore) -> Exchange:
-    exchange = Exchange(calibration, store)
+def write(calibration: Calibration, store: SharedStatsStore) -> StatsExchange:
+    exchange = StatsExchange(calibration, store)
     exchange.beat()
     return exchange
 
 
 @pytest.fixture
-def store(redis_client: redis.Redis) -> SumsStore:
-    return SumsStore(redis_client, "test")
+def store(redis_client: redis.Redis) -> SharedStatsStore:
+    return SharedStatsStore(redis_client, "test")
 
 
-def test_a_new_process_goes_on_from_what_an_old_one_wrote(store: SumsStore) -> None:
+def test_a_new_process_goes_on_from_what_an_old_one_wrote(store: SharedStatsStore) -> None:
     old, new = Calibration(), Calibration()
     observed(old, 2000, truth=0.5)
     write(old, store)
@@ -46,7 +46,7 @@ def test_a_new_process_goes_on_from_what_an_old_one_wrote(store: SumsStore) -> N
     assert new.report()["a"].observations == 2000
 
 
-def test_two_writers_make_the_map_that_one_would_have_made(store: SumsStore) -> None:
+def test_two_writers_make_the_map_that_one_would_have_made(store: SharedStatsStore) -> None:
     one, two, both = Calibration(), Calibration(), Calibration()
     for calibration in (one, two):
         write(calibration, store)
@@ -63,7 +63,7 @@ def test_two_writers_make_the_map_that_one_would_have_made(store: SumsStore) -> 
     assert (found.observations, found.raw_error) == (1600, pytest.approx(wanted.raw_error))
 
 
-def test_what_is_observed_between_writing_and_its_reply_is_kept(store: SumsStore) -> None:
+def test_what_is_observed_between_writing_and_its_reply_is_kept(store: SharedStatsStore) -> None:
     calibration = Calibration()
     observed(calibration, 100, 0.5)
     changes = calibration.changes(GROUP)
@@ -74,7 +74,7 @@ def test_what_is_observed_between_writing_and_its_reply_is_kept(store: SumsStore
     assert calibration.report()["a"].observations == 150
 
 
-class LosesReplies(SumsStore):
+class LosesReplies(SharedStatsStore):
     """The real store behind a network that breaks after the script has run."""
 
     broken = True
@@ -89,7 +89,7 @@ class LosesReplies(SumsStore):
 def test_a_batch_whose_reply_was_lost_counts_once(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.store.shared_stats.WRITE_EVERY_S", 0.0)
     store, calibration = LosesReplies(redis_client, "test"), Calibration()
-    exchange = Exchange(calibration, store)
+    exchange = StatsExchange(calibration, store)
     observed(calibration, 300, 0.5)
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
@@ -103,12 +103,12 @@ def test_a_batch_whose_reply_was_lost_counts_once(redis_client: redis.Redis, mon
     assert other.report()["a"].observations == calibration.report()["a"].observations == 330
 
 
-def test_nothing_is_written_when_nothing_was_learnt(redis_client: redis.Redis, store: SumsStore) -> None:
+def test_nothing_is_written_when_nothing_was_learnt(redis_client: redis.Redis, store: SharedStatsStore) -> None:
     write(Calibration(), store)
     assert redis_client.keys("*") == []
 
 
-def test_it_writes_once_in_a_while_only(store: SumsStore) -> None:
+def test_it_writes_once_in_a_while_only(store: SharedStatsStore) -> None:
     calibration = Calibration()
     exchange = write(calibration, store)
     observed(calibration, 10, 0.5)
@@ -116,7 +116,7 @@ def test_it_writes_once_in_a_while_only(store: SumsStore) -> None:
     assert store.load(GROUP) == {}, "it has only just been here"
 
 
-def test_every_key_dies(redis_client: redis.Redis, store: SumsStore) -> None:
+def test_every_key_dies(redis_client: redis.Redis, store: SharedStatsStore) -> None:
     calibration = Calibration()
     observed(calibration, 10, 0.5)
     write(calibration, store)
@@ -126,14 +126,14 @@ def test_every_key_dies(redis_client: redis.Redis, store: SumsStore) -> None:
 
 
 def test_a_group_has_room_for_so_many_fields_only(redis_client: redis.Redis) -> None:
-    store = SumsStore(redis_client, "test", max_fields=3)
+    store = SharedStatsStore(redis_client, "test", max_fields=3)
     for batch in range(1, 8):
         store.merge("g", "w", batch, {str(batch): ([1.0], [1.0])})
     assert len(store.load("g")) == 3
     assert "7" in store.load("g")
 
 
-def test_what_another_version_wrote_is_passed_over(redis_client: redis.Redis, store: SumsStore) -> None:
+def test_what_another_version_wrote_is_passed_over(redis_client: redis.Redis, store: SharedStatsStore) -> None:
     for field, text in {"a": "[1, 2]", "b": "no numbers", "c": "7", "d": "[1e999]"}.items():
         redis_client.hset(f"test:sums:{GROUP}", field, text)
     calibration = Calibration()
@@ -146,17 +146,16 @@ def test_what_another_version_wrote_is_passed_over(redis_client: redis.Redis, st
 
 WRITER = """
     import random, sys, time
-    from app.calibration import Calibration
-    from app.exchange import Exchange
+    from app.estimates.calibration import Calibration
     from app.store.connect import connect
-    from app.store.sums import SumsStore
+    from app.store.shared_stats import SharedStatsStore, StatsExchange
     calibration = Calibration()
-    exchange = Exchange(calibration, SumsStore(connect(sys.argv[1]), "test"))
+    exchange = StatsExchange(calibration, SharedStatsStore(connect(sys.argv[1]), "test"))
     rng = random.Random(int(sys.argv[2]))
     while True:
         for _ in range(100):
             confidence = rng.random()
-            calibration.observe("a", confidence, rng.random() < confidence / 2)
+            calibration.update("a", confidence, rng.random() < confidence / 2)
         exchange._beaten_s = 0.0
         exchange.beat()
         print(calibration._drafters["a"].base[-1], flush=True)
@@ -164,7 +163,7 @@ WRITER = """
 
 
 def test_a_writer_killed_between_loses_what_it_had_not_written_and_nothing_else(
-    redis_url: str, redis_client: redis.Redis, store: SumsStore
+    redis_url: str, redis_client: redis.Redis, store: SharedStatsStore
 ) -> None:
     program = [sys.executable, "-c", textwrap.dedent(WRITER), redis_url]
     writers = [subprocess.Popen([*program, str(seed)], cwd=ROOT, stdout=subprocess.PIPE, text=True) for seed in (1, 2)]

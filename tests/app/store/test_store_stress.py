@@ -77,7 +77,7 @@ def _wait(is_done: Callable[[], bool], client: redis.Redis) -> None:
     while not is_done():
         assert time.monotonic() < until, "nothing moves"
         for _ in stress.mailboxes(client).forgotten():
-            client.rpush(stress.BELLS, "ring")
+            client.rpush(stress.DOORBELLS, "ring")
         time.sleep(0.02)
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 import redis
 
-from app.store.history import MOST, Samples
-from app.store.traces import MOST_SPANS, Span, Trace, Traces, trace_name
+from app.store.history import MOST, History
+from app.store.traces import MOST_SPANS, Trace, Traces, TraceSpan, trace_name
 
 
 @pytest.fixture
@@ -14,8 +14,8 @@ def traces(redis_client: redis.Redis) -> Traces:
     return Traces(redis_client, "test", most=3)
 
 
-def span(start_s: float, kind: str = "verify") -> Span:
-    return Span(start_s, start_s + 0.5, kind, f"{kind}-1", 2)
+def span(start_s: float, kind: str = "verify") -> TraceSpan:
+    return TraceSpan(start_s, start_s + 0.5, kind, f"{kind}-1", 2)
 
 
 def test_two_processes_add_to_one_timeline(traces: Traces) -> None:
@@ -54,7 +54,7 @@ def test_a_name_does_not_tell_the_request() -> None:
 
 
 def test_samples_are_bounded_and_the_latest_ones_come(redis_client: redis.Redis) -> None:
-    samples = Samples(redis_client, "test")
+    samples = History(redis_client, "test")
     redis_client.rpush("test:samples", *(json.dumps({"at_s": i}) for i in range(MOST)))
     samples.add({"at_s": MOST})
     assert [one["at_s"] for one in samples.last(2)] == [MOST - 1, MOST]

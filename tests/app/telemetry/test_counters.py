@@ -4,21 +4,21 @@ import pytest
 import redis
 
 from app.metrics import GROUP, METRICS, QUEUE_WAIT, STEP, TOKENS, WAIT_SECONDS
-from app.store.shared_stats import Exchange, SumsStore
-from app.telemetry.counters import MOST_SERIES, Tally, field, series
+from app.store.shared_stats import SharedStatsStore, StatsExchange
+from app.telemetry.counters import MOST_SERIES, Counters, field, series
 
 
 @pytest.fixture
-def sums(redis_client: redis.Redis) -> SumsStore:
-    return SumsStore(redis_client, "test")
+def sums(redis_client: redis.Redis) -> SharedStatsStore:
+    return SharedStatsStore(redis_client, "test")
 
 
-def test_two_processes_and_a_restarted_one_add_up(sums: SumsStore) -> None:
+def test_two_processes_and_a_restarted_one_add_up(sums: SharedStatsStore) -> None:
     for count in (3, 4, 5):  # the third has the first one's name and another life
-        tally = Tally()
-        exchange = Exchange(tally, sums)
-        tally.count(TOKENS, "target", by=count)
-        tally.observe(QUEUE_WAIT, 0.003, "draft")
+        counters = Counters()
+        exchange = StatsExchange(counters, sums)
+        counters.count(TOKENS, "target", by=count)
+        counters.observe(QUEUE_WAIT, 0.003, "draft")
         exchange.flush()
     found = sums.load(GROUP)
     assert found[field(TOKENS, ("target",))] == [12.0]
@@ -26,19 +26,19 @@ def test_two_processes_and_a_restarted_one_add_up(sums: SumsStore) -> None:
     assert waits[-1] == pytest.approx(0.009) and sum(waits[:-1]) == 3
 
 
-def test_what_was_written_is_not_written_again(sums: SumsStore) -> None:
-    tally = Tally()
-    exchange = Exchange(tally, sums)
-    tally.count(TOKENS, "target")
+def test_what_was_written_is_not_written_again(sums: SharedStatsStore) -> None:
+    counters = Counters()
+    exchange = StatsExchange(counters, sums)
+    counters.count(TOKENS, "target")
     exchange.flush()
     exchange.flush()
     assert sums.load(GROUP)[field(TOKENS, ("target",))] == [1.0]
 
 
-def test_a_batch_whose_reply_was_lost_counts_once(sums: SumsStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    tally = Tally()
-    exchange = Exchange(tally, sums)
-    tally.count(TOKENS, "target")
+def test_a_batch_whose_reply_was_lost_counts_once(sums: SharedStatsStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    counters = Counters()
+    exchange = StatsExchange(counters, sums)
+    counters.count(TOKENS, "target")
     merge = sums.merge
 
     def lost(*args: object) -> None:
@@ -49,24 +49,24 @@ def test_a_batch_whose_reply_was_lost_counts_once(sums: SumsStore, monkeypatch: 
         patch.setattr(sums, "merge", lost)
         with pytest.raises(ConnectionError):
             exchange.flush()
-    tally.count(TOKENS, "target")
+    counters.count(TOKENS, "target")
     exchange.flush()
     assert sums.load(GROUP)[field(TOKENS, ("target",))] == [2.0]
 
 
 def test_values_fall_into_the_bucket_whose_bound_they_do_not_exceed() -> None:
-    tally = Tally()
+    counters = Counters()
     for value in (WAIT_SECONDS[0], WAIT_SECONDS[0] * 1.01, WAIT_SECONDS[-1], WAIT_SECONDS[-1] + 1):
-        tally.observe(QUEUE_WAIT, value, "fuse")
-    (_, added) = tally.changes(GROUP)[field(QUEUE_WAIT, ("fuse",))]
+        counters.observe(QUEUE_WAIT, value, "fuse")
+    (_, added) = counters.changes(GROUP)[field(QUEUE_WAIT, ("fuse",))]
     assert added[:2] == [1.0, 1.0] and added[len(WAIT_SECONDS) - 1 : -1] == [1.0, 1.0]
 
 
 def test_names_off_the_wire_stay_within_bounds() -> None:
-    tally = Tally()
+    counters = Counters()
     for i in range(3 * MOST_SERIES):
-        tally.count(TOKENS, f"liar-{i}" + "x" * 1000)
-    changes = tally.changes(GROUP)
+        counters.count(TOKENS, f"liar-{i}" + "x" * 1000)
+    changes = counters.changes(GROUP)
     assert len(changes) <= MOST_SERIES + 1 and max(map(len, changes)) < 150
     assert sum(added[0] for _, added in changes.values()) == 3 * MOST_SERIES
 

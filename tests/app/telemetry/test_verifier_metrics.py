@@ -7,8 +7,8 @@ import pytest
 
 from app.messages import Event, FinishReason
 from app.metrics import GROUP
-from app.telemetry.counters import Tally, series
-from app.telemetry.verifier_metrics import Metering, Told
+from app.telemetry.counters import Counters, series
+from app.telemetry.verifier_metrics import RequestProgress, VerifierMetrics
 from tests import fakes
 from tests.fakes import Book, characters, record
 
@@ -21,17 +21,17 @@ class Counted:
     """Three requests, run side by side with drafters that are right, half right, or right on a side branch."""
 
     def __init__(self) -> None:
-        book, tally = Book(), Tally()
+        book, counters = Book(), Counters()
         self.local = fakes.pipeline(RUNNER, [characters(book)[name] for name in ("oracle", "half", "shy")])
-        self.meter = self.local.verifying.running.meter = Metering(tally)
+        self.meter = self.local.verifier.running.metrics = VerifierMetrics(counters)
         now_s = time.time()
         self.records = [record(p, LONG, request_id=f"r{i}", created_s=now_s) for i, p in enumerate(PROMPTS)]
         for one in self.records:
             book.write(one, fakes.alone(PLAIN, one.prompt_ids, LONG))
         fakes.submit(self.local, *self.records)
         fakes.finish(self.local)
-        self.told = self.meter.told()
-        found = {series(name): added for name, (_, added) in tally.changes(GROUP).items()}
+        self.told = self.meter.drain()
+        found = {series(name): added for name, (_, added) in counters.changes(GROUP).items()}
         self.sums = {key: added for key, added in found.items() if key is not None}
         self.events: list[Event] = [e for one in self.records for e in self.local.store.events(one.id, 0)]
         self.stats = [self.local.store.snapshot(one.id).stats for one in self.records]
@@ -99,36 +99,38 @@ def test_what_is_told_of_each_request(counted: Counted) -> None:
         told = counted.told[one.id]
         assert (told.tokens, told.stats, told.reason) == (LONG, stats, FinishReason.LENGTH)
         assert told.started_s is not None and told.created_s <= told.started_s <= time.time()
-    assert counted.meter.told() == {}
+    assert counted.meter.drain() == {}
 
 
 def test_a_request_that_is_let_go_is_told_of() -> None:
-    meter, one = Metering(Tally()), record([1, 2], max_tokens=9)
-    meter.taken(one, is_new=True)
-    meter.left(one, 4, fakes.sequence([1]).stats, FinishReason.CANCELLED)
-    assert meter.told() == {one.id: Told(one.created_s, None, 4, fakes.sequence([1]).stats, FinishReason.CANCELLED)}
+    meter, one = VerifierMetrics(Counters()), record([1, 2], max_tokens=9)
+    meter.record_adopted(one, is_new=True)
+    meter.record_left(one, 4, fakes.sequence([1]).stats, FinishReason.CANCELLED)
+    assert meter.drain() == {
+        one.id: RequestProgress(one.created_s, None, 4, fakes.sequence([1]).stats, FinishReason.CANCELLED)
+    }
 
 
 @pytest.mark.parametrize("way", ["cancelled", "let go", "failed", "done"])
 def test_of_a_request_that_is_gone_nothing_is_kept_however_it_went(way: str) -> None:
     local = fakes.pipeline(fakes.served())
-    meter = local.verifying.running.meter = Metering(Tally())
+    meter = local.verifier.running.metrics = VerifierMetrics(Counters())
     fakes.submit(local, one := record([1, 2, 3], max_tokens=2 if way == "done" else 40))
-    local.verifying.adopt([one.id])
+    local.verifier.adopt([one.id])
     if way != "let go":  # without it it is so before its first step
         local.step()
-        assert meter.told()[one.id].started_s is not None
+        assert meter.drain()[one.id].started_s is not None
     if way == "cancelled":  # its verifier hears of it by a commit
         local.store.end(one.id, FinishReason.CANCELLED)
     elif way == "let go":
-        local.verifying.let_go([one.id])
+        local.verifier.release([one.id])
     elif way == "failed":
-        local.verifying.target.forward = _fail  # type: ignore[method-assign]
+        local.verifier.target.forward = _fail  # type: ignore[method-assign]
     for _ in range(5):
         local.step()
     reasons = {"done": FinishReason.LENGTH, "failed": FinishReason.ERROR}
-    assert meter.told()[one.id].reason is reasons.get(way, FinishReason.CANCELLED)
-    assert (meter._begun, meter._fresh, len(meter._notes)) == ({}, set(), 0)
+    assert meter.drain()[one.id].reason is reasons.get(way, FinishReason.CANCELLED)
+    assert (meter._started, meter._fresh, len(meter._notes)) == ({}, set(), 0)
 
 
 def _fail(works: object) -> None:
@@ -136,6 +138,6 @@ def _fail(works: object) -> None:
 
 
 def test_without_a_tally_nothing_is_kept() -> None:
-    meter = Metering()
-    meter.step(1, 1, 0.1, [])
+    meter = VerifierMetrics()
+    meter.record_step(1, 1, 0.1, [])
     assert not meter._notes

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from app.verifier import out_of_memory
-from app.verifier.out_of_memory import PATIENCE_S, Shortage, is_shortage
+from app.verifier.out_of_memory import PATIENCE_S, OutOfMemoryRetry, is_out_of_memory
 
 
 class HandClock:
@@ -38,18 +38,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
     ],
 )
 def test_only_want_of_memory_is_nobodys_fault(clock: HandClock, error: Exception, is_one: bool) -> None:
-    assert is_shortage(error) is is_one
-    assert Shortage(clock).may_try_again("r", error) is is_one
+    assert is_out_of_memory(error) is is_one
+    assert OutOfMemoryRetry(clock).may_try_again("r", error) is is_one
 
 
 def test_it_is_put_up_with_for_a_while_and_anew_after_each_step_that_did_well(clock: HandClock) -> None:
-    found = Shortage(clock)
+    found = OutOfMemoryRetry(clock)
     for is_over in (False, True):
         assert found.may_try_again("r", MemoryError())
         clock.now_s += 0.9 * PATIENCE_S
         assert found.may_try_again("r", MemoryError())
         if not is_over:
-            found.over("r")
+            found.remove("r")
             clock.now_s += PATIENCE_S
     assert found.may_try_again("other", MemoryError()), "each has patience of its own"
     clock.now_s += 0.2 * PATIENCE_S

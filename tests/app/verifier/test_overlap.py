@@ -2,11 +2,11 @@
 
 import pytest
 
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from app.verifier.overlap import frontier, goes_together, runs_ahead
 
-FLAT = CostTable({1: 0.010, 64: 0.010})  # half a batch takes as long as a whole one
-STEEP = CostTable({1: 0.001, 64: 0.064})
+FLAT = StepCosts({1: 0.010, 64: 0.010})  # half a batch takes as long as a whole one
+STEEP = StepCosts({1: 0.001, 64: 0.064})
 
 
 @pytest.mark.parametrize(

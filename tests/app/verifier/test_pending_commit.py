@@ -10,7 +10,7 @@ from app.messages import Event, FinishReason
 from app.state import Sequence
 from app.store.protocol import Outcome
 from app.store.requests import RequestStore
-from app.verifier.pending_commit import Committing
+from app.verifier.pending_commit import PendingCommit
 from tests.app.store.bench import make_record, tokens_event
 
 
@@ -46,7 +46,7 @@ def test_a_commit_is_heard_of_once_however_often_its_replies_are_lost(
 ) -> None:
     record = make_record()
     sequence, event = Sequence(record, [*record.prompt_ids]), tokens_event(0, 5, 6, finish=finish)
-    committing = Committing("v1", store)
+    committing = PendingCommit("v1", store)
     assert committing.settle() == []
     committing.send([(sequence, event)])
     store.broken = True

@@ -3,12 +3,12 @@ import time
 import pytest
 
 from app.estimates.draft_costs import DraftCosts
-from app.estimates.step_costs import CostTable, Reading
+from app.estimates.step_costs import Reading, StepCosts
 from app.messages import DrafterStats, Record, Stats, Status, TreeMessage
 from app.offered_zz import MAX_NODES
 from app.policy import Policy
 from app.request import Speculation
-from app.stages.route.drafter_pool import Crew
+from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.router import Router
 from app.stages.steer.load import VerifierLoad
 from app.state import Tree
@@ -31,8 +31,8 @@ class Still:
 
 
 def running(router: Router | None = None, pages: int = 64) -> Running:
-    found = Running(fakes.runner(MODEL, pages=pages), CostTable({1: 1.0}), VOCAB, "mailbox", router)
-    found.crew = Crew({"small": "draft:1"}, ("lookup",))
+    found = Running(fakes.runner(MODEL, pages=pages), StepCosts({1: 1.0}), VOCAB, "mailbox", router)
+    found.pool = DrafterPool({"small": "draft:1"}, ("lookup",))
     return found
 
 
@@ -76,7 +76,7 @@ def test_one_taken_from_a_dead_verifier_is_a_suspect():
 def test_a_tree_for_the_present_length_is_taken():
     one = running()
     sequence = start(one, "r")
-    one.offer(message())
+    one.receive(message())
     assert sequence.tree == Tree([1, 2], [0, 1], [0.9, 0.8], [("a",), ("a",)])
 
 
@@ -108,7 +108,7 @@ def test_a_tree_for_the_present_length_is_taken():
 def test_a_stale_or_malformed_tree_changes_nothing(changes):
     one = running()
     sequence = start(one, "r")
-    one.offer(message(**changes))
+    one.receive(message(**changes))
     assert sequence.tree is None
 
 
@@ -118,12 +118,12 @@ def test_a_job_carries_only_what_its_receivers_do_not_know():
     (first,) = one.jobs([sequence], [3], Policy())
     sequence.tokens += [7, 8]
     (second,) = one.jobs([sequence], [2], Policy())
-    (last,) = one.farewell(sequence)
+    (last,) = one.final_jobs(sequence)
     assert (first.start, first.tokens, first.base, first.max_draft_tokens) == (0, (1,) * 5 + (2,), 6, 3)
     assert (second.start, second.tokens, second.base, second.max_draft_tokens) == (6, (7, 8), 8, 2)
     assert (last.start, last.tokens, last.is_last) == (8, (), True)
     assert first.drafters == ("small", "lookup")
-    assert one.farewell(sequence) == [], "nobody follows it any more"
+    assert one.final_jobs(sequence) == [], "nobody follows it any more"
 
 
 def test_drafts_of_one_node_are_fused_there_and_those_of_several_at_the_fusion_task():
@@ -131,7 +131,7 @@ def test_drafts_of_one_node_are_fused_there_and_those_of_several_at_the_fusion_t
     sequence = start(one, "r", length=5)
     (job,) = one.jobs([sequence], [3], Policy())
     assert (job.fuser, job.to, job.drafters) == ("draft:1", "draft:1", ("small", "lookup"))
-    one.crew = Crew({"small": "draft:1", "other": "draft:2"}, ("lookup",))
+    one.pool = DrafterPool({"small": "draft:1", "other": "draft:2"}, ("lookup",))
     sequence.tokens.append(7)
     jobs = one.jobs([sequence], [3], Policy())
     assert {(job.to, job.drafters, job.fuser) for job in jobs} == {
@@ -146,21 +146,21 @@ def test_drafts_of_one_node_are_fused_there_and_those_of_several_at_the_fusion_t
     }, "each what it does not know"
     sequence.tokens.append(8)
     assert [job.tokens for job in one.jobs([sequence], [3], Policy())] == [(8,)] * 3
-    one.crew = Crew({}, ("lookup",))
+    one.pool = DrafterPool({}, ("lookup",))
     assert [job.fuser for job in one.jobs([sequence], [3], Policy())] == ["fuse"], "with nobody else it looks up"
 
 
 def test_a_node_that_fuses_again_is_sent_what_its_fusing_half_missed():
     one = running(Router("all"))
     sequence = start(one, "r", length=5)
-    both = Crew({"small": "draft:1", "other": "draft:2"})
-    for crew in (Crew({"small": "draft:1"}), both, Crew({"small": "draft:1"})):
-        one.crew = crew
+    both = DrafterPool({"small": "draft:1", "other": "draft:2"})
+    for pool in (DrafterPool({"small": "draft:1"}), both, DrafterPool({"small": "draft:1"})):
+        one.pool = pool
         sequence.tokens.append(7)
         jobs = {job.to: job for job in one.jobs([sequence], [3], Policy())}
     assert (jobs["draft:1"].start, jobs["draft:1"].fuser) == (6, "draft:1")
-    one.crew = both
-    last = {job.to: job for job in one.farewell(sequence)}
+    one.pool = both
+    last = {job.to: job for job in one.final_jobs(sequence)}
     assert {box: (job.start, job.fuser) for box, job in last.items()} == {
         "draft:1": (8, "draft:1"),
         "draft:2": (7, ""),
@@ -173,7 +173,7 @@ def test_a_state_goes_along_only_to_drafters_that_read_it():
     sequence = start(one, "r", length=5)
     sequence.state = b"\x00\x01"
     assert one.jobs([sequence], [3], Policy())[0].state is None
-    one.crew = Crew({"small": "draft:1"}, ("lookup",), readers=frozenset({"small"}))
+    one.pool = DrafterPool({"small": "draft:1"}, ("lookup",), readers=frozenset({"small"}))
     assert one.jobs([sequence], [3], Policy())[0].state == "AAE="
     sequence.state = None
     assert one.jobs([sequence], [3], Policy())[0].state is None
@@ -189,10 +189,10 @@ def test_who_asks_waits_for_the_tree_within_the_policys_bound():
 
 
 def test_late_trees_are_waited_for_no_longer_than_they_are_worth():
-    one = Running(fakes.runner(MODEL), CostTable({1: 1.0}), VOCAB, "mailbox", clock=Still())
-    one.crew = Crew({"small": "draft:1"}, ("lookup",))
+    one = Running(fakes.runner(MODEL), StepCosts({1: 1.0}), VOCAB, "mailbox", clock=Still())
+    one.pool = DrafterPool({"small": "draft:1"}, ("lookup",))
     for _ in range(20):
-        one.draft_costs.observe(1, 3, 0.010)
+        one.draft_costs.update(1, 3, 0.010)
     usual_s = one.draft_costs.seconds(1, 3)
     for worth, wait_s in ((0.0, usual_s), (0.004, usual_s + 0.004), (9.0, max(MIN_WAIT_S, 3.0 * usual_s))):
         sequence = start(one, "r")
@@ -205,16 +205,16 @@ def test_late_trees_are_waited_for_no_longer_than_they_are_worth():
     [("auto", 0.0, True), ("auto", 1.0, False), ("rounds", 1.0, True), ("frontiers", 1.0, True), ("none", 0.0, False)],
 )
 def test_drafters_run_ahead_where_they_take_no_cores_from_the_verifier(wish, share, may):
-    one = Running(fakes.runner(MODEL), CostTable({1: 1.0}), VOCAB, "mailbox", overlap=wish)
-    one.crew = Crew({"small": "draft:1"}, (), share)
+    one = Running(fakes.runner(MODEL), StepCosts({1: 1.0}), VOCAB, "mailbox", overlap=wish)
+    one.pool = DrafterPool({"small": "draft:1"}, (), share)
     sequence = start(one, "r")
     assert [job.run_ahead for job in one.jobs([sequence], [3], Policy())] == [may]
-    assert not any(job.is_last and job.run_ahead for job in one.farewell(sequence))
+    assert not any(job.is_last and job.run_ahead for job in one.final_jobs(sequence))
 
 
 def test_nobody_is_told_of_the_end_of_a_sequence_they_never_heard_of():
     one = running()
-    assert one.farewell(start(one, "r")) == []
+    assert one.final_jobs(start(one, "r")) == []
 
 
 @pytest.mark.parametrize(
@@ -237,13 +237,13 @@ def test_the_requests_own_bounds_hold(wish, limit):
 
 def test_the_policys_bounds_on_what_is_asked_hold():
     one = running()
-    one.costs = CostTable({1: 1.0, 64: 1.05})
+    one.costs = StepCosts({1: 1.0, 64: 1.05})
     sequences = [start(one, name, max_tokens=50) for name in "abc"]
     limited = start(one, "d", max_tokens=50, speculation=Speculation(max_draft_tokens=1))
     sequences.append(limited)
 
     def asked(**policy: object) -> list[int]:
-        jobs = one.ask(sequences, Policy(**policy))
+        jobs = one.request_drafts(sequences, Policy(**policy))
         found = {job.request_id: job.max_draft_tokens for job in jobs if job.drafters}
         return [found.get(sequence.record.id, 0) for sequence in sequences]
 
@@ -251,9 +251,9 @@ def test_the_policys_bounds_on_what_is_asked_hold():
     assert sum(asked(verify_budget=2)) == 2
     for sequence in sequences:
         for _ in range(60):
-            for way in (one.asking.full, one.asking.lean):
-                way.of(sequence.record).observe(8, 0)
-    one.costs = CostTable({1: 1.0, 2: 2.0, 64: 64.0})
+            for way in (one.lengths.with_models, one.lengths.model_free):
+                way.of(sequence.record).update(8, 0)
+    one.costs = StepCosts({1: 1.0, 2: 2.0, 64: 64.0})
     for _ in range(30):
         nothing = asked()
     assert nothing == [0, 0, 0, 0]
@@ -264,15 +264,17 @@ def test_the_policys_bounds_on_what_is_asked_hold():
 
 def test_of_tables_one_sequence_alone_asks_for_all_it_may():
     one = running()
-    one.crew = Crew(resident=("lookup",))
-    one.costs = CostTable({1: 1.0, 4: 1.2, 5: 4.0})
+    one.pool = DrafterPool(model_free=("lookup",))
+    one.costs = StepCosts({1: 1.0, 4: 1.2, 5: 4.0})
     sequences = [start(one, name, max_tokens=50) for name in "ab"]
     for sequence in sequences:
         for _ in range(60):
-            one.asking.full.of(sequence.record).observe(8, 1)
+            one.lengths.with_models.of(sequence.record).update(8, 1)
 
     def asked(*wanted: object) -> set[int]:
-        return {job.max_draft_tokens for job in one.ask([*wanted], Policy(max_draft_tokens=6)) if job.drafters}
+        return {
+            job.max_draft_tokens for job in one.request_drafts([*wanted], Policy(max_draft_tokens=6)) if job.drafters
+        }
 
     assert asked(sequences[0]) == {6}
     assert max(asked(*sequences)) < 6
@@ -283,7 +285,7 @@ def test_of_tables_one_sequence_alone_asks_for_all_it_may():
 def test_drafts_are_waited_for_by_the_policys_factor_and_bound():
     one = running()
     for _ in range(50):
-        one.draft_costs.observe(1, 3, 0.2)
+        one.draft_costs.update(1, 3, 0.2)
     usual_s = one.draft_costs.seconds(1, 3)
     sequence = start(one, "r")
     for policy, wait_s in (
@@ -300,12 +302,12 @@ def test_a_verifier_tells_its_load():
     one = running()
     long, prompt = start(one, "r", length=30, generated=2), start(one, "p", length=7)
     long.cached = 31
-    one.costs = CostTable({1: 0.02}, reading=Reading(1e-5, 1e-6))
+    one.costs = StepCosts({1: 0.02}, reading=Reading(1e-5, 1e-6))
     one.jobs([long], [2], Policy())
     time.sleep(0.01)
-    one.offer(message(base=32))
-    one.gauge.verified(Tree([1, 2], [0, 1], [0.9, 0.8], [("a", "b"), ("a",)]), [1])
-    one.gauge.verified(Tree(), [])
+    one.receive(message(base=32))
+    one.stats.record_verified(Tree([1, 2], [0, 1], [0.9, 0.8], [("a", "b"), ("a",)]), [1])
+    one.stats.record_verified(Tree(), [])
     load = VerifierLoad.model_validate(one.report()["load"])
     assert (load.sequences, load.prompt_tokens, load.contexts) == (2, 7, (31,))
     assert load.step_s == pytest.approx(0.02 + 31 * 1.1e-5)
@@ -389,7 +391,7 @@ def test_a_stopped_sequence_leaves_nothing_behind():
     one.reserve([fakes.work(sequence, 0)])
     assert one.stop("r") is sequence
     assert one.stop("r") is None
-    assert (one.sequences, one.suspects, one._sent, one._errands._told) == ({}, set(), {}, {})
+    assert (one.sequences, one.suspects, one._sent, one._dispatcher._sent) == ({}, set(), {}, {})
     assert one._memory.pool.num_free == one._memory.pool.num_pages
 
 
@@ -400,15 +402,15 @@ def test_nobody_waits_for_a_probe_and_a_late_tree_is_learnt_from():
     assert (job.base, job.max_draft_tokens) == (5, 1)
     assert sequence.due_s == 0.0, "it goes on at once"
     before = one.draft_costs.seconds(1, 1)
-    expectation = one.asking.full.of(sequence.record)
+    expectation = one.lengths.with_models.of(sequence.record)
     (hopeful,) = expectation.survival(1)
     sequence.tokens.append(9)  # committed in the meantime
-    one.offer(message(tokens=(4,), parents=(0,), survival=(0.9,), proposers=(("a",),)))
+    one.receive(message(tokens=(4,), parents=(0,), survival=(0.9,), proposers=(("a",),)))
     assert sequence.tree is None, "too late to be verified"
     assert expectation.survival(1)[0] < hopeful, "but it was wrong"
     assert one.draft_costs.seconds(1, 1) == before, "when it came says nothing: nobody waited"
     lowered = expectation.survival(1)[0]
-    one.offer(message(tokens=(4,), parents=(0,), survival=(0.9,), proposers=(("a",),)))
+    one.receive(message(tokens=(4,), parents=(0,), survival=(0.9,), proposers=(("a",),)))
     assert expectation.survival(1)[0] == lowered, "the same answer again is none"
 
 
@@ -425,12 +427,12 @@ class Ticking(Still):
 
 def test_finding_the_depth_is_part_of_what_drafts_cost():
     for clock, thinking_s in ((Still(), 0.0), (Ticking(), 0.25)):
-        one = Running(fakes.runner(MODEL), CostTable({1: 1.0, 64: 1.1}), VOCAB, "mailbox", clock=clock)
-        one.crew = Crew({}, ("lookup",))
-        (job,) = one.ask([start(one, "r")], Policy())
+        one = Running(fakes.runner(MODEL), StepCosts({1: 1.0, 64: 1.1}), VOCAB, "mailbox", clock=clock)
+        one.pool = DrafterPool({}, ("lookup",))
+        (job,) = one.request_drafts([start(one, "r")], Policy())
         for _ in range(9):
             one.jobs([one.sequences["r"]], [job.max_draft_tokens], Policy())
-            one.offer(message())
+            one.receive(message())
         assert one.draft_costs.seconds(1, job.max_draft_tokens) == pytest.approx(thinking_s, abs=0.01)
 
 
@@ -439,15 +441,15 @@ def test_a_round_whose_models_were_spared_says_nothing_of_what_models_take():
     one = running()
     sequence = start(one, "r", length=200)
     for _ in range(10):
-        one.draft_costs.observe(1, 3, 0.010)
+        one.draft_costs.update(1, 3, 0.010)
     before = one.draft_costs.seconds(1, 3), one.draft_costs.read_s(200)
     one.jobs([sequence], [3], Policy())
-    one.offer(message(base=200, spared=("small",)))
+    one.receive(message(base=200, skipped=("small",)))
     assert (one.draft_costs.seconds(1, 3), one.draft_costs.read_s(200)) == before
     sequence.tree = None
     one.jobs([sequence], [3], Policy())
     time.sleep(0.03)
-    one.offer(message(base=200))
+    one.receive(message(base=200))
     assert one.draft_costs.read_s(200) == 0.0, "a job sent twice tells only what is new"
     assert one.draft_costs.seconds(1, 3) != before[0]
 
@@ -455,42 +457,42 @@ def test_a_round_whose_models_were_spared_says_nothing_of_what_models_take():
 def test_where_tables_alone_are_chosen_no_model_gets_a_job():
     one = running()
     sequence = start(one, "r")
-    (job,) = one.jobs([sequence], [3], Policy(), is_lean=True)
+    (job,) = one.jobs([sequence], [3], Policy(), is_model_free=True)
     assert job.drafters == ("lookup",) and job.to == job.fuser
-    one.offer(message())
+    one.receive(message())
     assert one.draft_costs.seconds(1, 3) == DraftCosts().seconds(1, 3), "what that took is no model's price"
-    assert one.asking.lean.costs.seconds(1, 3) != DraftCosts().seconds(1, 3)
-    before = one.asking.full.of(sequence.record).survival(1)
-    one.learn(sequence, sequence.tree, [1, 7])
-    assert one.asking.full.of(sequence.record).survival(1) == before
+    assert one.lengths.model_free.costs.seconds(1, 3) != DraftCosts().seconds(1, 3)
+    before = one.lengths.with_models.of(sequence.record).survival(1)
+    one.update(sequence, sequence.tree, [1, 7])
+    assert one.lengths.with_models.of(sequence.record).survival(1) == before
 
 
 def test_groups_are_formed_by_what_drafts_take_at_the_lengths_asked_for_not_at_the_longest_allowed():
-    one = Running(fakes.runner(MODEL), CostTable({1: 0.030, 64: 0.032}), VOCAB, "mailbox")
-    one.crew = Crew({"small": "draft:1"}, (), 0.0)
+    one = Running(fakes.runner(MODEL), StepCosts({1: 0.030, 64: 0.032}), VOCAB, "mailbox")
+    one.pool = DrafterPool({"small": "draft:1"}, (), 0.0)
     for depth in (1, 2):
         for _ in range(20):
-            one.draft_costs.observe(4, depth, 0.005 * depth)  # at length 8 it would be 40 ms, more than a step
+            one.draft_costs.update(4, depth, 0.005 * depth)  # at length 8 it would be 40 ms, more than a step
     sequences = [start(one, name) for name in "abcd"]
     one.jobs(sequences, [2] * 4, Policy())
-    one.ask(sequences, Policy())
+    one.request_drafts(sequences, Policy())
     assert one.is_together, "half a batch takes as long as a whole one, and drafting a third of that"
     one.jobs(sequences, [8] * 4, Policy())
-    one.ask(sequences, Policy())
+    one.request_drafts(sequences, Policy())
     assert not one.is_together
 
 
 def test_another_rule_of_lengths_has_chains_drafted_and_all_of_them_verified():
-    one = Running(fakes.runner(MODEL), CostTable({1: 1.0}), VOCAB, "mailbox", lengths="fixed:3")
-    one.crew = Crew({"small": "draft:1"}, ("lookup",))
+    one = Running(fakes.runner(MODEL), StepCosts({1: 1.0}), VOCAB, "mailbox", lengths="fixed:3")
+    one.pool = DrafterPool({"small": "draft:1"}, ("lookup",))
     sequence, bounded = (
         start(one, "r", max_tokens=50),
         start(one, "s", max_tokens=50, speculation=Speculation(max_draft_tokens=1)),
     )
     for _ in range(80):
-        one.asking.full.of(sequence.record).observe(8, 0)
-    jobs = one.ask([sequence, bounded], Policy())
+        one.lengths.with_models.of(sequence.record).update(8, 0)
+    jobs = one.request_drafts([sequence, bounded], Policy())
     assert {(job.request_id, job.max_draft_tokens) for job in jobs} == {("r", 3), ("s", 1)}
-    one.offer(message(tokens=(1, 9, 2), parents=(0, 0, 1), survival=(0.5, 0.3, 0.2), proposers=(("a",),) * 3))
+    one.receive(message(tokens=(1, 9, 2), parents=(0, 0, 1), survival=(0.5, 0.3, 0.2), proposers=(("a",),) * 3))
     assert sequence.tree == Tree([1, 2], [0, 1], [1.0, 1.0], [("a",), ("a",)])
-    assert one.ask([sequence], Policy(max_draft_tokens=0)) == []
+    assert one.request_drafts([sequence], Policy(max_draft_tokens=0)) == []

@@ -12,7 +12,7 @@ import pytest
 from app.local import client
 from app.request import GenerateRequest
 from bench.chaos import clients as chaos_clients
-from bench.chaos.clients import Clients, Tally
+from bench.chaos.clients import ClientCounts, Clients
 
 EXPECTED = (1, 2)
 LIMIT_S = 20.0
@@ -91,9 +91,14 @@ def _until(condition: Callable[[], Any]) -> None:
         time.sleep(0.005)
 
 
-def _counts(tally: Tally) -> dict[str, int]:
-    counts = {"right": tally.right, "wrong": len(tally.wrong), "failed": len(tally.failed), "lost": len(tally.lost)}
-    return {name: count for name, count in {**counts, "refused": tally.refused}.items() if count}
+def _counts(counters: ClientCounts) -> dict[str, int]:
+    counts = {
+        "right": counters.right,
+        "wrong": len(counters.wrong),
+        "failed": len(counters.failed),
+        "lost": len(counters.lost),
+    }
+    return {name: count for name, count in {**counts, "refused": counters.refused}.items() if count}
 
 
 @pytest.mark.parametrize(
@@ -116,9 +121,9 @@ def test_whatever_becomes_of_a_request_is_counted_as_that(
 ) -> None:
     crowd = clients(fate)
     crowd.start(2)
-    _until(lambda: _counts(crowd.tally))
+    _until(lambda: _counts(crowd.counts))
     crowd.stop(LIMIT_S)
-    assert _counts(crowd.tally).keys() == {counted}
+    assert _counts(crowd.counts).keys() == {counted}
 
 
 def test_who_still_waits_at_the_end_is_lost(clients: Callable[[str], Clients]) -> None:
@@ -126,7 +131,7 @@ def test_who_still_waits_at_the_end_is_lost(clients: Callable[[str], Clients]) -
     crowd.start(1)
     _until(lambda: crowd.all_moved_since(0.0))
     crowd.stop(0.1)
-    assert crowd.tally.lost == ["client-0 still waits after 0 s"]
+    assert crowd.counts.lost == ["client-0 still waits after 0 s"]
 
 
 def test_all_have_moved_when_the_last_one_has(clients: Callable[[str], Clients]) -> None:
@@ -140,4 +145,4 @@ def test_all_have_moved_when_the_last_one_has(clients: Callable[[str], Clients])
     crowd._moved_s["client-0"] = 0.0
     _until(lambda: crowd.all_moved_since(since_s))
     crowd.stop(LIMIT_S)
-    assert _counts(crowd.tally).keys() == {"right"}
+    assert _counts(crowd.counts).keys() == {"right"}

@@ -10,7 +10,7 @@ import pytest
 
 from app.messages import FinishReason, Result, SpeculationReport, Status, Timing, Usage
 from app.request import GenerateRequest
-from bench.chaos.clients import Tally
+from bench.chaos.clients import ClientCounts
 from bench.clients.under_change import Waiting
 
 TOKENS = (5, 6, 7)
@@ -81,15 +81,15 @@ def test_nobody_there_is_a_refusal() -> None:
     assert found.refused > 0 and not found.lost
 
 
-def asked(url: str) -> Tally:
+def asked(url: str) -> ClientCounts:
     """What one client of one request came to count."""
     clients = Waiting(url, [GenerateRequest(prompt="x", max_tokens=3)], [TOKENS], seed=0)
     clients.start(1)
     deadline = time.monotonic() + 30.0
-    while not any(getattr(clients.tally, name) for name in COUNTED) and time.monotonic() < deadline:
+    while not any(getattr(clients.counts, name) for name in COUNTED) and time.monotonic() < deadline:
         time.sleep(0.01)
     clients.stop(30.0)
-    return clients.tally
+    return clients.counts
 
 
 @contextmanager

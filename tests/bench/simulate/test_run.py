@@ -117,11 +117,11 @@ class Calls:
     """What a stand-in says after some tokens."""
 
     def __init__(self, log: Log, drafter: str) -> None:
-        from app.drafter.draft_kv import Reader
+        from app.drafter.draft_kv import DraftKV
         from app.request import Sampling
         from app.stages.draft.protocol import Context
 
-        self.reader = Reader(drafter, LogGuesser(drafter, log.texts, log.drafters[drafter], SimClock()), 1000)
+        self.reader = DraftKV(drafter, LogGuesser(drafter, log.texts, log.drafters[drafter], SimClock()), 1000)
         self.context = Context("0", "public", [1, *log.texts[0].tokens[:4]], 1, 8, Sampling(seed=0), b"\0\0")
 
     def after(self, *tokens: int) -> list[int]:

@@ -8,7 +8,7 @@ import torch
 from app.engine.cpu.attention_tiles import Layout
 from app.engine.kv.pages import KVCache, PagePool
 from app.engine.packing import plan
-from app.state import Sequence, Work
+from app.state import BatchEntry, Sequence
 from kernels.attention.paged_attention import paged_attention_reference
 from tests import fakes
 
@@ -73,7 +73,7 @@ class Case:
             out[row, head] = scores.softmax(0) @ self.v[i][first : last + 1, head // fold].double()
         return out
 
-    def _work(self, i: int, start: int | None, end: int | None) -> Work:
+    def _work(self, i: int, start: int | None, end: int | None) -> BatchEntry:
         state: Sequence = self.states[i]
         return fakes.work(state, self.spans[i][0] if start is None else start, end)
 

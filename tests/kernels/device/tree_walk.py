@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from app.stages.verify import verify
-from app.state import Tree, Work
+from app.state import BatchEntry, Tree
 from kernels.tree.tree_walk import tree_walk, tree_walk_reference
 from tests import fakes
 from tests.kernels.device.places import DEVICE
@@ -68,7 +68,7 @@ def test_walks_are_those_of_the_verify_stage(most, ends, likely):
     for (tokens, parents, _), ids in zip(trees, eos, strict=True):
         sequence = fakes.sequence([0])
         sequence.record = sequence.record.model_copy(update={"eos_ids": tuple(ids)})
-        works.append(Work(sequence, 0, [0], Tree(tokens, parents), final=True))
+        works.append(BatchEntry(sequence, 0, [0], Tree(tokens, parents), final=True))
     verdicts = verify(works, [TargetRows(target) for _, _, target in trees])
     for i, verdict in enumerate(verdicts):
         length = int(found.accepted[i])

@@ -11,13 +11,12 @@ import torch
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidRequest
+from tests.training.conftest import MAX_TOKENS, PROMPTS
 from training.data.generate import asks, generate, load_engine
 from training.data.rows import Row, RowFile
 from training.model.student import load_target
 from training.prompts.draw import DOMAINS
 from training.prompts.templates import TEMPLATES
-
-from .conftest import MAX_TOKENS, PROMPTS
 
 
 def test_there_is_a_row_for_every_prompt_most_of_them_greedy(rows: list[Row]) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.engine.early_exit.predictors import Fitted, Lens
+from app.engine.early_exit.predictors import FittedPredictor, Lens
 from training.early_exit.fit import (
     auc,
     fit_layer,
@@ -48,11 +48,11 @@ def test_what_the_states_hold_is_found_on_prompts_that_were_kept_out():
     train = np.arange(20) % 4 != 0
     lens = Lens(head, np.arange(V))
     fit = fit_layer(data, 3, lens, np.ones(D, np.float32), train)
-    judged = judge(data, 3, Fitted(lens, {3: fit.weight}, {3: fit.logistic}), ~train, price=0.1, rest=0.5)
+    judged = judge(data, 3, FittedPredictor(lens, {3: fit.weight}, {3: fit.logistic}), ~train, price=0.1, rest=0.5)
     assert judged.auc > 0.95 and judged.auc_prior == 0.5
     assert judged.precision > 0.9 and judged.recall > 0.5 and judged.lost < 0.1
     assert judged.net_rows > 0.0
-    blind = judge(data, 3, Fitted(lens, {3: 0 * fit.weight}, {3: np.array([-9.0, 0, 0, 0])}), ~train, 0.1, 0.5)
+    blind = judge(data, 3, FittedPredictor(lens, {3: 0 * fit.weight}, {3: np.array([-9.0, 0, 0, 0])}), ~train, 0.1, 0.5)
     assert blind.dropped == blind.recall == blind.lost == 1.0
     assert blind.net_rows < 0.0, "all rows are spared and all tokens lost"
 

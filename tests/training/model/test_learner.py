@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests.training.conftest import WIDTH
 from training.data.batches import NOTHING, batch, head_tokens, round_starts, weighted
 from training.data.rows import Row
 from training.model.evaluate import ALL, DRAFTED, evaluate, judged
 from training.model.learner import GOLD, Learner, Recipe, rate_at
 from training.model.student import Student, load_target
-
-from .conftest import WIDTH
 
 RECIPE = Recipe(seed=0, batch=4, rate=3e-3, negatives=16)
 

@@ -12,15 +12,15 @@ import redis
 from app.messages import Status
 from app.request import GenerateRequest
 from app.store.keys import Keys
-from tests.web.doubles import Desk
-from web.api.disconnects import LOOK_S, Leavers
+from tests.web.doubles import FakeDeployment
+from web.api.disconnects import LOOK_S, DisconnectWatcher
 
 SOME_LOOKS_S = 10 * LOOK_S
 
 
 @pytest.fixture
-def leavers(desk: Desk) -> Leavers:
-    return Leavers(desk)
+def disconnects(deployment: FakeDeployment) -> DisconnectWatcher:
+    return DisconnectWatcher(deployment)
 
 
 def _until(condition: Callable[[], Any]) -> None:
@@ -30,62 +30,64 @@ def _until(condition: Callable[[], Any]) -> None:
         time.sleep(0.005)
 
 
-def _asked(desk: Desk) -> str:
-    return desk.submit(GenerateRequest(prompt="Hi")).id
+def _asked(deployment: FakeDeployment) -> str:
+    return deployment.submit(GenerateRequest(prompt="Hi")).id
 
 
-def _is_cancelled(desk: Desk, request_id: str) -> bool:
-    return desk.requests.snapshot(request_id).status is Status.CANCELLED
+def _is_cancelled(deployment: FakeDeployment, request_id: str) -> bool:
+    return deployment.requests.snapshot(request_id).status is Status.CANCELLED
 
 
 def _looks() -> bool:
     return any(thread.name == "leavers" for thread in threading.enumerate())
 
 
-def test_who_leaves_later_is_noticed_too(desk: Desk, leavers: Leavers) -> None:
+def test_who_leaves_later_is_noticed_too(deployment: FakeDeployment, disconnects: DisconnectWatcher) -> None:
     """Each time everybody had gone, and nobody was looked at any more."""
     for _ in range(3):
-        request_id, gone = _asked(desk), threading.Event()
-        with leavers.watched([request_id], gone.is_set):
+        request_id, gone = _asked(deployment), threading.Event()
+        with disconnects.watched([request_id], gone.is_set):
             time.sleep(SOME_LOOKS_S)
-            assert not _is_cancelled(desk, request_id)
+            assert not _is_cancelled(deployment, request_id)
             gone.set()
-            _until(lambda request_id=request_id: _is_cancelled(desk, request_id))
+            _until(lambda request_id=request_id: _is_cancelled(deployment, request_id))
         _until(lambda: not _looks())
 
 
-def test_who_leaves_after_the_answer_cancels_nothing(desk: Desk, leavers: Leavers) -> None:
-    request_id, gone = _asked(desk), threading.Event()
-    with leavers.watched([_asked(desk)], lambda: False):
-        with leavers.watched([request_id], gone.is_set):
+def test_who_leaves_after_the_answer_cancels_nothing(
+    deployment: FakeDeployment, disconnects: DisconnectWatcher
+) -> None:
+    request_id, gone = _asked(deployment), threading.Event()
+    with disconnects.watched([_asked(deployment)], lambda: False):
+        with disconnects.watched([request_id], gone.is_set):
             pass
         gone.set()
         time.sleep(SOME_LOOKS_S)
-        assert not _is_cancelled(desk, request_id)
+        assert not _is_cancelled(deployment, request_id)
     _until(lambda: not _looks())
 
 
 def test_an_error_about_one_is_not_in_the_way_of_the_others(
-    desk: Desk, leavers: Leavers, redis_client: redis.Redis
+    deployment: FakeDeployment, disconnects: DisconnectWatcher, redis_client: redis.Redis
 ) -> None:
-    redis_client.set(Keys(desk.settings.namespace).request("spoilt"), "no request")
-    ids = [_asked(desk) for _ in range(3)]
+    redis_client.set(Keys(deployment.settings.namespace).request("spoilt"), "no request")
+    ids = [_asked(deployment) for _ in range(3)]
     with ExitStack() as waiting:
         for some in (["spoilt"], ["forgotten", ids[0]], [ids[1]]):
-            waiting.enter_context(leavers.watched(some, lambda: True))
-        _until(lambda: all(_is_cancelled(desk, request_id) for request_id in ids[:2]))
-        assert not _is_cancelled(desk, ids[2])
+            waiting.enter_context(disconnects.watched(some, lambda: True))
+        _until(lambda: all(_is_cancelled(deployment, request_id) for request_id in ids[:2]))
+        assert not _is_cancelled(deployment, ids[2])
 
 
 def test_who_left_while_redis_was_away_is_cancelled_when_it_is_back(
-    desk: Desk, leavers: Leavers, redis_client: redis.Redis
+    deployment: FakeDeployment, disconnects: DisconnectWatcher, redis_client: redis.Redis
 ) -> None:
-    ids = [_asked(desk), _asked(desk)]
+    ids = [_asked(deployment), _asked(deployment)]
     redis_client.config_set("maxmemory", 1)
     try:
-        with leavers.watched(ids, lambda: True):
+        with disconnects.watched(ids, lambda: True):
             time.sleep(SOME_LOOKS_S)
             redis_client.config_set("maxmemory", 0)
-            _until(lambda: all(_is_cancelled(desk, request_id) for request_id in ids))
+            _until(lambda: all(_is_cancelled(deployment, request_id) for request_id in ids))
     finally:
         redis_client.config_set("maxmemory", 0)

@@ -19,23 +19,23 @@ from app.request import GenerateRequest
 from app.store import connect as connections
 from app.store.connect import connect
 from tests.app.store.relay import Relay
-from tests.web.doubles import Desk
+from tests.web.doubles import FakeDeployment
 from web.api.request_events import await_end, follow
 
 TIMEOUT_S = 0.25  # of a connection
 OUTAGE_S = 2.0
-Wait = Callable[[Desk, str], bool]
+Wait = Callable[[FakeDeployment, str], bool]
 
 
-def _to_the_end(office: Desk, request_id: str) -> bool:
+def _to_the_end(deployment: FakeDeployment, request_id: str) -> bool:
     """As a stream does: were there all tokens, and an end?"""
-    found = [event for event in follow(office, request_id, 0, threading.Event()) if event is not None]
+    found = [event for event in follow(deployment, request_id, 0, threading.Event()) if event is not None]
     return [event.finish_reason for event in found] == [FinishReason.CANCELLED]
 
 
-def _for_the_end(office: Desk, request_id: str) -> bool:
+def _for_the_end(deployment: FakeDeployment, request_id: str) -> bool:
     """As a call does that wants the whole answer."""
-    return await_end(office, [request_id], threading.Event())
+    return await_end(deployment, [request_id], threading.Event())
 
 
 @pytest.fixture
@@ -45,19 +45,23 @@ def relay(redis_client: redis.Redis, redis_url: str) -> Iterator[Relay]:
 
 
 @pytest.fixture
-def far(relay: Relay, settings: Settings, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def far(
+    relay: Relay, settings: Settings, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FakeDeployment]:
     """A web process that reaches Redis by the relay, and loses its patience soon."""
     monkeypatch.setattr(connections, "SOCKET_TIMEOUT_S", TIMEOUT_S)
     for name, seconds in (("OUTAGE_S", OUTAGE_S), ("POLL_S", TIMEOUT_S / 3), ("RETRY_S", 0.02)):
         monkeypatch.setattr(web.api.request_events, name, seconds)
     client = connect(f"redis://127.0.0.1:{relay.port}/0")
-    yield Desk.over(client, settings, tokenizer)
+    yield FakeDeployment.over(client, settings, tokenizer)
     client.close()
 
 
 @pytest.mark.parametrize("wait", [_to_the_end, _for_the_end])
-def test_short_outages_are_waited_out_however_many(far: Desk, desk: Desk, relay: Relay, wait: Wait) -> None:
-    request_id = desk.submit(GenerateRequest(prompt="Hi")).id
+def test_short_outages_are_waited_out_however_many(
+    far: FakeDeployment, deployment: FakeDeployment, relay: Relay, wait: Wait
+) -> None:
+    request_id = deployment.submit(GenerateRequest(prompt="Hi")).id
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(wait, far, request_id)
         for _ in range(4):
@@ -66,13 +70,13 @@ def test_short_outages_are_waited_out_however_many(far: Desk, desk: Desk, relay:
             relay.cut()
             time.sleep(0.2 * OUTAGE_S)
         assert not waiting.done()
-        desk.requests.end(request_id, FinishReason.CANCELLED)
+        deployment.requests.end(request_id, FinishReason.CANCELLED)
         assert waiting.result(10.0)
 
 
 @pytest.mark.parametrize("wait", [_to_the_end, _for_the_end])
-def test_a_long_outage_is_told(far: Desk, desk: Desk, relay: Relay, wait: Wait) -> None:
-    request_id = desk.submit(GenerateRequest(prompt="Hi")).id
+def test_a_long_outage_is_told(far: FakeDeployment, deployment: FakeDeployment, relay: Relay, wait: Wait) -> None:
+    request_id = deployment.submit(GenerateRequest(prompt="Hi")).id
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(wait, far, request_id)
         relay.hold()
@@ -80,5 +84,5 @@ def test_a_long_outage_is_told(far: Desk, desk: Desk, relay: Relay, wait: Wait) 
             with pytest.raises(StoreUnavailable):
                 waiting.result(20 * OUTAGE_S)
         finally:
-            desk.requests.end(request_id, FinishReason.CANCELLED)
+            deployment.requests.end(request_id, FinishReason.CANCELLED)
             relay.cut()

@@ -17,7 +17,7 @@ from app.messages import Record
 from app.request import GenerateRequest
 from app.store.connect import connect
 from tests.web.conftest import TEXT
-from tests.web.doubles import Desk, ScriptedVerifier
+from tests.web.doubles import FakeDeployment, ScriptedVerifier
 from web.factory import create_app
 
 RESULT_FIELDS = {
@@ -65,11 +65,11 @@ def test_messages_and_bounds_reach_the_engine(client: FlaskClient, verifier: Scr
     body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "temperature": 0.5, "seed": 7}
     result = client.post("/api/generate", json=body).json
     assert (result["finish_reason"], result["token_ids"]) == ("length", verifier.answer[:4])
-    record = verifier.desk.requests.snapshot(result["id"]).record
+    record = verifier.deployment.requests.snapshot(result["id"]).record
     assert (record.max_tokens, record.sampling.temperature, record.sampling.seed) == (4, 0.5, 7)
 
 
-def test_without_waiting_gives_the_places_to_look_at(client: FlaskClient, desk: Desk) -> None:
+def test_without_waiting_gives_the_places_to_look_at(client: FlaskClient, deployment: FakeDeployment) -> None:
     response = client.post("/api/generate", json={"prompt": "Hi", "wait": False})
     answer = response.json
     assert response.status_code == 202
@@ -77,12 +77,14 @@ def test_without_waiting_gives_the_places_to_look_at(client: FlaskClient, desk: 
     assert answer["stream_url"] == f"/api/requests/{answer['id']}/stream"
     running = client.get(answer["url"]).json
     assert (running["status"], running["text"], running["finish_reason"]) == ("active", "", None)
-    assert desk.requests.active() == 1
+    assert deployment.requests.active() == 1
 
 
-def test_a_running_request_shows_its_partial_text(client: FlaskClient, desk: Desk, tokenizer: Tokenizer) -> None:
+def test_a_running_request_shows_its_partial_text(
+    client: FlaskClient, deployment: FakeDeployment, tokenizer: Tokenizer
+) -> None:
     request_id = accepted(client)["id"]
-    with ScriptedVerifier(desk, tokenizer.encode("one two three four five"), pause_s=0.05) as verifier:
+    with ScriptedVerifier(deployment, tokenizer.encode("one two three four five"), pause_s=0.05) as verifier:
         while not (running := client.get(f"/api/requests/{request_id}").json)["token_ids"]:
             assert running["status"] == "active"
         verifier.going.clear()
@@ -91,7 +93,7 @@ def test_a_running_request_shows_its_partial_text(client: FlaskClient, desk: Des
         verifier.going.set()
 
 
-def test_cancelling_ends_a_request_and_once_ended_it_stays(client: FlaskClient, desk: Desk) -> None:
+def test_cancelling_ends_a_request_and_once_ended_it_stays(client: FlaskClient, deployment: FakeDeployment) -> None:
     url = accepted(client)["url"]
     first, second = client.delete(url), client.delete(url)
     assert (first.status_code, first.json["status"], first.json["finish_reason"]) == (
@@ -100,7 +102,7 @@ def test_cancelling_ends_a_request_and_once_ended_it_stays(client: FlaskClient, 
         "cancelled",
     )
     assert second.json == first.json
-    assert desk.requests.active() == 0
+    assert deployment.requests.active() == 0
 
 
 def test_cancelling_does_not_change_a_finished_request(client: FlaskClient, verifier: ScriptedVerifier) -> None:
@@ -108,13 +110,13 @@ def test_cancelling_does_not_change_a_finished_request(client: FlaskClient, veri
     assert client.delete(f"/api/requests/{result['id']}").json == result
 
 
-def test_a_waiting_caller_learns_of_a_cancel(client: FlaskClient, desk: Desk) -> None:
+def test_a_waiting_caller_learns_of_a_cancel(client: FlaskClient, deployment: FakeDeployment) -> None:
     results: list[Any] = []
     waiting = threading.Thread(
-        target=lambda: results.append(create_app(desk).test_client().post("/api/generate", json={"prompt": "Hi"}))
+        target=lambda: results.append(create_app(deployment).test_client().post("/api/generate", json={"prompt": "Hi"}))
     )
     waiting.start()
-    while not (orphans := desk.requests.orphans()):
+    while not (orphans := deployment.requests.orphans()):
         pass
     client.delete(f"/api/requests/{orphans[0].request_id}")
     waiting.join()
@@ -162,13 +164,15 @@ def test_an_unknown_request_is_not_found(method: str, client: FlaskClient) -> No
         ({"prompt": "a " * 3000}, "prompt"),
     ],
 )
-def test_bad_input_names_its_field(body: dict[str, Any], field: str, client: FlaskClient, desk: Desk) -> None:
+def test_bad_input_names_its_field(
+    body: dict[str, Any], field: str, client: FlaskClient, deployment: FakeDeployment
+) -> None:
     response = client.post("/api/generate", json=body)
     assert response.status_code == 400
     error = error_of(response)
     assert error["field"] == field
     assert error["details"][0]["field"] == field and error["details"][0]["message"]
-    assert desk.requests.active() == 0
+    assert deployment.requests.active() == 0
 
 
 def test_a_field_that_is_not_there_is_called_that(client: FlaskClient) -> None:
@@ -224,7 +228,7 @@ def test_a_full_queue_says_when_to_come_back(client: FlaskClient, settings: Sett
 
 
 def test_without_redis_the_answer_is_unavailable(settings: Settings, tokenizer: Tokenizer) -> None:
-    client = create_app(Desk.over(connect("redis://127.0.0.1:1/0"), settings, tokenizer)).test_client()
+    client = create_app(FakeDeployment.over(connect("redis://127.0.0.1:1/0"), settings, tokenizer)).test_client()
     response = client.post("/api/generate", json={"prompt": "a"})
     assert response.status_code == 503
     assert "Retry-After" in response.headers
@@ -235,12 +239,12 @@ def test_without_redis_the_answer_is_unavailable(settings: Settings, tokenizer: 
 
 
 def test_a_doorbell_that_cannot_ring_is_unavailable_too(
-    desk: Desk, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+    deployment: FakeDeployment, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def submit(request: GenerateRequest, **_: Any) -> Record:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr(desk, "submit", submit)
+    monkeypatch.setattr(deployment, "submit", submit)
     assert client.post("/api/generate", json={"prompt": "a"}).status_code == 503
 
 
@@ -259,12 +263,12 @@ def test_unknown_paths_and_methods_are_explained_in_json(client: FlaskClient) ->
     error_of(wrong)
 
 
-def test_ready_only_with_control_and_verifier(client: FlaskClient, desk: Desk) -> None:
+def test_ready_only_with_control_and_verifier(client: FlaskClient, deployment: FakeDeployment) -> None:
     empty = client.get("/readyz")
     assert (empty.status_code, empty.json["missing"]) == (503, ["control", "verify"])
-    desk.nodes.beat("verify", "verify-1", "a", progress_s=0.0, info={})
+    deployment.nodes.beat("verify", "verify-1", "a", progress_s=0.0, info={})
     assert client.get("/readyz").json["missing"] == ["control"]
-    desk.nodes.beat("control", "control-1", "b", progress_s=0.0, info={})
+    deployment.nodes.beat("control", "control-1", "b", progress_s=0.0, info={})
     ready = client.get("/readyz")
     assert (ready.status_code, ready.json["ready"], ready.json["nodes"]) == (
         200,
@@ -291,9 +295,11 @@ def test_no_other_site_may_read_or_act(path: str, client: FlaskClient) -> None:
             assert "Set-Cookie" not in response.headers
 
 
-def test_the_page_names_the_model_and_not_where_it_lies(desk: Desk, settings: Settings, tmp_path: Path) -> None:
-    desk.settings = settings.model_copy(update={"model": str(tmp_path / "tiny-model")})
-    html = create_app(desk).test_client().get("/").text
+def test_the_page_names_the_model_and_not_where_it_lies(
+    deployment: FakeDeployment, settings: Settings, tmp_path: Path
+) -> None:
+    deployment.settings = settings.model_copy(update={"model": str(tmp_path / "tiny-model")})
+    html = create_app(deployment).test_client().get("/").text
     assert "tiny-model" in html and str(tmp_path) not in html
 
 

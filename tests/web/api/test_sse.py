@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 import web.api.sse
 from app.engine.text.tokenizer import Tokenizer
 from tests.web.conftest import TEXT, Server
-from tests.web.doubles import Desk, ScriptedVerifier
+from tests.web.doubles import FakeDeployment, ScriptedVerifier
 from tests.web.events import ServerEvent, parse, parse_text
 from web.factory import create_app
 
@@ -104,10 +104,10 @@ def test_bad_input_is_refused_before_the_stream_starts(client: FlaskClient) -> N
 
 
 def test_a_cancelled_answer_shows_its_broken_last_character(
-    client: FlaskClient, desk: Desk, tokenizer: Tokenizer
+    client: FlaskClient, deployment: FakeDeployment, tokenizer: Tokenizer
 ) -> None:
     broken = tokenizer.encode("ab 👩‍🚀")[:3]
-    with ScriptedVerifier(desk, [*broken, *broken]) as verifier:
+    with ScriptedVerifier(deployment, [*broken, *broken]) as verifier:
         verifier.pause_s = 0.3
         response = client.post("/api/generate", json={"prompt": "Hi", "wait": False}).json
         while not client.get(response["url"]).json["token_ids"]:
@@ -129,7 +129,9 @@ def test_a_failed_request_ends_its_stream_with_the_reason(client: FlaskClient, v
     )
 
 
-def test_a_silent_stream_has_heartbeats(client: FlaskClient, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_stream_has_heartbeats(
+    client: FlaskClient, deployment: FakeDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(web.api.sse, "HEARTBEAT_S", 0.5)
     answer = client.post("/api/generate", json={"prompt": "Hi", "wait": False}).json
     threading.Timer(2.5, lambda: client.delete(answer["url"])).start()
@@ -138,9 +140,9 @@ def test_a_silent_stream_has_heartbeats(client: FlaskClient, desk: Desk, monkeyp
     assert [event.kind for event in parse_text(text)] == ["end"]
 
 
-def test_a_stopping_server_ends_its_streams_and_loses_no_request(desk: Desk) -> None:
+def test_a_stopping_server_ends_its_streams_and_loses_no_request(deployment: FakeDeployment) -> None:
     stopping = threading.Event()
-    client = create_app(desk, stopping).test_client()
+    client = create_app(deployment, stopping).test_client()
     threading.Timer(0.2, stopping.set).start()
     response = client.post("/api/generate", json={"prompt": "Hi", "stream": True})
     assert parse_text(response.text) == []
@@ -159,7 +161,7 @@ def test_tokens_arrive_one_by_one_over_a_socket(server: Server, verifier: Script
         verifier.going.set()
         first = next(events)
         assert first.data["offset"] == 0
-        assert len(verifier.desk.requests.snapshot(request_id).tokens) < len(verifier.answer)
+        assert len(verifier.deployment.requests.snapshot(request_id).tokens) < len(verifier.answer)
         verifier.pause_s = 0.001
         rest = list(events)
     assert text_of([first, *rest]) == TEXT
@@ -179,13 +181,13 @@ def test_a_reader_that_leaves_loses_nothing(server: Server, verifier: ScriptedVe
     assert text_of([first, *rest]) == TEXT
 
 
-def test_a_waiting_caller_who_leaves_cancels_the_request(server: Server, desk: Desk) -> None:
+def test_a_waiting_caller_who_leaves_cancels_the_request(server: Server, deployment: FakeDeployment) -> None:
     with closing(http.client.HTTPConnection(server.host, server.port, timeout=10)) as connection:
         connection.request("POST", "/api/generate", json.dumps({"prompt": "Hi"}), _JSON)
-        while not desk.requests.active():
+        while not deployment.requests.active():
             time.sleep(0.01)
     left_s = time.monotonic()
-    while desk.requests.active():
+    while deployment.requests.active():
         assert time.monotonic() - left_s < 0.7, "some rounds; a second is when the server looks up"
         time.sleep(0.005)
 

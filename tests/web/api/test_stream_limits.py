@@ -15,8 +15,8 @@ from app.api_keys import add_key
 from app.config import Settings
 from app.errors import TooManyReaders
 from tests.web.conftest import Server
-from tests.web.doubles import Desk
-from web.api.stream_limits import Seats
+from tests.web.doubles import FakeDeployment
+from web.api.stream_limits import StreamLimits
 from web.server import SPARE_THREADS
 
 READERS = 4
@@ -35,7 +35,7 @@ def settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-def office_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting threads look up often."""
     monkeypatch.setattr(web.api.request_events, "POLL_S", 0.1)
 
@@ -79,49 +79,49 @@ def visitor(server: Server) -> Iterator[Callable[..., Visitor]]:
         yield come
 
 
-def newest(desk: Desk) -> str:
+def newest(deployment: FakeDeployment) -> str:
     """The one request under way, once there is one."""
     deadline = time.monotonic() + 5.0
-    while not (found := desk.requests.orphans()):
+    while not (found := deployment.requests.orphans()):
         assert time.monotonic() < deadline
         time.sleep(0.005)
     return found[0].request_id
 
 
 def test_the_first_reader_is_let_in_and_further_ones_are_bounded() -> None:
-    seats = Seats(3, 2)
-    leave = [seats.take(f"r{i}", "a") for i in range(50)]
-    more = [seats.take("r0", "a"), seats.take("r1", "a")]
+    stream_limits = StreamLimits(3, 2)
+    leave = [stream_limits.take(f"r{i}", "a") for i in range(50)]
+    more = [stream_limits.take("r0", "a"), stream_limits.take("r1", "a")]
     with pytest.raises(TooManyReaders, match="2 for one tenant"):
-        seats.take("r2", "a")
-    leave += [seats.take("s0", "b"), seats.take("s0", "b")]
+        stream_limits.take("r2", "a")
+    leave += [stream_limits.take("s0", "b"), stream_limits.take("s0", "b")]
     with pytest.raises(TooManyReaders):
-        seats.take("s0", "b")
+        stream_limits.take("s0", "b")
     leave[0]()  # the first: one of the others is, from now on
-    leave.append(seats.take("r2", "a"))
-    with pytest.raises(TooManyReaders), seats.taken("r2", "a"):
+    leave.append(stream_limits.take("r2", "a"))
+    with pytest.raises(TooManyReaders), stream_limits.taken("r2", "a"):
         raise AssertionError
     for one in (*leave[1:], *more):
         one()
-    assert [seats.take("r", "a"), seats.take("r", "a"), seats.take("r", "a")]
+    assert [stream_limits.take("r", "a"), stream_limits.take("r", "a"), stream_limits.take("r", "a")]
 
 
 def test_whoever_came_and_went_leaves_the_bounds_as_they_were() -> None:
-    seats = Seats(3, 2)
+    stream_limits = StreamLimits(3, 2)
     for i in range(5):
-        first, second = seats.take(f"r{i}", "a"), seats.take(f"r{i}", "a")
+        first, second = stream_limits.take(f"r{i}", "a"), stream_limits.take(f"r{i}", "a")
         first()
         second()
-    assert [seats.take("r0", "a"), seats.take("r0", "a"), seats.take("r0", "a")]
+    assert [stream_limits.take("r0", "a"), stream_limits.take("r0", "a"), stream_limits.take("r0", "a")]
     with pytest.raises(TooManyReaders):
-        seats.take("r0", "a")
-    assert [seats.take("r1", "b"), seats.take("r1", "b")]
+        stream_limits.take("r0", "a")
+    assert [stream_limits.take("r1", "b"), stream_limits.take("r1", "b")]
     with pytest.raises(TooManyReaders):
-        seats.take("r1", "b")
+        stream_limits.take("r1", "b")
 
 
 def test_however_often_a_request_is_followed_the_server_answers_others(
-    server: Server, visitor: Callable[..., Visitor], desk: Desk
+    server: Server, visitor: Callable[..., Visitor], deployment: FakeDeployment
 ) -> None:
     one, other = visitor(), visitor()
     request_id = str(one.ask("POST", *CALLS["stream"]).headers["X-Request-Id"])
@@ -136,34 +136,34 @@ def test_however_often_a_request_is_followed_the_server_answers_others(
     assert again.status == 200
     for found in (request_id, again.headers["X-Request-Id"]):
         assert other.ask("DELETE", f"/api/requests/{found}").status == 200
-    assert desk.requests.active() == 0
+    assert deployment.requests.active() == 0
 
 
 @pytest.mark.parametrize("kind", CALLS)
 def test_whoever_waits_for_a_request_is_its_first_reader(
     kind: str,
     visitor: Callable[..., Visitor],
-    desk: Desk,
-    office_hours: None,
+    deployment: FakeDeployment,
+    fast_polling: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one, taken = visitor(), []
-    take = Seats.take
+    take = StreamLimits.take
 
-    def noted(self: Seats, request_id: str, tenant: str) -> Callable[[], None]:
+    def noted(self: StreamLimits, request_id: str, tenant: str) -> Callable[[], None]:
         taken.append(request_id)
         return take(self, request_id, tenant)
 
-    monkeypatch.setattr(Seats, "take", noted)
+    monkeypatch.setattr(StreamLimits, "take", noted)
     one.send("POST", *CALLS[kind])
-    request_id = newest(desk)
+    request_id = newest(deployment)
     while not taken:  # it is stored before it is waited for
         time.sleep(0.005)
     assert [one.follow(request_id).status for _ in range(READERS + 1)] == [200] * READERS + [429]
     one.ask("DELETE", f"/api/requests/{request_id}")
 
 
-def test_places_of_clients_that_left_are_free_soon(visitor: Callable[..., Visitor], office_hours: None) -> None:
+def test_places_of_clients_that_left_are_free_soon(visitor: Callable[..., Visitor], fast_polling: None) -> None:
     one, leaver = visitor(), visitor()
     request_id = str(one.ask("POST", *CALLS["stream"]).headers["X-Request-Id"])
     assert [leaver.follow(request_id).status for _ in range(READERS + 1)] == [200] * READERS + [429]

@@ -16,7 +16,7 @@ from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.messages import Record
 from tests.web.conftest import TEXT, Server
-from tests.web.doubles import Desk, ScriptedVerifier
+from tests.web.doubles import FakeDeployment, ScriptedVerifier
 from tests.web.events import parse_text
 from web.factory import create_app
 
@@ -156,11 +156,11 @@ def test_the_native_stream_carries_log_probabilities_if_asked(client: FlaskClien
 
 
 def test_several_texts_of_a_call_are_requests_of_one_seed(
-    client: FlaskClient, verifier: ScriptedVerifier, desk: Desk
+    client: FlaskClient, verifier: ScriptedVerifier, deployment: FakeDeployment
 ) -> None:
     answer = chat(client, n=3, seed=5, max_tokens=7)
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
-    records = [desk.requests.snapshot(request_id).record for request_id in verifier.seen]
+    records = [deployment.requests.snapshot(request_id).record for request_id in verifier.seen]
     assert sorted((record.sampling.seed, record.sampling.choice) for record in records) == [(5, 0), (5, 1), (5, 2)]
     assert answer["usage"]["prompt_tokens"] == len(records[0].prompt_ids)
     assert answer["usage"]["completion_tokens"] == 3 * 7
@@ -172,29 +172,29 @@ def test_several_texts_of_a_call_are_requests_of_one_seed(
 
 
 def test_several_prompts_of_a_completion_are_answered_side_by_side(
-    client: FlaskClient, verifier: ScriptedVerifier, desk: Desk
+    client: FlaskClient, verifier: ScriptedVerifier, deployment: FakeDeployment
 ) -> None:
     answer = client.post("/v1/completions", json={**PLAIN, "prompt": ["one", "two three"], "n": 2}).json
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
-    lengths = [len(desk.tokenizer.encode(prompt)) for prompt in ("one", "two three")]
+    lengths = [len(deployment.tokenizer.encode(prompt)) for prompt in ("one", "two three")]
     assert answer["usage"]["prompt_tokens"] == sum(lengths)
     refused = client.post("/v1/completions", json={**PLAIN, "prompt": ["a"] * 9, "n": 2})
     assert error_of(refused)["param"] == "prompt"
 
 
-def submitted(client: FlaskClient, desk: Desk, path: str, **body: Any) -> Record:
+def submitted(client: FlaskClient, deployment: FakeDeployment, path: str, **body: Any) -> Record:
     """What reaches the engine: the record of a call whose client does not wait."""
     response = client.post(path, json={**PATHS[path], **body, "stream": True})
     assert response.status_code == 200, response.text
-    (orphan,) = desk.requests.orphans()
-    record = desk.requests.snapshot(orphan.request_id).record
+    (orphan,) = deployment.requests.orphans()
+    record = deployment.requests.snapshot(orphan.request_id).record
     response.close()
     return record
 
 
-def test_parameters_reach_the_engine(client: FlaskClient, desk: Desk) -> None:
+def test_parameters_reach_the_engine(client: FlaskClient, deployment: FakeDeployment) -> None:
     record = submitted(
-        client, desk, "/v1/chat/completions",
+        client, deployment, "/v1/chat/completions",
         temperature=0.5, top_p=0.9, seed=-3, frequency_penalty=0.25, presence_penalty=-0.5, logit_bias={"7": -100},
         stop="x", logprobs=True, top_logprobs=4, max_completion_tokens=11, top_k=9, min_p=0.1, speculation=False,
     )  # fmt: skip
@@ -205,34 +205,36 @@ def test_parameters_reach_the_engine(client: FlaskClient, desk: Desk) -> None:
     assert (record.stop, record.logprobs, record.speculation.enabled) == (("x",), 4, False)
 
 
-def test_what_is_left_open_is_as_openai_has_it(client: FlaskClient, desk: Desk, settings: Settings) -> None:
+def test_what_is_left_open_is_as_openai_has_it(
+    client: FlaskClient, deployment: FakeDeployment, settings: Settings
+) -> None:
     nulls = dict.fromkeys(("n", "stop", "seed", "temperature", "stream_options", "response_format", "top_p"))
-    chatted = submitted(client, desk, "/v1/chat/completions", max_tokens=None, **nulls)
+    chatted = submitted(client, deployment, "/v1/chat/completions", max_tokens=None, **nulls)
     assert (chatted.sampling.temperature, chatted.max_tokens) == (1.0, settings.max_tokens)
     assert (chatted.logprobs, chatted.stop, chatted.json_schema) == (None, (), None)
-    plain = submitted(client, desk, "/v1/completions", max_tokens=None)
-    assert plain.max_tokens == 16 and plain.prompt_ids == tuple(desk.tokenizer.encode("Hi"))
+    plain = submitted(client, deployment, "/v1/completions", max_tokens=None)
+    assert plain.max_tokens == 16 and plain.prompt_ids == tuple(deployment.tokenizer.encode("Hi"))
 
 
-def test_messages_in_parts_and_of_developers_are_understood(client: FlaskClient, desk: Desk) -> None:
+def test_messages_in_parts_and_of_developers_are_understood(client: FlaskClient, deployment: FakeDeployment) -> None:
     parts = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief"}]
     messages = [{"role": "developer", "content": parts, "name": "dev"}, {"role": "user", "content": "Hi"}]
     plain = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hi"}]
-    found = submitted(client, desk, "/v1/chat/completions", messages=messages)
-    assert found.prompt_ids == submitted(client, desk, "/v1/chat/completions", messages=plain).prompt_ids
+    found = submitted(client, deployment, "/v1/chat/completions", messages=messages)
+    assert found.prompt_ids == submitted(client, deployment, "/v1/chat/completions", messages=plain).prompt_ids
 
 
-def test_forms_reach_the_engine(client: FlaskClient, desk: Desk) -> None:
+def test_forms_reach_the_engine(client: FlaskClient, deployment: FakeDeployment) -> None:
     schema = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}}
     named = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
-    record = submitted(client, desk, "/v1/chat/completions", response_format=named)
+    record = submitted(client, deployment, "/v1/chat/completions", response_format=named)
     assert json.loads(record.json_schema or "") == schema
-    record = submitted(client, desk, "/v1/chat/completions", response_format={"type": "json_object"})
+    record = submitted(client, deployment, "/v1/chat/completions", response_format={"type": "json_object"})
     assert json.loads(record.json_schema or "") == {"type": "object"}
-    assert submitted(client, desk, "/v1/chat/completions", response_format={"type": "text"}).json_schema is None
+    assert submitted(client, deployment, "/v1/chat/completions", response_format={"type": "text"}).json_schema is None
 
 
-def test_what_changes_nothing_is_ignored(client: FlaskClient, desk: Desk) -> None:
+def test_what_changes_nothing_is_ignored(client: FlaskClient, deployment: FakeDeployment) -> None:
     harmless = {
         "user": "me",
         "store": True,
@@ -241,7 +243,7 @@ def test_what_changes_nothing_is_ignored(client: FlaskClient, desk: Desk) -> Non
         "service_tier": "auto",
     }
     empty = {"tools": [], "tool_choice": "none", "modalities": ["text"], "functions": None}
-    assert submitted(client, desk, "/v1/chat/completions", **harmless, **empty)
+    assert submitted(client, deployment, "/v1/chat/completions", **harmless, **empty)
 
 
 @pytest.mark.parametrize(
@@ -287,13 +289,13 @@ def test_what_changes_nothing_is_ignored(client: FlaskClient, desk: Desk) -> Non
     ],
 )
 def test_bad_input_names_its_parameter(
-    client: FlaskClient, desk: Desk, path: str, body: dict[str, Any], param: str, code: str
+    client: FlaskClient, deployment: FakeDeployment, path: str, body: dict[str, Any], param: str, code: str
 ) -> None:
     response = client.post(path, json={**PATHS[path], **body})
     assert response.status_code == 400
     error = error_of(response)
     assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, code)
-    assert desk.requests.active() == 0
+    assert deployment.requests.active() == 0
 
 
 def test_a_missing_field_is_named(client: FlaskClient) -> None:
@@ -315,14 +317,16 @@ def test_other_errors_have_openais_shape_too(client: FlaskClient, settings: Sett
     assert "field" in client.get("/api/nothing").json["error"], "below /api they are as they were"
 
 
-def test_a_call_that_does_not_fit_leaves_nothing_behind(client: FlaskClient, desk: Desk, settings: Settings) -> None:
+def test_a_call_that_does_not_fit_leaves_nothing_behind(
+    client: FlaskClient, deployment: FakeDeployment, settings: Settings
+) -> None:
     """Of eight places seven are taken; a call for two texts gets none."""
     for _ in range(settings.max_active_requests - 1):
         client.post("/api/generate", json={"prompt": "Hi", "wait": False})
     response = client.post("/v1/chat/completions", json={**CHAT, "n": 2})
     assert response.status_code == 429 and int(response.headers["Retry-After"]) >= 1
     assert error_of(response)["type"] == "rate_limit_error"
-    assert desk.requests.active() == settings.max_active_requests - 1
+    assert deployment.requests.active() == settings.max_active_requests - 1
 
 
 def test_a_failure_is_an_error_whole_and_streamed(client: FlaskClient, verifier: ScriptedVerifier) -> None:
@@ -337,25 +341,25 @@ def test_a_failure_is_an_error_whole_and_streamed(client: FlaskClient, verifier:
 @pytest.mark.parametrize("is_stream", [True, False])
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_server_that_stops_says_so_and_cancels_what_nobody_could_take_up_again(
-    desk: Desk, is_stream: bool, n: int, monkeypatch: pytest.MonkeyPatch
+    deployment: FakeDeployment, is_stream: bool, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web.api.request_events, "POLL_S", 0.1)
     stopping = threading.Event()
-    client = create_app(desk, stopping).test_client()
+    client = create_app(deployment, stopping).test_client()
     stop = threading.Timer(0.2, stopping.set)
     stop.start()
     response = client.post("/v1/completions", json={"model": MODEL, "prompt": "Hi", "stream": is_stream, "n": n})
     assert "the server stops" in response.text and "[DONE]" not in response.text
     assert response.status_code == (200 if is_stream else 503)
-    assert desk.requests.active() == 0
+    assert deployment.requests.active() == 0
     stop.join()
 
 
 @pytest.mark.parametrize("is_talking", [True, False], ids=["between tokens", "in silence"])
 def test_a_client_that_leaves_a_stream_cancels_all_its_texts(
-    server: Server, desk: Desk, tokenizer: Tokenizer, is_talking: bool
+    server: Server, deployment: FakeDeployment, tokenizer: Tokenizer, is_talking: bool
 ) -> None:
-    with ScriptedVerifier(desk, tokenizer.encode("on and on " * 400), pause_s=0.05) as verifier:
+    with ScriptedVerifier(deployment, tokenizer.encode("on and on " * 400), pause_s=0.05) as verifier:
         with OpenAI(base_url=f"{server.url}/v1", api_key="-", max_retries=0) as openai:
             stream = openai.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": "Hi"}], max_tokens=500, n=2, stream=True
@@ -370,12 +374,12 @@ def test_a_client_that_leaves_a_stream_cancels_all_its_texts(
                 time.sleep(0.3)  # what was on its way has come
             stream.close()
         left_s = time.monotonic()
-        while desk.requests.active():
+        while deployment.requests.active():
             assert time.monotonic() - left_s < 5.0
             time.sleep(0.01)
         took_s = time.monotonic() - left_s
     assert took_s < 1.0
-    assert {desk.requests.snapshot(request_id).status.value for request_id in verifier.seen} == {"cancelled"}
+    assert {deployment.requests.snapshot(request_id).status.value for request_id in verifier.seen} == {"cancelled"}
 
 
 def test_the_model_is_listed(client: FlaskClient) -> None:

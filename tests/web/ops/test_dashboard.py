@@ -8,15 +8,15 @@ from flask.testing import FlaskClient
 
 from app.config import Settings
 from app.metrics import ACCEPTED, ACCEPTED_LENGTH, ASKED, AT_LOAD, DRAFTED, DRAFTED_AT_LOAD, ENDED, FIRST_TOKEN, TOKENS
-from app.store.shared_stats import Exchange
-from app.store.traces import Span, Trace
-from app.telemetry.counters import Tally
+from app.store.shared_stats import StatsExchange
+from app.store.traces import Trace, TraceSpan
+from app.telemetry.counters import Counters
 from tests.web.browser import Browser
 from tests.web.conftest import Server
-from tests.web.doubles import Desk
+from tests.web.doubles import FakeDeployment
 from tests.web.test_page import LOWEST_CONTRAST
-from web.ops.deployment_state import look
-from web.ops.history import Sampler, sample
+from web.ops.deployment_state import read_state
+from web.ops.history import HistoryWriter, sample
 
 HOSTILE = "<img src=x onerror=document.title='owned'>"
 EACH_HAS_A_NAME = """
@@ -33,44 +33,44 @@ def settings(settings: Settings) -> Settings:
     return settings.model_copy(update={"lease_s": 60.0})  # nobody beats here
 
 
-def busy(desk: Desk, drafter: str = "lookup") -> None:
+def busy(deployment: FakeDeployment, drafter: str = "lookup") -> None:
     """A deployment at work: processes, counts, two samples, a request with its timeline."""
     now_s = time.time()
     for kind in KINDS:
         info = {"sequences": 1, "cache_tokens": 1000, "cache_tokens_free": 750} if kind == "verify" else {}
-        desk.nodes.beat(kind, f"{kind}-1", kind, progress_s=now_s, info=info)
-    tally = Tally()
-    exchange = Exchange(tally, desk.sums)
-    tally.count(TOKENS, "target", by=4)
-    tally.observe(ACCEPTED_LENGTH, 1)
+        deployment.nodes.beat(kind, f"{kind}-1", kind, progress_s=now_s, info=info)
+    counters = Counters()
+    exchange = StatsExchange(counters, deployment.shared_stats)
+    counters.count(TOKENS, "target", by=4)
+    counters.observe(ACCEPTED_LENGTH, 1)
     exchange.flush()
     for ago_s in (2.0, 1.0):
-        desk.samples.add(sample(look(desk), now_s - ago_s))
+        deployment.history.add(sample(read_state(deployment), now_s - ago_s))
     for name in ("target", drafter):
-        tally.count(TOKENS, name, by=50)
+        counters.count(TOKENS, name, by=50)
     for position, (drafted, accepted) in {"1": (40, 30), "2": (20, 5)}.items():
-        tally.count(DRAFTED, drafter, position, by=drafted)
-        tally.count(ACCEPTED, drafter, position, by=accepted)
-    tally.count(ASKED, drafter, by=40)
-    tally.count(AT_LOAD, "1", by=40)
-    tally.count(DRAFTED_AT_LOAD, "1", by=60)
-    tally.count(ENDED, "length")
+        counters.count(DRAFTED, drafter, position, by=drafted)
+        counters.count(ACCEPTED, drafter, position, by=accepted)
+    counters.count(ASKED, drafter, by=40)
+    counters.count(AT_LOAD, "1", by=40)
+    counters.count(DRAFTED_AT_LOAD, "1", by=60)
+    counters.count(ENDED, "length")
     for length in (1, 3):
-        tally.observe(ACCEPTED_LENGTH, length)
-    tally.observe(FIRST_TOKEN, 0.2)
+        counters.observe(ACCEPTED_LENGTH, length)
+    counters.observe(FIRST_TOKEN, 0.2)
     exchange.flush()
-    desk.samples.add(sample(look(desk), now_s))
+    deployment.history.add(sample(read_state(deployment), now_s))
     stats = {"rounds": 2, "by_drafter": {drafter: {"drafted": 8, "accepted": 6}}}
     facts = {"created_s": now_s - 2.0, "tokens": 8, "reason": "", "stats": stats}
     spans = [
-        Span(now_s - 1.5, now_s - 1.0, "verify", "verify-1", 2),
-        Span(now_s - 1.0, now_s - 0.9, "fuse", "fuse-1", 1),
+        TraceSpan(now_s - 1.5, now_s - 1.0, "verify", "verify-1", 2),
+        TraceSpan(now_s - 1.0, now_s - 0.9, "fuse", "fuse-1", 1),
     ]
-    desk.traces.add([Trace("abcdef123456", {name: json.dumps(value) for name, value in facts.items()}, spans)])
+    deployment.traces.add([Trace("abcdef123456", {name: json.dumps(value) for name, value in facts.items()}, spans)])
 
 
-def test_data_says_how_the_deployment_fares(desk: Desk, client: FlaskClient) -> None:
-    busy(desk)
+def test_data_says_how_the_deployment_fares(deployment: FakeDeployment, client: FlaskClient) -> None:
+    busy(deployment)
     data = client.get("/dashboard/data").get_json()
     assert data["missing"] == [] and {node["name"] for node in data["nodes"]} == {f"{kind}-1" for kind in KINDS}
     assert data["positions"] == [
@@ -86,15 +86,15 @@ def test_data_says_how_the_deployment_fares(desk: Desk, client: FlaskClient) -> 
     assert [request["trace"] for request in data["requests"]] == ["abcdef123456"]
 
 
-def test_one_sample_a_second_however_many_web_processes(desk: Desk) -> None:
-    for sampler in (Sampler(desk), Sampler(desk)):
+def test_one_sample_a_second_however_many_web_processes(deployment: FakeDeployment) -> None:
+    for sampler in (HistoryWriter(deployment), HistoryWriter(deployment)):
         sampler.beat()
         sampler.beat()
-    assert len(desk.samples.last(9)) == 1
+    assert len(deployment.history.last(9)) == 1
 
 
-def test_a_timeline_and_those_that_are_not_known(desk: Desk, client: FlaskClient) -> None:
-    busy(desk)
+def test_a_timeline_and_those_that_are_not_known(deployment: FakeDeployment, client: FlaskClient) -> None:
+    busy(deployment)
     spans = client.get("/dashboard/requests/abcdef123456").get_json()["spans"]
     assert [span[2:] for span in spans] == [["verify", "verify-1", 2], ["fuse", "fuse-1", 1]]
     assert client.get("/dashboard/requests/nobody").status_code == 404
@@ -110,8 +110,8 @@ def opened(window: Browser, server: Server) -> Browser:
 
 
 @pytest.mark.browser
-def test_it_shows_what_the_deployment_does(window: Browser, server: Server, desk: Desk) -> None:
-    busy(desk)
+def test_it_shows_what_the_deployment_does(window: Browser, server: Server, deployment: FakeDeployment) -> None:
+    busy(deployment)
     page = opened(window, server)
     assert page.text("#health-text") == "All processes live"
     assert page.text("#t-kv") == "25.0 %" and page.text("#t-length") == "2.00"
@@ -128,14 +128,16 @@ def test_it_shows_what_the_deployment_does(window: Browser, server: Server, desk
 
 
 @pytest.mark.browser
-def test_it_is_live_until_it_is_paused_and_says_what_is_missing(window: Browser, server: Server, desk: Desk) -> None:
-    busy(desk)
+def test_it_is_live_until_it_is_paused_and_says_what_is_missing(
+    window: Browser, server: Server, deployment: FakeDeployment
+) -> None:
+    busy(deployment)
     page = opened(window, server)
-    desk.nodes.retire("fuse", "fuse-1", "fuse")
+    deployment.nodes.retire("fuse", "fuse-1", "fuse")
     page.wait(lambda: page.text("#health-text").startswith("Degraded: no fusion"))
     page.click("#live")
     assert page.text("#live") == "Paused"
-    desk.nodes.beat("fuse", "fuse-1", "fuse", progress_s=time.time(), info={})
+    deployment.nodes.beat("fuse", "fuse-1", "fuse", progress_s=time.time(), info={})
     time.sleep(1.5)
     assert page.text("#health-text").startswith("Degraded")
     page.click("#live")
@@ -143,8 +145,8 @@ def test_it_is_live_until_it_is_paused_and_says_what_is_missing(window: Browser,
 
 
 @pytest.mark.browser
-def test_names_off_the_wire_are_text(window: Browser, server: Server, desk: Desk) -> None:
-    busy(desk, drafter=HOSTILE)
+def test_names_off_the_wire_are_text(window: Browser, server: Server, deployment: FakeDeployment) -> None:
+    busy(deployment, drafter=HOSTILE)
     page = opened(window, server)
     assert HOSTILE in page.text("#positions") and HOSTILE in page.text("#l-rate") and HOSTILE in page.text("#matrix")
     assert page.run("return document.querySelectorAll('main img').length") == 0
@@ -152,8 +154,8 @@ def test_names_off_the_wire_are_text(window: Browser, server: Server, desk: Desk
 
 
 @pytest.mark.browser
-def test_it_works_by_keyboard_and_keeps_the_theme(window: Browser, server: Server, desk: Desk) -> None:
-    busy(desk)
+def test_it_works_by_keyboard_and_keeps_the_theme(window: Browser, server: Server, deployment: FakeDeployment) -> None:
+    busy(deployment)
     page = opened(window, server)
     page.run("document.querySelector('#matrix button').focus()")
     page.press("\ue007")
@@ -175,8 +177,10 @@ def test_it_works_by_keyboard_and_keeps_the_theme(window: Browser, server: Serve
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [320, 768, 1360])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_every_screen(width: int, scheme: str, window: Browser, server: Server, desk: Desk) -> None:
-    busy(desk)
+def test_it_fits_every_screen(
+    width: int, scheme: str, window: Browser, server: Server, deployment: FakeDeployment
+) -> None:
+    busy(deployment)
     metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
     window.emulate(method="Emulation.setDeviceMetricsOverride", **metrics)
     window.emulate(method="Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])

@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.config import ROOT
 from app.errors import StoreUnavailable
 from app.metrics import ACCEPTED_LENGTH, DRAFTED, METRICS, PREFIX, STEP, TOKENS
-from app.store.shared_stats import Exchange
-from app.telemetry.counters import Tally
-from tests.web.doubles import Desk
+from app.store.shared_stats import StatsExchange
+from app.telemetry.counters import Counters
+from tests.web.doubles import FakeDeployment
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -26,14 +26,14 @@ def scraped(client: FlaskClient) -> Samples:
     }
 
 
-def test_counters_and_histograms_are_the_sums_of_all_processes(desk: Desk, client: FlaskClient) -> None:
+def test_counters_and_histograms_are_the_sums_of_all_processes(deployment: FakeDeployment, client: FlaskClient) -> None:
     for times in (1, 2):
-        tally = Tally()
-        tally.count(TOKENS, 'a "quoted"\nname', by=times)
-        tally.count(DRAFTED, "lookup", "2", by=10 * times)
+        counters = Counters()
+        counters.count(TOKENS, 'a "quoted"\nname', by=times)
+        counters.count(DRAFTED, "lookup", "2", by=10 * times)
         for length in (1, 3, 99):
-            tally.observe(ACCEPTED_LENGTH, length)
-        Exchange(tally, desk.sums).flush()
+            counters.observe(ACCEPTED_LENGTH, length)
+        StatsExchange(counters, deployment.shared_stats).flush()
     found = scraped(client)
     assert found["paceline_tokens_committed_total", (("proposer", 'a "quoted"\nname'),)] == 3
     assert found["paceline_draft_tokens_verified_total", (("drafter", "lookup"), ("position", "2"))] == 30
@@ -57,22 +57,24 @@ def test_what_nobody_counted_is_zero_not_absent(client: FlaskClient) -> None:
             assert found[f"{PREFIX}{metric.name}_{'count' if metric.buckets else 'total'}", ()] == 0
 
 
-def test_what_another_version_counted_is_left_out(desk: Desk, client: FlaskClient) -> None:
-    desk.sums.merge("metrics", "w", 1, {'["step_seconds"]': ([1.0], [1.0]), '["tokens_committed"]': ([1.0], [5.0])})
-    desk.sums.merge("metrics", "w", 2, {"not ours": ([1.0], [1.0]), '["unknown", "x"]': ([1.0], [1.0])})
+def test_what_another_version_counted_is_left_out(deployment: FakeDeployment, client: FlaskClient) -> None:
+    deployment.shared_stats.merge(
+        "metrics", "w", 1, {'["step_seconds"]': ([1.0], [1.0]), '["tokens_committed"]': ([1.0], [5.0])}
+    )
+    deployment.shared_stats.merge("metrics", "w", 2, {"not ours": ([1.0], [1.0]), '["unknown", "x"]': ([1.0], [1.0])})
     found = scraped(client)
     assert found[f"{PREFIX}{STEP.name}_count", ()] == 0
     assert not any(name == "paceline_tokens_committed_total" for name, _ in found)
 
 
-def test_the_moment(desk: Desk, client: FlaskClient) -> None:
+def test_the_moment(deployment: FakeDeployment, client: FlaskClient) -> None:
     info = {"sequences": 2, "cache_tokens": 1000, "cache_tokens_free": 400}
-    desk.nodes.beat("verify", "v", "o1", progress_s=1.0, info=info)
+    deployment.nodes.beat("verify", "v", "o1", progress_s=1.0, info=info)
     told = {"lookup": {"raw_error": 0.25, "calibrated_error": 0.5, "observations": 3}}
-    desk.nodes.beat("fuse", "f", "o2", progress_s=1.0, info={"calibration": told})
-    desk.mailboxes.post("verify:v", ["{}", "{}"])
-    desk.mailboxes.post("fuse", ["{}"])
-    desk.waiting.put("{}")
+    deployment.nodes.beat("fuse", "f", "o2", progress_s=1.0, info={"calibration": told})
+    deployment.mailboxes.post("verify:v", ["{}", "{}"])
+    deployment.mailboxes.post("fuse", ["{}"])
+    deployment.waiting.put("{}")
     found = scraped(client)
     depths = {dict(labels)["stage"]: value for (name, labels), value in found.items() if name.endswith("queue_depth")}
     assert depths == {"start": 0, "room": 1, "draft": 0, "verify": 2, "fuse": 1, "settle": 0}
@@ -87,16 +89,18 @@ def test_the_moment(desk: Desk, client: FlaskClient) -> None:
     assert missing == {"web", "control", "draft", "beat"}
 
 
-def test_without_drafters_in_the_settings_none_is_missed(desk: Desk, client: FlaskClient) -> None:
-    desk.settings = desk.settings.model_copy(update={"drafters": ()})
+def test_without_drafters_in_the_settings_none_is_missed(deployment: FakeDeployment, client: FlaskClient) -> None:
+    deployment.settings = deployment.settings.model_copy(update={"drafters": ()})
     assert scraped(client)["paceline_degraded", (("missing", "draft"),)] == 0
 
 
-def test_without_redis_it_says_so(desk: Desk, client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_redis_it_says_so(
+    deployment: FakeDeployment, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def silent(kind: str | None = None) -> None:
         raise StoreUnavailable("gone")
 
-    monkeypatch.setattr(desk.nodes, "live", silent)
+    monkeypatch.setattr(deployment.nodes, "live", silent)
     assert scraped(client) == {("paceline_redis_up", ()): 0.0}
 
 

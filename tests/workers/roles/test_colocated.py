@@ -6,22 +6,24 @@ import signal
 import pytest
 
 from app.request import GenerateRequest
-from tests.workers.conftest import Alone
 from tests.workers.cluster import Cluster, wait_for
-from workers.deployment import Office
+from tests.workers.conftest import Alone
+from workers.deployment import Deployment
 
 REQUESTS = 4
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_engine_on_divided_cores_says_the_same_and_its_requests_outlive_it(
-    cluster: Cluster, office: Office, alone: Alone
+    cluster: Cluster, deployment: Deployment, alone: Alone
 ) -> None:
     engine = cluster.start_worker("engine", "engine-2", PACELINE_PARTITION="1")
     try:
-        wait_for(lambda: "engine-2" in [node.name for node in office.nodes.live("verify")], what="the engine")
-        wait_for(lambda: "engine-2-draft" in [node.name for node in office.nodes.live("draft")], what="its drafters")
-        told = next(node.info for node in office.nodes.live("verify") if node.name == "engine-2")
+        wait_for(lambda: "engine-2" in [node.name for node in deployment.nodes.live("verify")], what="the engine")
+        wait_for(
+            lambda: "engine-2-draft" in [node.name for node in deployment.nodes.live("draft")], what="its drafters"
+        )
+        told = next(node.info for node in deployment.nodes.live("verify") if node.name == "engine-2")
         assert not set(told["partition"]["verify_cores"]) & set(told["partition"]["draft_cores"])
         assert told["partition"]["verify_slowdown"] > 0.0
         requests = [
@@ -29,10 +31,10 @@ def test_engine_on_divided_cores_says_the_same_and_its_requests_outlive_it(
             for i in range(REQUESTS)
         ]
         streams = [cluster.stream(request) for request in requests]
-        owner = next(node.owner for node in office.nodes.live("verify") if node.name == "engine-2")
+        owner = next(node.owner for node in deployment.nodes.live("verify") if node.name == "engine-2")
         for stream in streams:
             stream.read(until=30)
-        owned = [stream.id for stream in streams if office.requests.snapshot(stream.id).owner == owner]
+        owned = [stream.id for stream in streams if deployment.requests.snapshot(stream.id).owner == owner]
         os.kill(engine.pid, signal.SIGKILL)
         for request, stream in zip(requests, streams, strict=True):
             stream.read()

@@ -6,13 +6,13 @@ import pytest
 import redis
 
 from app.messages import SETTLE, FinishReason, Status, ToVerifier
-from app.pipeline import Local
+from app.pipeline import LocalPipeline
 from app.store.keys import Keys
 from tests import fakes
-from workers.deployment import Office
-from workers.heartbeat import Pulse
+from workers.deployment import Deployment
+from workers.heartbeat import Heartbeat
 from workers.roles import verify
-from workers.roles.verify import Desk
+from workers.roles.verify import VerifierLoop
 
 BOX = "verify:v"
 PROMPT = [3, 1, 4, 1, 5]
@@ -27,103 +27,109 @@ def _all_pages_come_back() -> Iterator[None]:
 
 
 @pytest.fixture
-def local(lone_office: Office, monkeypatch: pytest.MonkeyPatch) -> Iterator[Local]:
+def local(lone_deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPipeline]:
     """With room for one sequence at a time; what the store says is looked at with each step."""
     monkeypatch.setattr(verify, "RECONCILE_EVERY_S", 0.0)
-    local = fakes.pipeline(RUNNER, store=lone_office.requests, max_sequences=1)  # type: ignore[arg-type]
+    local = fakes.pipeline(RUNNER, store=lone_deployment.requests, max_sequences=1)  # type: ignore[arg-type]
     yield local
-    local.verifying.let_go([*local.verifying.running.sequences])
+    local.verifier.release([*local.verifier.running.sequences])
 
 
 @pytest.fixture
-def desk(lone_office: Office, local: Local) -> Iterator[Desk]:
-    pulse = Pulse(lone_office, "verify", "v", owner=OWNER)
-    pulse.begin()
-    yield Desk(lone_office, local.verifying, pulse, BOX)
-    pulse.end()
+def loop(lone_deployment: Deployment, local: LocalPipeline) -> Iterator[VerifierLoop]:
+    heartbeat = Heartbeat(lone_deployment, "verify", "v", owner=OWNER)
+    heartbeat.begin()
+    yield VerifierLoop(lone_deployment, local.verifier, heartbeat, BOX)
+    heartbeat.end()
 
 
 @pytest.fixture
-def give(lone_office: Office) -> Callable[..., str]:
+def give(lone_deployment: Deployment) -> Callable[..., str]:
     """Store a request and assign it, without a word to whom it is assigned."""
 
     def give(request_id: str, max_tokens: int = 5, created_s: float = 1.0, task: str | None = None) -> str:
         record = fakes.record(PROMPT, max_tokens, request_id=request_id, created_s=created_s)
         record = record.model_copy(update={"is_task": task is not None})
-        assert lone_office.requests.create(record, limit=9, task=task)
-        assert lone_office.requests.assign(request_id, OWNER)
+        assert lone_deployment.requests.create(record, limit=9, task=task)
+        assert lone_deployment.requests.assign(request_id, OWNER)
         return request_id
 
     return give
 
 
-def _run(desk: Desk, is_done: Callable[[], bool], *mail: ToVerifier) -> None:
+def _run(loop: VerifierLoop, is_done: Callable[[], bool], *mail: ToVerifier) -> None:
     """Step until it is, each time with this mail."""
     for _ in range(100):
         if is_done():
             return
-        desk.handle([*mail])
+        loop.handle([*mail])
     raise AssertionError("it never is")
 
 
-def _has_ended(office: Office, request_id: str) -> bool:
-    return office.requests.snapshot(request_id).status is not Status.ACTIVE
+def _has_ended(deployment: Deployment, request_id: str) -> bool:
+    return deployment.requests.snapshot(request_id).status is not Status.ACTIVE
 
 
-def test_a_request_whose_mail_was_lost_is_done(lone_office: Office, desk: Desk, give: Callable[..., str]) -> None:
+def test_a_request_whose_mail_was_lost_is_done(
+    lone_deployment: Deployment, loop: VerifierLoop, give: Callable[..., str]
+) -> None:
     for request_id in (give("first"), give("second")):
-        _run(desk, lambda request_id=request_id: _has_ended(lone_office, request_id))
-        found = lone_office.requests.snapshot(request_id)
+        _run(loop, lambda request_id=request_id: _has_ended(lone_deployment, request_id))
+        found = lone_deployment.requests.snapshot(request_id)
         assert list(found.tokens) == fakes.alone(fakes.tiny(), PROMPT, 5)
 
 
 @pytest.mark.parametrize("is_taken_over", [True, False])
 def test_what_is_no_longer_ours_is_let_go_though_its_turn_never_came(
-    lone_office: Office, desk: Desk, local: Local, give: Callable[..., str], is_taken_over: bool
+    lone_deployment: Deployment, loop: VerifierLoop, local: LocalPipeline, give: Callable[..., str], is_taken_over: bool
 ) -> None:
     running, waiting = give("running", 200), give("waiting", created_s=2.0)
-    desk.handle([ToVerifier(adopt=(running, waiting))])
-    assert local.verifying.running.sequences.keys() == {running, waiting}
+    loop.handle([ToVerifier(adopt=(running, waiting))])
+    assert local.verifier.running.sequences.keys() == {running, waiting}
     if is_taken_over:
-        desk._pulse.end()
-        assert lone_office.requests.assign(waiting, "another")
+        loop._heartbeat.end()
+        assert lone_deployment.requests.assign(waiting, "another")
     else:
-        lone_office.requests.end(waiting, FinishReason.CANCELLED)
-    desk.handle([])
-    assert local.verifying.running.sequences.keys() == {running}
-    lone_office.requests.end(running, FinishReason.CANCELLED)
-    desk.handle([])
-    assert not local.verifying.running.sequences
+        lone_deployment.requests.end(waiting, FinishReason.CANCELLED)
+    loop.handle([])
+    assert local.verifier.running.sequences.keys() == {running}
+    lone_deployment.requests.end(running, FinishReason.CANCELLED)
+    loop.handle([])
+    assert not local.verifier.running.sequences
 
 
 def test_a_request_that_cannot_be_read_fails_alone(
-    lone_office: Office, desk: Desk, give: Callable[..., str], redis_client: redis.Redis
+    lone_deployment: Deployment, loop: VerifierLoop, give: Callable[..., str], redis_client: redis.Redis
 ) -> None:
     spoilt, sound = give("a"), give("b")
-    key = Keys(lone_office.settings.namespace).request(spoilt)
+    key = Keys(lone_deployment.settings.namespace).request(spoilt)
     record = redis_client.hget(key, "record")
     redis_client.hset(key, "record", '{"of": "another version"}')
-    _run(desk, lambda: _has_ended(lone_office, sound), ToVerifier(adopt=(spoilt, sound)))
+    _run(loop, lambda: _has_ended(lone_deployment, sound), ToVerifier(adopt=(spoilt, sound)))
     redis_client.hset(key, "record", str(record))
-    assert (found := lone_office.requests.snapshot(spoilt)).status is Status.FAILED
+    assert (found := lone_deployment.requests.snapshot(spoilt)).status is Status.FAILED
     assert found.error == "what is stored of it cannot be read"
 
 
-def test_sequences_with_nobody_at_work_are_rung_for(lone_office: Office, desk: Desk, give: Callable[..., str]) -> None:
-    desk.refresh()
-    assert not lone_office.mailboxes.waiting(BOX), "there is nothing to do"
+def test_sequences_with_nobody_at_work_are_rung_for(
+    lone_deployment: Deployment, loop: VerifierLoop, give: Callable[..., str]
+) -> None:
+    loop.refresh()
+    assert not lone_deployment.mailboxes.waiting(BOX), "there is nothing to do"
     give("r")
-    assert desk._pulse.hold(BOX)
-    desk.refresh()
-    assert not lone_office.mailboxes.waiting(BOX), "somebody is at it"
-    desk._pulse.let_go(BOX)
-    desk.refresh()
-    assert lone_office.mailboxes.waiting(BOX) == 1
+    assert loop._heartbeat.attend(BOX)
+    loop.refresh()
+    assert not lone_deployment.mailboxes.waiting(BOX), "somebody is at it"
+    loop._heartbeat.stop_attending(BOX)
+    loop.refresh()
+    assert lone_deployment.mailboxes.waiting(BOX) == 1
 
 
-def test_tasks_are_told_of_their_requests_ends(lone_office: Office, desk: Desk, give: Callable[..., str]) -> None:
+def test_tasks_are_told_of_their_requests_ends(
+    lone_deployment: Deployment, loop: VerifierLoop, give: Callable[..., str]
+) -> None:
     give("of a task", 1, task="{}")
     give("of nobody", 1, created_s=2.0)
-    _run(desk, lambda: not lone_office.requests.active())
-    assert lone_office.mailboxes.waiting(SETTLE) == 1
-    assert "of a task" in str(lone_office.mailboxes.first(SETTLE))
+    _run(loop, lambda: not lone_deployment.requests.active())
+    assert lone_deployment.mailboxes.waiting(SETTLE) == 1
+    assert "of a task" in str(lone_deployment.mailboxes.first(SETTLE))

@@ -7,11 +7,11 @@ from app.request import GenerateRequest
 from app.stages.steer.load import Load
 from bench.steer_replay import main, read, replay
 from tests.workers.cluster import Cluster, wait_for
-from workers.deployment import Office
+from workers.deployment import Deployment
 from workers.tasks.steer import Tick, load_of, tick
 
 
-def test_a_recorded_log_replayed_gives_the_same_decisions(cluster: Cluster, office: Office) -> None:
+def test_a_recorded_log_replayed_gives_the_same_decisions(cluster: Cluster, deployment: Deployment) -> None:
     log = cluster.settings().steer_log
     assert log is not None
     stream = cluster.stream(GenerateRequest(prompt="Steer", raw=True, max_tokens=1200, temperature=0.8, seed=501))
@@ -40,32 +40,32 @@ def test_a_recorded_log_replayed_gives_the_same_decisions(cluster: Cluster, offi
     assert replay([*ticks[:-1], other]).differing == (len(ticks),), "and it can tell"
 
 
-def test_the_load_says_how_long_the_first_item_of_a_mailbox_has_waited(lone_office: Office) -> None:
-    lone_office.nodes.beat("draft", "d", "owner", progress_s=0.0, info={"drafters": ["a", "b"], "busy": 0.5})
-    lone_office.nodes.beat("verify", "v", "other", progress_s=0.0, info={"load": {"what": 1}, "sequences": 3})
-    lone_office.nodes.beat("beat", "b", "third", progress_s=0.0, info={"busy": 1.0})
-    lone_office.mailboxes.post("draft:d", [ToDrafter(sent_s=1.0).model_dump_json()])
-    lone_office.post("draft:d", [ToDrafter()])
-    lone_office.mailboxes.post("fuse", ["no JSON at all"])
-    load = load_of(lone_office)
+def test_the_load_says_how_long_the_first_item_of_a_mailbox_has_waited(lone_deployment: Deployment) -> None:
+    lone_deployment.nodes.beat("draft", "d", "owner", progress_s=0.0, info={"drafters": ["a", "b"], "busy": 0.5})
+    lone_deployment.nodes.beat("verify", "v", "other", progress_s=0.0, info={"load": {"what": 1}, "sequences": 3})
+    lone_deployment.nodes.beat("beat", "b", "third", progress_s=0.0, info={"busy": 1.0})
+    lone_deployment.mailboxes.post("draft:d", [ToDrafter(sent_s=1.0).model_dump_json()])
+    lone_deployment.post("draft:d", [ToDrafter()])
+    lone_deployment.mailboxes.post("fuse", ["no JSON at all"])
+    load = load_of(lone_deployment)
     assert load.mailboxes["draft:d"].waiting == 2 and load.mailboxes["draft:d"].oldest_s > 1e6
     assert load.mailboxes["fuse"].model_dump() == {"waiting": 1, "oldest_s": 0.0}
     assert (load.drafters, load.busy) == (2, {"draft:d": 0.5, "verify:v": 0.0})
     assert load.running == 3, "a load that cannot be read leaves what is known"
-    assert lone_office.mailboxes.waiting("draft:d") == 2, "looking takes nothing"
-    first = ToDrafter.model_validate_json(lone_office.mailboxes.first("draft:d") or "")
+    assert lone_deployment.mailboxes.waiting("draft:d") == 2, "looking takes nothing"
+    first = ToDrafter.model_validate_json(lone_deployment.mailboxes.first("draft:d") or "")
     assert first.sent_s == 1.0
     assert Load.model_validate_json(load.model_dump_json()) == load
 
 
-def test_a_tick_publishes_and_a_second_one_at_once_does_nothing(lone_office: Office) -> None:
-    lone_office.nodes.beat("draft", "d", "owner", progress_s=0.0, info={})
-    lone_office.mailboxes.post("draft:d", [ToDrafter(sent_s=1.0).model_dump_json()])
-    tick(lone_office)
-    first = lone_office.nodes.policy()
+def test_a_tick_publishes_and_a_second_one_at_once_does_nothing(lone_deployment: Deployment) -> None:
+    lone_deployment.nodes.beat("draft", "d", "owner", progress_s=0.0, info={})
+    lone_deployment.mailboxes.post("draft:d", [ToDrafter(sent_s=1.0).model_dump_json()])
+    tick(lone_deployment)
+    first = lone_deployment.nodes.policy()
     assert (first.version, first.max_draft_tokens) == (1, 4)
-    tick(lone_office)
-    assert lone_office.nodes.policy() == first
+    tick(lone_deployment)
+    assert lone_deployment.nodes.policy() == first
 
 
 def test_a_log_that_is_none_is_refused(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from bench.timeline import busy, read
-from workers.deployment import Office
-from workers.heartbeat import Pulse
+from workers.deployment import Deployment
+from workers.heartbeat import Heartbeat
 from workers.tracing.spans import Spans
 
 
@@ -32,23 +32,23 @@ def test_each_span_is_written_once(tmp_path: Path) -> None:
     assert len(read(tmp_path)) == 3
 
 
-def test_a_pulse_writes_its_spans_by_its_end(lone_office: Office, tmp_path: Path) -> None:
-    lone_office.settings = lone_office.settings.model_copy(update={"spans": tmp_path})
-    pulse = Pulse(lone_office, "verify", "v")
-    pulse.begin()
-    pulse.busy(True)
-    pulse.works_on(2)
-    pulse.busy(False)
-    pulse.end()
+def test_a_pulse_writes_its_spans_by_its_end(lone_deployment: Deployment, tmp_path: Path) -> None:
+    lone_deployment.settings = lone_deployment.settings.model_copy(update={"spans": tmp_path})
+    heartbeat = Heartbeat(lone_deployment, "verify", "v")
+    heartbeat.begin()
+    heartbeat.busy(True)
+    heartbeat.works_on(2)
+    heartbeat.busy(False)
+    heartbeat.end()
     assert [(span.node, span.sequences) for span in read(tmp_path)] == [("v", 2)]
 
 
-def test_without_a_folder_nothing_is_kept(lone_office: Office) -> None:
-    pulse = Pulse(lone_office, "verify", "v")
-    pulse.busy(True)
-    pulse.works_on(2)
-    pulse.busy(False)
-    assert pulse._spans is None
+def test_without_a_folder_nothing_is_kept(lone_deployment: Deployment) -> None:
+    heartbeat = Heartbeat(lone_deployment, "verify", "v")
+    heartbeat.busy(True)
+    heartbeat.works_on(2)
+    heartbeat.busy(False)
+    assert heartbeat._spans is None
 
 
 def test_busy_counts_what_lies_inside_only(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidSettings
 from app.messages import FinishReason, Stats
 from app.request import GenerateRequest
-from app.telemetry.verifier_metrics import Told
+from app.telemetry.verifier_metrics import RequestProgress
 from tests.models import byte_fallback_tokenizer
 from tests.workers.collector import Span, collecting
 from workers.celery_app import make_celery
-from workers.deployment import Office
-from workers.heartbeat import Pulse
+from workers.deployment import Deployment
+from workers.heartbeat import Heartbeat
 from workers.tracing.otlp import is_traced
 
 
@@ -30,30 +30,30 @@ def collector() -> Iterator[tuple[str, list[Span]]]:
 
 
 @pytest.fixture
-def office(
+def deployment(
     redis_client: redis.Redis, redis_url: str, tmp_path: Path, collector: tuple[str, list[Span]]
-) -> Iterator[Office]:
+) -> Iterator[Deployment]:
     """Nobody else is there but the collector."""
     settings = Settings(redis_url=redis_url, lease_s=0.4, otlp_url=collector[0])
-    office = Office(settings, make_celery(settings), Tokenizer(byte_fallback_tokenizer(tmp_path)))
-    yield office
-    office.close()
+    deployment = Deployment(settings, make_celery(settings), Tokenizer(byte_fallback_tokenizer(tmp_path)))
+    yield deployment
+    deployment.close()
     pools.reset()
 
 
-def _work(pulse: Pulse, *request_ids: str) -> None:
-    pulse.busy(True)
-    pulse.about(request_ids)
+def _work(heartbeat: Heartbeat, *request_ids: str) -> None:
+    heartbeat.busy(True)
+    heartbeat.about(request_ids)
     time.sleep(0.01)
-    pulse.busy(False)
+    heartbeat.busy(False)
 
 
 def test_processes_that_know_nothing_of_each_other_make_one_trace_a_request(
-    office: Office, collector: tuple[str, list[Span]]
+    deployment: Deployment, collector: tuple[str, list[Span]]
 ) -> None:
-    verify, draft, web = (Pulse(office, kind, f"{kind}-1") for kind in ("verify", "draft", "web"))
+    verify, draft, web = (Heartbeat(deployment, kind, f"{kind}-1") for kind in ("verify", "draft", "web"))
     request = GenerateRequest(prompt="Hello", raw=True, max_tokens=3)
-    one, other = (office.submit(request) for _ in range(2))
+    one, other = (deployment.submit(request) for _ in range(2))
     began_s = time.time()
     _work(verify, one.id, other.id)
     _work(draft, one.id)
@@ -61,10 +61,10 @@ def test_processes_that_know_nothing_of_each_other_make_one_trace_a_request(
     time.sleep(0.01)
     _work(verify, one.id)
     stats = Stats(rounds=2, drafted=5, accepted=1, first_token_s=began_s, last_token_s=time.time())
-    ended = Told(one.created_s, began_s, tokens=3, stats=stats, reason=FinishReason.LENGTH)
-    verify.told = lambda: {one.id: ended, other.id: Told(other.created_s, began_s)}
-    for pulse in (verify, draft, web):
-        pulse.end()
+    ended = RequestProgress(one.created_s, began_s, tokens=3, stats=stats, reason=FinishReason.LENGTH)
+    verify.told = lambda: {one.id: ended, other.id: RequestProgress(other.created_s, began_s)}
+    for heartbeat in (verify, draft, web):
+        heartbeat.end()
 
     spans = sorted((span for span in collector[1]), key=lambda span: span["start_s"])
     assert {span["service"] for span in spans} == {"paceline"}
@@ -90,32 +90,34 @@ def test_processes_that_know_nothing_of_each_other_make_one_trace_a_request(
     assert sorted(rest) == ["admit", "verify", "wait"]  # the other request goes on
 
 
-def test_part_of_the_requests_is_the_same_in_every_process(office: Office, collector: tuple[str, list[Span]]) -> None:
+def test_part_of_the_requests_is_the_same_in_every_process(
+    deployment: Deployment, collector: tuple[str, list[Span]]
+) -> None:
     ids = [f"request-{i}" for i in range(400)]
     chosen = [request_id for request_id in ids if is_traced(request_id, 0.25)]
     assert 60 < len(chosen) < 140 and not any(is_traced(request_id, 0.0) for request_id in ids)
     assert set(chosen) <= {request_id for request_id in ids if is_traced(request_id, 0.5)}
-    office.settings = office.settings.model_copy(update={"otlp_part": 0.25})
-    pulse = Pulse(office, "fuse", "fuse-1")
-    _work(pulse, *ids)
-    pulse.end()
+    deployment.settings = deployment.settings.model_copy(update={"otlp_part": 0.25})
+    heartbeat = Heartbeat(deployment, "fuse", "fuse-1")
+    _work(heartbeat, *ids)
+    heartbeat.end()
     assert len({span["trace"] for span in collector[1]}) == len(chosen)
 
 
 def test_without_a_collector_nothing_is_gathered_and_one_that_is_away_holds_nobody_up(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nowhere = office.settings.model_copy(update={"otlp_url": "http://127.0.0.1:9"})
-    office.settings = nowhere.model_copy(update={"otlp_url": None})
-    assert Pulse(office, "draft", "draft-1")._telemetry is None
-    office.settings = nowhere
-    pulse = Pulse(office, "draft", "draft-1")
-    _work(pulse, "somebody")
+    nowhere = deployment.settings.model_copy(update={"otlp_url": "http://127.0.0.1:9"})
+    deployment.settings = nowhere.model_copy(update={"otlp_url": None})
+    assert Heartbeat(deployment, "draft", "draft-1")._telemetry is None
+    deployment.settings = nowhere
+    heartbeat = Heartbeat(deployment, "draft", "draft-1")
+    _work(heartbeat, "somebody")
     started = time.monotonic()
-    pulse._trace()
+    heartbeat._trace()
     assert time.monotonic() - started < 0.5
-    pulse.end()
+    heartbeat.end()
     assert time.monotonic() - started < 5.0
     monkeypatch.setitem(sys.modules, "workers.tracing.otlp", None)
     with pytest.raises(InvalidSettings, match="requirements-tracing.txt"):
-        Pulse(office, "draft", "draft-2")
+        Heartbeat(deployment, "draft", "draft-2")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from app.engine.cpu import fused, step_arrays
-from app.engine.cpu.choose_forward import learn
+from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.hooked import HookedForward, round_weights
 from app.engine.profile.profiler import check_exactness
@@ -16,13 +16,13 @@ FUSED = ("llama", "qwen2", "qwen3", "mistral")
 
 @pytest.mark.parametrize("family", FUSED)
 def test_families_of_the_shape_are_fused(family):
-    assert isinstance(learn(fakes.tiny(family)), FusedForward)
+    assert isinstance(choose_forward(fakes.tiny(family)), FusedForward)
 
 
 @pytest.mark.parametrize("family", ["gemma2", "phi3", "gpt2"])
 def test_other_families_run_on_their_own_modules_and_the_log_says_so(family, caplog):
     with caplog.at_level("INFO"):
-        assert isinstance(learn(fakes.tiny(family)), HookedForward)
+        assert isinstance(choose_forward(fakes.tiny(family)), HookedForward)
     assert "runs on its own modules" in caplog.text
 
 
@@ -38,14 +38,14 @@ def test_other_families_run_on_their_own_modules_and_the_log_says_so(family, cap
     ],
 )
 def test_models_of_an_odd_shape_run_on_their_own_modules(odd):
-    runner = fakes.runner(learn(fakes.tiny("llama", **odd)))
+    runner = fakes.runner(choose_forward(fakes.tiny("llama", **odd)))
     assert isinstance(runner.model, HookedForward)
 
 
 def test_a_forward_that_says_something_else_is_not_used(monkeypatch, caplog):
     monkeypatch.setattr(fused, "pack", lambda weight: fused.pack_int8(weight)[0].astype("float32"))
     with caplog.at_level("INFO"):
-        assert isinstance(learn(fakes.tiny()), HookedForward)
+        assert isinstance(choose_forward(fakes.tiny()), HookedForward)
     assert "standard deviations off" in caplog.text
 
 
@@ -56,12 +56,12 @@ def test_what_is_outside_the_model_is_refused_not_read():
         assert runner.try_reserve(work)
         with pytest.raises(ValueError, match="outside"):
             runner.forward([work])
-        runner.wipe(work)
+        runner.invalidate(work)
 
 
 @pytest.mark.parametrize("family", FUSED)
 def test_int8_is_a_model_of_its_own_and_exact(family):
-    exact, rounded = fakes.served(family), fakes.runner(learn(fakes.tiny(family), is_int8=True))
+    exact, rounded = fakes.served(family), fakes.runner(choose_forward(fakes.tiny(family), is_int8=True))
     assert isinstance(rounded.model, FusedForward)
     assert check_exactness(rounded, VOCAB).different == 0
     rows = []
@@ -76,7 +76,7 @@ def test_int8_is_a_model_of_its_own_and_exact(family):
 
 def test_int8_on_its_own_modules_is_the_same_model():
     """Whoever runs it: the rounding is in the weights, not in the kernels."""
-    quick = fakes.runner(learn(fakes.tiny(), is_int8=True))
+    quick = fakes.runner(choose_forward(fakes.tiny(), is_int8=True))
     model = fakes.tiny()
     round_weights(model)
     slow = fakes.runner(HookedForward(model.eval()))

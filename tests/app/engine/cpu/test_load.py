@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from app.engine.cpu.choose_forward import learn
+from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.load import load
 from app.engine.cpu.runner import ModelRunner
 from app.errors import ModelRefused
@@ -210,7 +210,7 @@ def test_bits_do_not_depend_on_the_number_of_threads():
 @pytest.mark.parametrize("family", REFUSED)
 def test_models_that_ignore_the_attention_interface_are_refused(family):
     with pytest.raises(ModelRefused, match="attention interface"):
-        learn(fakes.tiny(family))
+        choose_forward(fakes.tiny(family))
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):

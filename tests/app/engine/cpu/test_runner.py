@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.cpu.hooked import HookedForward
-from app.engine.cpu.runner import Logits
+from app.engine.cpu.runner import CPURows
 from app.errors import ModelRefused
 from app.request import Sampling
 from app.state import Tree
@@ -75,13 +75,13 @@ def test_a_wiped_work_leaves_no_number_behind():
     assert runner.try_reserve(work)
     runner.forward([work])
     assert runner.kv.keys.any() and runner.kv.values.any()
-    runner.wipe(work)
+    runner.invalidate(work)
     assert not runner.kv.keys.any() and not runner.kv.values.any()
     assert (state.cached, state.pages, runner.pool.num_free) == (0, [], runner.pool.num_pages)
 
 
 def test_greedy_needs_no_second_look_at_the_row():
-    logits = Logits(torch.tensor([[0.0, 3.0, 1.0]]), [2])
+    logits = CPURows(torch.tensor([[0.0, 3.0, 1.0]]), [2])
     assert logits.token(0, 5, Sampling(), [0]) == 2, "takes the argmax that came with the rows"
 
 
@@ -94,7 +94,7 @@ def test_greedy_needs_no_second_look_at_the_row():
 def test_a_token_follows_the_definition(extra, temperature):
     rows = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(0))
     sampling = Sampling(temperature=temperature, top_p=0.9, top_k=20, min_p=0.01, seed=77, **extra)
-    logits, history = Logits(rows, rows.argmax(-1).tolist()), [3, 3, 9, int(rows[1].argmax())]
+    logits, history = CPURows(rows, rows.argmax(-1).tolist()), [3, 3, 9, int(rows[1].argmax())]
     z = shaped(
         rows[1],
         history,

@@ -37,8 +37,8 @@ def llama(tmp_path):
 def asked(monkeypatch):
     """How often modules are asked what they say."""
     found = []
-    real = choose_forward.learn
-    monkeypatch.setattr(choose_forward, "learn", lambda *args: found.append(1) or real(*args))
+    real = choose_forward.choose_forward
+    monkeypatch.setattr(choose_forward, "choose_forward", lambda *args: found.append(1) or real(*args))
     return found
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from app.engine.cpu.choose_forward import learn
+from app.engine.cpu.choose_forward import choose_forward
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.drafters.loader import load_guesser
 from app.engine.weights.tensors import embedding_sha256
@@ -35,14 +35,14 @@ def logits_of(model, ids: list[int]) -> torch.Tensor:
 
 
 def test_a_greedy_guess_is_the_two_likeliest_tokens_and_their_probabilities():
-    found = guess(ModelGuesser(learn(fakes.tiny()), None, **MEMORY), Sampling())
+    found = guess(ModelGuesser(choose_forward(fakes.tiny()), None, **MEMORY), Sampling())
     q, tokens = logits_of(fakes.tiny(), TEXT).softmax(-1).topk(2)
     assert [found.token, found.second] == tokens.tolist()
     assert [found.confidence, found.second_confidence] == pytest.approx(q.tolist(), rel=1e-4)
 
 
 def test_a_sampled_guess_meets_the_noise_that_the_target_will_meet():
-    guesser = ModelGuesser(learn(fakes.tiny()), None, **MEMORY)
+    guesser = ModelGuesser(choose_forward(fakes.tiny()), None, **MEMORY)
     z = logits_of(fakes.tiny(), TEXT) / 0.7
     for seed in range(30):
         scores = z + gumbel_noise_reference(torch.arange(VOCAB), seed, 0, len(TEXT))
@@ -52,13 +52,15 @@ def test_a_sampled_guess_meets_the_noise_that_the_target_will_meet():
 
 
 def test_with_one_token_kept_there_is_no_second():
-    found = guess(ModelGuesser(learn(fakes.tiny()), None, **MEMORY), Sampling(temperature=1.0, top_k=1, seed=1))
+    found = guess(
+        ModelGuesser(choose_forward(fakes.tiny()), None, **MEMORY), Sampling(temperature=1.0, top_k=1, seed=1)
+    )
     assert (found.token, found.confidence) == (int(logits_of(fakes.tiny(), TEXT).argmax()), 1.0)
     assert found.second_confidence == 0.0
 
 
 def test_a_chunk_of_a_prompt_has_no_guess():
-    guesser = ModelGuesser(learn(fakes.tiny()), None, **MEMORY)
+    guesser = ModelGuesser(choose_forward(fakes.tiny()), None, **MEMORY)
     work = fakes.work(fakes.sequence(TEXT), 0, 9)
     assert guesser.try_reserve(work, 0)
     assert guesser.guess([work], 1, 0.0) == [[]]
@@ -98,7 +100,7 @@ def test_guesses_of_one_call_are_those_of_many(lengths, head_ids):
     if head_ids is not None:
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight[head_ids])
         model.lm_head.out_features = len(head_ids)
-    guesser = ModelGuesser(learn(model), head_ids, kv_bytes=2**22, page_tokens=PAGE_TOKENS)
+    guesser = ModelGuesser(choose_forward(model), head_ids, kv_bytes=2**22, page_tokens=PAGE_TOKENS)
     found = guesser.guess(works_of(guesser, lengths, 6), 6, 0.0)
     for ours, theirs in zip(found, one_by_one(guesser, lengths, 6), strict=True):
         assert [(g.token, g.second) for g in ours] == [(g.token, g.second) for g in theirs]
@@ -107,7 +109,7 @@ def test_guesses_of_one_call_are_those_of_many(lengths, head_ids):
 
 
 def test_a_chain_ends_with_its_last_likely_sequence():
-    guesser = ModelGuesser(learn(fakes.tiny()), None, **MEMORY)
+    guesser = ModelGuesser(choose_forward(fakes.tiny()), None, **MEMORY)
     whole = guesser.guess(works_of(guesser, (20, 33), 8), 8, 0.0)
     floor = 0.5
     likely = max(next(i for i in range(9) if prod(g.confidence for g in guesses[:i]) < floor) for guesses in whole)
@@ -181,7 +183,7 @@ def test_a_drafter_with_weights_missing_is_refused(tmp_path):
 
 @pytest.mark.parametrize("wrong", ["tokens", "chances"])
 def test_compiled_guesses_that_are_not_what_the_logits_say_are_refused(monkeypatch, wrong):
-    guesser = ModelGuesser(learn(fakes.tiny()), None, **MEMORY)
+    guesser = ModelGuesser(choose_forward(fakes.tiny()), None, **MEMORY)
     guesser.check()
     real = guesser.model.chain
 

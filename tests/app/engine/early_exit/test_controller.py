@@ -2,15 +2,15 @@
 
 import pytest
 
-from app.engine.early_exit.controller import EVERY, TRIES, Pruning
-from app.estimates.step_costs import CostTable
-from app.state import Work
+from app.engine.early_exit.controller import EVERY, TRIES, EarlyExitController
+from app.estimates.step_costs import StepCosts
+from app.state import BatchEntry
 from tests import fakes
 
-COSTS = CostTable({1: 0.02, 11: 0.03})  # a row costs a millisecond
+COSTS = StepCosts({1: 0.02, 11: 0.03})  # a row costs a millisecond
 
 
-def batch(survival: list[float], sequences: int = 1) -> list[Work]:
+def batch(survival: list[float], sequences: int = 1) -> list[BatchEntry]:
     """Works of one token and a chain each."""
     found = []
     for _ in range(sequences):
@@ -22,28 +22,30 @@ def batch(survival: list[float], sequences: int = 1) -> list[Work]:
 
 def test_a_node_must_survive_as_much_as_its_row_still_costs():
     works = batch([0.5, 0.25])
-    Pruning("on", rest=0.5).allow(works, COSTS)
+    EarlyExitController("on", rest=0.5).allow(works, COSTS)
     tokens_a_second = (1 + 0.75) / 0.022
     assert works[0].floor == pytest.approx(tokens_a_second * 0.5 * 0.001)
 
 
 def test_where_rows_cost_nothing_all_stay():
     works = batch([0.5, 0.25])
-    Pruning("on", rest=0.5).allow(works, CostTable(fakes.FLAT))
+    EarlyExitController("on", rest=0.5).allow(works, StepCosts(fakes.FLAT))
     assert works[0].floor == 0.0
 
 
-@pytest.mark.parametrize("pruning", [Pruning(), Pruning("off", rest=0.5), Pruning("on", rest=0.0)])
+@pytest.mark.parametrize(
+    "pruning", [EarlyExitController(), EarlyExitController("off", rest=0.5), EarlyExitController("on", rest=0.0)]
+)
 def test_no_step_has_a_checkpoint_where_it_is_off_or_the_target_has_none(pruning):
     works = batch([0.5, 0.25])
     pruning.allow(works, COSTS)
-    pruning.observe(works, COSTS)
+    pruning.update(works, COSTS)
     assert works[0].floor == 0.0
     assert pruning.whole_s(works, COSTS, 0.03) == 0.03
     assert pruning.looked_at == 0
 
 
-def play(pruning: Pruning, pruned: dict[int, float], steps: int) -> int:
+def play(pruning: EarlyExitController, pruned: dict[int, float], steps: int) -> int:
     """How many of so many steps had a checkpoint."""
     had = 0
     for _ in range(steps):
@@ -52,26 +54,26 @@ def play(pruning: Pruning, pruned: dict[int, float], steps: int) -> int:
         if works[0].floor > 0.0:
             had += 1
             works[0].pruned = pruned
-        pruning.observe(works, COSTS)
+        pruning.update(works, COSTS)
     return had
 
 
 def test_auto_goes_on_where_rows_dropped_save_more_than_a_checkpoint_takes():
-    pruning = Pruning("auto", rest=0.5, spent_s=lambda: 0.0002)
+    pruning = EarlyExitController("auto", rest=0.5, spent_s=lambda: 0.0002)
     assert play(pruning, {2: 0.01}, 200) == 200  # half a millisecond each, less a hundredth of a token
     assert (pruning.dropped, pruning.looked_at) == (200, 400)
 
 
 @pytest.mark.parametrize(("spent_s", "pruned"), [(0.0006, {2: 0.01}), (0.0002, {}), (0.0002, {2: 0.06})])
 def test_auto_leaves_off_where_it_takes_more_than_it_saves_or_loses_tokens(spent_s, pruned):
-    pruning = Pruning("auto", rest=0.5, spent_s=lambda: spent_s)
+    pruning = EarlyExitController("auto", rest=0.5, spent_s=lambda: spent_s)
     assert play(pruning, pruned, TRIES + EVERY - 1) == TRIES
     assert play(pruning, pruned, EVERY) == 1, "and looks again now and then"
-    assert play(Pruning("on", rest=0.5, spent_s=lambda: spent_s), pruned, 50) == 50
+    assert play(EarlyExitController("on", rest=0.5, spent_s=lambda: spent_s), pruned, 50) == 50
 
 
 def test_batches_of_other_sizes_are_judged_apart():
-    pruning = Pruning("auto", rest=0.5, spent_s=lambda: 0.0006)
+    pruning = EarlyExitController("auto", rest=0.5, spent_s=lambda: 0.0006)
     play(pruning, {2: 0.01}, TRIES)
     small, large = batch([0.5, 0.25]), batch([0.5, 0.25], 8)
     pruning.allow(small, COSTS)
@@ -80,7 +82,7 @@ def test_batches_of_other_sizes_are_judged_apart():
 
 
 def test_a_cost_table_is_told_what_the_whole_step_would_have_taken():
-    pruning = Pruning("on", rest=0.5, spent_s=lambda: 0.0003)
+    pruning = EarlyExitController("on", rest=0.5, spent_s=lambda: 0.0003)
     works = batch([0.5, 0.25])
     pruning.allow(works, COSTS)
     works[0].pruned = {1: 0.1, 2: 0.05}

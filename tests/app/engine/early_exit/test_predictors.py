@@ -9,10 +9,10 @@ from safetensors.numpy import save_file
 from app.engine.early_exit.predictors import (
     CARD,
     WEIGHTS,
-    Faser,
-    Fitted,
+    FittedPredictor,
     Lens,
-    Scores,
+    LensScores,
+    MarginPredictor,
     load_predictor,
     scaled,
     signs,
@@ -61,7 +61,7 @@ def test_a_token_is_weighed_against_the_frequent_ones():
 
 def test_signs_are_finite_whatever_drafters_think():
     one = np.ones(3)
-    assert np.isfinite(signs(Scores(one, -1e9 * one, one), np.array([0.0, 1.0, 0.3]))).all()
+    assert np.isfinite(signs(LensScores(one, -1e9 * one, one), np.array([0.0, 1.0, 0.3]))).all()
 
 
 def test_fasers_rule_keeps_what_is_at_most_delta_below_the_best():
@@ -69,12 +69,12 @@ def test_fasers_rule_keeps_what_is_at_most_delta_below_the_best():
     state = np.zeros((1, D), np.float32)
     state[0, :3] = 3.0, 2.5, 1.0
     x = scaled(state)[0]
-    rule = Faser(Lens(head, np.array([0])), np.ones(D, np.float32), {4: float(x[0] - x[1]) + 1e-3})
+    rule = MarginPredictor(Lens(head, np.array([0])), np.ones(D, np.float32), {4: float(x[0] - x[1]) + 1e-3})
     found = rule.chances(4, np.repeat(state, 3, 0), np.array([0, 1, 2]), np.full(3, 0.5))
     assert found.tolist() == [1.0, 1.0, 0.0]
 
 
-@pytest.mark.parametrize(("rule", "kind"), [("fitted", Fitted), ("faser", Faser)])
+@pytest.mark.parametrize(("rule", "kind"), [("fitted", FittedPredictor), ("faser", MarginPredictor)])
 def test_a_folder_is_read(tmp_path, target, rule, kind):
     loaded = load_predictor(written(tmp_path / "pruner", target), target, rule)
     assert isinstance(loaded.predictor, kind)

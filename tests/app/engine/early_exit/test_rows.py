@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine.cpu.choose_forward import learn
+from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.forward import Forward
-from app.engine.cpu.runner import Logits, ModelRunner
-from app.engine.early_exit.rows import Sieve
+from app.engine.cpu.runner import CPURows, ModelRunner
+from app.engine.early_exit.rows import RowPruner
 from app.request import Sampling
 from app.stages.verify import verify
-from app.state import Tree, Work
+from app.state import BatchEntry, Tree
 from tests import fakes
 from tests.app.engine.test_packing import path_to, trees
 from tests.fakes import VOCAB
@@ -38,10 +38,10 @@ class Said:
 
 @cache
 def tiny() -> Forward:
-    return learn(fakes.tiny(num_hidden_layers=LAYERS))
+    return choose_forward(fakes.tiny(num_hidden_layers=LAYERS))
 
 
-def works_of(batch: list[tuple[int, Tree]], runner: ModelRunner, floor: float = 0.0) -> list[Work]:
+def works_of(batch: list[tuple[int, Tree]], runner: ModelRunner, floor: float = 0.0) -> list[BatchEntry]:
     """Sequences of so many tokens, the last two of them uncached, each with a tree."""
     works = []
     for i, (length, drafts) in enumerate(batch):
@@ -58,7 +58,7 @@ def works_of(batch: list[tuple[int, Tree]], runner: ModelRunner, floor: float = 
     return works
 
 
-def next_rows(runner: ModelRunner, works: list[Work], paths: list[list[int]]) -> list[torch.Tensor]:
+def next_rows(runner: ModelRunner, works: list[BatchEntry], paths: list[list[int]]) -> list[torch.Tensor]:
     """Accept a path of each tree, then what the model says after two tokens more."""
     found = []
     for work, path in zip(works, paths, strict=True):
@@ -145,12 +145,12 @@ def test_only_trees_with_a_floor_are_looked_at(floor):
 
 
 def test_a_pass_without_nodes_to_look_at_keeps_all():
-    sieve = Sieve(Said({2: [0.0]}), [])
+    sieve = RowPruner(Said({2: [0.0]}), [])
     assert sieve.keep(2, np.zeros((0, 8), np.float32)) is None
 
 
 def test_logits_of_a_pruned_node_cannot_be_asked_for():
-    logits = Logits(torch.zeros(2, 3), [1, 2], None, {0: 0, 2: 1})
+    logits = CPURows(torch.zeros(2, 3), [1, 2], None, {0: 0, 2: 1})
     assert logits.token(2, 5, Sampling(), [0]) == 2
     with pytest.raises(KeyError):
         logits.token(1, 5, Sampling(), [0])

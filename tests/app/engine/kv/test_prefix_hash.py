@@ -75,7 +75,7 @@ def test_wiping_leaves_what_others_hold():
     first, second = sequence(1), sequence(2)
     read(runner, first)
     read(runner, second)
-    runner.wipe(fakes.work(second, second.cached - 1))
+    runner.invalidate(fakes.work(second, second.cached - 1))
     assert read(runner, sequence(3))[0] == 0, "but nobody finds it any more"
     first.tokens.append(9)
     _, row = read(runner, first)
@@ -87,7 +87,7 @@ def test_a_pipeline_computes_a_shared_beginning_once_and_says_the_same():
     local = fakes.pipeline(fakes.served())
     texts = fakes.texts(local, *records)
     assert texts == [fakes.texts(fakes.pipeline(fakes.served()), one)[0] for one in records]
-    running = local.verifying.running
+    running = local.verifier.running
     assert running.prompt_tokens == 4 * (len(COMMON) + 1)
     assert 0 <= running.reused_tokens <= 3 * len(COMMON)
     again = fakes.record([*COMMON, 9], 6, request_id="later")

@@ -10,7 +10,7 @@ from app.engine.profile import profile_cache as module
 from app.engine.profile.profile_cache import holds, measured
 from app.engine.profile.profiler import Exactness
 from app.engine.weights import fingerprint
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from tests import fakes
 
 SLOW = {1: 0.5, 8: 0.6, 32: 1.0}  # seconds
@@ -34,7 +34,7 @@ def settings(tmp_path):
 def counted(monkeypatch):
     """How often costs are really measured; steps of the spot check take what SLOW says."""
     calls = []
-    monkeypatch.setattr(module, "measure_costs", lambda *_: calls.append(1) or CostTable(SLOW, fork_s=0.01))
+    monkeypatch.setattr(module, "measure_costs", lambda *_: calls.append(1) or StepCosts(SLOW, fork_s=0.01))
     monkeypatch.setattr(module, "times", lambda *_: SLOW)
     return calls
 
@@ -66,12 +66,12 @@ def test_what_a_measurement_depends_on_makes_it_anew(folder, settings, counted, 
 
 
 def test_another_pace_is_taken_over_and_another_shape_is_not(monkeypatch):
-    table = CostTable(SLOW)
+    table = StepCosts(SLOW)
     monkeypatch.setattr(module, "times", lambda *_: {rows: 3 * seconds for rows, seconds in SLOW.items()})
     assert holds(table, fakes.served(), fakes.VOCAB)
     assert table.seconds(8) == pytest.approx(1.8)
     monkeypatch.setattr(module, "times", lambda *_: {1: 0.1, 8: 0.6, 32: 1.0})
-    assert not holds(CostTable(SLOW), fakes.served(), fakes.VOCAB)
+    assert not holds(StepCosts(SLOW), fakes.served(), fakes.VOCAB)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"exactness": {}, "costs": {}}', '{"exactness": 1}'])

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.assembly.devices import target_runner
-from app.assembly.local import drafters
+from app.assembly.local import build_drafters
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import refusing, resolve
@@ -69,7 +69,7 @@ def test_a_damaged_model_is_loaded_or_refused(
         resolve(chosen.model, chosen.home, print)
         with refusing(target):
             target_runner(target, chosen, Tokenizer(target).context_tokens)
-        drafters(chosen)
+        build_drafters(chosen)
     except PacelineError as error:
         assert str(error) and "\n  File" not in str(error), what
     finally:

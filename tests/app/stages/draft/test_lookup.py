@@ -100,11 +100,11 @@ def test_confidences_are_probabilities(tokens: list[int]) -> None:
 def test_memory_is_bounded_and_forgetting_frees_it() -> None:
     drafter = Lookup(max_tokens=100)
     for i in range(10):
-        drafter.observe(context(list(range(40)), request_id=str(i)))
+        drafter.update(context(list(range(40)), request_id=str(i)))
     assert drafter._indexed_tokens == 80
     assert list(drafter._indexes) == ["8", "9"]
-    drafter.forget("9")
-    drafter.forget("unknown")
+    drafter.remove("9")
+    drafter.remove("unknown")
     assert drafter._indexed_tokens == 40
 
 
@@ -113,7 +113,7 @@ def test_memory_is_bounded_and_forgetting_frees_it() -> None:
 def test_a_round_takes_microseconds(seed: int) -> None:
     tokens = random.Random(seed).choices(range(50), k=2000)
     drafter = Lookup()
-    drafter.observe(context(tokens))
+    drafter.update(context(tokens))
     best = 1.0
     for _ in range(20):
         tokens += random.Random(len(tokens)).choices(range(50), k=3)

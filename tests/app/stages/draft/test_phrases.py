@@ -62,7 +62,7 @@ def test_what_followed_in_the_store_follows_again_and_trust_falls_with_the_size_
     one = phrases(text)
     (draft,) = one.draft([context([1, 2, 3, 4, 5, 6, 7, 8], 3)])
     assert (draft.tokens, draft.parents, draft.base, draft.drafter) == ((9, 10, 11), (0, 1, 2), 8, "phrases")
-    one.forget("r")
+    one.remove("r")
     (short,) = one.draft([context([40, 7, 8], 1)])
     assert short.tokens == (9,)
     assert short.confidences[0] < draft.confidences[0]
@@ -129,7 +129,7 @@ def test_only_the_last_of_a_long_request_and_only_so_many_requests_are_kept():
     assert all(2 not in draft.tokens for draft in one.draft([context(long, 4)]))
     for i in range(MAX_REQUESTS + 3):
         one.draft([Context(f"r{i}", "t", [1, 2, 1], 1, 1, Sampling())])
-    assert len(one._said) == MAX_REQUESTS
+    assert len(one._own_text) == MAX_REQUESTS
 
 
 def test_texts_do_not_run_into_each_other():
@@ -148,8 +148,8 @@ def test_an_unknown_end_or_a_short_one_says_nothing():
 def test_it_learns_nothing_of_one_request_for_another():
     one = phrases([1, 2, 3])
     one.draft([Context("other", "t", [7, 8, 9, 7], 1, 4, Sampling())])
-    one.observe(context([7, 8, 9]))
-    one.forget("r")
+    one.update(context([7, 8, 9]))
+    one.remove("r")
     assert one.draft([context([7, 8])]) == []
 
 

@@ -4,11 +4,11 @@ from hypothesis import strategies as st
 
 from app.request import Sampling
 from app.stages.draft.protocol import Context
-from app.stages.draft.registry import RESIDENT, build
+from app.stages.draft.registry import MODEL_FREE, build
 
 
 def test_every_resident_drafter_bears_its_name() -> None:
-    assert [drafter.name for drafter in build()] == list(RESIDENT)
+    assert [drafter.name for drafter in build()] == list(MODEL_FREE)
 
 
 def test_an_unknown_name_is_refused() -> None:
@@ -16,14 +16,14 @@ def test_an_unknown_name_is_refused() -> None:
         build(["nobody"])
 
 
-@pytest.mark.parametrize("name", RESIDENT)
+@pytest.mark.parametrize("name", MODEL_FREE)
 @given(tokens=st.lists(st.integers(0, 2), min_size=1, max_size=40), most=st.integers(0, 9))
 def test_a_draft_is_a_tree_on_the_end_of_its_context(name: str, tokens: list[int], most: int) -> None:
     (drafter,) = build([name])
     past = Context("past", "public", [0, 1, 2] * 10, 1, most, Sampling())
     now = Context("now", "public", tokens, 1, most, Sampling())
     for context in (past, now, now):
-        drafter.observe(context)
+        drafter.update(context)
     for draft in drafter.draft([now, past]):
         assert draft.drafter == name
         assert draft.base == len(tokens if draft.request_id == "now" else past.tokens)
@@ -31,4 +31,4 @@ def test_a_draft_is_a_tree_on_the_end_of_its_context(name: str, tokens: list[int
         assert all(0 <= parent <= i for i, parent in enumerate(draft.parents))
         draft.model_validate(draft.model_dump())
     assert now.tokens == tokens
-    drafter.forget("now")
+    drafter.remove("now")

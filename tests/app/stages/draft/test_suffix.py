@@ -23,8 +23,8 @@ def draft(drafter: Suffix, tokens: list[int], tenant: str = "a", most: int = 4) 
 
 def test_an_answer_is_known_again_in_another_request() -> None:
     drafter = Suffix()
-    drafter.observe(context([1, 2, 3, 4, 5, 6, 7], "past"))
-    drafter.forget("past")
+    drafter.update(context([1, 2, 3, 4, 5, 6, 7], "past"))
+    drafter.remove("past")
     said = draft(drafter, [9, 3, 4])
     assert said is not None
     assert said.tokens == (5, 6, 7)
@@ -33,14 +33,14 @@ def test_an_answer_is_known_again_in_another_request() -> None:
 
 def test_tenants_share_nothing() -> None:
     drafter = Suffix()
-    drafter.observe(context([1, 2, 3, 4, 5, 6, 7], "past", tenant="a"))
+    drafter.update(context([1, 2, 3, 4, 5, 6, 7], "past", tenant="a"))
     assert draft(drafter, [9, 3, 4], tenant="b") is None
 
 
 def test_confidence_follows_the_share_of_the_counts() -> None:
     drafter = Suffix()
     for i, last in enumerate((5, 5, 5, 6)):
-        drafter.observe(context([1, 2, 3, 4, last], str(i)))
+        drafter.update(context([1, 2, 3, 4, last], str(i)))
     said = draft(drafter, [3, 4], most=2)
     assert said is not None
     assert said.tokens == (5, 6)
@@ -50,11 +50,11 @@ def test_confidence_follows_the_share_of_the_counts() -> None:
 
 def test_the_prompt_is_context_but_is_not_learnt() -> None:
     drafter = Suffix()
-    drafter.observe(context([1, 2, 3], "past"))
+    drafter.update(context([1, 2, 3], "past"))
     said = draft(drafter, [1, 2])
     assert said is not None and said.tokens == (3,)
     drafter = Suffix()
-    drafter.observe(Context("past", "a", [1, 2, 3, 4], 4, 4, Sampling()))
+    drafter.update(Context("past", "a", [1, 2, 3, 4], 4, 4, Sampling()))
     assert draft(drafter, [1, 2]) is None
 
 
@@ -62,10 +62,10 @@ def test_the_prompt_is_context_but_is_not_learnt() -> None:
 def test_learning_in_pieces_equals_learning_at_once(texts: list[list[int]]) -> None:
     whole, pieces = Suffix(), Suffix()
     for i, text in enumerate(texts):
-        whole.observe(context(text, str(i)))
+        whole.update(context(text, str(i)))
         for end in range(2, len(text) + 1):
-            pieces.observe(context(text[:end], str(i)))
-            pieces.observe(context(text[:end], str(i)))  # a repeated call teaches nothing
+            pieces.update(context(text[:end], str(i)))
+            pieces.update(context(text[:end], str(i)))  # a repeated call teaches nothing
     assert whole._counts == pieces._counts
 
 
@@ -73,7 +73,7 @@ def test_learning_in_pieces_equals_learning_at_once(texts: list[list[int]]) -> N
 def test_unlearning_everything_leaves_nothing(texts: list[list[int]]) -> None:
     drafter = Suffix()
     for i, text in enumerate(texts):
-        drafter.observe(context(text, str(i), tenant=str(i % 2)))
+        drafter.update(context(text, str(i), tenant=str(i % 2)))
     for key in list(drafter._outputs):
         drafter._unlearn(key)
     assert drafter._learnt_tokens == 0
@@ -83,7 +83,7 @@ def test_unlearning_everything_leaves_nothing(texts: list[list[int]]) -> None:
 def test_unlearning_survives_full_count_tables() -> None:
     drafter = Suffix(max_tokens=1000)
     for i in range(3000):
-        drafter.observe(context([1, 2, 3, 4, i % (2 * MAX_FOLLOWING) + 10], str(i)))
+        drafter.update(context([1, 2, 3, 4, i % (2 * MAX_FOLLOWING) + 10], str(i)))
         assert drafter._learnt_tokens <= 1000
     tables = [f for f in drafter._counts["a"].values() if isinstance(f, dict)]
     assert max(len(table) for table in tables) <= MAX_FOLLOWING + 1
@@ -96,7 +96,7 @@ def test_unlearning_survives_full_count_tables() -> None:
 def test_a_sequence_that_changed_does_no_harm(calls: list[tuple[int, list[int]]]) -> None:
     drafter = Suffix(max_tokens=30)
     for request, text in calls:
-        drafter.observe(context([1, 2, *text], str(request)))
+        drafter.update(context([1, 2, *text], str(request)))
         assert 0 <= drafter._learnt_tokens <= 30
         said = draft(drafter, [1, 2, *text], most=8)
         if said:
@@ -108,12 +108,12 @@ def test_a_sequence_that_changed_does_no_harm(calls: list[tuple[int, list[int]]]
 def test_a_round_takes_microseconds() -> None:
     rng, drafter = random.Random(0), Suffix()
     for i in range(50):
-        drafter.observe(context(rng.choices(range(20), k=200), str(i)))
+        drafter.update(context(rng.choices(range(20), k=200), str(i)))
     tokens, best = rng.choices(range(20), k=200), 1.0
     for _ in range(20):
         tokens += rng.choices(range(20), k=3)
         start = time.perf_counter()
-        drafter.observe(context(tokens))
+        drafter.update(context(tokens))
         drafter.draft([context(tokens, most=8)])
         best = min(best, time.perf_counter() - start)
     assert best < 0.002

@@ -3,29 +3,29 @@
 import pytest
 
 from app.config import Settings
-from app.estimates.acceptance import Expectation
+from app.estimates.acceptance import AcceptanceEstimate
 from app.estimates.draft_costs import DraftCosts
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from app.stages.length.baselines import (
-    ByLength,
-    Faser,
+    BaselineController,
+    FaserLength,
     Fixed,
-    Uniform,
-    lengths_of,
+    UniformLength,
+    length_policy,
     whole_chain,
 )
 from app.stages.length.marginal import Candidate
 from app.state import Tree
 
-COSTS = CostTable({1: 0.02, 2: 0.021, 64: 0.1})
+COSTS = StepCosts({1: 0.02, 2: 0.021, 64: 0.1})
 DRAFTING = DraftCosts(0.001)
 
 
 def likely(accepted: int, limit: int = 8, context: int = 0) -> Candidate:
     """One whose drafts are right so far, and no further."""
-    expectation = Expectation(Expectation())
+    expectation = AcceptanceEstimate(AcceptanceEstimate())
     for _ in range(60):
-        expectation.observe(8, accepted)
+        expectation.update(8, accepted)
     return Candidate(expectation, limit, context=context)
 
 
@@ -35,7 +35,7 @@ def test_fixed_asks_for_as_many_always() -> None:
 
 def test_uniform_asks_everybody_for_the_same_number_the_best_for_all() -> None:
     def asked(*candidates: Candidate) -> list[int]:
-        return Uniform().depths(candidates, COSTS, DRAFTING, 0.0, 0)
+        return UniformLength().depths(candidates, COSTS, DRAFTING, 0.0, 0)
 
     assert asked(likely(3)) == [3]
     assert asked(likely(8), likely(8, limit=2)) == [8, 2]
@@ -44,7 +44,7 @@ def test_uniform_asks_everybody_for_the_same_number_the_best_for_all() -> None:
     assert asked(likely(0), likely(0)) == [0, 0]
 
 
-def search(rule: Faser, true_s: dict[int, float], rounds: int = 120) -> list[int]:
+def search(rule: FaserLength, true_s: dict[int, float], rounds: int = 120) -> list[int]:
     """The lengths it asks for, one after the other, where a round of a length takes so many seconds a token."""
     now_s, found = 0.0, []
     candidate = likely(8)
@@ -58,7 +58,7 @@ def search(rule: Faser, true_s: dict[int, float], rounds: int = 120) -> list[int
 @pytest.mark.parametrize("best", [2, 5, 8])
 def test_fasers_search_finds_the_length_that_pays_though_the_tables_say_another(best: int) -> None:
     """The tables would have it as long as can be."""
-    found = search(Faser(), {depth: 0.004 + 0.002 * abs(depth - best) for depth in range(1, 9)})
+    found = search(FaserLength(), {depth: 0.004 + 0.002 * abs(depth - best) for depth in range(1, 9)})
     late = found[-40:]
     assert sum(abs(depth - best) <= 1 for depth in late) >= 30, found
     assert min(found) >= 1
@@ -72,7 +72,7 @@ def test_a_rule_is_told_what_came_of_its_last_choice_only_by_the_same_batch() ->
             told.append(tokens)
             return super().depths(candidates, costs, drafting, now_s, tokens)
 
-    by_length = ByLength(Told(2))
+    by_length = BaselineController(Told(2))
     for lengths in (
         {"a": 10, "b": 20},
         {"a": 12, "b": 21},
@@ -87,10 +87,10 @@ def test_a_rule_is_told_what_came_of_its_last_choice_only_by_the_same_batch() ->
 
 def test_fasers_lengths_are_per_request() -> None:
     """The batch's tokens go to the sequence whose next ones are likelier to be right."""
-    dear = CostTable({1: 0.02, 64: 1.28})  # a row more costs what the first does
-    sure, unsure = Faser().depths([likely(8), likely(0)], dear, DRAFTING, 0.0, 0)
+    dear = StepCosts({1: 0.02, 64: 1.28})  # a row more costs what the first does
+    sure, unsure = FaserLength().depths([likely(8), likely(0)], dear, DRAFTING, 0.0, 0)
     assert sure > unsure
-    assert Faser().depths([likely(8, limit=0)], COSTS, DRAFTING, 0.0, 0) == [0]
+    assert FaserLength().depths([likely(8, limit=0)], COSTS, DRAFTING, 0.0, 0) == [0]
 
 
 def test_all_of_a_chain_is_verified_and_nothing_else() -> None:
@@ -102,5 +102,5 @@ def test_all_of_a_chain_is_verified_and_nothing_else() -> None:
 def test_a_rule_that_is_none_is_refused(kind: str) -> None:
     with pytest.raises(ValueError):
         Settings(lengths=kind)
-    assert lengths_of(Settings(lengths="marginal").lengths) is None
-    assert isinstance(lengths_of(Settings(lengths="fixed:64").lengths), Fixed)
+    assert length_policy(Settings(lengths="marginal").lengths) is None
+    assert isinstance(length_policy(Settings(lengths="fixed:64").lengths), Fixed)

@@ -4,20 +4,20 @@ import pytest
 
 import app.stages.length.controller as module
 from app.estimates.acceptance import part
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from app.stages.length.controller import (
     ASK_AFTER_STEPS,
     FIRST_FULL_ASKS,
     FULL_AFTER_ASKS,
     QUIET_AFTER_STEPS,
     QUIET_STEPS,
-    Asking,
+    LengthController,
 )
 from app.stages.length.marginal import Candidate
 from app.state import Tree
 from tests import fakes
 
-COSTS = CostTable({1: 0.050, 2: 0.051, 64: 0.100})
+COSTS = StepCosts({1: 0.050, 2: 0.051, 64: 0.100})
 RECORD = fakes.record([1, 2, 3], request_id="r")
 RIGHT, WRONG = [7, 8, 9], [1, 1, 1]
 
@@ -28,46 +28,46 @@ def tree(*proposers: str) -> Tree:
 
 
 @pytest.fixture
-def asking() -> Asking:
-    found = Asking()
+def lengths() -> LengthController:
+    found = LengthController()
     for _ in range(20):
-        found.full.costs.observe(1, 4, 0.020)
-        found.lean.costs.observe(1, 4, 0.0005)
+        found.with_models.costs.update(1, 4, 0.020)
+        found.model_free.costs.update(1, 4, 0.0005)
     return found
 
 
-def decide(asking: Asking, costs: CostTable = COSTS) -> bool | None:
+def decide(lengths: LengthController, costs: StepCosts = COSTS) -> bool | None:
     """Are tables alone asked? None: nobody is."""
-    full, lean = ([Candidate(way.of(RECORD), 4)] for way in (asking.full, asking.lean))
-    found = asking.decide(full, lean, costs, 0.0, 0.0)
-    return found.is_lean if any(found.depths) else None
+    full, lean = ([Candidate(way.of(RECORD), 4)] for way in (lengths.with_models, lengths.model_free))
+    found = lengths.decide(full, lean, costs, 0.0, 0.0)
+    return found.is_model_free if any(found.depths) else None
 
 
-def test_tables_that_do_as_well_as_models_are_asked_alone_once_models_were_tried(asking):
+def test_tables_that_do_as_well_as_models_are_asked_alone_once_models_were_tried(lengths):
     for _ in range(30):
-        asking.learn(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_lean=False)
-    assert [decide(asking) for _ in range(FIRST_FULL_ASKS)] == [False] * FIRST_FULL_ASKS
-    assert [decide(asking) for _ in range(FULL_AFTER_ASKS)] == [True] * FULL_AFTER_ASKS
-    assert decide(asking) is False, "to see what they would be worth"
-    assert decide(asking) is True
+        lengths.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
+    assert [decide(lengths) for _ in range(FIRST_FULL_ASKS)] == [False] * FIRST_FULL_ASKS
+    assert [decide(lengths) for _ in range(FULL_AFTER_ASKS)] == [True] * FULL_AFTER_ASKS
+    assert decide(lengths) is False, "to see what they would be worth"
+    assert decide(lengths) is True
 
 
-def test_models_that_see_more_are_asked(asking):
+def test_models_that_see_more_are_asked(lengths):
     for _ in range(30):
-        asking.learn(RECORD, tree("small"), RIGHT, ("lookup",), is_lean=False)
-    assert [decide(asking) for _ in range(50)] == [False] * 50
+        lengths.update(RECORD, tree("small"), RIGHT, ("lookup",), is_model_free=False)
+    assert [decide(lengths) for _ in range(50)] == [False] * 50
 
 
-def test_a_round_of_tables_alone_says_nothing_of_models(asking):
-    before = asking.full.of(RECORD).survival(3)
-    asking.learn(RECORD, tree("lookup"), WRONG, ("lookup",), is_lean=True)
-    assert asking.full.of(RECORD).survival(3) == before
-    assert asking.lean.of(RECORD).survival(1) < Asking().lean.of(RECORD).survival(1)
+def test_a_round_of_tables_alone_says_nothing_of_models(lengths):
+    before = lengths.with_models.of(RECORD).survival(3)
+    lengths.update(RECORD, tree("lookup"), WRONG, ("lookup",), is_model_free=True)
+    assert lengths.with_models.of(RECORD).survival(3) == before
+    assert lengths.model_free.of(RECORD).survival(1) < LengthController().model_free.of(RECORD).survival(1)
 
 
-def test_tables_that_are_silent_are_as_good_as_wrong(asking):
-    asking.learn(RECORD, tree("small"), RIGHT, ("lookup",), is_lean=False)
-    assert asking.lean.of(RECORD).survival(1) < Asking().lean.of(RECORD).survival(1)
+def test_tables_that_are_silent_are_as_good_as_wrong(lengths):
+    lengths.update(RECORD, tree("small"), RIGHT, ("lookup",), is_model_free=False)
+    assert lengths.model_free.of(RECORD).survival(1) < LengthController().model_free.of(RECORD).survival(1)
 
 
 def test_what_tables_stand_behind_is_a_tree_of_its_own():
@@ -76,46 +76,46 @@ def test_what_tables_stand_behind_is_a_tree_of_its_own():
     assert (own.tokens, own.parents) == ([6, 8], [0, 1]), "7 hangs below what b never said"
 
 
-def test_nothing_is_asked_where_nothing_pays_and_that_is_not_looked_at_each_time(asking, monkeypatch):
-    steep = CostTable({1: 0.001, 2: 10.0})
+def test_nothing_is_asked_where_nothing_pays_and_that_is_not_looked_at_each_time(lengths, monkeypatch):
+    steep = StepCosts({1: 0.001, 2: 10.0})
     looks = []
-    real = module.ask
-    monkeypatch.setattr(module, "ask", lambda *words, **rest: looks.append(1) or real(*words, **rest))
+    real = module.draft_lengths
+    monkeypatch.setattr(module, "draft_lengths", lambda *words, **rest: looks.append(1) or real(*words, **rest))
 
     def step(records: list) -> None:
-        if not asking.is_quiet(records):
-            assert decide(asking, steep) is None
+        if not lengths.is_quiet(records):
+            assert decide(lengths, steep) is None
 
     for _ in range(QUIET_AFTER_STEPS + 3 * QUIET_STEPS):
         step([RECORD])
     assert len(looks) == 2 * (QUIET_AFTER_STEPS + 3)
-    assert asking.full.of(RECORD).silent_rounds == QUIET_AFTER_STEPS + 3 * QUIET_STEPS, "none was forgotten"
-    assert asking.lean.of(RECORD).silent_rounds == QUIET_AFTER_STEPS + 3 * QUIET_STEPS
+    assert lengths.with_models.of(RECORD).silent_rounds == QUIET_AFTER_STEPS + 3 * QUIET_STEPS, "none was forgotten"
+    assert lengths.model_free.of(RECORD).silent_rounds == QUIET_AFTER_STEPS + 3 * QUIET_STEPS
     step([RECORD, fakes.record([1], request_id="s")])
     assert len(looks) == 2 * (QUIET_AFTER_STEPS + 4), "at once when somebody comes"
 
 
-def test_what_must_be_asked_of_models_is_as_much_as_pays(asking):
+def test_what_must_be_asked_of_models_is_as_much_as_pays(lengths):
     """Though tables alone would gain more."""
     for _ in range(30):
-        asking.learn(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_lean=False)
-    asking._lean_asks, asking._steps_without_models = 1, ASK_AFTER_STEPS
-    full, lean = ([Candidate(way.of(RECORD), 4)] for way in (asking.full, asking.lean))
-    found = asking.decide(full, lean, COSTS, 0.0, 0.0)
-    assert not found.is_lean and found.depths[0] > 1
+        lengths.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
+    lengths._lean_asks, lengths._steps_without_models = 1, ASK_AFTER_STEPS
+    full, lean = ([Candidate(way.of(RECORD), 4)] for way in (lengths.with_models, lengths.model_free))
+    found = lengths.decide(full, lean, COSTS, 0.0, 0.0)
+    assert not found.is_model_free and found.depths[0] > 1
 
 
-def test_a_price_of_models_that_was_wrong_once_does_not_stay(asking):
-    """A frozen process makes drafting look dear; only asking again can tell, even where tables go on paying."""
+def test_a_price_of_models_that_was_wrong_once_does_not_stay(lengths):
+    """A frozen process makes drafting look dear; only lengths again can tell, even where tables go on paying."""
     for _ in range(30):
-        asking.learn(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_lean=False)
-        asking.full.costs.observe(1, 4, 60.0)
-    asked = [decide(asking) for _ in range(ASK_AFTER_STEPS + FIRST_FULL_ASKS + 2)]
+        lengths.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
+        lengths.with_models.costs.update(1, 4, 60.0)
+    asked = [decide(lengths) for _ in range(ASK_AFTER_STEPS + FIRST_FULL_ASKS + 2)]
     assert asked.count(False) == 1 and True in asked
-    silent = Asking()
-    silent.full.costs.observe(1, 4, 60.0)
+    silent = LengthController()
+    silent.with_models.costs.update(1, 4, 60.0)
     for _ in range(30):
-        silent.learn(RECORD, tree("small"), WRONG, ("lookup",), is_lean=False)
+        silent.update(RECORD, tree("small"), WRONG, ("lookup",), is_model_free=False)
     asked = []
     while len(asked) < 3 * ASK_AFTER_STEPS:
         asked.append(None if silent.is_quiet([RECORD]) else decide(silent))

@@ -6,35 +6,35 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.estimates.acceptance import FIRST_PROBE_ROUNDS, MAX_PROBE_ROUNDS, Expectation
+from app.estimates.acceptance import FIRST_PROBE_ROUNDS, MAX_PROBE_ROUNDS, AcceptanceEstimate
 from app.estimates.draft_costs import DraftCosts
-from app.estimates.step_costs import CostTable, Reading
+from app.estimates.step_costs import Reading, StepCosts
 from app.stages.length.marginal import (
     HORIZON_TOKENS,
     LEAST_ENOUGH,
     MIN_GAIN,
     Candidate,
-    enough,
     probe,
+    skip_models_above,
     worth_s,
 )
-from app.stages.length.marginal import ask as decide
+from app.stages.length.marginal import draft_lengths as decide
 
-MEASURED = CostTable({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
+MEASURED = StepCosts({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
 
 
 def ask(*words, **rest) -> list[int]:
     return decide(*words, **rest)[0]
 
 
-def learnt(accepted: int, offered: int = 8, rounds: int = 60) -> Expectation:
-    expectation = Expectation(Expectation())
+def learnt(accepted: int, offered: int = 8, rounds: int = 60) -> AcceptanceEstimate:
+    expectation = AcceptanceEstimate(AcceptanceEstimate())
     for _ in range(rounds):
-        expectation.observe(offered, accepted)
+        expectation.update(offered, accepted)
     return expectation
 
 
-def some(*expectations: Expectation, limit: int = 8) -> list[Candidate]:
+def some(*expectations: AcceptanceEstimate, limit: int = 8) -> list[Candidate]:
     return [Candidate(expectation, limit) for expectation in expectations]
 
 
@@ -43,7 +43,7 @@ def drafter(step_s: float, hop_s: float = 0.001) -> DraftCosts:
     for _ in range(50):
         for batch in (1, 4, 16, 64):
             for depth in (1, 4, 8):
-                costs.observe(batch, depth, hop_s + step_s * depth)
+                costs.update(batch, depth, hop_s + step_s * depth)
     return costs
 
 
@@ -91,11 +91,11 @@ def test_what_is_asked_is_expected_to_be_faster_than_asking_nothing(
 
 
 def test_a_silent_sequence_must_gain_more_to_begin_again() -> None:
-    slope = CostTable({1: 1.0, 2: 1.6})
+    slope = StepCosts({1: 1.0, 2: 1.6})
     expectation = learnt(0, offered=1)
-    expectation.observe(1, 1)
+    expectation.update(1, 1)
     gain = 1 + expectation.survival(1)[0]
-    even = CostTable({1: 1.0, 2: gain * 0.999 / MIN_GAIN})
+    even = StepCosts({1: 1.0, 2: gain * 0.999 / MIN_GAIN})
     free = DraftCosts(hop_s=0.0)
     assert ask(some(expectation, limit=1), even, free) == [1]
     expectation.silent_rounds = 1
@@ -103,7 +103,7 @@ def test_a_silent_sequence_must_gain_more_to_begin_again() -> None:
     assert ask(some(learnt(1), limit=1), slope, free) == [1]
 
 
-def run_rounds(expectation: Expectation, rounds: int, accepted: int, costs: DraftCosts) -> list[int]:
+def run_rounds(expectation: AcceptanceEstimate, rounds: int, accepted: int, costs: DraftCosts) -> list[int]:
     """Draft tokens a round; a probe's are negative."""
     history = []
     for _ in range(rounds):
@@ -111,8 +111,8 @@ def run_rounds(expectation: Expectation, rounds: int, accepted: int, costs: Draf
         (asked,) = ask(candidates, MEASURED, costs)
         (is_probe,) = probe(candidates, [asked], MEASURED, costs, share=1.0)
         drafted = asked or int(is_probe)
-        expectation.asked(drafted, is_probe)
-        expectation.observe(drafted, min(drafted, accepted))
+        expectation.record_asked(drafted, is_probe)
+        expectation.update(drafted, min(drafted, accepted))
         history.append(-drafted if is_probe else drafted)
     return history
 
@@ -135,7 +135,7 @@ def test_asking_for_64_sequences_takes_milliseconds() -> None:
     assert best < 0.02
 
 
-def probing(rounds: int = FIRST_PROBE_ROUNDS) -> Expectation:
+def probing(rounds: int = FIRST_PROBE_ROUNDS) -> AcceptanceEstimate:
     expectation = learnt(0)
     expectation.silent_rounds = rounds
     assert expectation.is_probing
@@ -160,7 +160,7 @@ def test_a_probe_is_made_where_it_may_be_worth_its_price() -> None:
 
 
 def test_nobody_probes_where_even_the_best_drafts_would_gain_nothing() -> None:
-    saturated = CostTable({1: 0.01, 1000: 10.0})
+    saturated = StepCosts({1: 0.01, 1000: 10.0})
     candidates = some(*(probing() for _ in range(16)))
     assert ask(candidates, saturated, drafter(0.003)) == [0] * 16
     assert probe(candidates, [0] * 16, saturated, drafter(0.003), 1.0) == [False] * 16
@@ -203,11 +203,11 @@ def test_waiting_for_nothing_is_worth_nothing() -> None:
 
 
 def test_a_model_is_spared_the_sooner_the_more_its_steps_cost():
-    assert enough(0.8, 0.03, 0.0) == 1.0, "what costs nothing is always worth taking"
-    assert enough(0.8, 0.1, 0.001) > enough(0.8, 0.1, 0.004) > enough(0.8, 0.1, 0.008)
-    assert enough(0.8, 0.1, 0.004) > enough(0.4, 0.1, 0.004), "the more is expected, the rather"
-    assert enough(0.8, 1.0, 0.004) > 0.95, "a large target's tokens are worth a drafter's time"
-    assert enough(0.0, 0.03, 0.004) == enough(0.8, 0.03, 1.0) == LEAST_ENOUGH, (
+    assert skip_models_above(0.8, 0.03, 0.0) == 1.0, "what costs nothing is always worth taking"
+    assert skip_models_above(0.8, 0.1, 0.001) > skip_models_above(0.8, 0.1, 0.004) > skip_models_above(0.8, 0.1, 0.008)
+    assert skip_models_above(0.8, 0.1, 0.004) > skip_models_above(0.4, 0.1, 0.004), "the more is expected, the rather"
+    assert skip_models_above(0.8, 1.0, 0.004) > 0.95, "a large target's tokens are worth a drafter's time"
+    assert skip_models_above(0.0, 0.03, 0.004) == skip_models_above(0.8, 0.03, 1.0) == LEAST_ENOUGH, (
         "where tables know nothing models are run"
     )
 
@@ -248,7 +248,7 @@ def test_no_more_is_asked_for_than_the_verifier_may_take() -> None:
 
 def test_a_long_context_asks_for_less() -> None:
     """Every row of it reads all of it."""
-    costs = CostTable({1: 0.020, 64: 0.083}, reading=Reading(1e-6, 2e-6))
+    costs = StepCosts({1: 0.020, 64: 0.083}, reading=Reading(1e-6, 2e-6))
     short, long = (Candidate(learnt(3), 8, context=context) for context in (50, 6000))
     assert ask([short], costs, drafter(0.0005)) == [3]
     assert ask([short, long], costs, drafter(0.0005)) == [3, 0]

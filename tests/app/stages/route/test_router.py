@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 import pytest
 import redis
 
-from app.estimates.drafter_priors import Experience
+from app.estimates.drafter_priors import DrafterPriors
 from app.messages import Record
 from app.request import Speculation
-from app.stages.route.drafter_pool import Crew
+from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.policies import SHORT
 from app.stages.route.router import Kind, Route, Router
 from app.state import Tree
-from app.store.shared_stats import Exchange, SumsStore
+from app.store.shared_stats import SharedStatsStore, StatsExchange
 from tests import fakes
 
 DOMAINS = ("code", "prose", "qa")
@@ -33,21 +33,21 @@ def prompt(domain: str, seed: int) -> tuple[int, ...]:
 class Mix:
     """Requests of a domain on a router; drafters of another domain are mostly wrong."""
 
-    def __init__(self, router: Router, crew: Crew | None = None, prices: dict[str, float] | None = None) -> None:
+    def __init__(self, router: Router, pool: DrafterPool | None = None, prices: dict[str, float] | None = None) -> None:
         self.router = router
-        self.crew = crew or Crew(NODES, ("lookup",), share=1.0)
+        self.pool = pool or DrafterPool(NODES, ("lookup",), core_share=1.0)
         self._prices = prices or {}
 
     def round(self, record: Record, domain: str, length: int, rng: random.Random) -> tuple[Route, int]:
         """Ask, draft, verify, learn; the route, and the tokens committed."""
         router = self.router
-        route = router.route(record, length, self.crew, DEPTH, 8, lambda box: self._prices.get(box, 0.0))
-        router.asked(record, route)
+        route = router.route(record, length, self.pool, DEPTH, 8, lambda box: self._prices.get(box, 0.0))
+        router.record_asked(record, route)
         text = [rng.randrange(50_000) for _ in range(DEPTH + 1)]
         right = {name: self._right(name == domain, rng) for name in route.homes}
         tree = tree_of({name: [*text[:count], -1][:DEPTH] for name, count in right.items()})
         committed = text[: max(right.values(), default=0) + 1]
-        router.learn(record.id, tree, committed, dict.fromkeys(right, 0.8))
+        router.update(record.id, tree, committed, dict.fromkeys(right, 0.8))
         return route, len(committed)
 
     def run(self, request_id: str, domain: str, seed: int, rounds: int = 30, tenant: str = "public") -> list[list[str]]:
@@ -59,7 +59,7 @@ class Mix:
             assert "lookup" in route.drafters, "resident ones are always asked"
             length += committed
             asked.append(list(route.homes))
-        self.router.forget(request_id)
+        self.router.remove(request_id)
         return asked
 
     def _right(self, is_good: bool, rng: random.Random) -> int:
@@ -114,13 +114,13 @@ def test_tenants_share_nothing() -> None:
 
 
 def test_a_new_process_knows_what_an_old_one_learnt(redis_client: redis.Redis) -> None:
-    store, old = SumsStore(redis_client, "test"), Router()
+    store, old = SharedStatsStore(redis_client, "test"), Router()
     for i, domain in enumerate(DOMAINS):
         Mix(old).run(f"old {domain}", domain, i)
-    Exchange(old.experience, store).beat()
+    StatsExchange(old.experience, store).beat()
     new = Router()
     new.experience.add("public", (), {})  # a request of this tenant came in
-    Exchange(new.experience, store).beat()
+    StatsExchange(new.experience, store).beat()
     for i, domain in enumerate(DOMAINS):
         assert Mix(new).run(f"new {domain}", domain, 50 + i)[0] == [domain]
 
@@ -132,16 +132,16 @@ def test_the_same_requests_are_routed_the_same_way() -> None:
 
 def test_one_drafter_is_no_choice_and_no_cost() -> None:
     router = Router()
-    mix = Mix(router, Crew({"code": "draft:1"}, ("lookup",)))
+    mix = Mix(router, DrafterPool({"code": "draft:1"}, ("lookup",)))
     assert mix.run("r", "code", 0, rounds=3) == [["code"]] * 3
     assert (router.asked_rounds, router.experience.groups()) == (Counter(), [])
 
 
 def test_a_request_that_names_drafters_gets_no_others() -> None:
-    router, crew = Router(), Crew(NODES, ("lookup",))
+    router, pool = Router(), DrafterPool(NODES, ("lookup",))
     for names, wanted in ((("prose",), {"prose"}), (("lookup",), set()), ((), set())):
         record = fakes.record([1, 2], request_id=str(names), speculation=Speculation(drafters=names))
-        route = router.route(record, 2, crew, DEPTH, 8, lambda _: 0.0)
+        route = router.route(record, 2, pool, DEPTH, 8, lambda _: 0.0)
         assert set(route.homes) == wanted
         assert set(route.drafters) == set(names)
 
@@ -155,27 +155,29 @@ def test_a_long_queue_is_not_worth_a_small_gain() -> None:
 
 
 def test_on_other_machines_as_many_are_asked_as_add_something() -> None:
-    away = Crew(NODES, ("lookup",), share=0.0)
+    away = DrafterPool(NODES, ("lookup",), core_share=0.0)
     for most, longest in ((1, 1), (2, 2), (8, 3)):
         mix = Mix(Router(most=most), away)
         assert max(len(names) for seed in range(5) for names in mix.run(f"r{seed}", "qa", seed)) == longest
 
 
 def test_the_policy_bounds_what_the_settings_allow() -> None:
-    route = Router(most=8).route(fakes.record([1, 2]), 2, Crew(NODES, (), share=0.0), DEPTH, 1, lambda _: 0.0)
+    route = Router(most=8).route(
+        fakes.record([1, 2]), 2, DrafterPool(NODES, (), core_share=0.0), DEPTH, 1, lambda _: 0.0
+    )
     assert len(route.homes) == 1
 
 
 def test_a_node_that_never_answers_is_left_alone() -> None:
-    router, crew = Router(), Crew(NODES, ())
+    router, pool = Router(), DrafterPool(NODES, ())
     record = fakes.record(prompt("code", 1), request_id="r")
     asked = []
     for length in range(50, 90):
-        route = router.route(record, length, crew, DEPTH, 8, lambda _: 0.0)
-        router.asked(record, route)
+        route = router.route(record, length, pool, DEPTH, 8, lambda _: 0.0)
+        router.record_asked(record, route)
         asked += route.homes
         if asked[-1] != "code":  # it hangs: the others are right now and then
-            router.learn("r", tree_of({asked[-1]: [5, 6, -1]}), [5, 6, 7])
+            router.update("r", tree_of({asked[-1]: [5, 6, -1]}), [5, 6, 7])
     assert Counter(asked)["code"] < 6
 
 
@@ -183,9 +185,9 @@ def test_a_round_without_any_answer_is_a_miss() -> None:
     router = Router()
     record = fakes.record([1, 2], request_id="r")
     for length in (2, 3):
-        route = router.route(record, length, Crew(NODES), DEPTH, 8, lambda _: 0.0)
-        router.asked(record, route)
-    router.forget("r")
+        route = router.route(record, length, DrafterPool(NODES), DEPTH, 8, lambda _: 0.0)
+        router.record_asked(record, route)
+    router.remove("r")
     changed = router.experience.changes("experience:public")
     assert changed["*:*"] == ([1.0, 1.0], [0.0, 1.0])
 
@@ -195,32 +197,32 @@ class TestNodes:
 
     HOSTS = ("draft:1", "draft:2", "draft:3")
 
-    def crew(self, *boxes: str, waiting: dict[str, int] | None = None) -> Crew:
-        return Crew({"code": boxes[0]}, (), hosts={"code": boxes}, waiting=waiting or {})
+    def pool(self, *boxes: str, waiting: dict[str, int] | None = None) -> DrafterPool:
+        return DrafterPool({"code": boxes[0]}, (), hosts={"code": boxes}, waiting=waiting or {})
 
-    def home(self, router: Router, request_id: str, length: int, crew: Crew) -> str:
+    def home(self, router: Router, request_id: str, length: int, pool: DrafterPool) -> str:
         record = fakes.record([1, 2], request_id=request_id)
-        return router.route(record, length, crew, DEPTH, 8, lambda _: 0.0).homes["code"]
+        return router.route(record, length, pool, DEPTH, 8, lambda _: 0.0).homes["code"]
 
     def test_a_sequence_stays_where_its_cache_is_until_the_node_dies(self) -> None:
         router = Router()
-        assert self.home(router, "r", 2, self.crew(*self.HOSTS, waiting={"draft:1": 3, "draft:3": 1})) == "draft:2"
-        assert self.home(router, "r", 3, self.crew(*self.HOSTS, waiting={"draft:2": 9})) == "draft:2"
-        assert self.home(router, "r", 4, self.crew("draft:1", "draft:3", waiting={"draft:1": 1})) == "draft:3"
-        assert self.home(router, "r", 5, self.crew(*self.HOSTS)) == "draft:3", "the node is back, its cache is not"
+        assert self.home(router, "r", 2, self.pool(*self.HOSTS, waiting={"draft:1": 3, "draft:3": 1})) == "draft:2"
+        assert self.home(router, "r", 3, self.pool(*self.HOSTS, waiting={"draft:2": 9})) == "draft:2"
+        assert self.home(router, "r", 4, self.pool("draft:1", "draft:3", waiting={"draft:1": 1})) == "draft:3"
+        assert self.home(router, "r", 5, self.pool(*self.HOSTS)) == "draft:3", "the node is back, its cache is not"
 
     def test_a_node_that_died_since_is_not_asked_again_though_the_sequence_stands_still(self) -> None:
         router = Router()
-        first = self.home(router, "r", 2, self.crew("draft:1", "draft:2"))
+        first = self.home(router, "r", 2, self.pool("draft:1", "draft:2"))
         other = {"draft:1": "draft:2", "draft:2": "draft:1"}[first]
-        assert self.home(router, "r", 2, self.crew(other)) == other
+        assert self.home(router, "r", 2, self.pool(other)) == other
 
     def test_requests_that_come_together_are_spread(self) -> None:
-        router, crew = Router(), self.crew(*self.HOSTS)
-        assert Counter(self.home(router, str(i), 2, crew) for i in range(9)) == dict.fromkeys(self.HOSTS, 3)
+        router, pool = Router(), self.pool(*self.HOSTS)
+        assert Counter(self.home(router, str(i), 2, pool) for i in range(9)) == dict.fromkeys(self.HOSTS, 3)
         for i in range(9):
-            router.forget(str(i))
-        assert self.home(router, "r", 2, crew) == "draft:1"
+            router.remove(str(i))
+        assert self.home(router, "r", 2, pool) == "draft:1"
 
 
 @pytest.mark.parametrize(
@@ -259,7 +261,7 @@ def test_learned_routing_commits_more_than_one_drafter_or_chance() -> None:
                 _, committed = mix.round(record, domain, length, rng)
                 length += committed
                 lengths.append(committed)
-            router.forget(record.id)
+            router.remove(record.id)
         return sum(lengths) / len(lengths)
 
     ours, first, paper = (mean_length(Router(kind, most=1)) for kind in ("learned", "first", "cosine"))
@@ -268,7 +270,7 @@ def test_learned_routing_commits_more_than_one_drafter_or_chance() -> None:
 
 
 def test_experience_is_bounded_by_its_least_used_tenant() -> None:
-    experience = Experience(max_tenants=2)
+    experience = DrafterPriors(max_tenants=2)
     for tenant in ("a", "b", "a", "c"):
         experience.add(tenant, (1,), {"code": (1.0, 2.0)})
     assert experience.groups() == ["experience:a", "experience:c"]

@@ -2,15 +2,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.estimates.step_costs import CostTable, Reading
+from app.estimates.step_costs import Reading, StepCosts
 from app.messages import Record, Stats
 from app.policy import Policy
 from app.request import Sampling, Speculation
 from app.stages.schedule.compose import OTHERS_TIME, TAIL_TOKENS, compose, wait_s
 from app.state import Sequence, Tree
 
-MEASURED = CostTable({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
-FLAT = CostTable({1: 1.0, 1000: 1.0})
+MEASURED = StepCosts({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
+FLAT = StepCosts({1: 1.0, 1000: 1.0})
 NOW = 1000.0
 
 falling = st.lists(st.floats(0, 1), max_size=5).map(lambda s: sorted(s, reverse=True))
@@ -150,7 +150,7 @@ def test_everybody_gets_to_the_end(sequences: list[Sequence], policy: Policy, su
         assert steps < 3000  # 0.001 s each; a turn of three steps' time for others before that of long contexts
 
 
-def turns(policy: Policy, costs: CostTable, count: int) -> list[tuple[str, float]]:
+def turns(policy: Policy, costs: StepCosts, count: int) -> list[tuple[str, float]]:
     """Who is in each of so many steps and how long it takes: three short sequences and a long one, none of which ever
     waits."""
     sequences = [sequence(name, 10, 2, last_token_s=NOW) for name in "abc"]
@@ -170,7 +170,7 @@ def turns(policy: Policy, costs: CostTable, count: int) -> list[tuple[str, float
 
 
 def test_a_long_context_goes_in_steps_of_its_own_and_nobody_starves() -> None:
-    costs = CostTable({1: 0.02, 4: 0.021}, reading=Reading(1e-4))  # the long one's step takes five times as long
+    costs = StepCosts({1: 0.02, 4: 0.021}, reading=Reading(1e-4))  # the long one's step takes five times as long
     assert [who for who, _ in turns(Policy(), costs, 3)] == ["abcz"] * 3
     apart = turns(Policy(apart_tokens=512), costs, 150)
     assert {who for who, _ in apart} == {"abc", "z"}
@@ -203,7 +203,7 @@ def test_the_budget_bounds_draft_rows_of_all_trees_together() -> None:
 
 
 def test_rows_of_long_contexts_cost_more_so_they_are_cut_first() -> None:
-    costs = CostTable({1: 0.020, 64: 0.083}, reading=Reading(0.0, 5e-6))
+    costs = StepCosts({1: 0.020, 64: 0.083}, reading=Reading(0.0, 5e-6))
 
     def kept(long: int) -> list[int]:
         sequences = [sequence(name, size, 2, tree=chain([0.6, 0.4])) for name, size in (("a", 10), ("z", long))]

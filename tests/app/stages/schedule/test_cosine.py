@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from app.stages.schedule.cosine import Objective, Pooled, choose
 
-COSTS = CostTable({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
-STEEP = CostTable({1: 0.01, 2: 0.03, 3: 0.09, 4: 0.27})
+COSTS = StepCosts({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
+STEEP = StepCosts({1: 0.01, 2: 0.03, 3: 0.09, 4: 0.27})
 
 
 def no_drafting(batch: int, depth: int) -> float:

@@ -3,15 +3,15 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.estimates.step_costs import CostTable, Reading
+from app.estimates.step_costs import Reading, StepCosts
 from app.messages import Record
 from app.policy import Policy
 from app.request import Sampling, Speculation
-from app.stages.schedule.prefill import BESIDE, LEAST_TOKENS, share
-from app.state import Sequence, Work
+from app.stages.schedule.prefill import BESIDE, LEAST_TOKENS, split_prefill
+from app.state import BatchEntry, Sequence
 
 # two cores and a model of 135M: a row 1 ms, and as much again for every 1,500 tokens of its context
-COSTS = CostTable({1: 0.012, 257: 0.268}, reading=Reading(2.4e-6, 6.7e-7))
+COSTS = StepCosts({1: 0.012, 257: 0.268}, reading=Reading(2.4e-6, 6.7e-7))
 CHUNK_S = 0.256
 
 
@@ -28,7 +28,7 @@ def prompt(name: str, tokens: int, cached: int = 0) -> Sequence:
     return Sequence(record, list(range(tokens)), cached=cached)
 
 
-def seconds(works: list[Work], costs: CostTable = COSTS) -> float:
+def seconds(works: list[BatchEntry], costs: StepCosts = COSTS) -> float:
     """Of the prompts' rows."""
     rows = sum(len(work.tokens) for work in works)
     reading_s = sum(costs.reading.seconds(work.start, len(work.tokens)) for work in works)
@@ -42,7 +42,7 @@ def read(prompts: list[Sequence], running_s: float = 0.0, policy: Policy | None 
     while waiting:
         steps += 1
         assert steps < 5000
-        works = share(waiting, 10_000, COSTS, policy or Policy(), running_s)
+        works = split_prefill(waiting, 10_000, COSTS, policy or Policy(), running_s)
         now_s += COSTS.seconds(1) + seconds(works)
         for work in works:
             work.sequence.cached += len(work.tokens)
@@ -61,18 +61,18 @@ def test_a_short_prompt_behind_a_huge_one_is_read_in_the_next_step() -> None:
 def test_the_huge_one_takes_little_longer_in_pieces_of_bounded_time() -> None:
     s = prompt("huge", 7000)
     steps, took_s = read([s])["huge"]
-    whole_s = sum(seconds([Work(s, at, s.tokens[at : at + 256], None, False)]) for at in range(0, 7000, 256))  # type: ignore[arg-type]
+    whole_s = sum(seconds([BatchEntry(s, at, s.tokens[at : at + 256], None, False)]) for at in range(0, 7000, 256))  # type: ignore[arg-type]
     assert took_s < 1.1 * whole_s + 0.012 * 28
     assert steps > 7000 / 256 * 2
 
 
 def test_beside_those_that_decode_a_long_prompt_takes_a_bounded_part_of_each_step() -> None:
     running_s = 0.012
-    works = share([prompt("huge", 7000)], 10_000, COSTS, Policy(), running_s)
+    works = split_prefill([prompt("huge", 7000)], 10_000, COSTS, Policy(), running_s)
     assert 0.8 * BESIDE * running_s < seconds(works) <= BESIDE * running_s + 1e-6
-    deep = share([prompt("huge", 7000, cached=6500)], 10_000, COSTS, Policy(), running_s)
+    deep = split_prefill([prompt("huge", 7000, cached=6500)], 10_000, COSTS, Policy(), running_s)
     assert len(deep[0].tokens) == LEAST_TOKENS, "less than that would read the context for nothing"
-    short = share([prompt("short", 250)], 10_000, COSTS, Policy(), running_s)
+    short = split_prefill([prompt("short", 250)], 10_000, COSTS, Policy(), running_s)
     assert short[0].final, "what fits into a chunk is read at once"
 
 
@@ -87,14 +87,14 @@ def test_a_stream_of_short_prompts_does_not_keep_the_huge_one_waiting() -> None:
     steps = 0
     while huge.uncached:
         steps += 1
-        for work in share([huge, *(prompt(f"s{i}", 200) for i in range(5))], 10_000, COSTS, Policy()):
+        for work in split_prefill([huge, *(prompt(f"s{i}", 200) for i in range(5))], 10_000, COSTS, Policy()):
             work.sequence.cached += len(work.tokens)
         assert steps < 60
     assert steps > 3000 / 128, "and they get the other half"
 
 
 costs = st.builds(
-    lambda first, rows, token, row_token: CostTable({1: first, 257: first + rows}, reading=Reading(token, row_token)),
+    lambda first, rows, token, row_token: StepCosts({1: first, 257: first + rows}, reading=Reading(token, row_token)),
     st.floats(1e-4, 1.0),
     st.floats(0.0, 3.0),
     st.floats(0.0, 1e-4),
@@ -108,10 +108,10 @@ prompts = st.lists(st.tuples(st.integers(1, 9000), st.floats(0.0, 0.999)), min_s
 @settings(max_examples=400, deadline=None)
 @given(prompts, costs, st.integers(8, 512), st.integers(16, 512), st.just(0.0) | st.floats(1e-3, 1.0))
 def test_every_share_is_sound(
-    waiting: list[Sequence], table: CostTable, max_tokens: int, chunk: int, running_s: float
+    waiting: list[Sequence], table: StepCosts, max_tokens: int, chunk: int, running_s: float
 ) -> None:
     policy = Policy(prefill_chunk_tokens=chunk)
-    works = share(waiting, max_tokens, table, policy, running_s)
+    works = split_prefill(waiting, max_tokens, table, policy, running_s)
     assert works and works[0].sequence is waiting[0], "the oldest moves, whoever else is there"
     assert sum(len(work.tokens) for work in works) <= min(max_tokens, chunk)
     assert len(works[0].tokens) >= min(waiting[0].uncached, LEAST_TOKENS, max_tokens // 2)
@@ -127,7 +127,7 @@ def test_every_share_is_sound(
 @settings(max_examples=100, deadline=None)
 @given(prompts, st.just(0.0) | st.floats(1e-3, 0.1))
 def test_no_step_is_held_up_for_longer_than_a_chunk(waiting: list[Sequence], running_s: float) -> None:
-    works = share(waiting, 10_000, COSTS, Policy(), running_s)
+    works = split_prefill(waiting, 10_000, COSTS, Policy(), running_s)
     least_s = max(
         COSTS.seconds(1 + LEAST_TOKENS) - COSTS.seconds(1) + COSTS.reading.seconds(s.cached, LEAST_TOKENS)
         for s in waiting

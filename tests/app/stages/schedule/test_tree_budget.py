@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.estimates.step_costs import CostTable
+from app.estimates.step_costs import StepCosts
 from app.stages.schedule.compose import cut
 from app.state import Tree
 
-MEASURED = CostTable({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
-FLAT = CostTable({1: 1.0, 1000: 1.0})
+MEASURED = StepCosts({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
+FLAT = StepCosts({1: 1.0, 1000: 1.0})
 
 falling = st.lists(st.floats(0, 1), max_size=5).map(lambda s: sorted(s, reverse=True))
 steps = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=8).map(
-    lambda ms: CostTable({i + 1: sum(ms[: i + 1]) for i in range(len(ms))})
+    lambda ms: StepCosts({i + 1: sum(ms[: i + 1]) for i in range(len(ms))})
 )
 
 
@@ -26,7 +26,7 @@ def chain(survival: list[float]) -> Tree:
 
 @given(st.lists(falling, max_size=4), st.integers(0, 6), steps, st.integers(0, 20))
 def test_cut_is_the_best_of_all_choices(
-    survivals: list[list[float]], extra: int, costs: CostTable, max_rows: int
+    survivals: list[list[float]], extra: int, costs: StepCosts, max_rows: int
 ) -> None:
     trees, base = [chain(s) for s in survivals], len(survivals) + extra
     kept = cut(trees, base, costs, max_rows)
@@ -43,7 +43,7 @@ def test_cut_is_the_best_of_all_choices(
 
 
 def test_cut_looks_past_a_step_in_the_cost() -> None:
-    stairs = CostTable({1: 1.0, 2: 2.0, 8: 2.0})
+    stairs = StepCosts({1: 1.0, 2: 2.0, 8: 2.0})
     assert cut([chain([0.9])], 1, stairs, 8) == [0]
     assert cut([chain([0.9, 0.8, 0.7])], 1, stairs, 8) == [3]
 
@@ -64,7 +64,7 @@ def test_cut_never_takes_a_child_without_its_parent() -> None:
 
 
 def test_other_sequences_in_the_step_make_a_node_dearer() -> None:
-    slope = CostTable({1: 1.0, 11: 2.0})
+    slope = StepCosts({1: 1.0, 11: 2.0})
     assert cut([chain([0.15])], 1, slope, 64) == [1]
     assert cut([chain([0.15])], 1, slope, 64, other_sequences=9) == [0]
 

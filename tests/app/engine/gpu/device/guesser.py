@@ -5,14 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from app.engine.cpu.choose_forward import learn
+from app.engine.cpu.choose_forward import choose_forward
 from app.engine.drafters.features import Features
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.drafters.loader import Parts
 from app.engine.gpu.guesser import DeviceGuesser
 from app.engine.gpu.load import checked_weights
 from app.request import Sampling
-from app.state import Tree, Work
+from app.state import BatchEntry, Tree
 from tests import fakes
 from tests.fakes import VOCAB
 from tests.kernels.device.places import DEVICE
@@ -31,7 +31,7 @@ def trimmed() -> nn.Module:
 
 def both(make, head_ids=None):
     weights = checked_weights(make().to(DEVICE))
-    return DeviceGuesser(weights, head_ids, **MEMORY), ModelGuesser(learn(make()), head_ids, **MEMORY)
+    return DeviceGuesser(weights, head_ids, **MEMORY), ModelGuesser(choose_forward(make()), head_ids, **MEMORY)
 
 
 def text(i: int, length: int) -> list[int]:
@@ -47,10 +47,10 @@ def said(guesser, samplings) -> list:
     ]
     found = []
     for step in range(3):
-        works = [Work(s, s.cached, s.tokens[s.cached :], Tree(), final=True) for s in sequences]
+        works = [BatchEntry(s, s.cached, s.tokens[s.cached :], Tree(), final=True) for s in sequences]
         if not step:
             long = fakes.sequence(text(99, 80), request_id="long")
-            works.insert(1, Work(long, 0, long.tokens[:70], Tree(), final=False))
+            works.insert(1, BatchEntry(long, 0, long.tokens[:70], Tree(), final=False))
         assert all(guesser.try_reserve(work, 0) for work in works)
         guesses = guesser.guess(works, 1, 0.0)
         if not step:
@@ -81,12 +81,12 @@ def test_it_guesses_what_the_cpu_guesses(head_ids):
 def test_what_is_no_number_is_said_and_wiped(sampling):
     guesser, _ = both(lambda: fakes.tiny(num_hidden_layers=1))
     sequence = fakes.sequence(text(0, 5), sampling=sampling)
-    work = Work(sequence, 0, sequence.tokens, Tree(), final=True)
+    work = BatchEntry(sequence, 0, sequence.tokens, Tree(), final=True)
     assert guesser.try_reserve(work, 0)
     guesser._runner.weights.head.weight[3] = torch.nan
     with pytest.raises(ArithmeticError):
         guesser.guess([work], 1, 0.0)
-    guesser.wipe(work)
+    guesser.invalidate(work)
     assert sequence.pages == []
 
 
@@ -101,9 +101,9 @@ def test_where_no_state_comes_the_embedding_holds_what_stands_for_it(monkeypatch
     monkeypatch.setattr(module, "parts_of", lambda *_: parts)
     monkeypatch.setattr(module, "modules_of", lambda *_: trimmed())
     ours = module.load_device_guesser(tmp_path, tmp_path, DEVICE, torch.float32, **MEMORY)
-    theirs = ModelGuesser(learn(trimmed()), HEAD_IDS, **MEMORY, features=features)
+    theirs = ModelGuesser(choose_forward(trimmed()), HEAD_IDS, **MEMORY, features=features)
     assert [g.token for g in said(ours, [GREEDY])] == [g.token for g in said(theirs, [GREEDY])]
-    plain = ModelGuesser(learn(trimmed()), HEAD_IDS, **MEMORY)
+    plain = ModelGuesser(choose_forward(trimmed()), HEAD_IDS, **MEMORY)
     assert said(ours, [GREEDY])[0].confidence != pytest.approx(said(plain, [GREEDY])[0].confidence, rel=1e-3)
 
 

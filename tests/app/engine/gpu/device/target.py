@@ -95,7 +95,7 @@ def test_prompts_of_any_length_beside_decoding():
     assert fakes.texts(local, *records) == [alone(model, PROMPTS[0], 6), alone(model, LONG, 3)]
     again = record(LONG, 3, request_id="c")
     assert fakes.texts(local, again) == [alone(model, LONG, 3)]
-    assert local.verifying.running.reused_tokens >= 80  # the second time its pages are there
+    assert local.verifier.running.reused_tokens >= 80  # the second time its pages are there
 
 
 SAMPLINGS = [
@@ -165,7 +165,7 @@ def test_what_is_no_number_is_wiped_and_hurts_nobody():
             runner.forward([work])
         runner.weights.norm.copy_(kept)
     runner.pages.keys[:, poisoned.pages] = torch.nan
-    runner.wipe(work)
+    runner.invalidate(work)
     assert fakes.texts(fakes.pipeline(runner), record(PROMPTS[2], 4)) == [alone(model, PROMPTS[2], 4)]
 
 
