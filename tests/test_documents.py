@@ -1,4 +1,4 @@
-"""What the documents say that can be looked up: links, figures of the README's tables, results that nobody cites."""
+"""Check what the documents say against files: links, figures of tables, cited results."""
 
 import json
 import re
@@ -9,7 +9,11 @@ import pytest
 
 from app.config import ROOT
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "bench").rglob("*.md"))]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "bench").rglob("*.md")),
+]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 ARMS = {
     "transformers `generate`": "transformers",
@@ -42,14 +46,14 @@ def test_every_decision_is_listed() -> None:
     assert listed == sorted(path.name for path in (ROOT / "docs" / "decisions").glob("0*.md"))
 
 
-def test_every_result_is_told_of() -> None:
-    told = "".join(path.read_text() for path in DOCUMENTS)
-    assert [path.name for path in (ROOT / "bench" / "results").iterdir() if path.name not in told] == []
+def test_every_result_is_cited() -> None:
+    texts = "".join(path.read_text() for path in DOCUMENTS)
+    assert [path.name for path in (ROOT / "bench" / "results").iterdir() if path.name not in texts] == []
 
 
-def test_the_readmes_rates_are_those_of_the_results() -> None:
+def test_rates_are_those_of_the_results() -> None:
     at = results("cpu")["concurrency"]
-    rows = re.findall(r"^\| (\d+) \| (.+?) \| ([\d.]+) \| *(\d*) *\| *([\d.]*) *\|$", readme(), flags=re.M)
+    rows = re.findall(r"^\| (\d+) \| (.+?) \| ([\d.]+) \| *(\d*) *\| *([\d.]*) *\|$", benchmarks(), flags=re.M)
     assert len(rows) == 15
     for n, name, rate, first_ms, tokens in rows:
         arm = at[n][ARMS[name]]
@@ -58,9 +62,9 @@ def test_the_readmes_rates_are_those_of_the_results() -> None:
         assert not tokens or float(tokens) == pytest.approx(arm["tokens_per_round"], abs=0.0051), (n, name)
 
 
-def test_the_readmes_bars_are_those_of_the_results() -> None:
+def test_bars_are_those_of_the_results() -> None:
     bars = results("cpu")["bars"]
-    rows = re.findall(r"^\| (.+?) \| ([\d.]+) \| ([\d.]+) \| (?:\*\*)?(yes|no)(?:\*\*)? \|$", readme(), flags=re.M)
+    rows = re.findall(r"^\| (.+?) \| ([\d.]+) \| ([\d.]+) \| (?:\*\*)?(yes|no)(?:\*\*)? \|$", benchmarks(), flags=re.M)
     assert [name for name, *_ in rows] == list(bars)
     for name, measured, least, holds in rows:
         bar = bars[name]
@@ -68,16 +72,32 @@ def test_the_readmes_bars_are_those_of_the_results() -> None:
         assert (float(least), holds == "yes") == (bar["at_least"], bar["holds"]), name
 
 
-def test_the_readmes_rivals_are_those_of_the_results() -> None:
+def test_rivals_rates_are_those_of_the_results() -> None:
     found = results("peers")["concurrency"]
     rates = [rate for n in ("1", "8") for rate in found[n]["tokens_per_s"].values()]
-    table = readme().split("### Beside rivals")[1].split("**Where")[0]
+    table = benchmarks().split("\n## Beside rivals")[1].split("**Where")[0]
     rows = "".join(re.findall(r"^\|.*\|$", table, flags=re.M))
     assert set(rates) <= {float(number) for number in re.findall(r"\d+\.\d", rows)}
 
 
+def test_figures_of_the_readme_are_in_the_benchmarks() -> None:
+    table = readme().split("\n## Measured")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| .+ \| (.+?) \|$", table, flags=re.M)[1:]
+    figures = {figure for row in rows for figure in re.findall(r"\d+\.\d+", row)}
+    assert len(rows) >= 8 and len(figures) >= 12
+    assert figures <= set(re.findall(r"\d+\.\d+", benchmarks()))
+
+
+def test_readme_is_short() -> None:
+    assert len(readme().splitlines()) <= 200
+
+
 def readme() -> str:
     return (ROOT / "README.md").read_text()
+
+
+def benchmarks() -> str:
+    return (ROOT / "docs" / "benchmarks.md").read_text()
 
 
 def results(name: str) -> dict[str, Any]:
