@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from app.config import ROOT, THREAD_ENVIRONMENT, Settings
-from bench.systems import start_server, stop_server
 
 os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
 
@@ -24,9 +23,8 @@ from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
 from bench.report_header import heading
 from bench.stats import median, paired_ratio
-from bench.systems import Arm, Run, local_arms, server_arms, transformers_arm
+from bench.systems import Arm, Run, local_arms, server_arms, start_server, stop_server, transformers_arm
 
-PACELINE = (sys.executable, "-m", "app.cli.main")
 Figures = dict[str, Any]
 
 

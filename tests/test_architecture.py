@@ -1,9 +1,14 @@
-"""The shape of the code, as a test: imports point down and never in a circle, stages are strangers, files are short."""
+"""Test the shape of the code: folders stand in one order, imports point down and never in a circle, words are few.
+
+`python tests/test_architecture.py` prints the drawing: every room with its floor and the rooms it imports.
+"""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from fnmatch import fnmatch
 from functools import cache
 from graphlib import TopologicalSorter
@@ -13,124 +18,111 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TOPS = ("kernels", "app", "workers", "web", "bench", "training")
-LAYERS = [  # lowest first; a module may import its own layer and those before it in this list
-    ("kernels.*",),
+# Lowest first. A room is a folder, or a module that stands for itself; the longest name that fits a module is its room.
+# A module imports its own room and rooms on lower floors, never another room on its own floor.
+FLOORS = (
+    ("kernels.compile",),
+    ("kernels.attention", "kernels.cpu", "kernels.layers", "kernels.sampling", "kernels.sm_probe", "kernels.tree"),
+    ("kernels",),
+    ("app",),
+    ("app.estimates", "app.store", "app.telemetry", "app.placement"),
+    ("app.engine.kv", "app.engine.text", "app.engine.weights"),
+    ("app.engine",),
+    ("app.engine.early_exit",),
+    ("app.engine.cpu",),
+    ("app.engine.drafters", "app.engine.profile"),
+    ("app.engine.gpu",),
     (
-        "app.clock",
-        "app.config",
-        "app.config",
-        "app.errors",
-        "app.system",
-        "app.request",
-        "app.logs",
-        "app.system",
-        "workers.deployment",
-        "app.messages",
-        "app.metrics",
-        "app.state",
+        *(f"app.stages.{stage}" for stage in ("admit", "fuse", "verify", "commit", "result")),
+        *(f"app.stages.{stage}" for stage in ("route", "draft", "length", "schedule", "steer")),
     ),
-    (
-        "app.api_keys",
-        "app.estimates.calibration",
-        "app.estimates.step_costs",
-        "app.stages.route.drafter_pool",
-        "app.estimates.acceptance",
-        "app.estimates.drafter_priors",
-        "app.cli.config",
-        "app.stages.steer.load",
-        "app.drafter.replicas",
-        "app.placement.partition",
-        "app.policy",
-        "app.stages.route.scores",
-        "app.telemetry.counters",
-    ),
-    ("app.verifier.stats", "app.stages.schedule.prefill"),
-    ("app.store.*", "app.engine.*"),
-    ("app.stages.*",),
-    (
-        "app.stages.length.controller",
-        "app.verifier.pending_commit",
-        "app.drafter.drafter",
-        "app.verifier.dispatch",
-        "app.store.shared_stats",
-        "app.drafter.replicas",
-        "app.fuser.fuser",
-        "app.fuser.rounds",
-        "app.intake_zz",
-        "app.placement.interference",
-        "app.stages.length.baselines",
-        "app.telemetry.verifier_metrics",
-        "app.offered_zz",
-        "app.verifier.overlap",
-        "app.engine.early_exit.controller",
-        "app.verifier.preemption",
-        "app.verifier.out_of_memory",
-        "app.stages.route.router",
-        "app.verifier.sequences",
-        "app.engine.target",
-    ),
+    ("app.verifier", "app.drafter"),
+    ("app.fuser",),
     ("app.pipeline",),
-    ("app.assembly.local*",),
-    ("app.local.*", "app.cli.main*"),
-    ("workers.*",),
-    ("web.*",),
-    ("bench.*", "training.*"),
-]
-WITH_TORCH = (  # all others import without it: web, control and the fusion never load it
+    ("app.assembly",),
+    ("app.local",),
+    ("app.cli",),
+    ("workers",),
+    ("workers.tracing",),
+    ("workers.tasks",),
+    ("workers.roles",),
+    ("workers.bootstrap",),
+    ("workers.run",),
+    ("web",),
+    ("web.api",),
+    ("web.openai", "web.ops"),
+    ("web.openapi",),
+    ("web.factory",),
+    ("web.server",),
+    ("web.run",),
+    ("bench",),
+    ("training.prompts", "training.progress_bar", "training.exit_codes", "training.options"),
+    ("training.data",),
+    ("training.model", "training.early_exit"),
+    ("training",),
+)
+WITH_TORCH = (  # all others import without it: web, control and fuse processes never load it
     "kernels.*",
-    "app.engine.drafters.token_similarity",
-    "app.engine.cpu.model_spec",
-    "app.engine.cpu.draft_chain",
-    "app.engine.weights.gguf",
-    "app.engine.device.*",
-    "app.engine.drafters.loader",
-    "app.engine.drafters.features",
-    "app.engine.cpu.forward",
-    "app.engine.cpu.fused",
-    "app.engine.drafters.guesser",
-    "app.engine.cpu.hooked",
-    "app.engine.cpu.verified_cache",
-    "app.engine.kv.pages",
-    "app.engine.cpu.choose_forward",
-    "app.engine.weights.families",
-    "app.engine.profile.profiler",
-    "app.engine.profile.profile_cache",
-    "app.engine.cpu.load",
-    "app.engine.kv.block_manager",
-    "app.engine.packing",
-    "app.engine.early_exit.predictors",
-    "app.engine.early_exit.rows",
-    "app.engine.weights.hf_reader",
-    "app.engine.cpu.runner",
-    "app.engine.cpu.step_arrays",
-    "app.engine.cpu.attention_tiles",
-    "app.engine.cpu.equivalence",
-    "app.engine.weights.tensors",
-    "app.assembly.local",
-    "app.assembly.devices",
+    "app.engine.*",
+    "app.assembly.*",
     "app.local.one_shot",
-    "workers.roles.draft",
     "workers.roles.colocated",
+    "workers.roles.draft",
     "workers.roles.verify",
     "bench.*",
     "training.*",
 )
+WITHOUT_TORCH = (  # of those
+    "app.assembly.fuser",
+    "app.engine.early_exit.controller",
+    "app.engine.kv.prefix_hash",
+    "app.engine.kv.sizing",
+    "app.engine.target",
+    "app.engine.text.*",
+    "app.engine.weights.fingerprint",
+    "app.engine.weights.resolve",
+)
+MOST_MODULES, MANY_MODULES = 16, 12  # of a folder
+LONG_FILE = 300  # lines; a target, which is reported
+BANNED = frozenset(
+    re.findall(
+        r"\w+",
+        """aside asking bells crew desk discreet duty errand errands farewell gathering gauge guests guilty hush leavers
+        lean lopped moment news noted offered office party pulse said seat seats shortage sieve spared strangers tally
+        told usher""",
+    )
+)
+BANNED_IN_PROSE = frozenset(("whoever", "nobody", "somebody", "everybody", "anybody", "everyone"))
+ANOTHERS_WORDS = {"web.ops.metrics": {"gauge"}}  # Prometheus' own
+TWICE = {"Message", "Model", "Usage"}  # OpenAI's names for what has one of ours
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
     for top in TOPS
     for path in sorted((ROOT / top).rglob("*.py"))
     if path.name != "__init__.py"
 }
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 
-def layer(module: str) -> int:
-    return next(i for i, names in enumerate(LAYERS) if any(fnmatch(module, name) for name in names))
+def room(module: str) -> str:
+    """The room of a module."""
+    names = (name for floor in FLOORS for name in floor if module == name or module.startswith(f"{name}."))
+    return max(names, key=len)
+
+
+def floor_of(module: str) -> int:
+    return next(i for i, floor in enumerate(FLOORS) if room(module) in floor)
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imports(path: Path) -> set[str]:
     """The project modules that a file imports, in-function imports included."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -142,25 +134,135 @@ def imports(path: Path) -> set[str]:
 GRAPH = {module: imports(path) for module, path in FILES.items()}
 
 
-@pytest.mark.parametrize("module", FILES)
-def test_imports_point_down(module):
-    assert not [target for target in GRAPH[module] if layer(target) > layer(module)]
+def drawing() -> str:
+    """Every room, lowest floor first: its floor, its modules, and the rooms it imports."""
+    arrows: dict[str, set[str]] = {}
+    for module, targets in GRAPH.items():
+        arrows.setdefault(room(module), set()).update(room(target) for target in targets)
+    counts = Counter(room(module) for module in FILES)
+    lines = []
+    for i, floor in enumerate(FLOORS):
+        for name in floor:
+            lower = sorted(arrows.get(name, set()) - {name})
+            lines.append(f"{i:>2}  {name:<24}{counts[name]:>3}  -> {', '.join(lower)}")
+    return "\n".join(lines)
+
+
+def test_imports_point_down():
+    back = [
+        f"{module} -> {target}"
+        for module in FILES
+        for target in sorted(GRAPH[module])
+        if room(target) != room(module) and floor_of(target) >= floor_of(module)
+    ]
+    assert not back, f"{drawing()}\n\narrows that point up: {back}"
 
 
 def test_no_import_circles():
     TopologicalSorter(GRAPH).prepare()  # raises CycleError, naming the circle
 
 
-def test_stages_are_strangers():
-    """One stage never imports another; drafters share their protocol and how models draft; the registry knows all."""
+def test_each_room_exists():
+    rooms = {room(module) for module in FILES}
+    assert [name for floor in FLOORS for name in floor if name not in rooms] == []
 
-    def stage(module: str) -> str | None:
-        return module.removeprefix("app.stages.") if module.startswith("app.stages.") else None
 
-    pairs = [(m, t) for m in GRAPH for t in GRAPH[m] if stage(m) and stage(t)]
-    shared = {f"app.stages.draft.{name}" for name in ("protocol", "grow", "reader", "cooperative")}
-    allowed = [(m, t) for m, t in pairs if t in shared or m == "app.stages.draft.registry"]
-    assert set(pairs) == {(m, t) for m, t in allowed if m.startswith("app.stages.draft.")}
+def test_stages_know_of_the_store_only_its_protocol():
+    users = {(m, t) for m in FILES if m.startswith("app.stages.") for t in GRAPH[m] if t.startswith("app.store.")}
+    assert {target for _, target in users} <= {"app.store.protocol"}
+
+
+def test_stages_have_no_clock_thread_or_socket():
+    outside = {"time", "threading", "socket", "redis", "asyncio", "subprocess"}
+    stages = {module: foreign(FILES[module]) & outside for module in FILES if module.startswith("app.stages.")}
+    assert {module: found for module, found in stages.items() if found} == {"app.stages.admit": {"time"}} or not any(
+        stages.values()
+    )
+
+
+def test_folders_are_small():
+    counts = Counter(path.parent.relative_to(ROOT).as_posix() for path in FILES.values())
+    print("folders of more than", MANY_MODULES, {name: n for name, n in counts.items() if n > MANY_MODULES})
+    assert {name: n for name, n in counts.items() if n > MOST_MODULES} == {}
+
+
+def test_long_files_are_reported():
+    lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in FILES.items()}
+    print("files of more than", LONG_FILE, "lines:", {name: n for name, n in lines.items() if n > LONG_FILE})
+    assert max(lines.values()) <= 2 * LONG_FILE, "no file is two"
+
+
+def words(identifier: str) -> set[str]:
+    """The words of an identifier, in small letters."""
+    return {word.lower() for word in re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+", identifier)}
+
+
+def identifiers(path: Path) -> set[str]:
+    """Every name that a file gives or uses."""
+    found = {path.stem}
+    for node in ast.walk(parsed(path)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AsyncFunctionDef(name=name):
+                found.add(name)
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                found.add(name)
+            case ast.keyword(arg=str(name)):
+                found.add(name)
+    return found
+
+
+def test_identifiers_use_the_glossary():
+    """The words of docs/design.md, and none of those that they replaced."""
+    found = {}
+    for path in (*FILES.values(), *TESTS):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        banned = BANNED - ANOTHERS_WORDS.get(module, set())
+        if path != Path(__file__) and (bad := {name for name in identifiers(path) if words(name) & banned}):
+            found[module] = sorted(bad)
+    assert found == {}
+
+
+def prose(path: Path) -> str:
+    """Docstrings and comments."""
+    text = path.read_text(encoding="utf-8")
+    nodes = [n for n in ast.walk(parsed(path)) if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef)]
+    documents = [ast.get_docstring(node) or "" for node in nodes]
+    comments = re.findall(r"(?:^|\s)#\s(.*)$", text, re.MULTILINE)
+    return "\n".join([*documents, *comments])
+
+
+def test_prose_names_who():
+    """A component is named; a person who is not one of ours is a caller, a client, an operator."""
+    found = {}
+    for path in (*FILES.values(), *TESTS):
+        if bad := set(re.findall(r"[a-z]+", prose(path).lower())) & BANNED_IN_PROSE:
+            found[path.relative_to(ROOT).as_posix()] = sorted(bad)
+    assert found == {}
+
+
+def test_a_class_name_is_given_once():
+    names = Counter(
+        node.name
+        for module, path in FILES.items()
+        if module.partition(".")[0] in ("app", "workers", "web", "kernels")
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in names.items() if count > 1} - TWICE == set()
+
+
+def test_all_tests_are_collected():
+    """pytest skips folders of some names, such as `build`, without a word."""
+    listed = subprocess.run(
+        ["git", "ls-files", "tests"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+    if not listed:
+        pytest.skip("not a clone")
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    collected = {line.partition(":")[0] for line in done.stdout.splitlines() if ".py" in line}
+    expected = {name for name in listed if re.search(r"(^|/)test_[^/]*\.py$", name)}
+    assert expected - collected == set()
 
 
 def test_only_the_store_speaks_to_redis():
@@ -178,16 +280,11 @@ def test_the_app_knows_neither_celery_nor_flask():
 
 
 def test_nothing_is_pickled():
-    """Whoever can write a pickle that is read runs code of his own there (design D9)."""
+    """A pickle that is read runs its writer's code (design D9)."""
     pickles = {"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"}
     assert not [module for module, path in FILES.items() if foreign(path) & pickles]
     through_others = ("torch.load(", "torch.save(", "allow_pickle=True")
     assert not [module for module, path in FILES.items() if any(call in path.read_text() for call in through_others)]
-
-
-@pytest.mark.parametrize("module", FILES)
-def test_files_are_short(module):
-    assert len(FILES[module].read_text(encoding="utf-8").splitlines()) <= 300
 
 
 def test_packages_hold_no_code():
@@ -230,13 +327,17 @@ def check_loading(heavy: str, modules: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def fits(module: str, names: tuple[str, ...]) -> bool:
+    return any(fnmatch(module, name) for name in names)
+
+
 def test_what_must_not_load_torch_does_not():
-    light = [module for module in FILES if not any(fnmatch(module, name) for name in WITH_TORCH)]
+    light = [module for module in FILES if not fits(module, WITH_TORCH) or fits(module, WITHOUT_TORCH)]
     check_loading("torch transformers safetensors", light)
 
 
-def test_how_threads_wait_is_said_before_what_reads_it_is_loaded():
-    """Else numpy's threads spin for tens of milliseconds after a product, on the cores of whoever computes next."""
+def test_thread_environment_is_set_before_numpy_is_loaded():
+    """Else numpy's threads spin for tens of milliseconds after a product, on the cores of the next step."""
     check_loading("numpy torch", ["app.cli.main", "app.cli.run", "app.cli.generate", "workers.run"])
 
 
@@ -244,9 +345,61 @@ def test_how_threads_wait_is_said_before_what_reads_it_is_loaded():
 def foreign(path: Path) -> set[str]:
     """The top packages a file imports."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             found.add(str(node.module).split(".")[0])
     return found
+
+
+CITED = re.compile(r"\bdesign (D\d+)|\bpapers (\d+(?:\.\d+)*)|docs/decisions/(\d{4})|\bdecisions? (\d+)\b")
+
+
+def test_citations_resolve():
+    """Each "design D1", "papers 1.3" and "decision 9" in the sources is a heading or a file of docs/."""
+    design = set(re.findall(r"^#+ (D\d+)\.", (ROOT / "docs/design.md").read_text(), re.MULTILINE))
+    papers = set(re.findall(r"^#+ (\d+(?:\.\d+)*)\.? ", (ROOT / "docs/papers.md").read_text(), re.MULTILINE))
+    decisions = {path.name[:4] for path in (ROOT / "docs/decisions").glob("0*.md")}
+    broken = []
+    for path in (*FILES.values(), *TESTS):
+        for in_design, in_papers, file, number in CITED.findall(path.read_text(encoding="utf-8")):
+            sound = (
+                (not in_design or in_design in design)
+                and (not in_papers or in_papers in papers)
+                and (not file or file in decisions)
+                and (not number or number.zfill(4) in decisions)
+            )
+            if not sound:
+                broken.append((path.relative_to(ROOT).as_posix(), in_design or in_papers or file or number))
+        other_form = re.search(r"papers' notes|`papers`|\(D\d+\)|\bby D\d+\b", path.read_text(encoding="utf-8"))
+        if other_form and path != Path(__file__):
+            broken.append((path.relative_to(ROOT).as_posix(), other_form.group()))
+    assert broken == []
+
+
+def test_named_modules_exist():
+    """Each `app.x.y` and app/x/y.py that a text names is there."""
+    dotted = re.compile(r"(?<![\w./\"'-])`((?:app|workers|web|kernels|bench|training)(?:\.\w+)+)")
+    paths = re.compile(
+        r"(?<![\w./-])((?:app|workers|web|kernels|bench|training|tests)/[\w/]+\.(?:py|lua|html|css|js))\b"
+    )
+    broken = []
+    texts = [*FILES.values(), *TESTS, *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
+    for path in texts:
+        if path == Path(__file__):
+            continue
+        text = path.read_text(encoding="utf-8")
+        for name in dotted.findall(text):
+            parts = name.split(".")
+            found = any((ROOT.joinpath(*parts[:n]).with_suffix(".py")).is_file() for n in range(2, len(parts) + 1))
+            if not found and not ROOT.joinpath(*parts).is_dir():
+                broken.append((path.relative_to(ROOT).as_posix(), name))
+        broken += [
+            (path.relative_to(ROOT).as_posix(), name) for name in paths.findall(text) if not (ROOT / name).is_file()
+        ]
+    assert broken == []
+
+
+if __name__ == "__main__":
+    print(drawing())
