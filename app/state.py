@@ -1,25 +1,41 @@
-"""State that lives in one process: a sequence as its verifier sees it, trees, verdicts, batches of work, guesses.
+"""State that lives in one process: sequences, trees, verdicts, batches and guesses. Nothing here decides or waits.
 
 Letters for shapes, everywhere: B sequences, N tree nodes, T packed rows, V vocabulary, L layers,
 H query heads, HK key heads, D head dim, P pages, S tokens a page.
 """
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Listed
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import compress
+from math import isfinite
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from app.messages import TARGET, Record, Stats
+from app.messages import TARGET, Record, Stats, TreeMessage
 from app.request import TokenLogprobs
+
+MAX_NODES = 63  # of a tree; with the root, one 64-bit word of ancestors a node
 
 Change = tuple[list[float], list[float]]  # to decaying sums: (kept, added); each becomes sum * kept + added
 
 
+class Walk(NamedTuple):
+    """A tree compared with the target's tokens: the right nodes, root to leaf, and what was offered."""
+
+    path: list[int]  # from 1; one for each token, up to the first wrong place
+    offered: list[list[int]]  # at each place up to and including the first wrong one: all nodes there
+
+
 @dataclass(slots=True)
 class Tree:
-    """Fused drafts. Node i >= 1 is tokens[i - 1]; node 0 is the root. Nodes by falling survival, parents first,
-    so every prefix of the lists is a tree of its own: cutting to the n best is a slice."""
+    """Fused drafts. Node i >= 1 is tokens[i - 1]; node 0 is the root, which has no entry.
+
+    Nodes stand by falling survival, parents before their children, so every prefix of the lists is
+    a tree of its own. `confidence` and `skipped` belong to the round: parts of a tree keep them.
+    """
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
@@ -31,9 +47,101 @@ class Tree:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @classmethod
+    def from_message(cls, message: TreeMessage, vocab_size: int) -> "Tree | None":
+        """Read a tree from mail, which is not trusted; None if it is not sound."""
+        m, size = message, len(message.tokens)
+        is_sound = (
+            size == len(m.parents) == len(m.survival) == len(m.proposers) <= MAX_NODES
+            and all(token in range(vocab_size) for token in m.tokens)
+            and all(parent in range(i + 1) for i, parent in enumerate(m.parents))
+            and all(isfinite(value) for value in m.survival)
+            and all(m.proposers)
+        )
+        if not is_sound:
+            return None
+        return cls([*m.tokens], [*m.parents], [*m.survival], [*m.proposers], m.confidence, m.skipped)
+
+    def main_branch(self) -> list[int]:
+        """List the nodes along first children: at each step the child of the highest survival."""
+        branch: list[int] = []
+        tip = 0
+        for node, parent in enumerate(self.parents, start=1):
+            if parent == tip:
+                branch.append(node)
+                tip = node
+        return branch
+
+    def depths(self) -> list[int]:
+        """Count each node's steps from the root; the root's own 0 comes first, so the index is the node."""
+        depths = [0]
+        for parent in self.parents:
+            depths.append(depths[parent] + 1)
+        return depths
+
+    def path(self, node: int) -> list[int]:
+        """List the nodes from below the root down to this one."""
+        path = []
+        while node:
+            path.append(node)
+            node = self.parents[node - 1]
+        return path[::-1]
+
+    def child(self, node: int, token: int) -> int | None:
+        """Find the first child of `node` with this token."""
+        for i in range(node, len(self.tokens)):  # children stand behind their parent
+            if self.parents[i] == node and self.tokens[i] == token:
+                return i + 1
+        return None
+
+    def walk(self, tokens: Listed[int]) -> Walk:
+        """Follow the target's tokens from the root, as far as the tree has them."""
+        path: list[int] = []
+        offered: list[list[int]] = [[]] if tokens else []
+        places = {0: 0} if tokens else {}  # by the root and each right node: the place of its children
+        for node, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True), start=1):
+            place = places.get(parent)
+            if place is None:
+                continue
+            offered[place].append(node)
+            if token == tokens[place] and place == len(path):
+                path.append(node)
+                if place + 1 < len(tokens):
+                    places[node] = place + 1
+                    offered.append([])
+        return Walk(path, offered)
+
+    def keep(self, nodes: Iterable[int]) -> "Tree":
+        """Copy these nodes, as far as their parents are among them, and number them anew."""
+        places = {0: 0}
+        for node in sorted(nodes):
+            if self.parents[node - 1] in places:
+                places.setdefault(node, len(places))
+        kept = [node - 1 for node in places if node]
+        return Tree(
+            [self.tokens[i] for i in kept],
+            [places[self.parents[i]] for i in kept],
+            [self.survival[i] for i in kept],
+            [self.proposers[i] for i in kept],
+            self.confidence,
+            self.skipped,
+        )
+
+    def of(self, drafters: AbstractSet[str]) -> "Tree":
+        """Copy the nodes that any of these drafters proposed, as far as their parents are."""
+        is_theirs = (not drafters.isdisjoint(names) for names in self.proposers)
+        return self.keep(compress(range(1, len(self) + 1), is_theirs))
+
     def cut(self, nodes: int) -> "Tree":
-        """The tree of the first `nodes` nodes."""
-        return Tree(self.tokens[:nodes], self.parents[:nodes], self.survival[:nodes], self.proposers[:nodes])
+        """Copy the first `nodes` nodes, those of the highest survival."""
+        return Tree(
+            self.tokens[:nodes],
+            self.parents[:nodes],
+            self.survival[:nodes],
+            self.proposers[:nodes],
+            self.confidence,
+            self.skipped,
+        )
 
 
 @dataclass(slots=True)

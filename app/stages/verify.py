@@ -13,16 +13,13 @@ from app.state import BatchEntry, Verdict
 
 
 def verify(works: Listed[BatchEntry], logits: Listed[TargetRows | None]) -> list[Verdict | None]:
-    """A verdict for every final work, None for prompt chunks. Rows off the accepted path are never looked at, and
+    """Judge every final entry; None for prompt chunks. Rows off the accepted path are never looked at, and
     nodes that the forward has pruned have none: the walk ends at their parent."""
     return [None if rows is None else _walk(work, rows) for work, rows in zip(works, logits, strict=True)]
 
 
 def _walk(work: BatchEntry, rows: TargetRows) -> Verdict:
     record, tree = work.sequence.record, work.tree
-    child_of = {
-        (tree.parents[i], tree.tokens[i]): i + 1 for i in reversed(range(len(tree))) if i + 1 not in work.pruned
-    }
     history = list(work.sequence.tokens)
     node = 0
     path: list[int] = []
@@ -38,8 +35,8 @@ def _walk(work: BatchEntry, rows: TargetRows) -> Verdict:
             logprobs.append(rows.logprobs(node, token, record.logprobs, record.sampling, history, mask))
         tokens.append(token)
         history.append(token)
-        child = child_of.get((node, token))
-        if child is None or token in record.eos_ids:
+        child = tree.child(node, token)
+        if child is None or child in work.pruned or token in record.eos_ids:
             return Verdict(path, tokens, logprobs, rows.state(node))
         path.append(child)
         node = child

@@ -188,13 +188,11 @@ def _add_draft(
     tree: Tree, right: frozenset[int], drafted: Counter[tuple[str, int]], accepted: Counter[tuple[str, int]]
 ) -> None:
     """Count a tree's nodes by drafter and depth, and those of them that were right."""
-    depths = [0]
-    for node, (parent, proposers) in enumerate(zip(tree.parents, tree.proposers, strict=True), start=1):
-        depths.append(depths[parent] + 1)
+    for node, (depth, proposers) in enumerate(zip(tree.depths()[1:], tree.proposers, strict=True), start=1):
         for drafter in proposers:
-            drafted[drafter, min(DEEPEST, depths[node])] += 1
+            drafted[drafter, min(DEEPEST, depth)] += 1
             if node in right:
-                accepted[drafter, min(DEEPEST, depths[node])] += 1
+                accepted[drafter, min(DEEPEST, depth)] += 1
 
 
 def _load(sequences: int) -> str:

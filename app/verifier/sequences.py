@@ -14,7 +14,6 @@ from app.engine.text.tokenizer import Tokenizer
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
 from app.messages import DraftJob, TreeMessage
-from app.offered_zz import tree_of
 from app.policy import Policy
 from app.stages.length.baselines import BaselineController, length_policy, whole_chain
 from app.stages.length.controller import LengthController
@@ -159,7 +158,7 @@ class Running:
                 self.model_costs.update(sent.batch, sent.depth, message.models_s, sent.unread)
             del self._sent[message.request_id]
         sequence = self.sequences.get(message.request_id)
-        tree = tree_of(message, self._vocab_size)
+        tree = Tree.from_message(message, self._vocab_size)
         if sequence is None or tree is None:
             return
         if message.base == len(sequence.tokens):

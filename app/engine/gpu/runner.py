@@ -13,11 +13,10 @@ from app.engine.gpu.step import StepOutput, choose, run
 from app.engine.gpu.weights import Weights
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import PagePool
-from app.engine.packing import main_branch
 from app.engine.sampling import is_shaped, row_of, token_logprobs
 from app.errors import GenerationFailed
 from app.request import Sampling, TokenLogprobs
-from app.state import BatchEntry, Tree
+from app.state import BatchEntry
 from kernels.attention.ragged_attention import MAX_TREE_ROWS
 from kernels.sampling.choices import Edits, pack_edits
 from kernels.sampling.target_token import Row
@@ -114,7 +113,7 @@ class DeviceRunner(PagedRunner):
     def try_reserve(self, work: BatchEntry) -> bool:
         """Get the pages for a work's rows. False: none were taken, or the tree is too large for a mask of 64 rows."""
         if self.is_exact and len(work.tree):
-            work.tree = _chain(work.tree)
+            work.tree = work.tree.keep(work.tree.main_branch())
         rows = len(work.tokens) + len(work.tree)
         if len(work.tree) and rows > MAX_TREE_ROWS:
             return False
@@ -191,17 +190,6 @@ def _likely(
         return [token_logprobs(one, [], []) for one in own]
     ids, logprobs = (found.tolist() for found in top_logprobs(logits, edits, most))
     return [token_logprobs(*row) for row in zip(own, ids, logprobs, strict=True)]
-
-
-def _chain(tree: Tree) -> Tree:
-    """The main branch alone."""
-    kept = [node - 1 for node in main_branch(tree)]
-    return Tree(
-        [tree.tokens[i] for i in kept],
-        list(range(len(kept))),
-        [tree.survival[i] for i in kept],
-        [tree.proposers[i] for i in kept],
-    )
 
 
 def _check(works: list[BatchEntry], weights: Weights) -> None:

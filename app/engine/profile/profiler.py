@@ -142,24 +142,13 @@ def check_exactness(runner: ProfiledTarget, vocab_size: int) -> Exactness:
         runner.try_reserve(work)
         answer = runner.forward([other, work])[1]
         assert answer is not None
-        found = [answer.rows[node] for node in _path(work.tree, tail[1:])]
+        found = [answer.rows[node] for node in (0, *work.tree.walk(tail[1:]).path)]
         rows += len(found)
         different += sum(not torch.equal(a, b) for a, b in zip(expected, found, strict=False))
         runner.accept(work, [])
     for sequence in (whole, chunked, other.sequence):
         runner.release(sequence)
     return Exactness(rows, different)
-
-
-def _path(tree: Tree, tokens: list[int]) -> list[int]:
-    """The root and the nodes below it that say `tokens`, as far as there are any."""
-    path = [0]
-    nodes = list(zip(tree.parents, tree.tokens, strict=True))
-    for token in tokens:
-        if (path[-1], token) not in nodes:
-            break
-        path.append(nodes.index((path[-1], token)) + 1)
-    return path
 
 
 def _run(runner: ProfiledTarget, sequence: Sequence, start: int, end: int) -> torch.Tensor:

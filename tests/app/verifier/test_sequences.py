@@ -5,13 +5,12 @@ import pytest
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import Reading, StepCosts
 from app.messages import DrafterStats, Record, Stats, Status, TreeMessage
-from app.offered_zz import MAX_NODES
 from app.policy import Policy
 from app.request import Speculation
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.router import Router
 from app.stages.steer.load import VerifierLoad
-from app.state import Tree
+from app.state import MAX_NODES, Tree
 from app.store.protocol import Snapshot
 from app.verifier.sequences import MIN_WAIT_S, Running
 from tests import fakes
