@@ -9,9 +9,9 @@ from web import auth, errors, host_check, openapi, page
 from web.api import routes
 from web.api.disconnects import DisconnectWatcher
 from web.api.stream_limits import StreamLimits
-from web.office_zz import Office
 from web.openai import routes as v1
 from web.ops import dashboard, health, metrics
+from workers.deployment import Deployment
 
 MAX_BODY_BYTES = 2**20  # a prompt of 8,000 tokens is some 40 kB; the rest is room for biases and allowed tokens
 
@@ -27,7 +27,7 @@ SECURITY_HEADERS = {
 
 
 def create_app(
-    deployment: Office, stopping: Flag | None = None, leaving: Flag | None = None, names: Sequence[str] = ()
+    deployment: Deployment, stopping: Flag | None = None, leaving: Flag | None = None, names: Sequence[str] = ()
 ) -> Flask:
     """Wire pages, API and error answers to `deployment`. Once `stopping` is set, running streams end early; before that
     `leaving` has /healthz tell a proxy. `names`: what this process is called, beside what the settings say.

@@ -11,9 +11,9 @@ from app.config import Settings
 from app.messages import Result
 from web.api.routes import Accepted, GenerateBody
 from web.errors import ErrorAnswer, V1ErrorAnswer
-from web.office_zz import Office, model_name
 from web.openai.requests import ChatBody, CompletionBody
 from web.openai.responses import ChatCompletion, Completion, Model, ModelList
+from workers.deployment import Deployment
 
 REF = "#/components/schemas/{model}"
 KEY = "key"  # name of the security scheme
@@ -71,7 +71,7 @@ OPERATIONS = (
 )
 
 
-def blueprint(deployment: Office) -> Blueprint:
+def blueprint(deployment: Deployment) -> Blueprint:
     """The one route."""
     routes = Blueprint("openapi", __name__)
     found = document(deployment.settings)
@@ -131,7 +131,7 @@ def _bound(schemas: dict[str, Any], settings: Settings) -> None:
     for body in (GenerateBody, ChatBody, CompletionBody):
         fields = schemas[body.__name__]["properties"]
         if "model" in fields:
-            fields["model"]["enum"] = [model_name(settings)]
+            fields["model"]["enum"] = [settings.model_name]
         for name in fields.keys() & {"max_tokens", "max_completion_tokens"}:
             number = fields[name].get("anyOf", [fields[name]])[0]
             number["maximum"] = settings.max_tokens

@@ -2,12 +2,12 @@
 
 from flask import Blueprint, render_template
 
-from web.office_zz import Office, model_name
+from workers.deployment import Deployment
 
 DEFAULT_MAX_TOKENS = 256
 
 
-def blueprint(deployment: Office) -> Blueprint:
+def blueprint(deployment: Deployment) -> Blueprint:
     """The one page."""
     routes = Blueprint("page", __name__)
     settings = deployment.settings
@@ -17,10 +17,10 @@ def blueprint(deployment: Office) -> Blueprint:
     def index() -> str:
         return render_template(
             "index.html",
-            model=model_name(settings),
+            model=settings.model_name,
             max_tokens=min(DEFAULT_MAX_TOKENS, cap),
             max_tokens_cap=cap,
-            asks_for_key=settings.keys is not None,
+            needs_key=settings.keys is not None,
         )
 
     return routes

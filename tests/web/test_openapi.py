@@ -20,9 +20,10 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from app.config import Settings
-from tests.web.doubles import FakeDeployment, ScriptedVerifier
+from tests.web.doubles import ScriptedVerifier
 from web.factory import create_app
 from web.openapi import OPERATIONS, Operation, document
+from workers.deployment import Deployment
 
 # Whether all that does not fit is refused is not asked: a number may come as text, as the page sends seeds.
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -31,7 +32,7 @@ EXAMPLES = 10  # an operation
 
 
 @pytest.fixture
-def app(deployment: FakeDeployment, verifier: ScriptedVerifier) -> Iterator[Flask]:
+def app(deployment: Deployment, verifier: ScriptedVerifier) -> Iterator[Flask]:
     """An application whose requests are answered at once."""
     verifier.pause_s = 0.001
     del verifier.answer[6:]

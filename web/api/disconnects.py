@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from app.errors import NotFound, StoreUnavailable
 from app.logs import of
 from app.messages import FinishReason
-from web.office_zz import Office
+from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class _Call:
 class DisconnectWatcher:
     """The calls of one process whose clients have to stay."""
 
-    def __init__(self, deployment: Office) -> None:
+    def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
         self._lock = threading.Lock()
         self._calls: set[_Call] = set()
@@ -43,7 +43,7 @@ class DisconnectWatcher:
             self._calls.add(call)
             if not self._is_looking:
                 self._is_looking = True
-                threading.Thread(target=self._look, name="leavers", daemon=True).start()
+                threading.Thread(target=self._look, name="disconnects", daemon=True).start()
         try:
             yield
         finally:

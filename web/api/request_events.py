@@ -10,7 +10,7 @@ from app.logs import of
 from app.messages import Event, FinishReason, Result
 from app.stages.result import result
 from app.store.protocol import Snapshot
-from web.office_zz import Office
+from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ OUTAGE_S = 30.0  # a restart of Redis is waited out for so long
 RETRY_S = 0.5
 
 
-def follow(deployment: Office, request_id: str, offset: int, stopping: Flag) -> Iterator[Event | None]:
+def follow(deployment: Deployment, request_id: str, offset: int, stopping: Flag) -> Iterator[Event | None]:
     """Events after `offset` generated tokens, up to the terminal one; None after each POLL_S without any.
 
     Ends without a terminal event when the server stops.
@@ -34,7 +34,9 @@ def follow(deployment: Office, request_id: str, offset: int, stopping: Flag) -> 
         yield from events or (None,)
 
 
-def follow_all(deployment: Office, request_ids: Sequence[str], stopping: Flag) -> Iterator[tuple[int, Event] | None]:
+def follow_all(
+    deployment: Deployment, request_ids: Sequence[str], stopping: Flag
+) -> Iterator[tuple[int, Event] | None]:
     """The events of several requests, each with its request's place in the list; otherwise as `follow`.
 
     Requests that were sent together mostly go on together, so one is waited for and the others are then looked at.
@@ -58,7 +60,7 @@ def follow_all(deployment: Office, request_ids: Sequence[str], stopping: Flag) -
             yield None
 
 
-def await_end(deployment: Office, request_ids: Sequence[str], stopping: Flag) -> bool:
+def await_end(deployment: Deployment, request_ids: Sequence[str], stopping: Flag) -> bool:
     """Wait until all have ended; False if the server stops first.
 
     Raises NotFound, and StoreUnavailable when Redis stays away for long.
@@ -72,36 +74,26 @@ def await_end(deployment: Office, request_ids: Sequence[str], stopping: Flag) ->
     return True
 
 
-def cancel(deployment: Office, request_ids: Sequence[str]) -> None:
+def cancel(deployment: Deployment, request_ids: Sequence[str]) -> None:
     """End those that have not ended. Raises NotFound, StoreUnavailable."""
     for request_id in request_ids:
         deployment.requests.end(request_id, FinishReason.CANCELLED)
 
 
-def current(deployment: Office, request_id: str) -> Result:
+def current(deployment: Deployment, request_id: str) -> Result:
     """The request as it stands. Raises NotFound."""
     return shown(deployment, deployment.requests.snapshot(request_id))
 
 
-def shown(deployment: Office, snapshot: Snapshot) -> Result:
+def shown(deployment: Deployment, snapshot: Snapshot) -> Result:
     """A request as it stood."""
-    return result(
-        snapshot.record,
-        snapshot.status,
-        snapshot.tokens,
-        snapshot.finish_reason,
-        snapshot.stats,
-        snapshot.error,
-        deployment.tokenizer,
-        time.time() if snapshot.ended_s is None else snapshot.ended_s,
-        snapshot.logprobs,
-    )
+    return result(snapshot, deployment.tokenizer, time.time())
 
 
 class _Reader:
     """Reads one request's events on, through a restart of Redis."""
 
-    def __init__(self, deployment: Office, request_id: str, offset: int, stopping: Flag) -> None:
+    def __init__(self, deployment: Deployment, request_id: str, offset: int, stopping: Flag) -> None:
         self._deployment, self._request_id, self._offset, self._stopping = deployment, request_id, offset, stopping
         self._answered_s = time.monotonic()
         self.has_ended = False
@@ -122,7 +114,7 @@ class _Reader:
         return events
 
 
-def _until_end(deployment: Office, request_id: str, stopping: Flag) -> Iterator[bool]:
+def _until_end(deployment: Deployment, request_id: str, stopping: Flag) -> Iterator[bool]:
     """False after each POLL_S the request runs on, then True; nothing more when the server stops."""
     answered_s = time.monotonic()
     while not stopping.is_set():

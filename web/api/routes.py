@@ -28,7 +28,7 @@ from web.api.sse import frames
 from web.api.stream_limits import StreamLimits
 from web.api.submit import submit
 from web.auth import may_see, tenant
-from web.office_zz import Office
+from workers.deployment import Deployment
 
 
 class GenerateBody(GenerateRequest):
@@ -51,7 +51,7 @@ class Accepted(Message):
 
 
 def blueprint(
-    deployment: Office, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
+    deployment: Deployment, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
 ) -> Blueprint:
     """The routes under /api."""
     routes = Blueprint("api", __name__, url_prefix="/api")
@@ -99,13 +99,13 @@ def blueprint(
 
 
 def _await_end(
-    deployment: Office, request_id: str, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
+    deployment: Deployment, request_id: str, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
 ) -> bool:
     with stream_limits.taken(request_id, tenant()), disconnects.watched([request_id], client_left()):
         return await_end(deployment, [request_id], stopping)
 
 
-def _own(deployment: Office, request_id: str) -> Snapshot:
+def _own(deployment: Deployment, request_id: str) -> Snapshot:
     """The request, if it is the caller's. Raises NotFound."""
     snapshot = deployment.requests.snapshot(request_id)
     if not may_see(snapshot.record):

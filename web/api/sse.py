@@ -23,14 +23,14 @@ from app.messages import Event, Record
 from app.store.protocol import past
 from web.api.request_events import current, follow
 from web.errors import error_body
-from web.office_zz import Office
+from workers.deployment import Deployment
 
 HEARTBEAT_S = 3.0
 RECONNECT_MS = 1000
 
 
 def frames(
-    deployment: Office,
+    deployment: Deployment,
     record: Record,
     before: Sequence[int],
     stopping: Flag,
@@ -49,7 +49,12 @@ def frames(
 
 
 def _frames(
-    deployment: Office, record: Record, before: Sequence[int], stopping: Flag, is_gone: Callable[[], bool], offset: int
+    deployment: Deployment,
+    record: Record,
+    before: Sequence[int],
+    stopping: Flag,
+    is_gone: Callable[[], bool],
+    offset: int,
 ) -> Iterator[str]:
     text = AnswerStream(deployment.tokenizer, record.stop)
     text.feed(before)

@@ -9,10 +9,10 @@ from app.messages import Record
 from app.request import GenerateRequest
 from web.api.request_events import cancel
 from web.auth import caller, tenant
-from web.office_zz import Office
+from workers.deployment import Deployment
 
 
-def submit(deployment: Office, requests: Sequence[GenerateRequest]) -> list[Record]:
+def submit(deployment: Deployment, requests: Sequence[GenerateRequest]) -> list[Record]:
     """All of them or none. Raises InvalidRequest, QueueFull, OverLimit, StoreUnavailable."""
     named = {uuid4().hex: request for request in requests}
     key = caller()
@@ -31,7 +31,7 @@ def submit(deployment: Office, requests: Sequence[GenerateRequest]) -> list[Reco
     return records
 
 
-def _all(deployment: Office, requests: dict[str, GenerateRequest]) -> list[Record]:
+def _all(deployment: Deployment, requests: dict[str, GenerateRequest]) -> list[Record]:
     records: list[Record] = []
     try:
         for request_id, request in requests.items():

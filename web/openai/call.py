@@ -21,10 +21,10 @@ from app.messages import Event, FinishReason, Record, Stats
 from web.api.request_events import await_end, cancel, follow_all
 from web.api.sse import HEARTBEAT_S
 from web.errors import v1_error_body
-from web.office_zz import Office
 from web.openai.responses import PredictionDetails, Usage
 from web.openai.text_stream import REASONS, GrowingText
 from web.openai.writers import Head, ResponseWriter
+from workers.deployment import Deployment
 
 DONE = "data: [DONE]\n\n"
 STOPPING = "the server stops; try again"
@@ -46,7 +46,9 @@ class Call:
         return [record.id for record in self.records]
 
 
-def whole(deployment: Office, call: Call, stopping: Flag, watched: AbstractContextManager[None]) -> BaseModel | None:
+def whole(
+    deployment: Deployment, call: Call, stopping: Flag, watched: AbstractContextManager[None]
+) -> BaseModel | None:
     """The answer, waited for in `watched`; None if the server stops first.
 
     Raises GenerationFailed, NotFound, StoreUnavailable.
@@ -74,7 +76,7 @@ def whole(deployment: Office, call: Call, stopping: Flag, watched: AbstractConte
     return call.shape.whole(call.head, texts, _usage(call, [(len(end.tokens), end.stats) for end in ends]))
 
 
-def frames(deployment: Office, call: Call, stopping: Flag, watched: AbstractContextManager[None]) -> Iterator[str]:
+def frames(deployment: Deployment, call: Call, stopping: Flag, watched: AbstractContextManager[None]) -> Iterator[str]:
     """The call as server-sent events, made in `watched`."""
     has_ended = False
     try:
@@ -89,7 +91,7 @@ def frames(deployment: Office, call: Call, stopping: Flag, watched: AbstractCont
             _cancel(deployment, call.ids)
 
 
-def _frames(deployment: Office, call: Call, stopping: Flag) -> Generator[str, None, bool]:
+def _frames(deployment: Deployment, call: Call, stopping: Flag) -> Generator[str, None, bool]:
     """Did all texts come to their ends?"""
     texts = [GrowingText(deployment.tokenizer, record) for record in call.records]
     said: list[tuple[int, Stats]] = [(0, Stats())] * len(texts)
@@ -159,7 +161,7 @@ def _usage(call: Call, said: list[tuple[int, Stats]]) -> Usage:
     )
 
 
-def _cancel(deployment: Office, request_ids: list[str]) -> None:
+def _cancel(deployment: Deployment, request_ids: list[str]) -> None:
     """What has ended stays as it is."""
     with suppress(NotFound, StoreUnavailable):
         cancel(deployment, request_ids)

@@ -20,19 +20,19 @@ from web.api.http_io import body_of, client_left, event_stream, json_answer
 from web.api.stream_limits import StreamLimits
 from web.api.submit import submit
 from web.auth import tenant
-from web.office_zz import Office, model_name
 from web.openai.call import STOPPING, Call, frames, whole
 from web.openai.requests import ChatBody, CompletionBody
 from web.openai.responses import Model, ModelList
 from web.openai.writers import ChatShape, CompletionShape, Head, ResponseWriter
+from workers.deployment import Deployment
 
 
 def blueprint(
-    deployment: Office, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
+    deployment: Deployment, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
 ) -> Blueprint:
     """The routes under /v1."""
     routes = Blueprint("v1", __name__, url_prefix="/v1")
-    model = Model(id=model_name(deployment.settings), created=int(time.time()), owned_by="paceline")
+    model = Model(id=deployment.settings.model_name, created=int(time.time()), owned_by="paceline")
 
     @routes.get("/models")
     def models() -> Response:
@@ -55,7 +55,7 @@ def blueprint(
 
 
 def _answer(
-    deployment: Office,
+    deployment: Deployment,
     body: ChatBody | CompletionBody,
     shape: ResponseWriter,
     disconnects: DisconnectWatcher,
@@ -86,13 +86,13 @@ def _answer(
     return response
 
 
-def _check_model(deployment: Office, asked: str) -> None:
-    served = model_name(deployment.settings)
+def _check_model(deployment: Deployment, asked: str) -> None:
+    served = deployment.settings.model_name
     if asked != served:
         raise UnknownModel(asked, served)
 
 
-def _submit(deployment: Office, requests: list[GenerateRequest], names: dict[str, str]) -> list[Record]:
+def _submit(deployment: Deployment, requests: list[GenerateRequest], names: dict[str, str]) -> list[Record]:
     """As `submit`, with its caller's names of fields."""
     try:
         return submit(deployment, requests)
@@ -102,13 +102,13 @@ def _submit(deployment: Office, requests: list[GenerateRequest], names: dict[str
         raise
 
 
-def _head(deployment: Office, shape: ResponseWriter, record: Record) -> Head:
+def _head(deployment: Deployment, shape: ResponseWriter, record: Record) -> Head:
     settings, tokenizer = deployment.settings, deployment.tokenizer
-    served = f"{model_name(settings)}|{settings.weights}|{tokenizer.sha256}"  # what a text depends on beside the call
+    served = f"{settings.model_name}|{settings.weights}|{tokenizer.sha256}"  # what a text depends on beside the call
     return Head(
         id=shape.prefix + record.id,
         created=int(record.created_s),
-        model=model_name(settings),
+        model=settings.model_name,
         system_fingerprint="fp_" + hashlib.sha256(served.encode()).hexdigest()[:12],
         tokenizer=tokenizer,
         top=record.logprobs,

@@ -8,7 +8,7 @@ from app.metrics import GROUP
 from app.policy import Policy
 from app.store.protocol import Node
 from app.telemetry.counters import series
-from web.office_zz import Office
+from workers.deployment import Deployment
 
 KINDS = ("web", "control", "verify", "draft", "fuse", "beat")
 
@@ -34,7 +34,7 @@ class DeploymentState:
         return sum(sums[0] for (metric, own), sums in self.sums.items() if metric == name and own[:wanted] == labels)
 
 
-def read_state(deployment: Office) -> DeploymentState:
+def read_state(deployment: Deployment) -> DeploymentState:
     """The present moment. Raises StoreUnavailable."""
     nodes = tuple(sorted(deployment.nodes.live(), key=lambda node: (KINDS.index(node.kind), node.name)))
     active = deployment.requests.active()
@@ -54,7 +54,7 @@ def running(nodes: tuple[Node, ...]) -> int:
     return sum(int(node.info.get("sequences", 0)) for node in nodes if node.kind == "verify")
 
 
-def _depths(deployment: Office, nodes: tuple[Node, ...], active: int) -> dict[str, int]:
+def _depths(deployment: Deployment, nodes: tuple[Node, ...], active: int) -> dict[str, int]:
     boxes = {FUSE: [FUSE], SETTLE: [SETTLE]}
     for kind in ("draft", "verify"):
         boxes[kind] = [mailbox_of(kind, node.name) for node in nodes if node.kind == kind]
@@ -63,7 +63,7 @@ def _depths(deployment: Office, nodes: tuple[Node, ...], active: int) -> dict[st
     return {"start": max(0, active - running(nodes)), "room": len(deployment.waiting), **waiting}
 
 
-def _missing(deployment: Office, nodes: tuple[Node, ...]) -> tuple[str, ...]:
+def _missing(deployment: Deployment, nodes: tuple[Node, ...]) -> tuple[str, ...]:
     alive = {node.kind for node in nodes}
     wanted = [kind for kind in KINDS if kind != "draft" or deployment.settings.drafters]
     return tuple(kind for kind in wanted if kind not in alive)

@@ -7,14 +7,14 @@ from threading import Event as Flag
 from flask import Blueprint, Response, jsonify
 
 from app.errors import StoreUnavailable
-from web.office_zz import Office
+from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
 
 NEEDED = ("control", "verify")  # without drafters and fusion requests are served all the same (D3)
 
 
-def blueprint(deployment: Office, leaving: Flag) -> Blueprint:
+def blueprint(deployment: Deployment, leaving: Flag) -> Blueprint:
     """The two routes. Once `leaving` is set, the first says so: new calls belong elsewhere."""
     routes = Blueprint("health", __name__)
 
@@ -30,7 +30,7 @@ def blueprint(deployment: Office, leaving: Flag) -> Blueprint:
     return routes
 
 
-def _missing(deployment: Office) -> tuple[list[str], dict[str, int]]:
+def _missing(deployment: Deployment) -> tuple[list[str], dict[str, int]]:
     """Kinds of processes that are needed and not there, and how many there are of each kind."""
     try:
         nodes = Counter(node.kind for node in deployment.nodes.live())
