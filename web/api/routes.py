@@ -16,13 +16,14 @@ of another tenant is an unknown one. A request that was accepted and failed is a
 from threading import Event as Flag
 
 from flask import Blueprint, Response, request, url_for
+from pydantic import ConfigDict, JsonValue
 
 from app.errors import InvalidRequest, NotFound
-from app.messages import FinishReason, Record, Status
+from app.messages import FinishReason, Record, Result, Status
 from app.request import GenerateRequest, Message
 from app.store.protocol import Snapshot
 from web.api.disconnects import DisconnectWatcher
-from web.api.http_io import body_of, client_left, event_stream, json_answer
+from web.api.http_io import Operation, body_of, client_left, event_stream, json_answer
 from web.api.request_events import await_end, current, shown
 from web.api.sse import frames
 from web.api.stream_limits import StreamLimits
@@ -30,9 +31,24 @@ from web.api.submit import submit
 from web.auth import may_see, tenant
 from workers.deployment import Deployment
 
+OFFSET = {
+    "name": "offset",
+    "in": "query",
+    "description": "go on after so many generated tokens; the header Last-Event-ID goes before it",
+    "schema": {"type": "integer", "minimum": 0, "maximum": 999_999_999, "default": 0},
+}
+ONE_INPUT: dict[str, JsonValue] = {
+    "oneOf": [
+        {"required": [name], "properties": {name: {"type": kind}}}
+        for name, kind in (("prompt", "string"), ("messages", "array"))
+    ]
+}
+
 
 class GenerateBody(GenerateRequest):
     """A generate request and how its caller wants the answer. `stream` goes before `wait`."""
+
+    model_config = ConfigDict(json_schema_extra=ONE_INPUT)
 
     stream: bool = False
     wait: bool = True
@@ -57,6 +73,7 @@ def blueprint(
     routes = Blueprint("api", __name__, url_prefix="/api")
 
     @routes.post("/generate")
+    @Operation("Generate a text", {200: Result, 202: Accepted}, GenerateBody, streams=True)
     def generate() -> Response:
         body = body_of(GenerateBody)
         record = submit(deployment, [body.request()])[0]
@@ -72,10 +89,12 @@ def blueprint(
         return response
 
     @routes.get("/requests/<request_id>")
+    @Operation("A request as it stands", {200: Result})
     def show(request_id: str) -> Response:
         return json_answer(shown(deployment, _own(deployment, request_id)))
 
     @routes.get("/requests/<request_id>/stream")
+    @Operation("Follow a request", {200: None}, streams=True, query=(OFFSET,))
     def stream(request_id: str) -> Response:
         offset = _offset()
         snapshot = _own(deployment, request_id)
@@ -90,6 +109,7 @@ def blueprint(
         return response
 
     @routes.delete("/requests/<request_id>")
+    @Operation("Cancel a request", {200: Result})
     def cancel(request_id: str) -> Response:
         _own(deployment, request_id)
         deployment.requests.end(request_id, FinishReason.CANCELLED)

@@ -16,13 +16,13 @@ from app.errors import InvalidRequest, UnknownModel
 from app.messages import Record
 from app.request import GenerateRequest
 from web.api.disconnects import DisconnectWatcher
-from web.api.http_io import body_of, client_left, event_stream, json_answer
+from web.api.http_io import Operation, body_of, client_left, event_stream, json_answer
 from web.api.stream_limits import StreamLimits
 from web.api.submit import submit
 from web.auth import tenant
 from web.openai.call import STOPPING, Call, frames, whole
 from web.openai.requests import ChatBody, CompletionBody
-from web.openai.responses import Model, ModelList
+from web.openai.responses import ChatCompletion, Completion, Model, ModelList
 from web.openai.writers import ChatShape, CompletionShape, Head, ResponseWriter
 from workers.deployment import Deployment
 
@@ -35,19 +35,23 @@ def blueprint(
     model = Model(id=deployment.settings.model_name, created=int(time.time()), owned_by="paceline")
 
     @routes.get("/models")
+    @Operation("The target", {200: ModelList})
     def models() -> Response:
         return json_answer(ModelList(data=[model]))
 
     @routes.get("/models/<path:name>")
+    @Operation("The target, by its name", {200: Model})
     def show_model(name: str) -> Response:
         _check_model(deployment, name)
         return json_answer(model)
 
     @routes.post("/chat/completions")
+    @Operation("Go on with a conversation", {200: ChatCompletion}, ChatBody, streams=True)
     def chat() -> Response:
         return _answer(deployment, body_of(ChatBody), ChatShape(), disconnects, stream_limits, stopping)
 
     @routes.post("/completions")
+    @Operation("Go on with a text", {200: Completion}, CompletionBody, streams=True)
     def complete() -> Response:
         return _answer(deployment, body_of(CompletionBody), CompletionShape(), disconnects, stream_limits, stopping)
 
