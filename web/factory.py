@@ -1,4 +1,7 @@
-"""create_app(deployment): the whole web application, the only entry. Starts nothing and holds no state."""
+"""Build the web application: a deployment in, a Flask application out, through `create_app` alone.
+
+Starts nothing and holds no state.
+"""
 
 from collections.abc import Sequence
 from threading import Event as Flag
@@ -29,10 +32,10 @@ SECURITY_HEADERS = {
 def create_app(
     deployment: Deployment, stopping: Flag | None = None, leaving: Flag | None = None, names: Sequence[str] = ()
 ) -> Flask:
-    """Wire pages, API and error answers to `deployment`. Once `stopping` is set, running streams end early; before that
-    `leaving` has /healthz tell a proxy. `names`: what this process is called, beside what the settings say.
+    """Wire pages, APIs and error responses to `deployment`.
 
-    Raises KeysUnreadable.
+    Once `leaving` is set, /healthz tells a proxy so; once `stopping` is set, running streams end.
+    `names`: host names of this process, beside those of the settings. Raises KeysUnreadable.
     """
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES

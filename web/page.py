@@ -1,4 +1,4 @@
-"""GET /: the form. All it does, it does through the JSON API, in static/app.js."""
+"""Serve GET /, the page with the form; static/app.js does the rest through the JSON API."""
 
 from flask import Blueprint, render_template
 
@@ -8,7 +8,7 @@ DEFAULT_MAX_TOKENS = 256
 
 
 def blueprint(deployment: Deployment) -> Blueprint:
-    """The one page."""
+    """Make the one route."""
     routes = Blueprint("page", __name__)
     settings = deployment.settings
     cap = min(settings.max_tokens, deployment.tokenizer.context_tokens - 1)

@@ -1,4 +1,4 @@
-"""The JSON API: parse, call the deployment, format. No rule of the domain lives here.
+"""Serve the native JSON API: parse, call the deployment, format. No rule of the domain lives here.
 
     POST   /api/generate                       Result when it is done; `stream`: events (web/api/sse.py);
                                                `wait: false`: 202 {id, url, stream_url} at once
@@ -6,11 +6,11 @@
     GET    /api/requests/<id>/stream?offset=N  events after N generated tokens; Last-Event-ID goes before
     DELETE /api/requests/<id>                  cancel; Result. An ended request stays as it is
 
-A request is waited for and streamed once; beyond that its readers are bounded (web/api/stream_limits.py). A client
-that closes a waiting POST cancels the request (web/api/disconnects.py): it never learned its id. One that closes a
-stream does not. When the server stops, waiting callers get the 202 of `wait: false`. Where keys are in use, a request
-of another tenant is an unknown one. A request that was accepted and failed is a Result too (200, `status` failed,
-`error` says why).
+The first reader of a request is always served; further ones are bounded (web/api/stream_limits.py).
+A client that closes a waiting POST cancels the request (web/api/disconnects.py): it never learned its
+id. One that closes a stream does not. When the server stops, waiting callers get the 202 of
+`wait: false`. Where keys are in use, a request of another tenant is an unknown one. A request that
+was accepted and failed is a Result too (200, `status` failed, `error` with the reason).
 """
 
 from threading import Event as Flag
@@ -54,7 +54,7 @@ class GenerateBody(GenerateRequest):
     wait: bool = True
 
     def request(self) -> GenerateRequest:
-        """The request alone; it has been validated, and is not again."""
+        """Return the request alone, without validating it again."""
         return GenerateRequest.model_construct(**{name: getattr(self, name) for name in GenerateRequest.model_fields})
 
 
@@ -69,7 +69,7 @@ class Accepted(Message):
 def blueprint(
     deployment: Deployment, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
 ) -> Blueprint:
-    """The routes under /api."""
+    """Make the routes under /api."""
     routes = Blueprint("api", __name__, url_prefix="/api")
 
     @routes.post("/generate")
@@ -103,9 +103,9 @@ def blueprint(
         most = record.max_tokens if snapshot.status is Status.ACTIVE else len(tokens)
         if offset > most:
             raise InvalidRequest("offset", f"only {len(tokens)} tokens have been generated")
-        leave = stream_limits.take(request_id, tenant())
+        release = stream_limits.take(request_id, tenant())
         response = event_stream(frames(deployment, record, tokens[:offset], stopping, client_left(), offset))
-        response.call_on_close(leave)
+        response.call_on_close(release)
         return response
 
     @routes.delete("/requests/<request_id>")
@@ -126,7 +126,7 @@ def _await_end(
 
 
 def _own(deployment: Deployment, request_id: str) -> Snapshot:
-    """The request, if it is the caller's. Raises NotFound."""
+    """Read the request, if it is the caller's. Raises NotFound."""
     snapshot = deployment.requests.snapshot(request_id)
     if not may_see(snapshot.record):
         raise NotFound(request_id)
@@ -134,7 +134,7 @@ def _own(deployment: Deployment, request_id: str) -> Snapshot:
 
 
 def _offset() -> int:
-    """Where the client wants to go on; an EventSource that reconnects repeats its URL and adds an id."""
+    """Read the offset to resume at; an EventSource that reconnects repeats its URL and adds an id."""
     text = request.headers.get("Last-Event-ID") or request.args.get("offset", "0")
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise InvalidRequest("offset", "is not a number of tokens")

@@ -1,7 +1,7 @@
-"""GET /dashboard: the page that shows the deployment at work, live. It asks for two kinds of JSON:
+"""Serve GET /dashboard, the live page, and its two kinds of JSON: the store's state and history in, JSON out.
 
-    GET /dashboard/data?after=S        the present moment, the samples after S (wall clock), the requests worked on last
-    GET /dashboard/requests/<trace>    who was at work on one request when
+    GET /dashboard/data?after=S        the present state, samples after S (wall clock), the latest requests
+    GET /dashboard/requests/<trace>    the processes at work on one request, and when
 
 Requests go by names that lead back to no request's text (`app/store/traces.py`).
 """
@@ -34,7 +34,7 @@ SHOWN = ("drafters", "waiting", "sequences", "cache_tokens", "cache_tokens_free"
 
 
 def blueprint(deployment: Deployment) -> Blueprint:
-    """The page and its data."""
+    """Make the routes of the page and its data."""
     routes = Blueprint("dashboard", __name__, url_prefix="/dashboard")
 
     @routes.get("")
@@ -47,11 +47,11 @@ def blueprint(deployment: Deployment) -> Blueprint:
         now_s = time.time()
         after_s = _seconds("after")
         state = read_state(deployment)
-        seen = deployment.history.last(min(MOST, max(2, int(now_s - after_s) + 2)))
+        samples = deployment.history.last(min(MOST, max(2, int(now_s - after_s) + 2)))
         return _answer(
             {
                 **_present(state, now_s),
-                "samples": [sample for sample in seen if sample["at_s"] > after_s],
+                "samples": [sample for sample in samples if sample["at_s"] > after_s],
                 "requests": [_progress(*found) for found in deployment.traces.recent(REQUESTS).items()],
             }
         )
@@ -105,7 +105,7 @@ def _node(node: Node, now_s: float) -> dict[str, Any]:
 
 
 def _positions(state: DeploymentState) -> list[dict[str, Any]]:
-    """Draft tokens verified and right, by drafter and position."""
+    """Count draft tokens verified and accepted, by drafter and position."""
     return [
         {
             "drafter": labels[0],
@@ -119,7 +119,7 @@ def _positions(state: DeploymentState) -> list[dict[str, Any]]:
 
 
 def _by_load(state: DeploymentState) -> list[dict[str, float]]:
-    """Rounds and their draft tokens by the number of sequences in the step."""
+    """Count rounds and their draft tokens by the number of sequences in the step."""
     drafted = _by_label(state, DRAFTED_AT_LOAD.name)
     rounds = _by_label(state, AT_LOAD.name)
     return [

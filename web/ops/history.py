@@ -1,4 +1,7 @@
-"""Once a second one of the web processes notes how the deployment fares, so that a dashboard that opens has a past."""
+"""Sample the deployment's state into its history once a second, by one of the web processes.
+
+A DeploymentState in, a sample in the store out: a dashboard that opens has a past.
+"""
 
 import time
 from typing import Any
@@ -24,19 +27,19 @@ EVERY_S = 1.0
 
 
 class HistoryWriter:
-    """Called from the heartbeat of a web process."""
+    """Write samples, from the heartbeat of a web process."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
 
     def beat(self) -> None:
-        """Add a sample unless another process just has. Raises StoreUnavailable."""
+        """Add a sample unless another process has this second. Raises StoreUnavailable."""
         if self._deployment.nodes.try_lock("sample", EVERY_S * 0.9):
             self._deployment.history.add(sample(read_state(self._deployment), time.time()))
 
 
 def sample(state: DeploymentState, now_s: float) -> dict[str, Any]:
-    """What of a moment is worth a history: counters as they stand, so that any two samples give a rate."""
+    """Make a sample of the state: counters as they stand, so that any two samples give a rate."""
     return {
         "at_s": round(now_s, 3),
         "tokens": {labels[0]: sums[0] for labels, sums in _series(state, TOKENS)},
@@ -62,5 +65,5 @@ def _series(state: DeploymentState, metric: Metric) -> list[tuple[tuple[str, ...
 
 
 def _histogram(state: DeploymentState, metric: Metric) -> list[float]:
-    """One count a bucket, then the sum of all values; of a histogram without labels."""
+    """Return one count a bucket, then the sum of all values, of a histogram without labels."""
     return state.sums.get((metric.name, ()), [0.0] * (len(metric.buckets) + 2))

@@ -1,7 +1,7 @@
-"""GET /metrics: what the whole deployment has counted and how it fares, for Prometheus.
+"""Serve GET /metrics: the deployment's counters and present state in, Prometheus' text out.
 
-The same from whichever web process answers: counters are sums that all processes keep in the store, gauges are read
-now. Without the store there is one gauge, which says so.
+All web processes serve the same: counters are sums that all processes keep in the store, gauges are
+read at each call. Without the store there is one gauge, `redis_up`, at zero.
 """
 
 import logging
@@ -26,7 +26,7 @@ AHEAD = ("ahead_hits", "ahead_misses")
 
 
 def blueprint(deployment: Deployment) -> Blueprint:
-    """The one route."""
+    """Make the one route."""
     routes = Blueprint("metrics", __name__)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Deployment(deployment))
@@ -58,7 +58,7 @@ class _Deployment(Collector):
 
 
 def _counted(state: DeploymentState) -> Iterator[Family]:
-    """All of `app.metrics`, those that nobody has counted yet too: an alert needs their zero."""
+    """Make families of all of `app.metrics`, also of those never counted: an alert needs their zero."""
     found: dict[str, dict[tuple[str, ...], list[float]]] = {}
     for (name, labels), sums in state.sums.items():
         found.setdefault(name, {})[labels] = sums
@@ -71,7 +71,7 @@ def _counted(state: DeploymentState) -> Iterator[Family]:
 
 
 def _fits(metric: Metric, labels: tuple[str, ...], sums: list[float]) -> bool:
-    """Another version may have counted otherwise."""
+    """Return False for sums of another shape: another version may have counted them."""
     return len(labels) == len(metric.labels) and len(sums) == _size(metric)
 
 
@@ -138,7 +138,7 @@ def _of_drafters(state: DeploymentState) -> Iterator[Family]:
     ahead = [((node.name, field), _number(node.info, field)) for node in nodes for field in AHEAD]
     text = "Rounds a node had guessed on for before it was asked, since it started, by whether that was of use."
     yield _gauge("run_ahead_rounds", text, ahead, "node", "outcome")
-    told = {
+    errors = {
         (node.name, drafter, which): _number(report, which)
         for kind in ("draft", "fuse")
         for node in state.of(kind)
@@ -146,10 +146,10 @@ def _of_drafters(state: DeploymentState) -> Iterator[Family]:
         for which in ("raw_error", "calibrated_error")
     }
     text = "Expected error of a drafter's confidence, raw and calibrated, as a fraction."
-    yield _gauge("calibration_error_ratio", text, told.items(), "node", "drafter", "confidence")
+    yield _gauge("calibration_error_ratio", text, errors.items(), "node", "drafter", "confidence")
 
 
 def _number(info: dict[str, Any], field: str) -> float:
-    """Heartbeats may come from another version."""
+    """Read a number of a heartbeat, which may come from another version."""
     value = info.get(field, 0)
     return float(value) if isinstance(value, int | float) else 0.0
