@@ -167,6 +167,11 @@ class Settings(BaseModel):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least severe lines of a log")
     log_format: Literal["text", "json"] = Field("text", description="of each process's log; json: an object a line")
 
+    @property
+    def model_name(self) -> str:
+        """The name that clients give the target: the last part of `model`, without the folder it lies in."""
+        return Path(self.model).name
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Build from PACELINE_* variables and, for what they leave open, the file (`app.config`).

@@ -27,7 +27,4 @@ def generate(request: GenerateRequest, settings: Settings, on_text: Callable[[st
     end = pipeline.store.snapshot(record.id)
     if end.error:
         raise GenerationFailed(end.error)
-    return result(
-        record, end.status, end.tokens, end.finish_reason, end.stats, end.error, pipeline.tokenizer,
-        end.ended_s or time.time(), end.logprobs,
-    )  # fmt: skip
+    return result(end, pipeline.tokenizer, time.time())

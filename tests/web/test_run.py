@@ -19,12 +19,13 @@ import redis
 from app.engine.text.tokenizer import Tokenizer
 from tests.models import model_dir
 from tests.web.conftest import TEXT, Server
-from tests.web.doubles import FakeDeployment, ScriptedVerifier
+from tests.web.doubles import ScriptedVerifier
 from tests.web.events import parse_text
 from tests.workers.cluster import wait_for
 from web.factory import create_app
 from web.run import stop_on_signals
 from web.server import WebServer
+from workers.deployment import Deployment
 
 JSON = {"Content-Type": "application/json"}
 
@@ -63,7 +64,7 @@ def test_a_request_goes_through_the_real_process(
 
 
 def test_it_registers_and_leaves_at_once_when_told_to(
-    running: Server, process: subprocess.Popen[str], deployment: FakeDeployment
+    running: Server, process: subprocess.Popen[str], deployment: Deployment
 ) -> None:
     assert [(node.name, node.info["pid"]) for node in deployment.nodes.live("web")] == [("web-1", process.pid)]
     with closing(http.client.HTTPConnection(running.host, running.port, timeout=20)) as connection:
@@ -79,7 +80,7 @@ def test_it_registers_and_leaves_at_once_when_told_to(
 
 
 def test_told_to_leave_it_says_so_takes_nothing_new_and_ends_what_it_has(
-    deployment: FakeDeployment, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("web.server.NOTICE_S", 0.5)
     monkeypatch.setattr("web.server.LOOK_UP_S", 0.05)

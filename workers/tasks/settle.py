@@ -92,10 +92,7 @@ class ResultSettler:
         elif end.error == REVOKED:
             self._outcomes.revoked(context, REVOKED)
         else:
-            answer = result(
-                end.record, end.status, end.tokens, end.finish_reason, end.stats, end.error,
-                self._deployment.tokenizer, ended_s, end.logprobs,
-            )  # fmt: skip
+            answer = result(end, self._deployment.tokenizer, ended_s)
             said = f"{answer.status}, {len(end.tokens)} tokens"  # not the text: monitors are no place for answers
             runtime_s = max(0.0, ended_s - end.record.created_s)
             self._outcomes.succeeded(context, answer.model_dump(mode="json"), said, runtime_s)

@@ -12,14 +12,14 @@ import redis
 from app.messages import Status
 from app.request import GenerateRequest
 from app.store.keys import Keys
-from tests.web.doubles import FakeDeployment
 from web.api.disconnects import LOOK_S, DisconnectWatcher
+from workers.deployment import Deployment
 
 SOME_LOOKS_S = 10 * LOOK_S
 
 
 @pytest.fixture
-def disconnects(deployment: FakeDeployment) -> DisconnectWatcher:
+def disconnects(deployment: Deployment) -> DisconnectWatcher:
     return DisconnectWatcher(deployment)
 
 
@@ -30,19 +30,19 @@ def _until(condition: Callable[[], Any]) -> None:
         time.sleep(0.005)
 
 
-def _asked(deployment: FakeDeployment) -> str:
+def _asked(deployment: Deployment) -> str:
     return deployment.submit(GenerateRequest(prompt="Hi")).id
 
 
-def _is_cancelled(deployment: FakeDeployment, request_id: str) -> bool:
+def _is_cancelled(deployment: Deployment, request_id: str) -> bool:
     return deployment.requests.snapshot(request_id).status is Status.CANCELLED
 
 
 def _looks() -> bool:
-    return any(thread.name == "leavers" for thread in threading.enumerate())
+    return any(thread.name == "disconnects" for thread in threading.enumerate())
 
 
-def test_who_leaves_later_is_noticed_too(deployment: FakeDeployment, disconnects: DisconnectWatcher) -> None:
+def test_who_leaves_later_is_noticed_too(deployment: Deployment, disconnects: DisconnectWatcher) -> None:
     """Each time everybody had gone, and nobody was looked at any more."""
     for _ in range(3):
         request_id, gone = _asked(deployment), threading.Event()
@@ -54,9 +54,7 @@ def test_who_leaves_later_is_noticed_too(deployment: FakeDeployment, disconnects
         _until(lambda: not _looks())
 
 
-def test_who_leaves_after_the_answer_cancels_nothing(
-    deployment: FakeDeployment, disconnects: DisconnectWatcher
-) -> None:
+def test_who_leaves_after_the_answer_cancels_nothing(deployment: Deployment, disconnects: DisconnectWatcher) -> None:
     request_id, gone = _asked(deployment), threading.Event()
     with disconnects.watched([_asked(deployment)], lambda: False):
         with disconnects.watched([request_id], gone.is_set):
@@ -68,7 +66,7 @@ def test_who_leaves_after_the_answer_cancels_nothing(
 
 
 def test_an_error_about_one_is_not_in_the_way_of_the_others(
-    deployment: FakeDeployment, disconnects: DisconnectWatcher, redis_client: redis.Redis
+    deployment: Deployment, disconnects: DisconnectWatcher, redis_client: redis.Redis
 ) -> None:
     redis_client.set(Keys(deployment.settings.namespace).request("spoilt"), "no request")
     ids = [_asked(deployment) for _ in range(3)]
@@ -80,7 +78,7 @@ def test_an_error_about_one_is_not_in_the_way_of_the_others(
 
 
 def test_who_left_while_redis_was_away_is_cancelled_when_it_is_back(
-    deployment: FakeDeployment, disconnects: DisconnectWatcher, redis_client: redis.Redis
+    deployment: Deployment, disconnects: DisconnectWatcher, redis_client: redis.Redis
 ) -> None:
     ids = [_asked(deployment), _asked(deployment)]
     redis_client.config_set("maxmemory", 1)

@@ -15,10 +15,10 @@ from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.messages import Record
 from app.request import GenerateRequest
-from app.store.connect import connect
-from tests.web.conftest import TEXT
-from tests.web.doubles import FakeDeployment, ScriptedVerifier
+from tests.web.conftest import TEXT, Deploy
+from tests.web.doubles import ScriptedVerifier
 from web.factory import create_app
+from workers.deployment import Deployment
 
 RESULT_FIELDS = {
     "id",
@@ -69,7 +69,7 @@ def test_messages_and_bounds_reach_the_engine(client: FlaskClient, verifier: Scr
     assert (record.max_tokens, record.sampling.temperature, record.sampling.seed) == (4, 0.5, 7)
 
 
-def test_without_waiting_gives_the_places_to_look_at(client: FlaskClient, deployment: FakeDeployment) -> None:
+def test_without_waiting_gives_the_places_to_look_at(client: FlaskClient, deployment: Deployment) -> None:
     response = client.post("/api/generate", json={"prompt": "Hi", "wait": False})
     answer = response.json
     assert response.status_code == 202
@@ -81,7 +81,7 @@ def test_without_waiting_gives_the_places_to_look_at(client: FlaskClient, deploy
 
 
 def test_a_running_request_shows_its_partial_text(
-    client: FlaskClient, deployment: FakeDeployment, tokenizer: Tokenizer
+    client: FlaskClient, deployment: Deployment, tokenizer: Tokenizer
 ) -> None:
     request_id = accepted(client)["id"]
     with ScriptedVerifier(deployment, tokenizer.encode("one two three four five"), pause_s=0.05) as verifier:
@@ -93,7 +93,7 @@ def test_a_running_request_shows_its_partial_text(
         verifier.going.set()
 
 
-def test_cancelling_ends_a_request_and_once_ended_it_stays(client: FlaskClient, deployment: FakeDeployment) -> None:
+def test_cancelling_ends_a_request_and_once_ended_it_stays(client: FlaskClient, deployment: Deployment) -> None:
     url = accepted(client)["url"]
     first, second = client.delete(url), client.delete(url)
     assert (first.status_code, first.json["status"], first.json["finish_reason"]) == (
@@ -110,7 +110,7 @@ def test_cancelling_does_not_change_a_finished_request(client: FlaskClient, veri
     assert client.delete(f"/api/requests/{result['id']}").json == result
 
 
-def test_a_waiting_caller_learns_of_a_cancel(client: FlaskClient, deployment: FakeDeployment) -> None:
+def test_a_waiting_caller_learns_of_a_cancel(client: FlaskClient, deployment: Deployment) -> None:
     results: list[Any] = []
     waiting = threading.Thread(
         target=lambda: results.append(create_app(deployment).test_client().post("/api/generate", json={"prompt": "Hi"}))
@@ -165,7 +165,7 @@ def test_an_unknown_request_is_not_found(method: str, client: FlaskClient) -> No
     ],
 )
 def test_bad_input_names_its_field(
-    body: dict[str, Any], field: str, client: FlaskClient, deployment: FakeDeployment
+    body: dict[str, Any], field: str, client: FlaskClient, deployment: Deployment
 ) -> None:
     response = client.post("/api/generate", json=body)
     assert response.status_code == 400
@@ -227,8 +227,8 @@ def test_a_full_queue_says_when_to_come_back(client: FlaskClient, settings: Sett
     error_of(response)
 
 
-def test_without_redis_the_answer_is_unavailable(settings: Settings, tokenizer: Tokenizer) -> None:
-    client = create_app(FakeDeployment.over(connect("redis://127.0.0.1:1/0"), settings, tokenizer)).test_client()
+def test_without_redis_the_answer_is_unavailable(deploy: Deploy) -> None:
+    client = create_app(deploy(redis_url="redis://127.0.0.1:1/0")).test_client()
     response = client.post("/api/generate", json={"prompt": "a"})
     assert response.status_code == 503
     assert "Retry-After" in response.headers
@@ -239,7 +239,7 @@ def test_without_redis_the_answer_is_unavailable(settings: Settings, tokenizer: 
 
 
 def test_a_doorbell_that_cannot_ring_is_unavailable_too(
-    deployment: FakeDeployment, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def submit(request: GenerateRequest, **_: Any) -> Record:
         raise OperationalError("connection refused")
@@ -263,7 +263,7 @@ def test_unknown_paths_and_methods_are_explained_in_json(client: FlaskClient) ->
     error_of(wrong)
 
 
-def test_ready_only_with_control_and_verifier(client: FlaskClient, deployment: FakeDeployment) -> None:
+def test_ready_only_with_control_and_verifier(client: FlaskClient, deployment: Deployment) -> None:
     empty = client.get("/readyz")
     assert (empty.status_code, empty.json["missing"]) == (503, ["control", "verify"])
     deployment.nodes.beat("verify", "verify-1", "a", progress_s=0.0, info={})
@@ -295,11 +295,8 @@ def test_no_other_site_may_read_or_act(path: str, client: FlaskClient) -> None:
             assert "Set-Cookie" not in response.headers
 
 
-def test_the_page_names_the_model_and_not_where_it_lies(
-    deployment: FakeDeployment, settings: Settings, tmp_path: Path
-) -> None:
-    deployment.settings = settings.model_copy(update={"model": str(tmp_path / "tiny-model")})
-    html = create_app(deployment).test_client().get("/").text
+def test_the_page_names_the_model_and_not_where_it_lies(deploy: Deploy, tmp_path: Path) -> None:
+    html = create_app(deploy(model=str(tmp_path / "tiny-model"))).test_client().get("/").text
     assert "tiny-model" in html and str(tmp_path) not in html
 
 

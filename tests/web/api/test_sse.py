@@ -12,9 +12,10 @@ from flask.testing import FlaskClient
 import web.api.sse
 from app.engine.text.tokenizer import Tokenizer
 from tests.web.conftest import TEXT, Server
-from tests.web.doubles import FakeDeployment, ScriptedVerifier
+from tests.web.doubles import ScriptedVerifier
 from tests.web.events import ServerEvent, parse, parse_text
 from web.factory import create_app
+from workers.deployment import Deployment
 
 
 def streamed(client: FlaskClient, url: str, **headers: str) -> list[ServerEvent]:
@@ -104,7 +105,7 @@ def test_bad_input_is_refused_before_the_stream_starts(client: FlaskClient) -> N
 
 
 def test_a_cancelled_answer_shows_its_broken_last_character(
-    client: FlaskClient, deployment: FakeDeployment, tokenizer: Tokenizer
+    client: FlaskClient, deployment: Deployment, tokenizer: Tokenizer
 ) -> None:
     broken = tokenizer.encode("ab 👩‍🚀")[:3]
     with ScriptedVerifier(deployment, [*broken, *broken]) as verifier:
@@ -130,7 +131,7 @@ def test_a_failed_request_ends_its_stream_with_the_reason(client: FlaskClient, v
 
 
 def test_a_silent_stream_has_heartbeats(
-    client: FlaskClient, deployment: FakeDeployment, monkeypatch: pytest.MonkeyPatch
+    client: FlaskClient, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web.api.sse, "HEARTBEAT_S", 0.5)
     answer = client.post("/api/generate", json={"prompt": "Hi", "wait": False}).json
@@ -140,7 +141,7 @@ def test_a_silent_stream_has_heartbeats(
     assert [event.kind for event in parse_text(text)] == ["end"]
 
 
-def test_a_stopping_server_ends_its_streams_and_loses_no_request(deployment: FakeDeployment) -> None:
+def test_a_stopping_server_ends_its_streams_and_loses_no_request(deployment: Deployment) -> None:
     stopping = threading.Event()
     client = create_app(deployment, stopping).test_client()
     threading.Timer(0.2, stopping.set).start()
@@ -181,7 +182,7 @@ def test_a_reader_that_leaves_loses_nothing(server: Server, verifier: ScriptedVe
     assert text_of([first, *rest]) == TEXT
 
 
-def test_a_waiting_caller_who_leaves_cancels_the_request(server: Server, deployment: FakeDeployment) -> None:
+def test_a_waiting_caller_who_leaves_cancels_the_request(server: Server, deployment: Deployment) -> None:
     with closing(http.client.HTTPConnection(server.host, server.port, timeout=10)) as connection:
         connection.request("POST", "/api/generate", json.dumps({"prompt": "Hi"}), _JSON)
         while not deployment.requests.active():

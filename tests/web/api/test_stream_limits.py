@@ -15,9 +15,9 @@ from app.api_keys import add_key
 from app.config import Settings
 from app.errors import TooManyReaders
 from tests.web.conftest import Server
-from tests.web.doubles import FakeDeployment
 from web.api.stream_limits import StreamLimits
 from web.server import SPARE_THREADS
+from workers.deployment import Deployment
 
 READERS = 4
 STREAMS = 8  # as the server of these tests is made
@@ -79,7 +79,7 @@ def visitor(server: Server) -> Iterator[Callable[..., Visitor]]:
         yield come
 
 
-def newest(deployment: FakeDeployment) -> str:
+def newest(deployment: Deployment) -> str:
     """The one request under way, once there is one."""
     deadline = time.monotonic() + 5.0
     while not (found := deployment.requests.orphans()):
@@ -121,7 +121,7 @@ def test_whoever_came_and_went_leaves_the_bounds_as_they_were() -> None:
 
 
 def test_however_often_a_request_is_followed_the_server_answers_others(
-    server: Server, visitor: Callable[..., Visitor], deployment: FakeDeployment
+    server: Server, visitor: Callable[..., Visitor], deployment: Deployment
 ) -> None:
     one, other = visitor(), visitor()
     request_id = str(one.ask("POST", *CALLS["stream"]).headers["X-Request-Id"])
@@ -143,7 +143,7 @@ def test_however_often_a_request_is_followed_the_server_answers_others(
 def test_whoever_waits_for_a_request_is_its_first_reader(
     kind: str,
     visitor: Callable[..., Visitor],
-    deployment: FakeDeployment,
+    deployment: Deployment,
     fast_polling: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

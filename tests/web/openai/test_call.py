@@ -16,9 +16,10 @@ from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.messages import Record
 from tests.web.conftest import TEXT, Server
-from tests.web.doubles import FakeDeployment, ScriptedVerifier
+from tests.web.doubles import ScriptedVerifier
 from tests.web.events import parse_text
 from web.factory import create_app
+from workers.deployment import Deployment
 
 MODEL = "smollm2-135m"
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 500}
@@ -156,7 +157,7 @@ def test_the_native_stream_carries_log_probabilities_if_asked(client: FlaskClien
 
 
 def test_several_texts_of_a_call_are_requests_of_one_seed(
-    client: FlaskClient, verifier: ScriptedVerifier, deployment: FakeDeployment
+    client: FlaskClient, verifier: ScriptedVerifier, deployment: Deployment
 ) -> None:
     answer = chat(client, n=3, seed=5, max_tokens=7)
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
@@ -172,7 +173,7 @@ def test_several_texts_of_a_call_are_requests_of_one_seed(
 
 
 def test_several_prompts_of_a_completion_are_answered_side_by_side(
-    client: FlaskClient, verifier: ScriptedVerifier, deployment: FakeDeployment
+    client: FlaskClient, verifier: ScriptedVerifier, deployment: Deployment
 ) -> None:
     answer = client.post("/v1/completions", json={**PLAIN, "prompt": ["one", "two three"], "n": 2}).json
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
@@ -182,7 +183,7 @@ def test_several_prompts_of_a_completion_are_answered_side_by_side(
     assert error_of(refused)["param"] == "prompt"
 
 
-def submitted(client: FlaskClient, deployment: FakeDeployment, path: str, **body: Any) -> Record:
+def submitted(client: FlaskClient, deployment: Deployment, path: str, **body: Any) -> Record:
     """What reaches the engine: the record of a call whose client does not wait."""
     response = client.post(path, json={**PATHS[path], **body, "stream": True})
     assert response.status_code == 200, response.text
@@ -192,7 +193,7 @@ def submitted(client: FlaskClient, deployment: FakeDeployment, path: str, **body
     return record
 
 
-def test_parameters_reach_the_engine(client: FlaskClient, deployment: FakeDeployment) -> None:
+def test_parameters_reach_the_engine(client: FlaskClient, deployment: Deployment) -> None:
     record = submitted(
         client, deployment, "/v1/chat/completions",
         temperature=0.5, top_p=0.9, seed=-3, frequency_penalty=0.25, presence_penalty=-0.5, logit_bias={"7": -100},
@@ -205,9 +206,7 @@ def test_parameters_reach_the_engine(client: FlaskClient, deployment: FakeDeploy
     assert (record.stop, record.logprobs, record.speculation.enabled) == (("x",), 4, False)
 
 
-def test_what_is_left_open_is_as_openai_has_it(
-    client: FlaskClient, deployment: FakeDeployment, settings: Settings
-) -> None:
+def test_what_is_left_open_is_as_openai_has_it(client: FlaskClient, deployment: Deployment, settings: Settings) -> None:
     nulls = dict.fromkeys(("n", "stop", "seed", "temperature", "stream_options", "response_format", "top_p"))
     chatted = submitted(client, deployment, "/v1/chat/completions", max_tokens=None, **nulls)
     assert (chatted.sampling.temperature, chatted.max_tokens) == (1.0, settings.max_tokens)
@@ -216,7 +215,7 @@ def test_what_is_left_open_is_as_openai_has_it(
     assert plain.max_tokens == 16 and plain.prompt_ids == tuple(deployment.tokenizer.encode("Hi"))
 
 
-def test_messages_in_parts_and_of_developers_are_understood(client: FlaskClient, deployment: FakeDeployment) -> None:
+def test_messages_in_parts_and_of_developers_are_understood(client: FlaskClient, deployment: Deployment) -> None:
     parts = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief"}]
     messages = [{"role": "developer", "content": parts, "name": "dev"}, {"role": "user", "content": "Hi"}]
     plain = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hi"}]
@@ -224,7 +223,7 @@ def test_messages_in_parts_and_of_developers_are_understood(client: FlaskClient,
     assert found.prompt_ids == submitted(client, deployment, "/v1/chat/completions", messages=plain).prompt_ids
 
 
-def test_forms_reach_the_engine(client: FlaskClient, deployment: FakeDeployment) -> None:
+def test_forms_reach_the_engine(client: FlaskClient, deployment: Deployment) -> None:
     schema = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}}
     named = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
     record = submitted(client, deployment, "/v1/chat/completions", response_format=named)
@@ -234,7 +233,7 @@ def test_forms_reach_the_engine(client: FlaskClient, deployment: FakeDeployment)
     assert submitted(client, deployment, "/v1/chat/completions", response_format={"type": "text"}).json_schema is None
 
 
-def test_what_changes_nothing_is_ignored(client: FlaskClient, deployment: FakeDeployment) -> None:
+def test_what_changes_nothing_is_ignored(client: FlaskClient, deployment: Deployment) -> None:
     harmless = {
         "user": "me",
         "store": True,
@@ -289,7 +288,7 @@ def test_what_changes_nothing_is_ignored(client: FlaskClient, deployment: FakeDe
     ],
 )
 def test_bad_input_names_its_parameter(
-    client: FlaskClient, deployment: FakeDeployment, path: str, body: dict[str, Any], param: str, code: str
+    client: FlaskClient, deployment: Deployment, path: str, body: dict[str, Any], param: str, code: str
 ) -> None:
     response = client.post(path, json={**PATHS[path], **body})
     assert response.status_code == 400
@@ -318,7 +317,7 @@ def test_other_errors_have_openais_shape_too(client: FlaskClient, settings: Sett
 
 
 def test_a_call_that_does_not_fit_leaves_nothing_behind(
-    client: FlaskClient, deployment: FakeDeployment, settings: Settings
+    client: FlaskClient, deployment: Deployment, settings: Settings
 ) -> None:
     """Of eight places seven are taken; a call for two texts gets none."""
     for _ in range(settings.max_active_requests - 1):
@@ -341,7 +340,7 @@ def test_a_failure_is_an_error_whole_and_streamed(client: FlaskClient, verifier:
 @pytest.mark.parametrize("is_stream", [True, False])
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_server_that_stops_says_so_and_cancels_what_nobody_could_take_up_again(
-    deployment: FakeDeployment, is_stream: bool, n: int, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, is_stream: bool, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web.api.request_events, "POLL_S", 0.1)
     stopping = threading.Event()
@@ -357,7 +356,7 @@ def test_a_server_that_stops_says_so_and_cancels_what_nobody_could_take_up_again
 
 @pytest.mark.parametrize("is_talking", [True, False], ids=["between tokens", "in silence"])
 def test_a_client_that_leaves_a_stream_cancels_all_its_texts(
-    server: Server, deployment: FakeDeployment, tokenizer: Tokenizer, is_talking: bool
+    server: Server, deployment: Deployment, tokenizer: Tokenizer, is_talking: bool
 ) -> None:
     with ScriptedVerifier(deployment, tokenizer.encode("on and on " * 400), pause_s=0.05) as verifier:
         with OpenAI(base_url=f"{server.url}/v1", api_key="-", max_retries=0) as openai:

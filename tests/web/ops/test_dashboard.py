@@ -13,10 +13,10 @@ from app.store.traces import Trace, TraceSpan
 from app.telemetry.counters import Counters
 from tests.web.browser import Browser
 from tests.web.conftest import Server
-from tests.web.doubles import FakeDeployment
 from tests.web.test_page import LOWEST_CONTRAST
 from web.ops.deployment_state import read_state
 from web.ops.history import HistoryWriter, sample
+from workers.deployment import Deployment
 
 HOSTILE = "<img src=x onerror=document.title='owned'>"
 EACH_HAS_A_NAME = """
@@ -33,7 +33,7 @@ def settings(settings: Settings) -> Settings:
     return settings.model_copy(update={"lease_s": 60.0})  # nobody beats here
 
 
-def busy(deployment: FakeDeployment, drafter: str = "lookup") -> None:
+def busy(deployment: Deployment, drafter: str = "lookup") -> None:
     """A deployment at work: processes, counts, two samples, a request with its timeline."""
     now_s = time.time()
     for kind in KINDS:
@@ -69,7 +69,7 @@ def busy(deployment: FakeDeployment, drafter: str = "lookup") -> None:
     deployment.traces.add([Trace("abcdef123456", {name: json.dumps(value) for name, value in facts.items()}, spans)])
 
 
-def test_data_says_how_the_deployment_fares(deployment: FakeDeployment, client: FlaskClient) -> None:
+def test_data_says_how_the_deployment_fares(deployment: Deployment, client: FlaskClient) -> None:
     busy(deployment)
     data = client.get("/dashboard/data").get_json()
     assert data["missing"] == [] and {node["name"] for node in data["nodes"]} == {f"{kind}-1" for kind in KINDS}
@@ -86,14 +86,14 @@ def test_data_says_how_the_deployment_fares(deployment: FakeDeployment, client: 
     assert [request["trace"] for request in data["requests"]] == ["abcdef123456"]
 
 
-def test_one_sample_a_second_however_many_web_processes(deployment: FakeDeployment) -> None:
+def test_one_sample_a_second_however_many_web_processes(deployment: Deployment) -> None:
     for sampler in (HistoryWriter(deployment), HistoryWriter(deployment)):
         sampler.beat()
         sampler.beat()
     assert len(deployment.history.last(9)) == 1
 
 
-def test_a_timeline_and_those_that_are_not_known(deployment: FakeDeployment, client: FlaskClient) -> None:
+def test_a_timeline_and_those_that_are_not_known(deployment: Deployment, client: FlaskClient) -> None:
     busy(deployment)
     spans = client.get("/dashboard/requests/abcdef123456").get_json()["spans"]
     assert [span[2:] for span in spans] == [["verify", "verify-1", 2], ["fuse", "fuse-1", 1]]
@@ -110,7 +110,7 @@ def opened(window: Browser, server: Server) -> Browser:
 
 
 @pytest.mark.browser
-def test_it_shows_what_the_deployment_does(window: Browser, server: Server, deployment: FakeDeployment) -> None:
+def test_it_shows_what_the_deployment_does(window: Browser, server: Server, deployment: Deployment) -> None:
     busy(deployment)
     page = opened(window, server)
     assert page.text("#health-text") == "All processes live"
@@ -129,7 +129,7 @@ def test_it_shows_what_the_deployment_does(window: Browser, server: Server, depl
 
 @pytest.mark.browser
 def test_it_is_live_until_it_is_paused_and_says_what_is_missing(
-    window: Browser, server: Server, deployment: FakeDeployment
+    window: Browser, server: Server, deployment: Deployment
 ) -> None:
     busy(deployment)
     page = opened(window, server)
@@ -145,7 +145,7 @@ def test_it_is_live_until_it_is_paused_and_says_what_is_missing(
 
 
 @pytest.mark.browser
-def test_names_off_the_wire_are_text(window: Browser, server: Server, deployment: FakeDeployment) -> None:
+def test_names_off_the_wire_are_text(window: Browser, server: Server, deployment: Deployment) -> None:
     busy(deployment, drafter=HOSTILE)
     page = opened(window, server)
     assert HOSTILE in page.text("#positions") and HOSTILE in page.text("#l-rate") and HOSTILE in page.text("#matrix")
@@ -154,7 +154,7 @@ def test_names_off_the_wire_are_text(window: Browser, server: Server, deployment
 
 
 @pytest.mark.browser
-def test_it_works_by_keyboard_and_keeps_the_theme(window: Browser, server: Server, deployment: FakeDeployment) -> None:
+def test_it_works_by_keyboard_and_keeps_the_theme(window: Browser, server: Server, deployment: Deployment) -> None:
     busy(deployment)
     page = opened(window, server)
     page.run("document.querySelector('#matrix button').focus()")
@@ -177,9 +177,7 @@ def test_it_works_by_keyboard_and_keeps_the_theme(window: Browser, server: Serve
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [320, 768, 1360])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_every_screen(
-    width: int, scheme: str, window: Browser, server: Server, deployment: FakeDeployment
-) -> None:
+def test_it_fits_every_screen(width: int, scheme: str, window: Browser, server: Server, deployment: Deployment) -> None:
     busy(deployment)
     metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
     window.emulate(method="Emulation.setDeviceMetricsOverride", **metrics)

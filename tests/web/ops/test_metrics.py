@@ -12,7 +12,9 @@ from app.errors import StoreUnavailable
 from app.metrics import ACCEPTED_LENGTH, DRAFTED, METRICS, PREFIX, STEP, TOKENS
 from app.store.shared_stats import StatsExchange
 from app.telemetry.counters import Counters
-from tests.web.doubles import FakeDeployment
+from tests.web.conftest import Deploy
+from web.factory import create_app
+from workers.deployment import Deployment
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -26,7 +28,7 @@ def scraped(client: FlaskClient) -> Samples:
     }
 
 
-def test_counters_and_histograms_are_the_sums_of_all_processes(deployment: FakeDeployment, client: FlaskClient) -> None:
+def test_counters_and_histograms_are_the_sums_of_all_processes(deployment: Deployment, client: FlaskClient) -> None:
     for times in (1, 2):
         counters = Counters()
         counters.count(TOKENS, 'a "quoted"\nname', by=times)
@@ -57,7 +59,7 @@ def test_what_nobody_counted_is_zero_not_absent(client: FlaskClient) -> None:
             assert found[f"{PREFIX}{metric.name}_{'count' if metric.buckets else 'total'}", ()] == 0
 
 
-def test_what_another_version_counted_is_left_out(deployment: FakeDeployment, client: FlaskClient) -> None:
+def test_what_another_version_counted_is_left_out(deployment: Deployment, client: FlaskClient) -> None:
     deployment.shared_stats.merge(
         "metrics", "w", 1, {'["step_seconds"]': ([1.0], [1.0]), '["tokens_committed"]': ([1.0], [5.0])}
     )
@@ -67,7 +69,7 @@ def test_what_another_version_counted_is_left_out(deployment: FakeDeployment, cl
     assert not any(name == "paceline_tokens_committed_total" for name, _ in found)
 
 
-def test_the_moment(deployment: FakeDeployment, client: FlaskClient) -> None:
+def test_the_moment(deployment: Deployment, client: FlaskClient) -> None:
     info = {"sequences": 2, "cache_tokens": 1000, "cache_tokens_free": 400}
     deployment.nodes.beat("verify", "v", "o1", progress_s=1.0, info=info)
     told = {"lookup": {"raw_error": 0.25, "calibrated_error": 0.5, "observations": 3}}
@@ -89,14 +91,12 @@ def test_the_moment(deployment: FakeDeployment, client: FlaskClient) -> None:
     assert missing == {"web", "control", "draft", "beat"}
 
 
-def test_without_drafters_in_the_settings_none_is_missed(deployment: FakeDeployment, client: FlaskClient) -> None:
-    deployment.settings = deployment.settings.model_copy(update={"drafters": ()})
+def test_without_drafters_in_the_settings_none_is_missed(deploy: Deploy) -> None:
+    client = create_app(deploy(drafters=())).test_client()
     assert scraped(client)["paceline_degraded", (("missing", "draft"),)] == 0
 
 
-def test_without_redis_it_says_so(
-    deployment: FakeDeployment, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_redis_it_says_so(deployment: Deployment, client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(kind: str | None = None) -> None:
         raise StoreUnavailable("gone")
 
