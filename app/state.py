@@ -4,7 +4,7 @@ Letters for shapes, everywhere: B sequences, N tree nodes, T packed rows, V voca
 H query heads, HK key heads, D head dim, P pages, S tokens a page.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Listed
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -14,12 +14,15 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from app.messages import TARGET, Record, Stats, TreeMessage
-from app.request import TokenLogprobs
+from app.messages import PUBLIC_TENANT, TARGET, Record, Stats, TreeMessage
+from app.request import Sampling, TokenLogprobs
 
 MAX_NODES = 63  # of a tree; with the root, one 64-bit word of ancestors a node
 
 Change = tuple[list[float], list[float]]  # to decaying sums: (kept, added); each becomes sum * kept + added
+# (V,) bool: the tokens allowed after every token so far, prompt included; None: all. Raises GenerationFailed where
+# nothing can follow.
+Mask = Callable[[Listed[int]], np.ndarray | None]
 
 
 class Walk(NamedTuple):
@@ -172,35 +175,79 @@ class Grammar(Protocol):
 
 
 @dataclass(slots=True)
-class Sequence:
-    """A request as its verifier runs it. tokens = prompt + committed; KV covers the first `cached` of them."""
+class CachedSequence:
+    """A sequence as engine and drafters see it: tokens, and the KV cache of the first `cached` of them.
 
-    record: Record
-    tokens: list[int]
-    stats: Stats = field(default_factory=Stats)
+    `cached`, `pages` and `page_names` are written by `app.engine.kv` alone.
+    """
+
+    id: str
+    tokens: list[int]  # prompt + committed; a drafter's may end with guesses
+    sampling: Sampling = field(default_factory=Sampling)
+    tenant: str = PUBLIC_TENANT
+    logprobs: int | None = None  # the request wants log-probabilities, and those of so many likeliest tokens
+    state: bytes | None = None  # the target's last hidden state where it chose the last token, d float16
     cached: int = 0
     pages: list[int] = field(default_factory=list)
-    tree: Tree | None = None  # arrived for the present length, not yet verified
-    due_s: float = 0.0  # when the sequence goes on without a tree; 0: it waits for none
-    state: bytes | None = None  # the target's last hidden state where it chose the last token, d float16
     page_names: list[bytes] = field(default_factory=list)  # of its first full pages (`app.engine.kv.prefix_hash`)
-    stops: Stops | None = None
-    grammar: Grammar | None = None
 
-    @property
-    def generated(self) -> int:
-        """Tokens committed after the prompt."""
-        return len(self.tokens) - len(self.record.prompt_ids)
+    @classmethod
+    def of(cls, record: Record, tokens: list[int]) -> "CachedSequence":
+        """Begin a request's sequence, with nothing cached."""
+        return cls(record.id, tokens, record.sampling, record.tenant, record.logprobs)
 
     @property
     def uncached(self) -> int:
-        """Tokens whose keys and values are still to be computed."""
+        """Count the tokens whose keys and values are still to be computed."""
         return len(self.tokens) - self.cached
 
-    def mask(self, history: Listed[int]) -> np.ndarray | None:
-        """(V,) bool: the tokens its grammar allows after `history`, prompt included. None: without a grammar all; and
-        after what the grammar does not allow, where the target never comes. Raises GenerationFailed where nothing can
-        follow."""
+
+@dataclass(slots=True)
+class Sequence:
+    """A request as its verifier runs it."""
+
+    record: Record
+    kv: CachedSequence
+    stats: Stats = field(default_factory=Stats)
+    stops: Stops | None = None
+    grammar: Grammar | None = None
+    tree: Tree | None = None  # arrived for the present length, not yet verified
+    due_s: float = 0.0  # when the sequence goes on without a tree; 0: it waits for none
+
+    @property
+    def tokens(self) -> list[int]:
+        """Return prompt + committed."""
+        return self.kv.tokens
+
+    @property
+    def generated(self) -> int:
+        """Count the tokens committed after the prompt."""
+        return len(self.kv.tokens) - len(self.record.prompt_ids)
+
+    @property
+    def cached(self) -> int:
+        """Count the tokens whose keys and values are cached."""
+        return self.kv.cached
+
+    @property
+    def uncached(self) -> int:
+        """Count the tokens whose keys and values are still to be computed."""
+        return self.kv.uncached
+
+    def entry(self, end: int, tree: Tree | None = None) -> "BatchEntry":
+        """Batch the uncached tokens up to `end`, and a tree below the last of them."""
+        return BatchEntry(
+            self.kv,
+            self.kv.cached,
+            self.kv.tokens[self.kv.cached : end],
+            Tree() if tree is None else tree,
+            final=end == len(self.kv.tokens),
+            eos_ids=self.record.eos_ids,
+            mask=None if self.grammar is None else self._mask,
+        )
+
+    def _mask(self, history: Listed[int]) -> np.ndarray | None:
+        """See Mask. None, too, after what the grammar does not allow, where the target never comes."""
         return None if self.grammar is None else self.grammar.mask(history[len(self.record.prompt_ids) :])
 
 
@@ -208,18 +255,20 @@ class Sequence:
 class BatchEntry:
     """One sequence's rows in a batch: tokens from `start` on, then the nodes of `tree` below the last of them.
 
-    `final` says that the rows reach the sequence's end, so the target's token is wanted at the last row
-    and at every node; otherwise the work is a chunk of a prompt. `forks` is filled when pages are reserved.
+    `final`: the rows reach the sequence's end, so the target's token is wanted at the last row and at
+    every node; otherwise they are a chunk of a prompt. `forks` is filled when pages are reserved.
 
-    The forward may drop nodes whose survival, as it sees it on its way, is below `floor`, and what is below them: they
-    count as not right. It notes them in `pruned`, each with that survival.
+    The forward may drop nodes whose survival, as it computes it on its way, is below `floor`, and
+    those below them: they count as not right. They are listed in `pruned`, each with that survival.
     """
 
-    sequence: Sequence
+    sequence: CachedSequence
     start: int
     tokens: list[int]
     tree: Tree
     final: bool
+    eos_ids: tuple[int, ...] = ()  # the verdict ends at any of these
+    mask: Mask | None = None  # of the request's grammar
     forks: list["Fork"] = field(default_factory=list)
     floor: float = 0.0
     pruned: dict[int, float] = field(default_factory=dict)

@@ -319,7 +319,7 @@ class TestVerifying:
         assert "gone" not in local.verifier.running.sequences
         assert [one.id for one in local.verifier.ended] == ["gone"]
         assert [one.request_id for one in jobs if one.is_last] == ["gone"]
-        held = [page for s in local.verifier.running.sequences.values() for page in s.pages]
+        held = [page for s in local.verifier.running.sequences.values() for page in s.kv.pages]
         assert RUNNER.pool.num_free == RUNNER.pool.num_pages - len(held), "the tree's pages came back too"
         if outcome is Outcome.FENCED:
             is_dead[:] = ["other"]
@@ -487,7 +487,7 @@ class TestVerifying:
 
         class Watched(Relay):
             def forward(self, works):
-                batches.append(sorted(work.sequence.record.id for work in works))
+                batches.append(sorted(work.sequence.id for work in works))
                 return super().forward(works)
 
         store = MemoryStore(is_alive=lambda owner: owner != "dead")
@@ -599,6 +599,11 @@ class TestLocal:
             assert local.store.snapshot("r").finish_reason is FinishReason.STOP
 
 
+def is_poisoned(work) -> bool:
+    """No prompt is shorter than this, and none has the poison later."""
+    return POISON in work.sequence.tokens[:2]
+
+
 class Relay:
     """A target in front of the tiny model."""
 
@@ -617,6 +622,9 @@ class Relay:
     def forward(self, works):
         return RUNNER.forward(works)
 
+    def cover(self, sequence, tokens):
+        RUNNER.cover(sequence, tokens)
+
     def accept(self, work, path):
         RUNNER.accept(work, path)
 
@@ -634,7 +642,7 @@ class Fragile(Relay):
         self._error = error
 
     def forward(self, works):
-        if any(POISON in work.sequence.record.prompt_ids for work in works):
+        if any(is_poisoned(work) for work in works):
             raise self._error("out of something")
         return super().forward(works)
 
@@ -661,7 +669,7 @@ class NotANumber(Relay):
     def forward(self, works):
         logits = super().forward(works)
         for work, rows in zip(works, logits, strict=True):
-            if rows is not None and POISON in work.sequence.record.prompt_ids:
+            if rows is not None and is_poisoned(work):
                 rows.rows = torch.full_like(rows.rows, torch.nan)
         return logits
 

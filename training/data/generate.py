@@ -100,7 +100,7 @@ class Watching(ModelRunner):
             first = 0
             for work in works:
                 piece = states[first : first + len(work.tokens)]
-                self._pieces.setdefault(work.sequence.record.id, []).append((work.start, piece))
+                self._pieces.setdefault(work.sequence.id, []).append((work.start, piece))
                 first += len(work.tokens) + len(work.tree)
         return out
 

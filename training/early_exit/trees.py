@@ -119,7 +119,7 @@ class _Recorder(ModelRunner):
                 self._note(work, logits, len(self._tokens) + len(own) - 1 - len(work.tree))
             kept += own
             self._tokens += [[*work.tokens, *work.tree.tokens][i - root + len(work.tokens) - 1] for i in own]
-            self._prompts += [self.numbers[work.sequence.record.id]] * len(own)
+            self._prompts += [self.numbers[work.sequence.id]] * len(own)
         finals = self._fused.last_hidden(row)
         self._finals.append(finals[kept].astype(np.float16))
         for layer in self._layers:
@@ -147,5 +147,5 @@ class _Recorder(ModelRunner):
             nodes.parents.append(first + parent if parent else -1)
             nodes.is_right.append(is_right)
             nodes.is_reached.append(reached[parent])
-            nodes.prompts.append(self.numbers[work.sequence.record.id])
+            nodes.prompts.append(self.numbers[work.sequence.id])
             nodes.rows.append(root + parent)

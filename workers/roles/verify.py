@@ -80,7 +80,7 @@ class VerifierLoop:
         self._reconcile()
         self._heartbeat.works_on(len(self._verifier.running.sequences))
         jobs = self._verifier.step(time.time())
-        self._heartbeat.about(work.sequence.record.id for work in self._verifier.stepped)
+        self._heartbeat.about(work.sequence.id for work in self._verifier.stepped)
         self._send(jobs)
         self._settle()
         return self._verifier.wait_s(time.time())

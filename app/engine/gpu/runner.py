@@ -144,10 +144,10 @@ class DeviceRunner(PagedRunner):
 
     def _edits(self, works: list[BatchEntry]) -> Edits | None:
         """Bias, penalties and masks of the wanted rows; each node's penalties count its own ancestors."""
-        sequences = [work.sequence for work in works if work.final]
-        if not any(is_shaped(one.record.sampling) or one.grammar for one in sequences):
+        final = [work for work in works if work.final]
+        if not any(is_shaped(work.sequence.sampling) or work.mask for work in final):
             return None
-        rows = [row for work in works if work.final for row in _rows(work)]
+        rows = [row for work in final for row in _rows(work)]
         return pack_edits(rows, self._vocab_size, self.pages.keys.device)
 
     def _clear(self, pages: list[int]) -> None:
@@ -164,13 +164,13 @@ def _rows(work: BatchEntry) -> list[Row]:
     history = [work.sequence.tokens[: work.start] + work.tokens]
     for token, parent in zip(work.tree.tokens, work.tree.parents, strict=True):
         history.append([*history[parent], token])
-    return [row_of(work.sequence.record.sampling, seen, _mask(work, seen)) for seen in history]
+    return [row_of(work.sequence.sampling, seen, _mask(work, seen)) for seen in history]
 
 
 def _mask(work: BatchEntry, history: list[int]) -> np.ndarray | None:
     """None, too, where nothing can follow: the walk will find that if it comes there."""
     try:
-        return work.sequence.mask(history)
+        return work.mask(history) if work.mask else None
     except GenerationFailed:
         return None
 
@@ -182,7 +182,7 @@ def _likely(
     own: list[float],  # (N,) log-probability of the token chosen in each
 ) -> list[TokenLogprobs]:
     """Each wanted row's log-probabilities, in one more launch; nothing if no work wants any."""
-    tops = [top for work in works if work.final and (top := work.sequence.record.logprobs) is not None]
+    tops = [top for work in works if work.final and (top := work.sequence.logprobs) is not None]
     if not tops:
         return []
     most = min(max(tops), logits.shape[1])

@@ -13,7 +13,7 @@ import torch
 from app.engine.cpu.equivalence import probe
 from app.engine.target import Target, TargetRows
 from app.estimates.step_costs import Reading, StepCosts
-from app.state import BatchEntry, Sequence, Tree
+from app.state import BatchEntry, CachedSequence, Tree
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Re
 
 
 def _timed(
-    runner: ProfiledTarget, sequence: Sequence, points: list[tuple[int, int]], passes: int
+    runner: ProfiledTarget, sequence: CachedSequence, points: list[tuple[int, int]], passes: int
 ) -> dict[tuple[int, int], float]:
     """Seconds of a step at each (context, rows), best of a few passes: pass by pass, so that a disturbance spoils one
     figure of each at most. The rows are a token and a chain below it, as in verifying: all of them are wanted."""
@@ -151,17 +151,17 @@ def check_exactness(runner: ProfiledTarget, vocab_size: int) -> Exactness:
     return Exactness(rows, different)
 
 
-def _run(runner: ProfiledTarget, sequence: Sequence, start: int, end: int) -> torch.Tensor:
+def _run(runner: ProfiledTarget, sequence: CachedSequence, start: int, end: int) -> torch.Tensor:
     """Logits (1, V) of the last of the tokens `start ... end - 1`; the cache then covers them."""
     work = BatchEntry(sequence, start, sequence.tokens[start:end], Tree(), final=True)
     runner.try_reserve(work)
     logits = runner.forward([work])[0]
     assert logits is not None
-    sequence.cached = end
+    runner.cover(sequence, end)
     return logits.rows.clone()  # a device may write the next step's to the same place
 
 
-def _seconds(runner: ProfiledTarget, sequence: Sequence, context: int, chain: int, branches: int) -> float:
+def _seconds(runner: ProfiledTarget, sequence: CachedSequence, context: int, chain: int, branches: int) -> float:
     """Of a step of a token behind `context` others and a chain of so many nodes below it, so many leaves beside its
     first ones. The cache stays as it was."""
     parents, nodes = [*range(chain), *range(branches)], chain + branches

@@ -77,7 +77,7 @@ def compose(
         else cut(trees, base_rows, costs, max_rows, others, base_s, row_s)
     )
     decodes = [
-        BatchEntry(s, s.cached, s.tokens[s.cached :], tree.cut(nodes), final=True)
+        s.entry(len(s.tokens), tree.cut(nodes))
         for s, tree, nodes in zip(running, trees, kept, strict=True)
         if nodes is not None
     ]

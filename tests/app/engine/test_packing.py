@@ -108,7 +108,7 @@ def test_every_row_sees_its_own_past_in_order_and_nothing_else(batch, window):
     runner = fakes.runner(TINY, pages=96)
     works = []
     for i, (cached, new, drafts) in enumerate(batch):
-        state = fakes.sequence([(i * 20 + j) % VOCAB for j in range(cached + new)])
+        state = fakes.cached([(i * 20 + j) % VOCAB for j in range(cached + new)])
         works.append(fakes.work(state, cached, drafts=drafts))
         assert runner.try_reserve(works[-1])
     spelled = Spelled(works, runner)
