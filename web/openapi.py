@@ -1,4 +1,4 @@
-"""GET /openapi.json: the application's route table and the models beside each route in, an OpenAPI document out.
+"""Serve GET /openapi.json: the route table and the models beside each route in, a document out.
 
 The models are those that check what comes in and goes out. Knows no single route.
 """
@@ -74,7 +74,7 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
 
 
 def _operation(app: Flask, rule: Rule) -> Operation:
-    """Return the description beside a route; a route of an API without one is an error at the start."""
+    """Return a route's description; a route of an API without one is an error at the start."""
     operation: Operation = getattr(app.view_functions[rule.endpoint], OPERATION)
     return operation
 

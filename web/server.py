@@ -1,4 +1,4 @@
-"""Serve the application over HTTP with waitress: one process, a thread a request, until a flag is set.
+"""Serve the application over HTTP with waitress: one process, a thread a request, until a flag.
 
 Waitress writes to the socket as soon as output is made, so streams are not held back. Its threads
 are made at the start; they cost little while they wait, and a stream spends its life waiting.
@@ -23,7 +23,7 @@ NOTICE_S = 5.0  # from /healthz saying so to the closed port: a proxy checks eve
 
 
 class WebServer:
-    """Bind a port (0: any free one) at construction and serve on it; raises OSError when it is taken."""
+    """Bind a port (0: any free one) at construction and serve it; raises OSError if it is taken."""
 
     def __init__(self, app: Flask, host: str, port: int, max_streams: int) -> None:
         threads = max_streams + SPARE_THREADS
@@ -47,8 +47,8 @@ class WebServer:
     def serve(self, stopping: Flag, leaving: Flag | None = None, drain_s: float = 0.0) -> None:
         """Serve until `stopping`, which ends streams; then wait up to five seconds for requests.
 
-        At `leaving`, first serve the calls under way to their end, for up to `drain_s`. New calls are
-        still served for NOTICE_S, in which a proxy learns from /healthz to send no more.
+        At `leaving`, first serve the calls under way to their end, for up to `drain_s`. New calls
+        are still served for NOTICE_S, in which a proxy learns from /healthz to send no more.
         """
         leaving = leaving or stopping
         try:
@@ -77,7 +77,7 @@ class WebServer:
 
 
 def allow_files(most: int) -> None:
-    """Raise the soft limit of open files to `most`, up to the hard one: 1,024 suffice for 500 streams."""
+    """Raise the soft limit of open files to `most`, up to the hard one: 1,024 last for 500 streams."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

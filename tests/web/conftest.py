@@ -47,7 +47,7 @@ def settings(redis_url: str) -> Settings:
 
 @pytest.fixture
 def deploy(redis_client: redis.Redis, settings: Settings, tokenizer: Tokenizer) -> Iterator[Deploy]:
-    """Make deployments over an empty Redis: the settings' one, with changes."""
+    """Make deployments over an empty Redis, with these changes to the settings."""
     with ExitStack() as stack:
 
         def deploy(**changes: Any) -> Deployment:

@@ -22,10 +22,10 @@ DRAFTERS = ("lookup", "smol-general")
 
 
 class SilentDeployment(Deployment):
-    """A real deployment whose doorbell no worker hears: what it admits lies in the store."""
+    """Ring no worker: a real deployment, whose admitted requests lie in the store."""
 
     def ring(self, mailbox: str) -> None:
-        """Leave the mailbox to those that look into it by themselves."""
+        """Send no Celery task."""
 
     @classmethod
     def of(cls, settings: Settings, tokenizer: Tokenizer) -> Self:
@@ -42,7 +42,7 @@ class ScriptedVerifier:
     pause_s: float = 0.005
     going: threading.Event = field(default_factory=threading.Event)
     fail: str | None = None  # end with this error after the first round
-    seen: list[str] = field(default_factory=list)  # ids of the requests it took
+    seen: list[str] = field(default_factory=list)  # ids of its requests
 
     def __post_init__(self) -> None:
         self.going.set()

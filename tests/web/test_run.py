@@ -1,4 +1,4 @@
-"""The web server as its own process: what it loads, how it registers, how it ends."""
+"""Test the web server as a process: its libraries, its registration, its end."""
 
 import http.client
 import json
@@ -63,7 +63,7 @@ def test_a_request_goes_through_the_real_process(
     _assert_has_no_torch(process.pid)
 
 
-def test_it_registers_and_leaves_at_once_when_told_to(
+def test_the_server_registers_and_ends_at_the_first_signal(
     running: Server, process: subprocess.Popen[str], deployment: Deployment
 ) -> None:
     assert [(node.name, node.info["pid"]) for node in deployment.nodes.live("web")] == [("web-1", process.pid)]
@@ -79,7 +79,7 @@ def test_it_registers_and_leaves_at_once_when_told_to(
     assert deployment.requests.active() == 1  # the request itself goes on
 
 
-def test_told_to_leave_it_says_so_takes_nothing_new_and_ends_what_it_has(
+def test_a_draining_server_finishes_its_calls_and_takes_no_new(
     deployment: Deployment, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("web.server.NOTICE_S", 0.5)
@@ -110,7 +110,7 @@ def test_told_to_leave_it_says_so_takes_nothing_new_and_ends_what_it_has(
         assert not thread.is_alive()
 
 
-def test_the_second_signal_waits_for_nobody() -> None:
+def test_the_second_signal_stops_the_drain() -> None:
     old = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
     try:
         leaving, stopping = stop_on_signals()

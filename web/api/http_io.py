@@ -1,4 +1,4 @@
-"""Share what both APIs do with HTTP: a request's body in, a model; a model or events in, a response.
+"""Read bodies and make responses for both APIs: a JSON body or a model in, a model or a response out.
 
 `Operation` describes a route beside it, for the OpenAPI document. Nothing here knows a route.
 """
@@ -20,7 +20,10 @@ OPERATION = "operation"  # the attribute of a view function
 
 @dataclass(frozen=True)
 class Operation:
-    """Describe a route for the OpenAPI document, as a decorator of its view; method and path are the route's."""
+    """Describe a route for the OpenAPI document, as a decorator of its view.
+
+    Method, path and path parameters are the route's own.
+    """
 
     summary: str
     answers: Mapping[int, type[BaseModel] | None]  # by status; None: a stream alone
@@ -36,7 +39,7 @@ class Operation:
 
 def body_of(model: type[Body]) -> Body:
     """Read the request's JSON body. Raises InvalidBody, UnsupportedMediaType."""
-    # a content type of its own also keeps other sites' forms out: they cannot send it without a preflight
+    # keeps other sites' forms out, too: they cannot send this type without a preflight
     if request.mimetype != "application/json":
         raise UnsupportedMediaType("send the body as Content-Type: application/json")
     try:

@@ -24,9 +24,9 @@ RETRY_S = 0.5
 
 
 def follow(deployment: Deployment, request_id: str, offset: int, stopping: Flag) -> Iterator[Event | None]:
-    """Yield events after `offset` generated tokens, up to the terminal one; None after each POLL_S without any.
+    """Yield events after `offset` generated tokens, up to the terminal one.
 
-    Ends without a terminal event when the server stops.
+    Yields None after each POLL_S without an event. Ends without a terminal event when the server stops.
     Raises NotFound, and StoreUnavailable when Redis stays away for long.
     """
     reader = _Reader(deployment, request_id, offset, stopping)
@@ -40,7 +40,7 @@ def follow(deployment: Deployment, request_id: str, offset: int, stopping: Flag)
 def follow_all(
     deployment: Deployment, request_ids: Sequence[str], stopping: Flag
 ) -> Iterator[tuple[int, Event] | None]:
-    """Yield the events of several requests, each with its request's place in the list; else as `follow`.
+    """Yield several requests' events, each with its request's place in the list; else as `follow`.
 
     Requests that were sent together mostly go on together: wait for one, then read the others.
     """
@@ -102,7 +102,7 @@ class _Reader:
         self.has_ended = False
 
     def read(self, wait_s: float) -> list[Event]:
-        """Return new events, waiting up to `wait_s`. Raises NotFound; StoreUnavailable after OUTAGE_S."""
+        """Wait up to `wait_s` for events. Raises NotFound; StoreUnavailable after OUTAGE_S."""
         try:
             events = self._deployment.requests.events(self._request_id, self._offset, wait_s)
         except StoreUnavailable as error:
@@ -118,7 +118,7 @@ class _Reader:
 
 
 def _until_end(deployment: Deployment, request_id: str, stopping: Flag) -> Iterator[bool]:
-    """Yield False after each POLL_S that the request runs on, then True; end when the server stops."""
+    """Yield False after each POLL_S that it runs on, then True; end when the server stops."""
     answered_s = time.monotonic()
     while not stopping.is_set():
         try:

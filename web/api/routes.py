@@ -7,8 +7,8 @@
     DELETE /api/requests/<id>                  cancel; Result. An ended request stays as it is
 
 The first reader of a request is always served; further ones are bounded (web/api/stream_limits.py).
-A client that closes a waiting POST cancels the request (web/api/disconnects.py): it never learned its
-id. One that closes a stream does not. When the server stops, waiting callers get the 202 of
+A client that closes a waiting POST cancels the request (web/api/disconnects.py): it never learned
+its id. One that closes a stream does not. When the server stops, waiting callers get the 202 of
 `wait: false`. Where keys are in use, a request of another tenant is an unknown one. A request that
 was accepted and failed is a Result too (200, `status` failed, `error` with the reason).
 """
@@ -99,7 +99,7 @@ def blueprint(
         offset = _offset()
         snapshot = _own(deployment, request_id)
         tokens, record = snapshot.tokens, snapshot.record
-        # A Redis that lost its last second knows less than its client, until the same tokens have come again.
+        # A Redis that lost its last second has fewer tokens than its client, until they come again.
         most = record.max_tokens if snapshot.status is Status.ACTIVE else len(tokens)
         if offset > most:
             raise InvalidRequest("offset", f"only {len(tokens)} tokens have been generated")
@@ -134,7 +134,7 @@ def _own(deployment: Deployment, request_id: str) -> Snapshot:
 
 
 def _offset() -> int:
-    """Read the offset to resume at; an EventSource that reconnects repeats its URL and adds an id."""
+    """Read the offset to resume at; a reconnecting EventSource repeats its URL and adds an id."""
     text = request.headers.get("Last-Event-ID") or request.args.get("offset", "0")
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise InvalidRequest("offset", "is not a number of tokens")

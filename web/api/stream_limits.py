@@ -1,4 +1,4 @@
-"""Bound the long calls of this process, which hold a thread: a call in, its release out, or an error.
+"""Bound the long calls of this process, each of which holds a thread: a call in, its release out.
 
 The first reader of a request is always let in: requests under way are bounded
 (PACELINE_MAX_ACTIVE_REQUESTS), and the server has a thread for each. Further readers are bounded

@@ -1,4 +1,4 @@
-"""Submit the requests of one call: requests in, records out, within the limits of the caller's key."""
+"""Submit the requests of one call within its key's limits: requests in, records out."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +13,7 @@ from workers.deployment import Deployment
 
 
 def submit(deployment: Deployment, requests: Sequence[GenerateRequest]) -> list[Record]:
-    """Submit all requests or none. Raises InvalidRequest, QueueFull, OverLimit, StoreUnavailable."""
+    """Submit all or none. Raises InvalidRequest, QueueFull, OverLimit, StoreUnavailable."""
     named = {uuid4().hex: request for request in requests}
     key = caller()
     if key is None:

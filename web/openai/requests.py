@@ -147,7 +147,7 @@ class ChatBody(Body):
     web_search_options: Refused = None
 
     def requests(self, most_tokens: int) -> list[GenerateRequest]:
-        """Make the requests; `most_tokens` unless the body has a limit. Raises InvalidBody, Unsupported."""
+        """Make requests, of `most_tokens` unless the body says. Raises InvalidBody, Unsupported."""
         if self.top_logprobs is not None and not self.logprobs:
             raise Unsupported("top_logprobs", "needs logprobs")
         if any(turn.tool_calls for turn in self.messages):

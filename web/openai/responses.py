@@ -1,4 +1,4 @@
-"""Define the JSON that OpenAI's clients get: whole completions and stream chunks, of chats and plain text."""
+"""Define the JSON that OpenAI's clients get: completions and chunks, of chats and of plain text."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ Reason = Literal["stop", "length"]
 
 
 class TopLogprob(BaseModel):
-    """A likely token. `bytes`: its part of the text in UTF-8; `token` spells them out if they are no characters."""
+    """A likely token. `bytes`: its part of the text in UTF-8, spelled out in `token` if need be."""
 
     token: str
     logprob: float
@@ -103,7 +103,7 @@ class ChatChunk(CompletionBase):
 
 
 class CompletionLogprobs(BaseModel):
-    """Log-probabilities of a text's or a part's tokens, in parallel lists; offsets are in characters."""
+    """Log-probabilities of the tokens of a text or a part, in parallel lists; offsets: characters."""
 
     tokens: list[str]
     token_logprobs: list[float]

@@ -108,9 +108,7 @@ def _submit(deployment: Deployment, requests: list[GenerateRequest], names: dict
 
 def _head(deployment: Deployment, writer: ResponseWriter, record: Record) -> Head:
     settings, tokenizer = deployment.settings, deployment.tokenizer
-    served = (
-        f"{settings.model_name}|{settings.weights}|{tokenizer.sha256}"  # all a text depends on beside the call
-    )
+    served = f"{settings.model_name}|{settings.weights}|{tokenizer.sha256}"  # all a text depends on beside the call
     return Head(
         id=writer.prefix + record.id,
         created=int(record.created_s),

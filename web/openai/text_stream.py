@@ -40,7 +40,7 @@ class GrowingText:
         self._waiting: list[Spoken] = []
 
     def take(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], *, is_end: bool) -> Part:
-        """Return the text that these tokens make certain; `logprobs`: of each, or empty if not requested."""
+        """Return the text that these tokens make certain; `logprobs`: of each token, or none."""
         text = ""
         for i, token in enumerate(tokens):
             if logprobs:
@@ -54,7 +54,7 @@ class GrowingText:
 
 
 def spelled(tokenizer: Tokenizer, token: int) -> tuple[str, list[int] | None]:
-    """Spell a token alone as OpenAI writes it; also its bytes, which may be a part of a character."""
+    """Spell a token alone as OpenAI does, with its bytes; they may be a part of a character."""
     raw = tokenizer.grammars.bytes_of(token)
     if raw is None:
         return tokenizer.decode([token]), None

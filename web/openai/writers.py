@@ -1,4 +1,4 @@
-"""Write a call's texts as a chat or as a plain completion: parts in, whole answers or chunks out."""
+"""Write a call's texts as a chat or a plain completion: parts in, whole answers or chunks out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Head:
 
 
 class ResponseWriter(Protocol):
-    """Write a call's texts. Chunks are JSON; with `usage` they have that field, null but in the last one."""
+    """Write a call's texts. Chunks are JSON, with `usage` if given: null but in the last one."""
 
     prefix: str  # of ids
 
@@ -140,7 +140,7 @@ def _token_logprob(tokenizer: Tokenizer, spoken: Spoken) -> TokenLogprob:
 
 
 def _plain_logprobs(head: Head, part: Part) -> CompletionLogprobs | None:
-    """Write parallel lists; the committed token stands among the likeliest, too, as OpenAI has it."""
+    """Write parallel lists; as at OpenAI the committed token is among the likeliest, too."""
     if head.top is None:
         return None
     found = [_token_logprob(head.tokenizer, one) for one in part.spoken]

@@ -1,6 +1,6 @@
-"""Serve GET /dashboard, the live page, and its two kinds of JSON: the store's state and history in, JSON out.
+"""Serve GET /dashboard, the live page, and its data: state, history and traces in, JSON out.
 
-    GET /dashboard/data?after=S        the present state, samples after S (wall clock), the latest requests
+    GET /dashboard/data?after=S        present state, samples after S (wall clock), latest requests
     GET /dashboard/requests/<trace>    the processes at work on one request, and when
 
 Requests go by names that lead back to no request's text (`app/store/traces.py`).

@@ -1,4 +1,4 @@
-"""Read the present state of the deployment: the store in, a DeploymentState out, for metrics and dashboard."""
+"""Read the present state of the deployment for metrics and dashboard: the store in, one object out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ def _depths(deployment: Deployment, nodes: tuple[Node, ...], active: int) -> dic
     for kind in ("draft", "verify"):
         boxes[kind] = [mailbox_of(kind, node.name) for node in nodes if node.kind == kind]
     waiting = {stage: sum(map(deployment.mailboxes.waiting, own)) for stage, own in boxes.items()}
-    # `start`: admitted requests that no verifier runs yet; `room`: tasks for whose requests there is no room
+    # `start`: admitted requests that no verifier runs yet; `room`: tasks that wait for room
     return {"start": max(0, active - running(nodes)), "room": len(deployment.waiting), **waiting}
 
 

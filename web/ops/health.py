@@ -1,6 +1,6 @@
-"""Serve GET /healthz, whether this process answers and stays, and GET /readyz, whether requests would be served.
+"""Serve GET /healthz and GET /readyz: flags and live processes in, a status out.
 
-Not ready, /readyz lists the kinds of processes that are missing.
+/healthz: this process answers and stays. /readyz: requests would be served, or the missing kinds.
 """
 
 import logging
@@ -18,7 +18,7 @@ NEEDED = ("control", "verify")  # requests are served without drafters and fuser
 
 
 def blueprint(deployment: Deployment, leaving: Flag) -> Blueprint:
-    """Make the two routes. Once `leaving` is set, /healthz says so: a proxy sends new calls elsewhere."""
+    """Make the two routes. Once `leaving` is set, /healthz says so to a proxy."""
     routes = Blueprint("health", __name__)
 
     @routes.get("/healthz")

@@ -58,7 +58,7 @@ class _Deployment(Collector):
 
 
 def _counted(state: DeploymentState) -> Iterator[Family]:
-    """Make families of all of `app.metrics`, also of those never counted: an alert needs their zero."""
+    """Make families of all `app.metrics`, also of those never counted: an alert needs the zero."""
     found: dict[str, dict[tuple[str, ...], list[float]]] = {}
     for (name, labels), sums in state.sums.items():
         found.setdefault(name, {})[labels] = sums

@@ -1,5 +1,4 @@
-"""Whoever waits for a request waits a silent Redis out, for a while: over a real one, behind a relay that holds what it
-says."""
+"""Test waiting for a request through outages of Redis: a real one behind a relay that holds replies."""
 
 import threading
 import time
@@ -25,14 +24,14 @@ OUTAGE_S = 2.0
 Wait = Callable[[Deployment, str], bool]
 
 
-def _to_the_end(deployment: Deployment, request_id: str) -> bool:
-    """As a stream does: were there all tokens, and an end?"""
+def _by_events(deployment: Deployment, request_id: str) -> bool:
+    """Wait as a stream does; True if the one event is the cancelled end."""
     found = [event for event in follow(deployment, request_id, 0, threading.Event()) if event is not None]
     return [event.finish_reason for event in found] == [FinishReason.CANCELLED]
 
 
-def _for_the_end(deployment: Deployment, request_id: str) -> bool:
-    """As a call does that wants the whole answer."""
+def _for_the_answer(deployment: Deployment, request_id: str) -> bool:
+    """Wait as a call for the whole answer does."""
     return await_end(deployment, [request_id], threading.Event())
 
 
@@ -44,15 +43,15 @@ def relay(redis_client: redis.Redis, redis_url: str) -> Iterator[Relay]:
 
 @pytest.fixture
 def far(relay: Relay, deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    """A web process that reaches Redis by the relay, and loses its patience soon."""
+    """Make a web process that reaches Redis by the relay, with short timeouts."""
     monkeypatch.setattr(connections, "SOCKET_TIMEOUT_S", TIMEOUT_S)
     for name, seconds in (("OUTAGE_S", OUTAGE_S), ("POLL_S", TIMEOUT_S / 3), ("RETRY_S", 0.02)):
         monkeypatch.setattr(web.api.request_events, name, seconds)
     return deploy(redis_url=f"redis://127.0.0.1:{relay.port}/0")
 
 
-@pytest.mark.parametrize("wait", [_to_the_end, _for_the_end])
-def test_short_outages_are_waited_out_however_many(
+@pytest.mark.parametrize("wait", [_by_events, _for_the_answer])
+def test_any_number_of_short_outages_is_waited_out(
     far: Deployment, deployment: Deployment, relay: Relay, wait: Wait
 ) -> None:
     request_id = deployment.submit(GenerateRequest(prompt="Hi")).id
@@ -68,8 +67,10 @@ def test_short_outages_are_waited_out_however_many(
         assert waiting.result(10.0)
 
 
-@pytest.mark.parametrize("wait", [_to_the_end, _for_the_end])
-def test_a_long_outage_is_told(far: Deployment, deployment: Deployment, relay: Relay, wait: Wait) -> None:
+@pytest.mark.parametrize("wait", [_by_events, _for_the_answer])
+def test_a_long_outage_raises_store_unavailable(
+    far: Deployment, deployment: Deployment, relay: Relay, wait: Wait
+) -> None:
     request_id = deployment.submit(GenerateRequest(prompt="Hi")).id
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(wait, far, request_id)

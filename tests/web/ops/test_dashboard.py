@@ -1,4 +1,4 @@
-"""The dashboard: its data over a real Redis, and the page in a real Chromium."""
+"""Test the dashboard: its data over a real Redis, and the page in a real Chromium."""
 
 import json
 import time
@@ -19,22 +19,16 @@ from web.ops.history import HistoryWriter, sample
 from workers.deployment import Deployment
 
 HOSTILE = "<img src=x onerror=document.title='owned'>"
-EACH_HAS_A_NAME = """
-const all = [...document.querySelectorAll("button, input, [role=region], svg[role=img]")];
-const said = (e) => e.getAttribute("aria-label") || e.getAttribute("aria-labelledby");
-const name = (e) => said(e) || e.textContent || e.labels?.length;
-return all.length > 10 && all.every(name);
-"""
 KINDS = ("web", "control", "verify", "draft", "fuse", "beat")
 
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    return settings.model_copy(update={"lease_s": 60.0})  # nobody beats here
+    return settings.model_copy(update={"lease_s": 60.0})  # without heartbeats here
 
 
 def busy(deployment: Deployment, drafter: str = "lookup") -> None:
-    """A deployment at work: processes, counts, two samples, a request with its timeline."""
+    """Put a deployment at work into the store: processes, counts, samples, a request with its timeline."""
     now_s = time.time()
     for kind in KINDS:
         info = {"sequences": 1, "cache_tokens": 1000, "cache_tokens_free": 750} if kind == "verify" else {}
@@ -69,7 +63,7 @@ def busy(deployment: Deployment, drafter: str = "lookup") -> None:
     deployment.traces.add([Trace("abcdef123456", {name: json.dumps(value) for name, value in facts.items()}, spans)])
 
 
-def test_data_says_how_the_deployment_fares(deployment: Deployment, client: FlaskClient) -> None:
+def test_data_shows_the_deployments_state(deployment: Deployment, client: FlaskClient) -> None:
     busy(deployment)
     data = client.get("/dashboard/data").get_json()
     assert data["missing"] == [] and {node["name"] for node in data["nodes"]} == {f"{kind}-1" for kind in KINDS}
@@ -87,17 +81,17 @@ def test_data_says_how_the_deployment_fares(deployment: Deployment, client: Flas
 
 
 def test_one_sample_a_second_however_many_web_processes(deployment: Deployment) -> None:
-    for sampler in (HistoryWriter(deployment), HistoryWriter(deployment)):
-        sampler.beat()
-        sampler.beat()
+    for writer in (HistoryWriter(deployment), HistoryWriter(deployment)):
+        writer.beat()
+        writer.beat()
     assert len(deployment.history.last(9)) == 1
 
 
-def test_a_timeline_and_those_that_are_not_known(deployment: Deployment, client: FlaskClient) -> None:
+def test_timelines_are_served_and_wrong_arguments_refused(deployment: Deployment, client: FlaskClient) -> None:
     busy(deployment)
     spans = client.get("/dashboard/requests/abcdef123456").get_json()["spans"]
     assert [span[2:] for span in spans] == [["verify", "verify-1", 2], ["fuse", "fuse-1", 1]]
-    assert client.get("/dashboard/requests/nobody").status_code == 404
+    assert client.get("/dashboard/requests/unknown").status_code == 404
     for wrong in ("x", "-1", "nan", "1e300"):
         assert client.get(f"/dashboard/data?after={wrong}").status_code == 400, wrong
 
@@ -110,7 +104,7 @@ def opened(window: Browser, server: Server) -> Browser:
 
 
 @pytest.mark.browser
-def test_it_shows_what_the_deployment_does(window: Browser, server: Server, deployment: Deployment) -> None:
+def test_the_page_shows_the_deployment_at_work(window: Browser, server: Server, deployment: Deployment) -> None:
     busy(deployment)
     page = opened(window, server)
     assert page.text("#health-text") == "All processes live"
@@ -128,7 +122,7 @@ def test_it_shows_what_the_deployment_does(window: Browser, server: Server, depl
 
 
 @pytest.mark.browser
-def test_it_is_live_until_it_is_paused_and_says_what_is_missing(
+def test_the_page_is_live_until_paused_and_names_missing_kinds(
     window: Browser, server: Server, deployment: Deployment
 ) -> None:
     busy(deployment)
@@ -145,7 +139,7 @@ def test_it_is_live_until_it_is_paused_and_says_what_is_missing(
 
 
 @pytest.mark.browser
-def test_names_off_the_wire_are_text(window: Browser, server: Server, deployment: Deployment) -> None:
+def test_names_from_the_server_are_shown_as_text(window: Browser, server: Server, deployment: Deployment) -> None:
     busy(deployment, drafter=HOSTILE)
     page = opened(window, server)
     assert HOSTILE in page.text("#positions") and HOSTILE in page.text("#l-rate") and HOSTILE in page.text("#matrix")
@@ -154,7 +148,9 @@ def test_names_off_the_wire_are_text(window: Browser, server: Server, deployment
 
 
 @pytest.mark.browser
-def test_it_works_by_keyboard_and_keeps_the_theme(window: Browser, server: Server, deployment: Deployment) -> None:
+def test_the_page_works_by_keyboard_and_keeps_the_theme(
+    window: Browser, server: Server, deployment: Deployment
+) -> None:
     busy(deployment)
     page = opened(window, server)
     page.run("document.querySelector('#matrix button').focus()")
@@ -177,7 +173,9 @@ def test_it_works_by_keyboard_and_keeps_the_theme(window: Browser, server: Serve
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [320, 768, 1360])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_every_screen(width: int, scheme: str, window: Browser, server: Server, deployment: Deployment) -> None:
+def test_the_dashboard_fits_every_screen(
+    width: int, scheme: str, window: Browser, server: Server, deployment: Deployment
+) -> None:
     busy(deployment)
     metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
     window.emulate(method="Emulation.setDeviceMetricsOverride", **metrics)
