@@ -33,7 +33,7 @@ class RequestStore:
         on_ended: Callable[[FinishReason], None] = lambda reason: None,
         durable: bool = False,
     ) -> None:
-        """`told` hears of every request that `end` ends, once. `durable`: what is created is on Redis' disk."""
+        """`on_ended` is called once for each request that `end` ends. `durable`: what is created is on Redis' disk."""
         self._client = client
         self._keys = Keys(namespace)
         self._on_ended = on_ended

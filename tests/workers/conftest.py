@@ -106,6 +106,12 @@ def lone_deployment(redis_client: redis.Redis, redis_url: str, tmp_path: Path) -
     pools.reset()
 
 
+def with_settings(deployment: Deployment, **changes: object) -> Deployment:
+    """The same deployment under other settings."""
+    changed = deployment.settings.model_copy(update=changes)
+    return Deployment(changed, make_celery(changed), deployment.tokenizer)
+
+
 @pytest.fixture
 def client(cluster: Cluster) -> Iterator[Celery]:
     """Another service: it knows the Redis and nothing else of Paceline."""

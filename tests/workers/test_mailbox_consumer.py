@@ -14,7 +14,7 @@ from app.config import ROOT
 from app.messages import Settle
 from app.store.keys import Keys
 from tests.models import byte_fallback_tokenizer
-from workers.celery_app import make_celery
+from tests.workers.conftest import with_settings
 from workers.deployment import Deployment
 from workers.heartbeat import Heartbeat
 from workers.mailbox_consumer import consume_mailbox
@@ -129,7 +129,7 @@ def test_attendant_whose_mailbox_has_gone_to_another_leaves_it_alone(deployment:
 
 
 def test_long_stay_is_handed_over_by_a_ring(deployment: Deployment, redis_client: redis.Redis) -> None:
-    deployment = _with(deployment, attend_s=0.2)
+    deployment = with_settings(deployment, attend_s=0.2)
     deployment.mailboxes.post(BOX, _mail("a"))
     heartbeat = Heartbeat(deployment, "verify", "v")
     heartbeat.start()  # else the lease would not last
@@ -224,7 +224,8 @@ settings = Settings(redis_url=sys.argv[1], lease_s=0.4)
 opened = Deployment(settings, make_celery(settings), Tokenizer(Path(sys.argv[2])))
 heartbeat = heartbeats.Heartbeat(opened, "verify", "v")
 heartbeat.begin()
-heartbeat.busy(sys.argv[3] == "hung")
+if sys.argv[3] == "hung":
+    heartbeat.begin_work()
 time.sleep(1.5)
 """
 
@@ -236,9 +237,3 @@ def test_process_that_hangs_in_one_piece_of_work_is_ended(
     byte_fallback_tokenizer(tmp_path)
     command = [sys.executable, "-c", HUNG, redis_url, str(tmp_path), state]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60).returncode == status
-
-
-def _with(deployment: Deployment, **changes: object) -> Deployment:
-    """The same deployment under other settings."""
-    changed = deployment.settings.model_copy(update=changes)
-    return Deployment(changed, make_celery(changed), deployment.tokenizer)

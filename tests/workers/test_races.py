@@ -12,6 +12,7 @@ from app.errors import NotFound
 from app.messages import Event, FinishReason, Status
 from app.request import GenerateRequest
 from app.store.keys import Keys
+from tests.workers.conftest import with_settings
 from tests.workers.interleave import Actors, Plan, explore
 from tests.workers.records import task_record
 from workers.deployment import Deployment
@@ -104,7 +105,7 @@ def _run_dry(deployment: Deployment) -> None:
 def _unlocked(deployment: Deployment) -> Callable[[], None]:
     waiting_tasks = WaitingTasks(deployment, TaskResults(deployment.celery))
     waiting_tasks._nodes = _Unlocked()  # type: ignore[assignment]
-    return waiting_tasks.admit_waiting
+    return waiting_tasks.beat
 
 
 class _Unlocked:
@@ -116,8 +117,7 @@ class _Unlocked:
 
 def _small(deployment: Deployment) -> Deployment:
     """With room for one request."""
-    deployment.settings = deployment.settings.model_copy(update={"max_active_requests": 1})
-    return deployment
+    return with_settings(deployment, max_active_requests=1)
 
 
 def _asked() -> GenerateRequest:

@@ -19,11 +19,12 @@ from app.metrics import (
 )
 from web.office_zz import Office
 from web.ops.deployment_state import DeploymentState, read_state, running
+from workers.heartbeat import HeartbeatTask
 
 EVERY_S = 1.0
 
 
-class HistoryWriter:
+class HistoryWriter(HeartbeatTask):
     """Called from the heartbeat of a web process."""
 
     def __init__(self, deployment: Office) -> None:

@@ -29,7 +29,7 @@ def _ticking(heartbeat: Heartbeat) -> type[Scheduler]:
 
     class Ticking(Scheduler):
         def tick(self, *args: Any, **kwargs: Any) -> Any:
-            heartbeat.busy(True)  # anew with each tick: at it for as long as there was none, so that a hang is seen
+            heartbeat.begin_work()  # anew with each tick: at it for as long as there was none, so that a hang is seen
             heartbeat.mark_idle()  # yet it mostly sleeps: what it takes is no work
             return super().tick(*args, **kwargs)
 

@@ -114,14 +114,14 @@ def test_a_request_that_cannot_be_read_fails_alone(
 def test_sequences_with_nobody_at_work_are_rung_for(
     lone_deployment: Deployment, loop: VerifierLoop, give: Callable[..., str]
 ) -> None:
-    loop.refresh()
+    loop.beat()
     assert not lone_deployment.mailboxes.waiting(BOX), "there is nothing to do"
     give("r")
     assert loop._heartbeat.attend(BOX)
-    loop.refresh()
+    loop.beat()
     assert not lone_deployment.mailboxes.waiting(BOX), "somebody is at it"
     loop._heartbeat.stop_attending(BOX)
-    loop.refresh()
+    loop.beat()
     assert lone_deployment.mailboxes.waiting(BOX) == 1
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from app.messages import FinishReason, Status
 from app.request import GenerateRequest
+from tests.workers.conftest import with_settings
 from tests.workers.records import task_record
 from workers.deployment import Deployment
 from workers.tasks.results import TaskResults
@@ -16,9 +17,8 @@ ASKED = GenerateRequest(prompt="Hello", raw=True, max_tokens=4)
 @pytest.fixture
 def full(lone_deployment: Deployment) -> Deployment:
     """With room for one request, which is taken."""
-    lone_deployment.settings = lone_deployment.settings.model_copy(update={"max_active_requests": 1})
     lone_deployment.requests.create(task_record("old"), limit=1, task="{}")
-    return lone_deployment
+    return with_settings(lone_deployment, max_active_requests=1)
 
 
 def test_who_has_waited_too_long_fails_and_holds_nobody_up(full: Deployment) -> None:
@@ -26,7 +26,7 @@ def test_who_has_waited_too_long_fails_and_holds_nobody_up(full: Deployment) -> 
     WaitingTasks(full, outcomes, patience_s=-1.0).wait(ASKED, "late", {"id": "late"})
     patient = WaitingTasks(full, outcomes, patience_s=60.0)
     patient.wait(ASKED, "next", {"id": "next"})
-    patient.admit_waiting()
+    patient.beat()
     ResultSettler(full, outcomes).settle("late")
     failed = full.celery.backend.get_task_meta("late")
     assert failed["status"] == "FAILURE" and "there was no room in time" in str(failed["result"])
