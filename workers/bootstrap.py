@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def serve(role: str, node: str, settings: Settings) -> None:
-    """Open the deployment, let the role register its tasks, and work until told to stop."""
+    """Open the deployment, let the role register its tasks, and work until it is stopped."""
     deployment = Deployment.open(settings)
     if role == "beat":
         run_beat(deployment, node)

@@ -73,7 +73,7 @@ def test_a_process_with_nothing_but_celery_gets_all_of_it(cluster: Cluster, tmp_
     assert lines[1].startswith("ValueError max_tokens: ")
 
 
-def test_progress_is_told_while_it_generates_and_never_after_its_end(client: Celery, deployment: Deployment) -> None:
+def test_progress_is_published_while_it_generates_and_never_later(client: Celery, deployment: Deployment) -> None:
     sent = client.send_task(GENERATE, kwargs=LONG)
     wait_for(lambda: sent.state == "PROGRESS" and sent.info["tokens"] > 0, WAIT_S, "its progress")
     first = sent.info
@@ -134,8 +134,8 @@ def test_generations_feed_generations_in_chains_and_chords(client: Celery) -> No
     def sign(**fields: Any) -> Signature:
         return client.signature(GENERATE, kwargs={"raw": True, "max_tokens": 6, **fields})
 
-    said = [sign(prompt=prompt).apply_async().get(timeout=WAIT_S)["text"] for prompt in ("Hello", "Bye")]
-    next_ = [sign(prompt=prompt).apply_async().get(timeout=WAIT_S) for prompt in (said[0], "\n\n".join(said))]
+    texts = [sign(prompt=prompt).apply_async().get(timeout=WAIT_S)["text"] for prompt in ("Hello", "Bye")]
+    next_ = [sign(prompt=prompt).apply_async().get(timeout=WAIT_S) for prompt in (texts[0], "\n\n".join(texts))]
     chained = chain(sign(prompt="Hello"), sign()).apply_async()
     joined = chord([sign(prompt="Hello"), sign(prompt="Bye")])(sign())
     assert [one.get(timeout=WAIT_S)["token_ids"] for one in (chained, joined)] == [one["token_ids"] for one in next_]

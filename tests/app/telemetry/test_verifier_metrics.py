@@ -94,7 +94,7 @@ def test_times_of_requests(counted: Counted) -> None:
     assert counted.histogram("queue_wait_seconds", "start")[0] == len(PROMPTS)
 
 
-def test_what_is_told_of_each_request(counted: Counted) -> None:
+def test_progress_of_each_request(counted: Counted) -> None:
     for one, stats in zip(counted.records, counted.stats, strict=True):
         progress = counted.progress[one.id]
         assert (progress.tokens, progress.stats, progress.reason) == (LONG, stats, FinishReason.LENGTH)
@@ -102,7 +102,7 @@ def test_what_is_told_of_each_request(counted: Counted) -> None:
     assert counted.meter.drain() == {}
 
 
-def test_a_request_that_is_let_go_is_told_of() -> None:
+def test_progress_of_a_released_request() -> None:
     meter, one = VerifierMetrics(Counters()), record([1, 2], max_tokens=9)
     meter.record_adopted(one, is_new=True)
     meter.record_left(one, 4, fakes.sequence([1]).stats, FinishReason.CANCELLED)
@@ -137,7 +137,7 @@ def _fail(works: object) -> None:
     raise ValueError("the target fails")
 
 
-def test_without_a_tally_nothing_is_kept() -> None:
+def test_without_counters_nothing_is_kept() -> None:
     meter = VerifierMetrics()
     meter.record_step(1, 1, 0.1, [])
     assert not meter._events

@@ -1,4 +1,4 @@
-"""Traces for OpenTelemetry: what a collector gets of a request that several processes worked on."""
+"""A collector for OpenTelemetry gets one trace of a request that several processes worked on."""
 
 import sys
 import time
@@ -35,7 +35,7 @@ def collector() -> Iterator[tuple[str, list[Span]]]:
 def deployment(
     redis_client: redis.Redis, redis_url: str, tmp_path: Path, collector: tuple[str, list[Span]]
 ) -> Iterator[Deployment]:
-    """Nobody else is there but the collector."""
+    """Open a deployment whose only other process is the collector."""
     settings = Settings(redis_url=redis_url, lease_s=0.4, otlp_url=collector[0])
     deployment = Deployment(settings, make_celery(settings), Tokenizer(byte_fallback_tokenizer(tmp_path)))
     yield deployment
@@ -107,7 +107,7 @@ def test_part_of_the_requests_is_the_same_in_every_process(
     assert len({span["trace"] for span in collector[1]}) == len(chosen)
 
 
-def test_without_a_collector_nothing_is_gathered_and_one_that_is_away_holds_nobody_up(
+def test_no_collector_gets_nothing_and_one_that_is_away_delays_nothing(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without = Heartbeat(with_settings(deployment, otlp_url=None), "draft", "draft-1")
