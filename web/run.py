@@ -19,7 +19,6 @@ from web.ops.history import HistoryWriter
 from web.server import WebServer
 from workers.deployment import Deployment
 from workers.heartbeat import Heartbeat
-from workers.sharing_zz import share
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +51,7 @@ def serve(
     streams = settings.max_active_requests + settings.max_readers
     server = WebServer(create_app(deployment, stopping, leaving, [host, *names]), host, port, streams)
     heartbeat = Heartbeat(deployment, KIND, settings.node or DEFAULT_NAME)
-    share(deployment, heartbeat, deployment.counters)
-    heartbeat.on_beat.append(HistoryWriter(deployment).beat)
-    heartbeat.begin()
+    heartbeat.begin([deployment.exchange_stats(deployment.counters), HistoryWriter(deployment)])
     log.info("serving on http://%s:%d", host, server.port)
     try:
         server.serve(stopping, leaving, settings.drain_s)

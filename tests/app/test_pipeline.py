@@ -11,7 +11,6 @@ from app.engine.cpu.choose_forward import choose_forward
 from app.engine.drafters.guesser import ModelGuesser
 from app.errors import StoreUnavailable
 from app.fuser.fuser import Fuser
-from app.intake_zz import take_in
 from app.messages import TARGET, DraftJob, Event, FinishReason, Status
 from app.pipeline import LocalPipeline
 from app.policy import Policy
@@ -21,7 +20,7 @@ from app.store.memory import MemoryStore
 from app.store.protocol import Outcome
 from app.verifier import out_of_memory
 from tests import fakes
-from tests.fakes import PAGE_TOKENS, Book, Characters, Scripted, ScriptedGuesser, characters, record, said
+from tests.fakes import PAGE_TOKENS, Book, Scripted, ScriptedGuesser, characters, record, said
 
 PLAIN = fakes.tiny()
 RUNNER = fakes.served()
@@ -85,16 +84,10 @@ def guessing(name: str, *tokens: int, **rest) -> Scripted:
 
 class TestTakingIn:
     def test_a_request_is_written_down_as_admitted(self):
-        store = MemoryStore()
-        found = take_in(GenerateRequest(prompt="abc", max_tokens=5, seed=3), Characters(), store, Settings())
-        assert store.snapshot(found.id).record == found
+        local = fakes.pipeline(RUNNER)
+        found = local.submit(GenerateRequest(prompt="abc", max_tokens=5, seed=3), Settings())
+        assert local.store.snapshot(found.id).record == found
         assert (found.prompt_ids, found.max_tokens, found.sampling.seed) == ((0, 0, 1, 2, 1), 5, 3)
-
-    def test_asking_again_under_the_same_id_changes_nothing(self):
-        store, request = MemoryStore(), GenerateRequest(prompt="abc", temperature=1.0)
-        first = take_in(request, Characters(), store, Settings(), request_id="x")
-        assert take_in(request, Characters(), store, Settings(), request_id="x") == first, "the seed drawn first counts"
-        assert store.active() == 1
 
 
 class TestDrafting:

@@ -6,6 +6,8 @@ work was stopped and taken up again.
 
 import hashlib
 import random
+import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -24,9 +26,9 @@ from app.engine.kv.pages import bytes_per_page
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import GenerationFailed, InvalidRequest
 from app.estimates.step_costs import StepCosts
-from app.intake_zz import take_in
 from app.messages import Record
 from app.request import ChatMessage, GenerateRequest
+from app.stages.admit import admit
 from app.state import BatchEntry
 from app.store.memory import MemoryStore
 from app.verifier.sequences import Running
@@ -152,7 +154,8 @@ class _Answering:
                 "speculation": False,
             }
         )
-        record = take_in(request, self._tokenizer, self._store, self._settings)
+        record = admit(request, self._tokenizer, self._settings, request_id=uuid.uuid4().hex, now_s=time.time())
+        self._store.create(record, limit=self._settings.max_active_requests)
         self._store.assign(record.id, US)
         self._verifying.adopt([record.id])
         self._asked[record.id] = ask

@@ -22,11 +22,12 @@ from app.metrics import (
 )
 from web.ops.deployment_state import DeploymentState, read_state, running
 from workers.deployment import Deployment
+from workers.heartbeat import HeartbeatTask
 
 EVERY_S = 1.0
 
 
-class HistoryWriter:
+class HistoryWriter(HeartbeatTask):
     """Write samples, from the heartbeat of a web process."""
 
     def __init__(self, deployment: Deployment) -> None:

@@ -37,7 +37,7 @@ def busy(deployment: Deployment, drafter: str = "lookup") -> None:
     exchange = StatsExchange(counters, deployment.shared_stats)
     counters.count(TOKENS, "target", by=4)
     counters.observe(ACCEPTED_LENGTH, 1)
-    exchange.flush()
+    exchange.close()
     for ago_s in (2.0, 1.0):
         deployment.history.add(sample(read_state(deployment), now_s - ago_s))
     for name in ("target", drafter):
@@ -52,7 +52,7 @@ def busy(deployment: Deployment, drafter: str = "lookup") -> None:
     for length in (1, 3):
         counters.observe(ACCEPTED_LENGTH, length)
     counters.observe(FIRST_TOKEN, 0.2)
-    exchange.flush()
+    exchange.close()
     deployment.history.add(sample(read_state(deployment), now_s))
     stats = {"rounds": 2, "by_drafter": {drafter: {"drafted": 8, "accepted": 6}}}
     facts = {"created_s": now_s - 2.0, "tokens": 8, "reason": "", "stats": stats}

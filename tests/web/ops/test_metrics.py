@@ -35,7 +35,7 @@ def test_counters_and_histograms_sum_all_processes(deployment: Deployment, clien
         counters.count(DRAFTED, "lookup", "2", by=10 * times)
         for length in (1, 3, 99):
             counters.observe(ACCEPTED_LENGTH, length)
-        StatsExchange(counters, deployment.shared_stats).flush()
+        StatsExchange(counters, deployment.shared_stats).close()
     found = scraped(client)
     assert found["paceline_tokens_committed_total", (("proposer", 'a "quoted"\nname'),)] == 3
     assert found["paceline_draft_tokens_verified_total", (("drafter", "lookup"), ("position", "2"))] == 30
