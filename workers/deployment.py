@@ -73,7 +73,7 @@ class Deployment:
         self.noted: Callable[[str, float, str], None] = lambda name, start_s, request_id: None  # for traces
         self.progress = ProgressStore(client, settings.namespace)
         self.shared_stats = SharedStatsStore(client, settings.namespace)
-        self.traces = Traces(client, settings.namespace, most=settings.traced_requests)
+        self.traces = Traces(client, settings.namespace)
         self.history = History(client, settings.namespace)
         self.rate_limits = RateLimits(client, settings.namespace, active_ttl_s=settings.active_ttl_s)
 

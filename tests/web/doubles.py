@@ -55,7 +55,7 @@ class FakeDeployment:
             SharedStatsStore(client, name),
             Mailboxes(client, name, lease_s=settings.lease_s),
             WaitingRoom(client, name),
-            Traces(client, name, most=settings.traced_requests),
+            Traces(client, name),
             History(client, name),
             RateLimits(client, name, active_ttl_s=settings.active_ttl_s),
         )
