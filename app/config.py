@@ -83,15 +83,15 @@ class Settings(BaseModel):
     )
     phrases: str = Field("smol-phrases", description="store of a target's text to look up in: in drafters/, or none")
     routing: Literal["learned", "cosine", "all", "first"] = Field(
-        "learned", description="which model drafters to ask: by what they got right, as CoSine does, all, or the first"
+        "learned", description="choice of model drafters: by what they got right, as CoSine does, all, or the first"
     )
-    drafters_per_sequence: int = Field(2, ge=1, description="model drafters asked at most, on other machines' cores")
+    drafters_per_sequence: int = Field(2, ge=1, description="model drafters of a round, at most, on other cores")
     fusion: Literal["tree", "token"] = Field(
         "tree", description="of drafters in one node: each drafts, then trees are merged; or each token is shared"
     )
     overlap: Literal["auto", "none", "rounds", "frontiers", "groups"] = Field(
         "auto",
-        description="what goes on while a verdict is pending: what pays, nothing, or one way (app/verifier/overlap.py)",
+        description="work while a verdict is pending: what pays, nothing, or one way (app/verifier/overlap.py)",
     )
     lengths: str = Field(
         "marginal",
@@ -99,7 +99,7 @@ class Settings(BaseModel):
         description="draft lengths: every token that pays; or baselines: uniform in a batch, FASER's search, fixed:N",
     )
     batching: Literal["pace", "cosine"] = Field(
-        "pace", description="what goes into a step: what gives the most tokens a second; or CoSine's objective"
+        "pace", description="content of a step: what gives the most tokens a second; or CoSine's objective"
     )
     pruning: Literal["auto", "on", "off"] = Field(
         "auto", description="drop draft tokens in the middle of a pass of the target; auto: where that gains time"
@@ -120,7 +120,7 @@ class Settings(BaseModel):
         description="names the web server answers to, beside localhost and addresses; .NAME: all below it",
     )
     open_metrics: bool = Field(False, description="/metrics wants no key though the rest does")
-    drain_s: float = Field(0.0, ge=0.0, description="a web server that is told to stop ends the calls it has first")
+    drain_s: float = Field(0.0, ge=0.0, description="a web server that is to stop ends its present calls first")
     max_prompt_tokens: int = Field(8000, ge=1, description="a longer prompt is refused")
     max_tokens: int = Field(4096, ge=1, description="cap on a request's max_tokens")
     max_active_requests: int = Field(256, ge=1, description="admitted and not ended; beyond it QueueFull")
@@ -172,7 +172,7 @@ class Settings(BaseModel):
         """Build from PACELINE_* variables and, for those absent, from the file.
 
         An empty variable counts as absent; an unknown one with that prefix is ignored. An `environ`
-        other than this process's own is asked for PACELINE_CONFIG alone: no file is searched for.
+        other than this process's own names the file by PACELINE_CONFIG, or there is none.
         Raises InvalidSettings, which names the variable, or the file and its key.
         """
         file = find_file(os.environ) if environ is None else named_file(environ)

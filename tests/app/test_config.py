@@ -1,4 +1,4 @@
-"""Settings from the environment and one file; every variable that anything reads is listed by `paceline config`."""
+"""Test settings from environment and file, and their list, which holds every variable that is read."""
 
 import ast
 import json
