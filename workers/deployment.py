@@ -75,7 +75,7 @@ class Deployment:
         self.waiting: Final = WaitingRoom(client, settings.namespace)
         self.progress: Final = ProgressStore(client, settings.namespace)
         self.shared_stats: Final = SharedStatsStore(client, settings.namespace)
-        self.traces: Final = Traces(client, settings.namespace, most=settings.traced_requests)
+        self.traces: Final = Traces(client, settings.namespace)
         self.history: Final = History(client, settings.namespace)
         self.rate_limits: Final = RateLimits(client, settings.namespace, active_ttl_s=settings.active_ttl_s)
 

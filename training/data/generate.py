@@ -23,6 +23,7 @@ from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.load import load
 from app.engine.cpu.runner import CPURows, ModelRunner
 from app.engine.kv.pages import bytes_per_page
+from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import GenerationFailed, InvalidRequest
 from app.estimates.step_costs import StepCosts
@@ -122,9 +123,8 @@ class _Answering:
         self._settings = Settings(max_sequences=AT_ONCE)
         self._tokenizer, self._max_tokens, self._to, self._report = tokenizer, max_tokens, to, report
         self._has_chat = _has_chat(tokenizer)
-        size = self._settings.page_tokens
-        kv_bytes = AT_ONCE * -(-LONGEST // size) * bytes_per_page(*model.shape, size)
-        self._runner = Watching(model, kv_bytes=kv_bytes, page_tokens=size)
+        kv_bytes = AT_ONCE * -(-LONGEST // PAGE_TOKENS) * bytes_per_page(*model.shape, PAGE_TOKENS)
+        self._runner = Watching(model, kv_bytes=kv_bytes, page_tokens=PAGE_TOKENS)
         self._store = MemoryStore(ttl_s=60.0)
         running = Running(self._runner, StepCosts({1: 1.0}), tokenizer.vocab_size, US)  # nothing is drafted to be cut
         self._verifying = Verifier(US, self._runner, running, self._store, self._settings)

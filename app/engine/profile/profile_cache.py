@@ -29,7 +29,7 @@ from app.system import processor
 
 log = logging.getLogger(__name__)
 SHAPING = (
-    "weights", "device", "gpu_dtype", "gpu_exact", "verify_threads", "page_tokens",
+    "weights", "device", "gpu_dtype", "gpu_exact", "verify_threads",
     "placement", "partition", "draft_device",  # which leave the target a part of the machine
 )  # fmt: skip
 SPOTS = (1, 8, 32)  # rows
