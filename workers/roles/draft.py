@@ -1,4 +1,4 @@
-"""A drafter node: batches of jobs in; drafts to the fusion task, or fused trees to their verifiers."""
+"""The drafter node's process: batches of jobs in; drafts to the fuser, or fused trees to their verifiers."""
 
 import time
 
@@ -9,6 +9,7 @@ from app.drafter.drafter import in_time
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
 from app.messages import FUSE, DraftJob, ToDrafter, ToFuser, mailbox_of
+from app.pipeline import draft_and_fuse
 from workers.deployment import Deployment, send_trees
 from workers.heartbeat import Heartbeat
 from workers.mailbox_consumer import consume_mailbox
@@ -19,15 +20,12 @@ from workers.sharing_zz import share
 def serve(
     deployment: Deployment, node: str, models: list[ModelDrafter] | None = None, *, is_apart: bool = False
 ) -> RoleService:
-    """Load the drafters, unless there are `models`. `is_aside`: on a part of the machine that no verifier takes."""
+    """Load the drafters, unless there are `models`. `is_apart`: on a part of the machine that no verifier takes."""
     models = build_drafters(deployment.settings) if models is None else models
     is_apart = is_apart or on_another_device(deployment.settings)
     mailbox = mailbox_of("draft", node)
-    fetch, fuse = (
-        fetcher(deployment.requests),
-        build_fuser(deployment.settings, deployment.tokenizer, deployment.requests),
-    )
-    segment = build_drafter_node(deployment.settings, models, fetch, fuse, mailbox)
+    segment = build_drafter_node(deployment.settings, models, fetcher(deployment.requests), mailbox)
+    fuser = build_fuser(deployment.settings, deployment.tokenizer, deployment.requests)
 
     def info() -> dict[str, object]:
         return {
@@ -36,15 +34,15 @@ def serve(
             "tokenizer": deployment.tokenizer.sha256,
             "waiting": deployment.mailboxes.waiting(mailbox),
             "host": f"{deployment.machine}/{node}" if is_apart else deployment.machine,
-            "calibration": fuse.calibration.info(),
-            **segment.ahead(),
+            "calibration": fuser.calibration.info(),
+            **segment.info(),
         }
 
     heartbeat = Heartbeat(deployment, "draft", node, info=info)
-    share(deployment, heartbeat, fuse.calibration)
+    share(deployment, heartbeat, fuser.calibration)
 
     def handle(messages: list[ToDrafter]) -> float | None:
-        """Draft what is asked for; without mail, one step ahead of what was, so that mail never waits for more."""
+        """Draft for jobs; without mail, run one step ahead, so that mail never waits for more than that."""
         if not messages and segment.has_ahead:
             heartbeat.mark_idle()
             segment.run_ahead()
@@ -55,7 +53,7 @@ def serve(
         at_work = {job.request_id for job in jobs if not job.is_last}
         heartbeat.works_on(len(at_work))
         heartbeat.about(at_work)
-        drafts, trees = segment.run(in_time(jobs, time.time()))
+        drafts, trees = draft_and_fuse(segment, fuser, in_time(jobs, time.time()))
         send_trees(deployment, trees)
         if drafts:
             deployment.post(FUSE, [ToFuser(drafts=tuple(drafts))])
@@ -65,5 +63,5 @@ def serve(
 
 
 def _is_readable(job: DraftJob, vocab_size: int) -> bool:
-    """Whether the model knows all its tokens; an id outside the embedding would bring a GPU's process down."""
+    """Check that the model knows all its tokens: an id outside the embedding would bring a GPU's process down."""
     return max(job.tokens, default=0) < vocab_size

@@ -1,4 +1,4 @@
-"""The fusion task: drafts in, one tree a sequence out to its verifier."""
+"""The fuser's process: drafts in, one tree a sequence out to its verifier."""
 
 import time
 
@@ -12,7 +12,7 @@ from workers.sharing_zz import share
 
 
 def serve(deployment: Deployment, node: str) -> RoleService:
-    """Set up the fusion. No model here: lookup and suffix tables only."""
+    """Set up the fuser. No model here: model-free drafters only."""
     segment = build_fuser(deployment.settings, deployment.tokenizer, deployment.requests)
     heartbeat = Heartbeat(deployment, "fuse", node, info=lambda: {"calibration": segment.calibration.info()})
     share(deployment, heartbeat, segment.calibration)
