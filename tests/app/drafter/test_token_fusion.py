@@ -51,7 +51,7 @@ def test_a_losing_guess_is_a_leaf_in_its_drafters_name():
     sure, unsure = steady(1, 0.8), steady(2, 0.3)
     drafts = fusion(a=sure, b=unsure).draft([(context([8], depth=3), ("a", "b"))])
     assert drafts[0].borrowed == () and drafts[0].tokens == (9, 10, 11)
-    assert own_ways(drafts[1]) == {(10,), (9, 11), (9, 10, 12)}, "the path's nodes are borrowed, not said"
+    assert own_ways(drafts[1]) == {(10,), (9, 11), (9, 10, 12)}, "the path's nodes are borrowed, not its own"
     tree = fused(drafts, context([8], depth=3))
     by_path = {tuple(way): tree.proposers[i] for i, way in enumerate(ways(tree.tokens, tree.parents))}
     assert by_path[(9, 10, 11)] == ("a",) and by_path[(9, 11)] == ("b",)
