@@ -1,6 +1,6 @@
 """Tiny random models, drafters of every character, and the whole pipeline around them without a file."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from app.config import Settings
 from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
-from app.drafter.replicas import fetcher
+from app.drafter.replicas import Fetch, fetcher
 from app.drafter.token_fusion import TokenFusion
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.forward import Forward
@@ -21,7 +21,7 @@ from app.engine.kv.pages import bytes_per_page
 from app.engine.text.tokenizer import Tokenizer
 from app.estimates.step_costs import StepCosts
 from app.fuser.fuser import Fuser
-from app.messages import Draft, DraftJob, Record, TreeMessage
+from app.messages import Draft, DraftJob, Record
 from app.pipeline import LocalPipeline
 from app.policy import Policy
 from app.request import ChatMessage, Sampling, Speculation
@@ -181,7 +181,7 @@ class Characters:
 def pipeline(
     target: Any,
     drafters: Sequence[Drafter] = (),
-    residents: Sequence[Drafter] = (),
+    model_free: Sequence[Drafter] = (),
     *,
     vocab_size: int = VOCAB,
     eos_ids: tuple[int, ...] = (),
@@ -201,27 +201,35 @@ def pipeline(
     store = store or MemoryStore()
     tokenizer = cast(Tokenizer, tokenizer or Characters(vocab_size, eos_ids))
     running = Running(target, StepCosts(FLAT), vocab_size, "local", router or Router("all"), "on", reader=tokenizer)
-    running.pool = DrafterPool({d.name: "local" for d in drafters}, tuple(d.name for d in residents), fuser="local")
+    running.pool = DrafterPool({d.name: "local" for d in drafters}, tuple(d.name for d in model_free), fuser="local")
     settings = Settings.model_validate({"max_sequences": max_sequences, "batching": batching})
     verifying = Verifier("owner", target, running, store, settings)
     verifying.policy = policy or Policy()
     fetch = fetcher(store)
-    together = TokenFusion(d.reader for d in drafters if isinstance(d, ModelDrafter)) if is_shared else None
-    drafting = Eager(drafters, fetch, Fuser(residents, vocab_size, fetch), "local", together)
-    drafting.steps_ahead = steps_ahead
-    return LocalPipeline(verifying, drafting, store, tokenizer)
+    token_fusion = TokenFusion(d.draft_kv for d in drafters if isinstance(d, ModelDrafter)) if is_shared else None
+    node = EagerNode(drafters, fetch, "local", token_fusion, steps_ahead)
+    return LocalPipeline(verifying, node, Fuser(model_free, vocab_size, fetch), store, tokenizer)
 
 
-class Eager(DrafterNode):
+class EagerNode(DrafterNode):
     """A drafter node that always has the time to run a few steps ahead."""
 
-    steps_ahead = 0
+    def __init__(
+        self,
+        drafters: Iterable[Drafter],
+        fetch: Fetch,
+        mailbox: str,
+        token_fusion: TokenFusion | None,
+        steps_ahead: int,
+    ) -> None:
+        super().__init__(drafters, fetch, mailbox, token_fusion)
+        self._steps_ahead = steps_ahead
 
-    def run(self, jobs: Iterable[DraftJob]) -> tuple[list[Draft], list[tuple[str, TreeMessage]]]:
-        answer = super().run(jobs)
-        for _ in range(self.steps_ahead):
+    def draft(self, jobs: Iterable[DraftJob], skipped: Set[str] = frozenset()) -> list[Draft]:
+        drafts = super().draft(jobs, skipped)
+        for _ in range(self._steps_ahead):
             self.run_ahead()
-        return answer
+        return drafts
 
 
 def submit(local: LocalPipeline, *records: Record) -> None:
@@ -333,6 +341,31 @@ def said(context: Context, name: str, tokens: Sequence[Any], **rest: Any) -> Dra
         "confidences": (0.9,) * len(tokens),
     }
     return Draft.model_construct(**{**values, **rest})
+
+
+def guessing(name: str, *tokens: int, **rest: Any) -> Scripted:
+    """A drafter with one draft for every context."""
+    return Scripted(name, lambda context: [said(context, name, tokens, **rest)])
+
+
+def job(
+    request_id: str, tokens: list[int], drafters: tuple[str, ...] = ("a",), is_last: bool = False, due_s: float = 9
+) -> DraftJob:
+    """A job with all tokens of its sequence."""
+    return DraftJob(
+        request_id=request_id,
+        verifier="v",
+        fuser="f",
+        base=len(tokens),
+        start=0,
+        tokens=tuple(tokens),
+        prompt_length=1,
+        max_draft_tokens=4,
+        drafters=drafters,
+        sampling=Sampling(),
+        due_s=due_s,
+        is_last=is_last,
+    )
 
 
 class Book:

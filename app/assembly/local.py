@@ -27,7 +27,6 @@ from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import drafter_folder, refusing, target_folder
 from app.errors import ModelRefused
 from app.estimates.step_costs import StepCosts
-from app.fuser.fuser import Fuser
 from app.pipeline import LocalPipeline
 from app.policy import Policy
 from app.stages.route.drafter_pool import DrafterPool
@@ -55,13 +54,11 @@ def build_drafters(settings: Settings) -> list[ModelDrafter]:
     return _model_drafters(_guessers(settings))
 
 
-def build_drafter_node(
-    settings: Settings, models: list[ModelDrafter], fetch: Fetch, fuse: Fuser, mailbox: str
-) -> DrafterNode:
+def build_drafter_node(settings: Settings, models: list[ModelDrafter], fetch: Fetch, mailbox: str) -> DrafterNode:
     """A drafter node's segment: its models share every token, if the settings say so and there is more than one."""
     is_shared = settings.fusion == "token" and len(models) > 1
-    together = TokenFusion(model.reader for model in models) if is_shared else None
-    return DrafterNode(models, fetch, fuse, mailbox, together)
+    token_fusion = TokenFusion(model.draft_kv for model in models) if is_shared else None
+    return DrafterNode(models, fetch, mailbox, token_fusion)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +96,8 @@ def build_local(settings: Settings, models: Models | None = None) -> LocalPipeli
     verifier = Verifier(uuid.uuid4().hex, models.runner, running, store, settings)
     verifier.policy = Policy(pruning=True)  # nobody steers here
     own = _model_drafters(models.guessers)
-    segment = build_drafter_node(settings, own, fetcher(store), build_fuser(settings, models.tokenizer, store), "local")
-    return LocalPipeline(verifier, segment, store, models.tokenizer)
+    node = build_drafter_node(settings, own, fetcher(store), "local")
+    return LocalPipeline(verifier, node, build_fuser(settings, models.tokenizer, store), store, models.tokenizer)
 
 
 def _running(

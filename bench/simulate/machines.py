@@ -9,6 +9,7 @@ import random
 from app.config import Settings
 from app.drafter.drafter import in_time
 from app.messages import FUSE, DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
+from app.pipeline import draft_and_fuse
 from app.stages.draft.protocol import Drafter
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.steer.controller import steer
@@ -26,8 +27,8 @@ from bench.simulate.world import (
     SimVerifier,
     Tables,
     World,
-    drafting_of,
-    fusing_of,
+    fuser_of,
+    node_of,
     shaped,
     verifier_of,
 )
@@ -70,7 +71,7 @@ def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:
     """Everything on one clock, a step and the drafts for the next in turn."""
     clock = SimClock(is_serial=True)
     verifier = verifier_of(world, LOCAL, clock)
-    segment = drafting_of(world, names, LOCAL, clock, is_shared)
+    segment, fuser = node_of(world, names, LOCAL, clock, is_shared), fuser_of(world)
     verifier.segment.running.pool = DrafterPool(
         models=dict.fromkeys(names, LOCAL), model_free=world.plan.tables, fuser=LOCAL, readers=frozenset(names)
     )
@@ -81,7 +82,7 @@ def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:
         jobs = verifier.segment.step(float("inf"))
         if jobs:
             clock.rest()
-            _, trees = segment.run(jobs)
+            _, trees = draft_and_fuse(segment, fuser, jobs, clock)
             clock.now_s += FUSE_S
             verifier.segment.receive(shaped(world, trees))
         _go_on(world, verifier)
@@ -133,7 +134,7 @@ def _go_on(world: World, verifier: SimVerifier) -> None:
 def _add_node(world: World, names: tuple[str, ...], is_shared: bool) -> None:
     mailbox = f"draft:{'+'.join(names)}"
     clock = SimClock(step_s=2.0 * world.setting.hop_s if is_shared else 0.0)
-    segment = drafting_of(world, names, mailbox, clock, is_shared)
+    segment, fuser = node_of(world, names, mailbox, clock, is_shared), fuser_of(world)
     world.nodes[mailbox] = names
 
     def handle(mail: list[ToDrafter]) -> float | None:
@@ -141,7 +142,7 @@ def _add_node(world: World, names: tuple[str, ...], is_shared: bool) -> None:
             segment.run_ahead()
             return 0.0 if segment.has_ahead else None
         jobs = in_time((job for message in mail for job in message.jobs), clock.time())
-        drafts, trees = segment.run(jobs)
+        drafts, trees = draft_and_fuse(segment, fuser, jobs, clock)
         _send_trees(world, trees, clock.time())
         if drafts:
             world.network.send(FUSE, ToFuser(drafts=tuple(drafts)), clock.time())
@@ -152,7 +153,7 @@ def _add_node(world: World, names: tuple[str, ...], is_shared: bool) -> None:
 
 def _add_fuser(world: World) -> None:
     clock = SimClock()
-    segment = fusing_of(world)
+    segment = fuser_of(world)
 
     def handle(mail: list[ToFuser]) -> float | None:
         for message in mail:

@@ -13,6 +13,7 @@ from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
 from app.drafter.token_fusion import TokenFusion
+from app.estimates.calibration import Calibration
 from app.estimates.step_costs import StepCosts
 from app.fuser.fuser import Fuser
 from app.messages import Record, ToVerifier, TreeMessage
@@ -141,21 +142,19 @@ def costs_of(world: World) -> StepCosts:
     return costs
 
 
-def drafting_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock, is_shared: bool) -> DrafterNode:
+def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock, is_shared: bool) -> DrafterNode:
     models = [
         ModelDrafter(name, LogGuesser(name, world.log.texts, world.log.drafters[name], clock), PLENTY, True)
         for name in names
     ]
-    together = TokenFusion(model.reader for model in models) if is_shared else None
-    return DrafterNode(models, fetcher(world.store), fusing_of(world), mailbox, together, clock)
+    token_fusion = TokenFusion(model.draft_kv for model in models) if is_shared else None
+    return DrafterNode(models, fetcher(world.store), mailbox, token_fusion)
 
 
-def fusing_of(world: World) -> Fuser:
-    """With tables of its own, as every process has them."""
-    fusing = Fuser(world.tables(), world.log.vocab_size, fetcher(world.store))
-    if world.plan.without == "calibration":
-        fusing.calibration = Uncalibrated()
-    return fusing
+def fuser_of(world: World) -> Fuser:
+    """Build a fuser with model-free drafters of its own, as every process has them."""
+    calibration = Uncalibrated() if world.plan.without == "calibration" else Calibration()
+    return Fuser(world.tables(), world.log.vocab_size, fetcher(world.store), calibration)
 
 
 def shaped(world: World, trees: list[tuple[str, TreeMessage]]) -> list[TreeMessage]:

@@ -6,21 +6,21 @@ import torch
 from app.config import Settings
 from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
-from app.drafter.token_fusion import TokenFusion
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.drafters.guesser import ModelGuesser
 from app.errors import StoreUnavailable
 from app.fuser.fuser import Fuser
-from app.messages import TARGET, DraftJob, Event, FinishReason, Status
-from app.pipeline import LocalPipeline
+from app.messages import TARGET, Event, FinishReason, Status
+from app.pipeline import LocalPipeline, draft_and_fuse
 from app.policy import Policy
 from app.request import GenerateRequest, Sampling, Speculation
+from app.stages.draft.protocol import Drafter
 from app.state import Guess
 from app.store.memory import MemoryStore
 from app.store.protocol import Outcome
 from app.verifier import out_of_memory
 from tests import fakes
-from tests.fakes import PAGE_TOKENS, Book, Scripted, ScriptedGuesser, characters, record, said
+from tests.fakes import PAGE_TOKENS, Book, Scripted, ScriptedGuesser, characters, guessing, job, record
 
 PLAIN = fakes.tiny()
 RUNNER = fakes.served()
@@ -54,32 +54,9 @@ class CountingGuesser(ModelGuesser):
         return super().guess(works, depth, floor)
 
 
-def job(
-    request_id: str, tokens: list[int], drafters: tuple[str, ...] = ("a",), is_last: bool = False, due_s: float = 9
-):
-    return DraftJob(
-        request_id=request_id,
-        verifier="v",
-        fuser="f",
-        base=len(tokens),
-        start=0,
-        tokens=tuple(tokens),
-        prompt_length=1,
-        max_draft_tokens=4,
-        drafters=drafters,
-        sampling=Sampling(),
-        due_s=due_s,
-        is_last=is_last,
-    )
-
-
-def node(*drafters: Scripted, residents: tuple[Scripted, ...] = ()) -> DrafterNode:
-    """A drafter node whose mailbox is `n`."""
-    return DrafterNode(drafters, lambda _: None, Fuser(residents, fakes.VOCAB, lambda _: None), "n")
-
-
-def guessing(name: str, *tokens: int, **rest) -> Scripted:
-    return Scripted(name, lambda context: [said(context, name, tokens, **rest)])
+def segments(*drafters: Drafter, model_free: tuple[Drafter, ...] = ()) -> tuple[DrafterNode, Fuser]:
+    """A drafter node whose mailbox is `n`, and its fuser."""
+    return DrafterNode(drafters, lambda _: None, "n"), Fuser(model_free, fakes.VOCAB, lambda _: None)
 
 
 class TestTakingIn:
@@ -90,11 +67,11 @@ class TestTakingIn:
         assert (found.prompt_ids, found.max_tokens, found.sampling.seed) == ((0, 0, 1, 2, 1), 5, 3)
 
 
-class TestDrafting:
-    def test_drafters_are_asked_where_they_are_wanted_and_for_the_newest_job_only(self):
+class TestDraftAndFuse:
+    def test_drafters_draft_where_asked_for_the_newest_job(self):
         a, b = guessing("a", 1), guessing("b", 2)
         jobs = [job("r", [1]), job("s", [1, 2], ("a", "b")), job("r", [1, 5, 6])]
-        drafts, trees = node(a, b).run(jobs)
+        drafts, trees = draft_and_fuse(*segments(a, b), jobs)
         assert trees == []
         assert sorted((draft.request_id, draft.drafter, draft.base) for draft in drafts) == [
             ("r", "a", 3),
@@ -102,35 +79,34 @@ class TestDrafting:
             ("s", "b", 2),
         ]
 
-    def test_where_the_tables_are_sure_enough_no_model_is_run(self):
-        model, table = guessing("a", 1, 3), guessing("b", 2, confidences=(0.7,))
-        ours = node(model, residents=(table,))
-        for base, enough, asked in ((1, 0.8, True), (2, 0.6, False), (3, 1.0, True)):
+    def test_no_model_runs_where_model_free_drafters_are_sure(self):
+        model, lookup = guessing("a", 1, 3), guessing("b", 2, confidences=(0.7,))
+        ours = segments(model, model_free=(lookup,))
+        for base, bound, runs in ((1, 0.8, True), (2, 0.6, False), (3, 1.0, True)):
             model.seen.clear()
-            wanted = job("r", [1] * base, ("a", "b")).model_copy(update={"fuser": "n", "enough": enough})
-            ((_, tree),) = ours.run([wanted])[1]
-            assert bool(model.seen) is asked
-            assert tree.skipped == (() if asked else ("a",))
+            wanted = job("r", [1] * base, ("a", "b")).model_copy(update={"fuser": "n", "skip_models_above": bound})
+            ((_, tree),) = draft_and_fuse(*ours, [wanted])[1]
+            assert bool(model.seen) is runs
+            assert tree.skipped == (() if runs else ("a",))
             assert 2 in tree.tokens
-            assert (1 in tree.tokens) is asked
+            assert (1 in tree.tokens) is runs
 
-    def test_nobody_is_spared_where_another_node_fuses(self):
+    def test_no_model_is_skipped_where_another_node_fuses(self):
         model = guessing("a", 1)
-        drafts, _ = node(model, residents=(guessing("b", 2),)).run(
-            [job("r", [1], ("a", "b")).model_copy(update={"enough": 0.0})]
-        )
+        jobs = [job("r", [1], ("a", "b")).model_copy(update={"skip_models_above": 0.0})]
+        drafts, _ = draft_and_fuse(*segments(model, model_free=(guessing("b", 2),)), jobs)
         assert [draft.drafter for draft in drafts] == ["a"]
 
     def test_an_ended_sequence_gets_no_draft(self):
         a = guessing("a", 1)
-        assert node(a).run([job("r", [1], is_last=True)]) == ([], [])
+        assert draft_and_fuse(*segments(a), [job("r", [1], is_last=True)]) == ([], [])
         assert a.seen == []
 
-    def test_it_runs_ahead_on_what_is_pending_and_may_be_until_there_is_nothing_more_to_guess(self):
+    def test_a_node_runs_ahead_on_pending_sequences_until_done(self):
         model = ScriptedGuesser(lambda read: Guess((read[-1] + 1) % fakes.VOCAB, 0.9, 0, 0.0))
-        one = node(ModelDrafter("a", model, 100), guessing("b", 2))
-        one.run([job("r", [1]).model_copy(update={"run_ahead": True}), job("s", [1])])
-        one.run([job("t", [1]).model_copy(update={"run_ahead": True}), job("t", [1], is_last=True)])
+        one, fuser = segments(ModelDrafter("a", model, 100), guessing("b", 2))
+        draft_and_fuse(one, fuser, [job("r", [1]).model_copy(update={"run_ahead": True}), job("s", [1])])
+        draft_and_fuse(one, fuser, [job("t", [1]).model_copy(update={"run_ahead": True}), job("t", [1], is_last=True)])
         model.calls.clear()
         steps = 0
         while one.has_ahead:
@@ -138,93 +114,33 @@ class TestDrafting:
             steps += 1
             assert len(model.calls) <= steps, "one small step at a time"
         assert len(model.calls) == 4 + 1, "only r's: the target's own token, and as many as were asked for"
-        one.run([job("r", [1, 2, 3, 4, 5, 6]), job("s", [1, 9])])
-        assert one.ahead() == {"ahead_hits": 1, "ahead_misses": 0}
+        draft_and_fuse(one, fuser, [job("r", [1, 2, 3, 4, 5, 6]), job("s", [1, 9])])
+        assert one.info() == {"ahead_hits": 1, "ahead_misses": 0}
 
-    def test_drafters_that_share_their_tokens_answer_each_in_their_own_name(self):
-        models = [
-            ModelDrafter(name, ScriptedGuesser(lambda read, at=at: Guess(read[-1] + at, at / 3, 0, 0.0)), 100)
-            for at, name in ((1, "a"), (2, "b"))
-        ]
-        together = TokenFusion(model.reader for model in models)
-        one = DrafterNode([*models, guessing("c", 9)], lambda _: None, Fuser([], 61, lambda _: None), "n", together)
-        drafts, _ = one.run([job("r", [1], ("a", "b", "c"))])
-        by_name = {draft.drafter: draft for draft in drafts}
-        assert by_name["b"].tokens == (3, 5, 7, 9)
-        assert [by_name["a"].tokens[node - 1] for node in by_name["a"].borrowed] == [3, 5, 7]
-        assert by_name["b"].borrowed == by_name["c"].borrowed == ()
-        one.run([job("r", [1, 3], ("a", "b"), is_last=True)])
-        assert not together.run_ahead(["r"])
-
-    def test_what_no_other_node_drafts_is_fused_on_the_spot_and_only_that(self):
+    def test_a_node_fuses_its_own_jobs_only(self):
         ours = job("r", [1], ("a", "b")).model_copy(update={"fuser": "n"})
-        drafts, trees = node(guessing("a", 1, 3), residents=(guessing("b", 2),)).run([ours, job("s", [1])])
+        both = segments(guessing("a", 1, 3), model_free=(guessing("b", 2),))
+        drafts, trees = draft_and_fuse(*both, [ours, job("s", [1])])
         assert [draft.request_id for draft in drafts] == ["s"]
         ((mailbox, tree),) = trees
         assert (mailbox, tree.request_id, tree.base) == ("v", "r", 1)
         assert sorted(zip(tree.tokens, tree.proposers, strict=True)) == [(1, ("a",)), (2, ("b",)), (3, ("a",))]
 
-    def test_a_node_that_fuses_learns_what_its_drafters_are_worth(self):
-        ours = node(guessing("a", 7, confidences=(0.9,)))
+    def test_a_node_that_fuses_calibrates_its_drafters(self):
+        ours = segments(guessing("a", 7, confidences=(0.9,)))
         survivals = []
         for length in range(1, 30):
-            ((_, tree),) = ours.run([job("r", [1] * length).model_copy(update={"fuser": "n"})])[1]
+            jobs = [job("r", [1] * length).model_copy(update={"fuser": "n"})]
+            ((_, tree),) = draft_and_fuse(*ours, jobs)[1]
             survivals.append(tree.survival[0])
         assert survivals[0] == pytest.approx(0.9)
         assert survivals[-1] < 0.4
 
-    def test_a_drafter_that_has_nothing_to_say_still_gets_its_verifier_an_answer(self):
+    def test_a_silent_drafter_gets_its_verifier_an_empty_tree(self):
         silent = Scripted("a", lambda context: [])
-        ((_, tree),) = node(silent).run([job("r", [1]).model_copy(update={"fuser": "n"})])[1]
+        jobs = [job("r", [1]).model_copy(update={"fuser": "n"})]
+        ((_, tree),) = draft_and_fuse(*segments(silent), jobs)[1]
         assert tree.tokens == ()
-
-
-class TestFusing:
-    def test_residents_and_others_go_into_one_tree_for_the_jobs_verifier(self):
-        fusing = Fuser([guessing("b", 2)], fakes.VOCAB, lambda _: None)
-        fusing.expect([job("r", [1, 1], ("a", "b"))])
-        assert fusing.collect(0.0) == []
-        fusing.receive(node(guessing("a", 1, 3)).run([job("r", [1, 1])])[0])
-        ((mailbox, tree),) = fusing.collect(0.0)
-        assert (mailbox, tree.request_id, tree.base) == ("v", "r", 2)
-        assert sorted(zip(tree.tokens, tree.proposers, strict=True)) == [(1, ("a",)), (2, ("b",)), (3, ("a",))]
-
-    def test_a_table_that_this_fusion_lacks_is_not_waited_for(self):
-        fusing = Fuser([guessing("b", 2)], fakes.VOCAB, lambda _: None)
-        fusing.expect([job("r", [1, 1], ("b", "phrases"))])
-        ((_, tree),) = fusing.collect(0.0)
-        assert tree.tokens == (2,)
-
-    def test_a_due_round_makes_a_tree_of_what_there_is(self):
-        fusing = Fuser([], fakes.VOCAB, lambda _: None)
-        fusing.expect([job("r", [1, 1])])
-        assert fusing.wait_s(4.0) == 5.0
-        ((_, tree),) = fusing.collect(9.0)
-        assert tree.tokens == ()
-
-    def test_what_a_resident_says_of_others_is_dropped(self):
-        fusing = Fuser([guessing("b", 2, request_id="nobody")], fakes.VOCAB, lambda _: None)
-        fusing.expect([job("r", [1, 1], ("b",))])
-        ((_, tree),) = fusing.collect(0.0)
-        assert tree.tokens == ()
-
-    def test_a_drafter_that_was_wrong_is_believed_less(self):
-        fusing = Fuser([], fakes.VOCAB, lambda _: None)
-        drafting = node(guessing("a", 7, confidences=(0.9,)))
-        survivals = []
-        for length in range(1, 30):
-            fusing.expect([job("r", [1] * length)])
-            fusing.receive(drafting.run([job("r", [1] * length)])[0])
-            ((_, tree),) = fusing.collect(0.0)
-            survivals.append(tree.survival[0])
-        assert survivals[0] == pytest.approx(0.9)
-        assert survivals[-1] < 0.4
-
-    def test_an_ended_sequence_gets_no_tree(self):
-        fusing = Fuser([], fakes.VOCAB, lambda _: None)
-        fusing.expect([job("r", [1, 1])])
-        fusing.expect([job("r", [1, 1, 1], is_last=True)])
-        assert fusing.collect(99.0) == []
 
 
 class TestVerifying:
@@ -283,8 +199,7 @@ class TestVerifying:
         fakes.submit(local, one)
         (asked,) = local.verifier.step(0.0)
         local.verifier.step(asked.due_s)
-        _, trees = local._node.run([asked])
-        local.verifier.receive(tree for _, tree in trees)
+        local.verifier.receive(local.draft([asked]))
         assert local.verifier.running.sequences["r"].tree is None
         fakes.finish(local)
 

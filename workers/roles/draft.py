@@ -9,6 +9,7 @@ from app.drafter.drafter import in_time
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
 from app.messages import FUSE, DraftJob, ToDrafter, ToFuser, mailbox_of
+from app.pipeline import draft_and_fuse
 from workers.deployment import Deployment, send_trees
 from workers.heartbeat import Heartbeat
 from workers.mailbox_consumer import consume_mailbox
@@ -22,9 +23,8 @@ def serve(
     models = build_drafters(deployment.settings) if models is None else models
     is_apart = is_apart or on_another_device(deployment.settings)
     mailbox = mailbox_of("draft", node)
-    fetch = fetcher(deployment.requests)
-    fuse = build_fuser(deployment.settings, deployment.tokenizer, deployment.requests)
-    segment = build_drafter_node(deployment.settings, models, fetch, fuse, mailbox)
+    segment = build_drafter_node(deployment.settings, models, fetcher(deployment.requests), mailbox)
+    fuser = build_fuser(deployment.settings, deployment.tokenizer, deployment.requests)
 
     def info() -> dict[str, object]:
         return {
@@ -33,8 +33,8 @@ def serve(
             "tokenizer": deployment.tokenizer.sha256,
             "waiting": deployment.mailboxes.waiting(mailbox),
             "host": f"{deployment.machine}/{node}" if is_apart else deployment.machine,
-            "calibration": fuse.calibration.info(),
-            **segment.ahead(),
+            "calibration": fuser.calibration.info(),
+            **segment.info(),
         }
 
     heartbeat = Heartbeat(deployment, "draft", node, info=info)
@@ -50,14 +50,14 @@ def serve(
         ]
         at_work = {job.request_id for job in jobs if not job.is_last}
         heartbeat.working_on(at_work)
-        drafts, trees = segment.run(in_time(jobs, time.time()))
+        drafts, trees = draft_and_fuse(segment, fuser, in_time(jobs, time.time()))
         send_trees(deployment, trees)
         if drafts:
             deployment.post(FUSE, [ToFuser(drafts=tuple(drafts))])
         return 0.0 if segment.has_ahead else None
 
     doorbells = {mailbox: lambda: consume_mailbox(deployment, heartbeat, mailbox, ToDrafter, handle)}
-    exchanged = (fuse.calibration, deployment.counters)
+    exchanged = (fuser.calibration, deployment.counters)
     return RoleService(heartbeat, doorbells, [deployment.exchange_stats(stats) for stats in exchanged])
 
 
