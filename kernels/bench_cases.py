@@ -19,7 +19,7 @@ from kernels.gated_silu import gated_silu, gated_silu_reference
 from kernels.gumbel_noise import gumbel_noise_reference
 from kernels.gumbel_noise_batch import gumbel_noise_batch
 from kernels.kv_commit import kv_commit, kv_commit_reference
-from kernels.packed_linear import PackedLinear, can_pack, packed_linear_reference
+from kernels.packed_linear import PackedLinear, packed_linear_reference
 from kernels.ragged_attention import FLOAT32, PREFILL, VERIFY, Batch, ragged_attention, ragged_attention_reference
 from kernels.rms_norm import add_rms_norm, add_rms_norm_reference
 from kernels.rotary_store import rotary_store, rotary_store_reference
@@ -62,9 +62,8 @@ def _cpu_products() -> Iterator[Case]:
     x, weight = torch.randn(rows, depth), torch.randn(columns, depth)
     reference = partial(packed_linear_reference, x, weight, None)
     name = f"{rows} rows, {depth} -> {columns}"
-    if can_pack():
-        packed = PackedLinear(weight, None)
-        yield Case("packed_linear", name, reference, CPU, lambda: packed(x), weight.nbytes)
+    packed = PackedLinear(weight, None)
+    yield Case("packed_linear", name, reference, CPU, lambda: packed(x), weight.nbytes)
     out, flat, no_scales = np.empty((rows, columns), np.float32), x.numpy(), np.zeros(0, np.float32)
     blocks = pack(weight.numpy())
     yield Case("cpu.linear", name, reference, CPU, lambda: _multiply(flat, blocks, no_scales, out), blocks.nbytes)

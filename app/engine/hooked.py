@@ -1,6 +1,6 @@
 """Any Hugging Face causal LM's own modules as a forward: packed rows through transformers' attention interface.
 
-On the CPU every linear layer is replaced by its packed twin. Slower than `app.engine.fused`, and knows every family.
+On the CPU every linear layer runs on the compiled product. Slower than `app.engine.fused`, and knows every family.
 """
 
 from typing import Any
@@ -15,11 +15,10 @@ from app.engine.plan import Plan
 from app.engine.tiles import Kind, Layout
 from app.errors import ModelRefused
 from kernels.cpu.linear import pack_int8
-from kernels.packed_linear import PackedLinear, PackedSiblings
+from kernels.packed_linear import PackedLinear
 from kernels.paged_attention import paged_attention_reference
 
 ATTENTION = "paceline"
-SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # layers that read the same input
 
 
 class HookedForward:
@@ -71,18 +70,11 @@ class HookedForward:
 
 
 def pack_linears(model: nn.Module) -> None:
-    """Replace linear layers by packed twins, those that read one input by one; unless held elsewhere the weights go."""
+    """Replace linear layers by packed twins; unless held elsewhere the weights go."""
     for parent in list(model.modules()):
-        layers = {name: layer for name, layer in parent.named_children() if _is_linear(layer)}
-        for names in SIBLINGS:
-            family = [layers[name] for name in names if name in layers]
-            if len(family) == len(names) and len({layer.bias is None for layer in family}) == 1:
-                siblings = PackedSiblings([_weight(layer) for layer in family], [_bias(layer) for layer in family])
-                for name, member in zip(names, siblings.members, strict=True):
-                    setattr(parent, name, member)
-                    del layers[name]
-        for name, layer in layers.items():
-            setattr(parent, name, PackedLinear(_weight(layer), _bias(layer)))
+        for name, layer in list(parent.named_children()):
+            if _is_linear(layer):
+                setattr(parent, name, PackedLinear(_weight(layer), _bias(layer)))
 
 
 def round_weights(model: nn.Module) -> None:

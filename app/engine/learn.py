@@ -14,7 +14,6 @@ from app.engine.known import remember
 from app.engine.llama import NotFusable, check_llama_shape, is_llama_shaped
 from app.engine.trial import TOLERANCE, distance, trial
 from app.engine.weights import Weights, holds
-from kernels.packed_linear import can_pack
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +36,7 @@ def learn(model: PreTrainedModel, is_int8: bool = False, keep: tuple[Path, Weigh
         return _fuse(hooked, is_int8, file)
     except NotFusable as reason:
         log.info("%s runs on its own modules: %s", type(model).__name__, reason)
-    if can_pack():
-        pack_linears(model)
-    else:
-        log.warning("this torch has no packed linear operator: plain ones are used, slower and not bitwise invariant")
+    pack_linears(model)
     return hooked
 
 

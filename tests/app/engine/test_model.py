@@ -14,13 +14,11 @@ from app.engine.model import load
 from app.engine.runner import ModelRunner
 from app.errors import ModelRefused
 from app.state import Sequence
-from kernels.packed_linear import can_pack
 from tests import fakes
 from tests.fakes import FAMILIES, PAGE_TOKENS, VOCAB
 
 REFUSED = ("falcon", "bloom")
 SERVED = [family for family in FAMILIES if family not in REFUSED]
-bitwise = pytest.mark.skipif(not can_pack(), reason="without the packed operator bits depend on the batch")
 
 
 @cache
@@ -105,7 +103,6 @@ def one_by_one(family: str) -> tuple[torch.Tensor, torch.Tensor]:
     return alone(served(family), tokens(70), *range(1, 70))
 
 
-@bitwise
 @pytest.mark.parametrize("family", SERVED)
 @settings(max_examples=3, deadline=None, derandomize=True)
 @given(st.sets(st.integers(1, 69), max_size=6))
@@ -116,7 +113,6 @@ def test_bits_are_the_same_at_any_chunking(family, cuts):
     assert torch.equal(chunked_kv, kv)
 
 
-@bitwise
 @pytest.mark.parametrize("family", SERVED)
 @settings(max_examples=3, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=2, max_size=7))
@@ -172,20 +168,17 @@ def check_tree(family: str, length: int, drafts, tail: int = 1) -> None:
     assert runner.pool.num_free == runner.pool.num_pages
 
 
-@bitwise
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(st.integers(1, 40), trees(), st.integers(1, 4))
 def test_bits_are_the_same_in_any_tree_and_after_it(length, drafts, tail):
     check_tree("llama", length, drafts, min(tail, length))
 
 
-@bitwise
 @pytest.mark.parametrize("family", [family for family in SERVED if family != "llama"])
 def test_bits_are_the_same_in_trees_of_every_family(family):
     check_tree(family, 2 * PAGE_TOKENS - 3, fakes.tree([5, 6, 7, 8, 9, 10, 11, 12, 13], [0, 0, 2, 3, 3, 5, 6, 1, 7]))
 
 
-@bitwise
 @pytest.mark.parametrize("length", range(PAGE_TOKENS - 6, PAGE_TOKENS + 2))
 def test_a_branch_of_a_branch_may_begin_on_another_page(length):
     """1-2-3-4-5 is the main branch, 6-7-8-9 leaves it at once, and 10-11 leaves that one three tokens later."""
@@ -193,7 +186,6 @@ def test_a_branch_of_a_branch_may_begin_on_another_page(length):
     check_tree("llama", length, fakes.tree(list(range(20, 31)), parents))
 
 
-@bitwise
 def test_bits_do_not_depend_on_the_number_of_threads():
     runner, ids = served("llama"), tokens(90)
     row, kv = alone(runner, ids)
