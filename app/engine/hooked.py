@@ -1,13 +1,16 @@
 """Any Hugging Face causal LM's own modules as a forward: packed rows through transformers' attention interface.
 
-On the CPU every linear layer runs on the compiled product. Slower than `app.engine.fused`, and knows every family.
+On the CPU every linear layer runs on the compiled product, and activations on whole vectors. Slower than
+`app.engine.fused`, and knows every family.
 """
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
+from transformers.activations import ACT2CLS
 from transformers.pytorch_utils import Conv1D
 
 from app.engine.forward import Checkpoints, Output, Shape
@@ -19,6 +22,9 @@ from kernels.packed_linear import PackedLinear
 from kernels.paged_attention import paged_attention_reference
 
 ATTENTION = "paceline"
+ACTIVATIONS = {entry[0] if isinstance(entry, tuple) else entry for entry in ACT2CLS.values()}
+VECTORS = 32  # float32 that torch takes at once, at most
+SERIAL = 2**14  # numbers that it surely leaves to one thread
 
 
 class HookedForward:
@@ -69,12 +75,36 @@ class HookedForward:
         self.kinds = [kind for _, kind in sorted(layout.kinds.items())]
 
 
-def pack_linears(model: nn.Module) -> None:
-    """Replace linear layers by packed twins; unless held elsewhere the weights go."""
+class WholeVectors(nn.Module):
+    """An activation whose rows keep their bits; (..., N) -> (..., N).
+
+    torch computes the last few numbers of a thread's share in another way than the vectors before them, and where that
+    is depends on how many rows there are. Here rows are padded to whole vectors, and go in pieces for one thread.
+    """
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply it piece by piece."""
+        columns = x.shape[-1]
+        padded = F.pad(x.reshape(-1, columns), (0, -columns % VECTORS)).contiguous()
+        pieces = padded.view(-1, VECTORS).split(SERIAL // VECTORS)
+        return torch.cat([self.activation(piece) for piece in pieces]).view(padded.shape)[:, :columns].reshape(x.shape)
+
+
+def keep_bits(model: nn.Module) -> None:
+    """Replace linear layers by packed twins and activations by those of whole vectors.
+
+    Unless held elsewhere the layers' weights go.
+    """
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
             if _is_linear(layer):
                 setattr(parent, name, PackedLinear(_weight(layer), _bias(layer)))
+            elif type(layer) in ACTIVATIONS:
+                setattr(parent, name, WholeVectors(layer))
 
 
 def round_weights(model: nn.Module) -> None:

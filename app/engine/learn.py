@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from app.engine.blueprint import blueprint_of
 from app.engine.forward import Forward
 from app.engine.fused import FusedForward
-from app.engine.hooked import HookedForward, pack_linears, round_weights
+from app.engine.hooked import HookedForward, keep_bits, round_weights
 from app.engine.known import remember
 from app.engine.llama import NotFusable, check_llama_shape, is_llama_shaped
 from app.engine.trial import TOLERANCE, distance, trial
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @torch.inference_mode()
 def learn(model: PreTrainedModel, is_int8: bool = False, keep: tuple[Path, Weights] | None = None) -> Forward:
-    """The fused forward if it knows the model's family, else the model's own modules with packed linear layers.
+    """The fused forward if it knows the model's family, else the model's own modules, whose rows keep their bits.
 
     With `is_int8` the linear layers' weights are rounded to int8 columns: a model of its own, as exact against itself.
     `keep`: a file for what is found out, and the weights as they will be read then; nothing is written where those are
@@ -36,7 +36,7 @@ def learn(model: PreTrainedModel, is_int8: bool = False, keep: tuple[Path, Weigh
         return _fuse(hooked, is_int8, file)
     except NotFusable as reason:
         log.info("%s runs on its own modules: %s", type(model).__name__, reason)
-    pack_linears(model)
+    keep_bits(model)
     return hooked
 
 

@@ -8,7 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from transformers.activations import ACT2FN
 
+from app.engine.hooked import WholeVectors
 from app.engine.learn import learn
 from app.engine.model import load
 from app.engine.runner import ModelRunner
@@ -197,6 +199,23 @@ def test_bits_do_not_depend_on_the_number_of_threads():
     finally:
         torch.set_num_threads(1)
         runner.release(state)
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "sigmoid", "silu"])
+def test_activations_keep_rows_bits_at_any_width_and_threads(name):
+    activation = WholeVectors(ACT2FN[name])
+    for columns in (1, 48, 61, 1056, 40_000):
+        x = 3 * torch.randn(3, 37 if columns < 40_000 else 1, columns, generator=torch.Generator().manual_seed(columns))
+        torch.testing.assert_close(activation(x), ACT2FN[name](x))
+        rows = x.view(-1, columns)
+        expected = torch.cat([activation(row[None]) for row in rows])
+        try:
+            for threads in (1, 2, 3):
+                torch.set_num_threads(threads)
+                assert torch.equal(activation(x).view(-1, columns), expected)
+                assert torch.equal(torch.cat([activation(part) for part in rows.split(7)]), expected)
+        finally:
+            torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("family", REFUSED)
