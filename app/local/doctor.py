@@ -26,9 +26,11 @@ from app.local.health import check
 from app.local.instance import Instance
 from app.local.ports import FIRST_PORT, is_free
 from app.local.redis_server import find_server, no_answer
+from app.system import processor
 
 MODEL_BYTES = 2_500_000_000  # of a verifier with the default target, beside its KV cache
-PROBE = "from kernels.layers.packed_linear import can_pack; print(can_pack())"
+CPUINFO = Path("/proc/cpuinfo")
+PROBE = "from kernels.layers.packed_linear import is_exact; print(is_exact())"
 
 
 class Level(StrEnum):
@@ -188,20 +190,22 @@ def _instance(settings: Settings, instance: Instance) -> Finding:
 
 
 def _processor(settings: Settings, instance: Instance) -> Finding:
-    cpuinfo = Path("/proc/cpuinfo")
-    flags = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
+    flags = set(CPUINFO.read_text().split()) if CPUINFO.exists() else set()
     features = [name for name in ("avx2", "avx512f", "amx_bf16", "asimd") if name in flags]
     # In a process of its own: torch takes seconds and memory, which this command need not keep.
     done = subprocess.run(
         [sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=120, cwd=ROOT, check=False
     )
-    text = f"processor: {' '.join(features) or 'no known vector unit'}"
-    if done.stdout.strip() == "True":
-        return Finding(Level.OK, f"{text}; torch packs linear layers")
+    text = f"processor: {processor()}, {' '.join(features) or 'no known vector unit'}"
     if done.returncode:
         return Finding(Level.FAIL, f"{text}: {done.stderr.strip().splitlines()[-1]}", "remove .venv and run again")
-    mend = "Llama, Mistral and Qwen do without; others are slower, and batches may change their text at near ties"
-    return Finding(Level.WARN, f"{text}; torch does not pack linear layers", mend)
+    if done.stdout.strip() != "True":
+        mend = "texts may change at near ties with the requests beside them; use another machine, and report this one"
+        return Finding(Level.WARN, f"{text}; rows have other bits alone than among others", mend)
+    if "fpu" in flags and not flags >= {"avx2", "fma"}:
+        mend = "texts stay exact; use a processor with AVX2 and FMA"
+        return Finding(Level.WARN, f"{text}; without AVX2 and FMA products take many times as long", mend)
+    return Finding(Level.OK, f"{text}; rows have the same bits alone and among others")
 
 
 CHECKS: tuple[Check, ...] = (

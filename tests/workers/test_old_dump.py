@@ -20,9 +20,9 @@ import tokenizers
 from celery import Celery
 from celery.result import AsyncResult
 
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
+from tests.workers.cluster import Cluster, Stream, running, wait_for
 from tests.workers.conftest import Alone, stranger
-from tests.workers.deployment import Deployment, Stream, running, wait_for
 from tests.workers.make_dump import CALLBACKS_QUEUE, COLOURS, FIXTURE
 from tests.workers.redis_dump import load, read
 from tests.workers.versions import ROOT
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.slow
 class Takeover:
     """A deployment of this version on the Redis of the old one, and a client of its tasks."""
 
-    deployment: Deployment
+    cluster: Cluster
     redis: redis.Redis
     celery: Celery
     tokenizer: tokenizers.Tokenizer
@@ -49,8 +49,8 @@ class Takeover:
     def result(self, name: str) -> dict[str, Any]:
         """What the web server shows of a request once it has ended."""
         path = f"/api/requests/{REQUESTS[name]['id']}"
-        wait_for(lambda: self._exists(name) and self.deployment.get(path)["status"] != "active", what=name)
-        return self.deployment.get(path)
+        wait_for(lambda: self._exists(name) and self.cluster.get(path)["status"] != "active", what=name)
+        return self.cluster.get(path)
 
     def task_result(self, task_id: str) -> Any:
         """The result of a Celery task, once there is one."""
@@ -78,10 +78,10 @@ def takeover(
     tokenizer = tokenizers.Tokenizer.from_file(f"{tiny_environ['PACELINE_MODEL']}/tokenizer.json")
     with (
         _callbacks(redis_url, state / "callbacks.log"),
-        running(f"dump-{os.getpid()}", state, environ) as deployment,
-        stranger(deployment) as celery,
+        running(f"dump-{os.getpid()}", state, environ) as cluster,
+        stranger(cluster) as celery,
     ):
-        yield Takeover(deployment, client, celery, tokenizer)
+        yield Takeover(cluster, client, celery, tokenizer)
     client.flushall()
     client.close()
 
@@ -99,7 +99,7 @@ def test_request_ends_with_the_tokens_of_the_target_alone(takeover: Takeover, al
 @pytest.mark.parametrize("name", ACTIVE)
 def test_committed_tokens_are_kept(takeover: Takeover, name: str) -> None:
     committed = REQUESTS[name]["committed"]
-    stream = Stream.at(takeover.deployment.url, REQUESTS[name]["id"], len(committed)).read()
+    stream = Stream.at(takeover.cluster.url, REQUESTS[name]["id"], len(committed)).read()
     token_ids = takeover.result(name)["token_ids"]
     assert 0 < len(committed) < len(token_ids)
     assert token_ids == committed + stream.tokens
@@ -125,7 +125,7 @@ def test_ended_request_reads_as_before(takeover: Takeover, name: str) -> None:
     assert now.pop("timing") == pytest.approx(shown["timing"], abs=1e-5)
     assert now == {field: value for field, value in shown.items() if field != "timing"}
     assert now["status"] == REQUESTS[name]["state"]
-    stream = Stream.at(takeover.deployment.url, REQUESTS[name]["id"], 3).read()
+    stream = Stream.at(takeover.cluster.url, REQUESTS[name]["id"], 3).read()
     assert stream.tokens == shown["token_ids"][3:]
 
 
@@ -152,7 +152,7 @@ def test_nothing_stays_active_or_waits(takeover: Takeover) -> None:
 def test_no_process_logs_an_error(takeover: Takeover) -> None:
     for name in REQUESTS:
         takeover.result(name)
-    lines = [line for line in takeover.deployment.logs().splitlines() if line.startswith("{")]
+    lines = [line for line in takeover.cluster.logs().splitlines() if line.startswith("{")]
     levels = {json.loads(line)["level"] for line in lines}
     assert "INFO" in levels and not levels & {"ERROR", "CRITICAL"}
 

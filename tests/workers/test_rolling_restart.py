@@ -11,9 +11,9 @@ import pytest
 import redis
 from celery import Celery
 
-from app.messages import GenerateRequest
+from app.request import GenerateRequest
+from tests.workers.cluster import Stream, wait_for
 from tests.workers.conftest import Alone
-from tests.workers.deployment import Stream, wait_for
 from tests.workers.versions import NAMESPACE, OLD, ROLES, ROOT, Workers, answers, free_port, has, unpack
 
 TOKENS = 80

@@ -7,8 +7,10 @@ import pytest
 
 from app.config import Settings
 from app.engine.weights.resolve import MANIFEST
+from app.local import doctor
 from app.local.doctor import CHECKS, Finding, Level, examine
 from app.local.instance import Instance, ProcessId, State
+from app.system import processor
 
 
 @pytest.fixture
@@ -77,3 +79,29 @@ def test_drafter_with_another_tokenizer_fails(settings: Settings, tmp_path: Path
         (drafter / broken).write_text("{")
         assert "cannot be read" in _found(wrong, "drafters:").text
         (drafter / broken).write_text("{}")
+
+
+UNEVEN = """
+from kernels.layers.packed_linear import PackedLinear, is_exact
+forward = PackedLinear.forward
+PackedLinear.forward = lambda self, x: forward(self, x) * (1 + 1e-6 * len(x))
+print(is_exact())
+"""
+
+
+def test_processor_that_breaks_exactness_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    (finding,) = examine(settings, Instance(settings.state), CHECKS[-1:])
+    assert processor() in finding.text and "the same bits alone and among others" in finding.text
+    monkeypatch.setattr(doctor, "PROBE", UNEVEN)
+    (finding,) = examine(settings, Instance(settings.state), CHECKS[-1:])
+    assert finding.level is Level.WARN and "near ties" in finding.mend
+    assert processor() in finding.text and "other bits alone than among others" in finding.text
+
+
+def test_processor_without_fma_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(doctor, "PROBE", "print(True)")
+    for flags, level in (("fpu sse2 avx", Level.WARN), ("fpu avx2 fma", Level.OK), ("fp asimd", Level.OK)):
+        doctor.CPUINFO.write_text(f"flags : {flags}\n")
+        (finding,) = examine(settings, Instance(settings.state), CHECKS[-1:])
+        assert finding.level is level and ("without AVX2 and FMA" in finding.text) == (level is Level.WARN)
