@@ -155,18 +155,18 @@ def _status(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.json:
         print(health.model_dump_json(indent=1))
     else:
-        _print_health(health)
+        _print_health(health, settings.queue)
     if state is None:
         return NOT_RUNNING
     return 0 if health.ready else NOT_READY
 
 
-def _print_health(health: Health) -> None:
+def _print_health(health: Health, queue: str) -> None:
     if health.url is None:
         print(f"{health.instance}: not running")
         return
     print(f"{health.instance}: {'ready' if health.ready else 'not ready'} at {health.url}")
-    print(f"  Redis: {health.redis_url}, tasks go to its queue {Settings.from_env().queue!r}")
+    print(f"  Redis: {health.redis_url}, tasks go to its queue {queue!r}")
     for role, pids in health.processes.items():
         print(f"  {role:<8}{', '.join(map(str, pids)) or '-'}")
     for problem in health.problems:
