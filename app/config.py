@@ -44,7 +44,6 @@ Host = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$")]
 NONE = ("none", ("none",), ["none"])
 OR_NONE = BeforeValidator(lambda names: () if names in NONE else names)
 REMOVED = {  # once settings, which nothing set: the constant that took the place of each, and why
-    "draft_weights": "int8 (a drafter only guesses: no precision is lost that counts)",
     "page_tokens": "16 (the least that the kernels take, so the least memory lost in a last page)",
     "traced_requests": "64 (more than the dashboard lists)",
 }
@@ -140,6 +139,7 @@ class Settings(BaseModel):
     max_strikes: int = Field(5, ge=1, description="verifiers a request may take down before it fails alone")
 
     draft_device: Literal["cpu", "cuda"] = Field("cpu", description="of model drafters; cuda: in PACELINE_GPU_DTYPE")
+    draft_weights: Literal["float32", "int8"] = Field("int8", description="of model drafters: they only guess")
     verify_threads: int = Field(2, ge=1, description="CPU threads of a verifier")
     draft_threads: int = Field(2, ge=1, description="CPU threads of a drafter")
     placement: Literal["apart", "together"] = Field(

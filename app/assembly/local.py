@@ -158,7 +158,9 @@ def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuess
         if device.type == "cuda":
             dtype = getattr(torch, settings.gpu_dtype)
             return folder.name, load_device_guesser(folder, target, device, dtype, **memory)
-        return folder.name, load_guesser(folder, target, **memory, is_int8=True, home=settings.home)  # it only guesses
+        return folder.name, load_guesser(
+            folder, target, **memory, is_int8=settings.draft_weights == "int8", home=settings.home
+        )
 
 
 def _check_tokenizer(folder: Path, target: Path) -> None:

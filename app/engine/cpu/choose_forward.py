@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @torch.inference_mode()
 def choose_forward(model: PreTrainedModel, is_int8: bool = False, keep: tuple[Path, Weights] | None = None) -> Forward:
-    """Choose the fused forward if it knows the model's family, else the model's modules, with rows that keep their bits.
+    """Choose the fused forward if it knows the model's family, else the modules, whose rows keep their bits.
 
     With `is_int8` the linear layers' weights are rounded to int8 columns: a model of its own, as exact against itself.
     `keep`: a file for what is found out, and the weights as they will be read then; nothing is written where those are
