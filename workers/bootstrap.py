@@ -11,6 +11,7 @@ from workers.service import RoleService
 from workers.tasks import doorbell
 
 CONTROL_THREADS = 4
+MODULES = {"engine": "colocated"}  # of the roles whose module has another name
 log = logging.getLogger(__name__)
 
 
@@ -20,7 +21,7 @@ def serve(role: str, node: str, settings: Settings) -> None:
     if role == "beat":
         run_beat(deployment, node)
         return
-    module = importlib.import_module(f"workers.roles.{role}")  # only its own role: the others load torch
+    module = importlib.import_module(f"workers.roles.{MODULES.get(role, role)}")  # only its own: others load torch
     service: RoleService = module.serve(deployment, node)
     doorbell.register(deployment.celery, service)
     service.begin()

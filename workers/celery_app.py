@@ -23,7 +23,7 @@ VISIBILITY_S = 10  # ours are taken in within moments: one not acknowledged by t
 
 
 def make_celery(settings: Settings) -> Celery:
-    """An application on the settings' Redis. Raises StoreUnavailable when no URL is set."""
+    """Make one on the settings' Redis. Raises StoreUnavailable when no URL is set."""
     if settings.redis_url is None:
         raise StoreUnavailable("no Redis: set PACELINE_REDIS_URL, or let `paceline up` start one")
     app = Celery("paceline", broker=settings.redis_url, backend=settings.redis_url)
