@@ -6,6 +6,8 @@ losing them costs time, never a token (design D2). No torch here: models are arg
 """
 
 import logging
+import time
+import uuid
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -14,9 +16,9 @@ from app.config import Settings
 from app.drafter.drafter import DrafterNode
 from app.engine.text.tokenizer import Tokenizer
 from app.fuser.fuser import Fuser
-from app.intake_zz import take_in
 from app.messages import Draft, DraftJob, Event, Record, TreeMessage
 from app.request import GenerateRequest
+from app.stages.admit import admit
 from app.store.protocol import Requests
 from app.verifier.verifier import Verifier
 
@@ -59,7 +61,10 @@ class LocalPipeline:
     def submit(self, request: GenerateRequest, settings: Settings) -> Record:
         """Admit a request; `step` or `events` runs it. Raises InvalidRequest, QueueFull."""
         known = self.verifier.running.pool.allowed(None)
-        record = take_in(request, self.tokenizer, self.store, settings, drafters=known)
+        record = admit(
+            request, self.tokenizer, settings, request_id=uuid.uuid4().hex, now_s=time.time(), drafters=known
+        )
+        self.store.create(record, limit=settings.max_active_requests)
         self.store.assign(record.id, self.verifier.owner)
         self.verifier.adopt([record.id])
         return record

@@ -1,25 +1,44 @@
-"""State that lives in one process: a sequence as its verifier sees it, trees, verdicts, batches of work, guesses.
+"""State that lives in one process: sequences, trees, verdicts, batches and guesses. Nothing here decides or waits.
 
 Letters for shapes, everywhere: B sequences, N tree nodes, T packed rows, V vocabulary, L layers,
 H query heads, HK key heads, D head dim, P pages, S tokens a page.
 """
 
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Listed
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import compress
+from math import isfinite
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from app.messages import TARGET, Record, Stats
-from app.request import TokenLogprobs
+from app.messages import PUBLIC_TENANT, TARGET, Record, Stats, TreeMessage
+from app.request import Sampling, TokenLogprobs
+
+MAX_NODES = 63  # of a tree; with the root, one 64-bit word of ancestors a node
 
 Change = tuple[list[float], list[float]]  # to decaying sums: (kept, added); each becomes sum * kept + added
+# (V,) bool: the tokens allowed after every token so far, prompt included; None: all. Raises GenerationFailed where
+# nothing can follow.
+Mask = Callable[[Listed[int]], np.ndarray | None]
+
+
+class Walk(NamedTuple):
+    """A tree compared with the target's tokens: the right nodes, root to leaf, and what was offered."""
+
+    path: list[int]  # from 1; one for each token, up to the first wrong place
+    offered: list[list[int]]  # at each place up to and including the first wrong one: all nodes there
 
 
 @dataclass(slots=True)
 class Tree:
-    """Fused drafts. Node i >= 1 is tokens[i - 1]; node 0 is the root. Nodes by falling survival, parents first,
-    so every prefix of the lists is a tree of its own: cutting to the n best is a slice."""
+    """Fused drafts. Node i >= 1 is tokens[i - 1]; node 0 is the root, which has no entry.
+
+    Nodes stand by falling survival, parents before their children, so every prefix of the lists is
+    a tree of its own. `confidence` and `skipped` belong to the round: parts of a tree keep them.
+    """
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
@@ -31,9 +50,101 @@ class Tree:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @classmethod
+    def from_message(cls, message: TreeMessage, vocab_size: int) -> "Tree | None":
+        """Read a tree from mail, which is not trusted; None if it is not sound."""
+        m, size = message, len(message.tokens)
+        is_sound = (
+            size == len(m.parents) == len(m.survival) == len(m.proposers) <= MAX_NODES
+            and all(token in range(vocab_size) for token in m.tokens)
+            and all(parent in range(i + 1) for i, parent in enumerate(m.parents))
+            and all(isfinite(value) for value in m.survival)
+            and all(m.proposers)
+        )
+        if not is_sound:
+            return None
+        return cls([*m.tokens], [*m.parents], [*m.survival], [*m.proposers], m.confidence, m.skipped)
+
+    def main_branch(self) -> list[int]:
+        """List the nodes along first children: at each step the child of the highest survival."""
+        branch: list[int] = []
+        tip = 0
+        for node, parent in enumerate(self.parents, start=1):
+            if parent == tip:
+                branch.append(node)
+                tip = node
+        return branch
+
+    def depths(self) -> list[int]:
+        """Count each node's steps from the root; the root's own 0 comes first, so the index is the node."""
+        depths = [0]
+        for parent in self.parents:
+            depths.append(depths[parent] + 1)
+        return depths
+
+    def path(self, node: int) -> list[int]:
+        """List the nodes from below the root down to this one."""
+        path = []
+        while node:
+            path.append(node)
+            node = self.parents[node - 1]
+        return path[::-1]
+
+    def child(self, node: int, token: int) -> int | None:
+        """Find the first child of `node` with this token."""
+        for i in range(node, len(self.tokens)):  # children stand behind their parent
+            if self.parents[i] == node and self.tokens[i] == token:
+                return i + 1
+        return None
+
+    def walk(self, tokens: Listed[int]) -> Walk:
+        """Follow the target's tokens from the root, as far as the tree has them."""
+        path: list[int] = []
+        offered: list[list[int]] = [[]] if tokens else []
+        places = {0: 0} if tokens else {}  # by the root and each right node: the place of its children
+        for node, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True), start=1):
+            place = places.get(parent)
+            if place is None:
+                continue
+            offered[place].append(node)
+            if token == tokens[place] and place == len(path):
+                path.append(node)
+                if place + 1 < len(tokens):
+                    places[node] = place + 1
+                    offered.append([])
+        return Walk(path, offered)
+
+    def keep(self, nodes: Iterable[int]) -> "Tree":
+        """Copy these nodes, as far as their parents are among them, and number them anew."""
+        places = {0: 0}
+        for node in sorted(nodes):
+            if self.parents[node - 1] in places:
+                places.setdefault(node, len(places))
+        kept = [node - 1 for node in places if node]
+        return Tree(
+            [self.tokens[i] for i in kept],
+            [places[self.parents[i]] for i in kept],
+            [self.survival[i] for i in kept],
+            [self.proposers[i] for i in kept],
+            self.confidence,
+            self.skipped,
+        )
+
+    def of(self, drafters: AbstractSet[str]) -> "Tree":
+        """Copy the nodes that any of these drafters proposed, as far as their parents are."""
+        is_theirs = (not drafters.isdisjoint(names) for names in self.proposers)
+        return self.keep(compress(range(1, len(self) + 1), is_theirs))
+
     def cut(self, nodes: int) -> "Tree":
-        """The tree of the first `nodes` nodes."""
-        return Tree(self.tokens[:nodes], self.parents[:nodes], self.survival[:nodes], self.proposers[:nodes])
+        """Copy the first `nodes` nodes, those of the highest survival."""
+        return Tree(
+            self.tokens[:nodes],
+            self.parents[:nodes],
+            self.survival[:nodes],
+            self.proposers[:nodes],
+            self.confidence,
+            self.skipped,
+        )
 
 
 @dataclass(slots=True)
@@ -64,35 +175,79 @@ class Grammar(Protocol):
 
 
 @dataclass(slots=True)
-class Sequence:
-    """A request as its verifier runs it. tokens = prompt + committed; KV covers the first `cached` of them."""
+class CachedSequence:
+    """A sequence as engine and drafters see it: tokens, and the KV cache of the first `cached` of them.
 
-    record: Record
-    tokens: list[int]
-    stats: Stats = field(default_factory=Stats)
+    `cached`, `pages` and `page_names` are written by `app.engine.kv` alone.
+    """
+
+    id: str
+    tokens: list[int]  # prompt + committed; a drafter's may end with guesses
+    sampling: Sampling = field(default_factory=Sampling)
+    tenant: str = PUBLIC_TENANT
+    logprobs: int | None = None  # the request wants log-probabilities, and those of so many likeliest tokens
+    state: bytes | None = None  # the target's last hidden state where it chose the last token, d float16
     cached: int = 0
     pages: list[int] = field(default_factory=list)
-    tree: Tree | None = None  # arrived for the present length, not yet verified
-    due_s: float = 0.0  # when the sequence goes on without a tree; 0: it waits for none
-    state: bytes | None = None  # the target's last hidden state where it chose the last token, d float16
     page_names: list[bytes] = field(default_factory=list)  # of its first full pages (`app.engine.kv.prefix_hash`)
-    stops: Stops | None = None
-    grammar: Grammar | None = None
 
-    @property
-    def generated(self) -> int:
-        """Tokens committed after the prompt."""
-        return len(self.tokens) - len(self.record.prompt_ids)
+    @classmethod
+    def of(cls, record: Record, tokens: list[int]) -> "CachedSequence":
+        """Begin a request's sequence, with nothing cached."""
+        return cls(record.id, tokens, record.sampling, record.tenant, record.logprobs)
 
     @property
     def uncached(self) -> int:
-        """Tokens whose keys and values are still to be computed."""
+        """Count the tokens whose keys and values are still to be computed."""
         return len(self.tokens) - self.cached
 
-    def mask(self, history: Listed[int]) -> np.ndarray | None:
-        """(V,) bool: the tokens its grammar allows after `history`, prompt included. None: without a grammar all; and
-        after what the grammar does not allow, where the target never comes. Raises GenerationFailed where nothing can
-        follow."""
+
+@dataclass(slots=True)
+class Sequence:
+    """A request as its verifier runs it."""
+
+    record: Record
+    kv: CachedSequence
+    stats: Stats = field(default_factory=Stats)
+    stops: Stops | None = None
+    grammar: Grammar | None = None
+    tree: Tree | None = None  # arrived for the present length, not yet verified
+    due_s: float = 0.0  # when the sequence goes on without a tree; 0: it waits for none
+
+    @property
+    def tokens(self) -> list[int]:
+        """Return prompt + committed."""
+        return self.kv.tokens
+
+    @property
+    def generated(self) -> int:
+        """Count the tokens committed after the prompt."""
+        return len(self.kv.tokens) - len(self.record.prompt_ids)
+
+    @property
+    def cached(self) -> int:
+        """Count the tokens whose keys and values are cached."""
+        return self.kv.cached
+
+    @property
+    def uncached(self) -> int:
+        """Count the tokens whose keys and values are still to be computed."""
+        return self.kv.uncached
+
+    def entry(self, end: int, tree: Tree | None = None) -> "BatchEntry":
+        """Batch the uncached tokens up to `end`, and a tree below the last of them."""
+        return BatchEntry(
+            self.kv,
+            self.kv.cached,
+            self.kv.tokens[self.kv.cached : end],
+            Tree() if tree is None else tree,
+            final=end == len(self.kv.tokens),
+            eos_ids=self.record.eos_ids,
+            mask=None if self.grammar is None else self._mask,
+        )
+
+    def _mask(self, history: Listed[int]) -> np.ndarray | None:
+        """See Mask. None, too, after what the grammar does not allow, where the target never comes."""
         return None if self.grammar is None else self.grammar.mask(history[len(self.record.prompt_ids) :])
 
 
@@ -100,18 +255,20 @@ class Sequence:
 class BatchEntry:
     """One sequence's rows in a batch: tokens from `start` on, then the nodes of `tree` below the last of them.
 
-    `final` says that the rows reach the sequence's end, so the target's token is wanted at the last row
-    and at every node; otherwise the work is a chunk of a prompt. `forks` is filled when pages are reserved.
+    `final`: the rows reach the sequence's end, so the target's token is wanted at the last row and at
+    every node; otherwise they are a chunk of a prompt. `forks` is filled when pages are reserved.
 
-    The forward may drop nodes whose survival, as it sees it on its way, is below `floor`, and what is below them: they
-    count as not right. It notes them in `pruned`, each with that survival.
+    The forward may drop nodes whose survival, as it computes it on its way, is below `floor`, and
+    those below them: they count as not right. They are listed in `pruned`, each with that survival.
     """
 
-    sequence: Sequence
+    sequence: CachedSequence
     start: int
     tokens: list[int]
     tree: Tree
     final: bool
+    eos_ids: tuple[int, ...] = ()  # the verdict ends at any of these
+    mask: Mask | None = None  # of the request's grammar
     forks: list["Fork"] = field(default_factory=list)
     floor: float = 0.0
     pruned: dict[int, float] = field(default_factory=dict)

@@ -26,10 +26,10 @@ from kernels.layers.gated_silu import gated_silu, gated_silu_reference
 from kernels.layers.packed_linear import PackedLinear, can_pack, packed_linear_reference
 from kernels.layers.rms_norm import add_rms_norm, add_rms_norm_reference
 from kernels.layers.rotary_store import rotary_store, rotary_store_reference
-from kernels.sampling.choices import Row, pack_rows
+from kernels.sampling.choices import pack_rows
 from kernels.sampling.gumbel_noise import gumbel_noise_reference
 from kernels.sampling.gumbel_noise_batch import gumbel_noise_batch
-from kernels.sampling.target_token import Choice
+from kernels.sampling.target_token import Choice, Row
 from kernels.sampling.target_token_batch import target_token_batch, target_token_batch_reference
 from kernels.sampling.top_logprobs import top_logprobs, top_logprobs_reference
 from kernels.tree.fuse_candidates import fuse_candidates, fuse_candidates_reference

@@ -1,6 +1,7 @@
 """Tiny random models, drafters of every character, and the whole pipeline around them without a file."""
 
 from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -27,7 +28,7 @@ from app.request import ChatMessage, Sampling, Speculation
 from app.stages.draft.protocol import Context, Drafter
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.router import Router
-from app.state import BatchEntry, Guess, Tree
+from app.state import BatchEntry, CachedSequence, Guess, Tree
 from app.state import Sequence as State
 from app.store.memory import MemoryStore
 from app.verifier.sequences import Running
@@ -129,7 +130,13 @@ def record(
 
 def sequence(tokens: Sequence[int], **rest: Any) -> State:
     """A sequence that is all prompt."""
-    return State(record(tokens, **rest), list(tokens))
+    made = record(tokens, **rest)
+    return State(made, CachedSequence.of(made, list(tokens)))
+
+
+def cached(tokens: Sequence[int], **rest: Any) -> CachedSequence:
+    """The same as engine and drafters see it."""
+    return sequence(tokens, **rest).kv
 
 
 def tree(tokens: Sequence[int], parents: Sequence[int] | None = None, proposer: str = "test") -> Tree:
@@ -143,9 +150,11 @@ def tree(tokens: Sequence[int], parents: Sequence[int] | None = None, proposer: 
     )
 
 
-def work(state: State, start: int, end: int | None = None, drafts: Tree | None = None) -> BatchEntry:
+def work(state: State | CachedSequence, start: int, end: int | None = None, drafts: Tree | None = None) -> BatchEntry:
     """The sequence's tokens `start ... end - 1`, and below the last of them a tree."""
     end = len(state.tokens) if end is None else end
+    if isinstance(state, State):
+        return replace(state.entry(end, drafts), start=start, tokens=state.tokens[start:end])
     return BatchEntry(state, start, state.tokens[start:end], drafts or Tree(), final=end == len(state.tokens))
 
 
@@ -296,15 +305,18 @@ class ScriptedGuesser:
         self.calls.append(depth)
         return [self._chain(work, depth) for work in works]
 
-    def release(self, sequence: State) -> None:
-        self._caches.pop(sequence.record.id, None)
+    def cover(self, sequence: CachedSequence, tokens: int) -> None:
+        sequence.cached = tokens
+
+    def release(self, sequence: CachedSequence) -> None:
+        self._caches.pop(sequence.id, None)
         sequence.cached, sequence.pages = 0, []
 
     def invalidate(self, work: BatchEntry) -> None:
         self.release(work.sequence)
 
     def _chain(self, work: BatchEntry, depth: int) -> list[Guess]:
-        cache = self._caches.setdefault(work.sequence.record.id, [])
+        cache = self._caches.setdefault(work.sequence.id, [])
         assert cache[: work.start] == work.sequence.tokens[: work.start], "its cache is of other tokens"
         assert work.start <= len(cache)
         cache[work.start :] = work.tokens

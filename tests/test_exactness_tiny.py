@@ -276,7 +276,7 @@ def test_memory_for_one_is_enough_for_many():
             return getattr(self._runner, name)
 
         def release(self, sequence) -> None:
-            released.append(sequence.generated < sequence.record.max_tokens and sequence.cached > 0)
+            released.append(len(sequence.tokens) < 25 + 40 and sequence.cached > 0)  # not at its end
             self._runner.release(sequence)
 
     book = Book()

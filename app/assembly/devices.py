@@ -17,7 +17,7 @@ from app.engine.gpu.load import load_weights
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.sm_partition import divided
 from app.engine.kv.pages import bytes_per_page
-from app.engine.kv.sizing import CPU_PART, GPU_PART, available_bytes, kv_bytes
+from app.engine.kv.sizing import CPU_PART, GPU_PART, PAGE_TOKENS, available_bytes, kv_bytes
 from app.engine.weights.resolve import drafter_folder
 from app.errors import ModelRefused
 from app.placement.partition import Partition, partition
@@ -105,10 +105,10 @@ def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:
     torch.set_num_threads(settings.verify_threads)
     model = load(folder, settings.weights == "int8", settings.home)
     leave_cores_to(model)
-    pages = -(-longest // settings.page_tokens)
-    sequence_bytes = pages * bytes_per_page(*model.shape, settings.page_tokens)
+    pages = -(-longest // PAGE_TOKENS)
+    sequence_bytes = pages * bytes_per_page(*model.shape, PAGE_TOKENS)
     size = settings.kv_bytes or kv_bytes(available_bytes(), 1 / CPU_PART, sequence_bytes, settings.max_sequences)
-    return ModelRunner(model, kv_bytes=size, page_tokens=settings.page_tokens, shares=settings.prefix_cache)
+    return ModelRunner(model, kv_bytes=size, page_tokens=PAGE_TOKENS, shares=settings.prefix_cache)
 
 
 def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device) -> DeviceRunner:
@@ -120,7 +120,7 @@ def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device
     return DeviceRunner(
         weights,
         kv_bytes=size,
-        page_tokens=settings.page_tokens,
+        page_tokens=PAGE_TOKENS,
         shares=settings.prefix_cache,
         is_exact=settings.gpu_exact,
     )

@@ -21,6 +21,7 @@ from app.engine.drafters.loader import card_of, load_guesser
 from app.engine.drafters.token_similarity import embedding_agreement
 from app.engine.gpu.guesser import DeviceGuesser, load_device_guesser
 from app.engine.gpu.runner import DeviceRunner
+from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.profile.profile_cache import measured
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import drafter_folder, refusing, target_folder
@@ -150,14 +151,14 @@ def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuess
     folder = drafter_folder(name)
     if not (folder / "config.json").exists():
         raise ModelRefused(f"no drafter {name!r}: {folder} holds no config.json")
-    memory = {"kv_bytes": DRAFT_KV_BYTES, "page_tokens": settings.page_tokens}
-    is_int8, device = settings.draft_weights == "int8", draft_device(settings)
+    memory = {"kv_bytes": DRAFT_KV_BYTES, "page_tokens": PAGE_TOKENS}
+    device = draft_device(settings)
     with refusing(folder):
         _check_tokenizer(folder, target)
         if device.type == "cuda":
             dtype = getattr(torch, settings.gpu_dtype)
             return folder.name, load_device_guesser(folder, target, device, dtype, **memory)
-        return folder.name, load_guesser(folder, target, **memory, is_int8=is_int8, home=settings.home)
+        return folder.name, load_guesser(folder, target, **memory, is_int8=True, home=settings.home)  # it only guesses
 
 
 def _check_tokenizer(folder: Path, target: Path) -> None:

@@ -8,10 +8,8 @@ from collections import OrderedDict
 from collections.abc import Sequence as Listed
 from typing import Final, Protocol
 
-from app.messages import Record
-from app.request import Speculation
 from app.stages.draft.protocol import Context
-from app.state import BatchEntry, Guess, Sequence, Tree
+from app.state import BatchEntry, CachedSequence, Guess, Tree
 
 log = logging.getLogger(__name__)
 MIN_SURVIVAL = 0.12  # a guess less likely than this, together with all before it, is not worth going on from
@@ -25,7 +23,8 @@ class Guesser(Protocol):
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool: ...
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]: ...
-    def release(self, sequence: Sequence) -> None: ...
+    def release(self, sequence: CachedSequence) -> None: ...
+    def cover(self, sequence: CachedSequence, tokens: int) -> None: ...
     def invalidate(self, work: BatchEntry) -> None: ...
 
 
@@ -36,13 +35,14 @@ class DraftKV:
         self.name: Final = name
         self.max_context: Final = max_context
         self._guesser = guesser
-        self._sequences: OrderedDict[str, Sequence] = OrderedDict()
+        self._sequences: OrderedDict[str, CachedSequence] = OrderedDict()
 
     def align(self, context: Context, tokens: list[int]) -> None:
         """Make `tokens` the request's sequence: roll its cache back to what it shares with them."""
         sequence = self._sequences.get(context.request_id)
         if sequence is None:
-            sequence = self._sequences[context.request_id] = Sequence(_record(context), [])
+            sequence = CachedSequence(context.request_id, [], context.sampling, context.tenant)
+            self._sequences[context.request_id] = sequence
         self._sequences.move_to_end(context.request_id)
         if len(self._sequences) > MAX_SEQUENCES:
             self.remove(next(iter(self._sequences)))
@@ -50,7 +50,7 @@ class DraftKV:
         shared = min(sequence.cached, len(tokens) - 1)
         if known[:shared] != tokens[:shared]:
             shared = next(i for i in range(shared) if known[i] != tokens[i])
-        sequence.cached = shared
+        self._guesser.cover(sequence, shared)
         sequence.tokens = list(tokens)
         sequence.state = context.state if len(tokens) == len(context.tokens) else None  # of committed tokens only
 
@@ -71,13 +71,13 @@ class DraftKV:
         works = [work for work in works if self._try_reserve(work, busy, depth - 1)]
         found = self._guess(works, depth)
         for work in works if found else ():
-            work.sequence.cached = work.start + len(work.tokens)
-        return {work.sequence.record.id: guesses for work, guesses in zip(works, found, strict=bool(found))}
+            self._guesser.cover(work.sequence, work.start + len(work.tokens))
+        return {work.sequence.id: guesses for work, guesses in zip(works, found, strict=bool(found))}
 
     def advance(self, request_id: str, tokens: Listed[int]) -> None:
         """Append tokens to the sequence; all but the last of them were guessed by its last pass, so they are cached."""
         sequence = self._sequences[request_id]
-        sequence.cached += len(tokens) - 1
+        self._guesser.cover(sequence, sequence.cached + len(tokens) - 1)
         sequence.tokens += tokens
         sequence.state = None
 
@@ -87,16 +87,16 @@ class DraftKV:
         if sequence is not None:
             self._guesser.release(sequence)
 
-    def _read(self, sequences: list[Sequence]) -> None:
+    def _read(self, sequences: list[CachedSequence]) -> None:
         """Read long unread prefixes chunk by chunk, up to a last piece that the first guess takes along."""
-        busy = {s.record.id for s in sequences}
+        busy = {s.id for s in sequences}
         for s in sequences:
             while s.uncached > CHUNK_TOKENS:
                 chunk = s.tokens[s.cached : s.cached + CHUNK_TOKENS]
                 work = BatchEntry(s, s.cached, chunk, Tree(), final=False)
                 if not self._try_reserve(work, busy, ahead=0) or not self._guess([work], 1):
                     break
-                s.cached += len(chunk)
+                self._guesser.cover(s, s.cached + len(chunk))
 
     def _guess(self, works: list[BatchEntry], depth: int) -> list[list[Guess]]:
         """Run the model; if it computed numbers that are not finite, give the caches up and return no guesses."""
@@ -106,7 +106,7 @@ class DraftKV:
             log.warning("drafter %s: %s", self.name, error)
             for work in works:
                 self._guesser.invalidate(work)
-                self.remove(work.sequence.record.id)
+                self.remove(work.sequence.id)
             return []
 
     def _try_reserve(self, work: BatchEntry, busy: set[str] | None, ahead: int) -> bool:
@@ -117,21 +117,7 @@ class DraftKV:
             if busy is None:
                 return False
             idle = next((i for i, s in self._sequences.items() if i not in busy and s.pages), None)
-            self.remove(work.sequence.record.id if idle is None else idle)
+            self.remove(work.sequence.id if idle is None else idle)
             if idle is None:
                 return False
         return True
-
-
-def _record(context: Context) -> Record:
-    """Make a record for the sequence state, which the drafter's cache shares with the target's."""
-    return Record(
-        id=context.request_id,
-        tenant=context.tenant,
-        prompt_ids=tuple(context.tokens[: context.prompt_length]),
-        max_tokens=1,
-        eos_ids=(),
-        sampling=context.sampling,
-        speculation=Speculation(),
-        created_s=0.0,
-    )

@@ -40,18 +40,16 @@ class PackedBatch:
 
 
 def forks(tree: Tree) -> list[Fork]:
-    """The side branches of a tree, one a leaf, each with the nodes that no earlier branch holds."""
-    children: dict[int, list[int]] = {}
-    for node, parent in enumerate(tree.parents, start=1):
-        children.setdefault(parent, []).append(node)
-    if all(len(nodes) == 1 for nodes in children.values()):
+    """List a tree's side branches, one a leaf, each with the nodes that no earlier branch holds."""
+    inner = set(tree.parents)
+    if len(inner) == len(tree):  # no two nodes have one parent: a chain
         return []
-    main = set(main_branch(tree))
+    main = set(tree.main_branch())
     computed = set(main)
     found = []
     for leaf in range(1, len(tree) + 1):
-        if leaf not in children and leaf not in computed:
-            path = _path(tree, leaf)
+        if leaf not in inner and leaf not in computed:
+            path = tree.path(leaf)
             leaves = next(i for i, node in enumerate(path) if node not in main)
             first = next(i for i, node in enumerate(path) if node not in computed)
             computed.update(path)
@@ -59,38 +57,18 @@ def forks(tree: Tree) -> list[Fork]:
     return found
 
 
-def main_branch(tree: Tree) -> list[int]:
-    """The nodes from below the root along first children: the branch of the highest survival at each step."""
-    branch: list[int] = []
-    for node, parent in enumerate(tree.parents, start=1):
-        if parent == (branch[-1] if branch else 0):
-            branch.append(node)
-    return branch
-
-
-def _path(tree: Tree, node: int) -> list[int]:
-    path = []
-    while node > 0:
-        path.append(node)
-        node = tree.parents[node - 1]
-    return path[::-1]
-
-
 def plan(works: list[BatchEntry], kv: KVCache) -> PackedBatch:
-    """Lay the works' rows out one after the other. Their sequences and forks hold their pages already."""
+    """Lay the entries' rows out one after the other. Their sequences and forks hold their pages already."""
     out = PackedBatch(kv)
     for work in works:
         base = len(out.ids) + len(work.tokens) - 1  # row of the root; node i's row is base + i
         below = work.start + len(work.tokens)  # position of depth 1
-        main = main_branch(work.tree)
+        main = work.tree.main_branch()
         own = PackedSpan([*range(len(out.ids), base + 1), *(base + i for i in main)], work.start, work.sequence.pages)
-        depth = [0] * (1 + len(work.tree))
-        for node, parent in enumerate(work.tree.parents, start=1):
-            depth[node] = depth[parent] + 1
         out.ids += work.tokens
         out.ids += work.tree.tokens
         out.positions += range(work.start, below)
-        out.positions += [below - 1 + d for d in depth[1:]]
+        out.positions += [below - 1 + depth for depth in work.tree.depths()[1:]]
         out.spans.append(own)
         out.own += _slots(own, kv.page_tokens)
         out.wanted += range(base, base + 1 + len(work.tree)) if work.final else ()

@@ -7,7 +7,6 @@ nodes not verified.
 
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from collections.abc import Set as AbstractSet
 from itertools import accumulate
 from operator import mul
 
@@ -57,12 +56,12 @@ class AcceptanceEstimate:
             self._prior.update(offered, accepted)
 
     def update_from_tree(self, tree: Tree, committed: Sequence[int]) -> None:
-        """Observe what `committed`, the tokens after the tree's root, says about the whole tree."""
+        """Observe the whole tree; `committed` are the tokens after its root."""
         self.update(*levels(tree, committed))
 
     def update_from_part(self, tree: Tree, committed: Sequence[int], drafters: Collection[str]) -> None:
-        """The same of the part of the tree that these drafters proposed; none at all is as good as wrong."""
-        offered, accepted = levels(part(tree, frozenset(drafters)), committed)
+        """Observe the part of the tree that these drafters proposed; no node at all is as good as a wrong one."""
+        offered, accepted = levels(tree.of(frozenset(drafters)), committed)
         self.update(max(1, offered), accepted)
 
     def record_asked(self, draft_tokens: int, is_probe: bool = False) -> None:
@@ -112,29 +111,16 @@ class AcceptanceEstimates:
         self._requests.pop(request_id, None)
 
 
-def part(tree: Tree, drafters: AbstractSet[str]) -> Tree:
-    """The nodes that any of these drafters stands behind, as far as their parents are."""
-    found, places = Tree(), {0: 0}
-    for node, parent in enumerate(tree.parents, start=1):
-        if parent in places and not drafters.isdisjoint(tree.proposers[node - 1]):
-            found.tokens.append(tree.tokens[node - 1])
-            found.parents.append(places[parent])
-            places[node] = len(found.tokens)
-    return found
-
-
 def levels(tree: Tree, committed: Sequence[int]) -> tuple[int, int]:
-    """(offered, accepted) of a tree's main branch, that of first children: the nodes that `committed` can judge, and
-    those before the first wrong one. Side branches are a bonus that nobody counts on: asking prices chains."""
-    tip = accepted = offered = 0
-    for node, parent in enumerate(tree.parents, start=1):
-        if parent != tip or accepted == len(committed):
-            continue
-        tip, offered = node, accepted + 1
-        if tree.tokens[node - 1] != committed[accepted]:
+    """Count (offered, accepted) on a tree's main branch: the nodes that `committed` can judge, and
+    those before the first wrong one. Side branches do not count: draft lengths are priced as chains."""
+    main = tree.main_branch()
+    accepted = 0
+    for node, token in zip(main, committed, strict=False):
+        if tree.tokens[node - 1] != token:
             break
         accepted += 1
-    return offered, accepted
+    return min(len(main), len(committed), accepted + 1), accepted
 
 
 def _kept(kept: OrderedDict[str, AcceptanceEstimate], key: str, limit: int) -> AcceptanceEstimate:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from app.messages import Draft
-from app.state import Change
+from app.state import Change, Tree
 
 BINS = 10
 SIZE = 2 * BINS + 2 * 3 * BINS + 1  # of a drafter's vector of sums
@@ -101,18 +101,12 @@ def judge(drafts: Iterable[Draft], committed: Sequence[int]) -> Iterator[tuple[s
     count as well. Malformed drafts yield what can be judged before their first fault.
     """
     for draft in drafts:
-        depths: list[int | None] = [0]  # of the nodes that were right
-        borrowed = set(draft.borrowed)
-        nodes = zip(draft.tokens, draft.parents, draft.confidences, strict=False)
-        for i, (token, parent, confidence) in enumerate(nodes):
-            if not 0 <= parent <= i:
-                break
-            depth = depths[parent]
-            is_known = depth is not None and depth < len(committed)
-            accepted = is_known and depth is not None and committed[depth] == token
-            depths.append(depth + 1 if accepted and depth is not None else None)
-            if is_known and i + 1 not in borrowed:
-                yield draft.drafter, confidence, accepted
+        size = min(len(draft.tokens), len(draft.parents), len(draft.confidences))
+        sound = next((i for i, parent in enumerate(draft.parents[:size]) if not 0 <= parent <= i), size)
+        tree = Tree([*draft.tokens[:sound]], [*draft.parents[:sound]])
+        places = {node: place for place, offered in enumerate(tree.walk(committed).offered) for node in offered}
+        for node in sorted(places.keys() - set(draft.borrowed)):
+            yield draft.drafter, draft.confidences[node - 1], tree.tokens[node - 1] == committed[places[node]]
 
 
 class _Map:

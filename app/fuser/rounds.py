@@ -98,11 +98,7 @@ class FuseRounds:
 
 
 def _confidence(draft: Draft) -> float | None:
-    """A drafter's mean confidence in its main branch; None without one. Drafts are not trusted."""
-    branch, tip = [], 0
-    for i, (parent, confidence) in enumerate(zip(draft.parents, draft.confidences, strict=False), start=1):
-        if parent == tip:
-            branch.append(confidence)
-            tip = i
-    mean = sum(branch) / len(branch) if branch else -1.0
+    """Average a drafter's confidence along its main branch; None where it gives none. Drafts are not trusted."""
+    main = Tree(parents=[*draft.parents[: len(draft.confidences)]]).main_branch()
+    mean = sum(draft.confidences[node - 1] for node in main) / len(main) if main else -1.0
     return mean if 0.0 <= mean <= 1.0 else None

@@ -20,9 +20,8 @@ from math import isfinite, prod
 
 from app.estimates.calibration import Calibration
 from app.messages import TARGET, Draft, DraftJob
-from app.state import Tree
+from app.state import MAX_NODES, Tree
 
-MAX_NODES = 63  # with the root, one 64-bit word of ancestors a node
 # Where lookup and suffix agreed, over 500 SmolLM2 generations, 0.3 to 0.55 foretold the share that was right;
 # 1 foretold too much (0.85 for 0.72, 0.985 for 0.935).
 AGREEMENT = 0.35

@@ -13,33 +13,30 @@ from app.state import BatchEntry, Verdict
 
 
 def verify(works: Listed[BatchEntry], logits: Listed[TargetRows | None]) -> list[Verdict | None]:
-    """A verdict for every final work, None for prompt chunks. Rows off the accepted path are never looked at, and
+    """Judge every final entry; None for prompt chunks. Rows off the accepted path are never looked at, and
     nodes that the forward has pruned have none: the walk ends at their parent."""
     return [None if rows is None else _walk(work, rows) for work, rows in zip(works, logits, strict=True)]
 
 
 def _walk(work: BatchEntry, rows: TargetRows) -> Verdict:
-    record, tree = work.sequence.record, work.tree
-    child_of = {
-        (tree.parents[i], tree.tokens[i]): i + 1 for i in reversed(range(len(tree))) if i + 1 not in work.pruned
-    }
-    history = list(work.sequence.tokens)
+    sequence, tree = work.sequence, work.tree
+    history = list(sequence.tokens)
     node = 0
     path: list[int] = []
     tokens: list[int] = []
     logprobs: list[TokenLogprobs] = []
     while True:
         try:
-            mask = work.sequence.mask(history)
+            mask = work.mask(history) if work.mask else None
         except GenerationFailed as error:  # its own fault: the others of the batch must not hear of it
             return Verdict(path, tokens, logprobs, error=str(error))
-        token = rows.token(node, len(history), record.sampling, history, mask)
-        if record.logprobs is not None:
-            logprobs.append(rows.logprobs(node, token, record.logprobs, record.sampling, history, mask))
+        token = rows.token(node, len(history), sequence.sampling, history, mask)
+        if sequence.logprobs is not None:
+            logprobs.append(rows.logprobs(node, token, sequence.logprobs, sequence.sampling, history, mask))
         tokens.append(token)
         history.append(token)
-        child = child_of.get((node, token))
-        if child is None or token in record.eos_ids:
+        child = tree.child(node, token)
+        if child is None or child in work.pruned or token in work.eos_ids:
             return Verdict(path, tokens, logprobs, rows.state(node))
         path.append(child)
         node = child

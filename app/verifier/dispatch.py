@@ -34,7 +34,7 @@ class DraftDispatcher:
         skip_models_above: float = 1.0,
     ) -> list[DraftJob]:
         """One for each node that drafts and for whoever fuses; with the target's state where a drafter reads it."""
-        state = b64encode(sequence.state).decode() if sequence.state and readers else None
+        state = b64encode(sequence.kv.state).decode() if sequence.kv.state and readers else None
         jobs = []
         for mailbox, names in route.recipients.items():
             more = {

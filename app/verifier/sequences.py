@@ -14,14 +14,13 @@ from app.engine.text.tokenizer import Tokenizer
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
 from app.messages import DraftJob, TreeMessage
-from app.offered_zz import tree_of
 from app.policy import Policy
 from app.stages.length.baselines import BaselineController, length_policy, whole_chain
 from app.stages.length.controller import LengthController
 from app.stages.length.marginal import HORIZON_TOKENS, Candidate, skip_models_above
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.router import Route, Router
-from app.state import BatchEntry, Sequence, Tree
+from app.state import BatchEntry, CachedSequence, Sequence, Tree
 from app.store.protocol import Snapshot
 from app.telemetry.verifier_metrics import VerifierMetrics
 from app.verifier.dispatch import DraftDispatcher
@@ -94,11 +93,13 @@ class Running:
         tokens = [*record.prompt_ids, *snapshot.tokens]
         self.prompt_tokens += len(tokens)
         self.metrics.record_adopted(record, is_new=not snapshot.tokens)
-        self.sequences[record.id] = sequence = Sequence(record, tokens, stats=snapshot.stats)
-        if self._reader is not None and record.stop:
-            sequence.stops = StopWatch(self._reader, record.stop)
-        if self._reader is not None and record.json_schema is not None:
-            sequence.grammar = self._reader.grammars.state(record.json_schema)
+        reader = self._reader
+        stops = StopWatch(reader, record.stop) if reader is not None and record.stop else None
+        grammar = None
+        if reader is not None and record.json_schema is not None:
+            grammar = reader.grammars.state(record.json_schema)
+        kv = CachedSequence.of(record, tokens)
+        self.sequences[record.id] = Sequence(record, kv, snapshot.stats, stops, grammar)
         if snapshot.strikes:
             self.suspects.add(record.id)
 
@@ -106,7 +107,7 @@ class Running:
         """Forget a sequence and give its memory back."""
         sequence = self.sequences.pop(request_id, None)
         if sequence is not None:
-            self._memory.release(sequence)
+            self._memory.release(sequence.kv)
         self.suspects.discard(request_id)
         self.lengths.remove(request_id)
         self._model_free.discard(request_id)
@@ -133,13 +134,13 @@ class Running:
     def adopt_prefixes(self, sequences: Iterable[Sequence]) -> None:
         """Prompts that begin like what others have computed start from there."""
         for sequence in sequences:
-            reused = self._memory.adopt(sequence)
+            reused = self._memory.adopt(sequence.kv)
             self.reused_tokens += reused
             self.metrics.record_reused(reused)
 
     def reserve(self, works: list[BatchEntry]) -> list[BatchEntry]:
         """Those of the works that get memory."""
-        return reserve(works, self._memory, self.sequences.values())
+        return reserve(works, self._memory, self.sequences)
 
     def receive(self, message: TreeMessage) -> None:
         """Take a tree in, if it is for a sequence's present length and well formed; learn from one that is late."""
@@ -159,7 +160,7 @@ class Running:
                 self.model_costs.update(sent.batch, sent.depth, message.models_s, sent.unread)
             del self._sent[message.request_id]
         sequence = self.sequences.get(message.request_id)
-        tree = tree_of(message, self._vocab_size)
+        tree = Tree.from_message(message, self._vocab_size)
         if sequence is None or tree is None:
             return
         if message.base == len(sequence.tokens):

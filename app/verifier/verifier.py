@@ -106,7 +106,7 @@ class Verifier:
         if not works:
             return jobs
         reading_s = _reading_s(works, running.costs)
-        running.metrics.record_started((work.sequence.record for work in works), self._clock.time())
+        running.metrics.record_started((self._sequence(work).record for work in works), self._clock.time())
         running.pruning.allow(works, running.costs, is_wanted=self.policy.pruning)
         started = self._clock.perf_counter()
         try:
@@ -142,20 +142,20 @@ class Verifier:
         final: list[tuple[BatchEntry, Verdict, Event]] = []
         for work, verdict in zip(works, verdicts, strict=True):
             if verdict is None:
-                work.sequence.cached += len(work.tokens)
+                self.target.cover(work.sequence, work.start + len(work.tokens))
             else:
-                final.append((work, verdict, conclude(work.sequence, work.tree, verdict, now_s)))
+                final.append((work, verdict, conclude(self._sequence(work), work.tree, verdict, now_s)))
         rounds = [VerifiedTree(work.tree, verdict.path, len(event.tokens)) for work, verdict, event in final]
         self.running.metrics.record_step(len(works), rows, took_s, rounds)
         try:
-            self._pending_commit.send([(work.sequence, event) for work, _, event in final])
+            self._pending_commit.send([(self._sequence(work), event) for work, _, event in final])
         except Exception:
             for work, _, _ in final:
                 self.target.drop(work)
             raise
         for work, verdict, event in final:
             self._advance(work, verdict, event)
-        going_on = [work.sequence for work, _, event in final if event.finish_reason is None]
+        going_on = [self._sequence(work) for work, _, event in final if event.finish_reason is None]
         jobs = self.running.request_drafts(going_on, self.policy)
         return jobs if len(going_on) == len(final) else jobs + self._settle()
 
@@ -190,15 +190,18 @@ class Verifier:
     def _runs(self, sequence: Sequence) -> bool:
         return self.running.sequences.get(sequence.record.id) is sequence
 
+    def _sequence(self, work: BatchEntry) -> Sequence:
+        return self.running.sequences[work.sequence.id]
+
     def _advance(self, work: BatchEntry, verdict: Verdict, event: Event) -> None:
-        sequence = work.sequence
+        sequence = self._sequence(work)
         self.running.stats.record_verified(work.tree, verdict.path)
         if sequence.tree is not None:
             self.running.update(sequence, sequence.tree, event.tokens)
         self.target.accept(work, verdict.path)
-        sequence.tokens += event.tokens
+        sequence.kv.tokens += event.tokens
         sequence.stats = event.stats
-        sequence.state = verdict.state if len(event.tokens) == len(verdict.tokens) else None
+        sequence.kv.state = verdict.state if len(event.tokens) == len(verdict.tokens) else None
         sequence.tree, sequence.due_s = None, 0.0
         self.running.suspects.discard(sequence.record.id)
         self._memory_retry.remove(sequence.record.id)
@@ -209,17 +212,17 @@ class Verifier:
         self.running.metrics.record_failed()
         for work in works:
             self.target.invalidate(work)
-            self.running.suspects.add(work.sequence.record.id)
-        if len(works) > 1 or self._memory_retry.may_try_again(works[0].sequence.record.id, error):
+            self.running.suspects.add(work.sequence.id)
+        if len(works) > 1 or self._memory_retry.may_try_again(works[0].sequence.id, error):
             return []
         if self.exhausted is not None and is_out_of_memory(error):
             self.exhausted()
             return []
+        sequence = self._sequence(works[0])
         with suppress(NotFound):
-            record = works[0].sequence.record
-            self._store.end(record.id, FinishReason.ERROR, f"the target failed on this request: {error}")
-        self._record_left(works[0].sequence, FinishReason.ERROR)
-        return self._end(works[0].sequence)
+            self._store.end(sequence.record.id, FinishReason.ERROR, f"the target failed on this request: {error}")
+        self._record_left(sequence, FinishReason.ERROR)
+        return self._end(sequence)
 
     def _record_left(self, sequence: Sequence, reason: FinishReason) -> None:
         self.running.metrics.record_left(sequence.record, sequence.generated, sequence.stats, reason)

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.engine.cpu.equivalence import probe
 from app.engine.gpu.runner import ChosenRows, DeviceRunner
-from app.state import BatchEntry, Tree
-from app.state import Sequence as State
+from app.state import BatchEntry, CachedSequence, Tree
 
 
 def generate(runner: DeviceRunner, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
@@ -63,9 +61,9 @@ def reserve(runner: DeviceRunner, work: BatchEntry) -> BatchEntry:
     return work
 
 
-def _read(runner: DeviceRunner, prompt: list[int]) -> State:
+def _read(runner: DeviceRunner, prompt: list[int]) -> CachedSequence:
     """A sequence whose cache holds all of the prompt but its last token."""
-    state = State(probe(1, 2).record, list(prompt))
+    state = CachedSequence("bench", list(prompt))
     if len(prompt) > 1:
         work = reserve(runner, BatchEntry(state, 0, state.tokens[:-1], Tree(), final=False))
         runner.forward([work])
@@ -73,7 +71,7 @@ def _read(runner: DeviceRunner, prompt: list[int]) -> State:
     return state
 
 
-def _step(runner: DeviceRunner, states: Sequence[State], chains: Sequence[list[int]]) -> list[ChosenRows]:
+def _step(runner: DeviceRunner, states: Sequence[CachedSequence], chains: Sequence[list[int]]) -> list[ChosenRows]:
     """One step of all sequences, each with a chain below its last token that is accepted whole."""
     works = [
         reserve(runner, BatchEntry(state, len(state.tokens) - 1, state.tokens[-1:], chain(tokens), final=True))
@@ -85,6 +83,6 @@ def _step(runner: DeviceRunner, states: Sequence[State], chains: Sequence[list[i
     return answers
 
 
-def _release(runner: DeviceRunner, states: Sequence[State]) -> None:
+def _release(runner: DeviceRunner, states: Sequence[CachedSequence]) -> None:
     for state in states:
         runner.release(state)

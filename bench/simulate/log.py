@@ -75,7 +75,7 @@ def _texts(
     while running.sequences:
         pipeline.step()
         for request_id, sequence in running.sequences.items():
-            seen[request_id][sequence.generated] = sequence.state
+            seen[request_id][sequence.generated] = sequence.kv.state
     ends = [pipeline.store.snapshot(record.id) for record in records]
     texts = [
         Text(domain=domain, prompt_ids=end.record.prompt_ids, tokens=end.tokens)

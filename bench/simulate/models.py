@@ -13,7 +13,7 @@ import numpy as np
 
 from app.estimates.step_costs import StepCosts
 from app.request import Sampling, TokenLogprobs
-from app.state import BatchEntry, Guess, Sequence, Tree
+from app.state import BatchEntry, CachedSequence, Guess, Tree
 from bench.simulate.log import DrafterLog, Log, Text
 
 WORD = b"\0\0"  # for a state: that there is one
@@ -70,10 +70,13 @@ class LogTarget:
     def try_reserve(self, work: BatchEntry) -> bool:
         return True
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: CachedSequence) -> None:
         sequence.cached = 0
 
-    def adopt(self, sequence: Sequence) -> int:
+    def cover(self, sequence: CachedSequence, tokens: int) -> None:
+        sequence.cached = tokens
+
+    def adopt(self, sequence: CachedSequence) -> int:
         return 0
 
     def forward(self, works: list[BatchEntry]) -> "list[LogRows | None]":
@@ -86,7 +89,7 @@ class LogTarget:
         self._clock.rest()
         self.busy_s += seconds
         self.rows += rows
-        return [LogRows(self._texts[text_of(w.sequence.record.id)]) if w.final else None for w in works]
+        return [LogRows(self._texts[text_of(w.sequence.id)]) if w.final else None for w in works]
 
     def accept(self, work: BatchEntry, path: list[int]) -> None:
         work.sequence.cached = work.start + len(work.tokens) + len(path)
@@ -138,16 +141,19 @@ class LogGuesser:
         self._clock.run(self._name, seconds)
         return found
 
-    def release(self, sequence: Sequence) -> None:
-        self._bases.pop(sequence.record.id, None)
+    def release(self, sequence: CachedSequence) -> None:
+        self._bases.pop(sequence.id, None)
+
+    def cover(self, sequence: CachedSequence, tokens: int) -> None:
+        sequence.cached = tokens
 
     def invalidate(self, work: BatchEntry) -> None:
         self.release(work.sequence)
 
-    def _chain(self, sequence: Sequence) -> list[Guess]:
+    def _chain(self, sequence: CachedSequence) -> list[Guess]:
         """What it said after these tokens: on the chain that began where it was given a state; where that says nothing
         of them, or no more, on the one from where the tokens leave the text."""
-        tokens, request_id = sequence.tokens, sequence.record.id
+        tokens, request_id = sequence.tokens, sequence.id
         if sequence.state is not None or request_id not in self._bases:
             self._bases[request_id] = len(tokens)
         base = self._bases[request_id]

@@ -8,7 +8,6 @@ from app.drafter.model import ModelDrafter
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.drafters.guesser import ModelGuesser
 from app.errors import StoreUnavailable
-from app.intake_zz import take_in
 from app.messages import TARGET, Event, FinishReason, Status
 from app.pipeline import LocalPipeline
 from app.policy import Policy
@@ -17,13 +16,7 @@ from app.store.memory import MemoryStore
 from app.store.protocol import Outcome
 from app.verifier import out_of_memory
 from tests import fakes
-from tests.fakes import (
-    PAGE_TOKENS,
-    Book,
-    Characters,
-    characters,
-    record,
-)
+from tests.fakes import PAGE_TOKENS, Book, characters, record
 
 PLAIN = fakes.tiny()
 RUNNER = fakes.served()
@@ -59,16 +52,10 @@ class CountingGuesser(ModelGuesser):
 
 class TestTakingIn:
     def test_a_request_is_written_down_as_admitted(self):
-        store = MemoryStore()
-        found = take_in(GenerateRequest(prompt="abc", max_tokens=5, seed=3), Characters(), store, Settings())
-        assert store.snapshot(found.id).record == found
+        local = fakes.pipeline(RUNNER)
+        found = local.submit(GenerateRequest(prompt="abc", max_tokens=5, seed=3), Settings())
+        assert local.store.snapshot(found.id).record == found
         assert (found.prompt_ids, found.max_tokens, found.sampling.seed) == ((0, 0, 1, 2, 1), 5, 3)
-
-    def test_asking_again_under_the_same_id_changes_nothing(self):
-        store, request = MemoryStore(), GenerateRequest(prompt="abc", temperature=1.0)
-        first = take_in(request, Characters(), store, Settings(), request_id="x")
-        assert take_in(request, Characters(), store, Settings(), request_id="x") == first, "the seed drawn first counts"
-        assert store.active() == 1
 
 
 class TestVerifying:
@@ -155,7 +142,7 @@ class TestVerifying:
         assert "gone" not in local.verifier.running.sequences
         assert [one.id for one in local.verifier.ended] == ["gone"]
         assert [one.request_id for one in jobs if one.is_last] == ["gone"]
-        held = [page for s in local.verifier.running.sequences.values() for page in s.pages]
+        held = [page for s in local.verifier.running.sequences.values() for page in s.kv.pages]
         assert RUNNER.pool.num_free == RUNNER.pool.num_pages - len(held), "the tree's pages came back too"
         if outcome is Outcome.FENCED:
             is_dead[:] = ["other"]
@@ -323,7 +310,7 @@ class TestVerifying:
 
         class Watched(Relay):
             def forward(self, works):
-                batches.append(sorted(work.sequence.record.id for work in works))
+                batches.append(sorted(work.sequence.id for work in works))
                 return super().forward(works)
 
         store = MemoryStore(is_alive=lambda owner: owner != "dead")
@@ -435,6 +422,11 @@ class TestLocal:
             assert local.store.snapshot("r").finish_reason is FinishReason.STOP
 
 
+def is_poisoned(work) -> bool:
+    """No prompt is shorter than this, and none has the poison later."""
+    return POISON in work.sequence.tokens[:2]
+
+
 class Relay:
     """A target in front of the tiny model."""
 
@@ -453,6 +445,9 @@ class Relay:
     def forward(self, works):
         return RUNNER.forward(works)
 
+    def cover(self, sequence, tokens):
+        RUNNER.cover(sequence, tokens)
+
     def accept(self, work, path):
         RUNNER.accept(work, path)
 
@@ -470,7 +465,7 @@ class Fragile(Relay):
         self._error = error
 
     def forward(self, works):
-        if any(POISON in work.sequence.record.prompt_ids for work in works):
+        if any(is_poisoned(work) for work in works):
             raise self._error("out of something")
         return super().forward(works)
 
@@ -497,7 +492,7 @@ class NotANumber(Relay):
     def forward(self, works):
         logits = super().forward(works)
         for work, rows in zip(works, logits, strict=True):
-            if rows is not None and POISON in work.sequence.record.prompt_ids:
+            if rows is not None and is_poisoned(work):
                 rows.rows = torch.full_like(rows.rows, torch.nan)
         return logits
 

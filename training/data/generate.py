@@ -6,6 +6,8 @@ work was stopped and taken up again.
 
 import hashlib
 import random
+import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -21,12 +23,13 @@ from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.load import load
 from app.engine.cpu.runner import CPURows, ModelRunner
 from app.engine.kv.pages import bytes_per_page
+from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import GenerationFailed, InvalidRequest
 from app.estimates.step_costs import StepCosts
-from app.intake_zz import take_in
 from app.messages import Record
 from app.request import ChatMessage, GenerateRequest
+from app.stages.admit import admit
 from app.state import BatchEntry
 from app.store.memory import MemoryStore
 from app.verifier.sequences import Running
@@ -100,7 +103,7 @@ class Watching(ModelRunner):
             first = 0
             for work in works:
                 piece = states[first : first + len(work.tokens)]
-                self._pieces.setdefault(work.sequence.record.id, []).append((work.start, piece))
+                self._pieces.setdefault(work.sequence.id, []).append((work.start, piece))
                 first += len(work.tokens) + len(work.tree)
         return out
 
@@ -120,9 +123,8 @@ class _Answering:
         self._settings = Settings(max_sequences=AT_ONCE)
         self._tokenizer, self._max_tokens, self._to, self._report = tokenizer, max_tokens, to, report
         self._has_chat = _has_chat(tokenizer)
-        size = self._settings.page_tokens
-        kv_bytes = AT_ONCE * -(-LONGEST // size) * bytes_per_page(*model.shape, size)
-        self._runner = Watching(model, kv_bytes=kv_bytes, page_tokens=size)
+        kv_bytes = AT_ONCE * -(-LONGEST // PAGE_TOKENS) * bytes_per_page(*model.shape, PAGE_TOKENS)
+        self._runner = Watching(model, kv_bytes=kv_bytes, page_tokens=PAGE_TOKENS)
         self._store = MemoryStore(ttl_s=60.0)
         running = Running(self._runner, StepCosts({1: 1.0}), tokenizer.vocab_size, US)  # nothing is drafted to be cut
         self._verifying = Verifier(US, self._runner, running, self._store, self._settings)
@@ -152,7 +154,8 @@ class _Answering:
                 "speculation": False,
             }
         )
-        record = take_in(request, self._tokenizer, self._store, self._settings)
+        record = admit(request, self._tokenizer, self._settings, request_id=uuid.uuid4().hex, now_s=time.time())
+        self._store.create(record, limit=self._settings.max_active_requests)
         self._store.assign(record.id, US)
         self._verifying.adopt([record.id])
         self._asked[record.id] = ask

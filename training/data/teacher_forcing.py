@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from app.engine.cpu.equivalence import probe
 from app.engine.cpu.forward import Forward
 from app.engine.kv.pages import KVCache, PagePool
 from app.engine.packing import plan
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidRequest
-from app.state import BatchEntry, Tree
+from app.state import BatchEntry, CachedSequence, Tree
 from training.data.rows import RowFile
 from training.progress_bar import Report
 
@@ -69,8 +68,7 @@ class Reader:
     def read(self, tokens: list[int]) -> tuple[list[int], np.ndarray | None]:
         """The target's greedy choice after every token (T,), and its last normed hidden states (T, d) if it shows
         them."""
-        sequence = probe(1, self._model.vocab_size)
-        sequence.tokens = tokens
+        sequence = CachedSequence("text", tokens)
         self._pool.try_grow(sequence.pages, len(tokens))
         rows = plan([BatchEntry(sequence, 0, tokens, Tree(), final=True)], self._kv)
         rows.wanted = list(range(len(tokens)))

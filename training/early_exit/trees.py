@@ -16,6 +16,7 @@ from app.engine.cpu.forward import Checkpoints
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.runner import CPURows, ModelRunner
 from app.engine.kv.pages import bytes_per_page
+from app.engine.kv.sizing import PAGE_TOKENS
 from app.errors import ModelRefused
 from app.estimates.step_costs import StepCosts
 from app.request import GenerateRequest
@@ -62,7 +63,7 @@ def record(settings: Settings, layers: tuple[int, ...], each: int, max_tokens: i
         raise ModelRefused("only on a CPU, and of Llama-shaped models, can rows be pruned")
     if not 0 < min(layers) <= max(layers) < model.shape.num_layers:
         raise ModelRefused(f"checkpoints lie behind layers 1 ... {model.shape.num_layers - 1}")
-    runner = _Recorder(model, layers, settings.page_tokens)
+    runner = _Recorder(model, layers, PAGE_TOKENS)
     pipeline = build_local(settings, replace(models, runner=runner))
     pipeline.verifier.running.costs = StepCosts(FREE)
     asked = [prompt for domain in DOMAINS for prompt in islice(prompts(domain, seed), each)]
@@ -119,7 +120,7 @@ class _Recorder(ModelRunner):
                 self._note(work, logits, len(self._tokens) + len(own) - 1 - len(work.tree))
             kept += own
             self._tokens += [[*work.tokens, *work.tree.tokens][i - root + len(work.tokens) - 1] for i in own]
-            self._prompts += [self.numbers[work.sequence.record.id]] * len(own)
+            self._prompts += [self.numbers[work.sequence.id]] * len(own)
         finals = self._fused.last_hidden(row)
         self._finals.append(finals[kept].astype(np.float16))
         for layer in self._layers:
@@ -147,5 +148,5 @@ class _Recorder(ModelRunner):
             nodes.parents.append(first + parent if parent else -1)
             nodes.is_right.append(is_right)
             nodes.is_reached.append(reached[parent])
-            nodes.prompts.append(self.numbers[work.sequence.record.id])
+            nodes.prompts.append(self.numbers[work.sequence.id])
             nodes.rows.append(root + parent)

@@ -37,7 +37,7 @@ def serve(deployment: Deployment, node: str) -> RoleService:
     """Load both sides, see how they get on beside each other."""
     sys.setswitchinterval(SWITCH_S)
     sides = sides_of(deployment.settings)
-    deployment.settings = within(deployment.settings, sides)
+    deployment = Deployment(within(deployment.settings, sides), deployment.celery, deployment.tokenizer)
     aside = DrafterThread(deployment, f"{node}-draft", sides)
     aside.load()
     sides.verify.enter()
@@ -50,7 +50,7 @@ def serve(deployment: Deployment, node: str) -> RoleService:
     service = verify.serve(deployment, node, verifier, {"partition": about})
     aside.go()
     return RoleService(
-        service.heartbeat, {**service.doorbells, aside.mailbox: lambda: None}, aside
+        service.heartbeat, {**service.doorbells, aside.mailbox: lambda: None}, service.tasks, aside
     )  # it is always attended
 
 
@@ -94,7 +94,7 @@ class DrafterThread(threading.Thread):
         finally:
             self._loaded.set()
         self._may_go.wait()
-        service.heartbeat.begin()
+        service.begin()
         try:
             while worker_state.should_stop is None:
                 began_s = time.monotonic()

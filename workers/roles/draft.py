@@ -1,4 +1,4 @@
-"""The drafter node's process: batches of jobs in; drafts to the fuser, or fused trees to their verifiers."""
+"""Run a drafter node: batches of jobs in; drafts to the fuser, or fused trees to their verifiers."""
 
 import time
 
@@ -14,13 +14,12 @@ from workers.deployment import Deployment, send_trees
 from workers.heartbeat import Heartbeat
 from workers.mailbox_consumer import consume_mailbox
 from workers.service import RoleService
-from workers.sharing_zz import share
 
 
 def serve(
     deployment: Deployment, node: str, models: list[ModelDrafter] | None = None, *, is_apart: bool = False
 ) -> RoleService:
-    """Load the drafters, unless there are `models`. `is_apart`: on a part of the machine that no verifier takes."""
+    """Load the drafters, unless there are `models`. `is_apart`: on a part of the machine that no verifier uses."""
     models = build_drafters(deployment.settings) if models is None else models
     is_apart = is_apart or on_another_device(deployment.settings)
     mailbox = mailbox_of("draft", node)
@@ -39,10 +38,9 @@ def serve(
         }
 
     heartbeat = Heartbeat(deployment, "draft", node, info=info)
-    share(deployment, heartbeat, fuser.calibration)
 
     def handle(messages: list[ToDrafter]) -> float | None:
-        """Draft for jobs; without mail, run one step ahead, so that mail never waits for more than that."""
+        """Draft the jobs; without mail run one step ahead, so that mail never waits for more."""
         if not messages and segment.has_ahead:
             heartbeat.mark_idle()
             segment.run_ahead()
@@ -51,17 +49,18 @@ def serve(
             job for message in messages for job in message.jobs if _is_readable(job, deployment.tokenizer.vocab_size)
         ]
         at_work = {job.request_id for job in jobs if not job.is_last}
-        heartbeat.works_on(len(at_work))
-        heartbeat.about(at_work)
+        heartbeat.working_on(at_work)
         drafts, trees = draft_and_fuse(segment, fuser, in_time(jobs, time.time()))
         send_trees(deployment, trees)
         if drafts:
             deployment.post(FUSE, [ToFuser(drafts=tuple(drafts))])
         return 0.0 if segment.has_ahead else None
 
-    return RoleService(heartbeat, {mailbox: lambda: consume_mailbox(deployment, heartbeat, mailbox, ToDrafter, handle)})
+    doorbells = {mailbox: lambda: consume_mailbox(deployment, heartbeat, mailbox, ToDrafter, handle)}
+    exchanged = (fuser.calibration, deployment.counters)
+    return RoleService(heartbeat, doorbells, [deployment.exchange_stats(stats) for stats in exchanged])
 
 
 def _is_readable(job: DraftJob, vocab_size: int) -> bool:
-    """Check that the model knows all its tokens: an id outside the embedding would bring a GPU's process down."""
+    """Return whether the model has all its tokens; an id outside the embedding would bring a GPU's process down."""
     return max(job.tokens, default=0) < vocab_size

@@ -20,10 +20,9 @@ from app.telemetry.verifier_metrics import VerifierMetrics
 from app.verifier.dispatch import jobs_by_mailbox
 from app.verifier.verifier import Verifier
 from workers.deployment import Deployment
-from workers.heartbeat import Heartbeat
+from workers.heartbeat import Heartbeat, HeartbeatTask
 from workers.mailbox_consumer import consume_mailbox
 from workers.service import RoleService
-from workers.sharing_zz import share
 
 log = logging.getLogger(__name__)
 RECONCILE_EVERY_S = 1.0
@@ -36,21 +35,18 @@ def serve(
     mailbox = mailbox_of("verify", node)
     verifier = verifier or build_verifier(deployment.settings, mailbox, deployment.requests)
     running = verifier.running
-    running.metrics = meter = VerifierMetrics(deployment.counters)
+    running.metrics = metrics = VerifierMetrics(deployment.counters)
 
     def info() -> dict[str, object]:
         return {**running.report(), "host": deployment.machine, **(about or {})}
 
     verifier.exhausted = _leave
-    heartbeat = Heartbeat(deployment, "verify", node, owner=verifier.owner, info=info)
-    heartbeat.told = meter.drain
+    heartbeat = Heartbeat(deployment, "verify", node, owner=verifier.owner, info=info, progress=metrics.drain)
     loop = VerifierLoop(deployment, verifier, heartbeat, mailbox)
-    heartbeat.on_beat.append(loop.refresh)
-    share(deployment, heartbeat, running.router.experience)
-
-    return RoleService(
-        heartbeat, {mailbox: lambda: consume_mailbox(deployment, heartbeat, mailbox, ToVerifier, loop.handle)}
-    )
+    priors = deployment.exchange_stats(running.router.experience)
+    tasks: list[HeartbeatTask] = [loop, priors, metrics, deployment.exchange_stats(deployment.counters)]
+    doorbells = {mailbox: lambda: consume_mailbox(deployment, heartbeat, mailbox, ToVerifier, loop.handle)}
+    return RoleService(heartbeat, doorbells, tasks)
 
 
 def _leave() -> None:
@@ -61,7 +57,7 @@ def _leave() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-class VerifierLoop:
+class VerifierLoop(HeartbeatTask):
     """Mail in, one step, mail out."""
 
     def __init__(self, deployment: Deployment, verifier: Verifier, heartbeat: Heartbeat, mailbox: str) -> None:
@@ -78,14 +74,13 @@ class VerifierLoop:
             self._adopt(message.adopt)
             self._verifier.receive(message.trees)
         self._reconcile()
-        self._heartbeat.works_on(len(self._verifier.running.sequences))
         jobs = self._verifier.step(time.time())
-        self._heartbeat.about(work.sequence.record.id for work in self._verifier.stepped)
+        self._heartbeat.working_on(work.sequence.id for work in self._verifier.stepped)
         self._send(jobs)
         self._settle()
         return self._verifier.wait_s(time.time())
 
-    def refresh(self) -> None:
+    def beat(self) -> None:
         """From the heartbeat: who drafts, what the scheduler wants, and whether sequences wait with nobody at work."""
         live = self._deployment.nodes.live()
         self._verifier.running.pool = _pool(

@@ -5,9 +5,7 @@ import torch
 from app.engine.cpu.forward import Forward
 from app.engine.kv.pages import KVCache, PagePool
 from app.engine.packing import plan
-from app.messages import Record
-from app.request import Sampling, Speculation
-from app.state import BatchEntry, Sequence, Tree
+from app.state import BatchEntry, CachedSequence, Tree
 
 TOKENS = 40
 TOLERANCE = 1e-3  # of the logits' standard deviation
@@ -31,16 +29,6 @@ def distance(found: torch.Tensor, expected: torch.Tensor, spread: float) -> floa
     return float((found - expected).abs().max() / spread)
 
 
-def probe(length: int, vocab_size: int) -> Sequence:
-    """Tokens from all over the vocabulary."""
-    tokens = [(i * 7919 + 13) % vocab_size for i in range(length)]
-    record = Record(
-        id="probe",
-        prompt_ids=tuple(tokens),
-        max_tokens=1,
-        eos_ids=(),
-        sampling=Sampling(),
-        speculation=Speculation(),
-        created_s=0.0,
-    )
-    return Sequence(record, tokens)
+def probe(length: int, vocab_size: int) -> CachedSequence:
+    """Make a sequence of tokens from all over the vocabulary."""
+    return CachedSequence("probe", [(i * 7919 + 13) % vocab_size for i in range(length)])

@@ -9,8 +9,8 @@ from app.engine.cpu.forward import Checkpoints, Forward
 from app.engine.early_exit.rows import Predictor, RowPruner
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import KVCache, PagePool, bytes_per_page
-from app.engine.packing import forks, main_branch, plan
-from app.engine.sampling import choice_of, is_shaped, token_logprobs
+from app.engine.packing import forks, plan
+from app.engine.sampling import choice_of, is_shaped, row_of, token_logprobs
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry
 from kernels.sampling.target_token import shaped, target_token_reference
@@ -48,18 +48,10 @@ class CPURows:
     def _shaped(
         self, node: int, sampling: Sampling, history: list[int], mask: np.ndarray | None
     ) -> torch.Tensor:  # (V,)
-        s = sampling
-        if mask is None and not is_shaped(s):
-            return self.rows[self.row(node)]
-        return shaped(
-            self.rows[self.row(node)],
-            history,
-            frequency_penalty=s.frequency_penalty,
-            presence_penalty=s.presence_penalty,
-            bias=s.logit_bias,
-            allowed=s.allowed_token_ids,
-            mask=mask,
-        )
+        own = self.rows[self.row(node)]
+        if mask is None and not is_shaped(sampling):
+            return own
+        return shaped(own, row_of(sampling, history, mask))
 
     def state(self, node: int) -> bytes | None:
         """See `app.stages.verify.Rows`."""
@@ -116,7 +108,7 @@ class ModelRunner(PagedRunner):
         size, below = self.pool.page_tokens, work.start + len(work.tokens)
         branches = forks(work.tree)
         held = len(work.sequence.pages)
-        if self.pool.try_grow(work.sequence.pages, below + len(main_branch(work.tree)) + ahead):
+        if self.pool.try_grow(work.sequence.pages, below + len(work.tree.main_branch()) + ahead):
             for fork in branches:
                 first = (below + fork.leaves) // size * size  # position of the fork's first slot
                 if not self.pool.try_grow(fork.pages, below + len(fork.path) - first):
@@ -136,7 +128,7 @@ class ModelRunner(PagedRunner):
         sequence may use its full pages.
         """
         pages, below = work.sequence.pages, work.start + len(work.tokens)
-        if path and path[-1] not in main_branch(work.tree):
+        if path and path[-1] not in work.tree.main_branch():
             fork = next(fork for fork in work.forks if fork.path[: len(path)] == path)
             cut = (below + fork.leaves) // self.pool.page_tokens
             pages[cut:], fork.pages = fork.pages, pages[cut:]

@@ -12,7 +12,7 @@ from app.engine.packing import plan
 from app.engine.sampling import choice_of
 from app.errors import ModelRefused
 from app.request import Sampling
-from app.state import BatchEntry, Guess, Sequence, Tree
+from app.state import BatchEntry, CachedSequence, Guess, Tree
 from kernels.sampling.gumbel_noise import gumbel_noise_reference
 from kernels.sampling.target_token import filtered
 
@@ -45,8 +45,11 @@ class ModelGuesser:
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
         return self._runner.try_reserve(work, ahead)
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: CachedSequence) -> None:
         self._runner.release(sequence)
+
+    def cover(self, sequence: CachedSequence, tokens: int) -> None:
+        self._runner.cover(sequence, tokens)
 
     def invalidate(self, work: BatchEntry) -> None:
         self._runner.invalidate(work)
@@ -92,7 +95,7 @@ class ModelGuesser:
                 greedy[i] = rows.rows[0]
             elif rows is not None:
                 position = work.start + len(work.tokens)
-                found[i] = [sampled(rows.rows[0], self._head_ids, position, work.sequence.record.sampling)]
+                found[i] = [sampled(rows.rows[0], self._head_ids, position, work.sequence.sampling)]
         best = likeliest(torch.stack([*greedy.values()]), self._head_ids) if greedy else []
         for i, guess in zip(greedy, best, strict=True):
             found[i] = [guess]
@@ -137,7 +140,7 @@ def sampled(logits: torch.Tensor, head_ids: torch.Tensor | None, position: int, 
 
 def is_greedy(work: BatchEntry) -> bool:
     """Does its next token need no noise?"""
-    return work.sequence.record.sampling.temperature == 0.0
+    return work.sequence.sampling.temperature == 0.0
 
 
 def _are_alike(ours: Guess, theirs: Guess) -> bool:

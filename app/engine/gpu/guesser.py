@@ -13,7 +13,7 @@ from app.engine.drafters.loader import card_of, modules_of, parts_of
 from app.engine.gpu.load import checked_weights, load_weights
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import Weights
-from app.state import BatchEntry, Guess, Sequence, Tree
+from app.state import BatchEntry, CachedSequence, Guess, Tree
 
 FEW = 16  # tokens that a step reads of a sequence, all of whose rows it may as well rate: then it is one of fixed size
 
@@ -41,8 +41,11 @@ class DeviceGuesser:
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
         return self._runner.pool.try_grow(work.sequence.pages, work.start + len(work.tokens) + ahead)
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: CachedSequence) -> None:
         self._runner.release(sequence)
+
+    def cover(self, sequence: CachedSequence, tokens: int) -> None:
+        self._runner.cover(sequence, tokens)
 
     def invalidate(self, work: BatchEntry) -> None:
         self._runner.invalidate(work)
@@ -65,7 +68,7 @@ class DeviceGuesser:
             row = logits[last[i]].cpu()
             if not row.isfinite().all():
                 raise ArithmeticError("the model's logits are not finite")
-            found[i] = [sampled(row, self._host_head_ids, position, works[i].sequence.record.sampling)]
+            found[i] = [sampled(row, self._host_head_ids, position, works[i].sequence.sampling)]
         if not all(guess.confidence >= 0.0 for guesses in found for guess in guesses):
             raise ArithmeticError("the model's logits are not finite")
         return found

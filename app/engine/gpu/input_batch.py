@@ -187,7 +187,7 @@ def _fill_choices(
     ends = np.array([firsts[i] + counts[i] for i in final], np.int64)
     place = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     rows = np.repeat(ends - sizes, sizes) + place
-    limits = [limits_of(choice_of(works[i].sequence.record.sampling), vocab_size) for i in final]
+    limits = [limits_of(choice_of(works[i].sequence.sampling), vocab_size) for i in final]
     _put(host["wanted"], rows, 0)
     _put(host["position"], host["positions"][rows] + 1, 0)  # where the token is to stand
     for name, idle in GREEDY.items():

@@ -7,19 +7,19 @@ import torch
 
 from app.engine.gpu.graphs import Graphs
 from app.engine.gpu.input_batch import Arrays, Size, fields, fill, rows_of, size_of
-from app.engine.gpu.kv_moves import Commits
+from app.engine.gpu.kv_moves import KVMoves
 from app.engine.gpu.layers import Method, Pages
 from app.engine.gpu.step import StepOutput, choose, run
 from app.engine.gpu.weights import Weights
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import PagePool
-from app.engine.packing import main_branch
-from app.engine.sampling import choice_of, is_shaped, token_logprobs
+from app.engine.sampling import is_shaped, row_of, token_logprobs
 from app.errors import GenerationFailed
 from app.request import Sampling, TokenLogprobs
-from app.state import BatchEntry, Tree
+from app.state import BatchEntry
 from kernels.attention.ragged_attention import MAX_TREE_ROWS
-from kernels.sampling.choices import Edits, Row, pack_edits
+from kernels.sampling.choices import Edits, pack_edits
+from kernels.sampling.target_token import Row
 from kernels.sampling.top_logprobs import top_logprobs
 
 
@@ -71,7 +71,7 @@ class DeviceRunner(PagedRunner):
         self.weights, self.is_exact = weights, is_exact
         self._method = Method.of(keys.dtype, is_exact=is_exact)
         self._vocab_size = weights.head.weight.shape[0]
-        self._commits = Commits(self.pages)
+        self._commits = KVMoves(self.pages)
         longest = min(self.capacity_tokens, len(weights.cos))
         self._graphs = Graphs(weights, self.pages, self._method, longest) if has_graphs else None
 
@@ -113,7 +113,7 @@ class DeviceRunner(PagedRunner):
     def try_reserve(self, work: BatchEntry) -> bool:
         """Get the pages for a work's rows. False: none were taken, or the tree is too large for a mask of 64 rows."""
         if self.is_exact and len(work.tree):
-            work.tree = _chain(work.tree)
+            work.tree = work.tree.keep(work.tree.main_branch())
         rows = len(work.tokens) + len(work.tree)
         if len(work.tree) and rows > MAX_TREE_ROWS:
             return False
@@ -144,10 +144,10 @@ class DeviceRunner(PagedRunner):
 
     def _edits(self, works: list[BatchEntry]) -> Edits | None:
         """Bias, penalties and masks of the wanted rows; each node's penalties count its own ancestors."""
-        sequences = [work.sequence for work in works if work.final]
-        if not any(is_shaped(one.record.sampling) or one.grammar for one in sequences):
+        final = [work for work in works if work.final]
+        if not any(is_shaped(work.sequence.sampling) or work.mask for work in final):
             return None
-        rows = [row for work in works if work.final for row in _rows(work)]
+        rows = [row for work in final for row in _rows(work)]
         return pack_edits(rows, self._vocab_size, self.pages.keys.device)
 
     def _clear(self, pages: list[int]) -> None:
@@ -161,29 +161,16 @@ def _wanted(works: list[BatchEntry]) -> int:
 
 def _rows(work: BatchEntry) -> list[Row]:
     """How each of a final work's rows is shaped."""
-    s = work.sequence.record.sampling
     history = [work.sequence.tokens[: work.start] + work.tokens]
     for token, parent in zip(work.tree.tokens, work.tree.parents, strict=True):
         history.append([*history[parent], token])
-    return [
-        Row(
-            choice_of(s),
-            len(seen),
-            seen,
-            s.frequency_penalty,
-            s.presence_penalty,
-            dict(s.logit_bias),
-            s.allowed_token_ids,
-            _mask(work, seen),
-        )
-        for seen in history
-    ]
+    return [row_of(work.sequence.sampling, seen, _mask(work, seen)) for seen in history]
 
 
 def _mask(work: BatchEntry, history: list[int]) -> np.ndarray | None:
     """None, too, where nothing can follow: the walk will find that if it comes there."""
     try:
-        return work.sequence.mask(history)
+        return work.mask(history) if work.mask else None
     except GenerationFailed:
         return None
 
@@ -195,7 +182,7 @@ def _likely(
     own: list[float],  # (N,) log-probability of the token chosen in each
 ) -> list[TokenLogprobs]:
     """Each wanted row's log-probabilities, in one more launch; nothing if no work wants any."""
-    tops = [top for work in works if work.final and (top := work.sequence.record.logprobs) is not None]
+    tops = [top for work in works if work.final and (top := work.sequence.logprobs) is not None]
     if not tops:
         return []
     most = min(max(tops), logits.shape[1])
@@ -203,17 +190,6 @@ def _likely(
         return [token_logprobs(one, [], []) for one in own]
     ids, logprobs = (found.tolist() for found in top_logprobs(logits, edits, most))
     return [token_logprobs(*row) for row in zip(own, ids, logprobs, strict=True)]
-
-
-def _chain(tree: Tree) -> Tree:
-    """The main branch alone."""
-    kept = [node - 1 for node in main_branch(tree)]
-    return Tree(
-        [tree.tokens[i] for i in kept],
-        list(range(len(kept))),
-        [tree.survival[i] for i in kept],
-        [tree.proposers[i] for i in kept],
-    )
 
 
 def _check(works: list[BatchEntry], weights: Weights) -> None:

@@ -2,7 +2,7 @@
 
 from app.engine.kv.pages import PagePool
 from app.engine.kv.prefix_hash import names
-from app.state import BatchEntry, Sequence
+from app.state import BatchEntry, CachedSequence
 
 
 class PagedRunner:
@@ -24,7 +24,7 @@ class PagedRunner:
         """Of them, those that no sequence holds; some may still hold a beginning that others can share."""
         return self.pool.num_free * self.pool.page_tokens
 
-    def adopt(self, sequence: Sequence) -> int:
+    def adopt(self, sequence: CachedSequence) -> int:
         """Give the sequence the pages of others that begin like it, instead of computing them; the tokens spared.
 
         At least its last token is left to be computed. Nothing happens once it has a page that is not full.
@@ -39,10 +39,14 @@ class PagedRunner:
         sequence.cached += len(found) * size
         return len(found) * size
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: CachedSequence) -> None:
         """Give the sequence's pages back; its prefix must be computed again if it goes on."""
         self.pool.release(sequence.pages)
         sequence.cached = 0
+
+    def cover(self, sequence: CachedSequence, tokens: int) -> None:
+        """Count the first `tokens` of the sequence as cached: rows were computed, or are taken back. Its pages stay."""
+        sequence.cached = tokens
 
     def drop(self, work: BatchEntry) -> None:
         """Give the tree's forks up. The sequence's cache stays as far as it was before the work."""

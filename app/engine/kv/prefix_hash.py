@@ -7,16 +7,16 @@ depend on how a prompt was cut into chunks. Tenants share nothing (design D9).
 from array import array
 from hashlib import blake2b
 
-from app.state import Sequence
+from app.state import CachedSequence
 
 DIGEST_BYTES = 16
 
 
-def names(sequence: Sequence, count: int, page_tokens: int) -> list[bytes]:
-    """The names of the sequence's first `count` pages; kept in it, since its tokens only ever grow."""
+def names(sequence: CachedSequence, count: int, page_tokens: int) -> list[bytes]:
+    """Name the sequence's first `count` pages; the names are kept in it, since its tokens only ever grow."""
     known = sequence.page_names
     for i in range(len(known), count):
-        before = known[-1] if known else blake2b(sequence.record.tenant.encode(), digest_size=DIGEST_BYTES).digest()
+        before = known[-1] if known else blake2b(sequence.tenant.encode(), digest_size=DIGEST_BYTES).digest()
         tokens = array("q", sequence.tokens[i * page_tokens : (i + 1) * page_tokens])
         known.append(blake2b(before + tokens.tobytes(), digest_size=DIGEST_BYTES).digest())
     return known[:count]

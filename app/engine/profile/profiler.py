@@ -11,29 +11,24 @@ from typing import Protocol
 import torch
 
 from app.engine.cpu.equivalence import probe
+from app.engine.target import Target, TargetRows
 from app.estimates.step_costs import Reading, StepCosts
-from app.state import BatchEntry, Sequence, Tree
+from app.state import BatchEntry, CachedSequence, Tree
 
 log = logging.getLogger(__name__)
 
 
-class LogitRows(Protocol):
-    """What a runner says of a final work."""
+class LogitRows(TargetRows, Protocol):
+    """A target's rows with their logits."""
 
     @property
     def rows(self) -> torch.Tensor: ...  # (1 + N, V) logits
 
 
-class ProfiledTarget(Protocol):
-    """A model runner, on whatever device."""
+class ProfiledTarget(Target, Protocol):
+    """A target whose rows show their logits, on any device."""
 
-    @property
-    def capacity_tokens(self) -> int: ...
-    def try_reserve(self, work: BatchEntry) -> bool: ...
-    def release(self, sequence: Sequence) -> None: ...
     def forward(self, works: list[BatchEntry]) -> Listed[LogitRows | None]: ...
-    def accept(self, work: BatchEntry, path: list[int]) -> None: ...
-    def drop(self, work: BatchEntry) -> None: ...
 
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
@@ -101,7 +96,7 @@ def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Re
 
 
 def _timed(
-    runner: ProfiledTarget, sequence: Sequence, points: list[tuple[int, int]], passes: int
+    runner: ProfiledTarget, sequence: CachedSequence, points: list[tuple[int, int]], passes: int
 ) -> dict[tuple[int, int], float]:
     """Seconds of a step at each (context, rows), best of a few passes: pass by pass, so that a disturbance spoils one
     figure of each at most. The rows are a token and a chain below it, as in verifying: all of them are wanted."""
@@ -147,7 +142,7 @@ def check_exactness(runner: ProfiledTarget, vocab_size: int) -> Exactness:
         runner.try_reserve(work)
         answer = runner.forward([other, work])[1]
         assert answer is not None
-        found = [answer.rows[node] for node in _path(work.tree, tail[1:])]
+        found = [answer.rows[node] for node in (0, *work.tree.walk(tail[1:]).path)]
         rows += len(found)
         different += sum(not torch.equal(a, b) for a, b in zip(expected, found, strict=False))
         runner.accept(work, [])
@@ -156,28 +151,17 @@ def check_exactness(runner: ProfiledTarget, vocab_size: int) -> Exactness:
     return Exactness(rows, different)
 
 
-def _path(tree: Tree, tokens: list[int]) -> list[int]:
-    """The root and the nodes below it that say `tokens`, as far as there are any."""
-    path = [0]
-    nodes = list(zip(tree.parents, tree.tokens, strict=True))
-    for token in tokens:
-        if (path[-1], token) not in nodes:
-            break
-        path.append(nodes.index((path[-1], token)) + 1)
-    return path
-
-
-def _run(runner: ProfiledTarget, sequence: Sequence, start: int, end: int) -> torch.Tensor:
+def _run(runner: ProfiledTarget, sequence: CachedSequence, start: int, end: int) -> torch.Tensor:
     """Logits (1, V) of the last of the tokens `start ... end - 1`; the cache then covers them."""
     work = BatchEntry(sequence, start, sequence.tokens[start:end], Tree(), final=True)
     runner.try_reserve(work)
     logits = runner.forward([work])[0]
     assert logits is not None
-    sequence.cached = end
+    runner.cover(sequence, end)
     return logits.rows.clone()  # a device may write the next step's to the same place
 
 
-def _seconds(runner: ProfiledTarget, sequence: Sequence, context: int, chain: int, branches: int) -> float:
+def _seconds(runner: ProfiledTarget, sequence: CachedSequence, context: int, chain: int, branches: int) -> float:
     """Of a step of a token behind `context` others and a chain of so many nodes below it, so many leaves beside its
     first ones. The cache stays as it was."""
     parents, nodes = [*range(chain), *range(branches)], chain + branches

@@ -10,6 +10,7 @@ drafted, and all of a chain is verified.
 from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
+from dataclasses import replace
 from math import log2
 from typing import Protocol
 
@@ -72,16 +73,9 @@ class BaselineController:
 
 
 def whole_chain(tree: Tree) -> Tree:
-    """The tree's main branch, all of which is to be verified."""
-    tip, chain = 0, Tree(confidence=tree.confidence, skipped=tree.skipped)
-    for node, parent in enumerate(tree.parents, start=1):
-        if parent == tip:
-            tip = node
-            chain.parents.append(len(chain.tokens))
-            chain.tokens.append(tree.tokens[node - 1])
-            chain.survival.append(1.0)
-            chain.proposers.append(tree.proposers[node - 1])
-    return chain
+    """Keep the tree's main branch, all of which is to be verified."""
+    chain = tree.keep(tree.main_branch())
+    return replace(chain, survival=[1.0] * len(chain))
 
 
 class FixedLength:

@@ -95,36 +95,27 @@ def cosine(options: Listed[Option], most: int, *, is_exploring: bool) -> list[st
 
 
 def outcomes(tree: Tree, committed: Listed[int], asked: Collection[str]) -> tuple[dict[str, tuple[int, int]], int]:
-    """(draft tokens right, draft tokens tried) of each drafter asked, and the length of the tree's right path.
+    """Count (draft tokens right, draft tokens tried) of each drafter asked, and the length of the tree's right path.
 
     `committed` are the tokens after the tree's root. A drafter is right as long as it is among the proposers of the
     right path; the first place at which it proposed other tokens counts as tried. Where it stopped earlier of its own
-    accord nothing is known, unless it said nothing at all: silent or too late is as good as wrong.
+    accord nothing is known, unless it proposed nothing at all: silent or too late is as good as wrong.
     """
     found: dict[str, tuple[int, int]] = {}
-    going_on, node = set(asked), 0
-    for depth, token in enumerate(committed):
-        children = [i for i, parent in enumerate(tree.parents, start=1) if parent == node]
-        right = next((i for i in children if tree.tokens[i - 1] == token), None)
-        agreeing = set() if right is None else going_on.intersection(tree.proposers[right - 1])
-        speaking = {name for i in children for name in tree.proposers[i - 1]}
+    walk, going_on = tree.walk(committed), set(asked)
+    for depth, offered in enumerate(walk.offered):
+        is_right = depth < len(walk.path)
+        agreeing = going_on.intersection(tree.proposers[walk.path[depth] - 1]) if is_right else set()
+        speaking = {name for node in offered for name in tree.proposers[node - 1]}
         for name in going_on - agreeing:
             found[name] = (depth, depth + int(name in speaking or depth == 0))
         going_on = agreeing
-        if right is None:
-            return found, depth
-        node = right
     found.update(dict.fromkeys(going_on, (len(committed), len(committed))))
-    return found, len(committed)
+    return found, len(walk.path)
 
 
 def guesses(tree: Tree, drafter: str, depth: int) -> list[int]:
-    """A drafter's likeliest branch in the tree, at most `depth` tokens of it: what CoSine compares position by position
-    with what was said, beyond the first wrong one, too."""
-    tokens: list[int] = []
-    tip = 0
-    for node, (parent, proposers) in enumerate(zip(tree.parents, tree.proposers, strict=True), start=1):
-        if parent == tip and drafter in proposers and len(tokens) < depth:
-            tokens.append(tree.tokens[node - 1])
-            tip = node
-    return tokens
+    """List the tokens of a drafter's likeliest branch in the tree, at most `depth` of them: CoSine
+    compares them with the committed ones position by position, beyond the first wrong one, too."""
+    own = tree.of({drafter})
+    return [own.tokens[node - 1] for node in own.main_branch()[:depth]]

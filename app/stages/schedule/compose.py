@@ -77,7 +77,7 @@ def compose(
         else cut(trees, base_rows, costs, max_rows, others, base_s, row_s)
     )
     decodes = [
-        BatchEntry(s, s.cached, s.tokens[s.cached :], tree.cut(nodes), final=True)
+        s.entry(len(s.tokens), tree.cut(nodes))
         for s, tree, nodes in zip(running, trees, kept, strict=True)
         if nodes is not None
     ]
@@ -228,13 +228,10 @@ def _allowed_tree(sequence: Sequence, policy: Policy) -> Tree:
 
 
 def _shallow(tree: Tree, max_depth: int) -> Tree:
-    """Without the nodes deeper than `max_depth`."""
+    """Leave out the nodes deeper than `max_depth`."""
     if len(tree) <= max_depth:
         return tree
-    depths = [0]
-    for parent in tree.parents:
-        depths.append(depths[parent] + 1)
-    return _only(tree, [depth <= max_depth for depth in depths])
+    return tree.keep(node for node, depth in enumerate(tree.depths()) if 0 < depth <= max_depth)
 
 
 def _lopped(trees: list[Tree], base_rows: int, costs: StepCosts, others: int, base_s: float) -> list[Tree]:
@@ -261,19 +258,4 @@ def _without_branches(tree: Tree, least: float) -> Tree:
         else:
             branch.append(branch[parent] or node)
             worth[branch[-1]] = worth.get(branch[-1], 0.0) + tree.survival[node - 1]
-    return _only(tree, [worth[name] >= least for name in branch])
-
-
-def _only(tree: Tree, keep: list[bool]) -> Tree:
-    """The nodes to keep, by node number, the root included; a kept node's parent is kept too."""
-    if all(keep):
-        return tree
-    places, kept = [0], Tree()  # places: of every node its number among those kept
-    for i, parent in enumerate(tree.parents):
-        if keep[i + 1]:
-            kept.tokens.append(tree.tokens[i])
-            kept.parents.append(places[parent])
-            kept.survival.append(tree.survival[i])
-            kept.proposers.append(tree.proposers[i])
-        places.append(len(kept))
-    return kept
+    return tree.keep(node for node, name in enumerate(branch) if node and worth[name] >= least)

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Listed
 
 from app.estimates.step_costs import StepCosts
 from app.policy import Policy
-from app.state import BatchEntry, Sequence, Tree
+from app.state import BatchEntry, Sequence
 
 BESIDE = 2.0  # a long prompt takes so many times of a step what those that decode beside it take
 LEAST_TOKENS = 8  # of a prompt in a step, whatever they take: each has the whole of its context read
@@ -31,7 +31,7 @@ def split_prefill(
         room.give(prompts[0], max(LEAST_TOKENS, chunk_tokens // 2), 0.5)
     for sequence in sorted(prompts, key=lambda s: s.uncached):  # stable: of equal ones the oldest
         room.give(sequence, chunk_tokens)
-    return [_chunk(s, room.given[s.record.id]) for s in prompts if room.given.get(s.record.id)]
+    return [s.entry(s.cached + room.given[s.record.id]) for s in prompts if room.given.get(s.record.id)]
 
 
 class _Room:
@@ -66,9 +66,3 @@ class _Room:
         took_s = count * row_s + once_s
         self._s -= took_s
         self._long_s -= took_s if is_long else 0.0
-
-
-def _chunk(sequence: Sequence, count: int) -> BatchEntry:
-    end = sequence.cached + count
-    is_final = end == len(sequence.tokens)
-    return BatchEntry(sequence, sequence.cached, sequence.tokens[sequence.cached : end], Tree(), final=is_final)

@@ -8,7 +8,7 @@ from app.engine.cpu.attention_tiles import Layout
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.runner import ModelRunner
 from app.engine.kv.pages import KVCache
-from app.engine.packing import forks, main_branch, plan
+from app.engine.packing import forks, plan
 from app.state import BatchEntry, Tree
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB
@@ -33,7 +33,7 @@ def path_to(drafts: Tree, node: int) -> list[int]:
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(trees())
 def test_main_branch_and_forks_compute_every_node_once(drafts):
-    main, branches = main_branch(drafts), forks(drafts)
+    main, branches = drafts.main_branch(), forks(drafts)
     own = [node for fork in branches for node in fork.path[fork.first :]]
     assert sorted(main + own) == list(range(1, len(drafts) + 1))
     for fork in branches:
@@ -45,11 +45,11 @@ def test_main_branch_and_forks_compute_every_node_once(drafts):
 
 def test_a_chain_has_no_forks():
     assert forks(fakes.tree([5, 6, 7])) == []
-    assert main_branch(fakes.tree([5, 6, 7])) == [1, 2, 3]
+    assert fakes.tree([5, 6, 7]).main_branch() == [1, 2, 3]
 
 
 def test_the_main_branch_follows_first_children():
-    assert main_branch(fakes.tree(range(6), [0, 0, 1, 2, 1, 3])) == [1, 3, 6]
+    assert fakes.tree(range(6), [0, 0, 1, 2, 1, 3]).main_branch() == [1, 3, 6]
 
 
 class Spelled:
@@ -108,7 +108,7 @@ def test_every_row_sees_its_own_past_in_order_and_nothing_else(batch, window):
     runner = fakes.runner(TINY, pages=96)
     works = []
     for i, (cached, new, drafts) in enumerate(batch):
-        state = fakes.sequence([(i * 20 + j) % VOCAB for j in range(cached + new)])
+        state = fakes.cached([(i * 20 + j) % VOCAB for j in range(cached + new)])
         works.append(fakes.work(state, cached, drafts=drafts))
         assert runner.try_reserve(works[-1])
     spelled = Spelled(works, runner)

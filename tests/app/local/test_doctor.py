@@ -1,4 +1,4 @@
-"""What the doctor says of installations with something wrong."""
+"""Test the doctor on broken installations."""
 
 import json
 from pathlib import Path
@@ -17,19 +17,19 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def _found(settings: Settings, words: str) -> Finding:
-    """The one finding with these words, out of all checks but the last, slow one (it loads torch)."""
+    """Find the one finding with these words among all checks but the last, which loads torch."""
     found = examine(settings, Instance(settings.state), CHECKS[:-1])
     (finding,) = [one for one in found if words in one.text]
     return finding
 
 
-def test_every_finding_is_a_line_with_its_level(settings: Settings) -> None:
+def test_each_finding_prints_its_level(settings: Settings) -> None:
     for finding in examine(settings, Instance(settings.state)):
         assert str(finding).split()[0] in ("OK", "WARN", "FAIL")
         assert finding.level is not Level.FAIL or finding.mend
 
 
-def test_damaged_model_fails_and_says_how_to_mend_it(settings: Settings) -> None:
+def test_damaged_model_fails_with_a_remedy(settings: Settings) -> None:
     folder = settings.home / "models" / settings.model
     folder.mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(b"not what was written")
@@ -43,7 +43,7 @@ def test_model_that_cannot_be_served_fails(settings: Settings) -> None:
     assert finding.level is Level.FAIL
 
 
-def test_dead_supervisor_is_told(settings: Settings) -> None:
+def test_dead_supervisor_is_a_warning(settings: Settings) -> None:
     dead = ProcessId(pid=1, started="1")
     state = State(instance="default", supervisor=dead, url="http://x", redis_url="redis://x", namespace="n")
     Instance(settings.state).write(state)
@@ -57,7 +57,7 @@ def test_silent_redis_fails(settings: Settings, free_port: int) -> None:
 
 
 def test_keys_that_cannot_be_read_fail(settings: Settings, tmp_path: Path) -> None:
-    finding = _found(settings.model_copy(update={"keys": tmp_path / "keys.jsonl"}), "nobody gets in")
+    finding = _found(settings.model_copy(update={"keys": tmp_path / "keys.jsonl"}), "every call is refused")
     assert finding.level is Level.FAIL and "keys add" in finding.mend
 
 

@@ -13,7 +13,7 @@ CHAIN = Tree([1, 2, 3, 4], [0, 1, 2, 3], [0.9, 0.8, 0.7, 0.6], [("a", "b"), ("b"
 
 def state(max_tokens: int = 100, generated: int = 0, stats: Stats | None = None) -> Sequence:
     found = fakes.sequence([5, 6, 7], max_tokens=max_tokens, eos_ids=(EOS, 8))
-    found.tokens += [0] * generated
+    found.kv.tokens += [0] * generated
     found.stats = stats or Stats()
     return found
 

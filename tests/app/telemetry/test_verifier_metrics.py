@@ -30,7 +30,7 @@ class Counted:
             book.write(one, fakes.alone(PLAIN, one.prompt_ids, LONG))
         fakes.submit(self.local, *self.records)
         fakes.finish(self.local)
-        self.told = self.meter.drain()
+        self.progress = self.meter.drain()
         found = {series(name): added for name, (_, added) in counters.changes(GROUP).items()}
         self.sums = {key: added for key, added in found.items() if key is not None}
         self.events: list[Event] = [e for one in self.records for e in self.local.store.events(one.id, 0)]
@@ -94,15 +94,15 @@ def test_times_of_requests(counted: Counted) -> None:
     assert counted.histogram("queue_wait_seconds", "start")[0] == len(PROMPTS)
 
 
-def test_what_is_told_of_each_request(counted: Counted) -> None:
+def test_progress_of_each_request(counted: Counted) -> None:
     for one, stats in zip(counted.records, counted.stats, strict=True):
-        told = counted.told[one.id]
-        assert (told.tokens, told.stats, told.reason) == (LONG, stats, FinishReason.LENGTH)
-        assert told.started_s is not None and told.created_s <= told.started_s <= time.time()
+        progress = counted.progress[one.id]
+        assert (progress.tokens, progress.stats, progress.reason) == (LONG, stats, FinishReason.LENGTH)
+        assert progress.started_s is not None and progress.created_s <= progress.started_s <= time.time()
     assert counted.meter.drain() == {}
 
 
-def test_a_request_that_is_let_go_is_told_of() -> None:
+def test_progress_of_a_released_request() -> None:
     meter, one = VerifierMetrics(Counters()), record([1, 2], max_tokens=9)
     meter.record_adopted(one, is_new=True)
     meter.record_left(one, 4, fakes.sequence([1]).stats, FinishReason.CANCELLED)
@@ -130,14 +130,14 @@ def test_of_a_request_that_is_gone_nothing_is_kept_however_it_went(way: str) -> 
         local.step()
     reasons = {"done": FinishReason.LENGTH, "failed": FinishReason.ERROR}
     assert meter.drain()[one.id].reason is reasons.get(way, FinishReason.CANCELLED)
-    assert (meter._started, meter._fresh, len(meter._notes)) == ({}, set(), 0)
+    assert (meter._started, meter._fresh, len(meter._events)) == ({}, set(), 0)
 
 
 def _fail(works: object) -> None:
     raise ValueError("the target fails")
 
 
-def test_without_a_tally_nothing_is_kept() -> None:
+def test_without_counters_nothing_is_kept() -> None:
     meter = VerifierMetrics()
     meter.record_step(1, 1, 0.1, [])
-    assert not meter._notes
+    assert not meter._events

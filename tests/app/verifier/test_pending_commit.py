@@ -7,7 +7,7 @@ import redis
 
 from app.errors import StoreUnavailable
 from app.messages import Event, FinishReason
-from app.state import Sequence
+from app.state import CachedSequence, Sequence
 from app.store.protocol import Outcome
 from app.store.requests import RequestStore
 from app.verifier.pending_commit import PendingCommit
@@ -45,7 +45,10 @@ def test_a_commit_is_heard_of_once_however_often_its_replies_are_lost(
     store: LosesReplies, finish: FinishReason | None
 ) -> None:
     record = make_record()
-    sequence, event = Sequence(record, [*record.prompt_ids]), tokens_event(0, 5, 6, finish=finish)
+    sequence, event = (
+        Sequence(record, CachedSequence.of(record, [*record.prompt_ids])),
+        tokens_event(0, 5, 6, finish=finish),
+    )
     committing = PendingCommit("v1", store)
     assert committing.settle() == []
     committing.send([(sequence, event)])

@@ -5,13 +5,12 @@ import pytest
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import Reading, StepCosts
 from app.messages import DrafterStats, Record, Stats, Status, TreeMessage
-from app.offered_zz import MAX_NODES
 from app.policy import Policy
 from app.request import Speculation
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.router import Router
 from app.stages.steer.load import VerifierLoad
-from app.state import Tree
+from app.state import MAX_NODES, Tree
 from app.store.protocol import Snapshot
 from app.verifier.sequences import MIN_WAIT_S, Running
 from tests import fakes
@@ -116,7 +115,7 @@ def test_a_job_carries_only_what_its_receivers_do_not_know():
     one = running()
     sequence = start(one, "r", length=5, generated=1)
     (first,) = one.jobs([sequence], [3], Policy())
-    sequence.tokens += [7, 8]
+    sequence.kv.tokens += [7, 8]
     (second,) = one.jobs([sequence], [2], Policy())
     (last,) = one.final_jobs(sequence)
     assert (first.start, first.tokens, first.base, first.max_draft_tokens) == (0, (1,) * 5 + (2,), 6, 3)
@@ -171,11 +170,11 @@ def test_a_node_that_fuses_again_is_sent_what_its_fusing_half_missed():
 def test_a_state_goes_along_only_to_drafters_that_read_it():
     one = running()
     sequence = start(one, "r", length=5)
-    sequence.state = b"\x00\x01"
+    sequence.kv.state = b"\x00\x01"
     assert one.jobs([sequence], [3], Policy())[0].state is None
     one.pool = DrafterPool({"small": "draft:1"}, ("lookup",), readers=frozenset({"small"}))
     assert one.jobs([sequence], [3], Policy())[0].state == "AAE="
-    sequence.state = None
+    sequence.kv.state = None
     assert one.jobs([sequence], [3], Policy())[0].state is None
 
 
@@ -301,7 +300,7 @@ def test_drafts_are_waited_for_by_the_policys_factor_and_bound():
 def test_a_verifier_tells_its_load():
     one = running()
     long, prompt = start(one, "r", length=30, generated=2), start(one, "p", length=7)
-    long.cached = 31
+    long.kv.cached = 31
     one.costs = StepCosts({1: 0.02}, reading=Reading(1e-5, 1e-6))
     one.jobs([long], [2], Policy())
     time.sleep(0.01)
@@ -340,11 +339,11 @@ def test_short_of_memory_the_youngest_lose_their_cache():
     )
     for sequence in (old, middle, young):
         assert one.reserve([fakes.work(sequence, 0)])
-        sequence.cached = len(sequence.tokens)
+        sequence.kv.cached = len(sequence.tokens)
         sequence.tokens.append(1)
     works = [fakes.work(sequence, sequence.cached) for sequence in (old, middle, young)]
-    assert [work.sequence for work in one.reserve(works)] == [old, middle]
-    assert (young.cached, young.pages) == (0, [])
+    assert [work.sequence for work in one.reserve(works)] == [old.kv, middle.kv]
+    assert (young.cached, young.kv.pages) == (0, [])
     assert old.cached == middle.cached == 2 * PAGE_TOKENS
 
 
@@ -354,10 +353,10 @@ def test_a_younger_sequence_never_takes_an_older_ones_cache():
     old = start(one, "old", length=2 * PAGE_TOKENS, created_s=1.0)
     young = start(one, "young", length=2 * PAGE_TOKENS, created_s=2.0)
     assert one.reserve([fakes.work(old, 0)])
-    old.cached = len(old.tokens)
+    old.kv.cached = len(old.tokens)
     assert one.reserve([fakes.work(young, 0)]) == []
-    assert (old.cached, len(old.pages)) == (2 * PAGE_TOKENS, 2)
-    assert young.pages == []
+    assert (old.cached, len(old.kv.pages)) == (2 * PAGE_TOKENS, 2)
+    assert young.kv.pages == []
 
 
 def test_memory_goes_by_age_whatever_the_order_in_the_batch():
@@ -365,7 +364,7 @@ def test_memory_goes_by_age_whatever_the_order_in_the_batch():
     old = start(one, "old", length=2 * PAGE_TOKENS, created_s=1.0)
     young = start(one, "young", length=2 * PAGE_TOKENS, created_s=2.0)
     kept = one.reserve([fakes.work(young, 0), fakes.work(old, 0)])
-    assert [work.sequence for work in kept] == [old]
+    assert [work.sequence for work in kept] == [old.kv]
 
 
 def test_a_work_whose_sequence_lost_its_cache_is_not_run():
@@ -376,11 +375,11 @@ def test_a_work_whose_sequence_lost_its_cache_is_not_run():
     small = start(one, "small", length=PAGE_TOKENS - 1, created_s=3.0)
     for sequence in (old, large, small):
         assert one.reserve([fakes.work(sequence, 0)])
-        sequence.cached = len(sequence.tokens)
+        sequence.kv.cached = len(sequence.tokens)
         sequence.tokens.append(1)
-    old.tokens += [1] * PAGE_TOKENS
+    old.kv.tokens += [1] * PAGE_TOKENS
     works = [fakes.work(sequence, sequence.cached) for sequence in (old, large, small)]
-    assert [work.sequence for work in one.reserve(works)] == [old]
+    assert [work.sequence for work in one.reserve(works)] == [old.kv]
     assert one.reserve([fakes.work(small, 0)]), "from its beginning it can"
 
 

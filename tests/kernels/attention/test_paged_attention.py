@@ -8,7 +8,7 @@ import torch
 from app.engine.cpu.attention_tiles import Layout
 from app.engine.kv.pages import KVCache, PagePool
 from app.engine.packing import plan
-from app.state import BatchEntry, Sequence
+from app.state import BatchEntry, CachedSequence
 from kernels.attention.paged_attention import paged_attention_reference
 from tests import fakes
 
@@ -35,7 +35,7 @@ class Case:
         self.kv.keys.fill_(1e3)  # what nobody may see must not matter
         self.kv.values.fill_(1e3)
         self.pool.try_grow([], page_tokens)  # the first page is never anybody's
-        self.states = [fakes.sequence([0] * (cached + new)) for cached, new in spans]
+        self.states = [fakes.cached([0] * (cached + new)) for cached, new in spans]
         for (cached, new), state in zip(spans, self.states, strict=True):
             self.pool.try_grow(state.pages, cached + new)
         for i, (cached, _) in enumerate(spans):
@@ -74,7 +74,7 @@ class Case:
         return out
 
     def _work(self, i: int, start: int | None, end: int | None) -> BatchEntry:
-        state: Sequence = self.states[i]
+        state: CachedSequence = self.states[i]
         return fakes.work(state, self.spans[i][0] if start is None else start, end)
 
 

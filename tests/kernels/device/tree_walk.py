@@ -66,9 +66,7 @@ def test_walks_are_those_of_the_verify_stage(most, ends, likely):
         assert torch.equal(one.cpu(), other)
     works = []
     for (tokens, parents, _), ids in zip(trees, eos, strict=True):
-        sequence = fakes.sequence([0])
-        sequence.record = sequence.record.model_copy(update={"eos_ids": tuple(ids)})
-        works.append(BatchEntry(sequence, 0, [0], Tree(tokens, parents), final=True))
+        works.append(BatchEntry(fakes.cached([0]), 0, [0], Tree(tokens, parents), final=True, eos_ids=tuple(ids)))
     verdicts = verify(works, [TargetRows(target) for _, _, target in trees])
     for i, verdict in enumerate(verdicts):
         length = int(found.accepted[i])

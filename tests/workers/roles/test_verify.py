@@ -1,4 +1,4 @@
-"""A verifier's desk over a real Redis, with a tiny model and nobody else there: no request hangs on its mail."""
+"""No request hangs on its mail: a verifier's loop over a real Redis, with a tiny model and no other process."""
 
 from collections.abc import Callable, Iterator
 
@@ -111,25 +111,25 @@ def test_a_request_that_cannot_be_read_fails_alone(
     assert found.error == "what is stored of it cannot be read"
 
 
-def test_sequences_with_nobody_at_work_are_rung_for(
+def test_sequences_without_an_attendant_are_rung_for(
     lone_deployment: Deployment, loop: VerifierLoop, give: Callable[..., str]
 ) -> None:
-    loop.refresh()
+    loop.beat()
     assert not lone_deployment.mailboxes.waiting(BOX), "there is nothing to do"
     give("r")
     assert loop._heartbeat.attend(BOX)
-    loop.refresh()
-    assert not lone_deployment.mailboxes.waiting(BOX), "somebody is at it"
+    loop.beat()
+    assert not lone_deployment.mailboxes.waiting(BOX), "it is attended"
     loop._heartbeat.stop_attending(BOX)
-    loop.refresh()
+    loop.beat()
     assert lone_deployment.mailboxes.waiting(BOX) == 1
 
 
-def test_tasks_are_told_of_their_requests_ends(
+def test_the_ends_of_tasks_requests_are_posted(
     lone_deployment: Deployment, loop: VerifierLoop, give: Callable[..., str]
 ) -> None:
     give("of a task", 1, task="{}")
-    give("of nobody", 1, created_s=2.0)
+    give("of no task", 1, created_s=2.0)
     _run(loop, lambda: not lone_deployment.requests.active())
     assert lone_deployment.mailboxes.waiting(SETTLE) == 1
     assert "of a task" in str(lone_deployment.mailboxes.first(SETTLE))

@@ -52,7 +52,7 @@ def test_a_forward_that_says_something_else_is_not_used(monkeypatch, caplog):
 def test_what_is_outside_the_model_is_refused_not_read():
     runner = fakes.served()
     for ids in ([VOCAB], [3, VOCAB + 9]):
-        work = fakes.work(fakes.sequence(ids), 0)
+        work = fakes.work(fakes.cached(ids), 0)
         assert runner.try_reserve(work)
         with pytest.raises(ValueError, match="outside"):
             runner.forward([work])
@@ -66,7 +66,7 @@ def test_int8_is_a_model_of_its_own_and_exact(family):
     assert check_exactness(rounded, VOCAB).different == 0
     rows = []
     for runner in (exact, rounded):
-        work = fakes.work(fakes.sequence(range(30)), 0)
+        work = fakes.work(fakes.cached(range(30)), 0)
         assert runner.try_reserve(work)
         (logits,) = runner.forward([work])
         rows.append(logits.rows[0])
@@ -82,7 +82,7 @@ def test_int8_on_its_own_modules_is_the_same_model():
     slow = fakes.runner(HookedForward(model.eval()))
     rows = []
     for runner in (quick, slow):
-        work = fakes.work(fakes.sequence(range(30)), 0)
+        work = fakes.work(fakes.cached(range(30)), 0)
         assert runner.try_reserve(work)
         rows.append(runner.forward([work])[0].rows[0])
     torch.testing.assert_close(rows[0], rows[1], rtol=1e-3, atol=1e-3)
@@ -91,8 +91,8 @@ def test_int8_on_its_own_modules_is_the_same_model():
 def test_a_step_for_which_there_was_no_memory_leaves_the_next_one_its_room(monkeypatch):
     """Room that was counted and not there would be written to all the same."""
     runner = fakes.served()
-    small = [fakes.work(fakes.sequence([1, 2, 3]), 0)]
-    large = [fakes.work(fakes.sequence([i % 7 for i in range(90)]), 0)]
+    small = [fakes.work(fakes.cached([1, 2, 3]), 0)]
+    large = [fakes.work(fakes.cached([i % 7 for i in range(90)]), 0)]
     for works in (small, large):
         assert runner.try_reserve(works[0])
     runner.forward(small)

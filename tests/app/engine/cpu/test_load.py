@@ -13,7 +13,7 @@ from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.load import load
 from app.engine.cpu.runner import ModelRunner
 from app.errors import ModelRefused
-from app.state import Sequence
+from app.state import CachedSequence
 from kernels.layers.packed_linear import can_pack
 from tests import fakes
 from tests.fakes import FAMILIES, PAGE_TOKENS, VOCAB
@@ -48,7 +48,7 @@ def step(runner: ModelRunner, *works) -> list[torch.Tensor | None]:
     return [None if rows is None else rows.rows for rows in logits]
 
 
-def read(runner: ModelRunner, state: Sequence, *cuts: int) -> torch.Tensor:
+def read(runner: ModelRunner, state: CachedSequence, *cuts: int) -> torch.Tensor:
     """Read the sequence in pieces that end at the cuts and at its end; the last token's row."""
     rows = None
     for start, end in itertools.pairwise([state.cached, *cuts, len(state.tokens)]):
@@ -57,7 +57,7 @@ def read(runner: ModelRunner, state: Sequence, *cuts: int) -> torch.Tensor:
     return rows[0]
 
 
-def cache_of(runner: ModelRunner, state: Sequence) -> torch.Tensor:
+def cache_of(runner: ModelRunner, state: CachedSequence) -> torch.Tensor:
     """Keys and values of all cached tokens, (2, cached, ...)."""
     size = runner.kv.page_tokens
     pages = torch.tensor([state.pages[i // size] for i in range(state.cached)])
@@ -69,7 +69,7 @@ def cache_of(runner: ModelRunner, state: Sequence) -> torch.Tensor:
 
 def alone(runner: ModelRunner, ids: list[int], *cuts: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(row of the last token, cache) when nobody else is there."""
-    state = fakes.sequence(ids)
+    state = fakes.cached(ids)
     row = read(runner, state, *cuts)
     found = cache_of(runner, state)
     runner.release(state)
@@ -81,9 +81,9 @@ def test_logits_are_those_of_transformers(family):
     ids = tokens(70)
     with torch.inference_mode():
         expected = plain(family)(torch.tensor([ids])).logits[0]
-    runner, state = served(family), fakes.sequence(ids)
+    runner, state = served(family), fakes.cached(ids)
     for end in (1, 2, 17, 40, 69, 70):
-        work = fakes.work(fakes.sequence(ids[:end]), 0)
+        work = fakes.work(fakes.cached(ids[:end]), 0)
         (rows,) = step(runner, work)
         torch.testing.assert_close(rows[0], expected[end - 1], rtol=1e-4, atol=1e-4)
         runner.release(work.sequence)
@@ -123,7 +123,7 @@ def test_bits_are_the_same_at_any_chunking(family, cuts):
 def test_bits_are_the_same_in_any_batch(family, sizes):
     """Sequences of (cached, new) tokens read on together, each with the row and the cache it has alone."""
     runner = served(family)
-    states = [fakes.sequence(tokens(cached + new, salt=i)) for i, (cached, new) in enumerate(sizes)]
+    states = [fakes.cached(tokens(cached + new, salt=i)) for i, (cached, new) in enumerate(sizes)]
     step(runner, *(fakes.work(state, 0, cached) for state, (cached, _) in zip(states, sizes, strict=True)))
     together = step(runner, *(fakes.work(state, state.cached) for state in states))
     for state, rows in zip(states, together, strict=True):
@@ -149,12 +149,12 @@ def path_to(drafts, node: int) -> list[int]:
 def check_tree(family: str, length: int, drafts, tail: int = 1) -> None:
     """Every node's row, and after any node's acceptance the cache and the rows to come, are as if nobody drafted."""
     runner, ids = fakes.runner(served(family).model), tokens(length)
-    others = [fakes.sequence(tokens(count, salt=9)) for count in (5, 40)]
+    others = [fakes.cached(tokens(count, salt=9)) for count in (5, 40)]
     for node in sorted({0, *range(1, len(drafts) + 1, 1 + len(drafts) // 12), len(drafts)}):
         path = path_to(drafts, node)
         spoken = [drafts.tokens[i - 1] for i in path]
         row, _ = alone(runner, ids + spoken)
-        state = fakes.sequence(ids)
+        state = fakes.cached(ids)
         read(runner, state, length - tail)
         state.cached = max(0, length - tail)
         work = fakes.work(state, state.cached, drafts=drafts)
@@ -199,7 +199,7 @@ def test_bits_do_not_depend_on_the_number_of_threads():
     row, kv = alone(runner, ids)
     torch.set_num_threads(2)
     try:
-        state = fakes.sequence(ids)
+        state = fakes.cached(ids)
         assert torch.equal(read(runner, state, 50), row)
         assert torch.equal(cache_of(runner, state), kv)
     finally:
@@ -222,4 +222,4 @@ def test_a_saved_model_is_loaded_as_it_was(tmp_path):
     plain("llama").save_pretrained(tmp_path)
     runner = fakes.runner(load(tmp_path))
     expected, _ = alone(served("llama"), tokens(20))
-    assert torch.equal(read(runner, fakes.sequence(tokens(20))), expected)
+    assert torch.equal(read(runner, fakes.cached(tokens(20))), expected)

@@ -8,7 +8,7 @@ from app.engine.cpu.runner import CPURows
 from app.errors import ModelRefused
 from app.request import Sampling
 from app.state import Tree
-from kernels.sampling.target_token import Choice, shaped, target_token_reference
+from kernels.sampling.target_token import Choice, Row, shaped, target_token_reference
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB
 
@@ -17,7 +17,7 @@ BUSHY = fakes.tree(range(20, 31), [0, 1, 2, 3, 4, 0, 6, 7, 8, 8, 10])
 
 def test_a_prompt_chunk_has_no_logits_and_a_final_work_one_row_a_node():
     runner = fakes.served()
-    chunk, plain, drafted = fakes.sequence(range(30)), fakes.sequence(range(5)), fakes.sequence(range(9))
+    chunk, plain, drafted = fakes.cached(range(30)), fakes.cached(range(5)), fakes.cached(range(9))
     works = [fakes.work(chunk, 0, 12), fakes.work(plain, 0), fakes.work(drafted, 0, drafts=BUSHY)]
     assert all(runner.try_reserve(work) for work in works)
     none, one, many = runner.forward(works)
@@ -28,7 +28,7 @@ def test_a_prompt_chunk_has_no_logits_and_a_final_work_one_row_a_node():
 
 
 def test_a_batch_of_chunks_only_has_no_logits_at_all():
-    runner, state = fakes.served(), fakes.sequence(range(30))
+    runner, state = fakes.served(), fakes.cached(range(30))
     work = fakes.work(state, 0, 12)
     assert runner.try_reserve(work)
     assert runner.forward([work]) == [None]
@@ -42,7 +42,7 @@ def test_a_batch_of_chunks_only_has_no_logits_at_all():
 )
 def test_a_reservation_is_whole_or_nothing(pages, lengths, with_tree):
     runner = fakes.runner(fakes.served().model, pages=pages)
-    states = [fakes.sequence([1] * length) for length in lengths]
+    states = [fakes.cached([1] * length) for length in lengths]
     for state in states:
         work = fakes.work(state, 0, drafts=BUSHY if with_tree else Tree())
         free = runner.pool.num_free
@@ -55,7 +55,7 @@ def test_a_reservation_is_whole_or_nothing(pages, lengths, with_tree):
 
 @pytest.mark.parametrize("node", range(len(BUSHY) + 1))
 def test_after_acceptance_only_the_committed_tokens_hold_pages(node):
-    runner, state = fakes.served(), fakes.sequence([1] * (2 * PAGE_TOKENS - 2))
+    runner, state = fakes.served(), fakes.cached([1] * (2 * PAGE_TOKENS - 2))
     work = fakes.work(state, 0, drafts=BUSHY)
     assert runner.try_reserve(work)
     path = [node] if node else []
@@ -70,7 +70,7 @@ def test_after_acceptance_only_the_committed_tokens_hold_pages(node):
 
 
 def test_a_wiped_work_leaves_no_number_behind():
-    runner, state = fakes.served(), fakes.sequence([1] * (2 * PAGE_TOKENS - 2))
+    runner, state = fakes.served(), fakes.cached([1] * (2 * PAGE_TOKENS - 2))
     work = fakes.work(state, 0, drafts=BUSHY)
     assert runner.try_reserve(work)
     runner.forward([work])
@@ -95,15 +95,17 @@ def test_a_token_follows_the_definition(extra, temperature):
     rows = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(0))
     sampling = Sampling(temperature=temperature, top_p=0.9, top_k=20, min_p=0.01, seed=77, **extra)
     logits, history = CPURows(rows, rows.argmax(-1).tolist()), [3, 3, 9, int(rows[1].argmax())]
-    z = shaped(
-        rows[1],
+    choice = Choice(temperature, 0.9, 20, 0.01, 77)
+    row = Row(
+        choice,
+        12,
         history,
         frequency_penalty=sampling.frequency_penalty,
         presence_penalty=sampling.presence_penalty,
         bias=sampling.logit_bias,
         allowed=sampling.allowed_token_ids,
     )
-    expected = target_token_reference(z, Choice(temperature, 0.9, 20, 0.01, 77), position=12)
+    expected = target_token_reference(shaped(rows[1], row), choice, position=12)
     assert logits.token(1, 12, sampling, history) == expected
 
 
@@ -112,7 +114,7 @@ def test_a_model_that_ignores_logits_to_keep_is_refused():
     forward = model.forward
     model.forward = lambda logits_to_keep, **rest: forward(logits_to_keep=0, **rest)
     runner = fakes.runner(HookedForward(model))
-    work = fakes.work(fakes.sequence(range(5)), 0)
+    work = fakes.work(fakes.cached(range(5)), 0)
     assert runner.try_reserve(work)
     with pytest.raises(ModelRefused, match="logits_to_keep"):
         runner.forward([work])
@@ -122,7 +124,7 @@ def test_a_model_with_layers_that_pass_the_interface_by_is_refused():
     model = fakes.tiny()
     model.config.num_hidden_layers += 1
     runner = fakes.runner(HookedForward(model))
-    work = fakes.work(fakes.sequence(range(5)), 0)
+    work = fakes.work(fakes.cached(range(5)), 0)
     assert runner.try_reserve(work)
     with pytest.raises(ModelRefused, match="2 of 3 layers"):
         runner.forward([work])

@@ -41,7 +41,7 @@ def guesser(tmp_path_factory) -> ModelGuesser:
 
 
 def guess(guesser: ModelGuesser, state: bytes | None, depth: int = 1, sampling: Sampling | None = None):
-    work = fakes.work(fakes.sequence(TEXT, sampling=sampling), 0)
+    work = fakes.work(fakes.cached(TEXT, sampling=sampling), 0)
     work.sequence.state = state
     assert guesser.try_reserve(work, depth - 1)
     (found,) = guesser.guess([work], depth, 0.0)
@@ -107,13 +107,13 @@ def test_only_a_llama_shaped_drafter_can_read_states(tmp_path):
 def test_a_targets_state_is_what_its_head_reads():
     """And the same bits alone as beside others, in a tree, or after a chunked prompt: like all else of a row."""
     runner = fakes.served()
-    first, second = fakes.sequence(TEXT, request_id="a"), fakes.sequence(TEXT[::-1], request_id="b")
+    first, second = fakes.cached(TEXT, request_id="a"), fakes.cached(TEXT[::-1], request_id="b")
     tree = fakes.tree([5, 6])
     works = [fakes.work(first, 0, drafts=tree), fakes.work(second, 0)]
     for work in works:
         assert runner.try_reserve(work)
     rows, _ = runner.forward(works)
-    alone = fakes.work(fakes.sequence([*TEXT, 5], request_id="c"), 0)
+    alone = fakes.work(fakes.cached([*TEXT, 5], request_id="c"), 0)
     assert runner.try_reserve(alone)
     (plain,) = runner.forward([alone])
     assert rows.state(1) == plain.state(0)

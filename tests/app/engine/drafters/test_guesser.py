@@ -22,7 +22,7 @@ TEXT = list(range(20, 40))
 
 
 def guess(guesser: ModelGuesser, sampling: Sampling):
-    work = fakes.work(fakes.sequence(TEXT, sampling=sampling), 0)
+    work = fakes.work(fakes.cached(TEXT, sampling=sampling), 0)
     assert guesser.try_reserve(work, 0)
     ((found,),) = guesser.guess([work], 1, 0.0)
     guesser.release(work.sequence)
@@ -61,7 +61,7 @@ def test_with_one_token_kept_there_is_no_second():
 
 def test_a_chunk_of_a_prompt_has_no_guess():
     guesser = ModelGuesser(choose_forward(fakes.tiny()), None, **MEMORY)
-    work = fakes.work(fakes.sequence(TEXT), 0, 9)
+    work = fakes.work(fakes.cached(TEXT), 0, 9)
     assert guesser.try_reserve(work, 0)
     assert guesser.guess([work], 1, 0.0) == [[]]
 
@@ -70,7 +70,7 @@ def works_of(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int):
     """Final works of texts of these lengths, whose prefix is read already up to a last piece of a few tokens."""
     works = []
     for i, length in enumerate(lengths):
-        state = fakes.sequence([(i * 13 + j * j * 5 + j) % VOCAB for j in range(length)], request_id=f"r{i}")
+        state = fakes.cached([(i * 13 + j * j * 5 + j) % VOCAB for j in range(length)], request_id=f"r{i}")
         read = max(0, length - 1 - i)
         if read:
             first = fakes.work(state, 0, read)

@@ -16,7 +16,7 @@ def batch(survival: list[float], sequences: int = 1) -> list[BatchEntry]:
     for _ in range(sequences):
         drafts = fakes.tree(range(len(survival)))
         drafts.survival = survival
-        found.append(fakes.work(fakes.sequence([5]), 0, drafts=drafts))
+        found.append(fakes.work(fakes.cached([5]), 0, drafts=drafts))
     return found
 
 

@@ -45,7 +45,7 @@ def works_of(batch: list[tuple[int, Tree]], runner: ModelRunner, floor: float = 
     """Sequences of so many tokens, the last two of them uncached, each with a tree."""
     works = []
     for i, (length, drafts) in enumerate(batch):
-        state = fakes.sequence([(7 * i + 3 * j) % VOCAB for j in range(length)])
+        state = fakes.cached([(7 * i + 3 * j) % VOCAB for j in range(length)])
         start = max(0, length - 2)
         if start:
             prompt = fakes.work(state, 0, start)

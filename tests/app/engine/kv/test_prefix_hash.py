@@ -1,20 +1,18 @@
 """Sequences that begin alike compute their beginning once, and say the same as if they had computed it themselves."""
 
 from app.engine.kv.prefix_hash import names
-from app.state import Sequence
+from app.state import CachedSequence
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB
 
 COMMON = [(i * i + 3 * i) % VOCAB for i in range(3 * PAGE_TOKENS)]
 
 
-def sequence(*rest: int, tenant: str = "public") -> Sequence:
-    found = fakes.sequence([*COMMON, *rest])
-    found.record = found.record.model_copy(update={"tenant": tenant})
-    return found
+def sequence(*rest: int, tenant: str = "public") -> CachedSequence:
+    return CachedSequence("r", [*COMMON, *rest], tenant=tenant)
 
 
-def read(runner, state: Sequence):
+def read(runner, state: CachedSequence):
     """The last token's row, after taking what others have."""
     spared = runner.adopt(state)
     work = fakes.work(state, state.cached)
@@ -66,7 +64,7 @@ def test_one_that_has_begun_on_its_own_goes_on_on_its_own():
     work = fakes.work(state, 0, PAGE_TOKENS + 3)
     assert runner.try_reserve(work)
     runner.forward([work])
-    state.cached = PAGE_TOKENS + 3
+    runner.cover(state, PAGE_TOKENS + 3)
     assert runner.adopt(state) == 0
 
 

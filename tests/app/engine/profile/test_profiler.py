@@ -65,6 +65,9 @@ def test_what_contexts_cost_is_measured_without_computing_one(monkeypatch):
         def release(self, sequence):
             pass
 
+        def cover(self, sequence, tokens):
+            pass
+
         def drop(self, work):
             pass
 

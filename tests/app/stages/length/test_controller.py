@@ -3,7 +3,6 @@
 import pytest
 
 import app.stages.length.controller as module
-from app.estimates.acceptance import part
 from app.estimates.step_costs import StepCosts
 from app.stages.length.controller import (
     ASK_AFTER_STEPS,
@@ -72,7 +71,7 @@ def test_tables_that_are_silent_are_as_good_as_wrong(lengths):
 
 def test_what_tables_stand_behind_is_a_tree_of_its_own():
     whole = Tree([5, 6, 7, 8], [0, 0, 1, 2], [0.5, 0.4, 0.3, 0.2], [("a",), ("b", "a"), ("b",), ("b",)])
-    own = part(whole, frozenset({"b"}))
+    own = whole.of({"b"})
     assert (own.tokens, own.parents) == ([6, 8], [0, 1]), "7 hangs below what b never said"
 
 

@@ -7,7 +7,7 @@ from app.messages import Record, Stats
 from app.policy import Policy
 from app.request import Sampling, Speculation
 from app.stages.schedule.compose import OTHERS_TIME, TAIL_TOKENS, compose, wait_s
-from app.state import Sequence, Tree
+from app.state import CachedSequence, Sequence, Tree
 
 MEASURED = StepCosts({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
 FLAT = StepCosts({1: 1.0, 1000: 1.0})
@@ -43,7 +43,8 @@ def sequence(
     )
     tokens = list(range(prompt + generated))
     done = len(tokens) - 1 if cached is None else cached
-    return Sequence(record, tokens, Stats(last_token_s=last_token_s), done, [], tree, due_s)
+    kv = CachedSequence(name, tokens, cached=done)
+    return Sequence(record, kv, Stats(last_token_s=last_token_s), tree=tree, due_s=due_s)
 
 
 @st.composite
@@ -89,14 +90,15 @@ def test_every_batch_is_sound(sequences: list[Sequence], policy: Policy, suspect
     batch = compose(sequences, policy, NOW, MEASURED, suspects)
     rows = sum(len(work.tokens) + len(work.tree) for work in batch)
     assert rows <= policy.max_batch_tokens
-    names = [work.sequence.record.id for work in batch]
+    names = [work.sequence.id for work in batch]
     assert len(set(names)) == len(names)
     assert len(batch) == 1 or not suspects & set(names)
     if policy.verify_budget is not None:
         assert sum(len(work.tree) for work in batch) <= policy.verify_budget
     prompt_tokens = 0
+    by_id = {s.record.id: s for s in sequences}
     for work in batch:
-        s = work.sequence
+        s = by_id[work.sequence.id]
         assert work.start == s.cached and work.tokens
         assert work.tokens == s.tokens[work.start : work.start + len(work.tokens)]
         assert work.final == (work.start + len(work.tokens) == len(s.tokens))
@@ -121,7 +123,7 @@ def test_every_batch_is_sound(sequences: list[Sequence], policy: Policy, suspect
 def test_the_oldest_prompt_always_moves_and_so_does_the_oldest_running(
     sequences: list[Sequence], policy: Policy
 ) -> None:
-    batch = {work.sequence.record.id for work in compose(sequences, policy, NOW, MEASURED)}
+    batch = {work.sequence.id for work in compose(sequences, policy, NOW, MEASURED)}
     by_age = sorted(sequences, key=lambda s: (s.record.created_s, s.record.id))
     running = [s for s in by_age if s.generated > 0 and len(s.tokens) - s.cached <= TAIL_TOKENS]
     prompts = [s for s in by_age if s not in running]
@@ -139,8 +141,8 @@ def test_everybody_gets_to_the_end(sequences: list[Sequence], policy: Policy, su
     while live:
         now_s += (wait_s(live, now_s, apart_tokens=policy.apart_tokens) or 0.0) + 0.001
         for work in compose(live, policy, now_s, MEASURED, suspects):
-            s = work.sequence
-            s.cached += len(work.tokens)
+            s = next(s for s in live if s.kv is work.sequence)
+            s.kv.cached += len(work.tokens)
             if work.final:
                 s.tokens.append(0)
                 s.tree, s.due_s = None, now_s + 0.05
@@ -161,11 +163,11 @@ def turns(policy: Policy, costs: StepCosts, count: int) -> list[tuple[str, float
         took_s = costs.seconds(len(batch)) + sum(costs.reading.seconds(work.start, 1) for work in batch)
         now_s += took_s
         for work in batch:
-            s = work.sequence
+            s = next(s for s in sequences if s.kv is work.sequence)
             s.tokens.append(0)
-            s.cached += 1
+            s.kv.cached += 1
             s.stats = Stats(last_token_s=now_s)
-        found.append(("".join(work.sequence.record.id for work in batch), took_s))
+        found.append(("".join(work.sequence.id for work in batch), took_s))
     return found
 
 
@@ -187,7 +189,7 @@ def test_a_long_context_goes_in_steps_of_its_own_and_nobody_starves() -> None:
 def test_a_long_context_that_is_ready_alone_does_not_wait_for_its_turn() -> None:
     sequences = [sequence("a", 3, 2, due_s=NOW + 1, last_token_s=NOW), sequence("z", 900, 2, last_token_s=NOW)]
     policy = Policy(apart_tokens=512)
-    assert [work.sequence.record.id for work in compose(sequences, policy, NOW, FLAT, is_together=True)] == ["z"]
+    assert [work.sequence.id for work in compose(sequences, policy, NOW, FLAT, is_together=True)] == ["z"]
     assert wait_s(sequences, NOW, is_together=True, apart_tokens=512) == 0.0
     assert compose(sequences, Policy(), NOW, FLAT, is_together=True) == []
 
@@ -221,7 +223,7 @@ def test_waits_while_all_trees_are_on_their_way() -> None:
     assert compose(waiting, Policy(), NOW, MEASURED) == []
     assert wait_s(waiting, NOW) == pytest.approx(0.1)
     waiting[0].tree = Tree()
-    assert [work.sequence.record.id for work in compose(waiting, Policy(), NOW, MEASURED)] == ["a"]
+    assert [work.sequence.id for work in compose(waiting, Policy(), NOW, MEASURED)] == ["a"]
     assert len(compose(waiting, Policy(), NOW + 0.1, MEASURED)) == 2
 
 
@@ -231,9 +233,9 @@ def test_a_prompt_is_read_in_chunks_beside_running_sequences() -> None:
     policy = Policy(max_batch_tokens=32, prefill_chunk_tokens=16)
     batch = compose([*running, prompt], policy, NOW, MEASURED)
     assert len(batch) == 17
-    assert batch[-1].sequence is prompt
+    assert batch[-1].sequence is prompt.kv
     assert len(batch[-1].tokens) == 16 and not batch[-1].final
-    prompt.cached = 95
+    prompt.kv.cached = 95
     last = compose([*running, prompt], policy, NOW, MEASURED)[-1]
     assert last.final and len(last.tokens) == 5
 
@@ -263,9 +265,9 @@ def test_suspects_run_alone_in_turn_with_the_others() -> None:
     turns = []
     for step in range(6):
         batch = compose(sequences, Policy(), NOW + step, MEASURED, {"b", "c"})
-        turns.append("".join(work.sequence.record.id for work in batch))
+        turns.append("".join(work.sequence.id for work in batch))
         for work in batch:
-            work.sequence.stats = Stats(last_token_s=NOW + step)
+            next(s for s in sequences if s.kv is work.sequence).stats = Stats(last_token_s=NOW + step)
     assert turns == ["a", "b", "c", "a", "b", "c"]
 
 
@@ -276,7 +278,7 @@ def test_halves_take_turns_where_all_could_go() -> None:
             for name, at_s in zip("abcde", last_s, strict=False)
         ]
         batch = compose(all_of_them, Policy(), NOW, FLAT, in_halves=True)
-        return [work.sequence.record.id for work in batch]
+        return [work.sequence.id for work in batch]
 
     assert gone(4.0, 1.0, 3.0, 2.0) == ["b", "d"]
     assert gone(4.0, 9.0, 3.0, 9.0) == ["a", "c"]
@@ -285,4 +287,4 @@ def test_halves_take_turns_where_all_could_go() -> None:
     drafting = sequence("x", 3, 2, due_s=NOW + 1, last_token_s=0.0)
     ready = [sequence(name, 3, 2, tree=chain([0.5]), last_token_s=1.0) for name in "ab"]
     found = compose([drafting, *ready], Policy(), NOW, FLAT, in_halves=True)
-    assert [work.sequence.record.id for work in found] == ["a", "b"], "the other half drafts: nobody is kept back"
+    assert [work.sequence.id for work in found] == ["a", "b"], "the other half drafts: nobody is kept back"

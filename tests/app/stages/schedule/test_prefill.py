@@ -8,7 +8,7 @@ from app.messages import Record
 from app.policy import Policy
 from app.request import Sampling, Speculation
 from app.stages.schedule.prefill import BESIDE, LEAST_TOKENS, split_prefill
-from app.state import BatchEntry, Sequence
+from app.state import BatchEntry, CachedSequence, Sequence
 
 # two cores and a model of 135M: a row 1 ms, and as much again for every 1,500 tokens of its context
 COSTS = StepCosts({1: 0.012, 257: 0.268}, reading=Reading(2.4e-6, 6.7e-7))
@@ -25,7 +25,7 @@ def prompt(name: str, tokens: int, cached: int = 0) -> Sequence:
         speculation=Speculation(),
         created_s=0.0,
     )
-    return Sequence(record, list(range(tokens)), cached=cached)
+    return Sequence(record, CachedSequence(name, list(range(tokens)), cached=cached))
 
 
 def seconds(works: list[BatchEntry], costs: StepCosts = COSTS) -> float:
@@ -47,7 +47,7 @@ def read(prompts: list[Sequence], running_s: float = 0.0, policy: Policy | None 
         for work in works:
             work.sequence.cached += len(work.tokens)
             if work.final:
-                done[work.sequence.record.id] = steps, now_s
+                done[work.sequence.id] = steps, now_s
         waiting = [s for s in waiting if s.record.id not in done]
     return done
 
@@ -112,10 +112,10 @@ def test_every_share_is_sound(
 ) -> None:
     policy = Policy(prefill_chunk_tokens=chunk)
     works = split_prefill(waiting, max_tokens, table, policy, running_s)
-    assert works and works[0].sequence is waiting[0], "the oldest moves, whoever else is there"
+    assert works and works[0].sequence is waiting[0].kv, "the oldest moves, whoever else is there"
     assert sum(len(work.tokens) for work in works) <= min(max_tokens, chunk)
     assert len(works[0].tokens) >= min(waiting[0].uncached, LEAST_TOKENS, max_tokens // 2)
-    order = [waiting.index(work.sequence) for work in works]
+    order = [[s.kv for s in waiting].index(work.sequence) for work in works]
     assert order == sorted(set(order))
     for work in works:
         s = work.sequence

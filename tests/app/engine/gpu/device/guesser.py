@@ -42,14 +42,14 @@ def said(guesser, samplings) -> list:
     """Three guesses for each of several sequences, each read to another point before, and one of them a long chunk."""
     lengths = [2 + 7 * i for i in range(len(samplings))]
     sequences = [
-        fakes.sequence(text(i, length), request_id=f"r{i}", sampling=sampling)
+        fakes.cached(text(i, length), request_id=f"r{i}", sampling=sampling)
         for i, (length, sampling) in enumerate(zip(lengths, samplings, strict=True))
     ]
     found = []
     for step in range(3):
         works = [BatchEntry(s, s.cached, s.tokens[s.cached :], Tree(), final=True) for s in sequences]
         if not step:
-            long = fakes.sequence(text(99, 80), request_id="long")
+            long = fakes.cached(text(99, 80), request_id="long")
             works.insert(1, BatchEntry(long, 0, long.tokens[:70], Tree(), final=False))
         assert all(guesser.try_reserve(work, 0) for work in works)
         guesses = guesser.guess(works, 1, 0.0)
@@ -80,7 +80,7 @@ def test_it_guesses_what_the_cpu_guesses(head_ids):
 @pytest.mark.parametrize("sampling", [GREEDY, NOISY], ids=["greedy", "noisy"])
 def test_what_is_no_number_is_said_and_wiped(sampling):
     guesser, _ = both(lambda: fakes.tiny(num_hidden_layers=1))
-    sequence = fakes.sequence(text(0, 5), sampling=sampling)
+    sequence = fakes.cached(text(0, 5), sampling=sampling)
     work = BatchEntry(sequence, 0, sequence.tokens, Tree(), final=True)
     assert guesser.try_reserve(work, 0)
     guesser._runner.weights.head.weight[3] = torch.nan

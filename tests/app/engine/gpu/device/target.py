@@ -155,7 +155,7 @@ def test_forms_and_logprobs_are_those_of_the_cpu():
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of sums of what is no number
 def test_what_is_no_number_is_wiped_and_hurts_nobody():
     model, runner = served()
-    poisoned = fakes.sequence(PROMPTS[2], request_id="p")
+    poisoned = fakes.cached(PROMPTS[2], request_id="p")
     work = fakes.work(poisoned, 0)
     assert runner.try_reserve(work)
     with torch.inference_mode():
@@ -171,7 +171,7 @@ def test_what_is_no_number_is_wiped_and_hurts_nobody():
 
 def test_what_is_outside_the_tables_is_refused():
     _, runner = served()
-    work = fakes.work(fakes.sequence([3, VOCAB]), 0)
+    work = fakes.work(fakes.cached([3, VOCAB]), 0)
     runner.try_reserve(work)
     with pytest.raises(ValueError, match="outside"):
         runner.forward([work])
