@@ -343,15 +343,10 @@ def said(context: Context, name: str, tokens: Sequence[Any], **rest: Any) -> Dra
     return Draft.model_construct(**{**values, **rest})
 
 
-def guessing(name: str, *tokens: int, **rest: Any) -> Scripted:
-    """A drafter with one draft for every context."""
-    return Scripted(name, lambda context: [said(context, name, tokens, **rest)])
-
-
-def job(
+def draft_job(
     request_id: str, tokens: list[int], drafters: tuple[str, ...] = ("a",), is_last: bool = False, due_s: float = 9
 ) -> DraftJob:
-    """A job with all tokens of its sequence."""
+    """A job for a drafter node and the fuser `f`, of the verifier `v`."""
     return DraftJob(
         request_id=request_id,
         verifier="v",
@@ -366,6 +361,11 @@ def job(
         due_s=due_s,
         is_last=is_last,
     )
+
+
+def guessing(name: str, *tokens: int, **rest: Any) -> Scripted:
+    """A drafter with one draft for every context."""
+    return Scripted(name, lambda context: [said(context, name, tokens, **rest)])
 
 
 class Book:
