@@ -7,6 +7,7 @@ never a token (design D2). No torch here: models are arguments.
 
 import logging
 from collections.abc import Iterator
+from typing import Final
 
 from app.config import Settings
 from app.drafter.drafter import DrafterNode
@@ -24,14 +25,14 @@ class LocalPipeline:
     """The whole pipeline in one process: one verifier, one drafter node that fuses; the same segments, no queues."""
 
     def __init__(self, verifying: Verifier, drafting: DrafterNode, store: Requests, tokenizer: Tokenizer) -> None:
-        self.verifier = verifying
-        self.store = store
-        self.tokenizer = tokenizer
-        self._node = drafting
+        self.verifier: Final = verifying
+        self.store: Final = store
+        self.tokenizer: Final = tokenizer
+        self.node: Final = drafting
 
     def submit(self, request: GenerateRequest, settings: Settings) -> Record:
         """Admit a request; `step` or `events` runs it. Raises InvalidRequest, QueueFull."""
-        known = self.verifier.running.pool.allowed(None)
+        known = self.verifier.speculation.pool.allowed(None)
         record = take_in(request, self.tokenizer, self.store, settings, drafters=known)
         self.store.assign(record.id, self.verifier.owner)
         self.verifier.adopt([record.id])
@@ -41,7 +42,7 @@ class LocalPipeline:
         """One verifier step and the drafts for the next."""
         jobs = self.verifier.step(float("inf"))
         if jobs:
-            _, trees = self._node.run(jobs)
+            _, trees = self.node.run(jobs)
             self.verifier.receive(tree for _, tree in trees)
 
     def events(self, record: Record) -> Iterator[Event]:

@@ -1,4 +1,4 @@
-"""Verifier and drafters in one process, on the same part of the machine or each on its own (design D8, co-located).
+"""Serve verifier and drafters in one process, on the same part of the machine or each on its own (design D8).
 
 The same two segments behind the same two mailboxes as in two processes: the verifier's in the main thread, the
 drafters' in a thread of their own. What is saved is a process: its memory, and its start.
@@ -14,7 +14,8 @@ from typing import cast
 from celery.worker import state as worker_state
 
 from app.assembly.devices import sides_of
-from app.assembly.local import build_drafters, build_verifier
+from app.assembly.drafter import build_drafters
+from app.config import Settings
 from app.drafter.model import ModelDrafter
 from app.engine.profile.profiler import ProfiledTarget, a_step
 from app.messages import mailbox_of
@@ -34,33 +35,32 @@ PROBE_TOKENS = 32
 
 
 def serve(deployment: Deployment, node: str) -> RoleService:
-    """Load both sides, see how they get on beside each other."""
+    """Load both sides, and measure how much they slow each other down."""
     sys.setswitchinterval(SWITCH_S)
     sides = sides_of(deployment.settings)
-    deployment.settings = within(deployment.settings, sides)
-    aside = DrafterThread(deployment, f"{node}-draft", sides)
-    aside.load()
+    settings = within(deployment.settings, sides)
+    drafters = DrafterThread(deployment, settings, f"{node}-draft", sides)
+    drafters.load()
     sides.verify.enter()
-    verifier = build_verifier(deployment.settings, mailbox_of("verify", node), deployment.requests)
+    verifier = verify.load(deployment, node, settings)
     runner = cast(ProfiledTarget, verifier.target)
     with a_step(runner, deployment.tokenizer.vocab_size, PROBE_ROWS) as step:
-        seen = measure_interference(step, aside.guess, sides)
+        seen = measure_interference(step, drafters.guess, sides)
     about = {**sides.about(), **asdict(seen)}
     log.info("%d %s verify, %d draft; %s", len(sides.verify.places), sides.verify.unit, len(sides.draft.places), seen)
     service = verify.serve(deployment, node, verifier, {"partition": about})
-    aside.go()
-    return RoleService(
-        service.heartbeat, {**service.doorbells, aside.mailbox: lambda: None}, aside
-    )  # it is always attended
+    drafters.go()
+    # The drafters' mailbox is always attended.
+    return RoleService(service.heartbeat, {**service.doorbells, drafters.mailbox: lambda: None}, drafters)
 
 
 class DrafterThread(threading.Thread):
-    """The drafters' side: a thread that loads them and stays at their mailbox."""
+    """Run the drafters' side: a thread that loads them and stays at their mailbox."""
 
-    def __init__(self, deployment: Deployment, node: str, sides: Partition) -> None:
+    def __init__(self, deployment: Deployment, settings: Settings, node: str, sides: Partition) -> None:
         super().__init__(name="drafting", daemon=True)
         self.mailbox = mailbox_of("draft", node)
-        self._deployment, self._node, self._sides = deployment, node, sides
+        self._deployment, self._settings, self._node, self._sides = deployment, settings, node, sides
         self._models: list[ModelDrafter] = []
         self._error: Exception | None = None
         self._loaded, self._may_go = threading.Event(), threading.Event()
@@ -77,7 +77,7 @@ class DrafterThread(threading.Thread):
         self._may_go.set()
 
     def guess(self) -> None:
-        """What drafting takes of the machine, for nobody."""
+        """Draft once for no request, to take of the machine what drafting takes."""
         tokens = [*range(1, PROBE_TOKENS + 1)]
         for model in self._models:
             model.draft([Context("probe", "probe", tokens, PROBE_TOKENS, 4, Sampling(), None)])
@@ -86,7 +86,7 @@ class DrafterThread(threading.Thread):
     def run(self) -> None:
         try:
             self._sides.draft.enter()
-            self._models = build_drafters(self._deployment.settings)
+            self._models = build_drafters(self._settings)
             service = draft.serve(self._deployment, self._node, self._models, is_apart=self._sides.is_real)
         except Exception as error:  # raised again by `load`
             self._error = error

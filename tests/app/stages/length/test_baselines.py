@@ -9,7 +9,7 @@ from app.estimates.step_costs import StepCosts
 from app.stages.length.baselines import (
     BaselineController,
     FaserLength,
-    Fixed,
+    FixedLength,
     UniformLength,
     length_policy,
     whole_chain,
@@ -30,7 +30,7 @@ def likely(accepted: int, limit: int = 8, context: int = 0) -> Candidate:
 
 
 def test_fixed_asks_for_as_many_always() -> None:
-    assert Fixed(5).depths([likely(0), likely(8, limit=3)], COSTS, DRAFTING, 0.0, 0) == [5, 3]
+    assert FixedLength(5).depths([likely(0), likely(8, limit=3)], COSTS, DRAFTING, 0.0, 0) == [5, 3]
 
 
 def test_uniform_asks_everybody_for_the_same_number_the_best_for_all() -> None:
@@ -64,15 +64,15 @@ def test_fasers_search_finds_the_length_that_pays_though_the_tables_say_another(
     assert min(found) >= 1
 
 
-def test_a_rule_is_told_what_came_of_its_last_choice_only_by_the_same_batch() -> None:
-    told: list[int] = []
+def test_a_rule_learns_of_its_last_choice_only_from_the_same_batch() -> None:
+    seen: list[int] = []
 
-    class Told(Fixed):
+    class Recording(FixedLength):
         def depths(self, candidates, costs, drafting, now_s, tokens):  # type: ignore[no-untyped-def]
-            told.append(tokens)
+            seen.append(tokens)
             return super().depths(candidates, costs, drafting, now_s, tokens)
 
-    by_length = BaselineController(Told(2))
+    by_length = BaselineController(Recording(2))
     for lengths in (
         {"a": 10, "b": 20},
         {"a": 12, "b": 21},
@@ -82,7 +82,7 @@ def test_a_rule_is_told_what_came_of_its_last_choice_only_by_the_same_batch() ->
         {"a": 16, "b": 33},
     ):
         by_length.decide([likely(1) for _ in lengths], lengths, COSTS, DRAFTING, 0.0)
-    assert told == [0, 3, 0, 2, 0, 4]
+    assert seen == [0, 3, 0, 2, 0, 4]
 
 
 def test_fasers_lengths_are_per_request() -> None:
@@ -103,4 +103,4 @@ def test_a_rule_that_is_none_is_refused(kind: str) -> None:
     with pytest.raises(ValueError):
         Settings(lengths=kind)
     assert length_policy(Settings(lengths="marginal").lengths) is None
-    assert isinstance(length_policy(Settings(lengths="fixed:64").lengths), Fixed)
+    assert isinstance(length_policy(Settings(lengths="fixed:64").lengths), FixedLength)
