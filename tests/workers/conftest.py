@@ -74,7 +74,7 @@ def alone(tiny_environ: dict[str, str]) -> Alone:
     """What the tiny target says with nobody beside it: one request, no drafts, in this process."""
     settings = Settings.from_env(tiny_environ)
     pipeline = build_local(settings.model_copy(update={"drafters": ()}))
-    pipeline.verifier.running.pool = DrafterPool()
+    pipeline.verifier.follow(DrafterPool(), pipeline.verifier.policy)
     known: dict[str, list[int]] = {}
 
     def tokens(request: GenerateRequest) -> list[int]:
