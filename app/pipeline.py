@@ -60,7 +60,7 @@ class LocalPipeline:
 
     def submit(self, request: GenerateRequest, settings: Settings) -> Record:
         """Admit a request; `step` or `events` runs it. Raises InvalidRequest, QueueFull."""
-        known = self.verifier.running.pool.allowed(None)
+        known = self.verifier.speculation.pool.allowed(None)
         record = admit(
             request, self.tokenizer, settings, request_id=uuid.uuid4().hex, now_s=time.time(), drafters=known
         )

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import torch
 import transformers
-from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from app.assembly.verifier import verifier_over
 from app.config import Settings
 from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
@@ -17,6 +17,7 @@ from app.drafter.token_fusion import TokenFusion
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.runner import ModelRunner
+from app.engine.early_exit.controller import EarlyExitController
 from app.engine.kv.pages import bytes_per_page
 from app.engine.text.tokenizer import Tokenizer
 from app.estimates.step_costs import StepCosts
@@ -27,12 +28,11 @@ from app.policy import Policy
 from app.request import ChatMessage, Sampling, Speculation
 from app.stages.draft.protocol import Context, Drafter
 from app.stages.route.drafter_pool import DrafterPool
-from app.stages.route.router import Router
 from app.state import BatchEntry, CachedSequence, Guess, Tree
 from app.state import Sequence as State
 from app.store.memory import MemoryStore
-from app.verifier.sequences import Running
-from app.verifier.verifier import Verifier
+from app.telemetry.verifier_metrics import VerifierMetrics
+from app.verifier.measured_target import MeasuredTarget
 
 torch.set_num_threads(1)  # on matrices this small a second thread only costs
 
@@ -62,7 +62,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def tiny(family: str = "llama", *, seed: int = 0, vocab_size: int = VOCAB, **overrides: Any) -> nn.Module:
+def tiny(family: str = "llama", *, seed: int = 0, vocab_size: int = VOCAB, **overrides: Any) -> PreTrainedModel:
     """A model of two layers whose random weights are large enough that its text depends on all of its context."""
     config = transformers.AutoConfig.for_model(
         family,
@@ -178,6 +178,11 @@ class Characters:
         return "".join(chr(97 + id_) for id_ in ids)
 
 
+def measured(target: Any, costs: StepCosts | None = None, vocab_size: int = VOCAB) -> MeasuredTarget:
+    """A target whose rows are free unless `costs` says otherwise, and whose passes no row leaves early."""
+    return MeasuredTarget(target, costs or StepCosts(FLAT), vocab_size, EarlyExitController())
+
+
 def pipeline(
     target: Any,
     drafters: Sequence[Drafter] = (),
@@ -188,27 +193,37 @@ def pipeline(
     policy: Policy | None = None,
     max_sequences: int = 64,
     store: MemoryStore | None = None,
-    router: Router | None = None,
     is_shared: bool = False,
     steps_ahead: int = 0,
-    batching: str = "pace",
     tokenizer: Tokenizer | None = None,
+    metrics: VerifierMetrics | None = None,
+    on_exhausted: Callable[[], None] | None = None,
+    **settings: Any,
 ) -> LocalPipeline:
-    """The pipeline in one process around a target and any drafters, model drafters first.
+    """Build the pipeline in one process around a target and any drafters, model drafters first; all of them draft.
 
-    Model drafters share their tokens if `is_shared`, and run so many steps ahead before each verdict.
+    Model drafters share their tokens if `is_shared`, and run so many steps ahead before each
+    verdict. `settings` are those that select a verifier's strategies.
     """
     store = store or MemoryStore()
     tokenizer = cast(Tokenizer, tokenizer or Characters(vocab_size, eos_ids))
-    running = Running(target, StepCosts(FLAT), vocab_size, "local", router or Router("all"), "on", reader=tokenizer)
-    running.pool = DrafterPool({d.name: "local" for d in drafters}, tuple(d.name for d in model_free), fuser="local")
-    settings = Settings.model_validate({"max_sequences": max_sequences, "batching": batching})
-    verifying = Verifier("owner", target, running, store, settings)
-    verifying.policy = policy or Policy()
+    chosen = Settings.model_validate({"max_sequences": max_sequences, "routing": "all", **settings})
+    verifier = verifier_over(
+        chosen,
+        measured(target, vocab_size=vocab_size),
+        "local",
+        store,
+        owner="owner",
+        tokenizer=tokenizer,
+        metrics=metrics,
+        on_exhausted=on_exhausted,
+    )
+    pool = DrafterPool({d.name: "local" for d in drafters}, tuple(d.name for d in model_free), fuser="local")
+    verifier.follow(pool, policy or Policy())
     fetch = fetcher(store)
     token_fusion = TokenFusion(d.draft_kv for d in drafters if isinstance(d, ModelDrafter)) if is_shared else None
     node = EagerNode(drafters, fetch, "local", token_fusion, steps_ahead)
-    return LocalPipeline(verifying, node, Fuser(model_free, vocab_size, fetch), store, tokenizer)
+    return LocalPipeline(verifier, node, Fuser(model_free, vocab_size, fetch), store, tokenizer)
 
 
 class EagerNode(DrafterNode):
@@ -257,13 +272,13 @@ def texts(local: LocalPipeline, *records: Record) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def alone(model: nn.Module, prompt_ids: Iterable[int], max_tokens: int) -> list[int]:
+def alone(model: PreTrainedModel, prompt_ids: Iterable[int], max_tokens: int) -> list[int]:
     """What transformers' own greedy `generate` says; the model is one that `prepare` has not seen."""
     ids = torch.tensor([list(prompt_ids)])
-    out = model.generate(
+    out = cast(Any, model).generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_tokens, pad_token_id=0
     )
-    return out[0, ids.shape[1] :].tolist()
+    return cast(list[int], out[0, ids.shape[1] :].tolist())
 
 
 class Scripted:

@@ -149,7 +149,7 @@ def run(local: LocalPipeline, book: Book, records: list[Record], texts: list[lis
             assert stats.drafted == 0
     pool = local.verifier.target.pool
     assert pool.num_free == pool.num_pages
-    assert local.verifier.running.sequences == {}
+    assert local.verifier.sequences == {}
 
 
 arrivals = st.lists(st.integers(0, 4), min_size=5, max_size=5)

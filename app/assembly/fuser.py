@@ -34,7 +34,7 @@ def model_free_names(settings: Settings, tokenizer: Tokenizer) -> tuple[str, ...
 
 
 def _phrases_folder(settings: Settings, tokenizer: Tokenizer) -> Path | None:
-    """None without a store, or if the one named is of another tokenizer: it comes by default, and is a bonus."""
+    """Find the store of phrases; None without one, or if it is of another tokenizer (it comes by default)."""
     if settings.phrases == "none":
         return None
     folder = drafter_folder(settings.phrases)
@@ -50,5 +50,5 @@ def _phrases_folder(settings: Settings, tokenizer: Tokenizer) -> Path | None:
 
 @lru_cache(maxsize=2)
 def phrases(folder: Path, vocab_size: int) -> Phrases:
-    """The store in a folder. It never changes, so all segments of a process share it. Raises ModelRefused."""
+    """Load the store of a folder; it never changes, so all fusers of a process share it. Raises ModelRefused."""
     return load_phrases(folder, vocab_size)

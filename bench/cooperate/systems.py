@@ -63,17 +63,17 @@ class PipelineArm:
 
     def __call__(self, prompts: list[str]) -> Run:
         """Run the prompts at once, to their ends."""
-        pipeline, running = self._pipeline, self._pipeline.verifier.running
+        pipeline, sequences = self._pipeline, self._pipeline.verifier.sequences
         started = time.perf_counter()
         records = [pipeline.submit(self._request(prompt), self._settings) for prompt in prompts]
-        while any(not sequence.generated for sequence in running.sequences.values()):
+        while any(not sequence.generated for sequence in sequences.values()):
             pipeline.step()
         first_s = time.perf_counter()
         steps, draft_s, verify_s = self._target.calls, pipeline.draft_s, self._target.seconds
-        while running.sequences:
+        while sequences:
             pipeline.step()
         ended = time.perf_counter()
-        if running.reused_tokens:
+        if pipeline.verifier.stats.reused_tokens:
             raise SystemExit("a prompt was found in the cache: its arm did less work than the others")
         ends = [pipeline.store.snapshot(record.id) for record in records]
         return Run(
@@ -91,14 +91,14 @@ class PipelineArm:
 
     def load(self, arrivals: Listed[tuple[float, str]]) -> list[Snapshot]:
         """Requests that come at these seconds from now, whether or not others have ended; all of them, ended."""
-        pipeline, running = self._pipeline, self._pipeline.verifier.running
+        pipeline, sequences = self._pipeline, self._pipeline.verifier.sequences
         started, records, waiting = time.perf_counter(), [], deque(arrivals)
-        while waiting or running.sequences:
-            if not running.sequences:
+        while waiting or sequences:
+            if not sequences:
                 time.sleep(max(0.0, started + waiting[0][0] - time.perf_counter()))
             while waiting and started + waiting[0][0] <= time.perf_counter():
                 records.append(pipeline.submit(self._request(waiting.popleft()[1]), self._settings))
-            if running.sequences:
+            if sequences:
                 pipeline.step()
         return [pipeline.store.snapshot(record.id) for record in records]
 
@@ -186,10 +186,11 @@ def lone(tree: TreeMessage) -> TreeMessage:
 
 
 def _set_up(pipeline: LocalPipeline, plan: Plan, models: Models) -> None:
-    """Who drafts, and how the verifier asks."""
-    running = pipeline.verifier.running
+    """Have the verifier ask the plan's drafters."""
+    verifier = pipeline.verifier
     names = models.guessers if plan.drafters is None else plan.drafters
-    running.pool = replace(running.pool, models=dict.fromkeys(names, "local"), model_free=plan.tables)
+    pool = replace(verifier.speculation.pool, models=dict.fromkeys(names, "local"), model_free=plan.tables)
+    verifier.follow(pool, verifier.policy)
 
 
 def _pipeline(plan: Plan, settings: Settings, models: Models) -> ArmPipeline:

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 
+from app.assembly.verifier import verifier_over
 from app.config import Settings
 from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
 from app.drafter.token_fusion import TokenFusion
+from app.engine.early_exit.controller import EarlyExitController
 from app.estimates.calibration import Calibration
 from app.estimates.step_costs import StepCosts
 from app.fuser.fuser import Fuser
@@ -20,9 +22,8 @@ from app.messages import Record, ToVerifier, TreeMessage
 from app.policy import Policy
 from app.request import Sampling, Speculation
 from app.stages.draft.protocol import Drafter
-from app.stages.route.router import Router
 from app.store.memory import MemoryStore
-from app.verifier.sequences import Running
+from app.verifier.measured_target import MeasuredTarget
 from app.verifier.verifier import Verifier
 from bench.cooperate.plans import Plan
 from bench.cooperate.systems import Uncalibrated, shape_of
@@ -118,19 +119,11 @@ class World:
 
 
 def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
+    """Add a verifier over the log, with the strategies of the world's settings."""
     target = LogTarget(world.log, costs_of(world), clock)
-    router = Router(world.settings.routing, world.settings.drafters_per_sequence)
-    running = Running(
-        target,
-        costs_of(world),
-        world.log.vocab_size,
-        name,
-        router,
-        world.settings.overlap,
-        clock,
-        lengths=world.settings.lengths,
-    )
-    verifier = SimVerifier(name, Verifier(name, target, running, world.store, world.settings, clock), target, clock)
+    measured = MeasuredTarget(target, costs_of(world), world.log.vocab_size, EarlyExitController())
+    segment = verifier_over(world.settings, measured, name, world.store, owner=name, clock=clock)
+    verifier = SimVerifier(name, segment, target, clock)
     world.verifiers.append(verifier)
     return verifier
 

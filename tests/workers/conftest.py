@@ -74,7 +74,7 @@ def alone(tiny_environ: dict[str, str]) -> Alone:
     """Generate the tiny target's tokens for one request alone, without drafts, in this process."""
     settings = Settings.from_env(tiny_environ)
     pipeline = build_local(settings.model_copy(update={"drafters": ()}))
-    pipeline.verifier.running.pool = DrafterPool()
+    pipeline.verifier.follow(DrafterPool(), pipeline.verifier.policy)
     known: dict[str, list[int]] = {}
 
     def tokens(request: GenerateRequest) -> list[int]:

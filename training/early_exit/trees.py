@@ -64,8 +64,7 @@ def record(settings: Settings, layers: tuple[int, ...], each: int, max_tokens: i
     if not 0 < min(layers) <= max(layers) < model.shape.num_layers:
         raise ModelRefused(f"checkpoints lie behind layers 1 ... {model.shape.num_layers - 1}")
     runner = _Recorder(model, layers, PAGE_TOKENS)
-    pipeline = build_local(settings, replace(models, runner=runner))
-    pipeline.verifier.running.costs = StepCosts(FREE)
+    pipeline = build_local(settings, replace(models, runner=runner, costs=StepCosts(FREE).dumps()))
     asked = [prompt for domain in DOMAINS for prompt in islice(prompts(domain, seed), each)]
     random.Random(seed).shuffle(asked)
     report = Report("recording", -(-len(asked) // AT_ONCE))
@@ -73,7 +72,7 @@ def record(settings: Settings, layers: tuple[int, ...], each: int, max_tokens: i
         for number, prompt in enumerate(asked[first : first + AT_ONCE], start=first):
             made = pipeline.submit(GenerateRequest(prompt=prompt, max_tokens=max_tokens), settings)
             runner.numbers[made.id] = number
-        while pipeline.verifier.running.sequences:
+        while pipeline.verifier.sequences:
             pipeline.step()
         report.advance(f"{len(runner.nodes.tokens)} draft tokens")
     report.end()

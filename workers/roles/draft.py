@@ -3,8 +3,8 @@
 import time
 
 from app.assembly.devices import on_another_device
+from app.assembly.drafter import build_drafter_node, build_drafters
 from app.assembly.fuser import build_fuser
-from app.assembly.local import build_drafter_node, build_drafters
 from app.drafter.drafter import in_time
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher

@@ -22,8 +22,9 @@ class Counted:
 
     def __init__(self) -> None:
         book, counters = Book(), Counters()
-        self.local = fakes.pipeline(RUNNER, [characters(book)[name] for name in ("oracle", "half", "shy")])
-        self.meter = self.local.verifier.running.metrics = VerifierMetrics(counters)
+        self.meter = VerifierMetrics(counters)
+        drafters = [characters(book)[name] for name in ("oracle", "half", "shy")]
+        self.local = fakes.pipeline(RUNNER, drafters, metrics=self.meter)
         now_s = time.time()
         self.records = [record(p, LONG, request_id=f"r{i}", created_s=now_s) for i, p in enumerate(PROMPTS)]
         for one in self.records:
@@ -113,8 +114,8 @@ def test_progress_of_a_released_request() -> None:
 
 @pytest.mark.parametrize("way", ["cancelled", "let go", "failed", "done"])
 def test_of_a_request_that_is_gone_nothing_is_kept_however_it_went(way: str) -> None:
-    local = fakes.pipeline(fakes.served())
-    meter = local.verifier.running.metrics = VerifierMetrics(Counters())
+    meter = VerifierMetrics(Counters())
+    local = fakes.pipeline(fakes.served(), metrics=meter)
     fakes.submit(local, one := record([1, 2, 3], max_tokens=2 if way == "done" else 40))
     local.verifier.adopt([one.id])
     if way != "let go":  # without it it is so before its first step

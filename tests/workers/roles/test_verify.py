@@ -1,4 +1,4 @@
-"""No request hangs on its mail: a verifier's loop over a real Redis, with a tiny model and no other process."""
+"""A verifier's loop over a real Redis, with a tiny model and no other node: no request hangs on its mail."""
 
 from collections.abc import Callable, Iterator
 
@@ -32,7 +32,7 @@ def local(lone_deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr(verify, "RECONCILE_EVERY_S", 0.0)
     local = fakes.pipeline(RUNNER, store=lone_deployment.requests, max_sequences=1)  # type: ignore[arg-type]
     yield local
-    local.verifier.release([*local.verifier.running.sequences])
+    local.verifier.release([*local.verifier.sequences])
 
 
 @pytest.fixture
@@ -85,17 +85,17 @@ def test_what_is_no_longer_ours_is_let_go_though_its_turn_never_came(
 ) -> None:
     running, waiting = give("running", 200), give("waiting", created_s=2.0)
     loop.handle([ToVerifier(adopt=(running, waiting))])
-    assert local.verifier.running.sequences.keys() == {running, waiting}
+    assert local.verifier.sequences.keys() == {running, waiting}
     if is_taken_over:
         loop._heartbeat.end()
         assert lone_deployment.requests.assign(waiting, "another")
     else:
         lone_deployment.requests.end(waiting, FinishReason.CANCELLED)
     loop.handle([])
-    assert local.verifier.running.sequences.keys() == {running}
+    assert local.verifier.sequences.keys() == {running}
     lone_deployment.requests.end(running, FinishReason.CANCELLED)
     loop.handle([])
-    assert not local.verifier.running.sequences
+    assert not local.verifier.sequences
 
 
 def test_a_request_that_cannot_be_read_fails_alone(
@@ -111,7 +111,7 @@ def test_a_request_that_cannot_be_read_fails_alone(
     assert found.error == "what is stored of it cannot be read"
 
 
-def test_sequences_without_an_attendant_are_rung_for(
+def test_sequences_of_an_unattended_mailbox_are_rung_for(
     lone_deployment: Deployment, loop: VerifierLoop, give: Callable[..., str]
 ) -> None:
     loop.beat()
@@ -125,7 +125,7 @@ def test_sequences_without_an_attendant_are_rung_for(
     assert lone_deployment.mailboxes.waiting(BOX) == 1
 
 
-def test_the_ends_of_tasks_requests_are_posted(
+def test_tasks_hear_of_their_requests_ends(
     lone_deployment: Deployment, loop: VerifierLoop, give: Callable[..., str]
 ) -> None:
     give("of a task", 1, task="{}")
