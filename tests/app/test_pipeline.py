@@ -30,6 +30,14 @@ def speculating(*names: str, **how) -> tuple[LocalPipeline, Book]:
     return fakes.pipeline(how.pop("target", RUNNER), [characters(book)[name] for name in names], **how), book
 
 
+def test_a_request_is_written_down_as_admitted():
+    local = fakes.pipeline(RUNNER)
+    found = local.submit(GenerateRequest(prompt="abc", max_tokens=5, seed=3), Settings())
+    assert local.store.snapshot(found.id).record == found
+    assert (found.prompt_ids, found.max_tokens, found.sampling.seed) == ((0, 0, 1, 2, 1), 5, 3)
+    fakes.finish(local)
+
+
 def test_events_follow_each_other_and_end_with_the_last():
     local, book = speculating("half")
     one = local.submit(GenerateRequest(prompt="abcd", max_tokens=20), Settings())

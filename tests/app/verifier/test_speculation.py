@@ -3,14 +3,13 @@
 import time
 
 import pytest
-from app.offered_zz import MAX_NODES
 
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
 from app.policy import Policy
 from app.request import Speculation
 from app.stages.route.drafter_pool import DrafterPool
-from app.state import Tree
+from app.state import MAX_NODES, Tree
 from app.verifier.speculation import MIN_WAIT_S
 from tests import fakes
 from tests.app.verifier.parts import message, parts, start

@@ -15,7 +15,7 @@ from tests.app.verifier.parts import message, parts, start
 def test_a_verifier_tells_its_load():
     one = parts(costs=StepCosts({1: 0.02}, reading=Reading(1e-5, 1e-6)))
     long, prompt = start(one, "r", length=30, generated=2), start(one, "p", length=7)
-    long.cached = 31
+    long.kv.cached = 31
     one.speculation.jobs([long], [2], Policy())
     time.sleep(0.01)
     one.speculation.receive(message(base=32))

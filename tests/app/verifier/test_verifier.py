@@ -316,7 +316,7 @@ def test_a_suspect_runs_alone_until_it_has_committed():
 
     class Watched(Relay):
         def forward(self, works):
-            batches.append(sorted(work.sequence.record.id for work in works))
+            batches.append(sorted(work.sequence.id for work in works))
             return super().forward(works)
 
     store = MemoryStore(is_alive=lambda owner: owner != "dead")
@@ -444,7 +444,7 @@ class Fragile(Relay):
         self._error = error
 
     def forward(self, works):
-        if any(POISON in work.sequence.record.prompt_ids for work in works):
+        if any(POISON in work.sequence.tokens[:2] for work in works):
             raise self._error("out of something")
         return super().forward(works)
 
@@ -471,7 +471,7 @@ class NotANumber(Relay):
     def forward(self, works):
         logits = super().forward(works)
         for work, rows in zip(works, logits, strict=True):
-            if rows is not None and POISON in work.sequence.record.prompt_ids:
+            if rows is not None and POISON in work.sequence.tokens[:2]:
                 rows.rows = torch.full_like(rows.rows, torch.nan)
         return logits
 
