@@ -114,7 +114,7 @@ class TestDrafting:
         ours = node(model, residents=(table,))
         for base, enough, asked in ((1, 0.8, True), (2, 0.6, False), (3, 1.0, True)):
             model.seen.clear()
-            wanted = job("r", [1] * base, ("a", "b")).model_copy(update={"fuser": "n", "enough": enough})
+            wanted = job("r", [1] * base, ("a", "b")).model_copy(update={"fuser": "n", "skip_models_above": enough})
             ((_, tree),) = ours.run([wanted])[1]
             assert bool(model.seen) is asked
             assert tree.skipped == (() if asked else ("a",))
@@ -124,7 +124,7 @@ class TestDrafting:
     def test_nobody_is_spared_where_another_node_fuses(self):
         model = guessing("a", 1)
         drafts, _ = node(model, residents=(guessing("b", 2),)).run(
-            [job("r", [1], ("a", "b")).model_copy(update={"enough": 0.0})]
+            [job("r", [1], ("a", "b")).model_copy(update={"skip_models_above": 0.0})]
         )
         assert [draft.drafter for draft in drafts] == ["a"]
 
