@@ -38,7 +38,7 @@ class DraftKV:
         self._sequences: OrderedDict[str, CachedSequence] = OrderedDict()
 
     def align(self, context: Context, tokens: list[int]) -> None:
-        """From now on the request's sequence is `tokens`: roll its cache back to what it shares with them."""
+        """Set the request's sequence to `tokens`, and roll its cache back to what it shares with them."""
         sequence = self._sequences.get(context.request_id)
         if sequence is None:
             sequence = CachedSequence(context.request_id, [], context.sampling, context.tenant)
@@ -55,10 +55,10 @@ class DraftKV:
         sequence.state = context.state if len(tokens) == len(context.tokens) else None  # of committed tokens only
 
     def guess(self, request_ids: Listed[str], depth: int, *, in_spare_time: bool = False) -> dict[str, list[Guess]]:
-        """Up to `depth` guesses for aligned sequences, each going on from the one before; nothing for those that find
-        no room in memory, or whose numbers overflow.
+        """Guess up to `depth` tokens for aligned sequences, each going on from the one before; nothing for
+        those that find no room in memory, or whose numbers overflow.
 
-        In spare time nobody loses its cache for it, and what has a longer part to be read first is left alone.
+        In spare time no sequence loses its cache for it, and one with a longer unread part is left out.
         """
         sequences = [self._sequences[request_id] for request_id in request_ids if request_id in self._sequences]
         if not in_spare_time:
@@ -75,7 +75,7 @@ class DraftKV:
         return {work.sequence.id: guesses for work, guesses in zip(works, found, strict=bool(found))}
 
     def advance(self, request_id: str, tokens: Listed[int]) -> None:
-        """The sequence goes on with these tokens, all but the last of them its own last guesses: those are cached."""
+        """Append these tokens; all but the last are the sequence's own last guesses, which are cached."""
         sequence = self._sequences[request_id]
         self._guesser.cover(sequence, sequence.cached + len(tokens) - 1)
         sequence.tokens += tokens
@@ -110,8 +110,8 @@ class DraftKV:
             return []
 
     def _try_reserve(self, work: BatchEntry, busy: set[str] | None, ahead: int) -> bool:
-        """Get a work's pages. Sequences that are not `busy` lose their cache first, the longest idle before others;
-        if that is not enough the work's own sequence does, so that at least the others get on. None: nobody does."""
+        """Reserve an entry's pages. Sequences that are not `busy` lose their cache first, the longest idle
+        before others; if that is not enough the entry's own does, so that the others get on. None: none does."""
         while not self._guesser.try_reserve(work, ahead):
             if busy is None:
                 return False

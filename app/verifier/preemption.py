@@ -1,4 +1,4 @@
-"""Who gets memory of a batch's works, and who gives it up."""
+"""Reserve the pages of a batch; where they run short, trees and younger sequences give theirs up."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from app.state import BatchEntry, Sequence, Tree
 
 
 def reserve(works: list[BatchEntry], memory: Target, sequences: Mapping[str, Sequence]) -> list[BatchEntry]:
-    """Those of the works that get memory. Short of it, trees go first, then the youngest sequences' caches.
+    """Return the entries that get memory. Short of it, trees go first, then the youngest sequences' caches.
 
     Memory goes by age, so the oldest sequence always gets on, and no two take each other's cache in turn.
     """

@@ -207,7 +207,7 @@ class Verifier:
         self._memory_retry.remove(sequence.record.id)
 
     def _isolate(self, works: list[BatchEntry], error: Exception) -> list[DraftJob]:
-        """A step failed: its sequences run one by one until the guilty one fails alone."""
+        """A step failed: its sequences run one by one until the one at fault fails alone."""
         log.exception("a step of %d sequences failed", len(works))
         self.running.metrics.record_failed()
         for work in works:
