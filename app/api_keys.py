@@ -1,7 +1,7 @@
-"""API keys: who may use the web door, as which tenant, within which limits. Their file holds hashes alone.
+"""Make, store and find API keys: each stands for a tenant, with limits. Their file holds hashes alone.
 
-Each line of it is an ApiKey as JSON. A key is 256 random bits, so no search leads from its SHA-256 back to it, and it
-is shown once, when it is made.
+Each line of the file is an ApiKey as JSON. A key is 256 random bits, so no search leads from its
+SHA-256 back to it; it is shown once, when it is made.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ NAME = r"^[A-Za-z0-9_.-]{1,64}$"
 
 
 class ApiKey(Message):
-    """What is known of a key. Requests of one tenant share what is learnt from them, and see each other."""
+    """Describe a key. Requests of one tenant share what is learnt from them, and see each other."""
 
     name: str = Field(pattern=NAME)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -35,19 +35,19 @@ class ApiKey(Message):
 
 
 class Keyring:
-    """The keys of a file, which is looked at in every call: one that is removed is refused from the next call on."""
+    """Find keys in a file, which is checked in every call: a removed key is refused from the next call on."""
 
     def __init__(self, path: Path) -> None:
-        """Raises KeysUnreadable."""
+        """Read the file. Raises KeysUnreadable."""
         self._path = path
         self._read: tuple[tuple[int, ...], tuple[ApiKey, ...]] = ((), ())
         self._current()
 
     def find(self, presented: str) -> ApiKey | None:
-        """The key that is `presented`, if it is one. Raises KeysUnreadable: nobody gets in then."""
+        """Find the presented key. Raises KeysUnreadable, so that each call is refused."""
         digest = _digest(presented)
         found = None
-        for key in self._current():  # all of them, each in constant time: how long it takes tells nothing
+        for key in self._current():  # all of them, each in constant time: the duration reveals nothing
             if hmac.compare_digest(digest, key.sha256):
                 found = key
         return found
@@ -66,7 +66,7 @@ class Keyring:
 
 
 def read_keys(path: Path) -> tuple[ApiKey, ...]:
-    """All keys of a file. Raises KeysUnreadable, also for one line that is none."""
+    """Read all keys of a file. Raises KeysUnreadable, also for one wrong line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeError) as error:
@@ -88,12 +88,12 @@ def add_key(
     rate_per_minute: int | None = None,
     concurrent: int | None = None,
 ) -> str:
-    """Make a key, write its hash down and return it. `tenant` None: one of its own, of the same name.
+    """Make a key, store its hash and return it. `tenant` None: one of its own, of the same name.
 
     Raises InvalidRequest, KeysUnreadable.
     """
     if name == PUBLIC_TENANT and tenant is None:
-        raise InvalidRequest("name", f"the tenant {name!r} is whoever comes without a key: name the tenant, too")
+        raise InvalidRequest("name", f"the tenant {name!r} is that of calls without a key: name the tenant, too")
     text = PREFIX + secrets.token_urlsafe(32)
     try:
         key = ApiKey(
@@ -114,7 +114,7 @@ def add_key(
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Take a key away. Raises InvalidRequest, KeysUnreadable."""
+    """Remove a key. Raises InvalidRequest, KeysUnreadable."""
     with _changing(path) as keys:
         rest = [key for key in keys if key.name != name]
         if len(rest) == len(keys):
@@ -124,7 +124,7 @@ def remove_key(path: Path, name: str) -> None:
 
 @contextmanager
 def _changing(path: Path) -> Iterator[tuple[ApiKey, ...]]:
-    """The keys, while nobody else changes them."""
+    """Lock the file for the block, and read its keys."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -135,7 +135,7 @@ def _write(path: Path, keys: Sequence[ApiKey]) -> None:
     text = "".join(f"{key.model_dump_json()}\n" for key in keys)
 
     def write(scratch: Path) -> None:
-        scratch.unlink(missing_ok=True)  # one that a killed command left may have another mode
+        scratch.unlink(missing_ok=True)  # left by a killed command, it may have another mode
         with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(text)
 

@@ -1,11 +1,11 @@
-"""What time it is, for segments that measure what things take or wait for them: the system's, or a simulation's."""
+"""Tell the time to segments that measure or wait: the system's, or a simulation's."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """The part of the module `time` that segments use; seconds all."""
+    """Name the functions of the module `time` that segments use, in seconds."""
 
     def time(self) -> float: ...
     def monotonic(self) -> float: ...

@@ -1,6 +1,6 @@
-"""Settings: read once from the environment and one TOML file, frozen, passed as an argument.
+"""Read the settings, once, from the environment and one TOML file: frozen, and passed as an argument.
 
-`./paceline config` lists them all (app/cli/config.py).
+`./paceline config` lists them all (app/cli/config.py). Why not pydantic-settings: docs/decisions/0018.
 """
 
 import os
@@ -8,32 +8,30 @@ import tomllib
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
 from app.errors import InvalidSettings
 
+PREFIX = "PACELINE_"
 FILE_VARIABLE = "PACELINE_CONFIG"
-
-
 NO_FILE = {FILE_VARIABLE: "/dev/null"}  # for processes that are given every setting in their environment
 
 
 def home_of(environ: Mapping[str, str], variable: str, usual: str) -> Path:
-    """One of the folders of the XDG base directories; a relative one does not count, as that specification says."""
+    """Look up a folder of the XDG base directories, which ask to ignore a relative path."""
     named = Path(environ.get(variable, ""))
     return named if named.is_absolute() else Path.home() / usual
 
 
 LENGTHS = r"^(marginal|uniform|faser|fixed:([1-9]|[1-5]\d|6[0-4]))$"  # app/stages/length/
 ROOT = Path(__file__).resolve().parent.parent
-IS_CLONE = (ROOT / "pyproject.toml").is_file()  # else installed: what is written belongs elsewhere
-PREFIX = "PACELINE_"
-LISTS = ("drafters", "hosts")  # in the environment with commas between
-# For processes that load numpy or torch, before they do (docs/decisions/0002): threads that wait for the next operator
-# spin for about a quarter of a millisecond, long enough for the gaps within a step, then sleep and leave the core to
-# others. numpy's would spin for a hundred times as long after one small product, so it has none beside the caller's.
+IS_CLONE = (ROOT / "pyproject.toml").is_file()  # else installed: files are written elsewhere
+# Set before a process loads numpy or torch (docs/decisions/0002): threads that wait for the next
+# operator spin for about a quarter of a millisecond, long enough for the gaps within a step, then
+# sleep and leave the core to others. numpy's would spin for a hundred times as long after one small
+# product, so it has none beside the caller's.
 THREAD_ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "100000",
@@ -45,11 +43,17 @@ UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 Host = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$")]
 NONE = ("none", ("none",), ["none"])
 OR_NONE = BeforeValidator(lambda names: () if names in NONE else names)
+REMOVED = {  # once settings, which nothing set: the constant that took the place of each, and why
+    "page_tokens": "16 (the least that the kernels take, so the least memory lost in a last page)",
+    "traced_requests": "64 (more than the dashboard lists)",
+}
 
 
 class Settings(BaseModel):
-    """Every knob with its unit and default. `PACELINE_<NAME>` in the environment sets `<name>`, and so does the key
-    `<name>` of the file."""
+    """Hold every setting with its unit and default.
+
+    `PACELINE_<NAME>` in the environment sets `<name>`, and so does the key `<name>` of the file.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -78,15 +82,15 @@ class Settings(BaseModel):
     )
     phrases: str = Field("smol-phrases", description="store of a target's text to look up in: in drafters/, or none")
     routing: Literal["learned", "cosine", "all", "first"] = Field(
-        "learned", description="which model drafters to ask: by what they got right, as CoSine does, all, or the first"
+        "learned", description="choice of model drafters: by what they got right, as CoSine does, all, or the first"
     )
-    drafters_per_sequence: int = Field(2, ge=1, description="model drafters asked at most, on other machines' cores")
+    drafters_per_sequence: int = Field(2, ge=1, description="model drafters of a round, at most, on other cores")
     fusion: Literal["tree", "token"] = Field(
         "tree", description="of drafters in one node: each drafts, then trees are merged; or each token is shared"
     )
     overlap: Literal["auto", "none", "rounds", "frontiers", "groups"] = Field(
         "auto",
-        description="what goes on while a verdict is pending: what pays, nothing, or one way (app/verifier/overlap.py)",
+        description="work while a verdict is pending: what pays, nothing, or one way (app/verifier/overlap.py)",
     )
     lengths: str = Field(
         "marginal",
@@ -94,30 +98,28 @@ class Settings(BaseModel):
         description="draft lengths: every token that pays; or baselines: uniform in a batch, FASER's search, fixed:N",
     )
     batching: Literal["pace", "cosine"] = Field(
-        "pace", description="what goes into a step: what gives the most tokens a second; or CoSine's objective"
+        "pace", description="content of a step: what gives the most tokens a second; or CoSine's objective"
     )
     pruning: Literal["auto", "on", "off"] = Field(
         "auto", description="drop draft tokens in the middle of a pass of the target; auto: where that gains time"
     )
-    pruner: str = Field("smol-pruning", description="who says which: fit-pruning's folder, in drafters/, or none")
+    pruner: str = Field("smol-pruning", description="the predictor: fit-pruning's folder, in drafters/, or none")
     pruner_rule: Literal["fitted", "faser"] = Field(
         "fitted", description="by the fitted chance that the target says it, or FASER's difference of logits"
     )
     node: str | None = Field(None, description="name of this worker's node, e.g. verify-1; required by workers")
     machine: str | None = Field(
-        None, description="whose cores a worker takes: same name, same cores; absent: the host's name"
+        None, description="name of the cores that a worker takes: same name, same cores; absent: the host's name"
     )
 
-    keys: UserPath | None = Field(
-        None, description="file of hashed API keys; absent: nobody needs one (`paceline keys`)"
-    )
-    api_key: SecretStr | None = Field(None, description="what `generate` shows to a running instance that wants a key")
+    keys: UserPath | None = Field(None, description="file of hashed API keys; absent: none is needed (`paceline keys`)")
+    api_key: SecretStr | None = Field(None, description="key that `generate` shows to a running instance")
     hosts: Annotated[tuple[Host, ...], OR_NONE] = Field(
         (),
         description="names the web server answers to, beside localhost and addresses; .NAME: all below it",
     )
     open_metrics: bool = Field(False, description="/metrics wants no key though the rest does")
-    drain_s: float = Field(0.0, ge=0.0, description="a web server that is told to stop ends the calls it has first")
+    drain_s: float = Field(0.0, ge=0.0, description="a web server that is to stop ends its present calls first")
     max_prompt_tokens: int = Field(8000, ge=1, description="a longer prompt is refused")
     max_tokens: int = Field(4096, ge=1, description="cap on a request's max_tokens")
     max_active_requests: int = Field(256, ge=1, description="admitted and not ended; beyond it QueueFull")
@@ -129,7 +131,7 @@ class Settings(BaseModel):
         False,
         description="requests are on Redis' disk before they are accepted, up to a second later",
     )
-    active_ttl_s: float = Field(86400.0, ge=60.0, description="a request that nobody ends is dropped after this")
+    active_ttl_s: float = Field(86400.0, ge=60.0, description="a request that does not end is dropped after this")
 
     lease_s: float = Field(2.0, gt=0.1, description="a worker silent for longer is taken for dead")
     linger_s: float = Field(2.0, ge=0.0, description="how long an idle worker waits on its mailbox before it leaves")
@@ -150,16 +152,14 @@ class Settings(BaseModel):
         "0: all for both",
     )
     kv_bytes: int | None = Field(None, ge=2**20, description="a verifier's KV cache; absent: a part of what is free")
-    page_tokens: int = Field(16, ge=16, multiple_of=16, description="tokens a page of the KV cache")
     prefix_cache: bool = Field(True, description="requests of a tenant that begin alike use what one of them computed")
     max_sequences: int = Field(64, ge=1, description="sequences a verifier runs at once; the rest wait")
     spans: UserPath | None = Field(
-        None, description="workers write who was busy when to files here (bench/timeline.py)"
+        None, description="folder to which workers write when each was busy (bench/timeline.py)"
     )
     steer_log: UserPath | None = Field(
         None, description="control appends every tick of the scheduler here, as JSON lines"
     )
-    traced_requests: int = Field(64, ge=0, le=1024, description="recent requests with a timeline on the dashboard")
     otlp_url: str | None = Field(
         None, pattern=r"^https?://", description="OpenTelemetry's collector, e.g. http://host:4318; absent: no traces"
     )
@@ -167,49 +167,60 @@ class Settings(BaseModel):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least severe lines of a log")
     log_format: Literal["text", "json"] = Field("text", description="of each process's log; json: an object a line")
 
+    @property
+    def model_name(self) -> str:
+        """The name that clients give the target: the last part of `model`, without the folder it lies in."""
+        return Path(self.model).name
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Build from PACELINE_* variables and, for what they leave open, the file (`app.config`).
+        """Build from PACELINE_* variables and, for those absent, from the file.
 
-        An empty variable counts as none, and unknown ones of that prefix are ignored. Of an `environ` that is not this
-        process's own only the file that it names is read. Raises InvalidSettings, which names the variable, or the
-        file and its key.
+        An empty variable counts as absent; an unknown one with that prefix is ignored. An `environ`
+        other than this process's own names the file by PACELINE_CONFIG, or there is none.
+        Raises InvalidSettings, which names the variable, or the file and its key.
         """
         file = find_file(os.environ) if environ is None else named_file(environ)
         environ = os.environ if environ is None else environ
-        values = {} if file is None else read_file(file, cls.model_fields)
-        return cls._checked({**values, **cls.given(environ)}, file, environ)
+        if removed := [name for name in REMOVED if environ.get(variable(name))]:
+            raise InvalidSettings("\n".join(f"{variable(name)}: {_constant(name)}" for name in removed))
+        in_file = {} if file is None else read_file(file, cls.model_fields)
+        given = cls.given(environ)
+        try:
+            return cls.model_validate({**in_file, **given})
+        except ValidationError as error:
+            lines = []
+            for wrong in error.errors(include_url=False, include_input=False):
+                name = str(wrong["loc"][0])
+                place = variable(name) if name in given or file is None else f"{file}: {name}"
+                lines.append(f"{place}: {wrong['msg']}")
+            raise InvalidSettings("\n".join(lines)) from error
 
     @classmethod
     def given(cls, environ: Mapping[str, str]) -> dict[str, object]:
-        """What the environment says, by setting, as it stands there."""
-        texts = {name: environ.get(PREFIX + name.upper(), "") for name in cls.model_fields}
-        return {name: _parts(text) if name in LISTS else text for name, text in texts.items() if text}
-
-    @classmethod
-    def _checked(cls, values: dict[str, object], file: Path | None, environ: Mapping[str, str]) -> Self:
-        try:
-            return cls.model_validate(values)
-        except ValidationError as error:
-            given = cls.given(environ)
-            raise InvalidSettings(
-                "\n".join(
-                    f"{_place(str(one['loc'][0]), file, given)}: {one['msg']}"
-                    for one in error.errors(include_url=False, include_input=False)
-                )
-            ) from error
+        """Collect the settings of the environment, by name; a list has commas between its parts."""
+        found: dict[str, object] = {}
+        for name, field in cls.model_fields.items():
+            if text := environ.get(variable(name)):
+                is_list = get_origin(field.annotation) is tuple
+                found[name] = tuple(part for part in text.split(",") if part) if is_list else text
+        return found
 
 
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(part for part in text.split(",") if part)
+def variable(name: str) -> str:
+    """Name the environment variable of a setting."""
+    return PREFIX + name.upper()
 
 
-def _place(name: str, file: Path | None, given: Mapping[str, object]) -> str:
-    return PREFIX + name.upper() if name in given or file is None else f"{file}: {name}"
+def as_text(value: object) -> str:
+    """Write a setting's value so that the environment gives the same one."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"  # an empty variable would mean the default
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def find_file(environ: Mapping[str, str]) -> Path | None:
-    """The file to read. One that is named is the one, there or not."""
+    """Choose the file to read: the one that the environment names, there or not; else the first usual one."""
     if (named := named_file(environ)) is not None:
         return named
     places = (Path("paceline.toml"), home_of(environ, "XDG_CONFIG_HOME", ".config") / "paceline" / "config.toml")
@@ -217,13 +228,16 @@ def find_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def named_file(environ: Mapping[str, str]) -> Path | None:
-    """The file that the environment names."""
+    """Look up the file that the environment names."""
     named = environ.get(FILE_VARIABLE)
     return Path(named).expanduser().absolute() if named else None
 
 
 def read_file(file: Path, known: Collection[str]) -> dict[str, Any]:
-    """What it says, by setting; values are not looked at. Raises InvalidSettings: no file, no TOML, no such setting."""
+    """Read the file's values, unchecked, by setting.
+
+    Raises InvalidSettings: no file, no TOML, no such setting.
+    """
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -231,10 +245,16 @@ def read_file(file: Path, known: Collection[str]) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidSettings(f"{file} is no TOML: {error}") from error
     if unknown := [name for name in values if name not in known]:
-        raise InvalidSettings("\n".join(f"{file}: {name}: no such setting{_meant(name, known)}" for name in unknown))
+        raise InvalidSettings("\n".join(f"{file}: {name}: {_not_known(name, known)}" for name in unknown))
     return values
 
 
-def _meant(name: str, known: Collection[str]) -> str:
+def _not_known(name: str, known: Collection[str]) -> str:
+    if name in REMOVED:
+        return _constant(name)
     close = get_close_matches(name.lower().replace("-", "_"), known, n=1)
-    return f"; {close[0]}, perhaps" if close else "; `paceline config` lists them"
+    return f"no such setting; {f'{close[0]}, perhaps' if close else '`paceline config` lists them'}"
+
+
+def _constant(name: str) -> str:
+    return f"no setting any more but a constant: {REMOVED[name]}; remove it"

@@ -1,10 +1,10 @@
-"""Every error Paceline raises on purpose.
+"""Define every error that Paceline raises on purpose.
 
 PacelineError
   InvalidSettings     a setting has no such value, or there is no such setting (names it)
   InvalidRequest      the caller's input is wrong (names the field)
-    Unsupported       what the field asks for cannot be had here
-  UnknownModel        another model than the one served was asked for
+    Unsupported       the field asks for a feature that is not to be had here
+  UnknownModel        the request names another model than the one served
   NotFound            no such request (never was, or its time to live is over)
   Unauthorized        the caller shows no API key, or one that is not known
   OverLimit           more than the caller's key may ask for; try again after `retry_after_s`
@@ -12,7 +12,7 @@ PacelineError
   QueueFull           too many requests wait; try again after `retry_after_s`
   ModelRefused        a model, drafter or tokenizer that cannot be served, and why
   StoreUnavailable    Redis does not answer
-  KeysUnreadable      the file of API keys cannot be read, so nobody is let in
+  KeysUnreadable      the file of API keys cannot be read, so every call is refused
   GenerationFailed    an accepted request ended with an error
   InstanceError       `up` cannot start or find its processes on this machine, and why
 """
@@ -23,15 +23,15 @@ from typing import Any
 
 
 class PacelineError(Exception):
-    """Base of all; its text is fit to be shown to a user."""
+    """Base of all errors; its text is fit for a user."""
 
 
 class InvalidSettings(PacelineError):
-    """A variable of the environment, or a key of the file, that cannot be."""
+    """Report a wrong variable of the environment, or a wrong key of the file."""
 
 
 class InvalidRequest(PacelineError):
-    """The caller's input is wrong. `field` is the dotted name of what is wrong."""
+    """Report wrong input of the caller. `field` is the dotted name of the wrong part."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -40,22 +40,22 @@ class InvalidRequest(PacelineError):
 
 
 class Unsupported(InvalidRequest):
-    """What the field asks for cannot be had here."""
+    """Report a field that asks for a feature that is not to be had here."""
 
 
 class UnknownModel(PacelineError):
-    """Another model than the one served was asked for."""
+    """Report a request for another model than the one served."""
 
-    def __init__(self, asked: str, served: str) -> None:
-        super().__init__(f"the model {asked[:200]!r} is not served here; {served!r} is")
+    def __init__(self, requested: str, served: str) -> None:
+        super().__init__(f"the model {requested[:200]!r} is not served here; {served!r} is")
 
 
 class NotFound(PacelineError):
-    """No such request."""
+    """Report an unknown request."""
 
 
 class QueueFull(PacelineError):
-    """Too many requests are waiting."""
+    """Report that too many requests wait."""
 
     def __init__(self, waiting: int, retry_after_s: float) -> None:
         super().__init__(f"{waiting} requests are waiting; try again in {retry_after_s:.0f} s")
@@ -63,11 +63,11 @@ class QueueFull(PacelineError):
 
 
 class Unauthorized(PacelineError):
-    """The caller shows no API key, or one that is not known."""
+    """Report a call without an API key, or with an unknown one."""
 
 
 class OverLimit(PacelineError):
-    """More than the caller's key may ask for."""
+    """Report a call beyond the limits of its key."""
 
     def __init__(self, limit: str, retry_after_s: float) -> None:
         super().__init__(f"the limit of this key is {limit}; try again in {retry_after_s:.0f} s")
@@ -75,9 +75,9 @@ class OverLimit(PacelineError):
 
 
 class TooManyReaders(PacelineError):
-    """The same requests are followed too often already."""
+    """Report that the same requests have too many followers already."""
 
-    retry_after_s = 2.0  # how soon the place of a client that has gone is free
+    retry_after_s = 2.0  # until the place of a client that left is free
 
     def __init__(self, most: int, each: int) -> None:
         own = "" if each >= most else f", {each} for one tenant"
@@ -86,28 +86,28 @@ class TooManyReaders(PacelineError):
 
 
 class KeysUnreadable(PacelineError):
-    """The file of API keys cannot be read."""
+    """Report an unreadable file of API keys."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(f"the API keys in {path}: {why}")
 
 
 class ModelRefused(PacelineError):
-    """A model, drafter or tokenizer that cannot be served."""
+    """Report a model, drafter or tokenizer that cannot be served."""
 
 
 class StoreUnavailable(PacelineError):
-    """Redis does not answer."""
+    """Report that Redis does not answer."""
 
 
 class GenerationFailed(PacelineError):
-    """An accepted request ended with an error."""
+    """Report that an accepted request ended with an error."""
 
 
 class InstanceError(PacelineError):
-    """The processes of `up` cannot be started or found."""
+    """Report that the processes of `up` cannot be started or found."""
 
 
 def validation_message(item: Mapping[str, Any]) -> str:
-    """What pydantic says of one thing that is wrong (an item of `ValidationError.errors()`), fit for a user."""
+    """Reword an item of pydantic's `ValidationError.errors()` for a user."""
     return "there is no such field" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")

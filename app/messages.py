@@ -1,4 +1,4 @@
-"""What crosses a process or is stored: frozen, validated, JSON only. Token ids, never tensors.
+"""Define the messages between processes and the stored records: frozen, validated, JSON only, no tensors.
 
 Lengths called `base` count the whole sequence, prompt included; `offset` counts generated tokens only.
 In a draft or tree, node i (from 1) is `tokens[i - 1]`; node 0 is the last committed token, the root.
@@ -11,12 +11,12 @@ from pydantic import Field
 
 from app.request import Message, Sampling, Speculation, TokenId, TokenLogprobs
 
-TARGET = "target"  # the proposer of a token no drafter guessed
-PUBLIC_TENANT = "public"  # the tenant of what comes without an API key: Celery's tasks, or all where none are in use
+TARGET = "target"  # the proposer of a token that no drafter guessed
+PUBLIC_TENANT = "public"  # the tenant of requests without an API key: Celery's tasks, or all where no keys are used
 
 
 class Status(StrEnum):
-    """Where a request is. Everything but ACTIVE is final."""
+    """Name a request's state. All but ACTIVE are final."""
 
     ACTIVE = "active"
     DONE = "done"
@@ -25,7 +25,7 @@ class Status(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a request ended."""
+    """Name the reason of a request's end."""
 
     STOP = "stop"  # an end-of-sequence token or a stop string
     LENGTH = "length"  # max_tokens or the context's end
@@ -34,7 +34,7 @@ class FinishReason(StrEnum):
 
 
 class Record(Message):
-    """An admitted request: everything its text depends on. Never changes."""
+    """Hold an admitted request: all that its text depends on. Never changes."""
 
     id: str
     tenant: str = PUBLIC_TENANT
@@ -51,14 +51,14 @@ class Record(Message):
 
 
 class DrafterStats(Message):
-    """One drafter's part in a request: tokens it had verified, tokens of those that were right."""
+    """Count one drafter's tokens in a request: those verified, and of those the accepted."""
 
     drafted: int = 0
     accepted: int = 0
 
 
 class Stats(Message):
-    """What a request's speculation did so far. `rounds` counts target steps that committed tokens."""
+    """Count a request's speculation so far. `rounds` counts target steps that committed tokens."""
 
     rounds: int = 0
     drafted: int = 0
@@ -69,7 +69,7 @@ class Stats(Message):
 
 
 class Event(Message):
-    """One commit as a client sees it: tokens `offset ... offset + len(tokens) - 1`, who proposed each."""
+    """Report one commit: tokens `offset ... offset + len(tokens) - 1`, each with its proposer."""
 
     offset: int = Field(ge=0)
     tokens: tuple[TokenId, ...] = ()
@@ -81,35 +81,34 @@ class Event(Message):
 
 
 class DraftJob(Message):
-    """A verifier's call for guesses after `base` tokens; sent to the chosen drafters and to whoever fuses their drafts.
+    """Request drafts after `base` tokens: from a verifier to the chosen drafters and to their fuser.
 
-    `tokens` are the sequence's tokens `start ... base - 1`: what the receiver does not know yet.
+    `tokens` are the sequence's tokens `start ... base - 1`, which the receiver has not been sent.
     """
 
     request_id: str
     tenant: str = PUBLIC_TENANT
     verifier: str  # mailbox the tree goes to
-    to: str = ""  # mailbox of the receiver, which is told only what it does not know
-    fuser: str  # mailbox where the drafts are fused: the fusion task's, or the node's that alone was asked
+    to: str = ""  # mailbox of the receiver, which is sent only what it lacks
+    fuser: str  # mailbox of the fuser: the shared one, or that of the only drafter node chosen
     base: int = Field(ge=1)
     start: int = Field(ge=0)
     tokens: tuple[TokenId, ...]
     prompt_length: int = Field(ge=1)
     max_draft_tokens: int = Field(ge=1, le=64)
-    drafters: tuple[str, ...]  # those asked of the receiver; a fusion gets all, waits for those not in its process
+    drafters: tuple[str, ...]  # those chosen at the receiver; a fuser gets all, and waits for those outside its process
     sampling: Sampling
     due_s: float  # wall clock: after this the verifier goes on without
-    state: str | None = Field(None, max_length=65536)  # base64 of the target's last hidden state, d float16, where it
-    # chose the last token: for drafters that read it
-    run_ahead: bool = False  # drafters do not take its cores from the verifier: they may guess on while it works
-    skip_models_above: float = (
-        1.0  # chance of the tables' first token from which on a node that fuses need not run its models
-    )
-    is_last: bool = False  # the sequence ended: learn from it and forget it, no draft is wanted
+    state: str | None = Field(None, max_length=65536)  # base64 of the target's last hidden state, d float16, where
+    # it chose the last token: for drafters that read it
+    run_ahead: bool = False  # drafters share no cores with the verifier: they may run ahead while it works
+    # Chance of the model-free drafters' first token from which on a node that fuses skips its models.
+    skip_models_above: float = 1.0
+    is_last: bool = False  # the sequence ended: learn from it and remove it, without a draft
 
 
 class Draft(Message):
-    """One drafter's guess. Not trusted: the fusion checks every field against the job."""
+    """Hold one drafter's guess. Not trusted: the fuser checks every field against the job."""
 
     request_id: str
     base: int
@@ -117,11 +116,11 @@ class Draft(Message):
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     confidences: tuple[float, ...]  # probability the drafter gave each token, given its ancestors
-    borrowed: tuple[int, ...] = ()  # nodes that others guessed: there for what hangs below, no opinion of this drafter
+    borrowed: tuple[int, ...] = ()  # nodes of other drafters: parents of this one's, not its own guesses
 
 
 class TreeMessage(Message):
-    """The fused drafts of one sequence on their way to its verifier. Nodes by falling survival, parents first."""
+    """Hold a sequence's fused drafts for its verifier. Nodes by falling survival, parents first."""
 
     request_id: str
     base: int
@@ -129,59 +128,59 @@ class TreeMessage(Message):
     parents: tuple[int, ...]
     survival: tuple[float, ...]  # probability that the node and all its ancestors are right
     proposers: tuple[tuple[str, ...], ...]  # the drafters behind each node, the most confident first
-    models_s: float = 0.0  # what models took for it and the trees that came with it; 0: none was run, or nobody knows
-    skipped: tuple[str, ...] = ()  # drafters that were asked and not run: the tables were sure enough
+    models_s: float = 0.0  # of the models for it and the trees sent with it; 0: none ran, or it is not known
+    skipped: tuple[str, ...] = ()  # drafters that were chosen and not run: the model-free ones were sure enough
     confidence: dict[str, float] = Field(default_factory=dict)  # each drafter's own, the mean over its draft
 
 
 class Mail(Message):
-    """An item in a mailbox."""
+    """Base of the items in mailboxes."""
 
-    sent_s: float = 0.0  # wall clock; 0: not said
+    sent_s: float = 0.0  # wall clock; 0: not known
 
 
 class ToVerifier(Mail):
-    """An item in a verifier's mailbox. All of it is a hint: the store knows what the verifier owns."""
+    """Hold an item of a verifier's mailbox. All of it is a hint: the store knows what the verifier owns."""
 
     adopt: tuple[str, ...] = ()  # request ids now owned by this verifier
     trees: tuple[TreeMessage, ...] = ()
 
 
 class ToDrafter(Mail):
-    """An item in a drafter's mailbox."""
+    """Hold an item of a drafter's mailbox."""
 
     jobs: tuple[DraftJob, ...] = ()
 
 
 class ToFuser(Mail):
-    """An item in the fusion task's mailbox."""
+    """Hold an item of a fuser's mailbox."""
 
     jobs: tuple[DraftJob, ...] = ()
     drafts: tuple[Draft, ...] = ()
 
 
 class Settle(Mail):
-    """An item in control's mailbox: this request ended, and its Celery task wants the result."""
+    """Hold an item of control's mailbox: a request ended, and its Celery task waits for the result."""
 
     request_id: str
 
 
 class Usage(Message):
-    """Token counts, as clients know them."""
+    """Count tokens, as clients do."""
 
     prompt_tokens: int
     completion_tokens: int
 
 
 class Timing(Message):
-    """Seconds since admission."""
+    """Hold durations since admission."""
 
     ttft_s: float | None
     total_s: float
 
 
 class SpeculationReport(Message):
-    """What speculation did for a request; `mean_accepted_length` is tokens committed a target step."""
+    """Report a request's speculation; `mean_accepted_length` is tokens committed a target step."""
 
     rounds: int
     drafted: int
@@ -191,7 +190,7 @@ class SpeculationReport(Message):
 
 
 class Result(Message):
-    """The one object every door gives back: CLI, JSON API, Celery."""
+    """Hold a request's result, the same from CLI, JSON API and Celery."""
 
     id: str
     status: Status
@@ -201,7 +200,7 @@ class Result(Message):
     usage: Usage
     timing: Timing
     speculation: SpeculationReport
-    logprobs: tuple[TokenLogprobs, ...] | None = None  # of each token, if they were asked for
+    logprobs: tuple[TokenLogprobs, ...] | None = None  # of each token, if the request wants them
     error: str | None = None
 
 
@@ -210,5 +209,5 @@ SETTLE = "settle"
 
 
 def mailbox_of(kind: str, node: str) -> str:
-    """The mailbox of one worker instance: its caches are why it has its own."""
+    """Name the mailbox of one worker, which has its own since it has caches of its own."""
     return f"{kind}:{node}"

@@ -1,8 +1,9 @@
-"""Every metric that processes add up, by name: what it counts, its unit, its labels. `web/ops/metrics.py` shows them.
+"""Define every metric that processes add up: name, meaning, unit, labels. `web/ops/metrics.py` shows them.
 
-Names follow Prometheus: the unit at the end, counters without `_total` here (it is added where they are shown). They
-are sums over all processes of a deployment and over their restarts, kept in Redis (`app/telemetry/counters.py`); what
-a moment looks like, such as a queue's depth, is read when somebody asks and is not listed here.
+Names follow Prometheus: the unit at the end, counters without `_total` here (it is added where they
+are shown). They are sums over all processes of a deployment and over their restarts, kept in Redis
+(`app/telemetry/counters.py`). Present values, such as a queue's depth, are read at each scrape and
+are not listed here.
 """
 
 from dataclasses import dataclass
@@ -21,9 +22,9 @@ LENGTHS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 12.0, 16.0)
 DEEPEST = 16  # positions in a draft beyond it are counted as this one
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # each is one of a kind, and its hash no work
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity, so hashed without work
 class Metric:
-    """A counter, or with `buckets` (upper bounds; the last one, infinity, is left out) a histogram."""
+    """Define a counter, or with `buckets` (upper bounds without the last one, infinity) a histogram."""
 
     name: str  # without the prefix
     help: str

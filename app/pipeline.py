@@ -1,48 +1,84 @@
 """The order of the stages: admit -> route -> draft -> fuse -> schedule -> verify -> commit -> stream.
 
-The only file that knows it. Each segment is what one kind of worker runs; the Celery workers and `Local`, the
-whole pipeline in one process, call the same ones. A segment keeps caches only: whatever it forgets costs time,
-never a token (design D2). No torch here: models are arguments.
+The only file that knows it. Each segment is what one kind of worker runs; the Celery workers and
+`LocalPipeline`, the whole pipeline in one process, call the same ones. A segment keeps caches only:
+losing them costs time, never a token (design D2). No torch here: models are arguments.
 """
 
 import logging
-from collections.abc import Iterator
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Final
 
+from app.clock import SYSTEM, Clock
 from app.config import Settings
 from app.drafter.drafter import DrafterNode
 from app.engine.text.tokenizer import Tokenizer
-from app.intake_zz import take_in
-from app.messages import Event, Record
+from app.fuser.fuser import Fuser
+from app.messages import Draft, DraftJob, Event, Record, TreeMessage
 from app.request import GenerateRequest
+from app.stages.admit import admit
 from app.store.protocol import Requests
 from app.verifier.verifier import Verifier
 
 log = logging.getLogger(__name__)
+SentTree = tuple[str, TreeMessage]  # the verifier's mailbox, and its tree
+
+
+def draft_and_fuse(
+    node: DrafterNode, fuser: Fuser, jobs: Iterable[DraftJob], clock: Clock = SYSTEM
+) -> tuple[list[Draft], list[SentTree]]:
+    """Draft for the newest job of every sequence, and fuse the drafts of those that this node alone drafts for.
+
+    Returns drafts for another fuser, and the trees of the jobs fused here.
+    """
+    newest = [*{job.request_id: job for job in jobs}.values()]
+    fused_here = [job for job in newest if job.fuser == node.mailbox]
+    fuser.expect(fused_here)
+    skipped = fuser.skip_models(fused_here)
+    started = clock.perf_counter()
+    drafts = node.draft(newest, skipped)
+    models_s = clock.perf_counter() - started if drafts else 0.0
+    ours = {(job.request_id, job.base) for job in fused_here}
+    fuser.receive(draft for draft in drafts if (draft.request_id, draft.base) in ours)
+    away = [draft for draft in drafts if (draft.request_id, draft.base) not in ours]
+    return away, fuser.collect(float("inf"), models_s)
 
 
 class LocalPipeline:
     """The whole pipeline in one process: one verifier, one drafter node that fuses; the same segments, no queues."""
 
-    def __init__(self, verifying: Verifier, drafting: DrafterNode, store: Requests, tokenizer: Tokenizer) -> None:
-        self.verifier = verifying
-        self.store = store
-        self.tokenizer = tokenizer
-        self._node = drafting
+    def __init__(
+        self, verifier: Verifier, node: DrafterNode, fuser: Fuser, store: Requests, tokenizer: Tokenizer
+    ) -> None:
+        self.verifier: Final = verifier
+        self.node: Final = node
+        self.fuser: Final = fuser
+        self.store: Final = store
+        self.tokenizer: Final = tokenizer
 
     def submit(self, request: GenerateRequest, settings: Settings) -> Record:
         """Admit a request; `step` or `events` runs it. Raises InvalidRequest, QueueFull."""
-        known = self.verifier.running.pool.allowed(None)
-        record = take_in(request, self.tokenizer, self.store, settings, drafters=known)
+        known = self.verifier.speculation.pool.allowed(None)
+        record = admit(
+            request, self.tokenizer, settings, request_id=uuid.uuid4().hex, now_s=time.time(), drafters=known
+        )
+        self.store.create(record, limit=settings.max_active_requests)
         self.store.assign(record.id, self.verifier.owner)
         self.verifier.adopt([record.id])
         return record
 
     def step(self) -> None:
-        """One verifier step and the drafts for the next."""
+        """Run one verifier step and draft for the next."""
         jobs = self.verifier.step(float("inf"))
         if jobs:
-            _, trees = self._node.run(jobs)
-            self.verifier.receive(tree for _, tree in trees)
+            self.verifier.receive(self.draft(jobs))
+
+    def draft(self, jobs: Iterable[DraftJob]) -> list[TreeMessage]:
+        """Draft and fuse; the trees."""
+        _, trees = draft_and_fuse(self.node, self.fuser, jobs)
+        return [tree for _, tree in trees]
 
     def events(self, record: Record) -> Iterator[Event]:
         """Run until the request ends, yielding its events as they are committed."""

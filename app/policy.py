@@ -1,4 +1,4 @@
-"""What the scheduler decides, and verifiers follow: written by beat's tick alone, the newest version counts."""
+"""Define the policy: the controller publishes it each second, verifiers follow the newest version."""
 
 from pydantic import Field
 
@@ -6,20 +6,20 @@ from app.request import Message
 
 
 class Steering(Message):
-    """What the scheduler must remember from one tick to the next; nobody else reads it. Times are wall clock."""
+    """Remember the controller's own state from tick to tick; it alone reads it. Times are wall clock."""
 
     since_s: dict[str, float] = Field(default_factory=dict)  # by field: since when another value is wanted
     changed_s: dict[str, float] = Field(default_factory=dict)  # by field: of its last change
-    choked: int = 0  # draft length at which drafters fell behind last; 0: none is known
-    retry_s: float = 0.0  # when that length may be tried again,
-    backoff_s: float = 0.0  # which was so long after they had caught up
+    choked: int = 0  # draft length at which the drafters began to lag last; 0: none is known
+    retry_s: float = 0.0  # when that length may be tried again
+    backoff_s: float = 0.0  # seconds from their catching up to that retry
 
 
 class Policy(Message):
-    """What the beat task steers; the verifiers follow the newest version they have seen."""
+    """Bound what verifiers do; they follow the newest version they have seen."""
 
     version: int = 0
-    min_draft_tokens: int = Field(0, ge=0, le=64)  # whoever may asks for so many, whatever that is believed to gain
+    min_draft_tokens: int = Field(0, ge=0, le=64)  # drafted whatever the expected gain
     max_draft_tokens: int = Field(8, ge=0, le=64)  # a sequence and round; 0 stops speculation
     verify_budget: int | None = Field(None, ge=0)  # draft tokens a verifier step; None: as many as pay
     max_batch_tokens: int = Field(512, ge=16)  # packed rows a verifier step, prefill included
@@ -28,7 +28,7 @@ class Policy(Message):
     )  # prompt tokens a step, fewer of long contexts (`app.stages.schedule.prefill`)
     apart_tokens: int | None = Field(None, ge=1)  # contexts of so many go in steps of their own; None: none does
     draft_wait_s: float = Field(0.25, ge=0.0)  # longest a verifier waits for a tree,
-    draft_wait_factor: float = Field(3.0, ge=1.0)  # and otherwise so many times what drafting usually takes
+    draft_wait_factor: float = Field(3.0, ge=1.0)  # and otherwise so many times the usual time of drafting
     drafters_per_sequence: int = Field(64, ge=1)  # model drafters asked at most, if the settings allow as many
-    pruning: bool = False  # may rows that look wrong leave a step before its last layer?
+    pruning: bool = False  # early exit: draft rows may leave a step before its last layer
     steering: Steering = Steering()

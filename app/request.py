@@ -1,4 +1,4 @@
-"""What a caller may want of an answer beside its text: an end, a form, how likely its tokens were."""
+"""Define a caller's request: prompt, sampling, length, form of the answer, bounds of speculation."""
 
 import json
 from typing import Annotated, Any, Literal, Self
@@ -11,8 +11,10 @@ StopString = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class TokenLogprobs(BaseModel):
-    """What the target gave one token, and its likeliest ones there (id, log-probability): after bias, penalties and
-    masks, before temperature and filters (design D1)."""
+    """Hold one token's log-probability and the likeliest tokens there (id, log-probability).
+
+    They are those after bias, penalties and masks, before temperature and filters (design D1).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -21,7 +23,7 @@ class TokenLogprobs(BaseModel):
 
 
 class JsonSchemaFormat(BaseModel):
-    """A schema and its name. The answer always follows it, `strict` or not."""
+    """Name a JSON schema. The answer always follows it, `strict` or not."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, serialize_by_alias=True)
 
@@ -32,7 +34,7 @@ class JsonSchemaFormat(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """`text`, `json_object` (any JSON object), or `json_schema`. Other tokens than the form allows cannot be said."""
+    """Select `text`, `json_object` (any JSON object) or `json_schema`: tokens that the form forbids are masked."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,7 +48,7 @@ class ResponseFormat(BaseModel):
         return self
 
     def schema_text(self) -> str | None:
-        """The JSON schema that the answer follows, as JSON; None: it is free. The order of properties counts."""
+        """Write the answer's JSON schema as JSON; None: the answer is free. The order of properties counts."""
         if self.json_schema is not None:
             return json.dumps(self.json_schema.json_schema)
         return ANY_OBJECT if self.type == "json_object" else None
@@ -63,7 +65,7 @@ class Message(BaseModel):
 
 
 class Sampling(Message):
-    """How the target's token is chosen (design D1): bias and penalties, mask, temperature, top-k, top-p, min-p."""
+    """Choose the target's token (design D1): bias and penalties, mask, temperature, top-k, top-p, min-p."""
 
     temperature: float = Field(0.0, ge=0.0, le=10.0, allow_inf_nan=False, description="0 is greedy")
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus mass; 1 keeps all")
@@ -82,22 +84,22 @@ class Sampling(Message):
 
 
 class Speculation(Message):
-    """A request's own bounds on speculation. They change its speed, never its text."""
+    """Bound a request's speculation. The bounds change its speed, never its text."""
 
     enabled: bool = True
     max_draft_tokens: int | None = Field(None, ge=0, le=64, description="most draft tokens verified a round")
-    drafters: tuple[str, ...] | None = Field(None, description="only these, by name; a name nobody has is refused")
+    drafters: tuple[str, ...] | None = Field(None, description="only these, by name; an unknown name is refused")
 
 
 class ChatMessage(Message):
-    """One turn of a conversation."""
+    """Hold one turn of a conversation."""
 
     role: str = Field(pattern=r"^(system|user|assistant|tool)$")
     content: str
 
 
 class GenerateRequest(Sampling):
-    """What a caller asks for: the JSON API's body, the Celery task's keyword arguments, the CLI's flags."""
+    """Hold a caller's request: the JSON API's body, the Celery task's keyword arguments, the CLI's flags."""
 
     prompt: str | None = Field(None, description="text; becomes one user turn unless raw")
     messages: tuple[ChatMessage, ...] | None = Field(
@@ -134,9 +136,9 @@ class GenerateRequest(Sampling):
 
     @property
     def json_schema(self) -> str | None:
-        """The schema that the answer must follow, as JSON."""
+        """Write the schema that the answer must follow as JSON."""
         return None if self.response_format is None else self.response_format.schema_text()
 
     def sampling(self, seed: int) -> Sampling:
-        """The sampling part alone, with its seed settled."""
+        """Take the sampling part alone, with this seed."""
         return Sampling(**{**{name: getattr(self, name) for name in Sampling.model_fields}, "seed": seed})

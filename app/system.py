@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever kills us."""
+"""Write files whole or not at all, and look up processor and libraries."""
 
 import os
 import platform
@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file, taking the place of an older one in one step."""
+    """Write a text file, which replaces an older one in one step."""
     make_whole(path, lambda scratch: scratch.write_text(text))
 
 
 def make_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make the file under another name, and give it its own once it is on the disk."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")  # others may make the same file now
+    """Let `write` make the file under another name, and rename it once it is on the disk."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")  # another process may make the same file now
     write(scratch)
     with scratch.open("rb+") as file:
         os.fsync(file.fileno())
@@ -22,7 +22,7 @@ def make_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def processor() -> str:
-    """Its model's name, where the system tells one."""
+    """Look up the processor's model name, or what the system calls it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -32,7 +32,7 @@ def processor() -> str:
 
 
 def installed(library: str) -> str | None:
-    """Its version; None if it is not there."""
+    """Look up a library's version; None if it is not installed."""
     try:
         return version(library)
     except PackageNotFoundError:

@@ -146,7 +146,7 @@ class _Arm:
             self.pipeline.submit(GenerateRequest(prompt=prompt, max_tokens=max_tokens), self._settings)
             for prompt in prompts
         ]
-        while self.pipeline.verifier.running.sequences:
+        while self.pipeline.verifier.sequences:
             self.pipeline.step()
         seconds = self._clock() - started
         ends = [self.pipeline.store.snapshot(record.id) for record in records]
@@ -184,8 +184,8 @@ def end_to_end(
                 key: round(value, 4) for key, value in paired_ratio(seconds["off"], seconds[name]).asdict().items()
             },
             "tokens_per_round": round(tokens / rounds[name], 3),
-            "looked_at": arms[name].pipeline.verifier.running.pruning.looked_at,
-            "dropped": arms[name].pipeline.verifier.running.pruning.dropped,
+            "looked_at": arms[name].pipeline.verifier.report()["nodes_looked_at"],
+            "dropped": arms[name].pipeline.verifier.report()["nodes_pruned"],
         }
         for name in arms
     }

@@ -92,7 +92,7 @@ def local_arms(settings: Settings, max_tokens: int) -> tuple[Arm, Arm]:
     def run(prompts: list[str], speculation: bool) -> Run:
         started = time.perf_counter()
         records = [pipeline.submit(_request(p, max_tokens, speculation), settings) for p in prompts]
-        while pipeline.verifier.running.sequences:
+        while pipeline.verifier.sequences:
             pipeline.step()
         seconds = time.perf_counter() - started
         ends = [pipeline.store.snapshot(record.id) for record in records]

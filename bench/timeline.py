@@ -1,6 +1,6 @@
 """`./paceline bench timeline FOLDER --out picture.png`: who was busy when, from the spans of a real run.
 
-A deployment writes them with PACELINE_SPANS=FOLDER (`workers/tracing/spans.py`). The upper panel is the whole run,
+A deployment writes them with PACELINE_SPANS=FOLDER (`workers/tracing/sinks.py`). The upper panel is the whole run,
 the lower one a part of it in which single rounds can be seen; beside each row stands the fraction of that time it was
 busy.
 """

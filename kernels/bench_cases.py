@@ -23,13 +23,13 @@ from kernels.cpu.jit import entry
 from kernels.cpu.linear import linear, pack, pack_int8
 from kernels.layers.fixed_linear import fixed_linear, fixed_linear_reference
 from kernels.layers.gated_silu import gated_silu, gated_silu_reference
-from kernels.layers.packed_linear import PackedLinear, can_pack, packed_linear_reference
+from kernels.layers.packed_linear import PackedLinear, packed_linear_reference
 from kernels.layers.rms_norm import add_rms_norm, add_rms_norm_reference
 from kernels.layers.rotary_store import rotary_store, rotary_store_reference
-from kernels.sampling.choices import Row, pack_rows
+from kernels.sampling.choices import pack_rows
 from kernels.sampling.gumbel_noise import gumbel_noise_reference
 from kernels.sampling.gumbel_noise_batch import gumbel_noise_batch
-from kernels.sampling.target_token import Choice
+from kernels.sampling.target_token import Choice, Row
 from kernels.sampling.target_token_batch import target_token_batch, target_token_batch_reference
 from kernels.sampling.top_logprobs import top_logprobs, top_logprobs_reference
 from kernels.tree.fuse_candidates import fuse_candidates, fuse_candidates_reference
@@ -69,9 +69,8 @@ def _cpu_products() -> Iterator[Case]:
     x, weight = torch.randn(rows, depth), torch.randn(columns, depth)
     reference = partial(packed_linear_reference, x, weight, None)
     name = f"{rows} rows, {depth} -> {columns}"
-    if can_pack():
-        packed = PackedLinear(weight, None)
-        yield Case("packed_linear", name, reference, CPU, lambda: packed(x), weight.nbytes)
+    packed = PackedLinear(weight, None)
+    yield Case("packed_linear", name, reference, CPU, lambda: packed(x), weight.nbytes)
     out, flat, no_scales = np.empty((rows, columns), np.float32), x.numpy(), np.zeros(0, np.float32)
     blocks = pack(weight.numpy())
     yield Case("cpu.linear", name, reference, CPU, lambda: _multiply(flat, blocks, no_scales, out), blocks.nbytes)

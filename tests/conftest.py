@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -31,8 +32,54 @@ LONG = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order of the files; within each all stays as it is."""
+# What a test needs, by the longest path that fits: `unit` nothing, `process` a Redis or processes of its own, `model` a
+# model that is run or a kernel that is compiled. `./paceline test --quick` runs the first tier alone.
+TIERS = {
+    "tests": "unit",
+    "tests/app/engine": "model",
+    "tests/app/engine/kv": "unit",
+    "tests/app/engine/text/test_chat_template.py": "unit",
+    "tests/app/engine/text/test_detokenizer.py": "unit",
+    "tests/app/local": "process",
+    "tests/app/store": "process",
+    "tests/app/cli": "process",
+    "tests/app/test_pipeline.py": "model",
+    "tests/app/verifier/test_verifier.py": "model",
+    "tests/app/drafter/test_model.py": "model",
+    "tests/bench": "model",
+    "tests/kernels": "model",
+    "tests/test_architecture.py": "process",
+    "tests/test_exactness_answers.py": "model",
+    "tests/test_exactness_model.py": "model",
+    "tests/test_exactness_tiny.py": "model",
+    "tests/test_launcher.py": "process",
+    "tests/test_monitoring.py": "process",
+    "tests/test_sampling_distribution.py": "model",
+    "tests/training": "model",
+    "tests/web": "process",
+    "tests/workers": "process",
+}
+NEED_PROCESS = {"redis_url", "redis_client", "cluster"}  # fixtures
+
+
+def tier_of(path: str) -> str:
+    """The tier of a test file, relative to the root."""
+    return TIERS[max((start for start in TIERS if path == start or path.startswith(f"{start}/")), key=len)]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import nothing of other tiers where only unit tests are wanted: torch alone takes seconds."""
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    is_test = collection_path.suffix == ".py" and path.startswith("tests/")
+    return True if is_test and config.option.markexpr == "unit" and tier_of(path) != "unit" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test's tier, and sort the files; within each file all stays as it is."""
+    for item in items:
+        tier = tier_of(item.path.relative_to(config.rootpath).as_posix())
+        needs_process = tier == "unit" and NEED_PROCESS.intersection(getattr(item, "fixturenames", ()))
+        item.add_marker("process" if needs_process else tier)
     items.sort(key=lambda item: next((i for i, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG)))
 
 

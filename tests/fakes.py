@@ -1,38 +1,38 @@
 """Tiny random models, drafters of every character, and the whole pipeline around them without a file."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 import transformers
-from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from app.assembly.verifier import verifier_over
 from app.config import Settings
 from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
-from app.drafter.replicas import fetcher
+from app.drafter.replicas import Fetch, fetcher
 from app.drafter.token_fusion import TokenFusion
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.runner import ModelRunner
+from app.engine.early_exit.controller import EarlyExitController
 from app.engine.kv.pages import bytes_per_page
 from app.engine.text.tokenizer import Tokenizer
 from app.estimates.step_costs import StepCosts
 from app.fuser.fuser import Fuser
-from app.messages import Draft, DraftJob, Record, TreeMessage
+from app.messages import Draft, DraftJob, Record
 from app.pipeline import LocalPipeline
 from app.policy import Policy
 from app.request import ChatMessage, Sampling, Speculation
 from app.stages.draft.protocol import Context, Drafter
 from app.stages.route.drafter_pool import DrafterPool
-from app.stages.route.router import Router
 from app.state import BatchEntry, CachedSequence, Guess, Tree
 from app.state import Sequence as State
 from app.store.memory import MemoryStore
-from app.verifier.sequences import Running
-from app.verifier.verifier import Verifier
+from app.telemetry.verifier_metrics import VerifierMetrics
+from app.verifier.measured_target import MeasuredTarget
 
 torch.set_num_threads(1)  # on matrices this small a second thread only costs
 
@@ -62,7 +62,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def tiny(family: str = "llama", *, seed: int = 0, vocab_size: int = VOCAB, **overrides: Any) -> nn.Module:
+def tiny(family: str = "llama", *, seed: int = 0, vocab_size: int = VOCAB, **overrides: Any) -> PreTrainedModel:
     """A model of two layers whose random weights are large enough that its text depends on all of its context."""
     config = transformers.AutoConfig.for_model(
         family,
@@ -178,50 +178,73 @@ class Characters:
         return "".join(chr(97 + id_) for id_ in ids)
 
 
+def measured(target: Any, costs: StepCosts | None = None, vocab_size: int = VOCAB) -> MeasuredTarget:
+    """A target whose rows are free unless `costs` says otherwise, and whose passes no row leaves early."""
+    return MeasuredTarget(target, costs or StepCosts(FLAT), vocab_size, EarlyExitController())
+
+
 def pipeline(
     target: Any,
     drafters: Sequence[Drafter] = (),
-    residents: Sequence[Drafter] = (),
+    model_free: Sequence[Drafter] = (),
     *,
     vocab_size: int = VOCAB,
     eos_ids: tuple[int, ...] = (),
     policy: Policy | None = None,
     max_sequences: int = 64,
     store: MemoryStore | None = None,
-    router: Router | None = None,
     is_shared: bool = False,
     steps_ahead: int = 0,
-    batching: str = "pace",
     tokenizer: Tokenizer | None = None,
+    metrics: VerifierMetrics | None = None,
+    on_exhausted: Callable[[], None] | None = None,
+    **settings: Any,
 ) -> LocalPipeline:
-    """The pipeline in one process around a target and any drafters, model drafters first.
+    """Build the pipeline in one process around a target and any drafters, model drafters first; all of them draft.
 
-    Model drafters share their tokens if `is_shared`, and run so many steps ahead before each verdict.
+    Model drafters share their tokens if `is_shared`, and run so many steps ahead before each
+    verdict. `settings` are those that select a verifier's strategies.
     """
     store = store or MemoryStore()
     tokenizer = cast(Tokenizer, tokenizer or Characters(vocab_size, eos_ids))
-    running = Running(target, StepCosts(FLAT), vocab_size, "local", router or Router("all"), "on", reader=tokenizer)
-    running.pool = DrafterPool({d.name: "local" for d in drafters}, tuple(d.name for d in residents), fuser="local")
-    settings = Settings.model_validate({"max_sequences": max_sequences, "batching": batching})
-    verifying = Verifier("owner", target, running, store, settings)
-    verifying.policy = policy or Policy()
+    chosen = Settings.model_validate({"max_sequences": max_sequences, "routing": "all", **settings})
+    verifier = verifier_over(
+        chosen,
+        measured(target, vocab_size=vocab_size),
+        "local",
+        store,
+        owner="owner",
+        tokenizer=tokenizer,
+        metrics=metrics,
+        on_exhausted=on_exhausted,
+    )
+    pool = DrafterPool({d.name: "local" for d in drafters}, tuple(d.name for d in model_free), fuser="local")
+    verifier.follow(pool, policy or Policy())
     fetch = fetcher(store)
-    together = TokenFusion(d.reader for d in drafters if isinstance(d, ModelDrafter)) if is_shared else None
-    drafting = Eager(drafters, fetch, Fuser(residents, vocab_size, fetch), "local", together)
-    drafting.steps_ahead = steps_ahead
-    return LocalPipeline(verifying, drafting, store, tokenizer)
+    token_fusion = TokenFusion(d.draft_kv for d in drafters if isinstance(d, ModelDrafter)) if is_shared else None
+    node = EagerNode(drafters, fetch, "local", token_fusion, steps_ahead)
+    return LocalPipeline(verifier, node, Fuser(model_free, vocab_size, fetch), store, tokenizer)
 
 
-class Eager(DrafterNode):
+class EagerNode(DrafterNode):
     """A drafter node that always has the time to run a few steps ahead."""
 
-    steps_ahead = 0
+    def __init__(
+        self,
+        drafters: Iterable[Drafter],
+        fetch: Fetch,
+        mailbox: str,
+        token_fusion: TokenFusion | None,
+        steps_ahead: int,
+    ) -> None:
+        super().__init__(drafters, fetch, mailbox, token_fusion)
+        self._steps_ahead = steps_ahead
 
-    def run(self, jobs: Iterable[DraftJob]) -> tuple[list[Draft], list[tuple[str, TreeMessage]]]:
-        answer = super().run(jobs)
-        for _ in range(self.steps_ahead):
+    def draft(self, jobs: Iterable[DraftJob], skipped: Set[str] = frozenset()) -> list[Draft]:
+        drafts = super().draft(jobs, skipped)
+        for _ in range(self._steps_ahead):
             self.run_ahead()
-        return answer
+        return drafts
 
 
 def submit(local: LocalPipeline, *records: Record) -> None:
@@ -249,13 +272,13 @@ def texts(local: LocalPipeline, *records: Record) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def alone(model: nn.Module, prompt_ids: Iterable[int], max_tokens: int) -> list[int]:
+def alone(model: PreTrainedModel, prompt_ids: Iterable[int], max_tokens: int) -> list[int]:
     """What transformers' own greedy `generate` says; the model is one that `prepare` has not seen."""
     ids = torch.tensor([list(prompt_ids)])
-    out = model.generate(
+    out = cast(Any, model).generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_tokens, pad_token_id=0
     )
-    return out[0, ids.shape[1] :].tolist()
+    return cast(list[int], out[0, ids.shape[1] :].tolist())
 
 
 class Scripted:
@@ -333,6 +356,31 @@ def said(context: Context, name: str, tokens: Sequence[Any], **rest: Any) -> Dra
         "confidences": (0.9,) * len(tokens),
     }
     return Draft.model_construct(**{**values, **rest})
+
+
+def draft_job(
+    request_id: str, tokens: list[int], drafters: tuple[str, ...] = ("a",), is_last: bool = False, due_s: float = 9
+) -> DraftJob:
+    """A job for a drafter node and the fuser `f`, of the verifier `v`."""
+    return DraftJob(
+        request_id=request_id,
+        verifier="v",
+        fuser="f",
+        base=len(tokens),
+        start=0,
+        tokens=tuple(tokens),
+        prompt_length=1,
+        max_draft_tokens=4,
+        drafters=drafters,
+        sampling=Sampling(),
+        due_s=due_s,
+        is_last=is_last,
+    )
+
+
+def guessing(name: str, *tokens: int, **rest: Any) -> Scripted:
+    """A drafter with one draft for every context."""
+    return Scripted(name, lambda context: [said(context, name, tokens, **rest)])
 
 
 class Book:

@@ -1,5 +1,6 @@
 """Check what the documents say against files: links, figures of tables, cited results."""
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -103,3 +104,43 @@ def benchmarks() -> str:
 def results(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
     return found
+
+
+ROW = re.compile(r"^\| (\d+) \| `([\w/]+\.py)` \| ([^|]+) \| ([^|]+) \|", re.MULTILINE)
+REACHED = re.compile(r"HTTP|(?:call|callback|Redis|task [\w.]+) from (\d+)")
+
+
+def definitions(file: str) -> dict[str, ast.FunctionDef]:
+    """A module's functions, nested ones too, and its classes' methods as Class.method."""
+    found: dict[str, ast.FunctionDef] = {}
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            found.setdefault(node.name, node)
+        elif isinstance(node, ast.ClassDef):
+            found.update({f"{node.name}.{one.name}": one for one in node.body if isinstance(one, ast.FunctionDef)})
+    return found
+
+
+def called(function: ast.FunctionDef) -> set[str]:
+    """The last names of all that a function calls."""
+    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    return {call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls}
+
+
+def test_the_walk_through_the_code_is_true() -> None:
+    """docs/architecture.md: each function exists, and is called by the row that it names."""
+    rows = ROW.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+    assert len(rows) >= 20 and len({file for _, file, _, _ in rows}) <= 20
+    functions: dict[str, list[ast.FunctionDef]] = {}
+    for step, file, names, reached in rows:
+        known = definitions(file)
+        wanted = re.findall(r"`([\w.]+)`", names)
+        assert set(wanted) <= known.keys(), f"row {step}: {set(wanted) - known.keys()} not in {file}"
+        functions[step] = [known[name] for name in wanted]
+        match = REACHED.fullmatch(reached.strip())
+        assert match, f"row {step} is reached by {reached!r}"
+        if reached.startswith("call "):
+            first = wanted[0].rpartition(".")[2]
+            calls = set().union(*(called(one) for one in functions[match.group(1)]))
+            assert first in calls, f"row {step}: {first} is not called by row {match.group(1)}"

@@ -206,12 +206,12 @@ def test_a_form_that_cannot_go_on_ends_its_request_alone(shop: Shop) -> None:
     book.write(other, text)
     local = shop.pipeline(book)
     fakes.submit(local, free, other)
-    local.verifier.running.sequences[free.id].grammar = Narrow()
+    local.verifier.sequences[free.id].grammar = Narrow()
     fakes.finish(local)
     failed, whole = (local.store.snapshot(one.id) for one in (free, other))
     assert (failed.tokens, failed.finish_reason, failed.error) == (text[:7], FinishReason.ERROR, "nothing can follow")
     assert whole.tokens == text and failed.stats.accepted
-    assert not local.verifier.running.suspects and not local.verifier.running.sequences
+    assert not local.verifier.sequences.suspects and not local.verifier.sequences
 
 
 def test_nothing_is_kept_of_logprobs_that_nobody_asked_for(shop: Shop) -> None:

@@ -1,6 +1,7 @@
 """The default target says through the whole pipeline what it says alone: SmolLM2, its shipped drafter, all batched."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from app.assembly.local import build_local
+from app.assembly.local import build_local, load_models
 from app.config import Settings
 from app.estimates.step_costs import StepCosts
 from app.messages import Record
@@ -60,9 +61,8 @@ def threads() -> Iterator[None]:
 def pipeline(threads: None) -> LocalPipeline:
     """All that is offered is drafted and verified, whatever it costs: exactness is at stake, not speed."""
     torch.set_num_threads(2)
-    found = build_local(Settings(model=str(model_dir()), kv_bytes=800 * 2**20))
-    found.verifier.running.costs = StepCosts(fakes.FLAT)
-    return found
+    settings = Settings(model=str(model_dir()), kv_bytes=800 * 2**20)
+    return build_local(settings, replace(load_models(settings), costs=StepCosts(fakes.FLAT).dumps()))
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +138,10 @@ def test_sampled_text_of_a_seed_is_the_same_with_and_without_speculation(pipelin
     plainly = [
         one.model_copy(update={"speculation": one.speculation.model_copy(update={"enabled": False})}) for one in asked
     ]
-    pipeline.verifier.policy = Policy(prefill_chunk_tokens=16)
+    pool = pipeline.verifier.speculation.pool
+    pipeline.verifier.follow(pool, Policy(prefill_chunk_tokens=16))
     on = submit(pipeline, asked)
-    pipeline.verifier.policy = Policy()
+    pipeline.verifier.follow(pool, Policy())
     off = submit(pipeline, plainly)
     assert tokens(pipeline, on) == tokens(pipeline, off)
     assert sum(pipeline.store.snapshot(one.id).stats.accepted for one in on) > 0

@@ -20,7 +20,7 @@ from app.messages import Record, TreeMessage
 from app.pipeline import LocalPipeline
 from app.policy import Policy
 from app.request import Sampling, Speculation
-from app.stages.draft.registry import MODEL_FREE, build
+from app.stages.draft.registry import BUILT_IN, build
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB, Book, characters, record
 
@@ -112,7 +112,7 @@ def pipelines(draw) -> tuple[LocalPipeline, Book]:
     for model in MODELS[: draw(st.integers(0, len(MODELS)))]:
         guesser = ModelGuesser(model, None, kv_bytes=draw(st.sampled_from([1, 2**20])), page_tokens=PAGE_TOKENS)
         drafters.append(ModelDrafter(f"model-{len(drafters)}", guesser, draw(st.sampled_from([40, 512]))))
-    residents = [cast[name] for name in names[split:]] + build(draw(st.sets(st.sampled_from(sorted(MODEL_FREE)))))
+    model_free = [cast[name] for name in names[split:]] + build(draw(st.sets(st.sampled_from(sorted(BUILT_IN)))))
     policy = Policy(
         max_draft_tokens=draw(st.sampled_from([1, 4, 8, 32])),
         max_batch_tokens=draw(st.sampled_from([16, 40, 512])),
@@ -126,7 +126,7 @@ def pipelines(draw) -> tuple[LocalPipeline, Book]:
         "steps_ahead": draw(st.sampled_from([0, 0, 1, 9])),
         "batching": draw(st.sampled_from(["pace", "pace", "cosine"])),
     }
-    return fakes.pipeline(target, drafters, residents, policy=policy, **ways), book
+    return fakes.pipeline(target, drafters, model_free, policy=policy, **ways), book
 
 
 def run(local: LocalPipeline, book: Book, records: list[Record], texts: list[list[int]], arrivals: list[int]) -> None:
@@ -149,7 +149,7 @@ def run(local: LocalPipeline, book: Book, records: list[Record], texts: list[lis
             assert stats.drafted == 0
     pool = local.verifier.target.pool
     assert pool.num_free == pool.num_pages
-    assert local.verifier.running.sequences == {}
+    assert local.verifier.sequences == {}
 
 
 arrivals = st.lists(st.integers(0, 4), min_size=5, max_size=5)

@@ -1,4 +1,4 @@
-"""`./paceline` itself, in a clone of its own: the first use, the second, two at once, and one that fails."""
+"""Test the launcher in a clone of its own: the first use, the second, two at once, and one that fails."""
 
 import hashlib
 import os
@@ -17,12 +17,12 @@ from tests.app.local.wheels import make_wheel
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Iterator[Path]:
-    """The launcher beside an app that says who runs it, and packages that cost nothing."""
+    """Put the launcher beside an app that prints its interpreter, and packages that cost nothing."""
     made = tmp_path / "a clone"
-    (made / "app").mkdir(parents=True)
+    (made / "app" / "cli").mkdir(parents=True)
     shutil.copy(ROOT / "paceline", made)
     (made / "requirements.txt").write_text("torch==0.0.1\nother==0.0.1\n")
-    (made / "app" / "cli.py").write_text("import sys, torch, other; print(sys.executable, sys.argv[1:])")
+    (made / "app" / "cli" / "main.py").write_text("import sys, torch, other; print(sys.executable, sys.argv[1:])")
     for name in ("torch", "other"):
         make_wheel(tmp_path / "wheels", name, "0.0.1", {f"{name}.py": b""})
     (wheel,) = (tmp_path / "wheels").glob("other-*")
@@ -47,7 +47,7 @@ def _run(clone: Path, *words: str, **environ: str) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.slow
-def test_two_first_uses_at_once_make_one_environment_and_later_ones_make_none(clone: Path) -> None:
+def test_concurrent_first_uses_make_one_environment(clone: Path) -> None:
     both = [process.communicate(timeout=300) for process in [_run(clone, "a"), _run(clone, "b")]]
     python = str(clone / ".venv" / "bin" / "python")
     assert [out for out, _ in both] == [f"{python} ['a']\n", f"{python} ['b']\n"]
@@ -59,7 +59,7 @@ def test_two_first_uses_at_once_make_one_environment_and_later_ones_make_none(cl
 
 
 @pytest.mark.slow
-def test_failing_install_says_what_pip_said_and_where_its_log_is(clone: Path) -> None:
+def test_failing_install_shows_pips_error_and_the_log(clone: Path) -> None:
     (clone / "requirements.txt").write_text("torch==9.9.9\n")
     process = _run(clone)
     out, err = process.communicate(timeout=300)
@@ -68,28 +68,28 @@ def test_failing_install_says_what_pip_said_and_where_its_log_is(clone: Path) ->
 
 
 @pytest.mark.slow
-def test_a_package_that_is_not_the_file_that_was_locked_is_refused(clone: Path) -> None:
-    make_wheel(clone.parent / "wheels", "other", "0.0.1", {"other.py": b"print('somebody else made me')"})
+def test_package_with_another_hash_is_refused(clone: Path) -> None:
+    make_wheel(clone.parent / "wheels", "other", "0.0.1", {"other.py": b"print('of another maker')"})
     process = _run(clone)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 1 and out == ""
     assert "packages failed" in err and "HASH" in err.upper()
 
 
-def test_what_is_asked_for_is_what_is_locked() -> None:
+def test_each_requirement_is_locked() -> None:
     """`deploy/lock` was run after the last change of a requirements file."""
-    asked = {
+    required = {
         re.sub(r"\[.*\]", "", line.split(";")[0].split("#")[0]).strip().lower().replace("_", "-")
         for path in ROOT.glob("requirements*.txt")
         for line in path.read_text().splitlines()
         if "==" in line.split("#")[0]
     }
     locked = {line.split(" ")[0] for path in ROOT.glob("requirements*.lock") for line in path.read_text().splitlines()}
-    assert {one for one in asked if not one.startswith("torch==")} <= locked
+    assert {one for one in required if not one.startswith("torch==")} <= locked
 
 
-def test_given_interpreter_is_used_and_no_environment_made(clone: Path) -> None:
-    (clone / "app" / "cli.py").write_text("import sys; print(sys.argv[1:])")
+def test_given_interpreter_needs_no_environment(clone: Path) -> None:
+    (clone / "app" / "cli" / "main.py").write_text("import sys; print(sys.argv[1:])")
     out, _ = _run(clone, "status", PACELINE_PYTHON=sys.executable).communicate(timeout=60)
     assert out == "['status']\n" and not (clone / ".venv").exists()
     process = _run(clone, PACELINE_PYTHON="/nowhere/python")
@@ -97,8 +97,8 @@ def test_given_interpreter_is_used_and_no_environment_made(clone: Path) -> None:
     assert process.returncode == 1 and "cannot run /nowhere/python" in err
 
 
-def test_folder_named_app_where_the_user_stands_is_not_taken_for_ours(clone: Path) -> None:
-    (clone / "app" / "cli.py").write_text("print('ours')")
-    (clone.parent / "app").mkdir()
-    (clone.parent / "app" / "cli.py").write_text("print('theirs')")
+def test_folder_named_app_in_the_working_directory_is_ignored(clone: Path) -> None:
+    (clone / "app" / "cli" / "main.py").write_text("print('ours')")
+    (clone.parent / "app" / "cli").mkdir(parents=True)
+    (clone.parent / "app" / "cli" / "main.py").write_text("print('theirs')")
     assert _run(clone, PACELINE_PYTHON=sys.executable).communicate(timeout=60)[0] == "ours\n"

@@ -1,1 +1,1 @@
-"""Flask: the page, the JSON API and the event streams."""
+"""Serve HTTP with Flask: the page, both APIs, the event streams, metrics and the dashboard."""

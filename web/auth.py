@@ -1,6 +1,8 @@
-"""Who calls: every route asks for a key, unless it is on the list of public ones. Without keys in use, none does.
+"""Authenticate a call: its Authorization header in, the caller's API key and tenant out, or 401.
 
-`Authorization: Bearer <key>`, as OpenAI's clients send it. No cookies, so another site cannot act for a visitor.
+Every route needs a key, unless it is on the list of public ones; where no keys are in use, none
+does. `Authorization: Bearer <key>`, as OpenAI's clients send it. No cookies, so another site cannot
+act for a visitor.
 """
 
 from flask import Flask, g, request
@@ -10,7 +12,7 @@ from app.config import Settings
 from app.errors import Unauthorized
 from app.messages import PUBLIC_TENANT, Record
 
-PUBLIC = frozenset(  # endpoints; the two pages are empty shells that ask for a key and fetch their data with it
+PUBLIC = frozenset(  # endpoints; the two pages are empty shells with a field for the key, and fetch their data with it
     {
         "page.index",
         "dashboard.index",
@@ -24,7 +26,7 @@ METRICS = "metrics.metrics"
 
 
 def install(app: Flask, settings: Settings) -> None:
-    """Ask for keys if the settings say where they are. Raises KeysUnreadable."""
+    """Demand keys if the settings name a file of them. Raises KeysUnreadable."""
     if settings.keys is None:
         return
     keyring = Keyring(settings.keys)
@@ -32,33 +34,33 @@ def install(app: Flask, settings: Settings) -> None:
 
     @app.before_request
     def check() -> None:
-        if request.endpoint not in public:  # what has no route is closed, too
+        if request.endpoint not in public:  # a path without a route is closed, too
             g.key = _presented(keyring)
 
 
 def caller() -> ApiKey | None:
-    """The key of this call; None: no keys are in use."""
+    """Return the key of this call; None where no keys are in use."""
     key: ApiKey | None = g.get("key")
     return key
 
 
 def tenant() -> str:
-    """On whose behalf this call is made."""
+    """Return the tenant on whose behalf this call is made."""
     key = caller()
     return PUBLIC_TENANT if key is None else key.tenant
 
 
 def may_see(record: Record) -> bool:
-    """Is it the caller's? Where no keys are in use, everything is everybody's."""
+    """Return True if the request is the caller's tenant's, or where no keys are in use."""
     key = caller()
     return key is None or key.tenant == record.tenant
 
 
 def _presented(keyring: Keyring) -> ApiKey:
-    shown = request.authorization
-    if shown is None or shown.type != "bearer" or not shown.token:
+    header = request.authorization
+    if header is None or header.type != "bearer" or not header.token:
         raise Unauthorized("an API key is needed: Authorization: Bearer <key>")
-    key = keyring.find(shown.token)
+    key = keyring.find(header.token)
     if key is None:
         raise Unauthorized("this API key is not known")
     return key

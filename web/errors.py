@@ -1,9 +1,9 @@
-"""Errors as HTTP answers: each kind has one status, here and nowhere else. JSON always, never a traceback.
+"""Turn exceptions into HTTP responses: each kind has one status, here and nowhere else.
 
-An ErrorAnswer, and under /v1 a V1ErrorAnswer, as OpenAI has it.
+An exception in, JSON out, never a traceback: an ErrorAnswer, and under /v1 OpenAI's V1ErrorAnswer.
 
 400 wrong input     401 no API key, or a wrong one     404 no such request, model, page     413 body too large
-415 body is not JSON     421 called by a name that is not the server's     500 our fault
+415 body is not JSON     421 the Host header is not allowed     500 the server's fault
 429 queue full, over the key's limit, or too many readers of the same requests (Retry-After)
 503 Redis does not answer, or the keys cannot be read (Retry-After)
 """
@@ -57,7 +57,7 @@ class Detail(BaseModel):
 
 
 class Error(BaseModel):
-    """What went wrong. `field`: the first wrong one."""
+    """An error's message. `field`: the first wrong one."""
 
     message: str
     field: str | None
@@ -71,7 +71,7 @@ class ErrorAnswer(BaseModel):
 
 
 class V1Error(BaseModel):
-    """What went wrong. `param`: the first wrong field."""
+    """An error's message. `param`: the first wrong field."""
 
     message: str
     type: str
@@ -86,9 +86,9 @@ class V1ErrorAnswer(BaseModel):
 
 
 class InvalidBody(Exception):
-    """A request's body does not fit its model. Its own class: a ValidationError elsewhere is our fault.
+    """Report a body that does not fit its model; a ValidationError elsewhere is the server's fault.
 
-    `names` are those of fields that the caller knows by another one.
+    `names`: the caller's names of fields, where they differ from the model's.
     """
 
     def __init__(self, error: ValidationError, names: Mapping[str, str] | None = None) -> None:
@@ -97,21 +97,21 @@ class InvalidBody(Exception):
 
 
 def install(app: Flask) -> None:
-    """Register a handler for everything that can be raised."""
+    """Register a handler for every exception."""
     app.register_error_handler(InvalidBody, _invalid_body)
     app.register_error_handler(PacelineError, _ours)
-    app.register_error_handler(OperationalError, _no_redis)  # the doorbell's way to Redis is Celery's
+    app.register_error_handler(OperationalError, _no_redis)  # doorbells reach Redis through Celery
     app.register_error_handler(HTTPException, _http)
     app.register_error_handler(Exception, _unexpected)
 
 
 def error_body(message: str, field: str | None = None, details: list[Detail] | None = None) -> str:
-    """The JSON of an error, for answers and for streams."""
+    """Make the JSON of an error, for responses and for streams."""
     return ErrorAnswer(error=Error(message=message, field=field, details=details or [])).model_dump_json()
 
 
 def v1_error_body(status: int, message: str, field: str | None = None, kind: str = "") -> str:
-    """The JSON of an error as OpenAI's clients know it, for answers and for streams."""
+    """Make the JSON of an error in OpenAI's shape, for responses and for streams."""
     default = "invalid_value" if status == 400 else None
     error = V1Error(
         message=message,
@@ -154,7 +154,7 @@ def _ours(error: PacelineError) -> Response:
             return _answer(429, str(error), retry_after_s=error.retry_after_s)
         case StoreUnavailable():
             return _no_redis(error)
-        case KeysUnreadable():  # where they lie is not the caller's business
+        case KeysUnreadable():  # the caller must not learn the path
             log.error("%s", error)
             return _answer(503, "the API keys cannot be read; try again", retry_after_s=RETRY_AFTER_S)
         case _:

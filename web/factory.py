@@ -1,4 +1,7 @@
-"""create_app(deployment): the whole web application, the only entry. Starts nothing and holds no state."""
+"""Build the web application: a deployment in, a Flask application out, through `create_app` alone.
+
+Starts nothing and holds no state.
+"""
 
 from collections.abc import Sequence
 from threading import Event as Flag
@@ -9,9 +12,9 @@ from web import auth, errors, host_check, openapi, page
 from web.api import routes
 from web.api.disconnects import DisconnectWatcher
 from web.api.stream_limits import StreamLimits
-from web.office_zz import Office
 from web.openai import routes as v1
 from web.ops import dashboard, health, metrics
+from workers.deployment import Deployment
 
 MAX_BODY_BYTES = 2**20  # a prompt of 8,000 tokens is some 40 kB; the rest is room for biases and allowed tokens
 
@@ -27,12 +30,12 @@ SECURITY_HEADERS = {
 
 
 def create_app(
-    deployment: Office, stopping: Flag | None = None, leaving: Flag | None = None, names: Sequence[str] = ()
+    deployment: Deployment, stopping: Flag | None = None, leaving: Flag | None = None, names: Sequence[str] = ()
 ) -> Flask:
-    """Wire pages, API and error answers to `deployment`. Once `stopping` is set, running streams end early; before that
-    `leaving` has /healthz tell a proxy. `names`: what this process is called, beside what the settings say.
+    """Wire pages, APIs and error responses to `deployment`.
 
-    Raises KeysUnreadable.
+    Once `leaving` is set, /healthz tells a proxy so; once `stopping` is set, running streams end.
+    `names`: host names of this process, beside those of the settings. Raises KeysUnreadable.
     """
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
@@ -46,7 +49,7 @@ def create_app(
     stream_limits = StreamLimits(most, most if deployment.settings.keys is None else (most + 1) // 2)
     app.register_blueprint(routes.blueprint(deployment, disconnects, stream_limits, stopping))
     app.register_blueprint(v1.blueprint(deployment, disconnects, stream_limits, stopping))
-    app.register_blueprint(openapi.blueprint(deployment))
+    app.register_blueprint(openapi.blueprint(app, deployment.settings))  # of the routes so far
     errors.install(app)
     host_check.install(app, deployment.settings, names)
     auth.install(app, deployment.settings)

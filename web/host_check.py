@@ -1,8 +1,8 @@
-"""By what names this server may be called: `Host` names the site that a browser takes an answer to be of.
+"""Check the Host header against an allow-list: a call in, refused with 421 or let through.
 
-A page of another site whose name is led to this machine (DNS rebinding) would else be of the same site as this server,
-and could read and ask what its visitor can; where no keys are in use that is everything. An address is always fine:
-pages of that site come from there.
+This protects a server without keys from DNS rebinding: a page whose site's name resolves to this
+machine would count as of the same site as this server, and could do all that its visitor can. An
+address is always allowed: a page of that site came from that address.
 """
 
 import ipaddress
@@ -15,13 +15,13 @@ from werkzeug.sansio.utils import host_is_trusted
 
 from app.config import Settings
 
-LOOPBACK = ".localhost"  # and all below it: browsers lead these nowhere else (RFC 6761)
+LOOPBACK = ".localhost"  # and all below it: browsers resolve these to this machine alone (RFC 6761)
 
 
 def install(app: Flask, settings: Settings, own: Sequence[str]) -> None:
     """Refuse other names than loopback's, the settings' and the process' `own`.
 
-    With keys only if the settings name some.
+    Where keys are in use, check only if the settings name hosts.
     """
     if settings.keys is not None and not settings.hosts:
         return

@@ -1,30 +1,24 @@
-"""GET /openapi.json: the two APIs as an OpenAPI document, made from the models that check what comes in and go out."""
+"""Serve GET /openapi.json: the route table and the models beside each route in, a document out.
 
-from dataclasses import dataclass
-from typing import Any, Literal
+The models are those that check what comes in and goes out. Knows no single route.
+"""
 
-from flask import Blueprint, Response, jsonify
+import re
+from typing import Any
+
+from flask import Blueprint, Flask, Response, jsonify
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from werkzeug.routing import Rule
 
 from app.config import Settings
-from app.messages import Result
-from web.api.routes import Accepted, GenerateBody
-from web.errors import ErrorAnswer, V1ErrorAnswer
-from web.office_zz import Office, model_name
-from web.openai.requests import ChatBody, CompletionBody
-from web.openai.responses import ChatCompletion, Completion, Model, ModelList
+from web.api.http_io import OPERATION, Operation
+from web.errors import V1, ErrorAnswer, V1ErrorAnswer
 
+APIS = ("/api/", f"{V1}/")
 REF = "#/components/schemas/{model}"
 KEY = "key"  # name of the security scheme
 STREAM = "text/event-stream"
-OFFSET = {
-    "name": "offset",
-    "in": "query",
-    "description": "go on after so many generated tokens; the header Last-Event-ID goes before it",
-    "schema": {"type": "integer", "minimum": 0, "maximum": 999_999_999, "default": 0},
-}
-INPUTS = {"prompt": "string", "messages": "array"}  # of a native request: exactly one of them
 REFUSALS = {
     401: "an API key is needed, or it is not known",
     404: "no such request or model",
@@ -40,41 +34,10 @@ BODY_REFUSALS = {
 }
 
 
-@dataclass(frozen=True)
-class Operation:
-    """A method of a path. `answers`: by status, of which 200 may be a stream too."""
-
-    method: Literal["get", "post", "delete"]
-    path: str
-    summary: str
-    answers: dict[int, type[BaseModel] | None]  # None: a stream alone
-    body: type[BaseModel] | None = None
-    streams: bool = False
-    query: tuple[dict[str, Any], ...] = ()
-
-
-OPERATIONS = (
-    Operation(
-        "post", "/api/generate", "Generate a text", {200: Result, 202: Accepted}, body=GenerateBody, streams=True
-    ),
-    Operation("get", "/api/requests/{request_id}", "A request as it stands", {200: Result}),
-    Operation("delete", "/api/requests/{request_id}", "Cancel a request", {200: Result}),
-    Operation(
-        "get", "/api/requests/{request_id}/stream", "Follow a request", {200: None}, streams=True, query=(OFFSET,)
-    ),
-    Operation("get", "/v1/models", "The target", {200: ModelList}),
-    Operation("get", "/v1/models/{name}", "The target, by its name", {200: Model}),
-    Operation(
-        "post", "/v1/chat/completions", "Go on with a conversation", {200: ChatCompletion}, ChatBody, streams=True
-    ),
-    Operation("post", "/v1/completions", "Go on with a text", {200: Completion}, CompletionBody, streams=True),
-)
-
-
-def blueprint(deployment: Office) -> Blueprint:
-    """The one route."""
+def blueprint(app: Flask, settings: Settings) -> Blueprint:
+    """Make the one route: it serves the document of the routes that `app` has by now."""
     routes = Blueprint("openapi", __name__)
-    found = document(deployment.settings)
+    found = document(app, settings)
 
     @routes.get("/openapi.json")
     def show() -> Response:
@@ -83,13 +46,18 @@ def blueprint(deployment: Office) -> Blueprint:
     return routes
 
 
-def document(settings: Settings) -> dict[str, Any]:
-    """OpenAPI 3.1, of a server with these settings."""
-    refs, schemas = _schemas()
-    _bound(schemas, settings)
+def document(app: Flask, settings: Settings) -> dict[str, Any]:
+    """Make an OpenAPI 3.1 document of the app's API routes, for a server with these settings."""
+    rules = [rule for rule in app.url_map.iter_rules() if rule.rule.startswith(APIS)]
+    operations = [(rule, _operation(app, rule)) for rule in rules]
+    refs, schemas = _schemas([operation for _, operation in operations])
+    for body in {operation.body for _, operation in operations if operation.body}:
+        _bound(schemas[body.__name__]["properties"], settings)
     paths: dict[str, dict[str, Any]] = {}
-    for operation in OPERATIONS:
-        paths.setdefault(operation.path, {})[operation.method] = _operation(operation, refs)
+    for rule, operation in operations:
+        path = re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule)
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}:
+            paths.setdefault(path, {})[method.lower()] = _described(rule, operation, refs)
     found: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
@@ -105,45 +73,42 @@ def document(settings: Settings) -> dict[str, Any]:
     return found
 
 
+def _operation(app: Flask, rule: Rule) -> Operation:
+    """Return a route's description; a route of an API without one is an error at the start."""
+    operation: Operation = getattr(app.view_functions[rule.endpoint], OPERATION)
+    return operation
+
+
 Refs = dict[tuple[type[BaseModel], str], dict[str, Any]]
 
 
-def _schemas() -> tuple[Refs, dict[str, Any]]:
-    """References to the models' schemas, and those."""
-    wanted: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {}
-    for model in (GenerateBody, ChatBody, CompletionBody):
-        wanted[model, "validation"] = None
-    for operation in OPERATIONS:
-        for answer in operation.answers.values():
-            if answer is not None:
-                wanted[answer, "serialization"] = None
-    for error in (ErrorAnswer, V1ErrorAnswer):
-        wanted[error, "serialization"] = None
-    refs, definitions = models_json_schema(list(wanted), ref_template=REF)
+def _schemas(operations: list[Operation]) -> tuple[Refs, dict[str, Any]]:
+    """Return references to the schemas of all models, and these schemas by name."""
+    wanted: list[tuple[type[BaseModel], JsonSchemaMode]] = []
+    wanted += [(each.body, "validation") for each in operations if each.body is not None]
+    wanted += [(answer, "serialization") for each in operations for answer in each.answers.values() if answer]
+    wanted += [(error, "serialization") for error in (ErrorAnswer, V1ErrorAnswer)]
+    refs, definitions = models_json_schema(wanted, ref_template=REF)
     return {(model, mode): refs[model, mode] for model, mode in wanted}, definitions["$defs"]
 
 
-def _bound(schemas: dict[str, Any], settings: Settings) -> None:
-    """What bodies may say to this server: one input, its model, no more tokens than it gives."""
-    schemas[GenerateBody.__name__]["oneOf"] = [
-        {"required": [name], "properties": {name: {"type": kind}}} for name, kind in INPUTS.items()
+def _bound(fields: dict[str, Any], settings: Settings) -> None:
+    """Write this server's bounds into a body's fields: its model, no more tokens than it gives."""
+    if "model" in fields:
+        fields["model"]["enum"] = [settings.model_name]
+    for name in fields.keys() & {"max_tokens", "max_completion_tokens"}:
+        number = fields[name].get("anyOf", [fields[name]])[0]
+        number["maximum"] = settings.max_tokens
+
+
+def _described(rule: Rule, operation: Operation, refs: Refs) -> dict[str, Any]:
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in sorted(rule.arguments)
     ]
-    for body in (GenerateBody, ChatBody, CompletionBody):
-        fields = schemas[body.__name__]["properties"]
-        if "model" in fields:
-            fields["model"]["enum"] = [model_name(settings)]
-        for name in fields.keys() & {"max_tokens", "max_completion_tokens"}:
-            number = fields[name].get("anyOf", [fields[name]])[0]
-            number["maximum"] = settings.max_tokens
-
-
-def _operation(operation: Operation, refs: Refs) -> dict[str, Any]:
-    names = [part.strip("{}") for part in operation.path.split("/") if part.startswith("{")]
-    parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
     found: dict[str, Any] = {
         "summary": operation.summary,
         "parameters": [*parameters, *operation.query],
-        "responses": _responses(operation, refs),
+        "responses": _responses(rule, operation, refs),
     }
     if operation.body is not None:
         content = {"application/json": {"schema": refs[operation.body, "validation"]}}
@@ -151,14 +116,14 @@ def _operation(operation: Operation, refs: Refs) -> dict[str, Any]:
     return found
 
 
-def _responses(operation: Operation, refs: Refs) -> dict[str, Any]:
+def _responses(rule: Rule, operation: Operation, refs: Refs) -> dict[str, Any]:
     found = {}
     for status, model in operation.answers.items():
         content = {} if model is None else {"application/json": {"schema": refs[model, "serialization"]}}
         if operation.streams and status == 200:
             content[STREAM] = {}
         found[str(status)] = {"description": "done" if status == 200 else "accepted", "content": content}
-    error = V1ErrorAnswer if operation.path.startswith("/v1") else ErrorAnswer
+    error = V1ErrorAnswer if rule.rule.startswith(V1) else ErrorAnswer
     refusals = REFUSALS | (BODY_REFUSALS if operation.body or operation.query else {})
     for status, text in refusals.items():
         content = {"application/json": {"schema": refs[error, "serialization"]}}

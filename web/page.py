@@ -1,14 +1,14 @@
-"""GET /: the form. All it does, it does through the JSON API, in static/app.js."""
+"""Serve GET /, the page with the form; static/app.js does the rest through the JSON API."""
 
 from flask import Blueprint, render_template
 
-from web.office_zz import Office, model_name
+from workers.deployment import Deployment
 
 DEFAULT_MAX_TOKENS = 256
 
 
-def blueprint(deployment: Office) -> Blueprint:
-    """The one page."""
+def blueprint(deployment: Deployment) -> Blueprint:
+    """Make the one route."""
     routes = Blueprint("page", __name__)
     settings = deployment.settings
     cap = min(settings.max_tokens, deployment.tokenizer.context_tokens - 1)
@@ -17,10 +17,10 @@ def blueprint(deployment: Office) -> Blueprint:
     def index() -> str:
         return render_template(
             "index.html",
-            model=model_name(settings),
+            model=settings.model_name,
             max_tokens=min(DEFAULT_MAX_TOKENS, cap),
             max_tokens_cap=cap,
-            asks_for_key=settings.keys is not None,
+            needs_key=settings.keys is not None,
         )
 
     return routes

@@ -1,7 +1,8 @@
-"""`python -m web.run --host 127.0.0.1 --port 8000`: the web server of a deployment, until SIGTERM or SIGINT.
+"""Run the web server of a deployment: `python -m web.run --host 127.0.0.1 --port 8000`.
 
-Told to stop it ends the calls it has, for up to PACELINE_DRAIN_S; told again, it ends. Settings come from PACELINE_*.
-Neither torch nor transformers is loaded here.
+At the first SIGTERM or SIGINT it serves the calls under way to their end, for up to
+PACELINE_DRAIN_S; at the second it ends. Settings come from PACELINE_*. Neither torch nor
+transformers is loaded here.
 """
 
 import argparse
@@ -18,7 +19,6 @@ from web.ops.history import HistoryWriter
 from web.server import WebServer
 from workers.deployment import Deployment
 from workers.heartbeat import Heartbeat
-from workers.sharing_zz import share
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ DEFAULT_NAME = "web-1"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve until told to stop; the exit status."""
+    """Serve until a signal; return the exit status."""
     args = _arguments(argv)
     leaving, stopping = stop_on_signals()
     try:
@@ -43,15 +43,15 @@ def main(argv: list[str] | None = None) -> int:
 def serve(
     settings: Settings, host: str, port: int, names: list[str], leaving: threading.Event, stopping: threading.Event
 ) -> None:
-    """Register this process, which goes by these names beside `host`, and serve until `leaving`, and what is under way
-    until `stopping`."""
+    """Register this process and serve: new calls until `leaving`, those under way until `stopping`.
+
+    `names`: host names of this process, beside `host`.
+    """
     deployment = Deployment.open(settings)
     streams = settings.max_active_requests + settings.max_readers
     server = WebServer(create_app(deployment, stopping, leaving, [host, *names]), host, port, streams)
     heartbeat = Heartbeat(deployment, KIND, settings.node or DEFAULT_NAME)
-    share(deployment, heartbeat, deployment.counters)
-    heartbeat.on_beat.append(HistoryWriter(deployment).beat)
-    heartbeat.begin()
+    heartbeat.begin([deployment.exchange_stats(deployment.counters), HistoryWriter(deployment)])
     log.info("serving on http://%s:%d", host, server.port)
     try:
         server.serve(stopping, leaving, settings.drain_s)
@@ -68,7 +68,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def stop_on_signals() -> tuple[threading.Event, threading.Event]:
-    """(set by the first signal, set by the second)."""
+    """Return two flags: the first signal sets `leaving`, the second `stopping`."""
     leaving, stopping = threading.Event(), threading.Event()
 
     def stop(signum: int, frame: FrameType | None) -> None:

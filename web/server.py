@@ -1,7 +1,7 @@
-"""The HTTP server around the application: one process, a thread a request, until it is told to stop.
+"""Serve the application over HTTP with waitress: one process, a thread a request, until a flag.
 
-Waitress writes to the socket as soon as output is made, so streams are not held back. Its threads are made
-at the start; they cost little while they wait, and a stream spends its life waiting.
+Waitress writes to the socket as soon as output is made, so streams are not held back. Its threads
+are made at the start; they cost little while they wait, and a stream spends its life waiting.
 """
 
 import resource
@@ -18,12 +18,12 @@ from web.factory import MAX_BODY_BYTES
 
 SPARE_THREADS = 32  # beside those of streams: for pages, health, cancels, new requests
 FILES_A_THREAD = 4  # its client's and Redis' connection, and as many clients that wait
-LOOK_UP_S = 0.5  # how soon a stop is noticed
-NOTICE_S = 5.0  # from saying that it leaves to closing its port: a proxy looks every second (deploy/haproxy.cfg)
+LOOK_UP_S = 0.5  # seconds until a flag is seen
+NOTICE_S = 5.0  # from /healthz saying so to the closed port: a proxy checks every second (deploy/haproxy.cfg)
 
 
 class WebServer:
-    """Bound to its port (0: any free one) from construction on; raises OSError when it is taken."""
+    """Bind a port (0: any free one) at construction and serve it; raises OSError if it is taken."""
 
     def __init__(self, app: Flask, host: str, port: int, max_streams: int) -> None:
         threads = max_streams + SPARE_THREADS
@@ -39,16 +39,16 @@ class WebServer:
             threads=threads,
             connection_limit=2 * threads,
             asyncore_use_poll=True,  # select() ends at 1,024 descriptors
-            channel_request_lookahead=1,  # tells a waiting request that its client has gone
+            channel_request_lookahead=1,  # so that a waiting request can see its client disconnect
             max_request_body_size=4 * MAX_BODY_BYTES,  # to here Flask refuses in JSON, beyond it waitress in a word
             ident="paceline",
         )
 
     def serve(self, stopping: Flag, leaving: Flag | None = None, drain_s: float = 0.0) -> None:
-        """Serve until `stopping`; then wait up to five seconds for requests; streams end by the flag.
+        """Serve until `stopping`, which ends streams; then wait up to five seconds for requests.
 
-        Told by `leaving`, first see the calls under way to their ends, for up to `drain_s`, and take no new ones after
-        NOTICE_S, in which a proxy has learned from /healthz to send none. Whoever asks in between is served.
+        At `leaving`, first serve the calls under way to their end, for up to `drain_s`. New calls
+        are still served for NOTICE_S, in which a proxy learns from /healthz to send no more.
         """
         leaving = leaving or stopping
         try:
@@ -61,23 +61,23 @@ class WebServer:
             self._server.asyncore.close_all(self._sockets)
 
     def _drain(self, stopping: Flag, drain_s: float) -> None:
-        told_s = time.monotonic()
-        self._loop(lambda: not stopping.is_set() and time.monotonic() - told_s < min(NOTICE_S, drain_s))
+        leaving_s = time.monotonic()
+        self._loop(lambda: not stopping.is_set() and time.monotonic() - leaving_s < min(NOTICE_S, drain_s))
         self._server.asyncore.dispatcher.close(self._server)  # the listener alone
-        self._loop(lambda: not stopping.is_set() and time.monotonic() - told_s < drain_s and self._is_busy())
+        self._loop(lambda: not stopping.is_set() and time.monotonic() - leaving_s < drain_s and self._is_busy())
 
     def _loop(self, goes_on: Callable[[], bool]) -> None:
         while goes_on():
             self._server.asyncore.loop(timeout=LOOK_UP_S, use_poll=True, map=self._sockets, count=1)
 
     def _is_busy(self) -> bool:
-        """Is a call under way, or its answer not yet sent?"""
+        """Return True while a call is under way or its response not yet sent."""
         channels = [*self._server.active_channels.values()]
         return any(one.request or one.requests or one.total_outbufs_len for one in channels)
 
 
 def allow_files(most: int) -> None:
-    """Let this process have so many files open, as far as the system does: the usual 1,024 are some 500 streams."""
+    """Raise the soft limit of open files to `most`, up to the hard one: 1,024 last for 500 streams."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

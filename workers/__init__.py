@@ -1,1 +1,1 @@
-"""Celery: thin tasks around the pipeline's segments."""
+"""Run the pipeline's segments in worker processes: Celery tasks, mailboxes, heartbeats."""

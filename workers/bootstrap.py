@@ -1,39 +1,34 @@
-"""Serve one role: its segment's tasks, its mailboxes' bells, a Celery worker around them, until SIGTERM."""
+"""Serve one role until SIGTERM: its service, the doorbell task, and a Celery worker around them."""
 
 import importlib
 import logging
 
 from app.config import Settings
-from workers.celery_app import ATTEND, mailbox_queue, public_queues
+from workers.celery_app import mailbox_queue, public_queues
 from workers.deployment import Deployment
 from workers.roles.beat import run_beat
 from workers.service import RoleService
-from workers.sharing_zz import share
+from workers.tasks import doorbell
 
 CONTROL_THREADS = 4
+MODULES = {"engine": "colocated"}  # of the roles whose module has another name
 log = logging.getLogger(__name__)
 
 
 def serve(role: str, node: str, settings: Settings) -> None:
-    """Open the deployment, let the role register its tasks, and work until told to stop."""
+    """Open the deployment, let the role register its tasks, and work until it is stopped."""
     deployment = Deployment.open(settings)
     if role == "beat":
         run_beat(deployment, node)
         return
-    module = importlib.import_module(f"workers.roles.{role}")  # only its own role: the others load torch
+    module = importlib.import_module(f"workers.roles.{MODULES.get(role, role)}")  # only its own: others load torch
     service: RoleService = module.serve(deployment, node)
-    share(deployment, service.heartbeat, deployment.counters)
-
-    @deployment.celery.task(name=ATTEND, ignore_result=True)
-    def rung(mailbox: str) -> None:
-        service.ring(mailbox)
-
-    service.heartbeat.begin()
-    for mailbox in service.doorbells:  # what came while nobody was there
+    doorbell.register(deployment.celery, service)
+    service.begin()
+    for mailbox in service.doorbells:  # for mail that came while no worker was there
         deployment.ring(mailbox)
-    wanted = [
-        mailbox_queue(settings, mailbox) for mailbox in service.doorbells
-    ]  # these first: ticks and rings are quick
+    # mailboxes first: ticks and rings are quick
+    wanted = [mailbox_queue(settings, mailbox) for mailbox in service.doorbells]
     wanted += public_queues(settings).values() if role == "control" else []
     pool = ["-P", "threads", "-c", str(CONTROL_THREADS)] if role == "control" else ["-P", "solo"]
     # task events are for monitors such as Flower; a doorbell sends three, and rings seldom

@@ -1,4 +1,9 @@
-"""The Celery application: one Redis for broker and results, JSON only, one task at a time."""
+"""Make the Celery application: one Redis for broker and results, JSON only, one task at a time.
+
+Here are the names of tasks and queues. The tasks are registered in `workers/tasks/{generate,steer,doorbell}.py`, by
+`workers/roles/control.py` and `workers/bootstrap.py`, which also starts the Celery worker; `workers/roles/beat.py`
+runs Celery's scheduler, `workers/transport.py` its connection to Redis.
+"""
 
 from celery import Celery
 
@@ -18,7 +23,7 @@ VISIBILITY_S = 10  # ours are taken in within moments: one not acknowledged by t
 
 
 def make_celery(settings: Settings) -> Celery:
-    """An application on the settings' Redis. Raises StoreUnavailable when no URL is set."""
+    """Make one on the settings' Redis. Raises StoreUnavailable when no URL is set."""
     if settings.redis_url is None:
         raise StoreUnavailable("no Redis: set PACELINE_REDIS_URL, or let `paceline up` start one")
     app = Celery("paceline", broker=settings.redis_url, backend=settings.redis_url)
@@ -68,15 +73,15 @@ def _unacked(namespace: str) -> dict[str, object]:
 
 
 def control_queue(settings: Settings) -> str:
-    """The queue of ticks and of settling results."""
+    """Name the queue of ticks and of settling results."""
     return f"{settings.namespace}.control"
 
 
 def public_queues(settings: Settings) -> dict[str, str]:
-    """By priority, the highest first, the queue that its tasks are sent to."""
+    """Name the queue of each priority's tasks, the highest priority first."""
     return {name: settings.queue if name == NORMAL else f"{settings.queue}.{name}" for name in PRIORITIES}
 
 
 def mailbox_queue(settings: Settings, mailbox: str) -> str:
-    """The Celery queue in which a mailbox's doorbell rings: its worker's own, or control's."""
+    """Name the Celery queue of a mailbox's doorbell: its worker's own, or control's."""
     return control_queue(settings) if mailbox == "settle" else f"{settings.namespace}.{mailbox}"

@@ -1,6 +1,6 @@
-"""`python -m workers.healthcheck ROLE NODE`: does this worker live and get on? For a container's health check.
+"""Check a worker for a container's health check: `python -m workers.healthcheck ROLE NODE`.
 
-Exit status 0 if its heartbeat is in Redis and its last progress is not long ago; else 1, and why on stderr.
+Exit status 0 if its heartbeat is in Redis and its last progress is not long ago; else 1, and the reason on stderr.
 """
 
 import sys
@@ -11,7 +11,7 @@ from app.local.health import live, standstill
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Look once."""
+    """Check once; the exit status."""
     kind, name = sys.argv[1:3] if argv is None else argv
     try:
         settings = Settings.from_env()

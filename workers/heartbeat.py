@@ -1,4 +1,4 @@
-"""A process's heartbeat: a thread that keeps its leases, says how it fares, and sweeps up after others.
+"""Beat for a worker process: a thread that renews its leases, reports its progress, and does its regular tasks.
 
 A frozen process freezes its heartbeat too, so its leases run out and others take over. Progress is reported apart from
 being alive: a process that hangs in one step still has a heartbeat, but its progress stands still. When one piece of
@@ -12,24 +12,37 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from app.errors import StoreUnavailable
 from app.metrics import BUSY
 from app.telemetry.verifier_metrics import RequestProgress
 from workers.deployment import Deployment
-from workers.tracing.spans import Spans
-from workers.tracing.telemetry import Telemetry
-from workers.tracing.tracing import Tracing
+from workers.sweep import Sweep
+from workers.tracing.recorder import Recorder
 
 log = logging.getLogger(__name__)
-SWEEP_EVERY_S = 1.0
 HUNG_S = 180.0  # one step or one batch of drafts; far beyond a long prompt's chunk on a slow machine
 
 
+class HeartbeatTask(Protocol):
+    """Work that a process does regularly, in its heartbeat's thread. One that fails is tried again at the next beat."""
+
+    def beat(self) -> None:
+        """Do what is due, four times a lease. Raises StoreUnavailable."""
+        ...
+
+    def close(self) -> None:
+        """Write what must not be lost: the process ends. Raises StoreUnavailable."""
+        return None
+
+
 class Heartbeat(threading.Thread):
-    """Beats for one node. `owner` is this process's identity: random, so that nobody can come back as it."""
+    """Beat for one worker. `owner` is this process's identity: random, so that no other process can come back as it.
+
+    `info`: facts that the worker publishes. `progress`: how far requests are, for their timelines.
+    """
 
     def __init__(
         self,
@@ -39,84 +52,71 @@ class Heartbeat(threading.Thread):
         *,
         owner: str | None = None,
         info: Callable[[], dict[str, Any]] = dict,
+        progress: Callable[[], Mapping[str, RequestProgress]] = dict,
     ) -> None:
         super().__init__(name=f"heartbeat-{node}", daemon=True)
-        self.owner = owner or uuid.uuid4().hex
-        self.kind = kind
-        self.node = node
-        self.on_beat: list[Callable[[], None]] = []  # what else to refresh, e.g. the policy
-        self.on_end: list[Callable[[], None]] = []  # what else to write before it is gone
-        self.told: Callable[[], Mapping[str, RequestProgress]] = dict  # how far requests are, for their timelines
+        self.owner: Final = owner or uuid.uuid4().hex
+        self.kind: Final = kind
+        self.node: Final = node
+        self.recorder: Final = Recorder.of(deployment.settings, deployment.traces, kind, node)
         self._deployment = deployment
         self._info = info
+        self._progress = progress
+        self._tasks: Sequence[HeartbeatTask] = ()
+        self._sweep = Sweep(deployment)
         self._mailboxes: set[str] = set()
         self._mailboxes_lock = threading.Lock()
         self._busy_since_s: float | None = None  # monotonic
         self._load_fraction = LoadFraction()
-        folder = deployment.settings.spans
-        self._spans = None if folder is None else Spans(folder, kind, node)
-        self._tracing = Tracing(deployment.traces, kind, node)
-        self._telemetry = None if deployment.settings.otlp_url is None else Telemetry(deployment.settings, kind, node)
-        if self._telemetry is not None:
-            deployment.noted = self._telemetry.note
-        self._busy_s = 0.0  # since that was counted last
-        deployment.counters.sources.append(self._count_busy)
         self._stopping = threading.Event()
-        self._swept_s = 0.0
 
-    def begin(self) -> None:
-        """Take the node's name, waiting for a dead namesake's lease to run out, then beat on."""
-        while not self._beat():
+    def begin(self, tasks: Sequence[HeartbeatTask] = ()) -> None:
+        """Take the node's name, waiting for a dead namesake's lease to run out, then beat on.
+
+        Each beat does the tasks in their order, writes the spans of work, and sweeps.
+        """
+        self._tasks = tuple(tasks)
+        while not self._renew():
             log.info("%s is still held by another process; waiting", self.node)
             time.sleep(self._deployment.settings.lease_s / 4)
         self.start()
 
     def end(self) -> None:
-        """Stop beating and give the name up at once."""
+        """Stop beating, close the tasks, and give the name up at once."""
         self._stopping.set()
         if self.is_alive():
             self.join(timeout=self._deployment.settings.lease_s)  # a beat under way would take the name again
         try:
-            for write in (*self.on_end, self._trace):
-                write()
+            for task in self._tasks:
+                task.close()
+            self._record()
             self._deployment.nodes.retire(self.kind, self.node, self.owner)
         except StoreUnavailable as error:
             log.warning("could not retire: %s", error)
-        if self._spans is not None:
-            self._spans.flush()
-        if self._telemetry is not None:
-            self._telemetry.close()
+        self.recorder.close()
 
-    def busy(self, is_busy: bool) -> None:
-        """Progress: the process begins a piece of work, or has ended one."""
+    def begin_work(self) -> None:
+        """Begin a piece of work: from now on progress stands still."""
+        self._busy_since_s = now_s = time.monotonic()
+        self._load_fraction.begin_work(now_s)
+        self.recorder.begin_work()
+
+    def end_work(self) -> None:
+        """End the piece of work under way: that is progress."""
         now_s, since_s = time.monotonic(), self._busy_since_s
-        if since_s is not None and not is_busy:
-            self._busy_s += now_s - since_s
-        self._busy_since_s = now_s if is_busy else None
-        self._load_fraction.toggle(is_busy, now_s)
-        self._tracing.toggle(is_busy)
-        if self._telemetry is not None:
-            self._telemetry.toggle(is_busy)
-        if self._spans is not None:
-            self._spans.toggle(is_busy)
+        self._busy_since_s = None
+        self._load_fraction.end_work(now_s)
+        self.recorder.end_work()
+        if since_s is not None:
+            self._deployment.counters.count(BUSY, self.kind, by=now_s - since_s)
 
     def mark_idle(self) -> None:
-        """The piece of work under way is optional: it says nothing of how busy the process is."""
+        """Say that the piece of work under way is optional: it does not make the process busy."""
         self._load_fraction.mark_idle()
 
-    def works_on(self, sequences: int) -> None:
-        """How many sequences the piece of work under way is about; for the timeline only."""
-        if self._spans is not None:
-            self._spans.sequences = sequences
-
-    def about(self, request_ids: Iterable[str]) -> None:
-        """The requests that the piece of work under way is for."""
-        if self._telemetry is None:
-            self._tracing.about(request_ids)
-        else:
-            ids = [*request_ids]
-            self._tracing.about(ids)
-            self._telemetry.about(ids)
+    def working_on(self, request_ids: Iterable[str]) -> None:
+        """Say which requests the piece of work under way is for; for timelines only."""
+        self.recorder.working_on(request_ids)
 
     def attend(self, mailbox: str) -> bool:
         """Renew this mailbox's lease from now on; False if this process does so already."""
@@ -127,35 +127,40 @@ class Heartbeat(threading.Thread):
             return True
 
     def stop_attending(self, mailbox: str) -> None:
-        """No more renewals."""
+        """Renew this mailbox's lease no more."""
         with self._mailboxes_lock:
             self._mailboxes.discard(mailbox)
 
     def attends(self, mailbox: str) -> bool:
-        """Whether a thread of this process attends the mailbox."""
+        """Return whether a thread of this process attends the mailbox."""
         return mailbox in self._mailboxes
 
     def run(self) -> None:
+        """Beat until the end."""
         while not self._stopping.wait(self._deployment.settings.lease_s / 4):
             self._end_if_hung()
             try:
-                if not self._beat():
+                if not self._renew():
                     log.error("another process took over as %s; leaving", self.node)
                     os.kill(os.getpid(), signal.SIGTERM)
                     return
-                self._look_around()
+                for task in self._tasks:
+                    task.beat()
+                self._record()
+                self._sweep.beat()
             except StoreUnavailable as error:
                 log.warning("no heartbeat: %s", error)
-            except Exception:  # the heartbeat must outlive whatever a refresh runs into
+            except Exception:  # the heartbeat must outlive whatever a task runs into
                 log.exception("a heartbeat failed")
 
-    def _beat(self) -> bool:
+    def _renew(self) -> bool:
+        """Renew the leases of the node and its mailboxes; False if the node's is another process's."""
         progress_s = time.time() - self._busy_for_s()
         info = {**self._info(), "pid": os.getpid(), "busy": round(self._load_fraction.read(time.monotonic()), 3)}
-        alive = self._deployment.nodes.beat(self.kind, self.node, self.owner, progress_s=progress_s, info=info)
+        is_ours = self._deployment.nodes.beat(self.kind, self.node, self.owner, progress_s=progress_s, info=info)
         for mailbox in list(self._mailboxes):
             self._deployment.mailboxes.renew(mailbox, self.owner)
-        return alive
+        return is_ours
 
     def _end_if_hung(self) -> None:
         if self._busy_for_s() > HUNG_S:
@@ -167,35 +172,18 @@ class Heartbeat(threading.Thread):
         since_s = self._busy_since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
-    def _count_busy(self) -> None:
-        busy_s, self._busy_s = self._busy_s, 0.0
-        if busy_s:
-            self._deployment.counters.count(BUSY, self.kind, by=busy_s)
-
-    def _trace(self) -> None:
-        told = self.told()
-        if self._telemetry is not None:
-            self._telemetry.flush(told)
-        self._tracing.flush(told)
-
-    def _look_around(self) -> None:
-        if self._spans is not None:
-            self._spans.flush()
-        for refresh in self.on_beat:
-            refresh()
-        self._trace()
-        now = time.monotonic()
-        if now - self._swept_s >= SWEEP_EVERY_S:
-            self._swept_s = now
-            if self._deployment.nodes.try_lock("sweep", SWEEP_EVERY_S * 0.9):
-                self._deployment.sweep()
+    def _record(self) -> None:
+        admissions = self._deployment.admissions
+        while admissions:
+            self.recorder.record(admissions.popleft())
+        self.recorder.flush(self._progress())
 
 
 DECAY = 0.6  # of the past with each look; a heartbeat looks twice a second
 
 
 class LoadFraction:
-    """One thread tells when it begins and ends a piece of work, another looks. All times are monotonic seconds."""
+    """Measure which part of the time a thread works; another thread reads it. All times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -204,19 +192,25 @@ class LoadFraction:
         self._looked_s: float | None = None
         self._fraction = 0.0
 
-    def toggle(self, is_busy: bool, now_s: float) -> None:
-        """A piece of work begins, or has ended."""
+    def begin_work(self, now_s: float) -> None:
+        """Begin a piece of work."""
         with self._lock:
             self._count(now_s)
-            self._since_s = now_s if is_busy else None
+            self._since_s = now_s
+
+    def end_work(self, now_s: float) -> None:
+        """End the piece of work under way, if there is one."""
+        with self._lock:
+            self._count(now_s)
+            self._since_s = None
 
     def mark_idle(self) -> None:
-        """The work under way is none that anybody waits for: it does not count."""
+        """Leave the work under way out: no request waits for it."""
         with self._lock:
             self._since_s = None
 
     def read(self, now_s: float) -> float:
-        """The part of the time, 0 ... 1, the last second weighing most."""
+        """Return the part of the time, 0 ... 1, the last second weighing most."""
         with self._lock:
             self._count(now_s)
             if self._looked_s is not None and now_s > self._looked_s:

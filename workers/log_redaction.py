@@ -1,5 +1,4 @@
-"""What Celery should not say: it quotes a message that it cannot take, whole, and a prompt may be in it; and it prints
-past the log, which may be JSON, that it shuts down."""
+"""Redact Celery's log: its error lines quote messages, which may hold prompts, and it prints past a log in JSON."""
 
 import logging
 
@@ -17,16 +16,16 @@ LOGGERS = ("celery.worker.consumer.consumer", "celery.worker.strategy")
 
 
 def redact_celery_log() -> None:
-    """From now on this process's log says that a message was dropped, not what was in it; and nothing is printed."""
+    """Log from now on that a message was dropped, without its content; print nothing."""
     worker.safe_say = lambda *_: None
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_without_quotation)
 
 
 def _without_quotation(record: logging.LogRecord) -> bool:
-    said = QUOTING.get(str(record.msg))
-    if said is None and str(record.msg).startswith(ETA):
-        said = "dropped a task whose ETA is no time"
-    if said is not None:
-        record.msg, record.args, record.exc_info = said, None, None
+    redacted = QUOTING.get(str(record.msg))
+    if redacted is None and str(record.msg).startswith(ETA):
+        redacted = "dropped a task whose ETA is no time"
+    if redacted is not None:
+        record.msg, record.args, record.exc_info = redacted, None, None
     return True

@@ -1,10 +1,10 @@
-"""Stay at a mailbox: what a rung doorbell does (design D4).
+"""Consume a mailbox after its doorbell rang (design D4): all that waits is one batch for the handler.
 
-Everything that waits is one batch; then the worker lingers, since more is likely to come soon, and leaves only by a
-script that checks that nothing was put in meanwhile. A doorbell that finds a live attendant returns at once.
+After a batch the worker lingers, since more is likely to come soon, and leaves only by a script that checks that
+nothing was put in meanwhile. A doorbell that finds a live attendant returns at once.
 
-Nothing that comes by mail can end the stay: what is no message of the expected kind is dropped with a line in the
-log, and so is the batch on which the handler fails. Mail is hints (design D10), so that costs time only.
+No mail can end the stay: an item that is no message of the expected kind is dropped with a line in the log, and so is
+the batch on which the handler fails. Mail is hints (design D10), so that costs time only.
 """
 
 import logging
@@ -33,20 +33,20 @@ def consume_mailbox(
 ) -> None:
     """Serve the mailbox until it is idle, for at most `attend_s`; then ring again, so that Celery gets its turn.
 
-    `handle` gets all messages that wait (perhaps none) and says how long it can do without more: 0 for work at
+    `handle` gets all messages that wait (perhaps none) and returns how long it can do without more: 0 for work at
     hand, None for nothing to do. Its work at hand must not depend on this stay alone: a process may end anywhere.
     """
 
-    def taken(items: list[str]) -> list[M]:
+    def handle_items(items: list[str]) -> float | None:
         messages = _read(kind, items)
-        _note_waits(deployment, mailbox, messages)
-        return messages
+        _observe_waits(deployment, mailbox, messages)
+        return _handle(heartbeat, mailbox, handle, messages)
 
     if not heartbeat.attend(mailbox):
         return  # another thread of this process attends it; one is enough
     try:
         if deployment.mailboxes.attend(mailbox, heartbeat.owner):
-            _serve(deployment, heartbeat, mailbox, lambda items: _handled(heartbeat, mailbox, handle, taken(items)))
+            _serve(deployment, heartbeat, mailbox, handle_items)
     except StoreUnavailable as error:
         log.warning("left %s: %s", mailbox, error)
     finally:
@@ -81,14 +81,14 @@ def _serve(
 
 
 def _try_leave(deployment: Deployment, heartbeat: Heartbeat, mailbox: str) -> bool:
-    """Leave unless something waits; True, too, if the mailbox is another's by now."""
+    """Leave unless something waits; True, too, if the mailbox is another process's by now."""
     return deployment.mailboxes.leave(mailbox, heartbeat.owner) or not deployment.mailboxes.renew(
         mailbox, heartbeat.owner
     )
 
 
 def _read(kind: type[M], items: list[str]) -> list[M]:
-    """The items that are messages of this kind."""
+    """Parse the items that are messages of this kind; drop the others."""
     messages = []
     for item in items:
         try:
@@ -100,15 +100,15 @@ def _read(kind: type[M], items: list[str]) -> list[M]:
     return messages
 
 
-def _note_waits(deployment: Deployment, mailbox: str, messages: Sequence[Mail]) -> None:
+def _observe_waits(deployment: Deployment, mailbox: str, messages: Sequence[Mail]) -> None:
     stage, now_s = mailbox.partition(":")[0], time.time()
     for message in messages:
         if message.sent_s:
             deployment.counters.observe(QUEUE_WAIT, max(0.0, now_s - message.sent_s), stage)
 
 
-def _handled(heartbeat: Heartbeat, mailbox: str, handle: Handle[M], messages: list[M]) -> float | None:
-    heartbeat.busy(True)
+def _handle(heartbeat: Heartbeat, mailbox: str, handle: Handle[M], messages: list[M]) -> float | None:
+    heartbeat.begin_work()
     try:
         return handle(messages)
     except StoreUnavailable as error:
@@ -116,11 +116,11 @@ def _handled(heartbeat: Heartbeat, mailbox: str, handle: Handle[M], messages: li
     except Exception:  # whatever one batch runs into, the next ones must still be served
         log.exception("%s: dropped %d messages", mailbox, len(messages))
     finally:
-        heartbeat.busy(False)
+        heartbeat.end_work()
     return LONGEST_WAIT_S
 
 
 def _hand_over(deployment: Deployment, heartbeat: Heartbeat, mailbox: str, *, has_work: bool) -> None:
-    """Give the mailbox to the next ring; work at hand is reason to ring, items or not."""
+    """Leave the mailbox to the next attendant, and ring for one if items or work are left."""
     if deployment.mailboxes.release(mailbox, heartbeat.owner) or has_work:
         deployment.ring(mailbox)

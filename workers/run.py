@@ -1,4 +1,4 @@
-"""`python -m workers.run ROLE --node NAME`: one worker process of a deployment, until SIGTERM.
+"""Run one worker process of a deployment until SIGTERM: `python -m workers.run ROLE --node NAME`.
 
 Roles: control, fuse, draft, verify, beat, and engine: a verifier and its drafters in one. Settings come from
 PACELINE_*. How the threads of numpy and torch wait is put into the environment before these are loaded.

@@ -1,32 +1,39 @@
-"""What a worker process is there for: the heartbeat of its node, and what it does when a mailbox's doorbell rings."""
+"""Bundle what a role hands to its worker process: heartbeat, doorbells, regular tasks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Thread
 
-from workers.heartbeat import Heartbeat
+from workers.heartbeat import Heartbeat, HeartbeatTask
 
 DRAFTER_THREAD_ENDS_S = 5.0  # a batch of drafts may still be under way
 
 
 @dataclass(frozen=True, slots=True)
 class RoleService:
-    """`bells`: by mailbox, what its doorbell sets off; it returns when the mailbox has been idle for a while.
+    """One role's service.
 
-    `aside`: a thread that serves one of them all the time, and ends when Celery's worker does.
+    `doorbells`: by mailbox, the function that its doorbell calls; it returns when the mailbox has been idle for a
+    while. `tasks` of the heartbeat. `drafter_thread`: serves one mailbox all the time, and ends when Celery's worker
+    does.
     """
 
     heartbeat: Heartbeat
     doorbells: Mapping[str, Callable[[], None]]
+    tasks: Sequence[HeartbeatTask] = ()
     drafter_thread: Thread | None = None
 
+    def begin(self) -> None:
+        """Take the node's name, and beat."""
+        self.heartbeat.begin(self.tasks)
+
     def ring(self, mailbox: str) -> None:
-        """The doorbell of `mailbox` rang. One that is not served here is somebody's mistake, and nobody's loss."""
+        """Serve `mailbox`, whose doorbell rang; one that is not served here is ignored."""
         if mailbox in self.doorbells:
             self.doorbells[mailbox]()
 
     def end(self) -> None:
-        """Nothing more is served: the node's name is free at once."""
+        """Stop serving, and free the node's name at once."""
         self.heartbeat.end()
         if self.drafter_thread is not None:
             self.drafter_thread.join(DRAFTER_THREAD_ENDS_S)

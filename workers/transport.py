@@ -1,8 +1,8 @@
-"""Celery's way to Redis, on which no item that is no task and no Redis that is full or silent ends the worker.
+"""A kombu Redis transport that survives malformed items, a full Redis and lost acks.
 
-kombu's own takes the first two for errors that nobody can mend: the first is dropped here, and the second, which comes
-of a full disk, is met like a connection that broke, by connecting again until all is well. And a message whose ack
-was lost with a dead connection would fill its worker's hands for ever, as Celery only logs that.
+kombu's own takes the first two for fatal errors. A malformed item is dropped here; a full Redis is treated like a
+connection that broke, by connecting again until all is well. And a message whose ack was lost with a dead connection
+would count as unacknowledged for ever, as Celery only logs that.
 """
 
 import logging
@@ -19,22 +19,24 @@ UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)  # no JSON, or JS
 
 
 class _QoS(kombu_redis.QoS):
-    """A worker's messages in hand: those that are neither acked nor rejected, no more than it may take in advance."""
+    """Keep the messages that are neither acked nor rejected, no more of them than the worker may take in advance."""
 
     def ack(self, delivery_tag: str) -> None:
-        self._let_go(delivery_tag, super().ack)
+        self._release(delivery_tag, super().ack)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        self._let_go(delivery_tag, lambda tag: super(_QoS, self).reject(tag, requeue))
+        self._release(delivery_tag, lambda tag: super(_QoS, self).reject(tag, requeue))
 
-    def _let_go(self, delivery_tag: str, tell: Callable[[str], None]) -> None:
-        """Tell Redis, once more where the connection was dead. Where it does not hear it, or cannot write it, it will
-        deliver the message once more: whoever takes an acked one then finds its work done."""
+    def _release(self, delivery_tag: str, acknowledge: Callable[[str], None]) -> None:
+        """Acknowledge to Redis, once more where the connection was dead.
+
+        A Redis that does not get it, or cannot write it, delivers the message once more; its work is done by then.
+        """
         try:
             try:
-                tell(delivery_tag)
+                acknowledge(delivery_tag)
             except (ConnectionError, TimeoutError):
-                tell(delivery_tag)
+                acknowledge(delivery_tag)
         except (ConnectionError, TimeoutError, ResponseError):
             virtual.QoS.ack(self, delivery_tag)
             raise

@@ -1,4 +1,4 @@
-"""The target's model runner, on the device the settings name: weights loaded and checked, the KV cache sized."""
+"""Load the target on the device that the settings name, with its KV cache sized, and divide the machine."""
 
 import logging
 from functools import lru_cache
@@ -17,7 +17,7 @@ from app.engine.gpu.load import load_weights
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.sm_partition import divided
 from app.engine.kv.pages import bytes_per_page
-from app.engine.kv.sizing import CPU_PART, GPU_PART, available_bytes, kv_bytes
+from app.engine.kv.sizing import CPU_PART, GPU_PART, PAGE_TOKENS, available_bytes, kv_bytes
 from app.engine.weights.resolve import drafter_folder
 from app.errors import ModelRefused
 from app.placement.partition import Partition, partition
@@ -27,7 +27,7 @@ SLACK_TOKENS = 256  # pages beyond the longest sequence: its tree and the forks 
 
 
 def target_runner(folder: Path, settings: Settings, context_tokens: int) -> ModelRunner | DeviceRunner:
-    """The runner of the target in `folder`, whose longest sequence has `context_tokens`. Raises ModelRefused."""
+    """Load the target in `folder`, whose longest sequence has `context_tokens`. Raises ModelRefused."""
     device = device_of(settings)
     longest = context_tokens + SLACK_TOKENS
     runner = _on_cpu(folder, settings, longest) if device.type == "cpu" else _on_gpu(folder, settings, longest, device)
@@ -40,8 +40,10 @@ def target_runner(folder: Path, settings: Settings, context_tokens: int) -> Mode
 
 
 def pruning(runner: ModelRunner | DeviceRunner, folder: Path, settings: Settings) -> EarlyExitController:
-    """Let the runner drop rows on the way, if the settings say so and somebody knows which: a predictor of this target,
-    of a forward that heeds checkpoints. Raises ModelRefused for a predictor that cannot be read."""
+    """Let rows leave the runner's passes early, if the settings say so and a predictor fits this target.
+
+    Raises ModelRefused for a predictor that cannot be read.
+    """
     if settings.pruning == "off" or settings.pruner == "none":
         return EarlyExitController()
     if not isinstance(runner, ModelRunner) or not runner.model.can_prune:
@@ -56,12 +58,12 @@ def pruning(runner: ModelRunner | DeviceRunner, folder: Path, settings: Settings
 
 @lru_cache(maxsize=2)
 def _predictor(folder: Path, target: Path, rule: Rule) -> Loaded | None:
-    """It never changes, so all pipelines of a process share it."""
+    """Load a predictor; it never changes, so all pipelines of a process share it."""
     return load_predictor(folder, target, rule)
 
 
 def sides_of(settings: Settings) -> Partition:
-    """How a process that verifies and drafts is divided: its cores, or the GPU's multiprocessors if both run there.
+    """Divide a process that verifies and drafts: its cores, or the GPU's multiprocessors if both run there.
 
     Raises InstanceError where it cannot be, ModelRefused where there is no such GPU.
     """
@@ -72,32 +74,32 @@ def sides_of(settings: Settings) -> Partition:
 
 
 def draft_device(settings: Settings) -> torch.device:
-    """Where model drafters run. Raises ModelRefused."""
+    """Return the device of model drafters. Raises ModelRefused."""
     if settings.draft_device == "cuda" and not torch.cuda.is_available():
         raise ModelRefused("PACELINE_DRAFT_DEVICE=cuda, but torch sees no GPU")
     return torch.device(settings.draft_device)
 
 
 def on_another_device(settings: Settings) -> bool:
-    """Do drafters here run on another device than a target here would?"""
+    """Tell whether drafters here run on another device than a target here would."""
     return (settings.draft_device == "cuda") != _wants_gpu(settings)
 
 
 def leave_cores_to(*models: Forward) -> None:
-    """Fused forwards have teams of their own: torch's threads would only spin beside them."""
+    """Leave the cores to fused forwards, which have teams of their own: torch's threads would only spin."""
     if all(isinstance(model, FusedForward) for model in models):
         torch.set_num_threads(1)
 
 
 def device_of(settings: Settings) -> torch.device:
-    """Where the target runs. Raises ModelRefused."""
+    """Return the device of the target. Raises ModelRefused."""
     if settings.device == "cuda" and not torch.cuda.is_available():
         raise ModelRefused("PACELINE_DEVICE=cuda, but torch sees no GPU")
     return torch.device("cuda" if _wants_gpu(settings) else "cpu")
 
 
 def _wants_gpu(settings: Settings) -> bool:
-    """For the target; whether there is one does not matter where it was asked for."""
+    """True if the target should use CUDA; explicit `device=cuda` needs no GPU."""
     return settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available())
 
 
@@ -105,10 +107,10 @@ def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:
     torch.set_num_threads(settings.verify_threads)
     model = load(folder, settings.weights == "int8", settings.home)
     leave_cores_to(model)
-    pages = -(-longest // settings.page_tokens)
-    sequence_bytes = pages * bytes_per_page(*model.shape, settings.page_tokens)
+    pages = -(-longest // PAGE_TOKENS)
+    sequence_bytes = pages * bytes_per_page(*model.shape, PAGE_TOKENS)
     size = settings.kv_bytes or kv_bytes(available_bytes(), 1 / CPU_PART, sequence_bytes, settings.max_sequences)
-    return ModelRunner(model, kv_bytes=size, page_tokens=settings.page_tokens, shares=settings.prefix_cache)
+    return ModelRunner(model, kv_bytes=size, page_tokens=PAGE_TOKENS, shares=settings.prefix_cache)
 
 
 def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device) -> DeviceRunner:
@@ -120,7 +122,7 @@ def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device
     return DeviceRunner(
         weights,
         kv_bytes=size,
-        page_tokens=settings.page_tokens,
+        page_tokens=PAGE_TOKENS,
         shares=settings.prefix_cache,
         is_exact=settings.gpu_exact,
     )

@@ -1,4 +1,4 @@
-"""Put the fusion's segment together: resident drafters only, so no torch."""
+"""Put the fuser's segment together: model-free drafters only, so no torch."""
 
 import json
 import logging
@@ -10,28 +10,31 @@ from app.drafter.replicas import fetcher
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import drafter_folder
 from app.errors import ModelRefused
+from app.estimates.calibration import Calibration
 from app.fuser.fuser import Fuser
 from app.stages.draft.phrases import Phrases, load_phrases
-from app.stages.draft.registry import MODEL_FREE, build
+from app.stages.draft.registry import BUILT_IN, MODEL_FREE, build
 from app.store.protocol import Requests
 
 log = logging.getLogger(__name__)
 
 
-def build_fuser(settings: Settings, tokenizer: Tokenizer, store: Requests) -> Fuser:
-    """A fusion's segment, with every resident drafter. Raises ModelRefused."""
+def build_fuser(
+    settings: Settings, tokenizer: Tokenizer, store: Requests, calibration: Calibration | None = None
+) -> Fuser:
+    """Build a fuser's segment, with every model-free drafter. Raises ModelRefused."""
     folder = _phrases_folder(settings, tokenizer)
     stores = [] if folder is None else [phrases(folder, tokenizer.vocab_size)]
-    return Fuser([*build(), *stores], tokenizer.vocab_size, fetcher(store))
+    return Fuser([*build(), *stores], tokenizer.vocab_size, fetcher(store), calibration)
 
 
 def model_free_names(settings: Settings, tokenizer: Tokenizer) -> tuple[str, ...]:
     """The drafters that are found wherever drafts are fused. Raises ModelRefused."""
-    return (*MODEL_FREE, Phrases.name) if _phrases_folder(settings, tokenizer) else tuple(MODEL_FREE)
+    return MODEL_FREE if _phrases_folder(settings, tokenizer) else tuple(BUILT_IN)
 
 
 def _phrases_folder(settings: Settings, tokenizer: Tokenizer) -> Path | None:
-    """None without a store, or if the one named is of another tokenizer: it comes by default, and is a bonus."""
+    """Find the store of phrases; None without one, or if it is of another tokenizer (it comes by default)."""
     if settings.phrases == "none":
         return None
     folder = drafter_folder(settings.phrases)
@@ -47,5 +50,5 @@ def _phrases_folder(settings: Settings, tokenizer: Tokenizer) -> Path | None:
 
 @lru_cache(maxsize=2)
 def phrases(folder: Path, vocab_size: int) -> Phrases:
-    """The store in a folder. It never changes, so all segments of a process share it. Raises ModelRefused."""
+    """Load the store of a folder; it never changes, so all fusers of a process share it. Raises ModelRefused."""
     return load_phrases(folder, vocab_size)

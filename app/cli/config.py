@@ -1,4 +1,4 @@
-"""`paceline config`: every setting with unit, default, what holds now and where that is from, and what it does."""
+"""`paceline config`: list every setting with unit, default, present value, its source, and effect."""
 
 import argparse
 import json
@@ -6,7 +6,7 @@ import os
 import re
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -15,16 +15,16 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from app.cli.run import Commands
-from app.config import FILE_VARIABLE, LISTS, PREFIX, THREAD_ENVIRONMENT, Settings, find_file, read_file
+from app.config import FILE_VARIABLE, PREFIX, THREAD_ENVIRONMENT, Settings, as_text, find_file, read_file, variable
 
 
 @dataclass(frozen=True, slots=True)
 class SettingInfo:
-    """`value` is what holds now, `source` where that is from: default, environment, or the file's path."""
+    """Describe one variable; `source` is default, environment, or the path of the file."""
 
     name: str  # the environment variable
     group: str
-    unit: str  # or what may be given, and the bounds
+    unit: str  # or the values to choose from, and the bounds
     default: str | None  # None: absent
     effect: str
     value: str | None = None
@@ -45,7 +45,7 @@ PACELINE_CONFIG names it; else ./paceline.toml is read, else ~/.config/paceline/
 
 
 def add_config(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Add it to the command line."""
+    """Add the command to the command line."""
     parser = commands.add_parser(
         "config",
         help="list every setting, with unit, default and effect",
@@ -59,27 +59,23 @@ def add_config(commands: "Commands[argparse.ArgumentParser]") -> None:
 def _run(arguments: argparse.Namespace, settings: Settings) -> int:
     found = list_settings()
     if arguments.json:
-        print(json.dumps([asdict(knob) for knob in found], indent=1))
+        print(json.dumps([asdict(info) for info in found], indent=1))
         return 0
     for group, title in GROUPS.items():
-        print(f"{title}\n")
-        for knob in found:
-            if knob.group == group:
-                print(_lines(knob))
-        print()
+        print(f"{title}\n", *(_lines(info) for info in found if info.group == group), "", sep="\n")
     print(f"file of settings: {find_file(os.environ) or 'none'}")
     for text in unknown_variables(os.environ):
         print(f"! {text}")
     return 0
 
 
-def _lines(knob: SettingInfo) -> str:
-    default = "absent" if knob.default is None else knob.default or "''"
-    now = "" if knob.source == "default" else f"; now {knob.value}, from {knob.source}"
-    return f"  {knob.name}  ({knob.unit}; default {default}{now})\n      {knob.effect}"
+def _lines(info: SettingInfo) -> str:
+    default = "absent" if info.default is None else info.default or "''"
+    now = "" if info.source == "default" else f"; now {info.value}, from {info.source}"
+    return f"  {info.name}  ({info.unit}; default {default}{now})\n      {info.effect}"
 
 
-UNITS = {  # by how a number's name ends
+UNITS = {  # by the end of a number's name
     "_s": "seconds",
     "_bytes": "bytes",
     "_tokens": "tokens",
@@ -104,43 +100,34 @@ GROUPS = {
 
 
 def list_settings(environ: Mapping[str, str] | None = None) -> list[SettingInfo]:
-    """All of them as they stand. Raises InvalidSettings."""
+    """List all variables with their present values. Raises InvalidSettings."""
     environ = os.environ if environ is None else environ
     file = find_file(environ)
-    known = Settings.model_fields
-    in_file = {} if file is None else read_file(file, known)
+    in_file = {} if file is None else read_file(file, Settings.model_fields)
     settings = Settings.from_env({**environ, FILE_VARIABLE: str(file or os.devnull)})
     given = Settings.given(environ)
     found = []
-    for name, field in known.items():
+    for name, field in Settings.model_fields.items():
         source = "environment" if name in given else str(file) if name in in_file else "default"
-        knob = _setting(name, field)
-        found.append(_as_it_stands(knob, _text(getattr(settings, name)), source))
-    for knob in OTHERS:
-        text = environ.get(knob.name)
-        found.append(_as_it_stands(knob, text or knob.default, "environment" if text else "default"))
+        default, value = _text(field.default), _without_password(_text(getattr(settings, name)))
+        found.append(
+            SettingInfo(variable(name), SETTINGS, _unit(name, field), default, field.description or "", value, source)
+        )
+    for group, name, unit, usual, effect in OTHERS:
+        text = environ.get(name)
+        is_secret = text and name.endswith(("_PASSWORD", "_SECRET", "_TOKEN"))
+        shown = "***" if is_secret else _without_password(text or usual)
+        found.append(SettingInfo(name, group, unit, usual, effect, shown, "environment" if text else "default"))
     return found
 
 
 def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
-    """PACELINE_* variables that nothing reads, each with what may have been meant."""
-    known = [PREFIX + name.upper() for name in Settings.model_fields] + [knob.name for knob in OTHERS]
+    """Find PACELINE_* variables that nothing reads, each with the one that may have been meant."""
+    known = [info.name for info in list_settings({FILE_VARIABLE: os.devnull})]
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known:
             close = get_close_matches(name, known, n=1)
             yield f"{name} is read by nothing" + (f"; {close[0]}, perhaps" if close else "")
-
-
-def _setting(name: str, field: FieldInfo) -> SettingInfo:
-    return SettingInfo(
-        PREFIX + name.upper(), SETTINGS, _unit(name, field), _text(field.default), field.description or ""
-    )
-
-
-def _as_it_stands(knob: SettingInfo, value: str | None, source: str) -> SettingInfo:
-    secret = knob.name.endswith(("_PASSWORD", "_SECRET", "_TOKEN"))
-    shown = "***" if secret and source != "default" else _without_password(value)
-    return replace(knob, value=shown, source=source)
 
 
 def _without_password(text: str | None) -> str | None:
@@ -148,16 +135,12 @@ def _without_password(text: str | None) -> str | None:
 
 
 def _text(value: object) -> str | None:
-    if isinstance(value, tuple):
-        return ",".join(map(str, value)) or "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return None if value is None else str(value)
+    return None if value is None else as_text(value)
 
 
 def _unit(name: str, field: FieldInfo) -> str:
-    kind = _kind(field.annotation)
-    if name in LISTS:
+    kind = bare_type(field.annotation)
+    if get_origin(kind) is tuple:
         return "names, with commas between"
     if get_origin(kind) is Literal:
         return " | ".join(map(str, get_args(kind)))
@@ -172,59 +155,44 @@ def _unit(name: str, field: FieldInfo) -> str:
     return "URL" if name.endswith("_url") else "text"
 
 
-def _kind(annotation: Any) -> Any:
-    """The type of a value that is given."""
+def bare_type(annotation: Any) -> Any:
+    """Strip `| None` and Annotated from a type."""
     if get_origin(annotation) in (Union, types.UnionType):
-        return _kind(next(one for one in get_args(annotation) if one is not type(None)))
+        return bare_type(next(one for one in get_args(annotation) if one is not type(None)))
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
-def _others(group: str, *rows: tuple[str, str, str | None, str]) -> list[SettingInfo]:
-    return [SettingInfo(name, group, unit, default, effect) for name, unit, default, effect in rows]
-
-
-OTHERS = [
-    *_others(
-        START,
-        (FILE_VARIABLE, "path", None, "the TOML file of settings; absent: ./paceline.toml, else config.toml as below"),
-        ("XDG_CONFIG_HOME", "path", "~/.config", "paceline/config.toml below it is the file of settings"),
-        ("XDG_STATE_HOME", "path", "~/.local/state", "paceline/ below it is PACELINE_STATE of an installed package"),
-        ("PACELINE_PYTHON", "path", None, "interpreter that ./paceline runs instead of its own environment's"),
-        ("PYTHONPATH", "paths", None, "kept; the clone's folder is put before it"),
-    ),
-    *_others(
-        PROCESS,
-        *((name, "as its library says", value, "how threads wait") for name, value in THREAD_ENVIRONMENT.items()),
-        ("OMP_NUM_THREADS", "cores", None, "threads of products; `up` sets it to the role's _THREADS"),
-        ("MKL_NUM_THREADS", "cores", None, "the same"),
-        ("HF_HUB_OFFLINE", "0 | 1", "1", "0 lets transformers ask its hub for what a model's folder lacks"),
-        ("NUMBA_CACHE_DIR", "path", None, "where the CPU's compiled kernels are kept; absent: beside their sources"),
-        ("OTEL_EXPORTER_OTLP_HEADERS", "name=value,...", None, "sent to the collector of traces"),
-        ("TQDM_DISABLE", "0 | 1", "1", "0 shows transformers' own bars"),
-    ),
-    *_others(
-        COMPOSE,
-        ("PACELINE_REDIS_PASSWORD", "text", "paceline", "of Redis"),
-        ("PACELINE_BIND", "address", "127.0.0.1", "where ports are published"),
-        ("PACELINE_PORT", "port", "8000", "of the page"),
-        ("PACELINE_PROXY_PORT", "port", "8080", "of the proxy before several web servers"),
-        ("PACELINE_FLOWER_PORT", "port", "5555", "of Flower"),
-        ("PACELINE_PROMETHEUS_PORT", "port", "9090", "of Prometheus"),
-        ("PACELINE_GRAFANA_PORT", "port", "3000", "of Grafana"),
-        ("PACELINE_FLOWER_PASSWORD", "text", "paceline", "of Flower's user paceline"),
-        ("PACELINE_GRAFANA_PASSWORD", "text", "paceline", "of Grafana's user admin"),
-        ("PACELINE_IMAGE", "name", "paceline", "the image that is built or taken"),
-        ("PACELINE_BUILD_NETWORK", "network", "default", "host: where only the host's network reaches a registry"),
-        ("TORCH_INDEX", "URL", None, "package index with another build of torch, at build time"),
-    ),
-    *_others(
-        MEASURE,
-        ("PACELINE_TEST_MODEL", "path", None, "the default target's folder, for tests that must not fetch it"),
-        ("PACELINE_CHAOS_CLOCK", "path", None, "file of the seconds by which `chaos` lets a process' clock be off"),
-        ("PACELINE_FUZZ", "examples", "5", "damaged model folders that a test tries"),
-        ("CI", "true", None, "tests that lack a tool fail instead of being skipped"),
-        ("TRITON_INTERPRET", "0 | 1", "0", "1 runs the GPU's kernels without one (bench/gpu/run.py, tests)"),
-        ("VLLM_CPU_KVCACHE_SPACE", "GiB", "2", "of the rival in bench/peers"),
-        ("VLLM_CPU_OMP_THREADS_BIND", "cores", None, "of the same; by default those it is given"),
-    ),
-]  # fmt: skip
+# Variables that are no settings: group, name, unit, default, effect.
+OTHERS: tuple[tuple[str, str, str, str | None, str], ...] = (
+    (START, FILE_VARIABLE, "path", None, "file of settings, TOML; absent: ./paceline.toml, else config.toml as below"),
+    (START, "XDG_CONFIG_HOME", "path", "~/.config", "paceline/config.toml below it is the file of settings"),
+    (START, "XDG_STATE_HOME", "path", "~/.local/state", "paceline/ below it is PACELINE_STATE of an installed package"),
+    (START, "PACELINE_PYTHON", "path", None, "interpreter that ./paceline runs instead of its own environment's"),
+    (START, "PYTHONPATH", "paths", None, "kept; the clone's folder is put before it"),
+    *((PROCESS, name, "as its library says", value, "how threads wait") for name, value in THREAD_ENVIRONMENT.items()),
+    (PROCESS, "OMP_NUM_THREADS", "cores", None, "threads of products; `up` sets it to the role's _THREADS"),
+    (PROCESS, "MKL_NUM_THREADS", "cores", None, "the same"),
+    (PROCESS, "HF_HUB_OFFLINE", "0 | 1", "1", "0 lets transformers ask its hub for what a model's folder lacks"),
+    (PROCESS, "NUMBA_CACHE_DIR", "path", None, "folder of the CPU's compiled kernels; absent: beside their sources"),
+    (PROCESS, "OTEL_EXPORTER_OTLP_HEADERS", "name=value,...", None, "sent to the collector of traces"),
+    (PROCESS, "TQDM_DISABLE", "0 | 1", "1", "0 shows transformers' own bars"),
+    (COMPOSE, "PACELINE_REDIS_PASSWORD", "text", "paceline", "of Redis"),
+    (COMPOSE, "PACELINE_BIND", "address", "127.0.0.1", "where ports are published"),
+    (COMPOSE, "PACELINE_PORT", "port", "8000", "of the page"),
+    (COMPOSE, "PACELINE_PROXY_PORT", "port", "8080", "of the proxy before several web servers"),
+    (COMPOSE, "PACELINE_FLOWER_PORT", "port", "5555", "of Flower"),
+    (COMPOSE, "PACELINE_PROMETHEUS_PORT", "port", "9090", "of Prometheus"),
+    (COMPOSE, "PACELINE_GRAFANA_PORT", "port", "3000", "of Grafana"),
+    (COMPOSE, "PACELINE_FLOWER_PASSWORD", "text", "paceline", "of Flower's user paceline"),
+    (COMPOSE, "PACELINE_GRAFANA_PASSWORD", "text", "paceline", "of Grafana's user admin"),
+    (COMPOSE, "PACELINE_IMAGE", "name", "paceline", "the image that is built or taken"),
+    (COMPOSE, "PACELINE_BUILD_NETWORK", "network", "default", "host: where only the host's network reaches a registry"),
+    (COMPOSE, "TORCH_INDEX", "URL", None, "package index with another build of torch, at build time"),
+    (MEASURE, "PACELINE_TEST_MODEL", "path", None, "the default target's folder, for tests that must not fetch it"),
+    (MEASURE, "PACELINE_CHAOS_CLOCK", "path", None, "file of seconds by which `chaos` sets a process' clock off"),
+    (MEASURE, "PACELINE_FUZZ", "examples", "5", "damaged model folders that a test tries"),
+    (MEASURE, "CI", "true", None, "tests that lack a tool fail instead of being skipped"),
+    (MEASURE, "TRITON_INTERPRET", "0 | 1", "0", "1 runs the GPU's kernels without one (bench/gpu/run.py, tests)"),
+    (MEASURE, "VLLM_CPU_KVCACHE_SPACE", "GiB", "2", "of the rival in bench/peers"),
+    (MEASURE, "VLLM_CPU_OMP_THREADS_BIND", "cores", None, "of the same; by default those it is given"),
+)  # fmt: skip

@@ -1,14 +1,16 @@
-"""`./paceline generate`: from flags to a request, and its text or result to standard output."""
+"""`paceline generate`: make a request from flags, print its text or result on standard output."""
 
 import argparse
 import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
+from app.cli.config import bare_type
 from app.config import THREAD_ENVIRONMENT, Settings
 from app.engine.weights.resolve import resolve
 from app.errors import InstanceError, InvalidRequest, validation_message
@@ -19,33 +21,41 @@ from app.local.progress_line import ProgressLine
 from app.messages import Result, Status
 from app.request import GenerateRequest
 
-# Flags that are fields of a request under the same name; one not given leaves the field's default.
-FIELDS = ("prompt", "raw", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "logprobs")
-
 
 def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the command line."""
     text = "generate text: with the running instance, or in this process if none runs"
     parser = commands.add_parser("generate", help=text, description=text)
     parser.set_defaults(run=_run)
-    most = GenerateRequest.model_fields["max_tokens"].default
     parser.add_argument("prompt", nargs="?", help="the prompt; - reads it from standard input")
     parser.add_argument("--messages-file", type=Path, metavar="FILE", help='JSON: [{"role": ..., "content": ...}, ...]')
-    parser.add_argument("--raw", action="store_true", default=None, help="without the chat template")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help=f"tokens to generate at most ({most})")
-    parser.add_argument("--temperature", type=float, metavar="T", help="0, the default, is greedy")
-    parser.add_argument("--top-p", type=float, metavar="P", help="the likeliest tokens of this mass")
-    parser.add_argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens")
-    parser.add_argument("--min-p", type=float, metavar="P", help="tokens at least P times as likely as the best")
-    parser.add_argument("--seed", type=int, metavar="S", help="same seed, same text; drawn if absent")
-    parser.add_argument("--stop", action="append", metavar="TEXT", help="ends the text before it; may be repeated")
-    parser.add_argument("--logprobs", type=int, metavar="N", help="with --json: how likely tokens were, and N others")
+    for name, field in GenerateRequest.model_fields.items():
+        if (options := _flag(field)) is not None:
+            parser.add_argument("--" + name.replace("_", "-"), **options)
     parser.add_argument("--json-schema", type=Path, metavar="FILE", help="the answer is JSON of this schema")
     parser.add_argument("--no-speculation", action="store_true", help="slower, and the same text")
     parser.add_argument("--max-draft-tokens", type=int, metavar="N", help="draft tokens verified a round, at most")
     parser.add_argument("--drafters", metavar="NAMES", help="only these drafters, with commas between")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument("--instance", metavar="NAME", help="a running instance; else the default one, or the only one")
+
+
+def _flag(field: FieldInfo) -> dict[str, Any] | None:
+    """Describe the flag of a request's field; None for a field that needs more than numbers or words.
+
+    A flag that is not given is None, so that the field keeps its default.
+    """
+    kind, help_ = bare_type(field.annotation), (field.description or "").replace("%", "%%")
+    options = {"default": None, "help": help_}
+    if kind is bool:
+        return {"action": "store_true", **options}
+    if kind in (int, float):
+        if field.default is not None:
+            options["help"] = f"{help_}; by default {field.default}"
+        return {"type": kind, "metavar": "N" if kind is int else "X", **options}
+    if get_origin(kind) is tuple and bare_type(get_args(kind)[0]) is str:
+        return {"action": "append", "metavar": "TEXT", **options, "help": f"{help_}; may be repeated"}
+    return None
 
 
 def _run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -68,7 +78,8 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _request(arguments: argparse.Namespace) -> GenerateRequest:
-    values = {name: getattr(arguments, name) for name in FIELDS if getattr(arguments, name) is not None}
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    values = {name: value for name, value in given.items() if name in GenerateRequest.model_fields}
     if values.get("prompt") == "-":
         values["prompt"] = sys.stdin.read()
     if arguments.messages_file is not None:

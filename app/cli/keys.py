@@ -1,4 +1,4 @@
-"""`./paceline keys`: make, list and remove the API keys of the web server."""
+"""`paceline keys`: make, list and remove the API keys of the web server."""
 
 import argparse
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from app.errors import InvalidRequest
 
 TEXT = """\
 The keys that the web server asks its callers for. Their hashes lie in the file that PACELINE_KEYS names; without
-that setting nobody needs a key. A running server notices changes by itself.
+that setting no key is needed. A running server notices changes by itself.
 """
 
 

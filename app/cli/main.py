@@ -1,4 +1,4 @@
-"""`./paceline`: reads the command line, calls one function, turns errors into a sentence and an exit code.
+"""`paceline`: read the command line, call one function, turn errors into a sentence and an exit code.
 
 Exit codes: 0 done; 1 failed; 2 wrong usage or input; 3 not running; 130 interrupted.
 """
@@ -6,14 +6,16 @@ Exit codes: 0 done; 1 failed; 2 wrong usage or input; 3 not running; 130 interru
 import argparse
 import os
 import sys
+import tomllib
 from collections.abc import Sequence
 
 from app.cli.config import add_config
 from app.cli.generate import add_generate
 from app.cli.keys import add_keys
 from app.cli.run import MODULES, add_commands, run_module
-from app.config import Settings
+from app.config import IS_CLONE, ROOT, Settings
 from app.errors import InvalidRequest, InvalidSettings, PacelineError
+from app.system import installed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), 1)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
-    except BrokenPipeError:  # `| head`: nobody reads on
+    except BrokenPipeError:  # `| head`: it has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
@@ -43,12 +45,20 @@ def _parser() -> argparse.ArgumentParser:
         prog="paceline",
         description="Serve a large language model faster without changing what it says.",
     )
+    parser.add_argument("--version", action="version", version=f"paceline {_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     add_generate(commands)
     add_commands(commands)
     add_config(commands)
     add_keys(commands)
     return parser
+
+
+def _version() -> str:
+    """Look up the version: a clone's in pyproject.toml, an installed package's in its metadata."""
+    if IS_CLONE:
+        return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+    return installed("paceline") or "of unknown version"
 
 
 def _fail(text: str, code: int) -> int:

@@ -1,4 +1,4 @@
-"""The commands that run and look after an instance (up, down, status, doctor), and those for modules."""
+"""Run and inspect an instance (`up`, `down`, `status`, `doctor`), and start the commands that are modules."""
 
 import argparse
 import os
@@ -15,7 +15,7 @@ from app.local.progress_line import ProgressLine
 from app.local.up import READY, detach, serve, stop
 
 Run = Callable[[argparse.Namespace, Settings], int]
-Commands = argparse._SubParsersAction  # what add_subparsers() gives; argparse has no public name for it
+Commands = argparse._SubParsersAction  # type of add_subparsers(); argparse has no public name for it
 
 NOT_READY, NOT_RUNNING = 1, 3
 MODULES = {
@@ -25,7 +25,7 @@ MODULES = {
     "train": ("training.distill", "train a drafter; arguments go to training.distill"),
     "fit-pruning": ("training.early_exit.run", "learn which draft tokens a target will reject"),
 }
-# Two processes, which take the files in the order of tests/conftest.py; later flags go before.
+# Two processes, each with whole files in the order of tests/conftest.py; a later flag beats an earlier one.
 DEFAULTS = {"test": ("-n2", "--dist=loadfile", "--no-loadscope-reorder")}
 UP_TEXT = """\
 Start Redis, the workers and the web server, and print the URL when everything answers. Ctrl-C stops it all;
@@ -36,41 +36,41 @@ Several instances can run at once. Without --instance the one called "default" i
 `up` says where and is content; unless --port asks for another port: then a second instance, named after the
 port, is started beside it.
 """
-WHICH = "which instance; needed only if several run and none of them is the default one"
+INSTANCE_HELP = "which instance; needed only if several run and none of them is the default one"
 
 
 def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Add them to the command line."""
+    """Add the commands to the command line."""
     up = _command(commands, "up", _up, "start everything and print the URL", UP_TEXT)
     up.add_argument("--port", type=_port, help="of the web server; without it 8000 or the next free one")
     up.add_argument("-d", "--detach", action="store_true", help="return once all is ready, and leave it running")
     up.add_argument("--instance", metavar="NAME", help="name of this instance")
     up.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
     down = _command(commands, "down", _down, "stop a running instance")
-    down.add_argument("--instance", metavar="NAME", help=WHICH)
+    down.add_argument("--instance", metavar="NAME", help=INSTANCE_HELP)
     down.add_argument("--all", action="store_true", help="every instance of this installation")
     status = _command(commands, "status", _status, "show what runs, and whether it is well")
-    status.add_argument("--instance", metavar="NAME", help=WHICH)
+    status.add_argument("--instance", metavar="NAME", help=INSTANCE_HELP)
     status.add_argument("--json", action="store_true", help="print one JSON object")
     doctor = _command(commands, "doctor", _doctor, "say what is wrong with this installation")
-    doctor.add_argument("--instance", metavar="NAME", help=WHICH)
+    doctor.add_argument("--instance", metavar="NAME", help=INSTANCE_HELP)
     for name, (_, text) in MODULES.items():
         commands.add_parser(name, help=text, add_help=False)
 
 
 def run_module(name: str, arguments: Sequence[str]) -> int:
-    """Run `python -m <module> ARGS`: test, bench, chaos, train and fit-pruning, whose flags are not ours.
+    """Run `python -m <module> ARGS` for test, bench, chaos, train or fit-pruning, which parse their own flags.
 
-    In the root folder, but the last two where the user stands: what they are given and what they write are the user's
-    paths.
+    It runs in the root folder; the last two run in the user's folder, since they read and write
+    the user's paths.
     """
-    Settings.from_env()  # what is wrong with them is said here, and not by a traceback
+    Settings.from_env()  # so that a wrong one is reported in a sentence, not in a traceback
     if name == "test" and not IS_CLONE:
         raise InstanceError("an installed package has no tests: they are in the clone, `./paceline test`")
     os.environ.update({**THREAD_ENVIRONMENT, **os.environ})
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ[FILE_VARIABLE] = str(find_file(os.environ) or os.devnull)  # it may be looked for elsewhere than here
-    # -P: no module is looked for where that is
+    os.environ[FILE_VARIABLE] = str(find_file(os.environ) or os.devnull)  # the search depends on the folder
+    # -P: that folder is no place for modules
     command = [sys.executable, "-P", "-m", MODULES[name][0], *DEFAULTS.get(name, ()), *arguments]
     os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
     return subprocess.call(command, cwd=None if MODULES[name][0].startswith("training") else ROOT)
@@ -122,7 +122,7 @@ def _up(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _name_for(arguments: argparse.Namespace, settings: Settings) -> str:
-    """The instance to start: see UP_TEXT."""
+    """Choose the instance to start, as UP_TEXT says."""
     if arguments.instance is not None:
         return str(arguments.instance)
     state = Instance(settings.state).running()
@@ -155,18 +155,18 @@ def _status(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.json:
         print(health.model_dump_json(indent=1))
     else:
-        _print_health(health)
+        _print_health(health, settings.queue)
     if state is None:
         return NOT_RUNNING
     return 0 if health.ready else NOT_READY
 
 
-def _print_health(health: Health) -> None:
+def _print_health(health: Health, queue: str) -> None:
     if health.url is None:
         print(f"{health.instance}: not running")
         return
     print(f"{health.instance}: {'ready' if health.ready else 'not ready'} at {health.url}")
-    print(f"  Redis: {health.redis_url}, tasks go to its queue {Settings.from_env().queue!r}")
+    print(f"  Redis: {health.redis_url}, tasks go to its queue {queue!r}")
     for role, pids in health.processes.items():
         print(f"  {role:<8}{', '.join(map(str, pids)) or '-'}")
     for problem in health.problems:

@@ -1,1 +1,1 @@
-"""What a drafter node runs, and what runs ahead."""
+"""The drafter node: replicas of sequences, model drafters, running ahead."""

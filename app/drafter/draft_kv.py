@@ -1,4 +1,4 @@
-"""A drafter's model and what it has read: every sequence's cache, rolled back to what stands, within its memory.
+"""A drafter's model and its KV caches: one a sequence, rolled back to the tokens that stand, within its memory.
 
 A committed token that was guessed stays in the cache, a wrong guess is rolled back by forgetting its length.
 """
@@ -6,15 +6,15 @@ A committed token that was guessed stays in the cache, a wrong guess is rolled b
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence as Listed
-from typing import Protocol
+from typing import Final, Protocol
 
 from app.stages.draft.protocol import Context
 from app.state import BatchEntry, CachedSequence, Guess, Tree
 
 log = logging.getLogger(__name__)
-MIN_SURVIVAL = 0.12  # a guess less likely than this, with all before it, is not worth going on from
+MIN_SURVIVAL = 0.12  # a guess less likely than this, together with all before it, is not worth going on from
 CHUNK_TOKENS = 512  # prompt tokens a pass
-SPARE_TOKENS = 16  # tokens of a sequence that a step in spare time reads along with its guess
+SPARE_TOKENS = 16  # tokens of a sequence that a step in spare time may read before its guess
 MAX_SEQUENCES = 1024  # known at once, far more than are ever in one round
 
 
@@ -29,16 +29,16 @@ class Guesser(Protocol):
 
 
 class DraftKV:
-    """Guesses for sequences by their request's id: `align` says what is to be read, `advance` what came next."""
+    """Guess for sequences, by their request's id: `align` sets the tokens to read, `advance` appends to them."""
 
     def __init__(self, name: str, guesser: Guesser, max_context: int) -> None:
-        self.name = name
-        self.max_context = max_context
+        self.name: Final = name
+        self.max_context: Final = max_context
         self._guesser = guesser
         self._sequences: OrderedDict[str, CachedSequence] = OrderedDict()
 
     def align(self, context: Context, tokens: list[int]) -> None:
-        """Set the request's sequence to `tokens`, and roll its cache back to what it shares with them."""
+        """Make `tokens` the request's sequence: roll its cache back to what it shares with them."""
         sequence = self._sequences.get(context.request_id)
         if sequence is None:
             sequence = CachedSequence(context.request_id, [], context.sampling, context.tenant)
@@ -55,10 +55,10 @@ class DraftKV:
         sequence.state = context.state if len(tokens) == len(context.tokens) else None  # of committed tokens only
 
     def guess(self, request_ids: Listed[str], depth: int, *, in_spare_time: bool = False) -> dict[str, list[Guess]]:
-        """Guess up to `depth` tokens for aligned sequences, each going on from the one before; nothing for
-        those that find no room in memory, or whose numbers overflow.
+        """Guess up to `depth` tokens for aligned sequences, each going on from the one before; none for a sequence
+        without room in memory, or whose numbers overflow.
 
-        In spare time no sequence loses its cache for it, and one with a longer unread part is left out.
+        In spare time no other sequence loses its cache for it, and a sequence with more to read first is left alone.
         """
         sequences = [self._sequences[request_id] for request_id in request_ids if request_id in self._sequences]
         if not in_spare_time:
@@ -75,7 +75,7 @@ class DraftKV:
         return {work.sequence.id: guesses for work, guesses in zip(works, found, strict=bool(found))}
 
     def advance(self, request_id: str, tokens: Listed[int]) -> None:
-        """Append these tokens; all but the last are the sequence's own last guesses, which are cached."""
+        """Append tokens to the sequence; all but the last of them were guessed by its last pass, so they are cached."""
         sequence = self._sequences[request_id]
         self._guesser.cover(sequence, sequence.cached + len(tokens) - 1)
         sequence.tokens += tokens
@@ -99,7 +99,7 @@ class DraftKV:
                 self._guesser.cover(s, s.cached + len(chunk))
 
     def _guess(self, works: list[BatchEntry], depth: int) -> list[list[Guess]]:
-        """The model's guesses; none at all, and the caches given up, if what it computed is no numbers."""
+        """Run the model; if it computed numbers that are not finite, give the caches up and return no guesses."""
         try:
             return self._guesser.guess(works, depth, MIN_SURVIVAL) if works else []
         except ArithmeticError as error:
@@ -110,8 +110,9 @@ class DraftKV:
             return []
 
     def _try_reserve(self, work: BatchEntry, busy: set[str] | None, ahead: int) -> bool:
-        """Reserve an entry's pages. Sequences that are not `busy` lose their cache first, the longest idle
-        before others; if that is not enough the entry's own does, so that the others get on. None: none does."""
+        """Reserve a batch entry's pages. Sequences that are not `busy` lose their cache first, the longest idle before
+        others; if that is not enough the entry's own sequence does, so that at least the others get on. If `busy` is
+        None no sequence does."""
         while not self._guesser.try_reserve(work, ahead):
             if busy is None:
                 return False

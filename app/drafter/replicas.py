@@ -1,15 +1,17 @@
-"""Keeping up with sequences from outside their verifier: what drafting and fusing share."""
+"""Replicas of sequences outside their verifier, kept up to date by jobs: what drafting and fusing share."""
 
 import binascii
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from app.errors import NotFound
 from app.messages import DraftJob
 from app.stages.draft.protocol import Context, Drafter
 from app.store.protocol import Requests
 
+MAX_TOKENS = 2_000_000  # of all replicas together
 Fetch = Callable[[str], list[int] | None]  # request id -> its tokens out of the store, prompt included
 
 
@@ -27,23 +29,30 @@ def fetcher(store: Requests) -> Fetch:
 
 
 class Replicas:
-    """Copies of the sequences that jobs speak of, and the drafters that watch them grow."""
+    """Tokens by request id, and the drafters that learn from them.
 
-    def __init__(self, drafters: Iterable[Drafter], fetch: Fetch) -> None:
-        self.drafters = list(drafters)
+    The least recently used replicas go first. A replica's list only grows, until it is replaced.
+    """
+
+    def __init__(self, drafters: Iterable[Drafter], fetch: Fetch, max_tokens: int = MAX_TOKENS) -> None:
+        self.drafters: Final = tuple(drafters)
         self._fetch = fetch
-        self._mirror = TokenCopies()
+        self._max_tokens = max_tokens
+        self._held_tokens = 0
+        self._tokens: OrderedDict[str, list[int]] = OrderedDict()
 
-    def follow(self, job: DraftJob) -> Context | None:
-        """The job's sequence as it stands; None if the job is stale or its sequence is gone."""
-        if self._mirror.is_stale(job):
+    def update(self, job: DraftJob) -> Context | None:
+        """Bring the job's replica up to its length; on a gap or a contradiction out of the store.
+
+        None if the job is stale, the sequence gone, or shorter in the store than the job claims.
+        """
+        if len(self._tokens.get(job.request_id, ())) > job.base:
             return None
-        tokens = self._mirror.update(job)
+        tokens = self._extended(job)
         if tokens is None:
-            fetched = self._fetch(job.request_id)
-            if fetched is None or len(fetched) < job.base:
-                return None
-            tokens = self._mirror.replace(job.request_id, fetched[: job.base])
+            tokens = self._fetched(job)
+        if tokens is None:
+            return None
         context = Context(
             job.request_id, job.tenant, tokens, job.prompt_length, job.max_draft_tokens, job.sampling, _state(job)
         )
@@ -52,76 +61,49 @@ class Replicas:
         return context
 
     def remove(self, request_id: str) -> None:
-        """The sequence ended."""
-        self._mirror.remove(request_id)
+        """Drop an ended sequence's replica, here and in the drafters; nothing happens if there is none."""
+        self._drop(request_id)
         for drafter in self.drafters:
             drafter.remove(request_id)
 
+    def _extended(self, job: DraftJob) -> list[int] | None:
+        """The replica with the job's tokens appended; None if they do not continue it."""
+        known = self._tokens.get(job.request_id, [])
+        shared = len(known) - job.start  # of the job's tokens
+        if shared < 0 or job.start + len(job.tokens) != job.base:
+            return None
+        if not known or known[job.start :] != list(job.tokens[:shared]):
+            self._drop(job.request_id)
+            return self._replace(job.request_id, job.tokens) if job.start == 0 else None
+        known.extend(job.tokens[shared:])
+        self._use(job.request_id, len(job.tokens) - shared)
+        return known
+
+    def _fetched(self, job: DraftJob) -> list[int] | None:
+        fetched = self._fetch(job.request_id)
+        if fetched is None or len(fetched) < job.base:
+            return None
+        return self._replace(job.request_id, fetched[: job.base])
+
+    def _replace(self, request_id: str, tokens: Sequence[int]) -> list[int]:
+        self._drop(request_id)
+        replica = self._tokens[request_id] = list(tokens)
+        self._use(request_id, len(replica))
+        return replica
+
+    def _use(self, request_id: str, fresh: int) -> None:
+        self._tokens.move_to_end(request_id)
+        self._held_tokens += fresh
+        while self._held_tokens > self._max_tokens and len(self._tokens) > 1:
+            self._drop(next(iter(self._tokens)))
+
+    def _drop(self, request_id: str) -> None:
+        self._held_tokens -= len(self._tokens.pop(request_id, ()))
+
 
 def _state(job: DraftJob) -> bytes | None:
-    """The target's state that came with the job; what is no base64 is none."""
+    """Decode the target's state that came with the job; None if it is no base64."""
     try:
         return b64decode(job.state, validate=True) if job.state else None
     except (binascii.Error, ValueError):
         return None
-
-
-class TokenCopies:
-    """Tokens by request id; the least recently used sequences go first. Lists only grow, until replaced."""
-
-    def __init__(self, max_tokens: int = 2_000_000) -> None:
-        self._max_tokens = max_tokens
-        self._held_tokens = 0
-        self._sequences: OrderedDict[str, list[int]] = OrderedDict()
-
-    def update(self, job: DraftJob) -> list[int] | None:
-        """The sequence with the job's tokens appended; None on a gap or contradiction: fetch it and
-        `replace`.
-
-        A stale job changes nothing and returns the longer sequence; ask `is_stale` first.
-        """
-        known = self._sequences.get(job.request_id)
-        if known is None:
-            return self.replace(job.request_id, job.tokens) if job.start == 0 and _is_whole(job) else None
-        shared = len(known) - job.start
-        if shared < 0 or not _is_whole(job):
-            return None
-        if known[job.start : job.start + len(job.tokens)] != list(job.tokens[:shared]):
-            self.remove(job.request_id)
-            return self.replace(job.request_id, job.tokens) if job.start == 0 else None
-        fresh = job.tokens[shared:]
-        known.extend(fresh)
-        self._sequences.move_to_end(job.request_id)
-        self._hold(len(fresh))
-        return known
-
-    def is_stale(self, job: DraftJob) -> bool:
-        """Is the sequence known to be longer than this job says?"""
-        return len(self._sequences.get(job.request_id, ())) > job.base
-
-    def replace(self, request_id: str, tokens: Iterable[int]) -> list[int]:
-        """Take this as the whole sequence."""
-        self.remove(request_id)
-        fresh = self._sequences[request_id] = list(tokens)
-        self._hold(len(fresh))
-        return fresh
-
-    def get(self, request_id: str) -> list[int] | None:
-        """The sequence as far as it is known."""
-        return self._sequences.get(request_id)
-
-    def remove(self, request_id: str) -> None:
-        """Drop the sequence; nothing happens if there is none."""
-        self._held_tokens -= len(self._sequences.pop(request_id, ()))
-
-    def __len__(self) -> int:
-        return len(self._sequences)
-
-    def _hold(self, count: int) -> None:
-        self._held_tokens += count
-        while self._held_tokens > self._max_tokens and len(self._sequences) > 1:
-            self.remove(next(iter(self._sequences)))
-
-
-def _is_whole(job: DraftJob) -> bool:
-    return job.start + len(job.tokens) == job.base

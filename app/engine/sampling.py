@@ -1,25 +1,49 @@
-"""Translate a request's sampling parameters to what kernels take."""
+"""Translate a request's sampling parameters to what kernels take, for every engine.
+
+A new sampling parameter is added to `app.request.Sampling`, here, to the kernels of
+kernels/sampling/ and to `web.openai.requests`; no other file knows the parameters one by one.
+"""
 
 import math
 from collections.abc import Sequence as Listed
 
+import numpy as np
+
 from app.request import Sampling, TokenLogprobs
-from kernels.sampling.target_token import Choice
+from kernels.sampling.target_token import Choice, Row
 
 
 def choice_of(sampling: Sampling) -> Choice:
-    """The sampling of a request as the kernels take it; admission has settled the seed."""
+    """Translate filters, temperature and noise. Admission has settled the seed."""
     s = sampling
     return Choice(s.temperature, s.top_p, s.top_k, s.min_p, s.seed or 0, s.choice)
 
 
+def row_of(sampling: Sampling, history: Listed[int], mask: np.ndarray | None) -> Row:
+    """Translate all of them for the row after `history`, the tokens before the one to choose.
+
+    `mask`: (V,) bool, the tokens that the request's grammar allows here; None: all.
+    """
+    s = sampling
+    return Row(
+        choice_of(s),
+        len(history),
+        history,
+        s.frequency_penalty,
+        s.presence_penalty,
+        s.logit_bias,
+        s.allowed_token_ids,
+        mask,
+    )
+
+
 def is_shaped(sampling: Sampling) -> bool:
-    """Does it change the logits before they are filtered?"""
+    """Tell whether bias, penalties or allowed tokens change the logits before they are filtered."""
     s = sampling
     return bool(s.frequency_penalty or s.presence_penalty or s.logit_bias or s.allowed_token_ids)
 
 
 def token_logprobs(own: float, ids: Listed[int], logprobs: Listed[float]) -> TokenLogprobs:
-    """As they travel: six digits after the point, and no token that cannot be said."""
+    """Round to six digits, as they are stored and sent; leave out tokens that are not allowed."""
     top = [(id_, round(one, 6)) for id_, one in zip(ids, logprobs, strict=True) if one > -math.inf]
     return TokenLogprobs(logprob=round(own, 6), top=tuple(top))

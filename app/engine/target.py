@@ -1,4 +1,4 @@
-"""What a verifier asks of its model runner."""
+"""The protocol of a target: what verifiers ask of a model runner, on any device. No torch."""
 
 from collections.abc import Sequence as Listed
 from typing import Protocol
@@ -10,28 +10,30 @@ from app.state import BatchEntry, CachedSequence
 
 
 class TargetRows(Protocol):
-    """The target's opinion on one work: row 0 after its last token, row i after tree node i."""
+    """A batch entry's verdict rows: row 0 after its last token, row i after tree node i."""
 
     def token(
         self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
     ) -> int:
-        """The target's token after `node`, to stand at `position`, given every token before it; one of `mask`, (V,)
-        bool, if there is one."""
+        """Choose the token after `node`, for `position`, given every token before it (design D1).
+
+        `mask`: (V,) bool, the tokens allowed there; None: all.
+        """
         ...
 
     def logprobs(
         self, node: int, token: int, top: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
-        """What the target gave that token, and the `top` likeliest."""
+        """Return the log-probability of that token, and of the `top` likeliest."""
         ...
 
     def state(self, node: int) -> bytes | None:
-        """The target's last normed hidden state after `node`, d float16 little endian; None where it is not kept."""
+        """Return the last normed hidden state after `node`, d float16 little endian; None where not kept."""
         ...
 
 
 class Target(Protocol):
-    """The model runner as a verifier uses it (`app.engine.cpu.runner`, `app.engine.gpu.runner`)."""
+    """A model runner as a verifier uses it (`app.engine.cpu.runner`, `app.engine.gpu.runner`)."""
 
     @property
     def capacity_tokens(self) -> int: ...

@@ -1,12 +1,12 @@
-"""What a drafter's confidence is worth: a map from what it said to how often it was right.
+"""Calibrate drafters: a map from the confidence that one gave to the share of its tokens that were right.
 
-Per drafter ten bins of confidence; each keeps, with exponential forgetting, how far the truth lay above what
-was said. The calibrated value is the confidence plus that error, interpolated between the bins' centres and
+Per drafter ten bins of confidence; each keeps, with exponential forgetting, how far the truth lay above the
+confidence given. The calibrated value is the confidence plus that error, interpolated between the bins' centres and
 pulled to the confidence itself (identity) while there is little evidence. Cheap enough for every node.
 
 All of it is decaying sums, so that several fusers learn one map together and a restarted one goes on from it
-(`app.store.shared_stats`): beside what is known from the store, each sum keeps what was added since and how much is
-left of the stored part. One thread observes; another may take `changes` and `absorb`.
+(`app.store.shared_stats`): beside the stored part, each sum keeps what was added since and how much is left of
+the stored part. One thread updates; another may take `changes` and `absorb`.
 """
 
 import threading
@@ -23,7 +23,7 @@ DECAY = 0.995  # of a bin's past at each new observation in it: a memory of abou
 REPORT_GROWTH = 1.001  # of an observation's weight in a report: a memory of about 1000 over all bins
 FLOOR = 0.001  # nothing is certain: calibrated values lie in [FLOOR, 1 - FLOOR]
 GROUP = "calibration"  # of the store's sums
-MAX_DRAFTERS = 256  # names come off the wire; beyond this new ones stay uncalibrated
+MAX_DRAFTERS = 256  # names come from drafts, which are not trusted; beyond this new ones stay uncalibrated
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +37,20 @@ class CalibrationReport:
 
 
 class Calibration:
-    """Calibrated confidence per drafter. An unknown drafter is taken at its word. Implements
-    `app.store.shared_stats.Learnt`."""
+    """Calibrated confidence per drafter; an unknown drafter's is taken as it is. Implements
+    `app.store.shared_stats.SharedStats`."""
 
     def __init__(self) -> None:
         self._drafters: dict[str, _Map] = {}
         self._lock = threading.Lock()
 
     def value(self, drafter: str, confidence: float) -> float:
-        """The probability that a token said with `confidence` is right, given that its parent is."""
+        """The probability that a token given `confidence` is right, if its parent is."""
         known = self._drafters.get(drafter)
         return _bounded(confidence) if known is None else known.value(confidence)
 
     def update(self, drafter: str, confidence: float, accepted: bool) -> None:
-        """A token said with `confidence` below a right parent turned out right or wrong."""
+        """Learn that a token given `confidence` below a right parent was right or wrong."""
         if 0.0 <= confidence <= 1.0:
             with self._lock:
                 known = self._of(drafter)
@@ -58,30 +58,30 @@ class Calibration:
                     known.add(confidence, accepted)
 
     def update_from_drafts(self, drafts: Iterable[Draft], committed: Sequence[int]) -> None:
-        """Observe everything that `committed`, the tokens after the drafts' base, says about them."""
+        """Learn from all that `committed`, the tokens after the drafts' base, tells of them."""
         for drafter, confidence, accepted in judge(drafts, committed):
             self.update(drafter, confidence, accepted)
 
     def report(self) -> dict[str, CalibrationReport]:
-        """How well each drafter knows itself, before and after calibration."""
+        """Report each drafter's acceptance, and its errors before and after calibration."""
         with self._lock:
             return {drafter: known.report() for drafter, known in self._drafters.items() if known.has_seen}
 
     def info(self) -> dict[str, dict[str, float]]:
-        """`report` for a heartbeat: plain values, errors to four digits."""
+        """Give `report` for a heartbeat: plain values, errors to four digits."""
         return {name: {k: round(v, 4) for k, v in asdict(own).items()} for name, own in self.report().items()}
 
     def groups(self) -> tuple[str, ...]:
-        """See Learnt. Tenants share it: a drafter's confidence says nothing of whose text it was."""
+        """See SharedStats. Tenants share it: a drafter's confidence tells nothing of the text."""
         return (GROUP,)
 
     def changes(self, group: str) -> dict[str, Change]:
-        """See Learnt: by drafter."""
+        """See SharedStats: by drafter."""
         with self._lock:
             return {drafter: known.take() for drafter, known in self._drafters.items() if known.is_changed}
 
     def absorb(self, group: str, sums: Mapping[str, Sequence[float]]) -> None:
-        """See Learnt."""
+        """See SharedStats."""
         with self._lock:
             for drafter, vector in sums.items():
                 known = self._of(drafter) if len(vector) == SIZE else None
@@ -95,7 +95,7 @@ class Calibration:
 
 
 def judge(drafts: Iterable[Draft], committed: Sequence[int]) -> Iterator[tuple[str, float, bool]]:
-    """Yield (drafter, confidence, accepted) of each node whose parent was right and whose place is committed by now.
+    """Yield (drafter, confidence, accepted) of each node whose parent was right and whose own place is committed.
 
     `committed` are the tokens after the drafts' base, in later rounds too: nodes that were never verified
     count as well. Malformed drafts yield what can be judged before their first fault.
@@ -110,7 +110,7 @@ def judge(drafts: Iterable[Draft], committed: Sequence[int]) -> Iterator[tuple[s
 
 
 class _Map:
-    """One drafter's sums: `base` as the store has them, and what was observed since. The vector is: the map's weights
+    """One drafter's sums: `base` as the store has them, and those of updates since. The vector is: the map's weights
     and errors by bin, the raw confidences' record, the calibrated ones', observations."""
 
     __slots__ = ("_calibrated", "_errors", "_observations", "_raw", "base")
@@ -162,8 +162,8 @@ class _Map:
 
 @dataclass(slots=True)
 class _Errors:
-    """Of a drafter's map since its base: per bin the weight of its observations, the sum of (truth - confidence), and
-    how much of the base is left."""
+    """Sums of a drafter's map since its base: per bin the weight of its observations, the sum of (truth - confidence),
+    and how much of the base is left."""
 
     weight: list[float] = field(default_factory=lambda: [0.0] * BINS)
     error: list[float] = field(default_factory=lambda: [0.0] * BINS)
@@ -177,7 +177,7 @@ class _Errors:
             self.error[i] = self.error[i] * kept + part * (accepted - confidence)
 
     def shift(self, confidence: float, base: Sequence[float]) -> float:
-        """How far the truth lies above this confidence, shrunk towards 0. `base`: weights, then errors."""
+        """The excess of the truth over this confidence, shrunk towards 0. `base`: weights, then errors."""
         shift = 0.0
         for i, part in _bins_near(confidence):
             weight = base[i] * self.kept[i] + self.weight[i]

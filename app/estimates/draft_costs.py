@@ -5,18 +5,18 @@ from collections import deque
 from app.estimates.step_costs import DECAY
 
 MAX_JUMP = 3.0  # an observation counts for at most so many times what was expected; one so much less starts afresh
-HOPED_HOP = 0.5  # of what drafting takes at the depths that were tried
+HOPED_HOP = 0.5  # of the mean time of drafting at the depths that were tried
 FAINT = 0.1  # an observation's weight that gives way to any real one
 FEW_UNREAD = 16  # tokens of a sequence that a drafter reads along with its first guess
 DEFAULT_HOP_S = 0.001  # a job's way to a drafter and back before anything is measured
 
 
 class DraftCosts:
-    """Seconds from asking for drafts to having them, learnt from what it took: hop + depth x step(batch) + reading.
+    """Seconds from sending jobs to having drafts, learnt from rounds: hop + depth x step(batch) + reading.
 
-    One weighted least-squares line over depth for each power of two of the batch, with forgetting. Knows
-    nothing at first and then says the hop alone: asking is how it learns. Rounds in which drafters had much to read
-    say nothing about the line; what they took beyond it is the price of reading.
+    One weighted least-squares line over depth for each power of two of the batch, with forgetting. Before any
+    round it expects the hop alone: drafting is how it learns. Rounds in which drafters had much to read do not count
+    for the line; the time they took beyond it is the cost of reading.
     """
 
     def __init__(self, hop_s: float = DEFAULT_HOP_S) -> None:
@@ -25,15 +25,15 @@ class DraftCosts:
         self._reading_s = deque[float](maxlen=8)  # a token's, as last seen; the least counts
 
     def update(self, batch: int, depth: int, seconds: float, unread: int = 0) -> None:
-        """Asked for `depth` tokens of `batch` sequences at once, a drafter answered after `seconds`, in which it
-        also had to read `unread` tokens that it had not seen."""
+        """Learn from a round of `depth` tokens for `batch` sequences at once, answered after `seconds`, in which the
+        drafter also had to read `unread` tokens that it had not seen."""
         if batch < 1 or depth < 1 or not 0.0 <= seconds < float("inf"):
             return
         if unread > FEW_UNREAD * batch:
             if self._lines:
                 self._reading_s.append(max(0.0, seconds - self.seconds(batch, depth)) / unread)
             return
-        if batch.bit_length() in self._lines:  # one frozen process must not end all asking: a high price is doubted
+        if batch.bit_length() in self._lines:  # one frozen process must not end all drafting: a high cost is doubted
             expected = self.seconds(batch, depth)
             if seconds * MAX_JUMP < expected:
                 del self._lines[batch.bit_length()]
@@ -43,7 +43,7 @@ class DraftCosts:
             sums[i] = sums[i] * DECAY + value
 
     def seconds(self, batch: int, depth: int) -> float:
-        """What asking takes; 0 for nothing asked. An unmeasured batch costs what the nearest does."""
+        """Seconds of a round; 0 without draft tokens. An unmeasured batch costs as much as the nearest."""
         if batch < 1 or depth < 1:
             return 0.0
         if not self._lines:
@@ -53,12 +53,12 @@ class DraftCosts:
         return hop_s + depth * step_s
 
     def read_s(self, unread: int) -> float:
-        """What reading so many unseen tokens takes; few are part of any draft."""
+        """Seconds to read so many unseen tokens; few are part of any draft."""
         return min(self._reading_s, default=0.0) * unread if unread > FEW_UNREAD else 0.0
 
     def _line(self, size: int) -> tuple[float, float]:
-        """Intercept and slope, both >= 0. One depth alone would leave the line undetermined, so what half of the mean
-        time would be at depth 0 is a faint observation more: hopeful, since only asking deeper can tell."""
+        """Fit intercept and slope, both >= 0. One depth alone would leave the line undetermined, so half of the mean
+        time at depth 0 is one faint observation more: hopeful, since only deeper drafts can tell."""
         n, d, dd, t, dt = self._lines[size]
         n, t = n + FAINT, t + FAINT * max(self._hop_s, HOPED_HOP * t / n)
         step_s = max(0.0, (n * dt - d * t) / max(n * dd - d * d, 1e-9))

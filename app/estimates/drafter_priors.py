@@ -1,9 +1,9 @@
-"""How good each drafter was on prompts like this one: acceptance by drafter and word of the prompt, tenant by tenant.
+"""Acceptance to expect of a drafter on a prompt: by drafter and word of the prompt, tenant by tenant.
 
 A cheap domain guess: the prompt's last tokens fall into hashed buckets, and a request's outcome counts for all of its
-buckets. What a new prompt may expect of a drafter is a mean over its buckets; those that nearly every prompt has (the
-chat template, "the") say nothing, as in TF-IDF. Shared by all verifiers and restarts (`app.store.shared_stats`);
-tenants share nothing (D9).
+buckets. A new prompt's prior for a drafter is a mean over its buckets; those that nearly every prompt has (the chat
+template, "the") count for nothing, as in TF-IDF. Shared by all verifiers and restarts (`app.store.shared_stats`);
+tenants share nothing (design D9).
 """
 
 import threading
@@ -17,7 +17,7 @@ from app.state import Change
 
 GROUP = "experience:"  # of the store's sums, and the tenant
 BUCKETS = 2048
-LAST_TOKENS = 256  # of a prompt: its latest turn says most of what comes
+LAST_TOKENS = 256  # of a prompt: its latest turn tells most about the answer
 MAX_WORDS = 64  # buckets a prompt counts in
 START = 0.5  # acceptance of a drafter before anything is known of any
 PRIOR_WEIGHT = 8.0  # tokens tried that the mean of all drafters counts for in one's mean,
@@ -30,14 +30,14 @@ EVERY = "*"  # the field of all buckets, and the drafter that stands for all
 
 
 class Prior(NamedTuple):
-    """What may be expected of a drafter: the chance that its next token is right if all before it were."""
+    """Acceptance to expect of a drafter: the chance that its next token is right if all before it were."""
 
     acceptance: float
     tries: float  # the tokens tried that this rests on, for prompts like this one
 
 
 class DrafterPriors:
-    """Per tenant, what its requests' outcomes say about the drafters. Implements `app.store.shared_stats.Learnt`."""
+    """Priors per tenant, from its requests' outcomes. Implements `app.store.shared_stats.SharedStats`."""
 
     def __init__(self, max_tenants: int = MAX_TENANTS) -> None:
         self._tenants: OrderedDict[str, dict[str, _Sum]] = OrderedDict()
@@ -45,7 +45,7 @@ class DrafterPriors:
         self._lock = threading.Lock()
 
     def priors(self, tenant: str, buckets: Sequence[int], drafters: Iterable[str]) -> dict[str, Prior]:
-        """By drafter. One that was never seen starts at the mean of those that were."""
+        """Priors by drafter. One without any outcome starts at the mean of those that have some."""
         with self._lock:
             sums = self._of(tenant)
             mean = _rate(sums.get(_field(EVERY, EVERY)), START, PRIOR_WEIGHT)
@@ -54,7 +54,7 @@ class DrafterPriors:
             return {drafter: _prior(sums, buckets, drafter, mean) for drafter in drafters}
 
     def add(self, tenant: str, buckets: Sequence[int], outcomes: Mapping[str, tuple[float, float]]) -> None:
-        """Draft tokens of each drafter that were right, and that were tried, for a prompt with these buckets."""
+        """Add each drafter's draft tokens that were right, and that were tried, for a prompt with these buckets."""
         with self._lock:
             sums = self._of(tenant)
             for drafter, (right, tries) in outcomes.items():
@@ -67,18 +67,18 @@ class DrafterPriors:
                     _at(sums, _field(bucket, EVERY)).add(right, tries, 1.0)
 
     def groups(self) -> list[str]:
-        """See Learnt."""
+        """See SharedStats."""
         with self._lock:
             return [GROUP + tenant for tenant in self._tenants]
 
     def changes(self, group: str) -> dict[str, Change]:
-        """See Learnt."""
+        """See SharedStats."""
         with self._lock:
             sums = self._of(group.removeprefix(GROUP))
             return {field: own.take() for field, own in sums.items() if own.is_changed}
 
     def absorb(self, group: str, sums: Mapping[str, Sequence[float]]) -> None:
-        """See Learnt."""
+        """See SharedStats."""
         with self._lock:
             known = self._of(group.removeprefix(GROUP))
             for field, vector in sums.items():
@@ -94,7 +94,7 @@ class DrafterPriors:
 
 
 def buckets_of(prompt: Sequence[int]) -> tuple[int, ...]:
-    """The buckets of a prompt's last tokens. Of many, those with the least hash: the same words from every prompt."""
+    """Hash a prompt's last tokens into buckets. Of many, keep those with the least hash: the same words everywhere."""
     hashes = sorted({crc32(token.to_bytes(4, "little")) for token in prompt[-LAST_TOKENS:]})
     return tuple({value % BUCKETS: None for value in hashes[:MAX_WORDS]})
 
@@ -138,14 +138,14 @@ def _at(sums: dict[str, _Sum], field: str) -> _Sum:
 
 
 def _rate(own: _Sum | None, mean: float, weight: float) -> float:
-    """Acceptance, leaning on the mean."""
+    """Acceptance, with the mean as prior."""
     right, tries = own.now() if own else (0.0, 0.0)
     return (right + weight * mean) / (tries + weight)
 
 
 def _prior(sums: Mapping[str, _Sum], buckets: Sequence[int], drafter: str, mean: float) -> Prior:
-    """A mean over the prompt's buckets by how few prompts have them, in any drafter's experience. Where this one was
-    never asked, what it did elsewhere says half: a drafter is asked mostly where it is good."""
+    """Take a mean over the prompt's buckets, weighted by how few prompts have them. In a bucket where this drafter was
+    never asked, its overall rate counts for half: a drafter is asked mostly where it is good."""
     overall = sums.get(_field(EVERY, drafter))
     if overall is None:
         return Prior(mean, 0.0)
@@ -153,8 +153,8 @@ def _prior(sums: Mapping[str, _Sum], buckets: Sequence[int], drafter: str, mean:
     elsewhere = (rate + START) / 2.0
     weights, value, tries = 1.0, rate, overall.now()[1] / PRIOR_WEIGHT
     for bucket in buckets:
-        anybody = sums.get(_field(bucket, EVERY))
-        seen = anybody.now()[1] if anybody else 0.0
+        of_all = sums.get(_field(bucket, EVERY))
+        seen = of_all.now()[1] if of_all else 0.0
         if 0.0 < seen < total:
             own, weight = sums.get(_field(bucket, drafter)), log(total / seen)
             weights += weight

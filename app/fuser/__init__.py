@@ -1,1 +1,1 @@
-"""What a fuser runs, and which rounds wait for drafts."""
+"""The fuser: rounds that wait for drafts, and the trees made of them."""

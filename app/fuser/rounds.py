@@ -1,4 +1,4 @@
-"""The rounds a fusion task has open: each waits for the drafts of the drafters that were asked, until it is due."""
+"""The open rounds of a fuser: each waits for the drafts of the drafters that were asked, until it is due."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -21,27 +21,42 @@ class FuseRound:
     context: Context
     drafts: dict[str, Draft] = field(default_factory=dict)
     skipped: tuple[str, ...] = ()  # drafters that need not answer
-    has_residents: bool = False  # have those of this process drafted?
-    tree: Tree | None = None  # of the first `fused` of the drafts
-    fused: int = 0
+    has_model_free: bool = False  # have the model-free drafters of this process drafted?
+    tree: Tree | None = None  # of the first `num_fused` of the drafts
+    num_fused: int = 0
+
+    def message(self, tree: Tree, models_s: float = 0.0) -> TreeMessage:
+        """The round's tree, ready for its verifier, with each drafter's mean confidence."""
+        confidence = {name: _confidence(draft) for name, draft in self.drafts.items()}
+        return TreeMessage(
+            request_id=self.job.request_id,
+            base=self.job.base,
+            tokens=tuple(tree.tokens),
+            parents=tuple(tree.parents),
+            survival=tuple(tree.survival),
+            proposers=tuple(tree.proposers),
+            skipped=self.skipped,
+            models_s=models_s,
+            confidence={name: mean for name, mean in confidence.items() if mean is not None},
+        )
 
 
 class FuseRounds:
-    """Opens, fills and closes rounds. `residents` draft in this process, so nobody waits for them."""
+    """Open, fill and close rounds. `model_free` drafters draft in this process, so no round waits for them."""
 
-    def __init__(self, residents: Iterable[str]) -> None:
-        self._residents = frozenset(residents)
+    def __init__(self, model_free: Iterable[str]) -> None:
+        self._model_free = frozenset(model_free)
         self._open: dict[str, FuseRound] = {}
         self._early: OrderedDict[tuple[str, int], dict[str, Draft]] = OrderedDict()
         self._ended: OrderedDict[str, FuseRound] = OrderedDict()
 
     def open(self, job: DraftJob, context: Context) -> None:
-        """A new round; it takes the place of an older one of the same sequence."""
+        """Open a round; it takes the place of an older one of the same sequence."""
         self._open[job.request_id] = opened = FuseRound(job, context)
         opened.drafts.update(self._early.pop((job.request_id, job.base), {}))
 
     def add(self, draft: Draft) -> None:
-        """A draft came in. Without an open round for it, it waits a little for its job."""
+        """Put a draft to its round. Without an open round for it, it waits a little for its job."""
         found = self._open.get(draft.request_id)
         if found and found.job.base == draft.base:
             found.drafts.setdefault(draft.drafter, draft)
@@ -58,7 +73,7 @@ class FuseRounds:
         return found if found and found.job.base == job.base else None
 
     def close_ready(self, now_s: float) -> list[FuseRound]:
-        """The rounds that have all they wait for, or are due; they are closed and kept for `last`."""
+        """Close the rounds that have all they wait for, or are due, and keep them for `last`."""
         ready = [r for r in self._open.values() if now_s >= r.job.due_s or self._is_complete(r)]
         for closed in ready:
             del self._open[closed.job.request_id]
@@ -69,38 +84,17 @@ class FuseRounds:
         return ready
 
     def last(self, request_id: str) -> FuseRound | None:
-        """Take the sequence's last closed round; whatever is still open for it is dropped."""
+        """Take the sequence's last closed round, and drop the one that is still open."""
         self._open.pop(request_id, None)
         return self._ended.pop(request_id, None)
 
     def wait_s(self, now_s: float) -> float | None:
-        """How long until a round is due; None when none is open."""
+        """Seconds until a round is due; None when none is open."""
         return min((max(0.0, r.job.due_s - now_s) for r in self._open.values()), default=None)
 
     def _is_complete(self, opened: FuseRound) -> bool:
-        settled = {*opened.drafts, *opened.skipped, *self._residents}
+        settled = {*opened.drafts, *opened.skipped, *self._model_free}
         return settled.issuperset(opened.job.drafters)
-
-
-def message(
-    job: DraftJob,
-    tree: Tree,
-    drafts: Iterable[Draft] = (),
-    spared: tuple[str, ...] = (),
-    models_s: float = 0.0,
-) -> TreeMessage:
-    """A job's tree, ready for its verifier, and how sure of themselves those were who drafted it."""
-    return TreeMessage(
-        request_id=job.request_id,
-        base=job.base,
-        tokens=tuple(tree.tokens),
-        parents=tuple(tree.parents),
-        survival=tuple(tree.survival),
-        proposers=tuple(tree.proposers),
-        skipped=spared,
-        models_s=models_s,
-        confidence={draft.drafter: sure for draft in drafts if (sure := _confidence(draft)) is not None},
-    )
 
 
 def _confidence(draft: Draft) -> float | None:

@@ -1,4 +1,4 @@
-"""Child processes that are kept alive, and that die with their parent.
+"""Keep child processes alive, and let them die with their parent.
 
 One thread only: on Linux a child is bound to the thread that started it, and dies when that thread ends.
 """
@@ -28,14 +28,14 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One process to keep running. Lower `stop_order` stops first."""
+    """Describe a process to keep running. Lower `stop_order` stops first."""
 
     role: str
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     stop_order: int = 0
-    farewell: signal.Signals = signal.SIGKILL  # what it gets when the supervisor is killed
+    last_signal: signal.Signals = signal.SIGKILL  # sent to it when the supervisor is killed
     cwd: Path | None = None
     also: tuple[str, ...] = ()  # other roles that it has
 
@@ -46,7 +46,7 @@ class Service:
 
 @dataclass(slots=True)
 class Child:
-    """A service and the process that runs it now, if one does."""
+    """Hold a service and its present process, if one runs."""
 
     service: Service
     process: subprocess.Popen[bytes] | None = None
@@ -57,7 +57,7 @@ class Child:
 
 
 class Children:
-    """Starts services, starts again what dies, stops all. `changed` is told whenever the processes change."""
+    """Start services, restart those that die, stop all. `changed` is called when the processes change."""
 
     def __init__(self, logs: Path, changed: Callable[["Children"], None] = lambda _: None) -> None:
         self._logs = logs
@@ -65,7 +65,7 @@ class Children:
         self._children: list[Child] = []
 
     def start(self, services: Sequence[Service]) -> None:
-        """Start these beside what runs already."""
+        """Start these services beside the running ones."""
         added = [Child(service) for service in services]
         self._children += added
         for child in added:
@@ -73,12 +73,12 @@ class Children:
         self._changed(self)
 
     def tend(self) -> None:
-        """Notice deaths, and start again what is due. Never waits."""
+        """Restart dead processes whose delay is over. Never waits."""
         now = time.monotonic()
         changed = False
         for child in self._children:
             if child.process is not None and child.process.poll() is not None:
-                self._bury(child, now)
+                self._record_death(child, now)
                 changed = True
             if child.process is None and child.due_s <= now:
                 self._spawn(child)
@@ -87,16 +87,16 @@ class Children:
             self._changed(self)
 
     def pause(self, longest_s: float) -> float:
-        """Seconds until something is due to be started again, at most `longest_s`."""
+        """Compute the seconds until the next restart is due, at most `longest_s`."""
         due = [child.due_s for child in self._children if child.process is None]
-        return max(0.0, min([longest_s, *(moment - time.monotonic() for moment in due)]))
+        return max(0.0, min([longest_s, *(due_s - time.monotonic() for due_s in due)]))
 
     def restless(self, deaths: int) -> Service | None:
-        """A service that has died this often in a row."""
+        """Find a service that has died this often in a row."""
         return next((child.service for child in self._children if child.deaths >= deaths), None)
 
     def processes(self) -> dict[str, tuple[ProcessId, ...]]:
-        """The living, by role; a role whose processes are all dead is there, with none."""
+        """List the live processes by role; a role whose processes are dead has none."""
         found: dict[str, tuple[ProcessId, ...]] = {role: () for child in self._children for role in child.service.roles}
         for child in self._children:
             identity = ProcessId.of(child.process.pid) if child.process is not None else None
@@ -106,7 +106,7 @@ class Children:
         return found
 
     def stop(self, grace_s: float = GRACE_S) -> None:
-        """Stop all, one stop order after another; whoever has not gone after `grace_s` is killed."""
+        """Stop all, one stop order after another; a process still alive after `grace_s` is killed."""
         by_order = sorted(self._children, key=lambda child: child.service.stop_order)
         for _, group in groupby(by_order, key=lambda child: child.service.stop_order):
             _stop([child.process for child in group if child.process is not None], grace_s)
@@ -114,7 +114,7 @@ class Children:
         self._changed(self)
 
     def log(self, service: Service) -> Path:
-        """Where a service's output goes."""
+        """Name the file of a service's output."""
         return self._logs / f"{service.name}.log"
 
     def _spawn(self, child: Child) -> None:
@@ -131,30 +131,30 @@ class Children:
                 env={**os.environ, **service.env},
                 cwd=service.cwd,
                 start_new_session=True,  # Ctrl-C is the supervisor's alone; it stops the others in order
-                preexec_fn=_bound_to_parent(service.farewell),
+                preexec_fn=_bound_to_parent(service.last_signal),
             )
         child.started_s = time.monotonic()
 
-    def _bury(self, child: Child, now: float) -> None:
+    def _record_death(self, child: Child, now: float) -> None:
         assert child.process is not None
         stable = now - child.started_s >= STABLE_S
         delay = FIRST_DELAY_S if stable else child.delay_s
         child.deaths = 1 if stable else child.deaths + 1
         child.due_s, child.delay_s = now + delay, min(2 * delay, LONGEST_DELAY_S)
-        _kill_group(child.process.pid)  # what it may have started must not outlive it
+        _kill_group(child.process.pid)  # its own children must not outlive it
         with self.log(child.service).open("a") as log:
             log.write(f"-- {child.service.name} ended ({child.process.returncode}); again in {delay:.1f} s\n")
         child.process = None
 
 
-def _bound_to_parent(farewell: signal.Signals) -> Callable[[], None]:
-    """What a child does between fork and exec: ask the kernel for `farewell` when its parent dies."""
+def _bound_to_parent(last_signal: signal.Signals) -> Callable[[], None]:
+    """Make the function that runs between fork and exec: ask the kernel for a signal at the parent's death."""
     parent = os.getpid()
 
     def bind() -> None:
         if _libc is not None:
-            _libc.prctl(PR_SET_PDEATHSIG, int(farewell), 0, 0, 0)
-        if os.getppid() != parent:  # it died before we had asked
+            _libc.prctl(PR_SET_PDEATHSIG, int(last_signal), 0, 0, 0)
+        if os.getppid() != parent:  # it died before the call above
             os._exit(1)
 
     return bind

@@ -1,6 +1,6 @@
-"""A running instance's JSON API, seen from the command line: send a request, follow its stream to the end.
+"""Send a request to a running instance's JSON API and follow its stream to the end.
 
-A stream that breaks off (the web server was restarted) is taken up again where it stopped.
+A stream that breaks off (the web server was restarted) is resumed at its offset.
 """
 
 import json
@@ -21,7 +21,7 @@ from app.request import GenerateRequest
 
 OnText = Callable[[str], None]
 SILENCE_S = 10.0  # the stream sends a heartbeat every 3 s
-RESUME_S = 60.0  # how long a broken stream is tried again
+RESUME_S = 60.0  # of attempts to resume a broken stream
 RETRY_S = 0.3
 
 
@@ -37,7 +37,7 @@ def generate(url: str, request: GenerateRequest, on_text: OnText | None, api_key
     try:
         return _follow(place, response, follower)
     except KeyboardInterrupt:
-        _cancel(place)  # nobody would read the rest
+        _cancel(place)  # the rest has no reader
         raise
 
 
@@ -62,7 +62,7 @@ def _cancel(place: urllib.request.Request | None) -> None:
 
 
 class _Follower:
-    """Reads one stream after another of the same request."""
+    """Read one stream after another of the same request."""
 
     def __init__(self, on_text: OnText | None) -> None:
         self._on_text = on_text
@@ -90,7 +90,7 @@ class _Follower:
 
 
 def _frames(response: HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The server-sent events: (event, data)."""
+    """Parse server-sent events: (event, data)."""
     kind, data = "message", ""
     for raw in response:
         line = raw.decode(errors="replace").rstrip("\r\n")  # it may have broken off within a character
@@ -141,7 +141,7 @@ def _refusal(error: urllib.error.HTTPError) -> PacelineError:
 
 
 class _Refused(InvalidRequest):
-    """The server's words about wrong input, which name the field already."""
+    """Repeat the server's sentence about wrong input, which names the field already."""
 
     def __init__(self, text: str) -> None:
         Exception.__init__(self, text)
@@ -149,7 +149,7 @@ class _Refused(InvalidRequest):
 
 
 def _explanation(body: Any) -> str:
-    """The sentence in an error's answer, whatever its exact shape."""
+    """Find the sentence in the body of an error, in each of its shapes."""
     found = body.get("error", body) if isinstance(body, dict) else body
     if isinstance(found, dict):
         found = found.get("message", found)

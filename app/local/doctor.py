@@ -1,6 +1,6 @@
-"""`./paceline doctor`: everything that is known to go wrong with an installation, looked at one by one.
+"""`paceline doctor`: check an installation for each known problem.
 
-Each check gives one finding: what was looked at, how bad it is, and how to mend it. Changes nothing.
+A check returns one finding: its subject, its level, and the remedy. Changes nothing.
 """
 
 import hashlib
@@ -26,13 +26,15 @@ from app.local.health import check
 from app.local.instance import Instance
 from app.local.ports import FIRST_PORT, is_free
 from app.local.redis_server import find_server, no_answer
+from app.system import processor
 
-MODEL_BYTES = 2_500_000_000  # what a verifier with the default target holds beside its KV cache
-PROBE = "from kernels.layers.packed_linear import can_pack; print(can_pack())"
+MODEL_BYTES = 2_500_000_000  # of a verifier with the default target, beside its KV cache
+CPUINFO = Path("/proc/cpuinfo")
+PROBE = "from kernels.layers.packed_linear import is_exact; print(is_exact())"
 
 
 class Level(StrEnum):
-    """How bad a finding is."""
+    """Grade a finding."""
 
     OK = "OK"
     WARN = "WARN"
@@ -41,7 +43,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found."""
+    """Hold the result of one check."""
 
     level: Level
     text: str
@@ -55,7 +57,7 @@ Check = Callable[[Settings, Instance], Finding]
 
 
 def examine(settings: Settings, instance: Instance, checks: Sequence[Check] | None = None) -> list[Finding]:
-    """Run every check, or just these. None of them raises."""
+    """Run all checks, or these. A check that raises is a finding, too."""
     return [_guarded(one, settings, instance) for one in (CHECKS if checks is None else checks)]
 
 
@@ -127,8 +129,8 @@ def _port(settings: Settings, instance: Instance) -> Finding:
 def _redis(settings: Settings, instance: Instance) -> Finding:
     if settings.redis_url is None:
         server = find_server()
-        said = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=10, check=True)
-        return Finding(Level.OK, f"embedded Redis: {said.stdout.split(' sha')[0].strip()}")
+        done = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=10, check=True)
+        return Finding(Level.OK, f"embedded Redis: {done.stdout.split(' sha')[0].strip()}")
     if (silent := no_answer(settings.redis_url)) is not None:
         return Finding(Level.FAIL, f"PACELINE_REDIS_URL: {silent}", "start that Redis, or unset the variable")
     return Finding(Level.OK, "the Redis at PACELINE_REDIS_URL answers")
@@ -156,11 +158,13 @@ def _drafters(settings: Settings, instance: Instance) -> Finding:
 
 def _keys(settings: Settings, instance: Instance) -> Finding:
     if settings.keys is None:
-        return Finding(Level.OK, "nobody needs an API key; `up` listens on loopback alone")
+        return Finding(Level.OK, "no API key is needed; `up` listens on loopback alone")
     try:
         keys = read_keys(settings.keys)
     except KeysUnreadable as error:
-        return Finding(Level.FAIL, f"{error}; nobody gets in", "`./paceline keys add NAME`, or unset PACELINE_KEYS")
+        return Finding(
+            Level.FAIL, f"{error}; every call is refused", "`paceline keys add NAME`, or unset PACELINE_KEYS"
+        )
     return Finding(Level.OK, f"{len(keys)} API keys in {settings.keys}")
 
 
@@ -186,20 +190,22 @@ def _instance(settings: Settings, instance: Instance) -> Finding:
 
 
 def _processor(settings: Settings, instance: Instance) -> Finding:
-    cpuinfo = Path("/proc/cpuinfo")
-    flags = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
+    flags = set(CPUINFO.read_text().split()) if CPUINFO.exists() else set()
     features = [name for name in ("avx2", "avx512f", "amx_bf16", "asimd") if name in flags]
-    # In a process of its own: torch costs seconds and memory that this command need not keep.
-    said = subprocess.run(
+    # In a process of its own: torch takes seconds and memory, which this command need not keep.
+    done = subprocess.run(
         [sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=120, cwd=ROOT, check=False
     )
-    text = f"processor: {' '.join(features) or 'no known vector unit'}"
-    if said.stdout.strip() == "True":
-        return Finding(Level.OK, f"{text}; torch packs linear layers")
-    if said.returncode:
-        return Finding(Level.FAIL, f"{text}: {said.stderr.strip().splitlines()[-1]}", "remove .venv and run again")
-    mend = "Llama, Mistral and Qwen do without; others are slower, and batches may change their text at near ties"
-    return Finding(Level.WARN, f"{text}; torch does not pack linear layers", mend)
+    text = f"processor: {processor()}, {' '.join(features) or 'no known vector unit'}"
+    if done.returncode:
+        return Finding(Level.FAIL, f"{text}: {done.stderr.strip().splitlines()[-1]}", "remove .venv and run again")
+    if done.stdout.strip() != "True":
+        mend = "texts may change at near ties with the requests beside them; use another machine, and report this one"
+        return Finding(Level.WARN, f"{text}; rows have other bits alone than among others", mend)
+    if "fpu" in flags and not flags >= {"avx2", "fma"}:
+        mend = "texts stay exact; use a processor with AVX2 and FMA"
+        return Finding(Level.WARN, f"{text}; without AVX2 and FMA products take many times as long", mend)
+    return Finding(Level.OK, f"{text}; rows have the same bits alone and among others")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -218,22 +224,24 @@ CHECKS: tuple[Check, ...] = (
 
 
 def drafters_problems(settings: Settings, target: Path) -> list[str]:
-    """What is wrong with the drafters that the settings name, by variable; without `target` its tokens are not
-    compared."""
+    """List the problems of the drafters that the settings name, by variable.
+
+    target: the model's folder; if it does not exist, tokenizers are not compared.
+    """
     found = [problem for name in settings.drafters if (problem := drafter_problem(name, target))]
-    said = [f"PACELINE_DRAFTERS: {'; '.join(found)}"] if found else []
+    problems = [f"PACELINE_DRAFTERS: {'; '.join(found)}"] if found else []
     if settings.phrases != "none" and not (drafter_folder(settings.phrases) / "drafter.json").is_file():
-        said.append(f"PACELINE_PHRASES: there is no store of phrases {settings.phrases!r}, nor is it 'none'")
-    return said
+        problems.append(f"PACELINE_PHRASES: there is no store of phrases {settings.phrases!r}, nor is it 'none'")
+    return problems
 
 
 def drafter_problem(name: str, target: Path) -> str | None:
-    """What is wrong with a drafter (a name in drafters/ or a folder); None if nothing is."""
+    """Explain the problem of a drafter (a name in drafters/ or a folder); None if there is none."""
     folder = drafter_folder(name)
     if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
         return f"there is no drafter {name!r} in drafters/, nor a folder of that name with config.json and weights"
     if not target.is_dir():
-        return None  # nothing to compare with yet
+        return None  # no tokenizer to compare with yet
     try:
         return _mismatch(name, folder, target)
     except (OSError, ValueError, TypeError) as error:
@@ -244,9 +252,9 @@ def _mismatch(name: str, folder: Path, target: Path) -> str | None:
     wanted = _sha256(target / "tokenizer.json")
     if (folder / "tokenizer.json").is_file():
         return None if _sha256(folder / "tokenizer.json") == wanted else f"{name} has another tokenizer"
-    told = _read(folder / "drafter.json").get("tokenizer_sha256")
-    if told is not None:
-        return None if told == wanted else f"{name} was made for another tokenizer"
+    recorded = _read(folder / "drafter.json").get("tokenizer_sha256")
+    if recorded is not None:
+        return None if recorded == wanted else f"{name} was made for another tokenizer"
     ours, theirs = (_read(path / "config.json").get("vocab_size", 0) for path in (folder, target))
     return None if ours <= theirs else f"{name} has {ours} token ids, the target {theirs}"
 

@@ -1,7 +1,7 @@
-"""How an instance is: what runs, and whether it gets on.
+"""Check the health of an instance from outside: its processes, heartbeats, progress, and web server.
 
-A live process is not enough: every role must have a heartbeat in Redis and have got somewhere lately, and the
-web server must call itself ready.
+A live process is not enough: every role needs a heartbeat in Redis and recent progress, and the
+web server must answer at /readyz.
 """
 
 import time
@@ -17,13 +17,13 @@ from app.store.connect import connect
 from app.store.nodes import Nodes
 from app.store.protocol import Node
 
-PROGRESS_S = 30.0  # a role without any progress for longer hangs; idle workers make progress by waking
+PROGRESS_S = 30.0  # a role without progress for longer hangs; an idle worker makes progress by waking up
 HTTP_TIMEOUT_S = 2.0
 SILENT = "no heartbeat"
 
 
 class Health(Message):
-    """`./paceline status --json`."""
+    """Hold the answer of `paceline status --json`."""
 
     instance: str
     url: str | None = None
@@ -32,11 +32,11 @@ class Health(Message):
     ready: bool = False
     processes: dict[str, tuple[int, ...]]
     problems: tuple[str, ...] = ()
-    nodes: dict[str, dict[str, Any]] = {}  # what each live node says of itself, e.g. a verifier of its cache
+    nodes: dict[str, dict[str, Any]] = {}  # each live node's own report, e.g. of a verifier's cache
 
 
 def check(instance: str, state: State | None, lease_s: float) -> Health:
-    """Look at an instance from outside. `state` None: it does not run."""
+    """Check an instance. `state` None: it does not run."""
     if state is None:
         return Health(instance=instance, processes=dict.fromkeys(ROLES, ()), problems=("not running",))
     found = problems(state, lease_s)
@@ -48,12 +48,12 @@ def check(instance: str, state: State | None, lease_s: float) -> Health:
         ready=not found,
         processes=_pids(state),
         problems=tuple(found),
-        nodes=_told(state, lease_s),
+        nodes=_reports(state, lease_s),
     )
 
 
 def problems(state: State, lease_s: float) -> list[str]:
-    """What keeps the instance from being ready; empty when it is."""
+    """List the reasons why the instance is not ready; none when it is."""
     wanted = [role for role in state.processes if role != "redis"]
     missing = [role for role, pids in _pids(state).items() if role in state.processes and not pids]
     found = [f"{role}: no process" for role in missing]
@@ -63,7 +63,7 @@ def problems(state: State, lease_s: float) -> list[str]:
 
 
 def web_problem(url: str) -> str | None:
-    """Why the web server is not ready; None when it is."""
+    """Explain why the web server is not ready; None when it is."""
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=HTTP_TIMEOUT_S):
             return None
@@ -75,7 +75,7 @@ def web_problem(url: str) -> str | None:
 
 
 def live(redis_url: str, namespace: str, lease_s: float) -> list[Node]:
-    """The processes with a heartbeat. Raises StoreUnavailable."""
+    """List the processes with a heartbeat. Raises StoreUnavailable."""
     client = connect(redis_url)
     try:
         return Nodes(client, namespace, lease_s=lease_s).live()
@@ -84,7 +84,7 @@ def live(redis_url: str, namespace: str, lease_s: float) -> list[Node]:
 
 
 def standstill(name: str, nodes: Iterable[Node]) -> str | None:
-    """Why what these nodes make up does not get on; None if any of them does."""
+    """Explain why none of these nodes makes progress; None if one does. `name`: of their group."""
     newest_s = max((node.progress_s for node in nodes), default=None)
     if newest_s is None:
         return f"{name}: {SILENT}"
@@ -92,11 +92,11 @@ def standstill(name: str, nodes: Iterable[Node]) -> str | None:
     return f"{name}: no progress for {age_s:.0f} s" if age_s > PROGRESS_S else None
 
 
-def _told(state: State, lease_s: float) -> dict[str, dict[str, Any]]:
+def _reports(state: State, lease_s: float) -> dict[str, dict[str, Any]]:
     try:
         return {node.name: node.info for node in live(state.redis_url, state.namespace, lease_s)}
     except StoreUnavailable:
-        return {}  # the problems say so
+        return {}  # `problems` reports it
 
 
 def _silent(roles: Iterable[str], state: State, lease_s: float) -> list[str]:

@@ -1,7 +1,8 @@
-"""One running Paceline on this machine: its folder, its lock, and what it says of itself.
+"""Find and describe the running instances of Paceline on this machine: folder, lock, state.
 
-`<state>/<name>/` holds state.json (who runs, where), logs/, redis/ and the lock. The lock is the kernel's, so
-it is gone the moment its supervisor is; a pid is believed only together with the moment its process started.
+`<state>/<name>/` holds state.json (processes and addresses), logs/, redis/ and the lock. The lock is
+the kernel's, so it ends with its supervisor; a pid counts only together with the start time of its
+process.
 """
 
 import fcntl
@@ -25,14 +26,14 @@ ROLES = ("web", "control", "fuse", "draft", "verify", "beat", "redis")
 
 
 class ProcessId(Message):
-    """A process, told apart from a later one with the same number by when it started."""
+    """Identify a process by its number and start time: a later process may get the same number."""
 
     pid: int
     started: str
 
     @classmethod
     def of(cls, pid: int) -> Self | None:
-        """The process that has this number now, if one lives."""
+        """Identify the live process with this number, if there is one."""
         started = _started(pid)
         return None if started is None else cls(pid=pid, started=started)
 
@@ -41,19 +42,19 @@ class ProcessId(Message):
 
 
 class State(Message):
-    """What a supervisor writes about itself and others read."""
+    """Describe an instance: written by its supervisor, read by other commands."""
 
     instance: str
     supervisor: ProcessId
     url: str
     redis_url: str
     namespace: str
-    ready: bool = False  # has been ready once; whether it is now, health.py finds out
+    ready: bool = False  # it has been ready once; app/local/health.py checks whether it still is
     processes: dict[str, tuple[ProcessId, ...]] = {}  # role to processes
 
 
 class Instance:
-    """Names and files of one instance."""
+    """Hold the name and the files of an instance."""
 
     def __init__(self, state: Path, name: str = DEFAULT) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,19}", name):
@@ -66,7 +67,7 @@ class Instance:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the instance's one supervisor, or raise InstanceError."""
+        """Hold the lock of the instance's one supervisor for the block. Raises InstanceError."""
         self.logs.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         with exclusive(self.folder / "lock") as held:
@@ -75,7 +76,7 @@ class Instance:
             yield
 
     def write(self, state: State) -> None:
-        """Replace state.json in one step. Only its owner can read it: the Redis URL holds a password."""
+        """Replace state.json in one step. Its owner alone can read it: the Redis URL holds a password."""
         self.folder.mkdir(parents=True, exist_ok=True)
         descriptor, path = tempfile.mkstemp(prefix=".state-", dir=self.folder)  # mkstemp makes it 0600
         with os.fdopen(descriptor, "w") as file:
@@ -83,24 +84,24 @@ class Instance:
         os.replace(path, self._state)
 
     def read(self) -> State | None:
-        """What was written last, be it by a supervisor that is long dead."""
+        """Read the state that was written last, even by a supervisor that is dead."""
         try:
             return State.model_validate_json(self._state.read_text())
         except (FileNotFoundError, ValidationError):
             return None
 
     def running(self) -> State | None:
-        """The state of a supervisor that lives."""
+        """Read the state if its supervisor lives."""
         state = self.read()
         return state if state is not None and state.supervisor.alive() else None
 
     def clear(self) -> None:
-        """Say that nothing runs any more."""
+        """Remove the state: the instance has ended."""
         self._state.unlink(missing_ok=True)
 
 
 def running(state: Path) -> dict[str, State]:
-    """All instances of this state folder that run, by name."""
+    """List the running instances of this state folder, by name."""
     names = sorted(path.parent.name for path in state.glob("*/state.json"))
     found = {name: Instance(state, name).running() for name in names}
     return {name: value for name, value in found.items() if value is not None}
@@ -119,7 +120,7 @@ def exclusive(path: Path) -> Iterator[bool]:
 
 
 def _started(pid: int) -> str | None:
-    """When a living process started, in the system's own words. None for a zombie: it runs nothing."""
+    """Read a process's start time, as the system writes it; None for a dead process or a zombie."""
     if sys.platform != "linux":
         return _started_by_ps(pid)
     with suppress(OSError):
@@ -136,7 +137,7 @@ def _started_by_ps(pid: int) -> str | None:
 
 
 def find(folder: Path, name: str | None) -> tuple[Instance, State | None]:
-    """The named instance; without a name the default one if it runs, else the only one that runs."""
+    """Find the named instance; without a name the default one if it runs, else the only one that runs."""
     if name is None:
         name = _meant(running(folder))
     instance = Instance(folder, name)

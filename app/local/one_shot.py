@@ -1,4 +1,4 @@
-"""Generate without a running instance: the same pipeline, in this process."""
+"""Generate in this process, without a running instance, by the same pipeline."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from app.stages.result import result
 
 
 def generate(request: GenerateRequest, settings: Settings, on_text: Callable[[str], None] | None = None) -> Result:
-    """Load the models, run the request, hand its text out as it comes.
+    """Load the models, run the request, pass its text to `on_text` as it comes.
 
     Raises ModelRefused, InvalidRequest, GenerationFailed.
     """
@@ -27,7 +27,4 @@ def generate(request: GenerateRequest, settings: Settings, on_text: Callable[[st
     end = pipeline.store.snapshot(record.id)
     if end.error:
         raise GenerationFailed(end.error)
-    return result(
-        record, end.status, end.tokens, end.finish_reason, end.stats, end.error, pipeline.tokenizer,
-        end.ended_s or time.time(), end.logprobs,
-    )  # fmt: skip
+    return result(end, pipeline.tokenizer, time.time())

@@ -1,4 +1,4 @@
-"""Free loopback ports, and promises among this user's instances not to take each other's."""
+"""Choose free loopback ports, reserved among this user's instances by lock files."""
 
 import os
 import socket
@@ -17,12 +17,12 @@ TRIED_PORTS = 100
 
 @contextmanager
 def web_port(wanted: int | None) -> Iterator[int]:
-    """A port to serve on, kept for the block: `wanted` or an error; None: the first free one from 8000 on."""
+    """Reserve a port for the block: `wanted`, or the first free one from 8000 on. Raises InstanceError."""
     candidates = range(FIRST_PORT, FIRST_PORT + TRIED_PORTS) if wanted is None else [wanted]
     with ExitStack() as stack:
         for port in candidates:
-            # The promise comes first: two instances that start together both see the port free.
-            if stack.enter_context(exclusive(_promise(port))) and is_free(port):
+            # The lock comes first: two instances that start together both see the port free.
+            if stack.enter_context(exclusive(_lock_file(port))) and is_free(port):
                 yield port
                 return
         if wanted is None:
@@ -31,7 +31,7 @@ def web_port(wanted: int | None) -> Iterator[int]:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Check whether a server could listen there now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do; TIME_WAIT is no hindrance
         try:
@@ -42,13 +42,13 @@ def is_free(port: int) -> bool:
 
 
 def any_free() -> int:
-    """A port that nobody listens on at this moment."""
+    """Find a port without a listener."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
 
 
-def _promise(port: int) -> Path:
+def _lock_file(port: int) -> Path:
     folder = Path(tempfile.gettempdir()) / f"paceline-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder / str(port)

@@ -1,10 +1,10 @@
-"""Which processes one machine runs, by what command and in what environment. Starts nothing."""
+"""Describe the processes of an instance on one machine: command and environment of each. Starts nothing."""
 
 import hashlib
 import sys
 from pathlib import Path
 
-from app.config import NO_FILE, PREFIX, ROOT, THREAD_ENVIRONMENT, Settings
+from app.config import NO_FILE, ROOT, THREAD_ENVIRONMENT, Settings, as_text, variable
 from app.local.children import Service
 from app.local.instance import Instance
 from app.local.ports import HOST
@@ -13,7 +13,7 @@ WEB_STOPS, WORKERS_STOP = 0, 1  # Redis after both
 
 
 def namespace(settings: Settings, instance: Instance) -> str:
-    """The prefix of this instance's keys. In a Redis that is not its own, one that no other instance has."""
+    """Choose the prefix of the instance's keys: one of its own in a Redis that others may use, too."""
     if settings.redis_url is None or "namespace" in settings.model_fields_set:
         return settings.namespace
     place = hashlib.sha256(str(instance.folder).encode()).hexdigest()[:8]
@@ -21,7 +21,7 @@ def namespace(settings: Settings, instance: Instance) -> str:
 
 
 def services(settings: Settings, port: int) -> list[Service]:
-    """Workers and web server. `settings` name the Redis, the namespace and the model's folder to use."""
+    """List workers and web server. `settings` name the Redis, the namespace and the model's folder to use."""
     threads = {"verify": settings.verify_threads, "draft": settings.draft_threads}
     threads["engine"] = max(threads.values())
     workers = [_worker(role, settings, threads.get(role, 1)) for role in _roles(settings)]
@@ -70,12 +70,10 @@ def _environment(settings: Settings, node: str, threads: int) -> dict[str, str]:
 
 
 def settings_environment(settings: Settings) -> dict[str, str]:
-    """PACELINE_* variables from which another process reads the same settings, but the user's own key."""
+    """Write all settings but the user's own key as PACELINE_* variables for another process."""
     values = {name: getattr(settings, name) for name in type(settings).model_fields if name != "api_key"}
-    return {PREFIX + name.upper(): _text(value) for name, value in values.items() if value is not None}
-
-
-def _text(value: object) -> str:
-    if isinstance(value, tuple):
-        return ",".join(str(part) for part in value) or "none"  # an empty variable would mean the default
-    return str(value.absolute()) if isinstance(value, Path) else str(value)
+    return {
+        variable(name): as_text(value.absolute() if isinstance(value, Path) else value)
+        for name, value in values.items()
+        if value is not None
+    }

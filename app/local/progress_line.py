@@ -1,4 +1,4 @@
-"""A line on standard error that says what goes on. Standard output stays clean for results."""
+"""Show progress in a line on standard error. Standard output holds results alone."""
 
 import re
 import shutil
@@ -6,9 +6,10 @@ import sys
 
 
 class ProgressLine:
-    """Call it with the present state, as often as you like.
+    """Show the present state at each call.
 
-    On a terminal the line is rewritten in place; elsewhere one is written when more than its numbers change.
+    On a terminal the line is rewritten in place; elsewhere one is written when more than its numbers
+    change.
     """
 
     def __init__(self) -> None:
@@ -16,7 +17,7 @@ class ProgressLine:
         self._shown = ""
 
     def __call__(self, text: str) -> None:
-        """Show this."""
+        """Show this text."""
         if self._rewrites:
             width = shutil.get_terminal_size().columns - 1
             self._write("\r\x1b[K" + text.replace("\n", " ")[:width])
@@ -25,7 +26,7 @@ class ProgressLine:
         self._shown = text
 
     def end(self) -> None:
-        """Clear the line if one is shown, before something else is printed."""
+        """Clear the line, before other output."""
         if self._rewrites and self._shown:
             self._write("\r\x1b[K")
         self._shown = ""

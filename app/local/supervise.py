@@ -1,7 +1,7 @@
-"""The supervisor: starts an instance's processes, keeps them running, stops them all when told to.
+"""Supervise an instance's processes: start them, restart the dead, stop all on a signal.
 
-Runs in the foreground until SIGINT, SIGTERM or SIGHUP. One thread, which only ever waits for the next signal,
-so that a dead child is noticed at once.
+Runs in the foreground until SIGINT, SIGTERM or SIGHUP. One thread, which waits for the next signal
+alone, so a dead child is restarted without delay.
 """
 
 import select
@@ -17,18 +17,18 @@ from app.errors import InstanceError
 from app.local.children import Children, Service
 
 START_S = 300.0  # longest start; a model loads and its costs are measured in it
-POLL_S = 0.2  # between two looks at whether all is ready
-IDLE_S = 1.0  # between two looks at the children without any signal
+POLL_S = 0.2  # between two checks of readiness
+IDLE_S = 1.0  # between two checks of the children without a signal
 MAX_DEATHS = 5  # in a row, while starting: then it will not come up
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(Exception):
-    """A signal asked for the end while something was being waited for."""
+    """Raised by a wait that a signal ends."""
 
 
 class Signals:
-    """Turns signals into something to wait on: `wait` returns early for a dead child or a call to stop."""
+    """Wait for signals: `wait` returns early for a dead child or a stop signal."""
 
     def __init__(self) -> None:
         self.stopping = False
@@ -59,14 +59,14 @@ class Signals:
 
 
 class Supervisor:
-    """Children, kept until a signal ends them."""
+    """Keep children running until a signal ends them."""
 
     def __init__(self, children: Children, signals: Signals) -> None:
         self._children = children
         self._signals = signals
 
     def start(self, services: Sequence[Service], ready: Callable[[], str | None], limit_s: float = START_S) -> None:
-        """Start these and wait until `ready` has nothing left to name. Raises InstanceError, or Stopped."""
+        """Start these and wait until `ready` names no problem. Raises InstanceError, or Stopped."""
         self._children.start(services)
         deadline = time.monotonic() + limit_s
         while missing := ready():
@@ -93,7 +93,7 @@ class Supervisor:
 
 @contextmanager
 def supervising(children: Children) -> Iterator[Supervisor]:
-    """A supervisor for the block; whatever ends the block, no child is left."""
+    """Make a supervisor for the block, and stop all children at its end."""
     with Signals() as signals:
         try:
             yield Supervisor(children, signals)
@@ -102,4 +102,4 @@ def supervising(children: Children) -> Iterator[Supervisor]:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """SIGCHLD needs a handler, or it wakes nobody."""
+    """Handle SIGCHLD, which wakes no waiter without a handler."""

@@ -1,7 +1,7 @@
 """Start and stop an instance: Redis, then workers and web server, in the foreground or detached.
 
-A detached instance is the same supervisor in a session of its own; over a pipe it tells the one who started
-it that all is ready.
+A detached instance is the same supervisor in a session of its own; over a pipe it reports to the
+command that started it that all is ready.
 """
 
 import os
@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from app.api_keys import read_keys
-from app.config import NO_FILE, ROOT, Settings
+from app.config import NO_FILE, ROOT, Settings, variable
 from app.engine.weights.resolve import Progress, resolve
 from app.errors import InstanceError, ModelRefused, StoreUnavailable
 from app.local.children import GRACE_S, Children, Service
@@ -29,7 +29,7 @@ from app.local.supervise import Stopped, Supervisor, supervising
 
 STOP_S = 3 * GRACE_S + 5.0  # three groups, one after the other
 READY = b"ready\n"
-Plan = Callable[[Settings, int], list[Service]]  # what to run, given the web server's port
+Plan = Callable[[Settings, int], list[Service]]  # services to run, given the web server's port
 
 
 def serve(
@@ -40,7 +40,7 @@ def serve(
     ready: Callable[[], None],
     plan: Plan = services,
 ) -> None:
-    """Run an instance until a signal ends it; `ready` is called once, when all that is planned answers."""
+    """Run an instance until a signal ends it; `ready` is called once, when all planned services answer."""
     _check_keys(settings)
     with instance.lock(), web_port(port) as chosen:
         _end_left_over(instance)
@@ -56,11 +56,11 @@ def serve(
 
 
 def detach(settings: Settings, instance: Instance, port: int | None, progress: Progress) -> State:
-    """Run an instance in the background; returns when it is ready, or raises its last words."""
+    """Run an instance in the background; returns when it is ready. Raises InstanceError with its log's end."""
     if instance.running() is not None:
         raise InstanceError(f"instance {instance.name!r} is already running or starting")
     _check_keys(settings)
-    folder = _models(settings, progress)  # here, where the user sees it
+    folder = _models(settings, progress)  # here, where the user sees the progress
     instance.logs.mkdir(parents=True, exist_ok=True)
     log = instance.logs / "supervisor.log"
     reader, writer = os.pipe()
@@ -93,7 +93,7 @@ def stop(instance: Instance) -> bool:
 
 
 def _models(settings: Settings, progress: Progress) -> Path:
-    """The target's folder, everything that the workers will load looked at. Raises ModelRefused, before they would."""
+    """Check all that the workers will load; returns the target's folder. Raises ModelRefused before they would."""
     folder = resolve(settings.model, settings.home, progress)
     if found := drafters_problems(settings, folder):
         raise ModelRefused("; ".join(found))
@@ -101,13 +101,13 @@ def _models(settings: Settings, progress: Progress) -> Path:
 
 
 def _check_keys(settings: Settings) -> None:
-    """Raises KeysUnreadable, before the web server would."""
+    """Check the file of API keys. Raises KeysUnreadable before the web server would."""
     if settings.keys is not None:
         read_keys(settings.keys)
 
 
 class _Serving:
-    """One life of an instance, its state file kept up to date."""
+    """Run an instance once, its state file kept up to date."""
 
     def __init__(self, settings: Settings, instance: Instance, state: State, progress: Progress) -> None:
         self._settings = settings
@@ -149,8 +149,8 @@ class _Serving:
     def _problem(self) -> str | None:
         found = problems(self._state, self._settings.lease_s)
         if found:
-            who = dict.fromkeys(one.partition(":")[0] for one in found)  # what each lacks is told if it never comes
-            self._progress(f"waiting for {', '.join(who)}")
+            roles = dict.fromkeys(one.partition(":")[0] for one in found)  # a failed start reports the rest
+            self._progress(f"waiting for {', '.join(roles)}")
         return "; ".join(found) or None
 
     def _changed(self, children: Children) -> None:
@@ -166,17 +166,17 @@ def _await_ready(
 ) -> State:
     try:
         with os.fdopen(reader, "rb") as pipe:
-            # It can be read when the supervisor has closed its end, ready or dead.
+            # It becomes readable when the supervisor closes its end, ready or dead.
             while not select.select([pipe], [], [], 0.2)[0]:
                 progress(_last_line(log) or "starting in the background")
-            said = pipe.read()
+            report = pipe.read()
     except KeyboardInterrupt:
         process.terminate()
         process.wait(STOP_S)
         raise
     state = instance.running()
-    if said == READY and state is not None:
-        process.returncode = 0  # it is not ours any more: no warning that it still runs
+    if report == READY and state is not None:
+        process.returncode = 0  # it runs on alone: no warning that it still runs
         return state
     process.wait(STOP_S)
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
@@ -188,13 +188,13 @@ def _last_line(log: Path) -> str:
 
 
 def _given(settings: Settings) -> dict[str, str]:
-    """The settings that were given, not the defaults: a namespace of one's own depends on the difference."""
-    names = {f"PACELINE_{name.upper()}" for name in settings.model_fields_set}
+    """Write the settings that were given, not the defaults: `namespace` depends on the difference."""
+    names = {variable(name) for name in settings.model_fields_set}
     return {name: value for name, value in settings_environment(settings).items() if name in names}
 
 
 def _end_left_over(instance: Instance) -> None:
-    """End what a killed supervisor left behind. On Linux the kernel has done so already."""
+    """End the processes that a killed supervisor left. On Linux the kernel has done so already."""
     state = instance.read()
     if state is None or state.supervisor.alive() and state.supervisor.pid != os.getpid():
         return
@@ -205,7 +205,7 @@ def _end_left_over(instance: Instance) -> None:
 
 
 def _end(process: ProcessId, grace_s: float) -> None:
-    """Stop a process that is not our child, and wait until it is gone."""
+    """Stop a process that is no child of this one, and wait until it is gone."""
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, GRACE_S)):
         deadline = time.monotonic() + wait_s
         if process.alive():

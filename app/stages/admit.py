@@ -1,7 +1,7 @@
-"""Admission: a caller's request in, the record that its text depends on out. Raises InvalidRequest.
+"""Admit a request: a caller's request in, the record that its text depends on out. Raises InvalidRequest.
 
 Tokenises, checks lengths and token ids against the model, and draws the seed when none is given. Neither
-stores the record nor bounds the queue: that is the store's, in one step with writing.
+stores the record nor bounds the queue: that is the store's, in one step with writing (`Requests.create`).
 """
 
 import secrets
@@ -10,7 +10,7 @@ from collections.abc import Collection
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidRequest
-from app.messages import Record
+from app.messages import PUBLIC_TENANT, Record
 from app.request import MAX_SEED, ChatMessage, GenerateRequest
 
 MAX_SCHEMA_CHARACTERS = 32_768  # the verifier reads it between two steps: some tenths of a second at worst
@@ -22,13 +22,14 @@ def admit(
     settings: Settings,
     *,
     request_id: str,
-    tenant: str,
     now_s: float,
+    tenant: str = PUBLIC_TENANT,
+    is_task: bool = False,
     drafters: Collection[str] | None = None,
 ) -> Record:
-    """Check `request` against the model and the settings, and settle everything it left open.
+    """Check `request` against the model and the settings, and fill in everything that it left open.
 
-    `drafters`: those that a request may name; None takes any name.
+    `is_task`: a Celery task waits for the result. `drafters`: those that a request may name; None takes any name.
     """
     if request.max_tokens > settings.max_tokens:
         raise InvalidRequest("max_tokens", f"at most {settings.max_tokens} here, not {request.max_tokens}")
@@ -40,6 +41,7 @@ def admit(
     return Record(
         id=request_id,
         tenant=tenant,
+        is_task=is_task,
         prompt_ids=tuple(prompt_ids),
         max_tokens=min(request.max_tokens, tokenizer.context_tokens - len(prompt_ids)),
         eos_ids=tokenizer.eos_ids,

@@ -1,7 +1,7 @@
 """Merge several drafters' guesses into one token tree with a calibrated survival on every node.
 
-Drafts are not trusted: each is cut at its first malformed node, or dropped. Nothing here raises, and by D1
-nothing here can change a token. Below one parent the drafters' calibrated confidences are pooled as odds.
+Drafts are not trusted: each is cut at its first malformed node, or dropped. Nothing here raises, and
+nothing here can change a token (design D1). Below one parent the drafters' calibrated confidences are pooled as odds.
 With o = c / (1 - sum of that drafter's c's here), a token gets the odds
     O = (1 + strongest o) * prod(1 + other o) ** AGREEMENT - 1
 and the probability O / (1 + sum of all siblings' O). So
@@ -9,7 +9,7 @@ and the probability O / (1 + sum of all siblings' O). So
   * drafters that agree are a noisy-or with the weaker ones discounted: with AGREEMENT = 1 it would be
     1 - prod(1 - c), wrong only if each of them is wrong, but they read the same text and err together;
   * drafters that disagree weigh on each other, a(1 - b) / (1 - ab): both cannot be right;
-  * siblings always sum to less than 1, and a drafter silent at a node weighs on nobody.
+  * siblings always sum to less than 1, and a drafter silent at a node weighs on no other.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,8 +22,8 @@ from app.estimates.calibration import Calibration
 from app.messages import TARGET, Draft, DraftJob
 from app.state import MAX_NODES, Tree
 
-# Where lookup and suffix agreed, over 500 SmolLM2 generations, 0.3 to 0.55 foretold what was right; 1 said
-# too much (0.85 for 0.72, 0.985 for 0.935).
+# Where lookup and suffix agreed, over 500 SmolLM2 generations, 0.3 to 0.55 foretold the share that was right;
+# 1 foretold too much (0.85 for 0.72, 0.985 for 0.935).
 AGREEMENT = 0.35
 MAX_DRAFTS = 32  # looked at for one tree
 MAX_ODDS = 1e6  # of a token, however many agree
@@ -37,7 +37,7 @@ def fuse(
     calibration: Calibration,
     max_nodes: int = MAX_NODES,
 ) -> Tree:
-    """The likeliest `max_nodes` nodes of all usable drafts: a tree by falling survival, parents first."""
+    """Merge all usable drafts into their likeliest `max_nodes` nodes: a tree by falling survival, parents first."""
     root = _Node()
     drafters: set[str] = set()
     for draft in drafts[:MAX_DRAFTS]:
@@ -49,20 +49,20 @@ def fuse(
 
 @dataclass(slots=True)
 class _Node:
-    """A token in the merged tree; `says` is each drafter's calibrated confidence in it, given its parent."""
+    """A token in the merged tree; `confidence` is each drafter's own in it, calibrated, given its parent."""
 
-    says: dict[str, float] = field(default_factory=dict)
+    confidence: dict[str, float] = field(default_factory=dict)
     children: dict[int, "_Node"] = field(default_factory=dict)
 
 
 def _is_for(job: DraftJob, draft: Draft) -> bool:
-    """Is it about this sequence at this length? Only its claims about itself are compared."""
+    """Check that a draft names this sequence at this length; its own claims are all there is to compare."""
     is_named = isinstance(draft.drafter, str) and draft.drafter not in ("", TARGET)
     return is_named and draft.request_id == job.request_id and draft.base == job.base
 
 
 def _sound_nodes(draft: Draft, vocab_size: int, max_tokens: int) -> Iterator[tuple[int, int, float | None]]:
-    """(token, parent, confidence in [0, 1]) up to the first malformed node; no confidence in a borrowed one."""
+    """Yield (token, parent, confidence in [0, 1]) up to the first malformed node; no confidence in a borrowed one."""
     fields = (draft.tokens, draft.parents, draft.confidences)
     if not all(isinstance(values, tuple | list) for values in (*fields, draft.borrowed)):
         return
@@ -88,12 +88,12 @@ def _merge(root: _Node, drafter: str, nodes: Iterable[tuple[int, int, float | No
         siblings = placed[parent].children
         node = siblings.get(token) or siblings.setdefault(token, _Node())
         if confidence is not None:
-            node.says[drafter] = max(node.says.get(drafter, 0.0), calibration.value(drafter, confidence))
+            node.confidence[drafter] = max(node.confidence.get(drafter, 0.0), calibration.value(drafter, confidence))
         placed.append(node)
 
 
 def _best(root: _Node, max_nodes: int) -> Tree:
-    """Take the likeliest open node next: what is taken falls in survival, parents before children."""
+    """Take the likeliest open node next, so that survival falls and parents come before children."""
     tree, order = Tree(), count()  # the order keeps ties deterministic and nodes uncompared
     # -survival, order of opening, parent, token, node
     open_nodes: list[tuple[float, int, int, int, _Node]] = []
@@ -108,25 +108,25 @@ def _best(root: _Node, max_nodes: int) -> Tree:
         tree.tokens.append(token)
         tree.parents.append(parent)
         tree.survival.append(-negative)
-        tree.proposers.append(tuple(name for _, name in sorted((-c, name) for name, c in node.says.items())))
+        tree.proposers.append(tuple(name for _, name in sorted((-c, name) for name, c in node.confidence.items())))
         open_children(node, len(tree), -negative)
     return tree
 
 
 def _probabilities(parent: _Node) -> dict[int, float]:
-    """Probability of each child given the parent: confidences pooled as odds, as the module says."""
-    # What everybody borrowed and nobody said is no guess, and nothing below it is.
-    children = [(token, child) for token, child in parent.children.items() if child.says]
+    """Pool the children's confidences as odds (the formula above): the probability of each, given the parent."""
+    # A token that all drafters borrowed and none guessed is no guess, and nothing below it is.
+    children = [(token, child) for token, child in parent.children.items() if child.confidence]
     mass: dict[str, float] = {}
     for _, child in children:
-        for drafter, confidence in child.says.items():
-            mass[drafter] = mass.get(drafter, 0.0) + confidence
+        for drafter, own in child.confidence.items():
+            mass[drafter] = mass.get(drafter, 0.0) + own
     if len(children) == len(mass) == 1:  # one drafter, one token: most nodes
-        return {token: min(MAX_SIBLING_MASS, *child.says.values()) for token, child in children}
+        return {token: min(MAX_SIBLING_MASS, *child.confidence.values()) for token, child in children}
     scale = {drafter: min(1.0, MAX_SIBLING_MASS / total) for drafter, total in mass.items()}
     odds: dict[int, float] = {}
     for token, child in children:
-        factors = [1.0 + c * scale[name] / (1.0 - mass[name] * scale[name]) for name, c in child.says.items()]
+        factors = [1.0 + c * scale[name] / (1.0 - mass[name] * scale[name]) for name, c in child.confidence.items()]
         strongest = max(factors)
         odds[token] = min(MAX_ODDS, strongest * (prod(factors) / strongest) ** AGREEMENT - 1.0)
     total_odds = 1.0 + sum(odds.values())

@@ -33,7 +33,7 @@ class RequestStore:
         on_ended: Callable[[FinishReason], None] = lambda reason: None,
         durable: bool = False,
     ) -> None:
-        """`told` hears of every request that `end` ends, once. `durable`: what is created is on Redis' disk."""
+        """`on_ended` is called once for each request that `end` ends. `durable`: what is created is on Redis' disk."""
         self._client = client
         self._keys = Keys(namespace)
         self._on_ended = on_ended
@@ -161,7 +161,7 @@ class RequestStore:
         return bool(self._claim(keys, [request_id, int(ttl_s * 1000)]))
 
     def settled(self, request_id: str) -> None:
-        """The task has its result. The claim runs out by itself, so nobody with an old list settles again."""
+        """Record that the task has its result. The claim runs out by itself: an old list settles nothing again."""
         self._client.zrem(self._keys.unsettled, request_id)
 
     def _commit_call(self, owner: str, request_id: str, event: Event) -> tuple[list[str], Args]:

@@ -1,4 +1,4 @@
-"""Keep what this process learns together with what the others do, through the store; called from the heartbeat."""
+"""Keep what this process learns together with what the others do, through the store, with each heartbeat."""
 
 import json
 import time
@@ -66,7 +66,7 @@ class SharedStats(Protocol):
 
 
 class StatsExchange:
-    """Writes changes, when there are any, and reads what others wrote."""
+    """Write changes, when there are any, and read what others wrote. Implements `HeartbeatTask`."""
 
     def __init__(self, learnt: SharedStats, store: SharedStatsStore) -> None:
         self._learnt = learnt
@@ -78,7 +78,7 @@ class StatsExchange:
         self._beaten_s = float("-inf")
 
     def beat(self) -> None:
-        """At most once in WRITE_EVERY_S. Raises StoreUnavailable; what could not be written goes out next time."""
+        """Exchange, at most once in WRITE_EVERY_S. Raises StoreUnavailable; the next call sends what this could not."""
         now = time.monotonic()
         if now - self._beaten_s < WRITE_EVERY_S:
             return
@@ -87,7 +87,7 @@ class StatsExchange:
             self._load(group, now)
             self._write(group)
 
-    def flush(self) -> None:
+    def close(self) -> None:
         """Write what there is, at once: this process ends. Raises StoreUnavailable."""
         for group in list(self._learnt.groups()):
             self._write(group)  # again what may not have arrived,

@@ -16,6 +16,7 @@ from app.store.connect import Script
 from app.store.keys import Keys
 
 TTL_S = 600.0  # since the last span
+MOST_REQUESTS = 64  # with a timeline; more than the dashboard lists
 MOST_SPANS = 1024  # of a request; beyond it the first ones go
 
 
@@ -46,7 +47,7 @@ def trace_name(request_id: str) -> str:
 class Traces:
     """The timelines of `most` requests, in Redis."""
 
-    def __init__(self, client: redis.Redis, namespace: str, *, most: int) -> None:
+    def __init__(self, client: redis.Redis, namespace: str, *, most: int = MOST_REQUESTS) -> None:
         self._client = client
         self._keys = Keys(namespace)
         self._most = most

@@ -1,1 +1,1 @@
-"""What is counted."""
+"""Count what the processes do."""

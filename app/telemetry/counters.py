@@ -1,13 +1,13 @@
-"""What one process counts. Its heartbeat sends what was added since the last time; the sums live in Redis.
+"""Count what a process does. Its heartbeat sends what was added since the last time; the sums live in Redis.
 
-Implements `app.store.shared_stats.Learnt` with sums that never decay: a batch counts once however often it is sent,
-and a process that is killed loses at most what it counted since its last heartbeat.
+Implements `app.store.shared_stats.SharedStats` with sums that never decay: a batch counts once however often it is
+sent, and a process that is killed loses at most what it counted since its last heartbeat.
 """
 
 import json
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from app.metrics import GROUP, Metric
 from app.state import Change
@@ -18,13 +18,9 @@ OTHER = "other"
 
 
 class Counters:
-    """Counters and histograms of this process. Any thread may count.
-
-    `sources` are asked before each sending: they count then what a working thread only noted.
-    """
+    """Keep this process's counters and histograms. Any thread may count."""
 
     def __init__(self) -> None:
-        self.sources: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._added: dict[tuple[Metric, tuple[str, ...]], list[float]] = {}
         self._series: dict[Metric, set[tuple[str, ...]]] = {}
@@ -42,24 +38,24 @@ class Counters:
             sums[-1] += value
 
     def groups(self) -> Iterable[str]:
+        """Name the one group of all counters."""
         return (GROUP,)
 
     def changes(self, group: str) -> dict[str, Change]:
-        for source in self.sources:
-            source()
+        """Take what was added since the last call, by series."""
         with self._lock:
             added, self._added = self._added, {}
         return {field(*key): ([1.0] * len(sums), sums) for key, sums in added.items()}
 
     def absorb(self, group: str, sums: Mapping[str, list[float]]) -> None:
-        """Nothing here depends on what others counted."""
+        """Ignore the sums: nothing here depends on what others counted."""
 
     def _sums(self, metric: Metric, labels: tuple[str, ...]) -> list[float]:
         found = self._added.get((metric, labels))
         return self._series_of(metric, labels) if found is None else found
 
     def _series_of(self, metric: Metric, labels: tuple[str, ...]) -> list[float]:
-        """A series that nothing was added to since the last sending: a known one, a new one, or that of all others."""
+        """Begin a series that was not added to since the last sending; past MOST_SERIES it is that of all others."""
         labels = tuple(label[:LONGEST_LABEL] for label in labels)
         known = self._series.setdefault(metric, set())
         if labels not in known:
@@ -71,12 +67,12 @@ class Counters:
 
 
 def field(metric: Metric, labels: tuple[str, ...]) -> str:
-    """A series' name among the store's sums."""
+    """Name a series among the store's sums."""
     return json.dumps([metric.name, *labels])
 
 
 def series(name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Metric and labels of a field; None if it is none that `field` wrote."""
+    """Read metric and labels off a field; None if `field` did not write it."""
     try:
         metric, *labels = json.loads(name)
     except (ValueError, TypeError):

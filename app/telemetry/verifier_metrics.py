@@ -1,4 +1,4 @@
-"""What a verifier tells of its steps. The working thread only leaves notes: its heartbeat's thread counts them."""
+"""Count a verifier's steps. The working thread only records events; its heartbeat's thread counts them."""
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
@@ -32,8 +32,8 @@ from app.metrics import (
 from app.state import Tree
 from app.telemetry.counters import Counters
 
-MOST_NOTES = 16_384  # far more than a heartbeat's period can hold
-MOST_REQUESTS = 64  # requests
+MOST_EVENTS = 16_384  # far more than a heartbeat's period can hold
+MOST_REQUESTS = 64
 
 
 class VerifiedTree(NamedTuple):
@@ -46,7 +46,7 @@ class VerifiedTree(NamedTuple):
 
 @dataclass(slots=True)
 class RequestProgress:
-    """A request's progress, for whoever looks at it. Seconds of the wall clock."""
+    """Describe how far a request is, for its timeline. Seconds of the wall clock."""
 
     created_s: float
     started_s: float | None = None  # its first step here
@@ -56,73 +56,77 @@ class RequestProgress:
 
 
 class VerifierMetrics:
-    """Notes of one verifier. Without a tally nothing is kept."""
+    """Record one verifier's events. Without `counters` none is kept. Implements `HeartbeatTask`."""
 
     def __init__(self, counters: Counters | None = None) -> None:
         self._counters = counters or Counters()
-        self._notes = deque[tuple[Callable[..., None], tuple[Any, ...]]](maxlen=MOST_NOTES if counters else 0)
+        self._events = deque[tuple[Callable[..., None], tuple[Any, ...]]](maxlen=MOST_EVENTS if counters else 0)
         self._fresh: set[str] = set()  # taken over, and in no step yet
         self._progress: OrderedDict[str, RequestProgress] = OrderedDict()
         self._started: dict[str, float] = {}  # by request that runs: its first step's time
-        self._counters.sources.append(self._count_all)
+
+    def beat(self) -> None:
+        """Count what was recorded. For the heartbeat's thread."""
+        while self._events:
+            count, facts = self._events.popleft()
+            count(*facts)
+
+    def close(self) -> None:
+        """Count the rest."""
+        self.beat()
 
     def record_adopted(self, record: Record, is_new: bool) -> None:
-        """A request is this verifier's now; `is_new`: nobody has committed anything of it."""
-        self._note(self._count_prompt, len(record.prompt_ids))
+        """Record that a request is this verifier's now; `is_new`: nothing of it is committed."""
+        self._record(self._count_prompt, len(record.prompt_ids))
         if is_new:
             self._fresh.add(record.id)
 
     def record_reused(self, tokens: int) -> None:
-        """Prompt tokens that need not be computed."""
+        """Record prompt tokens whose KV pages were found, so that they are not computed."""
         if tokens:
-            self._note(self._count_by, REUSED_TOKENS, tokens)
+            self._record(self._count_by, REUSED_TOKENS, tokens)
 
     def record_started(self, records: Iterable[Record], now_s: float) -> None:
-        """These are in the step that begins."""
+        """Record the requests of the step that begins."""
         if self._fresh:
             for record in records:
                 if record.id in self._fresh:
                     self._fresh.discard(record.id)
-                    self._note(self._count_begun, record.id, record.created_s, now_s)
+                    self._record(self._count_begun, record.id, record.created_s, now_s)
 
     def record_step(self, sequences: int, rows: int, took_s: float, rounds: Listed[VerifiedTree]) -> None:
-        """A step is done; `rounds` are those of its sequences whose prompt is read."""
-        self._note(self._count_step, sequences, rows, took_s, rounds)
+        """Record a step that is done; `rounds` are those of its sequences whose prompt is read."""
+        self._record(self._count_step, sequences, rows, took_s, rounds)
 
     def record_failed(self) -> None:
-        """A step failed."""
-        self._note(self._count_by, STEP_ERRORS, 1)
+        """Record a failed step."""
+        self._record(self._count_by, STEP_ERRORS, 1)
 
     def record_committed(self, record: Record, event: Event) -> None:
-        """The store has an event."""
-        self._note(self._count_committed, record.id, record.created_s, event)
+        """Record an event that the store has."""
+        self._record(self._count_committed, record.id, record.created_s, event)
 
     def record_asked(self, drafters: tuple[str, ...]) -> None:
-        """A sequence's drafters of one round."""
-        self._note(self._count_asked, drafters)
+        """Record a sequence's drafters of one round."""
+        self._record(self._count_asked, drafters)
 
     def record_tree(self, took_s: float) -> None:
-        """A tree came, so long after it was asked for."""
-        self._note(self._count_tree, took_s)
+        """Record a tree that came, so long after it was asked for."""
+        self._record(self._count_tree, took_s)
 
     def record_left(self, record: Record, tokens: int, stats: Stats, reason: FinishReason) -> None:
-        """A sequence is no longer run here, and not because it has come to its end."""
+        """Record that a sequence is no longer run here though it has not come to its end."""
         self._fresh.discard(record.id)
-        self._note(self._count_left, record.id, record.created_s, tokens, stats, reason)
+        self._record(self._count_left, record.id, record.created_s, tokens, stats, reason)
 
     def drain(self) -> dict[str, RequestProgress]:
-        """By request id what changed since the last call, the latest only. For the heartbeat's thread."""
-        self._count_all()
-        told, self._progress = self._progress, OrderedDict()
-        return told
+        """Take what changed since the last call by request, the latest only. For the heartbeat's thread."""
+        self.beat()
+        progress, self._progress = self._progress, OrderedDict()
+        return progress
 
-    def _note(self, counted: Callable[..., None], *facts: Any) -> None:
-        self._notes.append((counted, facts))
-
-    def _count_all(self) -> None:
-        while self._notes:
-            counted, facts = self._notes.popleft()
-            counted(*facts)
+    def _record(self, count: Callable[..., None], *facts: Any) -> None:
+        self._events.append((count, facts))
 
     def _count_by(self, metric: Any, by: int) -> None:
         self._counters.count(metric, by=by)
@@ -157,13 +161,13 @@ class VerifierMetrics:
             counters.count(TOKENS, proposer, by=count)
         if event.offset == 0 and event.tokens and stats.first_token_s is not None:
             counters.observe(FIRST_TOKEN, max(0.0, stats.first_token_s - created_s))
-        told = self._of(request_id, created_s)
-        told.tokens, told.stats, told.reason = event.offset + len(event.tokens), stats, event.finish_reason
+        progress = self._of(request_id, created_s)
+        progress.tokens, progress.stats, progress.reason = event.offset + len(event.tokens), stats, event.finish_reason
         if event.finish_reason is not None:
             self._started.pop(request_id, None)
             counters.count(ENDED, event.finish_reason)
-            if told.tokens > 1 and stats.first_token_s is not None and stats.last_token_s is not None:
-                counters.observe(PER_TOKEN, max(0.0, stats.last_token_s - stats.first_token_s) / (told.tokens - 1))
+            if progress.tokens > 1 and stats.first_token_s is not None and stats.last_token_s is not None:
+                counters.observe(PER_TOKEN, max(0.0, stats.last_token_s - stats.first_token_s) / (progress.tokens - 1))
 
     def _count_asked(self, drafters: tuple[str, ...]) -> None:
         for drafter in drafters:
@@ -173,15 +177,15 @@ class VerifierMetrics:
         self._counters.observe(TREE, took_s)
 
     def _count_left(self, request_id: str, created_s: float, tokens: int, stats: Stats, reason: FinishReason) -> None:
-        told = self._of(request_id, created_s)
-        told.tokens, told.stats, told.reason = tokens, stats, reason
+        progress = self._of(request_id, created_s)
+        progress.tokens, progress.stats, progress.reason = tokens, stats, reason
         self._started.pop(request_id, None)
 
     def _of(self, request_id: str, created_s: float) -> RequestProgress:
-        told = self._progress.setdefault(request_id, RequestProgress(created_s, self._started.get(request_id)))
+        progress = self._progress.setdefault(request_id, RequestProgress(created_s, self._started.get(request_id)))
         while len(self._progress) > MOST_REQUESTS:
             self._progress.popitem(last=False)
-        return told
+        return progress
 
 
 def _add_draft(
@@ -196,5 +200,5 @@ def _add_draft(
 
 
 def _load(sequences: int) -> str:
-    """The bound of the group that so many sequences belong to."""
+    """Name the group of so many sequences by its bound."""
     return str(int(next((bound for bound in SEQUENCES if sequences <= bound), SEQUENCES[-1])))

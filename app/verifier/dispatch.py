@@ -1,4 +1,4 @@
-"""The jobs a verifier sends out: to everybody only what they have not been told."""
+"""Make the jobs that a verifier sends out: to each node only the tokens it has not been sent."""
 
 from base64 import b64encode
 from collections.abc import Iterable, Set
@@ -7,19 +7,19 @@ from app.messages import DraftJob, ToDrafter, ToFuser
 from app.stages.route.router import Route
 from app.state import Sequence
 
-Place = tuple[str, bool]  # mailbox, and whether it was told as the one that fuses: both halves of a node keep a copy
+Place = tuple[str, bool]  # mailbox, and whether it is the fuser's half of the node: both keep a replica
 
 
 class DraftDispatcher:
-    """Remembers how much of each sequence every drafter node and fuser knows, and makes their jobs."""
+    """Remember how much of each sequence every drafter node and fuser knows, and make their jobs."""
 
     def __init__(self, verifier: str) -> None:
-        """`verifier` is the mailbox that the trees go to."""
+        """Make jobs whose trees go to the mailbox `verifier`."""
         self._verifier = verifier
         self._sent: dict[str, dict[Place, int]] = {}  # by request
 
     def unread(self, sequence: Sequence, mailbox: str) -> int:
-        """Tokens of the sequence that this node's drafters have not been sent."""
+        """Return how many of the sequence's tokens this node's drafters have not been sent."""
         return len(sequence.tokens) - self._sent.get(sequence.record.id, {}).get((mailbox, False), 0)
 
     def jobs(
@@ -33,7 +33,7 @@ class DraftDispatcher:
         run_ahead: bool = False,
         skip_models_above: float = 1.0,
     ) -> list[DraftJob]:
-        """One for each node that drafts and for whoever fuses; with the target's state where a drafter reads it."""
+        """Make a job for each node that drafts and for the fuser; the target's state goes to drafters that read it."""
         state = b64encode(sequence.kv.state).decode() if sequence.kv.state and readers else None
         jobs = []
         for mailbox, names in route.recipients.items():
@@ -46,27 +46,27 @@ class DraftDispatcher:
         return jobs
 
     def final_jobs(self, sequence: Sequence, alive: set[str]) -> list[DraftJob]:
-        """Tell those who followed an ended sequence, and live, what came last."""
-        told = self._sent.pop(sequence.record.id, {})
+        """Send the last tokens of an ended sequence to those alive that hold a replica."""
+        known = self._sent.pop(sequence.record.id, {})
         jobs = []
-        for mailbox in dict.fromkeys(box for box, _ in told if box in alive):
-            start = min(count for (box, _), count in told.items() if box == mailbox)
-            fuser = mailbox if (mailbox, True) in told else ""
+        for mailbox in dict.fromkeys(box for box, _ in known if box in alive):
+            start = min(count for (box, _), count in known.items() if box == mailbox)
+            fuser = mailbox if (mailbox, True) in known else ""
             jobs.append(_job(sequence, self._verifier, mailbox, fuser, start, (), 1, 0.0))
         return [job.model_copy(update={"is_last": True}) for job in jobs]
 
     def remove(self, request_id: str) -> None:
-        """Nothing more goes out for it."""
+        """Remove an ended sequence."""
         self._sent.pop(request_id, None)
 
     def _job(
         self, sequence: Sequence, mailbox: str, route: Route, names: tuple[str, ...], depth: int, due_s: float
     ) -> DraftJob:
-        told = self._sent.setdefault(sequence.record.id, {})
+        known = self._sent.setdefault(sequence.record.id, {})
         places = [(mailbox, True)] if mailbox == route.fuser else []
         places += [(mailbox, False)] if mailbox in route.homes.values() else []
-        start = min(told.get(place, 0) for place in places)
-        told.update(dict.fromkeys(places, len(sequence.tokens)))
+        start = min(known.get(place, 0) for place in places)
+        known.update(dict.fromkeys(places, len(sequence.tokens)))
         return _job(sequence, self._verifier, mailbox, route.fuser, start, names, depth, due_s)
 
 
@@ -99,7 +99,7 @@ def _job(
 
 
 def jobs_by_mailbox(jobs: Iterable[DraftJob], fuse: str) -> dict[str, ToDrafter | ToFuser]:
-    """A verifier's jobs; `fuse` is the fusion task's mailbox."""
+    """Sort a verifier's jobs by mailbox; `fuse` is the fusion task's."""
     found: dict[str, list[DraftJob]] = {}
     for job in jobs:
         found.setdefault(job.to, []).append(job)

@@ -1,4 +1,4 @@
-"""When a step runs out of memory: that is the machine's state, not the request's fault, so it is tried again.
+"""Retry a step that ran out of memory: that is the machine's state, not the request's fault.
 
 A batch is split first (its sequences run one by one); this is about a request that runs alone.
 """
@@ -19,19 +19,19 @@ OUT_OF_MEMORY_TEXTS = (  # by torch on a GPU and on a CPU, and by oneDNN, which 
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether it says that there is no memory."""
-    return isinstance(error, MemoryError) or any(said in str(error).lower() for said in OUT_OF_MEMORY_TEXTS)
+    """Tell whether the error is for want of memory."""
+    return isinstance(error, MemoryError) or any(text in str(error).lower() for text in OUT_OF_MEMORY_TEXTS)
 
 
 class OutOfMemoryRetry:
-    """Since when which requests have found no memory."""
+    """Remember since when each request has found no memory."""
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self._clock = clock
         self._since_s: dict[str, float] = {}
 
     def may_try_again(self, request_id: str, error: Exception) -> bool:
-        """Whether it failed for memory alone, and not for long yet. Pauses, so that others can give some back."""
+        """Tell whether a request failed for memory alone, and not for long yet; pauses, so that others release some."""
         if not is_out_of_memory(error):
             return False
         now_s = self._clock.monotonic()
@@ -41,5 +41,5 @@ class OutOfMemoryRetry:
         return True
 
     def remove(self, request_id: str) -> None:
-        """It got on, or left."""
+        """Remove a request that got on, or ended."""
         self._since_s.pop(request_id, None)

@@ -1,37 +1,85 @@
-"""Which work goes on while a verdict is pending: the three ways to overlap drafting and verifying (design D8).
+"""Overlap drafting and verifying: which work goes on while a verdict is pending (design D8).
 
-`rounds`: drafters guess on as if the tree were right (PEARL); what the verdict confirms is the next answer at once.
-`frontiers`: the same inside a round (FASER): the first half of the tokens that pay goes off to be verified, the second
-is drafted meanwhile, and dropped at the first rejection. `groups`: one half of the sequences is verified while the
-other half drafts. `auto` takes what the costs speak for; that was never frontiers (docs/decisions/0015).
+In rounds, drafters guess on as if the tree were right (PEARL); what the verdict confirms is the
+next answer at once. In frontiers, the same goes on inside a round (FASER): the first half of the
+tokens that pay is verified while the second is drafted, which is dropped at the first rejection. In
+groups, one half of the sequences is verified while the other half drafts. The default takes what
+the costs speak for; that was never frontiers (docs/decisions/0015).
 """
 
-from typing import Literal
+from typing import Protocol
 
 from app.estimates.step_costs import StepCosts
 
-Overlap = Literal["auto", "none", "rounds", "frontiers", "groups"]
+
+class Overlap(Protocol):
+    """Decide what drafters and sequences do while the verifier works."""
+
+    def runs_ahead(self, core_share: float) -> bool:
+        """Tell whether drafters guess on; they take `core_share` of the verifier's pace."""
+        ...
+
+    def goes_together(self, costs: StepCosts, sequences: int, draft_s: float) -> bool:
+        """Tell whether all go in one batch; else one half drafts, for `draft_s`, while the other is verified."""
+        ...
+
+    def frontier(self, depth: int) -> int:
+        """Return how many of `depth` draft tokens to wait for."""
+        ...
 
 
-def runs_ahead(overlap: Overlap, share: float) -> bool:
-    """May drafters guess on while the verifier works? `share`: of the verifier's pace that they would take."""
-    return overlap in ("rounds", "frontiers") or (overlap == "auto" and share == 0.0)
+class NoOverlap:
+    """Draft, verify, draft: nothing goes on while a verdict is pending."""
+
+    def runs_ahead(self, core_share: float) -> bool:
+        return False
+
+    def goes_together(self, costs: StepCosts, sequences: int, draft_s: float) -> bool:
+        return True
+
+    def frontier(self, depth: int) -> int:
+        return depth
 
 
-def goes_together(overlap: Overlap, costs: StepCosts, sequences: int, draft_s: float) -> bool:
-    """Do the sequences go in one batch? Else one half drafts, for `draft_s`, while the other half is verified."""
-    if overlap == "auto":
-        return not splits(costs, sequences, draft_s)
-    return overlap != "groups" or sequences < 2
+class RoundsOverlap(NoOverlap):
+    """Run ahead of every verdict."""
+
+    def runs_ahead(self, core_share: float) -> bool:
+        return True
 
 
-def frontier(overlap: Overlap, depth: int) -> int:
-    """How many of `depth` draft tokens to wait for."""
-    return (depth + 1) // 2 if overlap == "frontiers" else depth
+class FrontiersOverlap(RoundsOverlap):
+    """Run ahead of every verdict, and wait for the first half of each draft alone."""
+
+    def frontier(self, depth: int) -> int:
+        return (depth + 1) // 2
+
+
+class GroupsOverlap(NoOverlap):
+    """Verify one half of the sequences while the other half drafts, whatever it costs."""
+
+    def goes_together(self, costs: StepCosts, sequences: int, draft_s: float) -> bool:
+        return sequences < 2
+
+
+class AutoOverlap(NoOverlap):
+    """Run ahead where it takes no core from the verifier; split the sequences where two halves are as fast."""
+
+    def __init__(self, *, may_split: bool = True) -> None:
+        self._may_split = may_split
+
+    def runs_ahead(self, core_share: float) -> bool:
+        return core_share == 0.0
+
+    def goes_together(self, costs: StepCosts, sequences: int, draft_s: float) -> bool:
+        return not (self._may_split and splits(costs, sequences, draft_s))
 
 
 def splits(costs: StepCosts, sequences: int, draft_s: float) -> bool:
-    """Does it pay to verify one half of the sequences while the other half drafts? Only where two half batches
-    take no longer than a whole one with its drafting: rarely where a step costs much the same for any batch."""
+    """Tell whether it pays to verify one half of the sequences while the other half drafts.
+
+    It does where two half batches take no longer than a whole one with its drafting: rarely where a
+    step costs much the same for any batch.
+    """
     half = (sequences + 1) // 2
     return sequences > 1 and 2.0 * costs.seconds(half) <= costs.seconds(sequences) + draft_s

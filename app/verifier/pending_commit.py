@@ -1,4 +1,4 @@
-"""A verifier's last commit, under way while the verifier goes on."""
+"""Send a verifier's commit off, and read its outcomes while the verifier goes on."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from app.store.protocol import Outcome, Requests
 
 
 class PendingCommit:
-    """At most one commit at a time: `send` it, and hear later by `settle` what became of it."""
+    """Hold at most one commit: `send` it, and read its outcomes later by `settle`."""
 
     def __init__(self, owner: str, store: Requests) -> None:
         self._owner, self._store = owner, store
@@ -23,8 +23,10 @@ class PendingCommit:
         self._outcomes = self._store.commit_later(self._owner, self._events)
 
     def settle(self) -> list[tuple[Sequence, Event, Outcome]]:
-        """What became of it; nothing if nothing is under way. Raises StoreUnavailable; then the same is committed again
-        at the next call, which counts once."""
+        """Return the outcomes; nothing if nothing is under way.
+
+        Raises StoreUnavailable; then the same is committed again at the next call, which counts once.
+        """
         if self._outcomes is None:
             return []
         try:

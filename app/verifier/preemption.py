@@ -1,37 +1,41 @@
-"""Reserve the pages of a batch; where they run short, trees and younger sequences give theirs up."""
+"""Reserve memory for a batch by age: the oldest sequence always gets on."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from app.engine.target import Target
 from app.state import BatchEntry, Sequence, Tree
 
 
-def reserve(works: list[BatchEntry], memory: Target, sequences: Mapping[str, Sequence]) -> list[BatchEntry]:
-    """Return the entries that get memory. Short of it, trees go first, then the youngest sequences' caches.
+def reserve(entries: list[BatchEntry], target: Target, sequences: Mapping[str, Sequence]) -> list[BatchEntry]:
+    """Return the batch that gets memory: entries as they are, entries without their tree, and some not at all.
 
-    Memory goes by age, so the oldest sequence always gets on, and no two take each other's cache in turn.
+    `sequences` are all that the target caches, by request. Short of memory, trees go first, then the
+    youngest sequences' caches. Memory goes by age, so no two sequences take each other's cache in turn.
     """
-    kept: set[str] = set()
-    for work in sorted(works, key=lambda work: _age(sequences[work.sequence.id])):
-        # else it lost its cache to an older one
-        if work.sequence.cached == work.start and _try_reserve(work, memory, sequences):
-            kept.add(work.sequence.id)
-    return [work for work in works if work.sequence.id in kept]
+    made: dict[str, BatchEntry] = {}
+    for entry in sorted(entries, key=lambda entry: _age(sequences[entry.sequence.id])):
+        if entry.sequence.cached != entry.start:
+            continue  # an older one took its cache
+        reserved = _try_reserve(entry, target, sequences)
+        if reserved is not None:
+            made[entry.sequence.id] = reserved
+    return [made[entry.sequence.id] for entry in entries if entry.sequence.id in made]
 
 
-def _try_reserve(work: BatchEntry, memory: Target, sequences: Mapping[str, Sequence]) -> bool:
-    own = _age(sequences[work.sequence.id])
-    while not memory.try_reserve(work):
+def _try_reserve(entry: BatchEntry, target: Target, sequences: Mapping[str, Sequence]) -> BatchEntry | None:
+    own = _age(sequences[entry.sequence.id])
+    while not target.try_reserve(entry):
         younger = [s for s in sequences.values() if s.kv.pages and _age(s) > own]
-        if len(work.tree):
-            work.tree = Tree()
+        if len(entry.tree):
+            entry = replace(entry, tree=Tree())
         elif younger:
-            memory.release(max(younger, key=_age).kv)  # its prefix will be computed again
+            target.release(max(younger, key=_age).kv)  # its prefix will be computed again
         else:
-            return False
-    return True
+            return None
+    return entry
 
 
 def _age(sequence: Sequence) -> tuple[float, str]:
-    """Sorts the oldest first."""
+    """Return a key that sorts the oldest first."""
     return sequence.record.created_s, sequence.record.id

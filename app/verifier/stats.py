@@ -1,30 +1,58 @@
-"""What a verifier measures of its own work for the scheduler: how long drafts take, and what comes of them."""
+"""Measure a verifier's own work: what its heartbeat reports, and the load that the controller reads."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence as Listed
+from typing import Final
 
-from app.estimates.step_costs import StepCosts
-from app.messages import DrafterStats
+from app.messages import DrafterStats, Record
+from app.stages.route.router import Router
 from app.stages.steer.load import VerifierLoad
 from app.state import Sequence, Tree
+from app.telemetry.verifier_metrics import VerifierMetrics
+from app.verifier.measured_target import MeasuredTarget
 
 DECAY = 0.9  # of the past with each round
 
 
 class VerifierStats:
-    """Decaying means and counters of one verifier. Read by another thread than the one that tells it."""
+    """Keep decaying means and counters of one verifier; another thread than the recording one may read them."""
 
-    def __init__(self) -> None:
+    def __init__(self, measured: MeasuredTarget, router: Router, metrics: VerifierMetrics) -> None:
+        """Report on this target and router, and count single events in `metrics`."""
+        self.metrics: Final = metrics
+        self._measured = measured
+        self._router = router
+        self._prompt_tokens = self._reused_tokens = 0
         self._waits = self._waited_s = 0.0
         self._rounds = self._tokens = 0.0
         self._by_drafter: dict[str, DrafterStats] = {}
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of adopted sequences so far."""
+        return self._prompt_tokens
+
+    @property
+    def reused_tokens(self) -> int:
+        """Tokens of them that other sequences had computed."""
+        return self._reused_tokens
+
+    def record_adopted(self, record: Record, tokens: int, *, is_new: bool) -> None:
+        """Record a sequence of so many tokens; `is_new`: nothing of it is committed yet."""
+        self._prompt_tokens += tokens
+        self.metrics.record_adopted(record, is_new=is_new)
+
+    def record_reused(self, tokens: int) -> None:
+        """Record that so many tokens need not be computed."""
+        self._reused_tokens += tokens
+        self.metrics.record_reused(tokens)
+
     def record_wait(self, seconds: float) -> None:
-        """Drafts came so long after they were asked for, in time or not."""
+        """Record that drafts came so long after they were asked for, in time or not."""
         self._waits = self._waits * DECAY + 1.0
         self._waited_s = self._waited_s * DECAY + seconds
 
     def record_verified(self, tree: Tree, path: list[int]) -> None:
-        """Of a tree, as it was verified, these nodes were right."""
+        """Record a tree, as it was verified, and the nodes of it that were right."""
         if not len(tree):
             return
         self._rounds = self._rounds * DECAY + 1.0
@@ -36,15 +64,30 @@ class VerifierStats:
                 new = DrafterStats(drafted=old.drafted + 1, accepted=old.accepted + (node in right))
                 self._by_drafter[name] = new
 
-    def load(self, sequences: Iterable[Sequence], costs: StepCosts) -> VerifierLoad:
-        """With the sequences that run now."""
-        everybody = list(sequences)
-        running = [s for s in everybody if s.generated > 0]
+    def report(self, sequences: Listed[Sequence]) -> dict[str, object]:
+        """Describe the verifier for its heartbeat, with the sequences that it holds now."""
+        target, early_exit = self._measured.target, self._measured.early_exit
+        return {
+            "sequences": len(sequences),
+            "cache_tokens": target.capacity_tokens,
+            "cache_tokens_free": target.free_tokens,
+            "prompt_tokens": self._prompt_tokens,
+            "prompt_tokens_reused": self._reused_tokens,
+            "nodes_looked_at": early_exit.looked_at,
+            "nodes_pruned": early_exit.dropped,
+            "asked_rounds": dict(self._router.asked_rounds),
+            "load": self.load(sequences).model_dump(mode="json"),
+        }
+
+    def load(self, sequences: Listed[Sequence]) -> VerifierLoad:
+        """Describe the load, with the sequences that are held now."""
+        costs = self._measured.costs
+        running = [s for s in sequences if s.generated > 0]
         contexts = sorted((s.cached for s in running), reverse=True)
         reading = costs.reading
         return VerifierLoad(
-            sequences=len(everybody),
-            prompt_tokens=sum(max(0, s.uncached) for s in everybody if s.generated == 0),
+            sequences=len(sequences),
+            prompt_tokens=sum(max(0, s.uncached) for s in sequences if s.generated == 0),
             contexts=tuple(contexts),
             step_s=costs.seconds(len(running)) + reading.seconds(sum(contexts), 1) if running else 0.0,
             context_token_s=reading.seconds(1, 1),

@@ -9,7 +9,6 @@ from app.stages.draft.phrases import Phrases
 from app.stages.draft.registry import MODEL_FREE
 from app.verifier.overlap import Overlap
 
-TABLES = (*MODEL_FREE, Phrases.name)
 LENGTHS = (1, 2, 3, 4, 5, 6)  # fixed draft lengths tried in the pilot
 RULES = ("uniform", "faser")  # app/stages/length/baselines.py
 FULL, OFF, SINGLE = "full", "off", "best single"
@@ -22,7 +21,7 @@ class Plan:
     name: str
     changes: Mapping[str, object] = field(default_factory=dict)  # fields of Settings and their values
     drafters: tuple[str, ...] | None = None  # model drafters; None: all
-    tables: tuple[str, ...] = TABLES
+    tables: tuple[str, ...] = MODEL_FREE
     length: int | None = None  # draft tokens every round; None: as many as pay
     speculates: bool = True
     without: Literal["fusion", "calibration"] | None = None  # an ablation that no setting names
@@ -64,20 +63,20 @@ def plans(best: Plan | None, generalist: str | None) -> list[Plan]:
         Plan("without fusion", without="fusion"),
         Plan("without calibration", without="calibration"),
         Plan("without run-ahead", {"overlap": "none"}),
-        Plan("without suffix", tables=tuple(name for name in TABLES if name != "suffix")),
-        Plan("without phrases", tables=tuple(name for name in TABLES if name != Phrases.name)),
+        Plan("without suffix", tables=tuple(name for name in MODEL_FREE if name != "suffix")),
+        Plan("without phrases", tables=tuple(name for name in MODEL_FREE if name != Phrases.name)),
         Plan("tables only", drafters=()),
         Plan("lookup only", drafters=(), tables=("lookup",)),
     ]
 
 
-def by_length(lengths: Iterable[int], tables: tuple[str, ...] = TABLES) -> list[Plan]:
+def by_length(lengths: Iterable[int], tables: tuple[str, ...] = MODEL_FREE) -> list[Plan]:
     """No speculation, the same drafters at each fixed length, and what serves."""
     chains = [Plan(f"fixed {n}", {"overlap": "none"}, tables=tables, length=n) for n in lengths]
     return [Plan(OFF, tables=tables, speculates=False), *chains, Plan(FULL, tables=tables)]
 
 
-def rules(tables: tuple[str, ...] = TABLES) -> list[Plan]:
+def rules(tables: tuple[str, ...] = MODEL_FREE) -> list[Plan]:
     """Other rules for the length than the one that serves."""
     return [Plan(name, {"overlap": "none", "lengths": name}, tables=tables) for name in RULES]
 

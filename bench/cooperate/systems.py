@@ -11,12 +11,13 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from app.assembly.fuser import build_fuser
 from app.assembly.local import Models, build_local
 from app.config import Settings
-from app.drafter.drafter import DrafterNode
 from app.engine.cpu.runner import ModelRunner
 from app.estimates.calibration import FLOOR, Calibration
-from app.messages import Draft, DraftJob, TreeMessage
+from app.fuser.fuser import Fuser
+from app.messages import DraftJob, TreeMessage
 from app.pipeline import LocalPipeline
 from app.request import GenerateRequest, Speculation
 from app.store.protocol import Snapshot
@@ -57,24 +58,22 @@ class PipelineArm:
         self._speculates = plan.speculates
         self._max_tokens = max_tokens
         self._target = Timed(models.runner, "forward")
-        self._pipeline = build_local(self._settings, replace(models, runner=cast(ModelRunner, self._target)))
+        self._pipeline = _pipeline(plan, self._settings, replace(models, runner=cast(ModelRunner, self._target)))
         _set_up(self._pipeline, plan, models)
-        self._drafting = Timed(_drafting(self._pipeline, plan), "run")
-        self._pipeline._node = cast(DrafterNode, self._drafting)
 
     def __call__(self, prompts: list[str]) -> Run:
         """Run the prompts at once, to their ends."""
-        pipeline, running = self._pipeline, self._pipeline.verifier.running
+        pipeline, sequences = self._pipeline, self._pipeline.verifier.sequences
         started = time.perf_counter()
         records = [pipeline.submit(self._request(prompt), self._settings) for prompt in prompts]
-        while any(not sequence.generated for sequence in running.sequences.values()):
+        while any(not sequence.generated for sequence in sequences.values()):
             pipeline.step()
         first_s = time.perf_counter()
-        steps, draft_s, verify_s = self._target.calls, self._drafting.seconds, self._target.seconds
-        while running.sequences:
+        steps, draft_s, verify_s = self._target.calls, pipeline.draft_s, self._target.seconds
+        while sequences:
             pipeline.step()
         ended = time.perf_counter()
-        if running.reused_tokens:
+        if pipeline.verifier.stats.reused_tokens:
             raise SystemExit("a prompt was found in the cache: its arm did less work than the others")
         ends = [pipeline.store.snapshot(record.id) for record in records]
         return Run(
@@ -85,27 +84,27 @@ class PipelineArm:
             sum(end.stats.rounds for end in ends),
             self._target.calls - steps,
             ended - first_s,
-            self._drafting.seconds - draft_s,
+            pipeline.draft_s - draft_s,
             self._target.seconds - verify_s,
             _by_drafter(ends),
         )
 
     def load(self, arrivals: Listed[tuple[float, str]]) -> list[Snapshot]:
         """Requests that come at these seconds from now, whether or not others have ended; all of them, ended."""
-        pipeline, running = self._pipeline, self._pipeline.verifier.running
+        pipeline, sequences = self._pipeline, self._pipeline.verifier.sequences
         started, records, waiting = time.perf_counter(), [], deque(arrivals)
-        while waiting or running.sequences:
-            if not running.sequences:
+        while waiting or sequences:
+            if not sequences:
                 time.sleep(max(0.0, started + waiting[0][0] - time.perf_counter()))
             while waiting and started + waiting[0][0] <= time.perf_counter():
                 records.append(pipeline.submit(self._request(waiting.popleft()[1]), self._settings))
-            if running.sequences:
+            if sequences:
                 pipeline.step()
         return [pipeline.store.snapshot(record.id) for record in records]
 
     def calibration(self) -> dict[str, dict[str, float]]:
         """How well each drafter knew itself so far: see `app.estimates.calibration.CalibrationReport`."""
-        return self._drafting._fusing.calibration.told()
+        return self._pipeline.fuser.calibration.info()
 
     def _request(self, prompt: str) -> GenerateRequest:
         return GenerateRequest(
@@ -143,18 +142,21 @@ class Uncalibrated(Calibration):
         return min(1.0 - FLOOR, max(FLOOR, confidence))
 
 
-class Reshaped:
-    """A drafter node whose trees are changed before the verifier sees them."""
+class ArmPipeline(LocalPipeline):
+    """Time drafting, and change trees before the verifier sees them."""
 
-    def __init__(self, inner: DrafterNode, shape: Shape) -> None:
-        self._inner, self._shape = inner, shape
+    def __init__(self, built: LocalPipeline, fuser: Fuser, shape: Shape | None) -> None:
+        super().__init__(built.verifier, built.node, fuser, built.store, built.tokenizer)
+        self.draft_s = 0.0
+        self._shape = shape
 
-    def run(self, jobs: Iterable[DraftJob]) -> tuple[list[Draft], list[tuple[str, TreeMessage]]]:
-        drafts, trees = self._inner.run(jobs)
-        return drafts, [(mailbox, self._shape(tree)) for mailbox, tree in trees]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    def draft(self, jobs: Iterable[DraftJob]) -> list[TreeMessage]:
+        started = time.perf_counter()
+        try:
+            trees = super().draft(jobs)
+            return trees if self._shape is None else [self._shape(tree) for tree in trees]
+        finally:
+            self.draft_s += time.perf_counter() - started
 
 
 def shape_of(plan: Plan) -> Shape | None:
@@ -184,19 +186,20 @@ def lone(tree: TreeMessage) -> TreeMessage:
 
 
 def _set_up(pipeline: LocalPipeline, plan: Plan, models: Models) -> None:
-    """Who drafts, and how the verifier asks."""
-    running = pipeline.verifier.running
+    """Have the verifier ask the plan's drafters."""
+    verifier = pipeline.verifier
     names = models.guessers if plan.drafters is None else plan.drafters
-    running.pool = replace(running.pool, models=dict.fromkeys(names, "local"), model_free=plan.tables)
+    pool = replace(verifier.speculation.pool, models=dict.fromkeys(names, "local"), model_free=plan.tables)
+    verifier.follow(pool, verifier.policy)
 
 
-def _drafting(pipeline: LocalPipeline, plan: Plan) -> Any:
-    """The plan's drafter node: the pipeline's own, or one with a part taken out."""
-    inner = pipeline._node
+def _pipeline(plan: Plan, settings: Settings, models: Models) -> ArmPipeline:
+    """Build the plan's pipeline: the settings' own, or one with a part taken out."""
+    built = build_local(settings, models)
+    fuser = built.fuser
     if plan.without == "calibration":
-        inner._fuser.calibration = Uncalibrated()
-    shape = shape_of(plan)
-    return inner if shape is None else Reshaped(inner, shape)
+        fuser = build_fuser(settings, models.tokenizer, built.store, Uncalibrated())
+    return ArmPipeline(built, fuser, shape_of(plan))
 
 
 def _by_drafter(ends: Iterable[Snapshot]) -> dict[str, tuple[int, int]]:

@@ -28,7 +28,7 @@ def load() -> Run:
             pipeline.store.create(record, limit=len(records))
             pipeline.store.assign(record.id, pipeline.verifier.owner)
         pipeline.verifier.adopt([record.id for record in records])
-        while pipeline.verifier.running.sequences:
+        while pipeline.verifier.sequences:
             pipeline.step()
         return [list(pipeline.store.snapshot(record.id).tokens) for record in records]
 

@@ -12,13 +12,14 @@ from collections.abc import Sequence as Listed
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from app.stages.draft.registry import MODEL_FREE
 from bench.clients.arrivals import poisson, steps
-from bench.cooperate.plans import FULL, TABLES, Plan, by_length, rules
+from bench.cooperate.plans import FULL, Plan, by_length, rules
 from bench.simulate.log import Log
 from bench.simulate.machines import build
 from bench.simulate.world import Setting, Tables
 
-USED = tuple(name for name in TABLES if name != "suffix")
+USED = tuple(name for name in MODEL_FREE if name != "suffix")
 
 
 @dataclass(frozen=True, slots=True)

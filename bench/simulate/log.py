@@ -10,7 +10,8 @@ from collections.abc import Sequence as Listed
 
 from pydantic import BaseModel, ConfigDict
 
-from app.assembly.local import AnyGuesser, Models, build_local
+from app.assembly.drafter import AnyGuesser
+from app.assembly.local import Models, build_local
 from app.config import Settings
 from app.drafter.draft_kv import DraftKV
 from app.request import GenerateRequest, Sampling, Speculation
@@ -66,15 +67,15 @@ def _texts(
     settings: Settings, models: Models, prompts: Mapping[str, Listed[str]], max_tokens: int
 ) -> tuple[list[Text], States]:
     pipeline = build_local(settings, models)
-    running = pipeline.verifier.running
+    sequences = pipeline.verifier.sequences
     asked = [(domain, prompt) for domain, of_domain in prompts.items() for prompt in of_domain]
     off = Speculation(enabled=False)
     requests = [GenerateRequest(prompt=prompt, max_tokens=max_tokens, speculation=off) for _, prompt in asked]
     records = [pipeline.submit(request, settings) for request in requests]
     seen: dict[str, dict[int, bytes | None]] = {record.id: {} for record in records}
-    while running.sequences:
+    while sequences:
         pipeline.step()
-        for request_id, sequence in running.sequences.items():
+        for request_id, sequence in sequences.items():
             seen[request_id][sequence.generated] = sequence.kv.state
     ends = [pipeline.store.snapshot(record.id) for record in records]
     texts = [
@@ -99,12 +100,12 @@ def _drafter(name: str, guesser: AnyGuesser, texts: Listed[Text], states: States
 
 def _guesses(reader: DraftKV, texts: Listed[Text], states: States) -> tuple[tuple[tuple[Guess, ...], ...], ...]:
     """All texts in step, which is faster."""
-    found: list[list[tuple[Guess, ...]]] = [[()] for _ in texts]  # nobody guesses before the first token
+    found: list[list[tuple[Guess, ...]]] = [[()] for _ in texts]  # no drafter guesses before the first token
     for at in range(1, max(len(text.tokens) for text in texts)):
         ids = [_align(reader, i, text, states, at) for i, text in enumerate(texts) if at < len(text.tokens)]
-        said = reader.guess(ids, DEPTH)
+        guessed = reader.guess(ids, DEPTH)
         for request_id in ids:
-            found[int(request_id)].append(tuple(said.get(request_id, ())))
+            found[int(request_id)].append(tuple(guessed.get(request_id, ())))
     return tuple(map(tuple, found))
 
 
@@ -114,8 +115,8 @@ def _token_s(reader: DraftKV, texts: Listed[Text], states: States) -> float:
     for at in range(2, 2 + TIMED):
         ids = [_align(reader, i, text, states, min(at, len(text.tokens) - 1)) for i, text in enumerate(texts)]
         started = time.perf_counter()
-        said = reader.guess(ids, DEPTH)
-        taken.append((time.perf_counter() - started) / max(1, *map(len, said.values())))
+        guessed = reader.guess(ids, DEPTH)
+        taken.append((time.perf_counter() - started) / max(1, *map(len, guessed.values())))
     return median(taken)
 
 

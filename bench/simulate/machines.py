@@ -9,11 +9,13 @@ import random
 from app.config import Settings
 from app.drafter.drafter import in_time
 from app.messages import FUSE, DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
+from app.pipeline import draft_and_fuse
 from app.stages.draft.protocol import Drafter
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.steer.controller import steer
 from app.stages.steer.load import Load, MailboxLoad
 from app.store.memory import MemoryStore
+from app.store.protocol import Node
 from app.verifier.dispatch import jobs_by_mailbox
 from bench.cooperate.plans import Plan
 from bench.simulate.events import Machine, Network
@@ -26,15 +28,16 @@ from bench.simulate.world import (
     SimVerifier,
     Tables,
     World,
-    drafting_of,
-    fusing_of,
+    fuser_of,
+    node_of,
     shaped,
     verifier_of,
 )
 from workers.celery_app import STEER_EVERY_S
 from workers.deployment import trees_by_mailbox
 
-LOCAL = "local"
+LOCAL, VERIFIERS = "local", "verifiers"  # mailbox and machine
+TOKENIZER = "log"  # all nodes have the same
 LOOK_EVERY_S = 0.5
 FUSE_S = 0.0003  # a batch of trees, measured
 
@@ -70,10 +73,11 @@ def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:
     """Everything on one clock, a step and the drafts for the next in turn."""
     clock = SimClock(is_serial=True)
     verifier = verifier_of(world, LOCAL, clock)
-    segment = drafting_of(world, names, LOCAL, clock, is_shared)
-    verifier.segment.running.pool = DrafterPool(
+    segment, fuser = node_of(world, names, LOCAL, clock, is_shared), fuser_of(world)
+    pool = DrafterPool(
         models=dict.fromkeys(names, LOCAL), model_free=world.plan.tables, fuser=LOCAL, readers=frozenset(names)
     )
+    verifier.segment.follow(pool, world.policy)
 
     def handle(mail: list[ToVerifier]) -> float | None:
         for message in mail:
@@ -81,17 +85,17 @@ def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:
         jobs = verifier.segment.step(float("inf"))
         if jobs:
             clock.rest()
-            _, trees = segment.run(jobs)
+            _, trees = draft_and_fuse(segment, fuser, jobs, clock)
             clock.now_s += FUSE_S
             verifier.segment.receive(shaped(world, trees))
         _go_on(world, verifier)
-        return 0.0 if verifier.segment.running.sequences else None
+        return 0.0 if verifier.segment.sequences else None
 
     world.network.add(Machine(LOCAL, clock, handle))
 
 
 def _add_gate(world: World) -> None:
-    """Where requests come in that wait for nobody."""
+    """Add the machine where requests come in that wait for no other to end."""
     clock = SimClock()
 
     def handle(mail: list[None]) -> float | None:
@@ -105,13 +109,13 @@ def _add_gate(world: World) -> None:
 def _add_verifier(world: World, name: str) -> None:
     clock = SimClock()
     verifier = verifier_of(world, name, clock)
-    verifier.segment.running.pool = _pool(world)
+    verifier.segment.follow(_pool(world), world.policy)
 
     def handle(mail: list[ToVerifier]) -> float | None:
         for message in mail:
             verifier.segment.adopt(message.adopt)
             verifier.segment.receive(message.trees)
-        verifier.segment.policy = world.policy
+        verifier.segment.follow(verifier.segment.speculation.pool, world.policy)
         jobs = verifier.segment.step(clock.time())
         _send_jobs(world, jobs, clock.time())
         _go_on(world, verifier)
@@ -122,18 +126,17 @@ def _add_verifier(world: World, name: str) -> None:
 
 def _go_on(world: World, verifier: SimVerifier) -> None:
     """For each text that ended the next one comes."""
-    for record in verifier.segment.ended:
+    for record in verifier.segment.take_ended():
         world.ended.append(record)
         verifier.requests -= 1
         if not world.is_open:
             world.admit(verifier.clock.time())
-    verifier.segment.ended = []
 
 
 def _add_node(world: World, names: tuple[str, ...], is_shared: bool) -> None:
     mailbox = f"draft:{'+'.join(names)}"
     clock = SimClock(step_s=2.0 * world.setting.hop_s if is_shared else 0.0)
-    segment = drafting_of(world, names, mailbox, clock, is_shared)
+    segment, fuser = node_of(world, names, mailbox, clock, is_shared), fuser_of(world)
     world.nodes[mailbox] = names
 
     def handle(mail: list[ToDrafter]) -> float | None:
@@ -141,7 +144,7 @@ def _add_node(world: World, names: tuple[str, ...], is_shared: bool) -> None:
             segment.run_ahead()
             return 0.0 if segment.has_ahead else None
         jobs = in_time((job for message in mail for job in message.jobs), clock.time())
-        drafts, trees = segment.run(jobs)
+        drafts, trees = draft_and_fuse(segment, fuser, jobs, clock)
         _send_trees(world, trees, clock.time())
         if drafts:
             world.network.send(FUSE, ToFuser(drafts=tuple(drafts)), clock.time())
@@ -152,7 +155,7 @@ def _add_node(world: World, names: tuple[str, ...], is_shared: bool) -> None:
 
 def _add_fuser(world: World) -> None:
     clock = SimClock()
-    segment = fusing_of(world)
+    segment = fuser_of(world)
 
     def handle(mail: list[ToFuser]) -> float | None:
         for message in mail:
@@ -176,7 +179,7 @@ def _add_beat(world: World) -> None:
         nonlocal ticks
         ticks += 1
         for verifier in world.verifiers:
-            verifier.segment.running.pool = _pool(world)
+            verifier.segment.follow(_pool(world), world.policy)
         if ticks % round(STEER_EVERY_S / LOOK_EVERY_S) == 0:
             world.policy = steer(_load(world, clock.time()), clock.time(), world.policy)
         return LOOK_EVERY_S
@@ -193,24 +196,20 @@ def _load(world: World, now_s: float) -> Load:
         active=active,
         drafters=len({name for names in world.nodes.values() for name in names}),
         mailboxes={box: MailboxLoad(waiting=len(machines[box].mail), oldest_s=0.0) for box in boxes},
-        verifiers=tuple(
-            v.segment.running.stats.load(v.segment.running.sequences.values(), v.segment.running.costs)
-            for v in world.verifiers
-        ),
+        verifiers=tuple(verifier.segment.load() for verifier in world.verifiers),
     )
 
 
 def _pool(world: World) -> DrafterPool:
-    boxes = {name: box for box, names in world.nodes.items() for name in names}
-    return DrafterPool(
-        models=boxes,
-        model_free=world.plan.tables,
-        core_share=0.0,
-        fuser=FUSE,
-        readers=frozenset(boxes),
-        waiting={box: len(world.network.machines[box].mail) for box in world.nodes},
-        away=frozenset(world.nodes),
-    )
+    """Collect the drafters, each node on a machine of its own."""
+    nodes = [_node(mailbox, names, len(world.network.machines[mailbox].mail)) for mailbox, names in world.nodes.items()]
+    return DrafterPool.of([*nodes, Node(FUSE, FUSE, "", 0.0, {})], TOKENIZER, world.plan.tables, VERIFIERS)
+
+
+def _node(mailbox: str, names: tuple[str, ...], waiting: int) -> Node:
+    kind, _, name = mailbox.partition(":")
+    info = {"drafters": names, "readers": names, "tokenizer": TOKENIZER, "waiting": waiting, "host": mailbox}
+    return Node(kind, name, "", 0.0, info)
 
 
 def _send_jobs(world: World, jobs: list[DraftJob], at_s: float) -> None:

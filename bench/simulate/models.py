@@ -157,13 +157,13 @@ class LogGuesser:
         if sequence.state is not None or request_id not in self._bases:
             self._bases[request_id] = len(tokens)
         base = self._bases[request_id]
-        own, path = self._said(request_id, base), tokens[base:]
+        own, path = self._recorded(request_id, base), tokens[base:]
         if [guess.token for guess in own[: len(path)]] != path or len(own) == len(path):
             base = self._follows_text(request_id, tokens)
-            own, path = self._said(request_id, base), tokens[base:]
+            own, path = self._recorded(request_id, base), tokens[base:]
         return own[len(path) :]
 
-    def _said(self, request_id: str, length: int) -> list[Guess]:
+    def _recorded(self, request_id: str, length: int) -> list[Guess]:
         chains = self._log.guesses[text_of(request_id)]
         at = length - len(self._texts[text_of(request_id)].prompt_ids)
         return [*chains[at]] if 0 <= at < len(chains) else []

@@ -195,7 +195,7 @@ def _outcome(world: World) -> Outcome:
         own[0] += len(end.tokens)
         own[1] += end.stats.rounds
     rounds = sum(count for _, count in lengths.values())
-    asked = sum((v.segment.running.router.asked_rounds for v in world.verifiers), start=Counter[str]())
+    asked = sum((v.segment.speculation.router.asked_rounds for v in world.verifiers), start=Counter[str]())
     return Outcome(
         sum(rates) / len(rates),
         sum(len(end.tokens) for end in ends) / last_s,

@@ -8,20 +8,22 @@ from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 
+from app.assembly.verifier import verifier_over
 from app.config import Settings
 from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
 from app.drafter.token_fusion import TokenFusion
+from app.engine.early_exit.controller import EarlyExitController
+from app.estimates.calibration import Calibration
 from app.estimates.step_costs import StepCosts
 from app.fuser.fuser import Fuser
 from app.messages import Record, ToVerifier, TreeMessage
 from app.policy import Policy
 from app.request import Sampling, Speculation
 from app.stages.draft.protocol import Drafter
-from app.stages.route.router import Router
 from app.store.memory import MemoryStore
-from app.verifier.sequences import Running
+from app.verifier.measured_target import MeasuredTarget
 from app.verifier.verifier import Verifier
 from bench.cooperate.plans import Plan
 from bench.cooperate.systems import Uncalibrated, shape_of
@@ -117,19 +119,11 @@ class World:
 
 
 def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
+    """Add a verifier over the log, with the strategies of the world's settings."""
     target = LogTarget(world.log, costs_of(world), clock)
-    router = Router(world.settings.routing, world.settings.drafters_per_sequence)
-    running = Running(
-        target,
-        costs_of(world),
-        world.log.vocab_size,
-        name,
-        router,
-        world.settings.overlap,
-        clock,
-        lengths=world.settings.lengths,
-    )
-    verifier = SimVerifier(name, Verifier(name, target, running, world.store, world.settings, clock), target, clock)
+    measured = MeasuredTarget(target, costs_of(world), world.log.vocab_size, EarlyExitController())
+    segment = verifier_over(world.settings, measured, name, world.store, owner=name, clock=clock)
+    verifier = SimVerifier(name, segment, target, clock)
     world.verifiers.append(verifier)
     return verifier
 
@@ -141,21 +135,19 @@ def costs_of(world: World) -> StepCosts:
     return costs
 
 
-def drafting_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock, is_shared: bool) -> DrafterNode:
+def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock, is_shared: bool) -> DrafterNode:
     models = [
         ModelDrafter(name, LogGuesser(name, world.log.texts, world.log.drafters[name], clock), PLENTY, True)
         for name in names
     ]
-    together = TokenFusion(model.reader for model in models) if is_shared else None
-    return DrafterNode(models, fetcher(world.store), fusing_of(world), mailbox, together, clock)
+    token_fusion = TokenFusion(model.draft_kv for model in models) if is_shared else None
+    return DrafterNode(models, fetcher(world.store), mailbox, token_fusion)
 
 
-def fusing_of(world: World) -> Fuser:
-    """With tables of its own, as every process has them."""
-    fusing = Fuser(world.tables(), world.log.vocab_size, fetcher(world.store))
-    if world.plan.without == "calibration":
-        fusing.calibration = Uncalibrated()
-    return fusing
+def fuser_of(world: World) -> Fuser:
+    """Build a fuser with model-free drafters of its own, as every process has them."""
+    calibration = Uncalibrated() if world.plan.without == "calibration" else Calibration()
+    return Fuser(world.tables(), world.log.vocab_size, fetcher(world.store), calibration)
 
 
 def shaped(world: World, trees: list[tuple[str, TreeMessage]]) -> list[TreeMessage]:

@@ -4,7 +4,7 @@ A row's result is the same bits alone, in any batch, as a tree node and at any p
 row meets the same arithmetic: keys sit in pages of fixed width, each (tile of queries, page) pair is one matrix
 product of at least MIN_ROWS rows (fewer take another matrix kernel with other rounding), the maximum is exact
 in any order, and a tile's pages are summed one after the other. A page a row may not see adds exact zeros.
-Measured with MKL on AVX2 for head dims 1 to 256: so it is for all of 12 and more, and for 4 and 8.
+Measured with MKL on AVX2 and on AVX-512 for head dims 1 to 256: so it is for all of 12 and more, and for 4 and 8.
 
 The CPU path is this plain torch reference; it is the specification of the kernel for GPUs.
 """

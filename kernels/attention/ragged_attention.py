@@ -42,7 +42,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Tiling:
+class AttentionTiling:
     """How the work is cut."""
 
     rows: int  # of a tile, folded heads included
@@ -52,10 +52,14 @@ class Tiling:
     num_stages: int
 
 
-VERIFY = Tiling(rows=16, keys=64, split_keys=1024, num_warps=4, num_stages=3)
-VERIFY_FEW = Tiling(rows=32, keys=64, split_keys=1024, num_warps=4, num_stages=3)  # keys are read once for 32 rows
-PREFILL = Tiling(rows=64, keys=64, split_keys=0, num_warps=8, num_stages=2)
-FLOAT32 = Tiling(rows=16, keys=32, split_keys=1024, num_warps=4, num_stages=2)  # the others spill with heads of 128
+VERIFY = AttentionTiling(rows=16, keys=64, split_keys=1024, num_warps=4, num_stages=3)
+VERIFY_FEW = AttentionTiling(
+    rows=32, keys=64, split_keys=1024, num_warps=4, num_stages=3
+)  # keys are read once for 32 rows
+PREFILL = AttentionTiling(rows=64, keys=64, split_keys=0, num_warps=8, num_stages=2)
+FLOAT32 = AttentionTiling(
+    rows=16, keys=32, split_keys=1024, num_warps=4, num_stages=2
+)  # the others spill with heads of 128
 
 
 def ragged_attention_reference(
@@ -101,7 +105,7 @@ def ragged_attention(
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
-    tiling: Tiling = VERIFY,
+    tiling: AttentionTiling = VERIFY,
 ) -> torch.Tensor:  # (T, H, D), zeros for rows of no sequence
     """Reads nothing back from the device. ValueError for shapes and layouts the kernel does not know."""
     num_packed, heads, head_dim = q.shape
@@ -137,7 +141,9 @@ def ragged_attention(
     return out
 
 
-def _check(q: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, batch: Batch, tiling: Tiling) -> None:
+def _check(
+    q: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, batch: Batch, tiling: AttentionTiling
+) -> None:
     heads, head_dim = q.shape[1:]
     if k_pages.shape != v_pages.shape or k_pages.shape[3] != head_dim or heads % k_pages.shape[2]:
         raise ValueError(f"queries {tuple(q.shape)} do not fit pages {tuple(k_pages.shape)}, {tuple(v_pages.shape)}")
@@ -169,7 +175,9 @@ def compile_cases() -> Iterator[CompileCase]:
         yield CompileCase(name, launch, has_dot=True)
 
 
-def _compile_case(dtype: torch.dtype, tiling: Tiling, tree: bool, window: int, softcap: float, max_keys: int) -> None:
+def _compile_case(
+    dtype: torch.dtype, tiling: AttentionTiling, tree: bool, window: int, softcap: float, max_keys: int
+) -> None:
     q = torch.empty(64, 32, 128, dtype=dtype, device="meta")
     pages = torch.empty(1024, 16, 8, 128, dtype=dtype, device="meta")
     ints = torch.empty(64, dtype=torch.int32, device="meta")

@@ -23,7 +23,7 @@ from kernels.compile import CompileCase
 
 
 @dataclass(frozen=True, slots=True)
-class Tiling:
+class LinearTiling:
     """How the work is cut. Another tiling may give other bits: keep to one for a weight."""
 
     rows: int  # of a program: 64 is what one instruction of sm_90 multiplies
@@ -33,10 +33,10 @@ class Tiling:
     num_stages: int  # steps under way
 
 
-BITS16 = Tiling(
+BITS16 = LinearTiling(
     rows=64, columns=64, depth=64, num_warps=4, num_stages=6
 )  # 96 KiB are under way: few rows wait on memory
-FLOAT32 = Tiling(rows=64, columns=64, depth=32, num_warps=4, num_stages=4)
+FLOAT32 = LinearTiling(rows=64, columns=64, depth=32, num_warps=4, num_stages=4)
 
 
 def fixed_linear_reference(
@@ -86,7 +86,7 @@ def fixed_linear(
     x: torch.Tensor,  # (M, K)
     weight: torch.Tensor,  # (N, K)
     bias: torch.Tensor | None = None,  # (N,)
-    tiling: Tiling | None = None,  # None: the dtype's own
+    tiling: LinearTiling | None = None,  # None: the dtype's own
 ) -> torch.Tensor:  # (M, N)
     """Allocate the result, read nothing back. ValueError for shapes, layouts and dtypes the kernel does not know."""
     (num_rows, depth), columns = x.shape, len(weight)

@@ -1,20 +1,42 @@
-"""y = x W^T + b with W packed once for oneDNN: faster on few rows, and a row's bits do not depend on its neighbours.
+"""y = x W^T + b over a weight packed once: a row's bits do not depend on its neighbours.
 
-torch keeps the operator to itself (its compiler uses it), so `can_pack` probes for it; without it, or off the
-CPU, `F.linear` is the reference and the fallback. BATCH_HINT is the number of rows the packing is laid out for:
-with 8 every row came out bit-identical alone and among up to 512 others, with 1 it did not.
+The product is that of the compiled forward (`kernels/cpu/linear.py`): each output is one chain of fused multiply-adds
+in the order of k, whatever rows, blocks of columns or threads there are, on every processor. torch's own operators,
+oneDNN's packed one among them, take another way to multiply for another number of rows. Rows are packed, float32.
 """
+
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-BATCH_HINT = 8
+from kernels.cpu.jit import entry
+from kernels.cpu.linear import linear, pack, pack_bias
+from kernels.cpu.simd import BYTES, LANES
+from kernels.cpu.threads import take, team, words
+
+SHARED = 2**23  # multiply-adds from which other threads are woken: they come too late for fewer
 
 
 def packed_linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """x: (..., K), weight: (N, K), bias: (N,) or None -> (..., N). This is the specification."""
     return F.linear(x, weight, bias)
+
+
+@entry
+def packed_linear(
+    rows: int, x: int, w: int, depth: int, bias: int, blocks: int, piece: int, out: int, counter: int
+) -> None:
+    """Compute one thread's share of out = x W^T + b: `piece` blocks of columns at a time, until none is left.
+
+    Takes addresses of x (rows, depth), packed W, b (0: none), out (rows, 16 blocks) and of zeroed words with a counter.
+    """
+    while True:
+        first = take(counter, 0, piece)
+        if first >= blocks:
+            return
+        linear(rows, x, 4 * depth, w, depth, 0, bias, first, min(first + piece, blocks), out, blocks * BYTES)
 
 
 class PackedLinear(nn.Module):
@@ -23,55 +45,35 @@ class PackedLinear(nn.Module):
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), BATCH_HINT)
-        self.bias = None if bias is None else bias.detach()
+        self._weight = torch.from_numpy(pack(weight.detach().numpy()))
+        self._bias = None if bias is None else torch.from_numpy(pack_bias(bias.detach().numpy()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = x.reshape(-1, self.in_features)
-        out = torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
-        return out.view(*x.shape[:-1], self.out_features)
+        """Raises ValueError for rows of another length or type: their addresses are all the kernel knows."""
+        if x.shape[-1] != self.in_features or x.dtype != torch.float32 or x.device.type != "cpu":
+            raise ValueError(
+                f"{x.shape[-1]} columns of {x.dtype} on {x.device} do not fit a float32 {self.in_features}"
+            )
+        rows, blocks = x.reshape(-1, self.in_features).contiguous(), len(self._weight)
+        out, counter = torch.empty(len(rows), blocks * LANES), words(1)
+        threads = torch.get_num_threads() if rows.numel() * self.out_features >= SHARED else 1
+        share = partial(
+            packed_linear, len(rows), rows.data_ptr(), self._weight.data_ptr(), self.in_features,
+            0 if self._bias is None else self._bias.data_ptr(),
+            blocks, max(2, blocks // (16 * threads) * 2), out.data_ptr(), counter.ctypes.data,
+        )  # fmt: skip
+        if threads == 1:
+            share()
+        else:
+            team(threads).run(lambda _: share())
+        return out[:, : self.out_features].view(*x.shape[:-1], self.out_features)
 
 
-class PackedSiblings:
-    """Linear layers that read the same input, as one product; `members` take the places of the single layers.
-
-    The first member that sees an input computes all of them; the others find their columns ready. They know the input
-    by identity, so layers that turn out not to share it are still right, only slower.
-    """
-
-    def __init__(self, weights: list[torch.Tensor], biases: list[torch.Tensor | None]) -> None:
-        whole = [bias for bias in biases if bias is not None]
-        self._linear = PackedLinear(torch.cat(weights), torch.cat(whole) if len(whole) == len(biases) else None)
-        self._seen: tuple[torch.Tensor, torch.Tensor] | None = None
-        ends = torch.tensor([len(weight) for weight in weights]).cumsum(0).tolist()
-        self.members = [PackedSibling(self, end - len(w), end) for w, end in zip(weights, ends, strict=True)]
-
-    def columns(self, x: torch.Tensor, start: int, end: int) -> torch.Tensor:
-        """x: (..., K) -> columns `start ... end - 1` of all layers' outputs, (..., end - start)."""
-        if self._seen is None or self._seen[0] is not x:
-            self._seen = (x, self._linear(x))
-        out = self._seen[1][..., start:end]
-        if end == self._linear.out_features:
-            self._seen = None  # the last one reads last: do not hold the memory until the next step
-        return out
-
-
-class PackedSibling(nn.Module):
-    """One of the layers of `PackedSiblings`; (..., K) -> (..., N)."""
-
-    def __init__(self, family: PackedSiblings, start: int, end: int) -> None:
-        super().__init__()
-        self._family, self._start, self._end = family, start, end
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._family.columns(x, self._start, self._end)
-
-
-def can_pack() -> bool:
-    """True where the packed operator exists and agrees with the reference."""
-    try:
-        weight, x = torch.randn(32, 16), torch.randn(3, 16)
-        packed = PackedLinear(weight, None)(x)
-    except (AttributeError, RuntimeError, NotImplementedError):
-        return False
-    return torch.allclose(packed, packed_linear_reference(x, weight, None), atol=1e-4)
+def is_exact() -> bool:
+    """Return whether rows have the same bits alone and among others here, by a few products of random numbers."""
+    for depth in (16, 576, 1536):
+        x, layer = torch.randn(50, depth), PackedLinear(torch.randn(576, depth), torch.randn(576))
+        alone = torch.cat([layer(x[i : i + 1]) for i in range(len(x))])
+        if any(not torch.equal(layer(x[:rows]), alone[:rows]) for rows in (2, 3, 7, 8, 33, 50)):
+            return False
+    return True

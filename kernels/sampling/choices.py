@@ -9,30 +9,16 @@ Bias, penalties and the allowed-token mask touch few tokens or cost one bit each
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from kernels.sampling.target_token import MIN_TEMPERATURE, Choice
+from kernels.sampling.target_token import MIN_TEMPERATURE, Choice, Row
 
 MIN_TOP_P = 1e-37  # a smaller one would be 0 in float32, and no token would be kept
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row's choice and what shapes its logits, as `shaped` and `target_token_reference` take them."""
-
-    choice: Choice
-    position: int
-    history: Sequence[int] = ()
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    bias: Mapping[int, float] = field(default_factory=dict)
-    allowed: tuple[int, ...] | None = None
-    mask: np.ndarray | None = None  # (V,) bool: what may be said here, if not all
 
 
 @dataclass(frozen=True, slots=True)

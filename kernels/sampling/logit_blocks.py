@@ -1,8 +1,10 @@
-"""Reading rows of logits block by block, shaped on the way: bias, penalties and the allowed-token mask.
+"""Read rows of logits block by block, shaped on the way: bias, penalties and the allowed-token mask.
 
-y(x) = logit(x) + bias(x) - penalty(x), -inf where x may not be said A row is its vocabulary in blocks, then its edits
-in blocks (`kernels.sampling.choices` says how they divide the tokens). For other kernels to call;
-`kernels.sampling.target_token.shaped` is the specification.
+    y(x) = logit(x) + bias(x) - penalty(x), -inf where x is not allowed
+
+A row is its vocabulary in blocks, then its edits in blocks (`kernels.sampling.choices` divides the
+tokens between the two). Other kernels call this; `kernels.sampling.target_token.shaped` is the
+specification.
 """
 
 from collections.abc import Sequence
@@ -11,8 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.sampling.choices import Edits, Row
-from kernels.sampling.target_token import shaped
+from kernels.sampling.choices import Edits
+from kernels.sampling.target_token import Row, shaped
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # (a kernel's arguments get their types from each launch; the functions around it are typed)
@@ -21,19 +23,8 @@ BLOCK = 2048  # tokens; 8192 spills
 
 
 def shaped_rows(logits: torch.Tensor, rows: Sequence[Row]) -> list[torch.Tensor]:
-    """y, (V,) float32 for each row."""
-    return [
-        shaped(
-            z.float(),
-            list(row.history),
-            frequency_penalty=row.frequency_penalty,
-            presence_penalty=row.presence_penalty,
-            bias=dict(row.bias),
-            allowed=row.allowed,
-            mask=row.mask,
-        )
-        for z, row in zip(logits, rows, strict=True)
-    ]
+    """Shape each row of logits (N, V): (V,) float32 each."""
+    return [shaped(z.float(), row) for z, row in zip(logits, rows, strict=True)]
 
 
 @triton.jit

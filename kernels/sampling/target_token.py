@@ -6,7 +6,8 @@ reaches the threshold of the last kept one, so equal tokens stay or go together 
 One row at a time on purpose: the arithmetic, hence the rounding, cannot depend on the other rows.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ HEAD = 256  # top-p looks at this many likeliest tokens before it sorts them all
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How a token is chosen; `app.messages.Sampling` says what the fields mean."""
+    """The filters, the temperature and the noise of one choice (`app.request.Sampling`)."""
 
     temperature: float
     top_p: float
@@ -27,6 +28,20 @@ class Choice:
     min_p: float
     seed: int
     choice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row's choice, and what shapes its logits before the filters."""
+
+    choice: Choice
+    position: int  # of the token to choose
+    history: Sequence[int] = ()  # prompt, committed tokens and this node's ancestors
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    bias: Mapping[int, float] = field(default_factory=dict)
+    allowed: tuple[int, ...] | None = None
+    mask: np.ndarray | None = None  # (V,) bool: tokens allowed here, if not all
 
 
 def target_token_reference(logits: torch.Tensor, choice: Choice, position: int) -> int:
@@ -62,24 +77,15 @@ def _nucleus_floor(z: torch.Tensor, top_p: float) -> torch.Tensor:
     return z.min()  # rounding left the whole mass below top_p: keep all
 
 
-def shaped(
-    logits: torch.Tensor,  # (V,) float32
-    history: list[int],  # prompt, committed tokens and this node's ancestors
-    *,
-    frequency_penalty: float,
-    presence_penalty: float,
-    bias: dict[int, float],
-    allowed: tuple[int, ...] | None,
-    mask: np.ndarray | None = None,  # (V,) bool
-) -> torch.Tensor:  # (V,) float32
-    """Bias, penalties, the allowed tokens and the mask of those allowed here. A copy; the input stays as it is."""
+def shaped(logits: torch.Tensor, row: Row) -> torch.Tensor:
+    """Apply bias, penalties, the allowed tokens and the mask: (V,) float32 to a new (V,) float32."""
     z = logits.clone()
-    if bias:
-        z[torch.tensor(list(bias))] += torch.tensor(list(bias.values()))
-    if frequency_penalty or presence_penalty:
-        seen, counts = torch.tensor(history).unique(return_counts=True)
-        z[seen] -= counts * frequency_penalty + presence_penalty
-    if allowed is not None:
-        ids = torch.tensor(allowed)
+    if row.bias:
+        z[torch.tensor(list(row.bias))] += torch.tensor(list(row.bias.values()))
+    if row.frequency_penalty or row.presence_penalty:
+        seen, counts = torch.tensor(row.history).unique(return_counts=True)
+        z[seen] -= counts * row.frequency_penalty + row.presence_penalty
+    if row.allowed is not None:
+        ids = torch.tensor(row.allowed)
         z = torch.full_like(z, -torch.inf).index_copy_(0, ids, z[ids])
-    return z if mask is None else torch.where(torch.from_numpy(mask), z, -torch.inf)
+    return z if row.mask is None else torch.where(torch.from_numpy(row.mask), z, -torch.inf)

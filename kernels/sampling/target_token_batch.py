@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 
 from kernels.compile import CompileCase
-from kernels.sampling.choices import Row, RowChoices, meta_choices, meta_edits
+from kernels.sampling.choices import RowChoices, meta_choices, meta_edits
 from kernels.sampling.gumbel_noise_batch import gumbel, noise_bits, noise_key
 from kernels.sampling.logit_blocks import (
     BLOCK,
@@ -32,7 +32,7 @@ from kernels.sampling.logit_blocks import (
     read_block,
     shaped_rows,
 )
-from kernels.sampling.target_token import target_token_reference
+from kernels.sampling.target_token import Row, target_token_reference
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # (a kernel's arguments get their types from each launch; the functions around it are typed)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from kernels.compile import CompileCase
-from kernels.sampling.choices import Edits, Row, meta_edits
+from kernels.sampling.choices import Edits, meta_edits
 from kernels.sampling.logit_blocks import (
     BLOCK,
     block_arguments,
@@ -21,6 +21,7 @@ from kernels.sampling.logit_blocks import (
     read_block,
     shaped_rows,
 )
+from kernels.sampling.target_token import Row
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # (a kernel's arguments get their types from each launch; the functions around it are typed)

@@ -1,4 +1,4 @@
-"""API keys: their file holds no key, is nobody else's to read, and a change to it counts from the next call on."""
+"""Test API keys: a private file without keys, whose changes count from the next call on."""
 
 import json
 import stat
@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "new" / "keys.jsonl"
 
 
-def test_the_file_holds_no_key_and_is_its_owners_alone(path: Path) -> None:
+def test_file_holds_no_key_and_is_private(path: Path) -> None:
     key = add_key(path, "me", rate_per_minute=60, concurrent=4)
     assert key.removeprefix("pk-") not in path.read_text() and len(key) > 40
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -26,7 +26,7 @@ def test_the_file_holds_no_key_and_is_its_owners_alone(path: Path) -> None:
     assert (known.name, known.tenant, known.rate_per_minute, known.concurrent) == ("me", "me", 60, 4)
 
 
-def test_a_rewritten_file_is_still_its_owners_alone(path: Path) -> None:
+def test_rewritten_file_stays_private(path: Path) -> None:
     add_key(path, "me")
     path.with_name(f".{path.name}.part").write_text("left by a killed command")
     path.with_name(f".{path.name}.part").chmod(0o644)
@@ -52,7 +52,7 @@ def test_changes_count_at_once(path: Path) -> None:
     assert ring.find(first) is None and ring.find(second) is not None
 
 
-def test_who_cannot_read_the_file_lets_nobody_in(path: Path) -> None:
+def test_unreadable_file_refuses_each_key(path: Path) -> None:
     with pytest.raises(KeysUnreadable):
         Keyring(path)
     key = add_key(path, "me")
@@ -68,21 +68,21 @@ def test_who_cannot_read_the_file_lets_nobody_in(path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"name": "a b"}, {"name": ""}, {"name": "x" * 65}, {"tenant": "a:b"}, {"rate_per_minute": 0}]
 )
-def test_nonsense_is_refused(wrong: dict[str, object], path: Path) -> None:
+def test_wrong_values_are_refused(wrong: dict[str, object], path: Path) -> None:
     with pytest.raises(InvalidRequest) as refused:
         add_key(path, **{"name": "me", **wrong})  # type: ignore[arg-type]
     assert refused.value.field == next(iter(wrong))
     assert not path.exists()
 
 
-def test_nobody_becomes_the_tenant_of_those_without_a_key_by_its_name(path: Path) -> None:
+def test_public_tenant_must_be_named(path: Path) -> None:
     with pytest.raises(InvalidRequest, match="name the tenant"):
         add_key(path, "public")
     add_key(path, "public", tenant="public")
     assert read_keys(path)[0].tenant == PUBLIC_TENANT
 
 
-def test_keys_made_at_the_same_time_are_all_kept(path: Path) -> None:
+def test_concurrent_keys_are_all_kept(path: Path) -> None:
     makers = [threading.Thread(target=add_key, args=(path, f"key-{i}")) for i in range(8)]
     for maker in makers:
         maker.start()
@@ -91,7 +91,7 @@ def test_keys_made_at_the_same_time_are_all_kept(path: Path) -> None:
     assert {key.name for key in read_keys(path)} == {f"key-{i}" for i in range(8)}
 
 
-def test_the_commands(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_commands(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("PACELINE_KEYS", raising=False)
     assert main(["keys", "list"]) == 2 and "PACELINE_KEYS" in capsys.readouterr().err
     monkeypatch.setenv("PACELINE_KEYS", str(path))

@@ -1,4 +1,4 @@
-"""Settings from the environment and one file; every variable that anything reads is listed by `paceline config`."""
+"""Test settings from environment and file, and their list, which holds every variable that is read."""
 
 import ast
 import json
@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.config import OTHERS, SETTINGS, list_settings, unknown_variables
+from app.cli.config import SETTINGS, list_settings, unknown_variables
 from app.cli.main import main
-from app.config import FILE_VARIABLE, PREFIX, ROOT, Settings
+from app.config import FILE_VARIABLE, PREFIX, REMOVED, ROOT, Settings, variable
 from app.errors import InvalidSettings
 from app.local.process_specs import services, settings_environment
 
-KNOWN = {PREFIX + name.upper() for name in Settings.model_fields} | {knob.name for knob in OTHERS}
+KNOWN = {info.name for info in list_settings({FILE_VARIABLE: os.devnull})}
 OURS = ("app", "workers", "web", "kernels", "bench", "training")
 TEXTS = ("*.md", "docs/**/*.md", "compose.yaml", "Dockerfile", "paceline", ".ci/run", "deploy/**/*.yml")
-BY_NAME = {"app/config.py", "app/cli/config.py", "workers/run.py"}  # they read what others name
+BY_NAME = {"app/config.py", "app/cli/config.py", "workers/run.py"}  # which read variables by their settings
 READS = {"get", "setdefault", "pop", "getenv"}
 
 
@@ -32,16 +32,16 @@ def read(file: Path, text: str, **environ: str) -> Settings:
     return Settings.from_env({FILE_VARIABLE: str(file), **environ})
 
 
-def test_no_variable_of_ours_is_named_anywhere_and_not_listed() -> None:
+def test_each_variable_that_a_text_names_is_listed() -> None:
     files = [path for top in (*OURS, "tests") for path in (ROOT / top).rglob("*.py")]
     files += [path for pattern in TEXTS for path in ROOT.glob(pattern)]
     assert len(files) > 200
     named = {name: path for path in files for name in re.findall(r"PACELINE_[A-Z][A-Z0-9_]*", path.read_text())}
-    made_up = {"PACELINE_LEASE", "PACELINE_MODELL"}  # by the tests below
+    made_up = {"PACELINE_LEASE", "PACELINE_MODELL"} | {variable(name) for name in REMOVED}  # below
     assert {name: path for name, path in named.items() if name not in KNOWN | made_up} == {}
 
 
-def test_no_variable_is_read_and_not_listed() -> None:
+def test_each_variable_that_is_read_is_listed() -> None:
     texts = {path: path.read_text() for top in OURS for path in (ROOT / top).rglob("*.py")}
     texts[ROOT / "paceline"] = (ROOT / "paceline").read_text()
     trees = {path: ast.parse(text) for path, text in texts.items() if "environ" in text or "getenv" in text}
@@ -51,7 +51,7 @@ def test_no_variable_is_read_and_not_listed() -> None:
 
 
 def _keys(tree: ast.Module) -> Iterator[str | None]:
-    """The names under which a module reads the environment; None for one that is worked out."""
+    """Collect the names under which a module reads the environment; None for a computed one."""
     names = {
         target.id: node.value.value
         for node in tree.body
@@ -76,14 +76,14 @@ def _is_environment(node: ast.expr) -> bool:
     return ast.unparse(node) in ("os.environ", "environ")
 
 
-def test_every_setting_says_its_unit_its_effect_and_where_its_value_is_from(file: Path) -> None:
+def test_each_setting_has_unit_effect_value_and_source(file: Path) -> None:
     file.write_text('lease_s = 3.0\nlog_format = "json"\nredis_url = "redis://:hidden@host/0"')
-    found = {knob.name: knob for knob in list_settings({FILE_VARIABLE: str(file), "PACELINE_LEASE_S": "4"})}
-    assert found.keys() == KNOWN
+    found = {info.name: info for info in list_settings({FILE_VARIABLE: str(file), "PACELINE_LEASE_S": "4"})}
+    assert found.keys() == KNOWN >= {variable(name) for name in Settings.model_fields}
     for name, field in Settings.model_fields.items():
-        knob = found[PREFIX + name.upper()]
-        assert knob.group == SETTINGS and knob.effect == field.description and len(knob.effect) > 10
-        assert not knob.unit.startswith("number"), f"{name}: app/cli/config.py does not know its unit"
+        info = found[PREFIX + name.upper()]
+        assert info.group == SETTINGS and info.effect == field.description and len(info.effect) > 10
+        assert not info.unit.startswith("number"), f"{name}: app/cli/config.py does not know its unit"
     lease, form, url = (found[f"PACELINE_{name}"] for name in ("LEASE_S", "LOG_FORMAT", "REDIS_URL"))
     assert (lease.unit, lease.default, lease.value, lease.source) == ("seconds > 0.1", "2.0", "4.0", "environment")
     assert (form.unit, form.default, form.value, form.source) == ("text | json", "text", "json", str(file))
@@ -100,17 +100,17 @@ def test_environment_beats_file_and_file_beats_default(file: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["drafters = []", 'drafters = "none"', 'drafters = ["none"]'])
-def test_no_drafters_is_said_alike_everywhere_and_handed_on(file: Path, text: str) -> None:
+def test_no_drafters_has_one_spelling_and_is_handed_on(file: Path, text: str) -> None:
     settings = read(file, text)
     assert settings.drafters == () == read(file, "", PACELINE_DRAFTERS="none").drafters
     assert Settings.from_env(settings_environment(settings)).drafters == ()
-    assert {knob.name: knob.value for knob in list_settings(settings_environment(settings))}[
+    assert {info.name: info.value for info in list_settings(settings_environment(settings))}[
         "PACELINE_DRAFTERS"
     ] == "none"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("lease = 3", r"settings.toml: lease: no such setting; lease_s, perhaps"),
         ("[verify]\nthreads = 3", r"settings.toml: verify: no such setting"),
@@ -119,21 +119,22 @@ def test_no_drafters_is_said_alike_everywhere_and_handed_on(file: Path, text: st
         ('drafters = "smol-general"', r"settings.toml: drafters: Input should be a valid tuple"),
         ('routing = "best"', r"settings.toml: routing: Input should be 'learned'"),
         ("lease_s: 3", r"settings.toml is no TOML: .*line 1"),
+        ("page_tokens = 16", r"settings.toml: page_tokens: no setting any more but a constant: 16 \("),
     ],
 )
-def test_what_is_wrong_in_the_file_is_named(file: Path, text: str, said: str) -> None:
-    with pytest.raises(InvalidSettings, match=said):
+def test_errors_of_the_file_name_its_key(file: Path, text: str, sentence: str) -> None:
+    with pytest.raises(InvalidSettings, match=sentence):
         read(file, text)
 
 
-def test_a_wrong_variable_is_named_though_the_file_has_the_key_too(file: Path) -> None:
+def test_errors_name_the_variable_that_beats_the_file(file: Path) -> None:
     with pytest.raises(InvalidSettings, match=r"^PACELINE_LEASE_S: Input should be a valid number"):
         read(file, "lease_s = 3.0", PACELINE_LEASE_S="soon")
     with pytest.raises(InvalidSettings, match=r"nowhere.toml cannot be read: No such file"):
         Settings.from_env({FILE_VARIABLE: "/nowhere.toml"})
 
 
-def test_the_file_is_looked_for_where_the_command_runs_then_in_the_users_configuration(
+def test_file_is_searched_in_the_working_then_the_users_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(FILE_VARIABLE)
@@ -147,11 +148,11 @@ def test_the_file_is_looked_for_where_the_command_runs_then_in_the_users_configu
     Path("paceline.toml").write_text("linger_s = 8.0\nlease_s = 9.0")
     assert Settings.from_env().linger_s == 8.0
     assert main(["config"]) == 0
-    said = capsys.readouterr().out
-    assert f"now 8.0, from {tmp_path}/here/paceline.toml" in said
-    assert "! PACELINE_MODELL is read by nothing; PACELINE_MODEL, perhaps" in said
+    printed = capsys.readouterr().out
+    assert f"now 8.0, from {tmp_path}/here/paceline.toml" in printed
+    assert "! PACELINE_MODELL is read by nothing; PACELINE_MODEL, perhaps" in printed
     assert main(["config", "--json"]) == 0
-    listed = {knob["name"]: knob["value"] for knob in json.loads(capsys.readouterr().out)}
+    listed = {info["name"]: info["value"] for info in json.loads(capsys.readouterr().out)}
     assert listed["PACELINE_LEASE_S"] == "9.0"
     Path("paceline.toml").write_text("lease = 9.0")
     for words in (["config"], ["status"], ["bench", "--help"]):
@@ -159,14 +160,23 @@ def test_the_file_is_looked_for_where_the_command_runs_then_in_the_users_configu
         assert "here/paceline.toml: lease: no such setting" in capsys.readouterr().err
 
 
-def test_started_processes_read_no_file_of_their_own(file: Path) -> None:
+def test_removed_settings_are_refused_by_name(file: Path) -> None:
+    assert not REMOVED.keys() & Settings.model_fields.keys()
+    for name, constant in REMOVED.items():
+        with pytest.raises(InvalidSettings) as refused:
+            read(file, "", **{variable(name): "16"})
+        assert str(refused.value).startswith(f"{variable(name)}: no setting any more but a constant: {constant}")
+    assert read(file, "", PACELINE_PAGE_TOKENS="") == Settings()
+
+
+def test_started_processes_read_no_file(file: Path) -> None:
     settings = read(file, "lease_s = 3.0\nkv_bytes = 5_000_000")
     for service in services(settings, 8123):
         assert service.env[FILE_VARIABLE] == os.devnull and service.env["PACELINE_LEASE_S"] == "3.0"
     assert Settings.from_env(settings_environment(settings)).kv_bytes == 5_000_000
 
 
-def test_a_misspelt_variable_is_noticed_and_a_listed_one_is_not() -> None:
+def test_misspelt_variables_are_reported() -> None:
     found = [
         *unknown_variables({"PACELINE_LEASE": "3", "PACELINE_REDIS_PASSWORD": "x", "PATH": "y", "PACELINE_MODEL": "z"})
     ]

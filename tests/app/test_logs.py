@@ -1,4 +1,4 @@
-"""A log line says what happened to which request, and nothing else."""
+"""Test log lines: event and request, no prompt."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ def record(message: str, *args: object, **extra: object) -> logging.LogRecord:
     return made
 
 
-def test_json_has_the_known_fields_and_no_other() -> None:
+def test_json_has_the_known_fields_alone() -> None:
     line = Json("web-1").format(record("dropped %s\nof them", 3, **of("r1"), data={"kwargs": "a prompt"}))
     found = json.loads(line)
     assert "\n" not in line and found.pop("time").endswith("Z")
@@ -40,12 +40,12 @@ def test_json_holds_the_traceback() -> None:
     assert "ValueError: wrong" in json.loads(Json(None).format(made))["error"]
 
 
-@pytest.mark.parametrize("extra, said", [(of("r1"), "request r1: gone"), ({}, "workers.deployment: gone")])
-def test_text_names_the_request(extra: dict[str, str], said: str) -> None:
-    assert Text(TEXT).format(record("gone", **extra)).endswith(said)
+@pytest.mark.parametrize("extra, end", [(of("r1"), "request r1: gone"), ({}, "workers.deployment: gone")])
+def test_text_names_the_request(extra: dict[str, str], end: str) -> None:
+    assert Text(TEXT).format(record("gone", **extra)).endswith(end)
 
 
-def test_celery_does_not_quote_what_it_drops() -> None:
+def test_celery_quotes_no_dropped_message() -> None:
     program = """
 import logging
 from celery.worker.consumer import consumer

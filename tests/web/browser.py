@@ -1,4 +1,4 @@
-"""A real headless Chromium, driven over the WebDriver protocol with nothing but the standard library."""
+"""Drive a real headless Chromium over the WebDriver protocol, with the standard library alone."""
 
 import base64
 import json
@@ -31,13 +31,13 @@ ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's own key of an 
 
 
 def missing() -> str | None:
-    """What this machine lacks for a browser, if anything."""
+    """Name the programs that a browser needs and this machine lacks; None if it lacks none."""
     lacks = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
     return f"needs {' and '.join(lacks)}" if lacks else None
 
 
 class Browser:
-    """One window. Elements are named by CSS selectors."""
+    """Drive one window. Elements are named by CSS selectors."""
 
     def __init__(self, profile: Path) -> None:
         self._driver = subprocess.Popen(
@@ -63,7 +63,7 @@ class Browser:
         self._call("POST", "/url", url=url)
 
     def click(self, selector: str) -> None:
-        """As a mouse does: fails when something else covers the element."""
+        """Click as a mouse does: fails when something else covers the element."""
         self._call("POST", f"/element/{self._find(selector)}/click")
 
     def type(self, selector: str, text: str) -> None:
@@ -73,21 +73,21 @@ class Browser:
         self._call("POST", f"/element/{element}/value", text=text)
 
     def press(self, *keys: str) -> None:
-        """Press keys together, on whatever has the focus."""
+        """Press keys together, on the element that has the focus."""
         actions = [{"type": "keyDown", "value": key} for key in keys]
         actions += [{"type": "keyUp", "value": key} for key in reversed(keys)]
         self._call("POST", "/actions", actions=[{"type": "key", "id": "keyboard", "actions": actions}])
 
     def run(self, script: str) -> Any:
-        """The value of a function body, run in the page."""
+        """Run a function body in the page and return its value."""
         return self._call("POST", "/execute/sync", script=script, args=[])
 
     def text(self, selector: str) -> str:
-        """The element's textContent."""
+        """Return the element's textContent."""
         return str(self.run(f"return document.querySelector({json.dumps(selector)}).textContent"))
 
     def wait(self, condition: Callable[[], Any], timeout_s: float = 15.0) -> Any:
-        """The first truthy value of `condition`."""
+        """Wait for a truthy value of `condition` and return it."""
         until = time.monotonic() + timeout_s
         while not (value := condition()):
             assert time.monotonic() < until, f"waited {timeout_s} s in vain"
@@ -100,7 +100,7 @@ class Browser:
         self._call("POST", "/goog/cdp/execute", cmd=method, params=parameters)
 
     def complaints(self) -> list[str]:
-        """What the browser's console said since the last call: script errors, refused content."""
+        """Return the console's messages since the last call: script errors, refused content."""
         return [entry["message"] for entry in self._call("POST", "/se/log", type="browser")]
 
     def screenshot(self, path: Path) -> None:
@@ -132,7 +132,7 @@ class Browser:
 
 @contextmanager
 def chromium(folder: Path) -> Iterator[Browser]:
-    """A browser of its own for the block; where there is none the test is skipped, but on CI it fails."""
+    """Open a browser for the block; without one installed the test is skipped, but fails on CI."""
     lack = missing()
     if lack is not None and os.environ.get("CI") != "true":
         pytest.skip(lack)

@@ -1,8 +1,10 @@
-"""The real application over a real Redis, with a scripted verifier behind it."""
+"""Fixtures: the real application over a real Redis, with a scripted verifier behind it."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import redis
@@ -12,16 +14,18 @@ from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from tests.models import model_dir
 from tests.web.browser import Browser, chromium
-from tests.web.doubles import FakeDeployment, ScriptedVerifier
+from tests.web.doubles import ScriptedVerifier, SilentDeployment
 from web.factory import create_app
 from web.server import WebServer
+from workers.deployment import Deployment
 
+Deploy = Callable[..., Deployment]
 TEXT = "Größe matters: 👩‍🚀 flew, naïvely, to 日本.\n\n<script>alert('no')</script> &amp; &lt; done"
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running web server on a socket of its own."""
+    """Say where a running web server listens."""
 
     host: str
     port: int
@@ -37,35 +41,47 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture
-def settings() -> Settings:
-    return Settings(max_active_requests=8, max_tokens=500, max_prompt_tokens=2000)
+def settings(redis_url: str) -> Settings:
+    return Settings(redis_url=redis_url, max_active_requests=8, max_tokens=500, max_prompt_tokens=2000)
 
 
 @pytest.fixture
-def deployment(redis_client: redis.Redis, settings: Settings, tokenizer: Tokenizer) -> FakeDeployment:
-    return FakeDeployment.over(redis_client, settings, tokenizer)
+def deploy(redis_client: redis.Redis, settings: Settings, tokenizer: Tokenizer) -> Iterator[Deploy]:
+    """Make deployments over an empty Redis, with these changes to the settings."""
+    with ExitStack() as stack:
+
+        def deploy(**changes: Any) -> Deployment:
+            changed = settings.model_copy(update=changes)
+            return stack.enter_context(closing(SilentDeployment.of(changed, tokenizer)))
+
+        yield deploy
 
 
 @pytest.fixture
-def verifier(deployment: FakeDeployment, tokenizer: Tokenizer) -> Iterator[ScriptedVerifier]:
+def deployment(deploy: Deploy) -> Deployment:
+    return deploy()
+
+
+@pytest.fixture
+def verifier(deployment: Deployment, tokenizer: Tokenizer) -> Iterator[ScriptedVerifier]:
     with ScriptedVerifier(deployment, [*tokenizer.encode(TEXT), tokenizer.eos_ids[0]]) as verifier:
         yield verifier
 
 
 @pytest.fixture
-def client(deployment: FakeDeployment) -> FlaskClient:
+def client(deployment: Deployment) -> FlaskClient:
     return create_app(deployment).test_client()
 
 
 @pytest.fixture(scope="session")
 def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One window for all tests: each has a server of its own, so nothing that a page keeps reaches another's."""
+    """Open one window for all tests: each has a server of its own, so no page sees what another one keeps."""
     with chromium(tmp_path_factory.mktemp("chromium")) as browser:
         yield browser
 
 
 @pytest.fixture
-def server(deployment: FakeDeployment) -> Iterator[Server]:
+def server(deployment: Deployment) -> Iterator[Server]:
     stopping = threading.Event()
     server = WebServer(create_app(deployment, stopping), "127.0.0.1", 0, max_streams=8)
     thread = threading.Thread(target=server.serve, args=(stopping,))

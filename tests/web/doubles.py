@@ -1,82 +1,48 @@
-"""The two neighbours of the web tier in its tests: a deployment without queues, and a verifier without a model.
+"""Stand in for the web tier's neighbours: a deployment that rings no worker, a verifier without a model.
 
-Store, admission, tokenizer and HTTP are real. The verifier says what its script says, a few tokens a round.
+Store, admission, placement, tokenizer and HTTP are real. The verifier commits the tokens of its script, a few a round.
 """
 
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import Self
 from uuid import uuid4
-
-import redis
 
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import PUBLIC_TENANT, TARGET, DrafterStats, Event, FinishReason, Record, Stats
-from app.request import GenerateRequest, TokenLogprobs
-from app.stages.admit import admit
-from app.store.history import History
-from app.store.mailbox import Mailboxes
-from app.store.nodes import Nodes
-from app.store.rate_limits import RateLimits
-from app.store.requests import Outcome, RequestStore
-from app.store.shared_stats import SharedStatsStore
-from app.store.tasks import WaitingRoom
-from app.store.traces import Traces
+from app.messages import TARGET, DrafterStats, Event, FinishReason, Record, Stats
+from app.request import TokenLogprobs
+from app.store.requests import Outcome
+from workers.celery_app import make_celery
+from workers.deployment import Deployment
 
 ROUND = 3  # tokens a round: two drafted, one the target's own
 DRAFTERS = ("lookup", "smol-general")
 
 
-@dataclass
-class FakeDeployment:
-    """The part of workers.deployment.Office that the web tier uses; admitted requests just lie in the store."""
+class SilentDeployment(Deployment):
+    """Ring no worker: a real deployment, whose admitted requests lie in the store."""
 
-    settings: Settings
-    tokenizer: Tokenizer
-    requests: RequestStore
-    nodes: Nodes
-    sums: SharedStatsStore
-    mailboxes: Mailboxes
-    waiting: WaitingRoom
-    traces: Traces
-    samples: History
-    allowances: RateLimits
+    def ring(self, mailbox: str) -> None:
+        """Send no Celery task."""
 
     @classmethod
-    def over(cls, client: redis.Redis, settings: Settings, tokenizer: Tokenizer) -> "FakeDeployment":
-        name = settings.namespace
-        requests = RequestStore(client, name, ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
-        return cls(
-            settings,
-            tokenizer,
-            requests,
-            Nodes(client, name, lease_s=settings.lease_s),
-            SharedStatsStore(client, name),
-            Mailboxes(client, name, lease_s=settings.lease_s),
-            WaitingRoom(client, name),
-            Traces(client, name, most=settings.traced_requests),
-            History(client, name),
-            RateLimits(client, name, active_ttl_s=settings.active_ttl_s),
-        )
-
-    def submit(self, request: GenerateRequest, *, request_id: str | None = None, tenant: str = PUBLIC_TENANT) -> Record:
-        request_id = request_id or uuid4().hex
-        record = admit(request, self.tokenizer, self.settings, request_id=request_id, tenant=tenant, now_s=time.time())
-        self.requests.create(record, limit=self.settings.max_active_requests)
-        return record
+    def of(cls, settings: Settings, tokenizer: Tokenizer) -> Self:
+        """Connect to the settings' Redis, once it is needed."""
+        return cls(settings, make_celery(settings), tokenizer)
 
 
 @dataclass
 class ScriptedVerifier:
-    """Takes every request and answers it with `answer`, a round each `pause_s` while `going` is set."""
+    """Answer every request with `answer`, a round each `pause_s` while `going` is set."""
 
-    deployment: FakeDeployment
+    deployment: Deployment
     answer: list[int]
     pause_s: float = 0.005
     going: threading.Event = field(default_factory=threading.Event)
     fail: str | None = None  # end with this error after the first round
-    seen: list[str] = field(default_factory=list)  # ids of the requests it took
+    seen: list[str] = field(default_factory=list)  # ids of its requests
 
     def __post_init__(self) -> None:
         self.going.set()
@@ -145,7 +111,7 @@ class ScriptedVerifier:
 
 
 def _logprobs(record: Record, tokens: tuple[int, ...]) -> tuple[TokenLogprobs, ...]:
-    """Each token as likely as one other."""
+    """Give each token the same chance as one other."""
     if record.logprobs is None:
         return ()
     return tuple(TokenLogprobs(logprob=-0.7, top=((token, -0.7), (17, -0.7))[: record.logprobs]) for token in tokens)

@@ -1,4 +1,4 @@
-"""Reading server-sent events in tests, by the rules of the format and none of our own."""
+"""Parse server-sent events in tests, by the rules of the format alone."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class ServerEvent(NamedTuple):
-    """One dispatched event."""
+    """Hold one dispatched event."""
 
     kind: str
     data: Any
@@ -14,7 +14,7 @@ class ServerEvent(NamedTuple):
 
 
 def parse(lines: Iterable[str]) -> Iterator[ServerEvent]:
-    """Events of a stream of lines, without their line ends; comments are skipped."""
+    """Yield the events of lines without their line ends; comments are skipped."""
     kind, data, last_id = "", [], ""
     for line in lines:
         if not line:
@@ -33,5 +33,5 @@ def parse(lines: Iterable[str]) -> Iterator[ServerEvent]:
 
 
 def parse_text(text: str) -> list[ServerEvent]:
-    """Events of a whole response."""
+    """List the events of a whole response."""
     return list(parse(text.split("\n")))

@@ -1,4 +1,4 @@
-"""Keys at the web door: without one nothing but the public list opens, and no tenant meets another's requests."""
+"""Test API keys: without one only public routes open, and no tenant sees another's requests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +9,12 @@ from flask.testing import FlaskClient
 
 from app.api_keys import add_key, remove_key
 from app.config import Settings
-from app.engine.text.tokenizer import Tokenizer
-from app.store.connect import connect
 from tests.web.browser import Browser
-from tests.web.conftest import TEXT, Server
-from tests.web.doubles import FakeDeployment, ScriptedVerifier
+from tests.web.conftest import TEXT, Deploy, Server
+from tests.web.doubles import ScriptedVerifier
 from web.auth import METRICS, PUBLIC
 from web.factory import create_app
+from workers.deployment import Deployment
 
 BODY = {"prompt": "Hi", "wait": False}
 CHAT = {"model": "smollm2-135m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
@@ -41,7 +40,7 @@ def bearer(key: str) -> dict[str, str]:
 
 
 def routes(app: Flask) -> Iterator[tuple[str, str, str]]:
-    """Endpoint, method and a path of every route."""
+    """Yield endpoint, method and a path of every route."""
     for rule in app.url_map.iter_rules():
         assert set(rule.arguments) <= {"request_id", "trace", "name", "filename"}
         path = "/".join("x" if part.startswith("<") else part for part in rule.rule.split("/"))
@@ -49,7 +48,7 @@ def routes(app: Flask) -> Iterator[tuple[str, str, str]]:
             yield rule.endpoint, method, path
 
 
-def test_every_route_is_closed_but_the_public_ones(deployment: FakeDeployment, client: FlaskClient) -> None:
+def test_every_route_is_closed_but_the_public_ones(deployment: Deployment, client: FlaskClient) -> None:
     opened, known = set(), set()
     for endpoint, method, path in routes(create_app(deployment)):
         known.add(endpoint)
@@ -63,16 +62,16 @@ def test_every_route_is_closed_but_the_public_ones(deployment: FakeDeployment, c
     assert client.get("/nothing").status_code == 401
 
 
-def test_a_route_that_comes_later_is_closed_too(deployment: FakeDeployment, key: str) -> None:
+def test_a_route_added_later_is_closed_too(deployment: Deployment, key: str) -> None:
     app = create_app(deployment)
     app.add_url_rule("/later", view_func=lambda: "something new")
     assert app.test_client().get("/later").status_code == 401
     assert app.test_client().get("/later", headers=bearer(key)).status_code == 200
 
 
-@pytest.mark.parametrize("shown", ["", "Bearer", "Bearer ", "Basic me:{key}", "{key}", "Bearer {key}x", "Bearer pk-"])
-def test_what_is_no_key_is_refused(shown: str, key: str, client: FlaskClient, deployment: FakeDeployment) -> None:
-    headers = {"Authorization": shown.format(key=key)}
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic me:{key}", "{key}", "Bearer {key}x", "Bearer pk-"])
+def test_a_wrong_or_missing_key_is_refused(header: str, key: str, client: FlaskClient, deployment: Deployment) -> None:
+    headers = {"Authorization": header.format(key=key)}
     refused = client.post("/api/generate", json=BODY, headers=headers)
     assert refused.status_code == 401 and refused.json["error"]["message"]
     v1 = client.post("/v1/chat/completions", json=CHAT, headers=headers)
@@ -80,7 +79,7 @@ def test_what_is_no_key_is_refused(shown: str, key: str, client: FlaskClient, de
     assert key not in refused.text + v1.text and deployment.requests.active() == 0
 
 
-def test_with_a_key_all_is_as_without_keys(client: FlaskClient, key: str, verifier: ScriptedVerifier) -> None:
+def test_a_valid_key_opens_all_routes(client: FlaskClient, key: str, verifier: ScriptedVerifier) -> None:
     result = client.post("/api/generate", json={"prompt": "Hi"}, headers=bearer(key)).json
     assert result["text"] == TEXT
     assert client.get(f"/api/requests/{result['id']}", headers=bearer(key)).json == result
@@ -93,11 +92,11 @@ def test_with_a_key_all_is_as_without_keys(client: FlaskClient, key: str, verifi
 
 
 def test_a_tenants_requests_are_unknown_to_others(
-    client: FlaskClient, key: str, keys: Path, deployment: FakeDeployment
+    client: FlaskClient, key: str, keys: Path, deployment: Deployment
 ) -> None:
     other, second = add_key(keys, "other"), add_key(keys, "my-other-key", tenant="me")
     request_id = client.post("/api/generate", json=BODY, headers=bearer(key)).json["id"]
-    never = client.get("/api/requests/nobody", headers=bearer(other))
+    never = client.get("/api/requests/unknown", headers=bearer(other))
     for method, path in (("GET", ""), ("GET", "/stream"), ("GET", "/stream?offset=7"), ("DELETE", "")):
         refused = client.open(f"/api/requests/{request_id}{path}", method=method, headers=bearer(other))
         assert refused.status_code == 404 and refused.text == never.text  # in this order: a stream would not end
@@ -106,7 +105,7 @@ def test_a_tenants_requests_are_unknown_to_others(
     assert client.delete(f"/api/requests/{request_id}", headers=bearer(second)).json["status"] == "cancelled"
 
 
-def test_a_removed_key_is_refused_from_then_on(client: FlaskClient, key: str, keys: Path) -> None:
+def test_a_removed_key_is_refused_at_once(client: FlaskClient, key: str, keys: Path) -> None:
     assert client.get("/v1/models", headers=bearer(key)).status_code == 200
     remove_key(keys, "me")
     assert client.get("/v1/models", headers=bearer(key)).status_code == 401
@@ -115,19 +114,18 @@ def test_a_removed_key_is_refused_from_then_on(client: FlaskClient, key: str, ke
     assert unreadable.status_code == 503 and str(keys) not in unreadable.text
 
 
-def test_metrics_can_be_left_open_and_nothing_else_with_them(deployment: FakeDeployment, settings: Settings) -> None:
-    deployment.settings = settings.model_copy(update={"open_metrics": True})
-    client = create_app(deployment).test_client()
+def test_open_metrics_opens_metrics_alone(deploy: Deploy) -> None:
+    client = create_app(deploy(open_metrics=True)).test_client()
     assert client.get("/metrics").status_code == 200
     assert client.get("/dashboard/data").status_code == 401
 
 
-def limited(deployment: FakeDeployment, keys: Path, **limits: int) -> tuple[list[FlaskClient], dict[str, str]]:
-    """Two web processes, and the header of a key with limits."""
+def limited(deployment: Deployment, keys: Path, **limits: int) -> tuple[list[FlaskClient], dict[str, str]]:
+    """Make two web processes, and the header of a key with limits."""
     return [create_app(deployment).test_client() for _ in range(2)], bearer(add_key(keys, "limited", **limits))  # type: ignore[arg-type]
 
 
-def test_the_rate_of_a_key_is_one_across_web_processes(deployment: FakeDeployment, keys: Path, key: str) -> None:
+def test_the_rate_of_a_key_is_one_across_web_processes(deployment: Deployment, keys: Path, key: str) -> None:
     (first, second), header = limited(deployment, keys, rate_per_minute=3)
     assert first.post("/api/generate", json=BODY, headers=header).status_code == 202
     assert second.post("/api/generate", json=BODY, headers=header).status_code == 202
@@ -141,7 +139,7 @@ def test_the_rate_of_a_key_is_one_across_web_processes(deployment: FakeDeploymen
     assert deployment.requests.active() == 4
 
 
-def test_what_a_key_has_under_way_is_bounded_across_web_processes(deployment: FakeDeployment, keys: Path) -> None:
+def test_a_keys_concurrency_is_bounded_across_web_processes(deployment: Deployment, keys: Path) -> None:
     (first, second), header = limited(deployment, keys, concurrent=2)
     ids = [web.post("/api/generate", json=BODY, headers=header).json["id"] for web in (first, second)]
     for web in (first, second):
@@ -154,8 +152,8 @@ def test_what_a_key_has_under_way_is_bounded_across_web_processes(deployment: Fa
     assert deployment.requests.active() == 2
 
 
-def test_places_come_back_when_answers_end_and_when_input_is_wrong(
-    deployment: FakeDeployment, keys: Path, verifier: ScriptedVerifier
+def test_ended_and_refused_requests_free_their_places(
+    deployment: Deployment, keys: Path, verifier: ScriptedVerifier
 ) -> None:
     (web, _), header = limited(deployment, keys, concurrent=1)
     for _ in range(3):
@@ -165,9 +163,9 @@ def test_places_come_back_when_answers_end_and_when_input_is_wrong(
     assert (never.status_code, never.json["error"]["param"]) == (400, "n")
 
 
-def test_without_redis_a_limited_key_gets_nothing(settings: Settings, tokenizer: Tokenizer, keys: Path) -> None:
+def test_without_redis_a_limited_key_gets_nothing(deploy: Deploy, keys: Path) -> None:
     header = bearer(add_key(keys, "limited", rate_per_minute=3))
-    web = create_app(FakeDeployment.over(connect("redis://127.0.0.1:1/0"), settings, tokenizer)).test_client()
+    web = create_app(deploy(redis_url="redis://127.0.0.1:1/0")).test_client()
     assert web.post("/api/generate", json=BODY, headers=header).status_code == 503
 
 

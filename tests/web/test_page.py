@@ -1,4 +1,4 @@
-"""The page in a real Chromium: it streams an answer, colours it, stops it, and shows hostile text as text."""
+"""Test the page in a real Chromium: it streams, colours and stops answers; hostile text stays text."""
 
 import json
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def test_an_answer_streams_in_coloured_by_proposer(page: Browser, verifier: Scri
     assert page.complaints() == []
 
 
-def test_what_the_model_says_is_never_markup(page: Browser, verifier: ScriptedVerifier) -> None:
+def test_model_output_is_never_markup(page: Browser, verifier: ScriptedVerifier) -> None:
     page.click("#send")
     finished(page)
     assert "<script>alert('no')</script>" in page.text("#output")
@@ -72,7 +72,7 @@ def test_hostile_pieces_names_and_errors_are_text(page: Browser) -> None:
     assert page.run("return document.title") == "Paceline"
 
 
-def test_the_form_reaches_the_engine(page: Browser, verifier: ScriptedVerifier) -> None:
+def test_the_forms_fields_reach_the_request(page: Browser, verifier: ScriptedVerifier) -> None:
     page.type("#prompt", "once upon")
     page.run("document.querySelector('input[value=raw]').click()")
     for field, value in {
@@ -124,7 +124,7 @@ def test_works_by_keyboard_alone(page: Browser, verifier: ScriptedVerifier) -> N
 
 
 def test_a_broken_connection_is_taken_up_again(page: Browser, verifier: ScriptedVerifier) -> None:
-    # the first stream is cut off after two chunks, as a restarting server or proxy would; then there is no room
+    # cut the first stream off after two chunks, as a restarting server or proxy would; then be full
     page.run(
         """
         const real = window.fetch;

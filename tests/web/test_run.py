@@ -1,4 +1,4 @@
-"""The web server as its own process: what it loads, how it registers, how it ends."""
+"""Test the web server as a process: its libraries, its registration, its end."""
 
 import http.client
 import json
@@ -19,12 +19,13 @@ import redis
 from app.engine.text.tokenizer import Tokenizer
 from tests.models import model_dir
 from tests.web.conftest import TEXT, Server
-from tests.web.doubles import FakeDeployment, ScriptedVerifier
+from tests.web.doubles import ScriptedVerifier
 from tests.web.events import parse_text
 from tests.workers.cluster import wait_for
 from web.factory import create_app
 from web.run import stop_on_signals
 from web.server import WebServer
+from workers.deployment import Deployment
 
 JSON = {"Content-Type": "application/json"}
 
@@ -62,8 +63,8 @@ def test_a_request_goes_through_the_real_process(
     _assert_has_no_torch(process.pid)
 
 
-def test_it_registers_and_leaves_at_once_when_told_to(
-    running: Server, process: subprocess.Popen[str], deployment: FakeDeployment
+def test_the_server_registers_and_ends_at_the_first_signal(
+    running: Server, process: subprocess.Popen[str], deployment: Deployment
 ) -> None:
     assert [(node.name, node.info["pid"]) for node in deployment.nodes.live("web")] == [("web-1", process.pid)]
     with closing(http.client.HTTPConnection(running.host, running.port, timeout=20)) as connection:
@@ -78,8 +79,8 @@ def test_it_registers_and_leaves_at_once_when_told_to(
     assert deployment.requests.active() == 1  # the request itself goes on
 
 
-def test_told_to_leave_it_says_so_takes_nothing_new_and_ends_what_it_has(
-    deployment: FakeDeployment, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+def test_a_draining_server_finishes_its_calls_and_takes_no_new(
+    deployment: Deployment, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("web.server.NOTICE_S", 0.5)
     monkeypatch.setattr("web.server.LOOK_UP_S", 0.05)
@@ -109,7 +110,7 @@ def test_told_to_leave_it_says_so_takes_nothing_new_and_ends_what_it_has(
         assert not thread.is_alive()
 
 
-def test_the_second_signal_waits_for_nobody() -> None:
+def test_the_second_signal_stops_the_drain() -> None:
     old = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
     try:
         leaving, stopping = stop_on_signals()

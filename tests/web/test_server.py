@@ -1,11 +1,11 @@
-"""What the server asks of the system."""
+"""Test the server's limit of open files."""
 
 import resource
 
 from web.server import allow_files
 
 
-def test_as_many_files_as_streams_need_may_be_open() -> None:
+def test_the_open_file_limit_rises_and_never_falls() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))

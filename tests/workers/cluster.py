@@ -45,7 +45,7 @@ class Cluster:
             **os.environ,
             "PACELINE_PYTHON": sys.executable,
             "PACELINE_STATE": str(folder),
-            "PACELINE_KEYS": "",  # not those of whoever runs the tests
+            "PACELINE_KEYS": "",  # not those of the user who runs the tests
             **environ,
         }
         self._instance = Instance(folder, name)

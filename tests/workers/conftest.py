@@ -71,10 +71,10 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def alone(tiny_environ: dict[str, str]) -> Alone:
-    """What the tiny target says with nobody beside it: one request, no drafts, in this process."""
+    """Generate the tiny target's tokens for one request alone, without drafts, in this process."""
     settings = Settings.from_env(tiny_environ)
     pipeline = build_local(settings.model_copy(update={"drafters": ()}))
-    pipeline.verifier.running.pool = DrafterPool()
+    pipeline.verifier.follow(DrafterPool(), pipeline.verifier.policy)
     known: dict[str, list[int]] = {}
 
     def tokens(request: GenerateRequest) -> list[int]:
@@ -98,12 +98,18 @@ def deployment(cluster: Cluster) -> Iterator[Deployment]:
 
 @pytest.fixture
 def lone_deployment(redis_client: redis.Redis, redis_url: str, tmp_path: Path) -> Iterator[Deployment]:
-    """An deployment over an empty Redis, with nobody else there."""
+    """Open a deployment over an empty Redis, without any other process."""
     settings = Settings(redis_url=redis_url, lease_s=0.4, linger_s=0.05, attend_s=20.0)
     deployment = Deployment(settings, make_celery(settings), Tokenizer(byte_fallback_tokenizer(tmp_path)))
     yield deployment
     deployment.close()
     pools.reset()
+
+
+def with_settings(deployment: Deployment, **changes: object) -> Deployment:
+    """The same deployment under other settings."""
+    changed = deployment.settings.model_copy(update=changes)
+    return Deployment(changed, make_celery(changed), deployment.tokenizer)
 
 
 @pytest.fixture

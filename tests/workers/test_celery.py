@@ -266,7 +266,7 @@ def test_waiting_tasks_are_let_in_in_the_order_they_came(
     assert not len(deployment.waiting)
 
 
-def test_a_task_that_waits_too_long_fails_and_holds_nobody_up(
+def test_a_task_that_waits_too_long_fails_and_holds_no_other_up(
     cluster: Cluster, client: Celery, deployment: Deployment
 ) -> None:
     posted = _fill(cluster)
@@ -277,7 +277,7 @@ def test_a_task_that_waits_too_long_fails_and_holds_nobody_up(
         with pytest.raises(GenerationFailed, match="no room in time"):
             AsyncResult("too-late", app=deployment.celery).get(timeout=WAIT_S)
         wait_for(lambda: not len(deployment.waiting), what="the list to be empty")
-        end = deployment.requests.snapshot("too-late")  # known as ended, so that nobody lets it in after all
+        end = deployment.requests.snapshot("too-late")  # known as ended, so that it is not admitted after all
         assert (end.status, end.tokens) == (Status.FAILED, ())
     finally:
         _cancel(deployment, [accepted["id"] for accepted in posted])

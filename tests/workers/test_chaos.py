@@ -62,14 +62,14 @@ def test_a_request_that_did_not_end_as_it_must_is_a_broken_promise_and_so_is_wha
 
 @pytest.fixture
 def lone_site(lone_deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """A Redis with nobody at work, at which chaos looks once."""
+    """Look once at a Redis without any process at work."""
     monkeypatch.setattr(checks, "QUIET_S", 0.0)
     return Site(Instance(tmp_path, "lone"), lone_deployment, random.Random(0))
 
 
 def _verifier(deployment: Deployment, used: int, sequences: int) -> None:
-    told = {"cache_tokens": 640, "cache_tokens_free": 640 - used, "sequences": sequences}
-    assert deployment.nodes.beat("verify", "v", "owner", progress_s=0.0, info=told)
+    info = {"cache_tokens": 640, "cache_tokens_free": 640 - used, "sequences": sequences}
+    assert deployment.nodes.beat("verify", "v", "owner", progress_s=0.0, info=info)
 
 
 LEFT: dict[str, tuple[Callable[[Deployment], object], str]] = {

@@ -20,6 +20,7 @@ from app.request import GenerateRequest
 from tests.workers.cluster import Cluster, wait_for
 from tests.workers.conftest import MAX_ACTIVE, Alone
 from workers.deployment import Deployment
+from workers.sweep import give_up
 
 WAIT_S = 60.0
 GENERATE = "paceline.generate"
@@ -72,14 +73,14 @@ def test_a_process_with_nothing_but_celery_gets_all_of_it(cluster: Cluster, tmp_
     assert lines[1].startswith("ValueError max_tokens: ")
 
 
-def test_progress_is_told_while_it_generates_and_never_after_its_end(client: Celery, deployment: Deployment) -> None:
+def test_progress_is_published_while_it_generates_and_never_later(client: Celery, deployment: Deployment) -> None:
     sent = client.send_task(GENERATE, kwargs=LONG)
     wait_for(lambda: sent.state == "PROGRESS" and sent.info["tokens"] > 0, WAIT_S, "its progress")
     first = sent.info
     wait_for(lambda: sent.info["tokens"] > first["tokens"], WAIT_S, "more of it")
     assert first["max_tokens"] == deployment.requests.snapshot(sent.id).record.max_tokens
     key = client.backend.get_key_for_task(sent.id).decode()
-    deployment.give_up(sent.id, 5)
+    give_up(deployment, sent.id, 5)
     assert not deployment.progress.tell(sent.id, key, "late", 10)
     with pytest.raises(Exception, match="5 verifiers died"):
         sent.get(timeout=WAIT_S)
@@ -133,8 +134,8 @@ def test_generations_feed_generations_in_chains_and_chords(client: Celery) -> No
     def sign(**fields: Any) -> Signature:
         return client.signature(GENERATE, kwargs={"raw": True, "max_tokens": 6, **fields})
 
-    said = [sign(prompt=prompt).apply_async().get(timeout=WAIT_S)["text"] for prompt in ("Hello", "Bye")]
-    next_ = [sign(prompt=prompt).apply_async().get(timeout=WAIT_S) for prompt in (said[0], "\n\n".join(said))]
+    texts = [sign(prompt=prompt).apply_async().get(timeout=WAIT_S)["text"] for prompt in ("Hello", "Bye")]
+    next_ = [sign(prompt=prompt).apply_async().get(timeout=WAIT_S) for prompt in (texts[0], "\n\n".join(texts))]
     chained = chain(sign(prompt="Hello"), sign()).apply_async()
     joined = chord([sign(prompt="Hello"), sign(prompt="Bye")])(sign())
     assert [one.get(timeout=WAIT_S)["token_ids"] for one in (chained, joined)] == [one["token_ids"] for one in next_]
@@ -147,7 +148,7 @@ def test_monitors_hear_of_every_end_and_no_answer(client: Celery, deployment: De
         ok, failing, revoked = (client.send_task(GENERATE, kwargs=fields) for fields in (SHORT, LONG, LONG))
         for sent in (failing, revoked):
             wait_for(lambda sent=sent: _tokens(deployment, sent.id), WAIT_S, "its tokens")
-        deployment.give_up(failing.id, 5)
+        give_up(deployment, failing.id, 5)
         client.control.revoke(revoked.id)
         header = [client.signature(GENERATE, kwargs=SHORT) for _ in range(2)]
         body = chord(header)(client.signature("helpers.texts_of", queue=helpers))

@@ -21,14 +21,14 @@ def test_a_worker_that_beats_and_gets_on_is_alive(nodes: Nodes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "age_s", "said"), [("draft-b", 0.0, "no heartbeat"), ("draft-a", 99.0, "no progress")]
+    ("name", "age_s", "problem"), [("draft-b", 0.0, "no heartbeat"), ("draft-a", 99.0, "no progress")]
 )
 def test_one_that_is_silent_or_hangs_is_not(
-    nodes: Nodes, name: str, age_s: float, said: str, capsys: pytest.CaptureFixture[str]
+    nodes: Nodes, name: str, age_s: float, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nodes.beat("draft", "draft-a", "owner", progress_s=time.time() - age_s, info={})
     assert main(["draft", name]) == 1
-    assert said in capsys.readouterr().err
+    assert problem in capsys.readouterr().err
 
 
 def test_without_redis_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

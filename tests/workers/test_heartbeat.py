@@ -1,4 +1,4 @@
-"""What a process's heartbeat keeps up, and what it says while the process itself is stuck, over a real Redis."""
+"""A heartbeat keeps leases up and reports progress while its process is stuck, over a real Redis."""
 
 import signal
 import subprocess
@@ -103,7 +103,7 @@ def test_a_process_that_hangs_lives_and_says_that_it_gets_nowhere(
     _until(lambda: progress_s() > ended_s)
 
 
-def test_a_redis_that_is_away_for_a_while_ends_neither_the_pulse_nor_the_process(
+def test_a_redis_that_is_away_for_a_while_ends_neither_heartbeat_nor_process(
     lone_deployment: Deployment, redis_client: redis.Redis
 ) -> None:
     heartbeat = Heartbeat(lone_deployment, "verify", "v")

@@ -18,7 +18,7 @@ from app.request import GenerateRequest
 from tests.workers.cluster import wait_for
 from tests.workers.conftest import Alone
 
-VERIFIER, DRAFTER = "192.0.2.1", "192.0.2.2"  # addresses for examples (RFC 5737): of nobody's network
+VERIFIER, DRAFTER = "192.0.2.1", "192.0.2.2"  # addresses for examples (RFC 5737): of no real network
 PORT = 6379  # of a namespace that nothing else is in
 
 
@@ -43,7 +43,7 @@ class Host:
 
 @pytest.fixture
 def hosts() -> Iterator[tuple[Host, Host]]:
-    """The verifier's and the drafter's, with a cable between them and to nobody else."""
+    """Connect the verifier's host and the drafter's by a cable, to each other only."""
     if not all(shutil.which(tool) for tool in ("ip", "unshare", "hostname")):
         pytest.skip("no ip, unshare or hostname here")
     names = [f"paceline-{os.getpid()}-{side}" for side in ("v", "d")]
@@ -95,7 +95,7 @@ def workers(hosts: tuple[Host, Host], tiny_environ: dict[str, str], tmp_path: Pa
         yield environ
 
 
-def test_a_drafter_on_another_host_guesses_what_is_said_and_runs_ahead(
+def test_a_drafter_on_another_host_guesses_the_tokens_and_runs_ahead(
     hosts: tuple[Host, Host], workers: dict[str, str], alone: Alone, tmp_path: Path
 ) -> None:
     request = GenerateRequest(prompt="Over the hills", raw=True, max_tokens=120)

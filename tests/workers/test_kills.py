@@ -117,7 +117,7 @@ def test_plain_decoding_goes_on_while_drafters_die_again_and_again(cluster: Clus
     cluster.await_ready()
 
 
-def test_verifier_told_to_stop_leaves_in_time_and_its_requests_go_on(cluster: Cluster, alone: Alone) -> None:
+def test_stopped_verifier_leaves_in_time_and_its_requests_go_on(cluster: Cluster, alone: Alone) -> None:
     request = _request(seed=160)
     stream = cluster.stream(request).read(until=KILL_AT)
     pid = cluster.signal("verify", signal.SIGTERM)
@@ -129,7 +129,7 @@ def test_verifier_told_to_stop_leaves_in_time_and_its_requests_go_on(cluster: Cl
 
 
 @pytest.mark.parametrize("role", ["control", "fuse", "beat", "web"])
-def test_idle_process_told_to_stop_leaves_in_time(cluster: Cluster, role: str) -> None:
+def test_stopped_idle_process_leaves_in_time(cluster: Cluster, role: str) -> None:
     pid = cluster.signal(role, signal.SIGTERM)
     started = time.monotonic()
     wait_for(lambda: pid not in cluster.status().processes[role], limit_s=10.0, what="its end")

@@ -1,4 +1,4 @@
-"""How busy a process says it is."""
+"""A process's load is the part of the time in which it works."""
 
 import pytest
 
@@ -6,14 +6,14 @@ from workers.heartbeat import LoadFraction
 
 
 def settled(parts: list[tuple[float, bool]], rounds: int = 30) -> float:
-    """The share after many repetitions of these pieces of time, (seconds, is it work), with a look after each round."""
-    share, now_s, found = LoadFraction(), 100.0, 0.0
+    """The fraction after many rounds of these pieces of time, (seconds, is it work), read after each round."""
+    fraction, now_s, found = LoadFraction(), 100.0, 0.0
     for _ in range(rounds):
         for seconds, is_work in parts:
-            share.toggle(is_work, now_s)
+            (fraction.begin_work if is_work else fraction.end_work)(now_s)
             now_s += seconds
-        share.toggle(False, now_s)
-        found = share.read(now_s)
+        fraction.end_work(now_s)
+        found = fraction.read(now_s)
     return found
 
 
@@ -25,22 +25,22 @@ def test_it_is_the_part_of_the_time_in_which_it_worked(parts: list[tuple[float, 
 
 
 def test_work_that_has_not_ended_counts_and_counts_once() -> None:
-    share = LoadFraction()
-    share.read(0.0)
-    share.toggle(True, 0.0)
+    fraction = LoadFraction()
+    fraction.read(0.0)
+    fraction.begin_work(0.0)
     for i in range(1, 30):
-        assert share.read(0.5 * i) <= 1.0
-    assert share.read(15.0) > 0.99
-    share.toggle(False, 15.0)
+        assert fraction.read(0.5 * i) <= 1.0
+    assert fraction.read(15.0) > 0.99
+    fraction.end_work(15.0)
     for i in range(30):
-        found = share.read(15.5 + 0.5 * i)
+        found = fraction.read(15.5 + 0.5 * i)
     assert found < 0.01, "it is forgotten within seconds"
 
 
-def test_what_nobody_waits_for_is_no_work() -> None:
-    share = LoadFraction()
+def test_optional_work_does_not_count() -> None:
+    fraction = LoadFraction()
     for i in range(30):
-        share.toggle(True, float(i))
-        share.mark_idle()
-        share.toggle(False, i + 0.9)
-        assert share.read(i + 1.0) == 0.0
+        fraction.begin_work(float(i))
+        fraction.mark_idle()
+        fraction.end_work(i + 0.9)
+        assert fraction.read(i + 1.0) == 0.0

@@ -47,13 +47,13 @@ def test_no_log_holds_a_prompt_or_an_answer(cluster: Cluster, client: Celery) ->
         for answer in answers:
             part = answer[:12]
             assert len(part) == 12 and part not in text and json.dumps(part)[1:-1] not in text, log
-    for role, said in {"web": "admitted", "verify": "length"}.items():
+    for role, first in {"web": "admitted", "verify": "length"}.items():
         assert any(
-            line.get("request_id") == stream.id and line["message"].startswith(said) for line in lines(cluster, role)
+            line.get("request_id") == stream.id and line["message"].startswith(first) for line in lines(cluster, role)
         )
 
 
-def test_a_process_that_is_told_to_stop_leaves_with_a_line_of_json(cluster: Cluster) -> None:
+def test_a_process_that_is_stopped_leaves_with_a_line_of_json(cluster: Cluster) -> None:
     gone = cluster.signal("fuse", signal.SIGTERM)
     cluster.await_restart("fuse", gone)
     assert "leaving" in [line["message"] for line in lines(cluster, "fuse")]

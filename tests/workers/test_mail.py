@@ -167,7 +167,7 @@ def test_verifiers_follow_the_policy_and_the_tick_writes_it(cluster: Cluster, de
     seeds = count(100)
 
     def drafted() -> int:
-        """Of a text nobody has seen."""
+        """Make drafts of a text that no process has seen."""
         unseen = request.model_copy(update={"seed": next(seeds)})
         return int(cluster.stream(unseen).read().result["speculation"]["drafted"])
 

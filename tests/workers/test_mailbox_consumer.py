@@ -14,7 +14,7 @@ from app.config import ROOT
 from app.messages import Settle
 from app.store.keys import Keys
 from tests.models import byte_fallback_tokenizer
-from workers.celery_app import make_celery
+from tests.workers.conftest import with_settings
 from workers.deployment import Deployment
 from workers.heartbeat import Heartbeat
 from workers.mailbox_consumer import consume_mailbox
@@ -29,7 +29,7 @@ def deployment(lone_deployment: Deployment) -> Deployment:
 
 
 class Handler:
-    """Notes what it was given; does nothing else unless told to."""
+    """Keep the batches; do nothing else but what `then` names."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -58,7 +58,7 @@ def test_all_that_waits_is_one_batch_and_an_idle_attendant_leaves(deployment: De
     handler = Handler()
     consume_mailbox(deployment, Heartbeat(deployment, "verify", "v"), BOX, Settle, handler)
     assert handler.batches == [["a", "b"]]
-    assert deployment.mailboxes.post(BOX, _mail("c")), "nobody attends any more: the next one has to ring"
+    assert deployment.mailboxes.post(BOX, _mail("c")), "it is not attended any more: the next one has to ring"
 
 
 def test_what_is_no_message_is_dropped_and_its_neighbours_are_served(deployment: Deployment) -> None:
@@ -129,7 +129,7 @@ def test_attendant_whose_mailbox_has_gone_to_another_leaves_it_alone(deployment:
 
 
 def test_long_stay_is_handed_over_by_a_ring(deployment: Deployment, redis_client: redis.Redis) -> None:
-    deployment = _with(deployment, attend_s=0.2)
+    deployment = with_settings(deployment, attend_s=0.2)
     deployment.mailboxes.post(BOX, _mail("a"))
     heartbeat = Heartbeat(deployment, "verify", "v")
     heartbeat.start()  # else the lease would not last
@@ -157,7 +157,7 @@ def test_attendant_that_lost_its_mailbox_without_noticing_leaves_soon(
     assert not deployment.mailboxes.attend(BOX, "a third one")
 
 
-def test_worker_that_is_told_to_stop_leaves_its_mailbox_whatever_there_is_to_do(
+def test_stopped_worker_leaves_its_mailbox_though_there_is_work(
     deployment: Deployment, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(messages: list[Settle]) -> float:
@@ -167,7 +167,7 @@ def test_worker_that_is_told_to_stop_leaves_its_mailbox_whatever_there_is_to_do(
     started = time.monotonic()
     consume_mailbox(deployment, Heartbeat(deployment, "verify", "v"), BOX, Settle, stop)
     assert time.monotonic() - started < deployment.settings.attend_s / 2
-    assert redis_client.llen(f"paceline.{BOX}") == 1, "whoever comes next is rung for"
+    assert redis_client.llen(f"paceline.{BOX}") == 1, "the next attendant is rung for"
     assert deployment.mailboxes.attend(BOX, "the next one")
 
 
@@ -186,7 +186,7 @@ def test_work_that_has_ended_is_progress_whatever_became_of_it(deployment: Deplo
     assert node.progress_s >= before_s
 
 
-def test_pulse_waits_for_a_dead_namesake_and_then_has_the_name(deployment: Deployment) -> None:
+def test_heartbeat_waits_for_a_dead_namesake_and_then_has_the_name(deployment: Deployment) -> None:
     assert deployment.nodes.beat("verify", "v", "dead", progress_s=0.0, info={})
     heartbeat = Heartbeat(deployment, "verify", "v")
     started = time.monotonic()
@@ -224,7 +224,8 @@ settings = Settings(redis_url=sys.argv[1], lease_s=0.4)
 opened = Deployment(settings, make_celery(settings), Tokenizer(Path(sys.argv[2])))
 heartbeat = heartbeats.Heartbeat(opened, "verify", "v")
 heartbeat.begin()
-heartbeat.busy(sys.argv[3] == "hung")
+if sys.argv[3] == "hung":
+    heartbeat.begin_work()
 time.sleep(1.5)
 """
 
@@ -236,9 +237,3 @@ def test_process_that_hangs_in_one_piece_of_work_is_ended(
     byte_fallback_tokenizer(tmp_path)
     command = [sys.executable, "-c", HUNG, redis_url, str(tmp_path), state]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60).returncode == status
-
-
-def _with(deployment: Deployment, **changes: object) -> Deployment:
-    """The same deployment under other settings."""
-    changed = deployment.settings.model_copy(update=changes)
-    return Deployment(changed, make_celery(changed), deployment.tokenizer)

@@ -46,12 +46,12 @@ def test_a_chat_is_the_native_apis_text(client: OpenAI, cluster: Cluster) -> Non
 
 
 def test_speculation_is_a_switch_that_changes_no_text(client: OpenAI) -> None:
-    def said(**rest: Any) -> ChatCompletion:
+    def complete(**rest: Any) -> ChatCompletion:
         return client.chat.completions.create(
             model=MODEL, messages=ASK, max_completion_tokens=50, seed=4, logprobs=True, top_logprobs=3, **rest
         )
 
-    on, off = said(), said(extra_body=OFF)
+    on, off = complete(), complete(extra_body=OFF)
     assert text_of(on) == text_of(off)
     assert on.choices[0].logprobs == off.choices[0].logprobs
     assert off.usage and off.usage.completion_tokens_details

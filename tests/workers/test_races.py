@@ -12,6 +12,7 @@ from app.errors import NotFound
 from app.messages import Event, FinishReason, Status
 from app.request import GenerateRequest
 from app.store.keys import Keys
+from tests.workers.conftest import with_settings
 from tests.workers.interleave import Actors, Plan, explore
 from tests.workers.records import task_record
 from workers.deployment import Deployment
@@ -42,9 +43,9 @@ def test_a_result_is_given_once_and_never_forgotten(lone_deployment: Deployment,
         return {"one": end, "other": lambda: ResultSettler(deployment, TaskResults(deployment.celery)).settle("a")}
 
     def check(plan: Plan) -> None:
-        told = redis_client.llen(LINKED)
+        results = redis_client.llen(LINKED)
         is_disturbed = any(deviation.kills for deviation in plan)
-        assert told <= 1 if not is_disturbed else told <= 2
+        assert results <= 1 if not is_disturbed else results <= 2
         deployment.requests.commit(
             "v1", [("a", Event(offset=0, finish_reason=FinishReason.STOP))]
         )  # if its verifier died
@@ -58,17 +59,17 @@ def test_a_result_is_given_once_and_never_forgotten(lone_deployment: Deployment,
 
 
 @pytest.mark.parametrize(
-    ("waiting", "patience_s", "ushers", "deviations"), [("a", -1.0, 1, 2), ("a", -1.0, 2, 1), ("ab", 60.0, 2, 1)]
+    ("waiting", "patience_s", "processes", "deviations"), [("a", -1.0, 1, 2), ("a", -1.0, 2, 1), ("ab", 60.0, 2, 1)]
 )
 def test_who_waits_for_room_is_let_in_or_sent_away_and_never_both(
     lone_deployment: Deployment,
     redis_client: redis.Redis,
     waiting: str,
     patience_s: float,
-    ushers: int,
+    processes: int,
     deviations: int,
 ) -> None:
-    """One usher, or two, as if the lock between them had run out, while the room that there is changes hands."""
+    """One process keeps the waiting room, or two, as if the lock had run out, while a request gives its room up."""
     deployment = _small(lone_deployment)
 
     def scene() -> Actors:
@@ -77,7 +78,7 @@ def test_who_waits_for_room_is_let_in_or_sent_away_and_never_both(
         for name in waiting:
             WaitingTasks(deployment, TaskResults(deployment.celery), patience_s).wait(_asked(), name, {"id": name})
         end = {"end": lambda: deployment.requests.end("old", FinishReason.CANCELLED)}
-        return end | {f"usher {i}": _unlocked(deployment) for i in range(ushers)}
+        return end | {f"process {i}": _unlocked(deployment) for i in range(processes)}
 
     def check(plan: Plan) -> None:
         _run_dry(deployment)
@@ -91,7 +92,7 @@ def test_who_waits_for_room_is_let_in_or_sent_away_and_never_both(
 
 
 def _run_dry(deployment: Deployment) -> None:
-    """Time passes: whoever was let in ends, and there is room for the next."""
+    """Let time pass: requests that were admitted end, and there is room for the next."""
     is_over = False
     while not is_over:
         is_over = not len(deployment.waiting)
@@ -104,7 +105,7 @@ def _run_dry(deployment: Deployment) -> None:
 def _unlocked(deployment: Deployment) -> Callable[[], None]:
     waiting_tasks = WaitingTasks(deployment, TaskResults(deployment.celery))
     waiting_tasks._nodes = _Unlocked()  # type: ignore[assignment]
-    return waiting_tasks.admit_waiting
+    return waiting_tasks.beat
 
 
 class _Unlocked:
@@ -116,8 +117,7 @@ class _Unlocked:
 
 def _small(deployment: Deployment) -> Deployment:
     """With room for one request."""
-    deployment.settings = deployment.settings.model_copy(update={"max_active_requests": 1})
-    return deployment
+    return with_settings(deployment, max_active_requests=1)
 
 
 def _asked() -> GenerateRequest:

@@ -1,4 +1,4 @@
-"""Many requests at once, cancelled ones, and ids that nobody knows."""
+"""Many requests at once, cancelled ones, and unknown ids."""
 
 import json
 import time
@@ -43,7 +43,7 @@ def test_requests_in_a_crowd_say_what_each_says_alone_and_none_is_starved(cluste
     assert gaps_s[-1] < STARVED_S and first_s[-1] < STARVED_S
 
 
-def test_a_huge_prompt_holds_up_nobody_behind_it(cluster: Cluster, alone: Alone) -> None:
+def test_a_huge_prompt_holds_up_no_request_behind_it(cluster: Cluster, alone: Alone) -> None:
     huge = cluster.stream(GenerateRequest(prompt="river stone " * HUGE, raw=True, max_tokens=2))
     small = [GenerateRequest(prompt=f"small {i}", raw=True, max_tokens=20) for i in range(3)]
     with ThreadPoolExecutor(2) as pool:
@@ -125,7 +125,7 @@ def test_a_caller_who_is_interrupted_cancels(cluster: Cluster, deployment: Deplo
     wait_for(lambda: deployment.requests.active() == 0, limit_s=2.0, what="the request to end")
 
 
-def test_a_request_that_names_a_drafter_nobody_has_is_told_who_there_is(cluster: Cluster) -> None:
+def test_a_request_that_names_an_unknown_drafter_gets_the_known_names(cluster: Cluster) -> None:
     body = {"prompt": "Hello", "max_tokens": 5}
     with pytest.raises(urllib.error.HTTPError) as caught:
         cluster.post({**body, "speculation": {"drafters": ["twim"]}})

@@ -49,20 +49,20 @@ def test_jobs_are_routed_over_two_nodes_and_the_text_is_exact(two_nodes: Cluster
     seen = wait_for(lambda: two_nodes.status().nodes["verify-1"]["asked_rounds"], 10, "rounds with a choice")
     print(f"asked rounds: {seen}")
     assert set(seen) <= {SHIPPED, COPY}
-    told = wait_for(lambda: _calibration(two_nodes), 10, "a calibration in the status")
-    print(f"calibration: {told}")
-    assert all(0.0 <= own["calibrated_error"] <= 1.0 and own["observations"] > 0 for own in told.values())
+    found = wait_for(lambda: _calibration(two_nodes), 10, "a calibration in the status")
+    print(f"calibration: {found}")
+    assert all(0.0 <= own["calibrated_error"] <= 1.0 and own["observations"] > 0 for own in found.values())
     with_redis = two_nodes.deployment()
     try:
         wait_for(lambda: with_redis.shared_stats.load("calibration"), 10, "the calibration in Redis")
         numbers = count()
 
-        def told() -> object:
+        def public() -> object:
             """A busy machine asks models seldom, and a request tells after 32 tokens of theirs."""
             ask(two_nodes, f"{PROMPTS[0]} (Question {next(numbers)}.)", speculation={"drafters": [SHIPPED, COPY]})
             return with_redis.shared_stats.load("experience:public")
 
-        wait_for(lambda: with_redis.shared_stats.load("experience:public") or told(), 60, "the experience in Redis")
+        wait_for(lambda: with_redis.shared_stats.load("experience:public") or public(), 60, "the experience in Redis")
     finally:
         with_redis.close()
 

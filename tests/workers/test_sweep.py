@@ -13,46 +13,47 @@ from app.store.protocol import Outcome
 from tests.workers.records import task_record
 from workers.celery_app import make_celery
 from workers.deployment import Deployment
+from workers.sweep import sweep
 from workers.tasks.results import TaskResults
 from workers.tasks.settle import ResultSettler
 
 
-def test_neighbours_of_a_guilty_request_are_not_blamed(lone_deployment: Deployment) -> None:
-    """The guilty one waits longest, so in each life of the verifier nobody else gets his turn before the crash."""
+def test_neighbours_of_a_culprit_are_not_blamed(lone_deployment: Deployment) -> None:
+    """The culprit waits longest, so in each life of the verifier no other gets its turn before the crash."""
     deployment = lone_deployment
-    for i, request_id in enumerate(("guilty", "second", "third")):
+    for i, request_id in enumerate(("culprit", "second", "third")):
         deployment.requests.create(task_record(request_id, created_s=1000.0 + i), limit=9)
     for life in range(deployment.settings.max_strikes + 1):
         assert _beat(deployment, f"life {life}")
-        deployment.sweep()
-        assert deployment.requests.owned(f"life {life}") == {"guilty", "second", "third"}
+        sweep(deployment)
+        assert deployment.requests.owned(f"life {life}") == {"culprit", "second", "third"}
         deployment.nodes.retire("verify", "verify-1", f"life {life}")
     assert _beat(deployment, "last")
-    deployment.sweep()
-    assert deployment.requests.snapshot("guilty").status is Status.FAILED
+    sweep(deployment)
+    assert deployment.requests.snapshot("culprit").status is Status.FAILED
     assert deployment.requests.owned("last") == {"second", "third"}
-    assert deployment.mailboxes.waiting("settle") == 1, "its task is told at once"
+    assert deployment.mailboxes.waiting("settle") == 1, "its task gets the result at once"
 
 
 def test_request_that_brought_verifiers_down_after_its_first_tokens_is_found_too(lone_deployment: Deployment) -> None:
     deployment = lone_deployment
-    for request_id, created_s in (("guilty", 2000.0), ("older", 1000.0)):
+    for request_id, created_s in (("culprit", 2000.0), ("older", 1000.0)):
         deployment.requests.create(task_record(request_id, created_s=created_s), limit=9)
     for life in range(deployment.settings.max_strikes + 2):
         assert _beat(deployment, f"life {life}")
-        deployment.sweep()
+        sweep(deployment)
         # Both commit in the first life; later only the older one does, before the other's turn.
-        for request_id in ("guilty", "older")[life > 0 :]:
+        for request_id in ("culprit", "older")[life > 0 :]:
             assert _commit(deployment, f"life {life}", request_id, now_s=3000.0 + life) is Outcome.COMMITTED
         deployment.nodes.retire("verify", "verify-1", f"life {life}")
     assert _beat(deployment, "last")
-    deployment.sweep()
-    assert deployment.requests.snapshot("guilty").status is Status.FAILED
+    sweep(deployment)
+    assert deployment.requests.snapshot("culprit").status is Status.FAILED
     assert deployment.requests.owned("last") == {"older"}
 
 
 def test_a_burst_is_shared_and_so_is_what_a_dead_verifier_leaves(lone_deployment: Deployment) -> None:
-    """All of it happens between two heartbeats, which therefore say of nobody that he has anything."""
+    """All of it happens between two heartbeats, which therefore report no sequences."""
     deployment = lone_deployment
 
     def beat(*names: str) -> None:
@@ -66,26 +67,26 @@ def test_a_burst_is_shared_and_so_is_what_a_dead_verifier_leaves(lone_deployment
     assert [len(deployment.requests.owned(owner)) for owner in ("a's", "b's")] == [3, 3]
     deployment.nodes.retire("verify", "b", "b's")
     beat("a", "c", "d")
-    deployment.sweep()
+    sweep(deployment)
     assert [len(deployment.requests.owned(owner)) for owner in ("a's", "c's", "d's")] == [3, 2, 1]
 
 
-def test_who_has_gone_longest_without_a_token_is_guilty_however_young(lone_deployment: Deployment) -> None:
+def test_who_has_gone_longest_without_a_token_is_the_culprit_however_young(lone_deployment: Deployment) -> None:
     """That one is tried first in each life, so the other, though older, gets no turn and commits nothing either."""
     deployment = lone_deployment
     assert _beat(deployment, "first")
-    for request_id, created_s, last_token_s in (("guilty", 2000.0, 3000.0), ("older", 1000.0, 3500.0)):
+    for request_id, created_s, last_token_s in (("culprit", 2000.0, 3000.0), ("older", 1000.0, 3500.0)):
         deployment.requests.create(task_record(request_id, created_s=created_s), limit=9)
         deployment.place(request_id)
         assert _commit(deployment, "first", request_id, now_s=last_token_s) is Outcome.COMMITTED
     deployment.nodes.retire("verify", "verify-1", "first")
     for life in range(deployment.settings.max_strikes):
         assert _beat(deployment, f"life {life}")
-        deployment.sweep()
+        sweep(deployment)
         deployment.nodes.retire("verify", "verify-1", f"life {life}")
     assert _beat(deployment, "last")
-    deployment.sweep()
-    assert deployment.requests.snapshot("guilty").status is Status.FAILED
+    sweep(deployment)
+    assert deployment.requests.snapshot("culprit").status is Status.FAILED
     assert deployment.requests.owned("last") == {"older"}
 
 
@@ -98,7 +99,7 @@ def test_request_that_is_stored_is_accepted_though_redis_went_away_before_it_was
         away.setattr(deployment.nodes, "live", _unavailable)
         record = deployment.submit(GenerateRequest(prompt="Hello", raw=True, max_tokens=4))
     assert deployment.requests.snapshot(record.id).owner == ""
-    deployment.sweep()
+    sweep(deployment)
     assert deployment.requests.owned("owner") == {record.id}
 
 
@@ -106,12 +107,12 @@ def _unavailable(*_: object) -> None:
     raise StoreUnavailable("gone for a moment")
 
 
-def test_nobody_is_given_up_while_no_verifier_lives(lone_deployment: Deployment) -> None:
+def test_no_request_is_given_up_while_no_verifier_lives(lone_deployment: Deployment) -> None:
     deployment = lone_deployment
     deployment.requests.create(task_record("a"), limit=9)
     for life in range(deployment.settings.max_strikes + 1):
         assert deployment.requests.assign("a", f"dead {life}")
-    deployment.sweep()
+    sweep(deployment)
     assert deployment.requests.snapshot("a").status is Status.ACTIVE
 
 
@@ -149,7 +150,7 @@ def test_doorbells_do_not_pile_up_for_an_instance_that_is_gone(
         assert deployment.mailboxes.post(mailbox, ["{}"])
     time.sleep(2.2)  # the marks of the rings above, which never were, run out
     assert deployment.nodes.beat("draft", "here", "owner", progress_s=0.0, info={})
-    deployment.sweep()
+    sweep(deployment)
     rung = {box: redis_client.llen(f"paceline.{box}") for box in ("draft:here", "draft:gone", "fuse")}
     assert rung == {"draft:here": 1, "draft:gone": 0, "fuse": 1}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.errors import InvalidRequest
 from app.request import GenerateRequest
 from workers.deployment import Deployment
-from workers.roles.control import _request
+from workers.tasks.generate import request_of
 from workers.tasks.results import TaskResults
 from workers.tasks.waiting_tasks import WaitingTasks
 
@@ -48,7 +48,7 @@ def test_odd_arguments_are_admitted_or_refused_in_a_sentence(
 ) -> None:
     args, kwargs = sent
     try:
-        request = _request(tuple(args), kwargs)
+        request = request_of(tuple(args), kwargs)
         assert WaitingTasks(lone_deployment, TaskResults(lone_deployment.celery)).admit(
             request, uuid.uuid4().hex, {"id": "x"}
         ) in (
@@ -60,14 +60,14 @@ def test_odd_arguments_are_admitted_or_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "told"),
+    ("kwargs", "message"),
     [
         ({"prompt": "a", "max_token": 5}, "max_token: there is no such field"),
         ({}, "give either prompt or messages"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
     ],
 )
-def test_what_is_wrong_is_said_in_words_of_ours(kwargs: dict[str, Any], told: str) -> None:
+def test_errors_are_worded_by_paceline(kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as error:
-        _request((), kwargs)
-    assert str(error.value) == told
+        request_of((), kwargs)
+    assert str(error.value) == message

@@ -1,4 +1,4 @@
-"""`bench meanwhile`: clients notice nothing of a killed verifier, and a command that fails is told of."""
+"""`bench meanwhile`: clients notice nothing of a killed verifier, and a command that fails is reported."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from bench.clients.under_change import main
 from tests.workers.cluster import Cluster
 
 
-def test_a_verifier_is_killed_and_nobody_is_lost(
+def test_a_verifier_is_killed_and_no_request_is_lost(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "meanwhile.json"
@@ -26,7 +26,7 @@ def test_a_verifier_is_killed_and_nobody_is_lost(
     assert longest == sorted(longest, reverse=True)
 
 
-def test_a_command_that_fails_is_told_of(cluster: Cluster) -> None:
+def test_a_command_that_fails_is_reported(cluster: Cluster) -> None:
     assert main([*few(cluster.url), "--", sys.executable, "-c", "raise SystemExit(3)"]) == 1
 
 

@@ -6,6 +6,8 @@ work was stopped and taken up again.
 
 import hashlib
 import random
+import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -15,22 +17,24 @@ import numpy as np
 import torch
 
 from app.assembly.devices import leave_cores_to
+from app.assembly.verifier import verifier_over
 from app.config import Settings
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.load import load
 from app.engine.cpu.runner import CPURows, ModelRunner
+from app.engine.early_exit.controller import EarlyExitController
 from app.engine.kv.pages import bytes_per_page
+from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import GenerationFailed, InvalidRequest
 from app.estimates.step_costs import StepCosts
-from app.intake_zz import take_in
 from app.messages import Record
 from app.request import ChatMessage, GenerateRequest
+from app.stages.admit import admit
 from app.state import BatchEntry
 from app.store.memory import MemoryStore
-from app.verifier.sequences import Running
-from app.verifier.verifier import Verifier
+from app.verifier.measured_target import MeasuredTarget
 from training.data.rows import LONGEST, RowFile
 from training.progress_bar import Report
 from training.prompts.draw import prompts
@@ -120,25 +124,24 @@ class _Answering:
         self._settings = Settings(max_sequences=AT_ONCE)
         self._tokenizer, self._max_tokens, self._to, self._report = tokenizer, max_tokens, to, report
         self._has_chat = _has_chat(tokenizer)
-        size = self._settings.page_tokens
-        kv_bytes = AT_ONCE * -(-LONGEST // size) * bytes_per_page(*model.shape, size)
-        self._runner = Watching(model, kv_bytes=kv_bytes, page_tokens=size)
+        kv_bytes = AT_ONCE * -(-LONGEST // PAGE_TOKENS) * bytes_per_page(*model.shape, PAGE_TOKENS)
+        self._runner = Watching(model, kv_bytes=kv_bytes, page_tokens=PAGE_TOKENS)
         self._store = MemoryStore(ttl_s=60.0)
-        running = Running(self._runner, StepCosts({1: 1.0}), tokenizer.vocab_size, US)  # nothing is drafted to be cut
-        self._verifying = Verifier(US, self._runner, running, self._store, self._settings)
+        costs = StepCosts({1: 1.0})  # nothing is drafted to be cut
+        measured = MeasuredTarget(self._runner, costs, tokenizer.vocab_size, EarlyExitController())
+        self._verifier = verifier_over(self._settings, measured, US, self._store, owner=US)
         self._asked: dict[str, Ask] = {}
 
     def run(self, todo: Iterator[Ask]) -> None:
-        sequences = self._verifying.running.sequences
+        sequences = self._verifier.sequences
         while True:
             for ask in islice(todo, AT_ONCE - len(sequences)):
                 self._submit(ask)
             if not sequences:
                 return
-            self._verifying.step(float("inf"))
-            for record in self._verifying.ended:
+            self._verifier.step(float("inf"))
+            for record in self._verifier.take_ended():
                 self._keep(record)
-            self._verifying.ended.clear()
 
     def _submit(self, ask: Ask) -> None:
         request = GenerateRequest.model_validate(
@@ -152,19 +155,20 @@ class _Answering:
                 "speculation": False,
             }
         )
-        record = take_in(request, self._tokenizer, self._store, self._settings)
+        record = admit(request, self._tokenizer, self._settings, request_id=uuid.uuid4().hex, now_s=time.time())
+        self._store.create(record, limit=self._settings.max_active_requests)
         self._store.assign(record.id, US)
-        self._verifying.adopt([record.id])
+        self._verifier.adopt([record.id])
         self._asked[record.id] = ask
 
     def _keep(self, record: Record) -> None:
         ask, end = self._asked.pop(record.id), self._store.snapshot(record.id)
         if end.error:
             raise GenerationFailed(f"the target failed on a prompt of {ask.domain}: {end.error}")
-        prompt, said = list(record.prompt_ids), list(end.tokens)
-        states = self._runner.take(record.id, len(prompt) + len(said) - 1)
-        self._to.append(ask.key, ask.domain, prompt, said, states, is_greedy=ask.is_greedy)
-        self._report.advance(f"{len(said)} tokens, {ask.domain}")
+        prompt, answer = list(record.prompt_ids), list(end.tokens)
+        states = self._runner.take(record.id, len(prompt) + len(answer) - 1)
+        self._to.append(ask.key, ask.domain, prompt, answer, states, is_greedy=ask.is_greedy)
+        self._report.advance(f"{len(answer)} tokens, {ask.domain}")
 
 
 def _ask(domain: str, text: str, seed: int) -> Ask:

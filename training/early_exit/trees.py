@@ -16,6 +16,7 @@ from app.engine.cpu.forward import Checkpoints
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.runner import CPURows, ModelRunner
 from app.engine.kv.pages import bytes_per_page
+from app.engine.kv.sizing import PAGE_TOKENS
 from app.errors import ModelRefused
 from app.estimates.step_costs import StepCosts
 from app.request import GenerateRequest
@@ -62,9 +63,8 @@ def record(settings: Settings, layers: tuple[int, ...], each: int, max_tokens: i
         raise ModelRefused("only on a CPU, and of Llama-shaped models, can rows be pruned")
     if not 0 < min(layers) <= max(layers) < model.shape.num_layers:
         raise ModelRefused(f"checkpoints lie behind layers 1 ... {model.shape.num_layers - 1}")
-    runner = _Recorder(model, layers, settings.page_tokens)
-    pipeline = build_local(settings, replace(models, runner=runner))
-    pipeline.verifier.running.costs = StepCosts(FREE)
+    runner = _Recorder(model, layers, PAGE_TOKENS)
+    pipeline = build_local(settings, replace(models, runner=runner, costs=StepCosts(FREE).dumps()))
     asked = [prompt for domain in DOMAINS for prompt in islice(prompts(domain, seed), each)]
     random.Random(seed).shuffle(asked)
     report = Report("recording", -(-len(asked) // AT_ONCE))
@@ -72,7 +72,7 @@ def record(settings: Settings, layers: tuple[int, ...], each: int, max_tokens: i
         for number, prompt in enumerate(asked[first : first + AT_ONCE], start=first):
             made = pipeline.submit(GenerateRequest(prompt=prompt, max_tokens=max_tokens), settings)
             runner.numbers[made.id] = number
-        while pipeline.verifier.running.sequences:
+        while pipeline.verifier.sequences:
             pipeline.step()
         report.advance(f"{len(runner.nodes.tokens)} draft tokens")
     report.end()

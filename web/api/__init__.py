@@ -1,1 +1,1 @@
-"""The native API."""
+"""Serve the native JSON API."""

@@ -1,6 +1,7 @@
-"""Clients that leave while they wait: what they asked for is cancelled within a round, or LOOK_S if those are shorter.
+"""Cancel requests whose clients disconnect: calls and their connection checks in, cancels out.
 
-Who waits for an answer sleeps in a call to Redis, so one thread looks at all connections. It lives while anybody waits.
+A disconnect is seen within LOOK_S. The threads that wait for answers sleep in Redis, so one thread
+checks all connections; it lives while there are calls to watch.
 """
 
 import logging
@@ -13,11 +14,11 @@ from dataclasses import dataclass
 from app.errors import NotFound, StoreUnavailable
 from app.logs import of
 from app.messages import FinishReason
-from web.office_zz import Office
+from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.02  # about a round on a CPU; a look costs less than a microsecond a client
+LOOK_S = 0.02  # about a round on a CPU; a check costs less than a microsecond a client
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,9 +28,9 @@ class _Call:
 
 
 class DisconnectWatcher:
-    """The calls of one process whose clients have to stay."""
+    """Watch the calls of one process whose requests end with their client's connection."""
 
-    def __init__(self, deployment: Office) -> None:
+    def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
         self._lock = threading.Lock()
         self._calls: set[_Call] = set()
@@ -37,13 +38,13 @@ class DisconnectWatcher:
 
     @contextmanager
     def watched(self, request_ids: Sequence[str], is_gone: Callable[[], bool]) -> Iterator[None]:
-        """In the block, cancel these as soon as their client has gone."""
+        """Cancel these requests if their client disconnects within the block."""
         call = _Call(tuple(request_ids), is_gone)
         with self._lock:
             self._calls.add(call)
             if not self._is_looking:
                 self._is_looking = True
-                threading.Thread(target=self._look, name="leavers", daemon=True).start()
+                threading.Thread(target=self._look, name="disconnects", daemon=True).start()
         try:
             yield
         finally:
@@ -66,7 +67,7 @@ class DisconnectWatcher:
             self._calls.discard(call)
 
     def _cancel(self, request_id: str) -> bool:
-        """False: try again."""
+        """Cancel a request; False if it must be tried again."""
         try:
             self._deployment.requests.end(request_id, FinishReason.CANCELLED)
         except NotFound:
@@ -74,6 +75,6 @@ class DisconnectWatcher:
         except StoreUnavailable:
             log.warning("its client has left, and it cannot be cancelled yet", extra=of(request_id))
             return False
-        except Exception:  # the others must be looked at, whatever this is
+        except Exception:  # other calls must be checked, whatever this is
             log.exception("its client has left, and it cannot be cancelled", extra=of(request_id))
         return True

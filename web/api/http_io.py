@@ -1,7 +1,11 @@
-"""What the APIs have in common: bodies in, answers and streams out, and whether the client is still there."""
+"""Read bodies and make responses for both APIs: a JSON body or a model in, a model or a response out.
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+`Operation` describes a route beside it, for the OpenAPI document. Nothing here knows a route.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from flask import Response, request
 from pydantic import BaseModel, ValidationError
@@ -10,11 +14,32 @@ from werkzeug.exceptions import UnsupportedMediaType
 from web.errors import InvalidBody
 
 Body = TypeVar("Body", bound=BaseModel)
+View = TypeVar("View", bound=Callable[..., Response])
+OPERATION = "operation"  # the attribute of a view function
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Describe a route for the OpenAPI document, as a decorator of its view.
+
+    Method, path and path parameters are the route's own.
+    """
+
+    summary: str
+    answers: Mapping[int, type[BaseModel] | None]  # by status; None: a stream alone
+    body: type[BaseModel] | None = None
+    streams: bool = False  # the answer of status 200 may be a stream
+    query: tuple[dict[str, Any], ...] = ()
+
+    def __call__(self, view: View) -> View:
+        """Attach this description to the view function."""
+        setattr(view, OPERATION, self)
+        return view
 
 
 def body_of(model: type[Body]) -> Body:
-    """The request's JSON body. Raises InvalidBody, UnsupportedMediaType."""
-    # a content type of its own also keeps other sites' forms out: they cannot send it without our leave
+    """Read the request's JSON body. Raises InvalidBody, UnsupportedMediaType."""
+    # keeps other sites' forms out, too: they cannot send this type without a preflight
     if request.mimetype != "application/json":
         raise UnsupportedMediaType("send the body as Content-Type: application/json")
     try:
@@ -24,14 +49,14 @@ def body_of(model: type[Body]) -> Body:
 
 
 def json_answer(message: BaseModel, status: int = 200) -> Response:
-    """A message as an answer."""
+    """Make a JSON response of a message."""
     response = Response(message.model_dump_json(), status=status, mimetype="application/json")
     response.headers["Cache-Control"] = "no-store"
     return response
 
 
 def event_stream(frames: Iterator[str]) -> Response:
-    """Server-sent events as an answer."""
+    """Make a response of server-sent events."""
     response = Response(frames, mimetype="text/event-stream")
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Accel-Buffering"] = "no"  # a reverse proxy must not collect the stream
@@ -39,6 +64,6 @@ def event_stream(frames: Iterator[str]) -> Response:
 
 
 def client_left() -> Callable[[], bool]:
-    """Asks whether this call's client has gone; also after the call's context has."""
+    """Return a check that the client has disconnected, which holds beyond the call's context."""
     is_gone: Callable[[], bool] = request.environ.get("waitress.client_disconnected", lambda: False)
     return is_gone

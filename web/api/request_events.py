@@ -1,4 +1,7 @@
-"""Requests as their clients wait for them: events as they are committed, and the result as it stands."""
+"""Wait for requests: ids in, committed events and results out; outages of Redis are waited out.
+
+Nothing here knows how events are written on the wire.
+"""
 
 import logging
 import time
@@ -10,56 +13,58 @@ from app.logs import of
 from app.messages import Event, FinishReason, Result
 from app.stages.result import result
 from app.store.protocol import Snapshot
-from web.office_zz import Office
+from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
 
-POLL_S = 2.0  # how often a waiting thread looks up: for heartbeats, a client that left, the end of the server
-GLANCE_S = 0.05  # how long one of several requests is waited for before the others are looked at
-OUTAGE_S = 30.0  # a restart of Redis is waited out for so long
+POLL_S = 2.0  # a waiting thread wakes as often: for heartbeats, a client that left, the server's end
+GLANCE_S = 0.05  # wait so long for one of several requests before the others are read
+OUTAGE_S = 30.0  # wait out a restart of Redis for so long
 RETRY_S = 0.5
 
 
-def follow(deployment: Office, request_id: str, offset: int, stopping: Flag) -> Iterator[Event | None]:
-    """Events after `offset` generated tokens, up to the terminal one; None after each POLL_S without any.
+def follow(deployment: Deployment, request_id: str, offset: int, stopping: Flag) -> Iterator[Event | None]:
+    """Yield events after `offset` generated tokens, up to the terminal one.
 
-    Ends without a terminal event when the server stops.
+    Yields None after each POLL_S without an event. Ends without a terminal event when the server stops.
     Raises NotFound, and StoreUnavailable when Redis stays away for long.
     """
     reader = _Reader(deployment, request_id, offset, stopping)
-    wait_s = 0.0  # the first look does not wait: the request may have ended long ago
+    wait_s = 0.0  # the first read does not wait: the request may have ended long ago
     while not (stopping.is_set() or reader.has_ended):
         events = reader.read(wait_s)
         wait_s = POLL_S
         yield from events or (None,)
 
 
-def follow_all(deployment: Office, request_ids: Sequence[str], stopping: Flag) -> Iterator[tuple[int, Event] | None]:
-    """The events of several requests, each with its request's place in the list; otherwise as `follow`.
+def follow_all(
+    deployment: Deployment, request_ids: Sequence[str], stopping: Flag
+) -> Iterator[tuple[int, Event] | None]:
+    """Yield several requests' events, each with its request's place in the list; else as `follow`.
 
-    Requests that were sent together mostly go on together, so one is waited for and the others are then looked at.
+    Requests that were sent together mostly go on together: wait for one, then read the others.
     """
     if len(request_ids) == 1:
         for event in follow(deployment, request_ids[0], 0, stopping):
             yield None if event is None else (0, event)
         return
     readers = dict(enumerate(_Reader(deployment, request_id, 0, stopping) for request_id in request_ids))
-    heard_s = time.monotonic()
+    event_s = time.monotonic()
     while readers and not stopping.is_set():
         for i, (place, reader) in enumerate(list(readers.items())):
             events = reader.read(GLANCE_S if i == 0 else 0.0)
             yield from ((place, event) for event in events)
             if events:
-                heard_s = time.monotonic()
+                event_s = time.monotonic()
             if reader.has_ended:
                 del readers[place]
-        if time.monotonic() - heard_s >= POLL_S:
-            heard_s = time.monotonic()
+        if time.monotonic() - event_s >= POLL_S:
+            event_s = time.monotonic()
             yield None
 
 
-def await_end(deployment: Office, request_ids: Sequence[str], stopping: Flag) -> bool:
-    """Wait until all have ended; False if the server stops first.
+def await_end(deployment: Deployment, request_ids: Sequence[str], stopping: Flag) -> bool:
+    """Wait until all requests have ended; False if the server stops first.
 
     Raises NotFound, and StoreUnavailable when Redis stays away for long.
     """
@@ -72,42 +77,32 @@ def await_end(deployment: Office, request_ids: Sequence[str], stopping: Flag) ->
     return True
 
 
-def cancel(deployment: Office, request_ids: Sequence[str]) -> None:
-    """End those that have not ended. Raises NotFound, StoreUnavailable."""
+def cancel(deployment: Deployment, request_ids: Sequence[str]) -> None:
+    """Cancel those that have not ended. Raises NotFound, StoreUnavailable."""
     for request_id in request_ids:
         deployment.requests.end(request_id, FinishReason.CANCELLED)
 
 
-def current(deployment: Office, request_id: str) -> Result:
-    """The request as it stands. Raises NotFound."""
+def current(deployment: Deployment, request_id: str) -> Result:
+    """Read the request as it stands. Raises NotFound."""
     return shown(deployment, deployment.requests.snapshot(request_id))
 
 
-def shown(deployment: Office, snapshot: Snapshot) -> Result:
-    """A request as it stood."""
-    return result(
-        snapshot.record,
-        snapshot.status,
-        snapshot.tokens,
-        snapshot.finish_reason,
-        snapshot.stats,
-        snapshot.error,
-        deployment.tokenizer,
-        time.time() if snapshot.ended_s is None else snapshot.ended_s,
-        snapshot.logprobs,
-    )
+def shown(deployment: Deployment, snapshot: Snapshot) -> Result:
+    """Make the result of a snapshot."""
+    return result(snapshot, deployment.tokenizer, time.time())
 
 
 class _Reader:
-    """Reads one request's events on, through a restart of Redis."""
+    """Read one request's events on, through a restart of Redis."""
 
-    def __init__(self, deployment: Office, request_id: str, offset: int, stopping: Flag) -> None:
+    def __init__(self, deployment: Deployment, request_id: str, offset: int, stopping: Flag) -> None:
         self._deployment, self._request_id, self._offset, self._stopping = deployment, request_id, offset, stopping
         self._answered_s = time.monotonic()
         self.has_ended = False
 
     def read(self, wait_s: float) -> list[Event]:
-        """What came since, waiting up to `wait_s`. Raises NotFound, and StoreUnavailable when it stays away."""
+        """Wait up to `wait_s` for events. Raises NotFound; StoreUnavailable after OUTAGE_S."""
         try:
             events = self._deployment.requests.events(self._request_id, self._offset, wait_s)
         except StoreUnavailable as error:
@@ -122,8 +117,8 @@ class _Reader:
         return events
 
 
-def _until_end(deployment: Office, request_id: str, stopping: Flag) -> Iterator[bool]:
-    """False after each POLL_S the request runs on, then True; nothing more when the server stops."""
+def _until_end(deployment: Deployment, request_id: str, stopping: Flag) -> Iterator[bool]:
+    """Yield False after each POLL_S that it runs on, then True; end when the server stops."""
     answered_s = time.monotonic()
     while not stopping.is_set():
         try:
@@ -136,7 +131,7 @@ def _until_end(deployment: Office, request_id: str, stopping: Flag) -> Iterator[
 
 
 def _wait_out(error: StoreUnavailable, request_id: str, answered_s: float, stopping: Flag) -> None:
-    """Wait a little before the next try, unless Redis has been away for long: then raise `error`."""
+    """Wait RETRY_S before the next try; raise `error` if Redis has been silent for OUTAGE_S."""
     if time.monotonic() - answered_s > OUTAGE_S:
         raise error
     log.warning("the store does not answer, trying again", extra=of(request_id))

@@ -1,4 +1,4 @@
-"""The JSON API: parse, call the deployment, format. No rule of the domain lives here.
+"""Serve the native JSON API: parse, call the deployment, format. No rule of the domain lives here.
 
     POST   /api/generate                       Result when it is done; `stream`: events (web/api/sse.py);
                                                `wait: false`: 202 {id, url, stream_url} at once
@@ -6,39 +6,55 @@
     GET    /api/requests/<id>/stream?offset=N  events after N generated tokens; Last-Event-ID goes before
     DELETE /api/requests/<id>                  cancel; Result. An ended request stays as it is
 
-A request is waited for and streamed once; beyond that its readers are bounded (web/api/stream_limits.py). A client
-that closes a waiting POST cancels the request (web/api/disconnects.py): it never learned its id. One that closes a
-stream does not. When the server stops, waiting callers get the 202 of `wait: false`. Where keys are in use, a request
-of another tenant is an unknown one. A request that was accepted and failed is a Result too (200, `status` failed,
-`error` says why).
+The first reader of a request is always served; further ones are bounded (web/api/stream_limits.py).
+A client that closes a waiting POST cancels the request (web/api/disconnects.py): it never learned
+its id. One that closes a stream does not. When the server stops, waiting callers get the 202 of
+`wait: false`. Where keys are in use, a request of another tenant is an unknown one. A request that
+was accepted and failed is a Result too (200, `status` failed, `error` with the reason).
 """
 
 from threading import Event as Flag
 
 from flask import Blueprint, Response, request, url_for
+from pydantic import ConfigDict, JsonValue
 
 from app.errors import InvalidRequest, NotFound
-from app.messages import FinishReason, Record, Status
+from app.messages import FinishReason, Record, Result, Status
 from app.request import GenerateRequest, Message
 from app.store.protocol import Snapshot
 from web.api.disconnects import DisconnectWatcher
-from web.api.http_io import body_of, client_left, event_stream, json_answer
+from web.api.http_io import Operation, body_of, client_left, event_stream, json_answer
 from web.api.request_events import await_end, current, shown
 from web.api.sse import frames
 from web.api.stream_limits import StreamLimits
 from web.api.submit import submit
 from web.auth import may_see, tenant
-from web.office_zz import Office
+from workers.deployment import Deployment
+
+OFFSET = {
+    "name": "offset",
+    "in": "query",
+    "description": "go on after so many generated tokens; the header Last-Event-ID goes before it",
+    "schema": {"type": "integer", "minimum": 0, "maximum": 999_999_999, "default": 0},
+}
+ONE_INPUT: dict[str, JsonValue] = {
+    "oneOf": [
+        {"required": [name], "properties": {name: {"type": kind}}}
+        for name, kind in (("prompt", "string"), ("messages", "array"))
+    ]
+}
 
 
 class GenerateBody(GenerateRequest):
     """A generate request and how its caller wants the answer. `stream` goes before `wait`."""
 
+    model_config = ConfigDict(json_schema_extra=ONE_INPUT)
+
     stream: bool = False
     wait: bool = True
 
     def request(self) -> GenerateRequest:
-        """The request alone; it has been validated, and is not again."""
+        """Return the request alone, without validating it again."""
         return GenerateRequest.model_construct(**{name: getattr(self, name) for name in GenerateRequest.model_fields})
 
 
@@ -51,12 +67,13 @@ class Accepted(Message):
 
 
 def blueprint(
-    deployment: Office, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
+    deployment: Deployment, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
 ) -> Blueprint:
-    """The routes under /api."""
+    """Make the routes under /api."""
     routes = Blueprint("api", __name__, url_prefix="/api")
 
     @routes.post("/generate")
+    @Operation("Generate a text", {200: Result, 202: Accepted}, GenerateBody, streams=True)
     def generate() -> Response:
         body = body_of(GenerateBody)
         record = submit(deployment, [body.request()])[0]
@@ -72,24 +89,27 @@ def blueprint(
         return response
 
     @routes.get("/requests/<request_id>")
+    @Operation("A request as it stands", {200: Result})
     def show(request_id: str) -> Response:
         return json_answer(shown(deployment, _own(deployment, request_id)))
 
     @routes.get("/requests/<request_id>/stream")
+    @Operation("Follow a request", {200: None}, streams=True, query=(OFFSET,))
     def stream(request_id: str) -> Response:
         offset = _offset()
         snapshot = _own(deployment, request_id)
         tokens, record = snapshot.tokens, snapshot.record
-        # A Redis that lost its last second knows less than its client, until the same tokens have come again.
+        # A Redis that lost its last second has fewer tokens than its client, until they come again.
         most = record.max_tokens if snapshot.status is Status.ACTIVE else len(tokens)
         if offset > most:
             raise InvalidRequest("offset", f"only {len(tokens)} tokens have been generated")
-        leave = stream_limits.take(request_id, tenant())
+        release = stream_limits.take(request_id, tenant())
         response = event_stream(frames(deployment, record, tokens[:offset], stopping, client_left(), offset))
-        response.call_on_close(leave)
+        response.call_on_close(release)
         return response
 
     @routes.delete("/requests/<request_id>")
+    @Operation("Cancel a request", {200: Result})
     def cancel(request_id: str) -> Response:
         _own(deployment, request_id)
         deployment.requests.end(request_id, FinishReason.CANCELLED)
@@ -99,14 +119,14 @@ def blueprint(
 
 
 def _await_end(
-    deployment: Office, request_id: str, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
+    deployment: Deployment, request_id: str, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
 ) -> bool:
     with stream_limits.taken(request_id, tenant()), disconnects.watched([request_id], client_left()):
         return await_end(deployment, [request_id], stopping)
 
 
-def _own(deployment: Office, request_id: str) -> Snapshot:
-    """The request, if it is the caller's. Raises NotFound."""
+def _own(deployment: Deployment, request_id: str) -> Snapshot:
+    """Read the request, if it is the caller's. Raises NotFound."""
     snapshot = deployment.requests.snapshot(request_id)
     if not may_see(snapshot.record):
         raise NotFound(request_id)
@@ -114,7 +134,7 @@ def _own(deployment: Office, request_id: str) -> Snapshot:
 
 
 def _offset() -> int:
-    """Where the client wants to go on; an EventSource that reconnects repeats its URL and adds an id."""
+    """Read the offset to resume at; a reconnecting EventSource repeats its URL and adds an id."""
     text = request.headers.get("Last-Event-ID") or request.args.get("offset", "0")
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise InvalidRequest("offset", "is not a number of tokens")

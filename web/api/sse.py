@@ -1,4 +1,4 @@
-"""A request as server-sent events.
+"""Write a request as server-sent events: its committed events in, text of the stream out.
 
     id: <offset after>          generated tokens so far; the place to resume at
     event: tokens               data: {id, offset, tokens, proposers, pieces, text, stats}, logprobs if asked for
@@ -6,10 +6,10 @@
     event: error                data: as any error's answer; the stream cannot go on, the request may
     : comment                   a heartbeat after 3 to 5 s of silence
 
-`pieces` holds the text of each token; together they are `text`, and all `text` together is the result's. A
-character of several tokens comes with the last of them, and what may begin a stop string once it turned out to be
-none. Closing the connection does not cancel the request: the client, or another one, can come back with its last id;
-DELETE cancels.
+`pieces` holds the text of each token; together they are `text`, and all `text` together is the
+result's. A character of several tokens comes with the last of them, and text that may begin a stop
+string once it turned out to be none. Closing the connection does not cancel the request: a client
+can resume at its last id; DELETE cancels.
 """
 
 import time
@@ -23,22 +23,25 @@ from app.messages import Event, Record
 from app.store.protocol import past
 from web.api.request_events import current, follow
 from web.errors import error_body
-from web.office_zz import Office
+from workers.deployment import Deployment
 
 HEARTBEAT_S = 3.0
 RECONNECT_MS = 1000
 
 
 def frames(
-    deployment: Office,
+    deployment: Deployment,
     record: Record,
     before: Sequence[int],
     stopping: Flag,
     is_gone: Callable[[], bool],
     offset: int | None = None,
 ) -> Iterator[str]:
-    """The stream after the generated tokens `before`, which the client already has; or after `offset` of them, if
-    more, once the store has them, too. It ends when the client `is_gone`, at the latest a while after that."""
+    """Yield the stream after the generated tokens `before`, which the client already has.
+
+    `offset`: resume after so many tokens, if more than the store has by now. The stream ends some
+    time after `is_gone`, when the client has disconnected.
+    """
     yield f"retry: {RECONNECT_MS}\n: request {record.id}\n\n"  # out at once, and the headers with it
     try:
         yield from _frames(deployment, record, before, stopping, is_gone, len(before) if offset is None else offset)
@@ -49,7 +52,12 @@ def frames(
 
 
 def _frames(
-    deployment: Office, record: Record, before: Sequence[int], stopping: Flag, is_gone: Callable[[], bool], offset: int
+    deployment: Deployment,
+    record: Record,
+    before: Sequence[int],
+    stopping: Flag,
+    is_gone: Callable[[], bool],
+    offset: int,
 ) -> Iterator[str]:
     text = AnswerStream(deployment.tokenizer, record.stop)
     text.feed(before)
@@ -62,7 +70,7 @@ def _frames(
                 text.feed(known)
             frame = "".join(_tokens_frame(record.id, rest, text) for rest in past([event], offset))
             ended = event.finish_reason is not None
-        elif is_gone():  # a write would tell, but there is nothing to write
+        elif is_gone():  # a write would fail, but there is nothing to write
             return
         elif time.monotonic() - sent_s >= HEARTBEAT_S:
             frame = ": still here\n\n"
@@ -77,7 +85,7 @@ def _frames(
 
 
 def _tokens_frame(request_id: str, event: Event, text: AnswerStream) -> str:
-    """Empty for an end that brings neither tokens nor text."""
+    """Return the frame of an event; empty for an end with neither tokens nor text."""
     pieces = text.pieces(event.tokens)
     rest = text.flush() if event.finish_reason is not None else ""
     if pieces:

@@ -1,4 +1,4 @@
-"""Take in what one call asks for, on its caller's behalf and within the limits of its key."""
+"""Submit the requests of one call within its key's limits: requests in, records out."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,11 +9,11 @@ from app.messages import Record
 from app.request import GenerateRequest
 from web.api.request_events import cancel
 from web.auth import caller, tenant
-from web.office_zz import Office
+from workers.deployment import Deployment
 
 
-def submit(deployment: Office, requests: Sequence[GenerateRequest]) -> list[Record]:
-    """All of them or none. Raises InvalidRequest, QueueFull, OverLimit, StoreUnavailable."""
+def submit(deployment: Deployment, requests: Sequence[GenerateRequest]) -> list[Record]:
+    """Submit all or none. Raises InvalidRequest, QueueFull, OverLimit, StoreUnavailable."""
     named = {uuid4().hex: request for request in requests}
     key = caller()
     if key is None:
@@ -31,7 +31,7 @@ def submit(deployment: Office, requests: Sequence[GenerateRequest]) -> list[Reco
     return records
 
 
-def _all(deployment: Office, requests: dict[str, GenerateRequest]) -> list[Record]:
+def _all(deployment: Deployment, requests: dict[str, GenerateRequest]) -> list[Record]:
     records: list[Record] = []
     try:
         for request_id, request in requests.items():

@@ -1,1 +1,1 @@
-"""The calls of OpenAI's API that make sense here, in its shapes: models, completions, chat completions."""
+"""Serve the part of OpenAI's API that applies here: models, completions, chat completions."""

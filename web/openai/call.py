@@ -1,11 +1,11 @@
-"""A call under way: its requests, one a text, followed to their end, whole or as a stream.
+"""Answer a call of OpenAI's API: its requests, one a text, in; a completion or a stream out.
 
-    data: <chunk>        several tokens may come in one; a character never comes in two
-    data: {"error": ...} the call failed, no more will come
+    data: <chunk>        of several tokens at times; a character is never split
+    data: {"error": ...} the call failed, nothing follows
     data: [DONE]
     : comment            a heartbeat after 3 s of silence
 
-Nobody can resume such a stream, so a client that leaves cancels its requests.
+Such a stream cannot be resumed, so a client that disconnects cancels its requests.
 """
 
 import time
@@ -21,10 +21,10 @@ from app.messages import Event, FinishReason, Record, Stats
 from web.api.request_events import await_end, cancel, follow_all
 from web.api.sse import HEARTBEAT_S
 from web.errors import v1_error_body
-from web.office_zz import Office
 from web.openai.responses import PredictionDetails, Usage
 from web.openai.text_stream import REASONS, GrowingText
 from web.openai.writers import Head, ResponseWriter
+from workers.deployment import Deployment
 
 DONE = "data: [DONE]\n\n"
 STOPPING = "the server stops; try again"
@@ -32,22 +32,24 @@ STOPPING = "the server stops; try again"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What was asked for."""
+    """Hold a call's requests and the form of its answer."""
 
     records: list[Record]
     prompts: int  # the records of one prompt stand side by side
-    shape: ResponseWriter
+    writer: ResponseWriter
     head: Head
     with_usage: bool  # in a stream
 
     @property
     def ids(self) -> list[str]:
-        """Of its requests."""
+        """Return the requests' ids."""
         return [record.id for record in self.records]
 
 
-def whole(deployment: Office, call: Call, stopping: Flag, watched: AbstractContextManager[None]) -> BaseModel | None:
-    """The answer, waited for in `watched`; None if the server stops first.
+def whole(
+    deployment: Deployment, call: Call, stopping: Flag, watched: AbstractContextManager[None]
+) -> BaseModel | None:
+    """Wait for the whole answer within `watched`; None if the server stops first.
 
     Raises GenerationFailed, NotFound, StoreUnavailable.
     """
@@ -71,11 +73,11 @@ def whole(deployment: Office, call: Call, stopping: Flag, watched: AbstractConte
         )
         for end in ends
     ]
-    return call.shape.whole(call.head, texts, _usage(call, [(len(end.tokens), end.stats) for end in ends]))
+    return call.writer.whole(call.head, texts, _usage(call, [(len(end.tokens), end.stats) for end in ends]))
 
 
-def frames(deployment: Office, call: Call, stopping: Flag, watched: AbstractContextManager[None]) -> Iterator[str]:
-    """The call as server-sent events, made in `watched`."""
+def frames(deployment: Deployment, call: Call, stopping: Flag, watched: AbstractContextManager[None]) -> Iterator[str]:
+    """Yield the call as server-sent events, made within `watched`."""
     has_ended = False
     try:
         with watched:
@@ -84,17 +86,17 @@ def frames(deployment: Office, call: Call, stopping: Flag, watched: AbstractCont
         yield _failed("the request has been forgotten")
     except StoreUnavailable:
         yield _failed("the store does not answer; try again")
-    finally:  # also when the connection broke
+    finally:  # also after a broken connection
         if not has_ended:
             _cancel(deployment, call.ids)
 
 
-def _frames(deployment: Office, call: Call, stopping: Flag) -> Generator[str, None, bool]:
-    """Did all texts come to their ends?"""
+def _frames(deployment: Deployment, call: Call, stopping: Flag) -> Generator[str, None, bool]:
+    """Yield the frames; return True if all texts came to their ends."""
     texts = [GrowingText(deployment.tokenizer, record) for record in call.records]
-    said: list[tuple[int, Stats]] = [(0, Stats())] * len(texts)
+    committed: list[tuple[int, Stats]] = [(0, Stats())] * len(texts)
     open_texts = len(texts)
-    firsts = [first for i in range(len(texts)) if (first := call.shape.first(i)) is not None]
+    firsts = [first for i in range(len(texts)) if (first := call.writer.first(i)) is not None]
     yield "".join(_frame(call, [first]) for first in firsts) or ": \n\n"  # out at once, and the headers with it
     sent_s = time.monotonic()
     for found in follow_all(deployment, call.ids, stopping):
@@ -103,7 +105,7 @@ def _frames(deployment: Office, call: Call, stopping: Flag) -> Generator[str, No
             if event.finish_reason is not None and event.finish_reason not in REASONS:
                 yield _failed(_failure(event.finish_reason, event.error))
                 return False
-            said[place] = (event.offset + len(event.tokens), event.stats)
+            committed[place] = (event.offset + len(event.tokens), event.stats)
             open_texts -= event.finish_reason is not None
             frame = _event_frame(call, place, texts[place], event)
         else:
@@ -115,23 +117,23 @@ def _frames(deployment: Office, call: Call, stopping: Flag) -> Generator[str, No
         yield _failed(STOPPING)
         return False
     if call.with_usage:
-        yield f"data: {call.shape.chunk(call.head, [], usage=_usage(call, said))}\n\n"
+        yield f"data: {call.writer.chunk(call.head, [], usage=_usage(call, committed))}\n\n"
     yield DONE
     return True
 
 
 def _event_frame(call: Call, place: int, text: GrowingText, event: Event) -> str:
-    """Empty for tokens that make nothing certain."""
+    """Return the frames of an event; empty for tokens that make no text certain."""
     part = text.take(event.tokens, event.logprobs, is_end=event.finish_reason is not None)
-    frame = _frame(call, [call.shape.part(call.head, place, part)]) if part.text or part.spoken else ""
+    frame = _frame(call, [call.writer.part(call.head, place, part)]) if part.text or part.spoken else ""
     if event.finish_reason is None:
         return frame
-    return frame + _frame(call, [call.shape.last(place, REASONS[event.finish_reason])])
+    return frame + _frame(call, [call.writer.last(place, REASONS[event.finish_reason])])
 
 
 def _frame(call: Call, choices: list[BaseModel]) -> str:
     usage = {"usage": None} if call.with_usage else {}
-    return f"data: {call.shape.chunk(call.head, choices, **usage)}\n\n"
+    return f"data: {call.writer.chunk(call.head, choices, **usage)}\n\n"
 
 
 def _failed(message: str) -> str:
@@ -142,13 +144,13 @@ def _failure(reason: FinishReason | None, error: str | None) -> str:
     return "the request was cancelled" if reason is FinishReason.CANCELLED else error or "the request failed"
 
 
-def _usage(call: Call, said: list[tuple[int, Stats]]) -> Usage:
-    """`said`: how many tokens each text has, and what its speculation did."""
+def _usage(call: Call, committed: list[tuple[int, Stats]]) -> Usage:
+    """Sum the usage of a call; `committed`: each text's tokens, and its statistics."""
     each = len(call.records) // call.prompts
     prompt = sum(len(record.prompt_ids) for record in call.records[::each])
-    completion = sum(tokens for tokens, _ in said)
-    accepted = sum(stats.accepted for _, stats in said)
-    drafted = sum(stats.drafted for _, stats in said)
+    completion = sum(tokens for tokens, _ in committed)
+    accepted = sum(stats.accepted for _, stats in committed)
+    drafted = sum(stats.drafted for _, stats in committed)
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
@@ -159,7 +161,7 @@ def _usage(call: Call, said: list[tuple[int, Stats]]) -> Usage:
     )
 
 
-def _cancel(deployment: Office, request_ids: list[str]) -> None:
-    """What has ended stays as it is."""
+def _cancel(deployment: Deployment, request_ids: list[str]) -> None:
+    """Cancel the requests that have not ended."""
     with suppress(NotFound, StoreUnavailable):
         cancel(deployment, request_ids)

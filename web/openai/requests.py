@@ -1,8 +1,9 @@
-"""What OpenAI's clients send, and the generate requests it means.
+"""Translate OpenAI's bodies: a checked body in, generate requests out.
 
-A field that changes nothing here (Ignored) may have any value. One that would change the answer and cannot be had
-(UNSUPPORTED) may have only the values that ask for nothing. Any other name is refused. `top_k`, `min_p`,
-`allowed_token_ids` and `speculation` are ours: clients send them as `extra_body`.
+A field that changes nothing here (Ignored) may have any value. One that would change the answer and
+is not supported (UNSUPPORTED) may have only values without effect. Any other name is refused.
+`top_k`, `min_p`, `allowed_token_ids` and `speculation` are Paceline's: clients send them as
+`extra_body`.
 """
 
 from collections.abc import Iterable
@@ -35,12 +36,12 @@ UNSUPPORTED: dict[str, tuple[JsonValue, ...]] = {
 
 
 def _listed(value: Any) -> Any:
-    """One text alone is a list of one."""
+    """Make a list of a lone text."""
     return [value] if isinstance(value, str) else value
 
 
 def _switch(value: Any) -> Any:
-    """Speculation on or off, without bounds."""
+    """Turn a boolean into speculation on or off, without bounds."""
     return {"enabled": value} if isinstance(value, bool) else value
 
 
@@ -57,7 +58,7 @@ class StreamOptions(BaseModel):
 
 
 class Body(BaseModel):
-    """What both calls have in common."""
+    """The fields of both calls."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -90,7 +91,7 @@ class Body(BaseModel):
     service_tier: Ignored = None
 
     def _each(self, inputs: Iterable[dict[str, Any]], rest: dict[str, Any], names: dict[str, str]) -> Any:
-        """`n` requests of each input. Raises InvalidBody, Unsupported."""
+        """Make `n` requests of each input. Raises InvalidBody, Unsupported."""
         for name, harmless in UNSUPPORTED.items():
             value = getattr(self, name, None)
             if value is not None and value not in harmless:
@@ -107,7 +108,7 @@ class Body(BaseModel):
 
 
 def _text(value: Any) -> Any:
-    """The text of content that comes in parts."""
+    """Join the text of content that comes in parts."""
     if not isinstance(value, list):
         return value
     for part in value:
@@ -117,7 +118,7 @@ def _text(value: Any) -> Any:
 
 
 class Turn(BaseModel):
-    """A message of a conversation. What else clients put into one (`name`, say) is ignored."""
+    """A message of a conversation. Other fields (`name`, say) are ignored."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str | None, BeforeValidator(_text)] = Field(None, description="text, or a list of text parts")
@@ -146,7 +147,7 @@ class ChatBody(Body):
     web_search_options: Refused = None
 
     def requests(self, most_tokens: int) -> list[GenerateRequest]:
-        """The texts asked for, of at most so many tokens if the body does not say. Raises InvalidBody, Unsupported."""
+        """Make requests, of `most_tokens` unless the body says. Raises InvalidBody, Unsupported."""
         if self.top_logprobs is not None and not self.logprobs:
             raise Unsupported("top_logprobs", "needs logprobs")
         if any(turn.tool_calls for turn in self.messages):
@@ -160,7 +161,7 @@ class ChatBody(Body):
         return list(self._each([{"messages": [_turn(turn) for turn in self.messages]}], rest, self.names()))
 
     def names(self) -> dict[str, str]:
-        """What the caller knows fields of a generate request by, where the names differ."""
+        """Map fields of a generate request to the caller's names, where they differ."""
         tokens = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
         return {"logprobs": "top_logprobs", **tokens}
 
@@ -176,7 +177,7 @@ class CompletionBody(Body):
     suffix: Refused = None
 
     def requests(self, most_tokens: int) -> list[GenerateRequest]:
-        """The texts asked for, those of one prompt side by side. Raises InvalidBody, Unsupported."""
+        """Make the requests, those of one prompt side by side. Raises InvalidBody, Unsupported."""
         texts = len(self.prompt) * (self.n or 1)
         if not 1 <= texts <= MAX_CHOICES:
             raise Unsupported("prompt", f"a call gives 1 to {MAX_CHOICES} texts, not {texts}")
@@ -184,7 +185,7 @@ class CompletionBody(Body):
         return list(self._each([{"prompt": prompt, "raw": True} for prompt in self.prompt], rest, self.names()))
 
     def names(self) -> dict[str, str]:
-        """As ChatBody's."""
+        """Map field names as ChatBody does: none differ here."""
         return {}
 
 

@@ -1,4 +1,4 @@
-"""What OpenAI's clients are answered: whole completions and chunks of streams, of chats and of plain text."""
+"""Define the JSON that OpenAI's clients get: completions and chunks, of chats and of plain text."""
 
 from typing import Literal
 
@@ -8,8 +8,7 @@ Reason = Literal["stop", "length"]
 
 
 class TopLogprob(BaseModel):
-    """A token that might have been said. `bytes` are its part of the text in UTF-8; `token` spells them out where they
-    are no whole characters."""
+    """A likely token. `bytes`: its part of the text in UTF-8, spelled out in `token` if need be."""
 
     token: str
     logprob: float
@@ -17,20 +16,20 @@ class TopLogprob(BaseModel):
 
 
 class TokenLogprob(TopLogprob):
-    """A token that was said."""
+    """A committed token, with the likeliest ones there."""
 
     top_logprobs: list[TopLogprob]
 
 
 class ChatLogprobs(BaseModel):
-    """Of the tokens of a text or of a part of it."""
+    """Log-probabilities of the tokens of a text or of a part of it."""
 
     content: list[TokenLogprob]
     refusal: None = None
 
 
 class Message(BaseModel):
-    """What the assistant said."""
+    """The assistant's message."""
 
     role: Literal["assistant"] = "assistant"
     content: str
@@ -47,7 +46,7 @@ class ChatChoice(BaseModel):
 
 
 class PredictionDetails(BaseModel):
-    """Draft tokens that the target agreed with, and the others it looked at."""
+    """Draft tokens that the target accepted, and those that it rejected."""
 
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
@@ -63,7 +62,7 @@ class Usage(BaseModel):
 
 
 class CompletionBase(BaseModel):
-    """What all answers say."""
+    """The fields of all answers."""
 
     id: str
     created: int
@@ -80,7 +79,7 @@ class ChatCompletion(CompletionBase):
 
 
 class Delta(BaseModel):
-    """What is new; the first one names the role."""
+    """New text; the first one names the role."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
@@ -104,7 +103,7 @@ class ChatChunk(CompletionBase):
 
 
 class CompletionLogprobs(BaseModel):
-    """Of the tokens of a text or of a part of it, in lists side by side; offsets are characters of the text."""
+    """Log-probabilities of the tokens of a text or a part, in parallel lists; offsets: characters."""
 
     tokens: list[str]
     token_logprobs: list[float]

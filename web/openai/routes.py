@@ -1,4 +1,4 @@
-"""OpenAI's calls: parse, call the deployment, format.
+"""Serve OpenAI's calls: parse, call the deployment, format.
 
 GET  /v1/models, /v1/models/<name>     the target
 POST /v1/chat/completions              a conversation goes on
@@ -16,48 +16,52 @@ from app.errors import InvalidRequest, UnknownModel
 from app.messages import Record
 from app.request import GenerateRequest
 from web.api.disconnects import DisconnectWatcher
-from web.api.http_io import body_of, client_left, event_stream, json_answer
+from web.api.http_io import Operation, body_of, client_left, event_stream, json_answer
 from web.api.stream_limits import StreamLimits
 from web.api.submit import submit
 from web.auth import tenant
-from web.office_zz import Office, model_name
 from web.openai.call import STOPPING, Call, frames, whole
 from web.openai.requests import ChatBody, CompletionBody
-from web.openai.responses import Model, ModelList
-from web.openai.writers import ChatShape, CompletionShape, Head, ResponseWriter
+from web.openai.responses import ChatCompletion, Completion, Model, ModelList
+from web.openai.writers import ChatWriter, CompletionWriter, Head, ResponseWriter
+from workers.deployment import Deployment
 
 
 def blueprint(
-    deployment: Office, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
+    deployment: Deployment, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
 ) -> Blueprint:
-    """The routes under /v1."""
+    """Make the routes under /v1."""
     routes = Blueprint("v1", __name__, url_prefix="/v1")
-    model = Model(id=model_name(deployment.settings), created=int(time.time()), owned_by="paceline")
+    model = Model(id=deployment.settings.model_name, created=int(time.time()), owned_by="paceline")
 
     @routes.get("/models")
+    @Operation("The target", {200: ModelList})
     def models() -> Response:
         return json_answer(ModelList(data=[model]))
 
     @routes.get("/models/<path:name>")
+    @Operation("The target, by its name", {200: Model})
     def show_model(name: str) -> Response:
         _check_model(deployment, name)
         return json_answer(model)
 
     @routes.post("/chat/completions")
+    @Operation("Go on with a conversation", {200: ChatCompletion}, ChatBody, streams=True)
     def chat() -> Response:
-        return _answer(deployment, body_of(ChatBody), ChatShape(), disconnects, stream_limits, stopping)
+        return _answer(deployment, body_of(ChatBody), ChatWriter(), disconnects, stream_limits, stopping)
 
     @routes.post("/completions")
+    @Operation("Go on with a text", {200: Completion}, CompletionBody, streams=True)
     def complete() -> Response:
-        return _answer(deployment, body_of(CompletionBody), CompletionShape(), disconnects, stream_limits, stopping)
+        return _answer(deployment, body_of(CompletionBody), CompletionWriter(), disconnects, stream_limits, stopping)
 
     return routes
 
 
 def _answer(
-    deployment: Office,
+    deployment: Deployment,
     body: ChatBody | CompletionBody,
-    shape: ResponseWriter,
+    writer: ResponseWriter,
     disconnects: DisconnectWatcher,
     stream_limits: StreamLimits,
     stopping: Flag,
@@ -68,8 +72,8 @@ def _answer(
     call = Call(
         records=records,
         prompts=len(records) // (body.n or 1),
-        shape=shape,
-        head=_head(deployment, shape, records[0]),
+        writer=writer,
+        head=_head(deployment, writer, records[0]),
         with_usage=bool(body.stream_options and body.stream_options.include_usage),
     )
     watched = disconnects.watched(call.ids, client_left())
@@ -86,14 +90,14 @@ def _answer(
     return response
 
 
-def _check_model(deployment: Office, asked: str) -> None:
-    served = model_name(deployment.settings)
-    if asked != served:
-        raise UnknownModel(asked, served)
+def _check_model(deployment: Deployment, requested: str) -> None:
+    served = deployment.settings.model_name
+    if requested != served:
+        raise UnknownModel(requested, served)
 
 
-def _submit(deployment: Office, requests: list[GenerateRequest], names: dict[str, str]) -> list[Record]:
-    """As `submit`, with its caller's names of fields."""
+def _submit(deployment: Deployment, requests: list[GenerateRequest], names: dict[str, str]) -> list[Record]:
+    """Submit as `submit` does; errors name fields as the caller does."""
     try:
         return submit(deployment, requests)
     except InvalidRequest as error:
@@ -102,13 +106,13 @@ def _submit(deployment: Office, requests: list[GenerateRequest], names: dict[str
         raise
 
 
-def _head(deployment: Office, shape: ResponseWriter, record: Record) -> Head:
+def _head(deployment: Deployment, writer: ResponseWriter, record: Record) -> Head:
     settings, tokenizer = deployment.settings, deployment.tokenizer
-    served = f"{model_name(settings)}|{settings.weights}|{tokenizer.sha256}"  # what a text depends on beside the call
+    served = f"{settings.model_name}|{settings.weights}|{tokenizer.sha256}"  # all a text depends on beside the call
     return Head(
-        id=shape.prefix + record.id,
+        id=writer.prefix + record.id,
         created=int(record.created_s),
-        model=model_name(settings),
+        model=settings.model_name,
         system_fingerprint="fp_" + hashlib.sha256(served.encode()).hexdigest()[:12],
         tokenizer=tokenizer,
         top=record.logprobs,

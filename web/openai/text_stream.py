@@ -1,4 +1,4 @@
-"""One of a call's texts as its tokens come: what is certain of it, and the log-probabilities that belong to that."""
+"""Grow one text of a call: tokens in, in any runs; certain text and its log-probabilities out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ REASONS: dict[FinishReason, Reason] = {FinishReason.STOP: "stop", FinishReason.L
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A token of the text, and where in it it begins, in characters."""
+    """Hold a token and its log-probabilities; `start`: its first character in the text."""
 
     start: int
     token: int
@@ -23,22 +23,24 @@ class Spoken:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is new of a text. A token belongs to the part in which it begins; one that has no text, or that a stop
-    string cut off, to none."""
+    """Hold the new part of a text and the tokens that begin in it.
+
+    A token without text, or one that a stop string cut off, belongs to no part.
+    """
 
     text: str
     spoken: list[Spoken]
 
 
 class GrowingText:
-    """The parts of a text. Together they are the text, however its tokens are cut into events."""
+    """Cut a text into parts; together they are the text, however its tokens are cut into events."""
 
     def __init__(self, tokenizer: Tokenizer, record: Record) -> None:
         self._answer = AnswerStream(tokenizer, record.stop)
         self._waiting: list[Spoken] = []
 
     def take(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], *, is_end: bool) -> Part:
-        """What these tokens make certain; `logprobs` are theirs, or empty if nobody wants any."""
+        """Return the text that these tokens make certain; `logprobs`: of each token, or none."""
         text = ""
         for i, token in enumerate(tokens):
             if logprobs:
@@ -46,13 +48,13 @@ class GrowingText:
             text += self._answer.feed([token])
         if is_end:
             text += self._answer.flush()
-        begun = [one for one in self._waiting if one.start < self._answer.shown]
-        self._waiting = self._waiting[len(begun) :]
-        return Part(text, begun)
+        ready = [one for one in self._waiting if one.start < self._answer.shown]
+        self._waiting = self._waiting[len(ready) :]
+        return Part(text, ready)
 
 
 def spelled(tokenizer: Tokenizer, token: int) -> tuple[str, list[int] | None]:
-    """A token by itself as OpenAI writes it, and its bytes: some are only a part of a character."""
+    """Spell a token alone as OpenAI does, with its bytes; they may be a part of a character."""
     raw = tokenizer.grammars.bytes_of(token)
     if raw is None:
         return tokenizer.decode([token]), None

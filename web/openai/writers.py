@@ -1,4 +1,4 @@
-"""The same texts in two shapes: of a chat and of a plain completion, whole or in chunks."""
+"""Write a call's texts as a chat or a plain completion: parts in, whole answers or chunks out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from web.openai.text_stream import Part, Spoken, spelled
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What all answers of a call say, and how its tokens are spelled."""
+    """Hold the fields of all answers of a call, and the tokenizer that spells its tokens."""
 
     id: str
     created: int
@@ -38,13 +38,12 @@ class Head:
     top: int | None  # likeliest tokens wanted beside each; None: no log-probabilities
 
     def fields(self) -> dict[str, Any]:
-        """Of an `Answer`."""
+        """Return the fields of a `CompletionBase`."""
         return {name: getattr(self, name) for name in ("id", "created", "model", "system_fingerprint")}
 
 
 class ResponseWriter(Protocol):
-    """How a call's texts are written. Chunks come out as JSON; with `usage` they have that field, null but in the
-    last one."""
+    """Write a call's texts. Chunks are JSON, with `usage` if given: null but in the last one."""
 
     prefix: str  # of ids
 
@@ -55,13 +54,13 @@ class ResponseWriter(Protocol):
     def chunk(self, head: Head, choices: Sequence[BaseModel], **usage: Usage | None) -> str: ...
 
 
-class ChatShape:
-    """/v1/chat/completions"""
+class ChatWriter:
+    """Write the answers of /v1/chat/completions."""
 
     prefix = "chatcmpl-"
 
     def whole(self, head: Head, texts: Sequence[tuple[Part, Reason]], usage: Usage) -> BaseModel:
-        """The answer to a call that did not stream."""
+        """Write the answer to a call that did not stream."""
         choices = [
             ChatChoice(
                 index=i, message=Message(content=part.text), logprobs=_chat_logprobs(head, part), finish_reason=reason
@@ -71,30 +70,30 @@ class ChatShape:
         return ChatCompletion(**head.fields(), choices=choices, usage=usage)
 
     def first(self, index: int) -> BaseModel | None:
-        """Whose text it is."""
+        """Begin a text: the role."""
         return _chunk_choice(index, Delta(role="assistant", content=""))
 
     def part(self, head: Head, index: int, part: Part) -> BaseModel:
-        """More text."""
+        """Write more text."""
         return _chunk_choice(index, Delta(content=part.text), logprobs=_chat_logprobs(head, part))
 
     def last(self, index: int, reason: Reason) -> BaseModel:
-        """The end of a text."""
+        """Write the end of a text."""
         return _chunk_choice(index, Delta(), reason=reason)
 
     def chunk(self, head: Head, choices: Sequence[BaseModel], **usage: Usage | None) -> str:
-        """As an event's data."""
+        """Write a chunk as an event's data."""
         made = ChatChunk(**head.fields(), object="chat.completion.chunk", choices=[*choices], **usage)
         return made.model_dump_json(exclude_unset=True)
 
 
-class CompletionShape:
-    """/v1/completions"""
+class CompletionWriter:
+    """Write the answers of /v1/completions."""
 
     prefix = "cmpl-"
 
     def whole(self, head: Head, texts: Sequence[tuple[Part, Reason]], usage: Usage) -> BaseModel:
-        """The answer to a call that did not stream."""
+        """Write the answer to a call that did not stream."""
         choices = [
             CompletionChoice(index=i, text=part.text, logprobs=_plain_logprobs(head, part), finish_reason=reason)
             for i, (part, reason) in enumerate(texts)
@@ -102,19 +101,19 @@ class CompletionShape:
         return Completion(**head.fields(), choices=choices, usage=usage)
 
     def first(self, index: int) -> BaseModel | None:
-        """Nothing is said before the text."""
+        """Begin a text: nothing comes before it."""
         return None
 
     def part(self, head: Head, index: int, part: Part) -> BaseModel:
-        """More text."""
+        """Write more text."""
         return CompletionChoice(index=index, text=part.text, logprobs=_plain_logprobs(head, part), finish_reason=None)
 
     def last(self, index: int, reason: Reason) -> BaseModel:
-        """The end of a text."""
+        """Write the end of a text."""
         return CompletionChoice(index=index, text="", logprobs=None, finish_reason=reason)
 
     def chunk(self, head: Head, choices: Sequence[BaseModel], **usage: Usage | None) -> str:
-        """As an event's data."""
+        """Write a chunk as an event's data."""
         made = Completion(**head.fields(), object="text_completion", choices=[*choices], **usage)
         return made.model_dump_json(exclude_unset=True)
 
@@ -141,7 +140,7 @@ def _token_logprob(tokenizer: Tokenizer, spoken: Spoken) -> TokenLogprob:
 
 
 def _plain_logprobs(head: Head, part: Part) -> CompletionLogprobs | None:
-    """The token that was said stands among the likeliest, too, as OpenAI has it."""
+    """Write parallel lists; as at OpenAI the committed token is among the likeliest, too."""
     if head.top is None:
         return None
     found = [_token_logprob(head.tokenizer, one) for one in part.spoken]

@@ -1,1 +1,1 @@
-"""How the deployment fares."""
+"""Show the state of the deployment: health, metrics, the dashboard and its history."""

@@ -1,7 +1,7 @@
-"""GET /dashboard: the page that shows the deployment at work, live. It asks for two kinds of JSON:
+"""Serve GET /dashboard, the live page, and its data: state, history and traces in, JSON out.
 
-    GET /dashboard/data?after=S        the present moment, the samples after S (wall clock), the requests worked on last
-    GET /dashboard/requests/<trace>    who was at work on one request when
+    GET /dashboard/data?after=S        present state, samples after S (wall clock), latest requests
+    GET /dashboard/requests/<trace>    the processes at work on one request, and when
 
 Requests go by names that lead back to no request's text (`app/store/traces.py`).
 """
@@ -26,32 +26,32 @@ from app.metrics import (
 )
 from app.store.history import MOST
 from app.store.protocol import Node
-from web.office_zz import Office, model_name
 from web.ops.deployment_state import DeploymentState, read_state, running
+from workers.deployment import Deployment
 
 REQUESTS = 16  # shown in the routing matrix
 SHOWN = ("drafters", "waiting", "sequences", "cache_tokens", "cache_tokens_free", "ahead_hits", "ahead_misses", "host")
 
 
-def blueprint(deployment: Office) -> Blueprint:
-    """The page and its data."""
+def blueprint(deployment: Deployment) -> Blueprint:
+    """Make the routes of the page and its data."""
     routes = Blueprint("dashboard", __name__, url_prefix="/dashboard")
 
     @routes.get("")
     def index() -> str:
         settings = deployment.settings
-        return render_template("dashboard.html", model=model_name(settings), asks_for_key=settings.keys is not None)
+        return render_template("dashboard.html", model=settings.model_name, needs_key=settings.keys is not None)
 
     @routes.get("/data")
     def data() -> Response:
         now_s = time.time()
         after_s = _seconds("after")
-        moment = read_state(deployment)
-        seen = deployment.history.last(min(MOST, max(2, int(now_s - after_s) + 2)))
+        state = read_state(deployment)
+        samples = deployment.history.last(min(MOST, max(2, int(now_s - after_s) + 2)))
         return _answer(
             {
-                **_present(moment, now_s),
-                "samples": [sample for sample in seen if sample["at_s"] > after_s],
+                **_present(state, now_s),
+                "samples": [sample for sample in samples if sample["at_s"] > after_s],
                 "requests": [_progress(*found) for found in deployment.traces.recent(REQUESTS).items()],
             }
         )
@@ -77,20 +77,20 @@ def _seconds(name: str) -> float:
     return value
 
 
-def _present(moment: DeploymentState, now_s: float) -> dict[str, Any]:
+def _present(state: DeploymentState, now_s: float) -> dict[str, Any]:
     return {
         "now_s": now_s,
-        "missing": moment.missing,
-        "policy": moment.policy.model_dump(),
-        "depths": moment.depths,
-        "active": moment.active,
-        "running": running(moment.nodes),
-        "nodes": [_node(node, now_s) for node in moment.nodes],
-        "positions": _positions(moment),
-        "load": _by_load(moment),
-        "lengths": moment.sums.get((ACCEPTED_LENGTH.name, ()), []),
-        "asked": _by_label(moment, ASKED.name),
-        "ended": _by_label(moment, ENDED.name),
+        "missing": state.missing,
+        "policy": state.policy.model_dump(),
+        "depths": state.depths,
+        "active": state.active,
+        "running": running(state.nodes),
+        "nodes": [_node(node, now_s) for node in state.nodes],
+        "positions": _positions(state),
+        "load": _by_load(state),
+        "lengths": state.sums.get((ACCEPTED_LENGTH.name, ()), []),
+        "asked": _by_label(state, ASKED.name),
+        "ended": _by_label(state, ENDED.name),
         "bounds": {
             "lengths": ACCEPTED_LENGTH.buckets,
             "first_token": FIRST_TOKEN.buckets,
@@ -104,24 +104,24 @@ def _node(node: Node, now_s: float) -> dict[str, Any]:
     return {"kind": node.kind, "name": node.name, "still_s": round(max(0.0, now_s - node.progress_s), 2), "info": info}
 
 
-def _positions(moment: DeploymentState) -> list[dict[str, Any]]:
-    """Draft tokens verified and right, by drafter and position."""
+def _positions(state: DeploymentState) -> list[dict[str, Any]]:
+    """Count draft tokens verified and accepted, by drafter and position."""
     return [
         {
             "drafter": labels[0],
             "position": int(labels[1]) if labels[1].isdigit() else 0,
             "drafted": sums[0],
-            "accepted": moment.sums.get((ACCEPTED.name, labels), [0.0])[0],
+            "accepted": state.sums.get((ACCEPTED.name, labels), [0.0])[0],
         }
-        for (name, labels), sums in sorted(moment.sums.items())
+        for (name, labels), sums in sorted(state.sums.items())
         if name == DRAFTED.name and len(labels) == 2
     ]
 
 
-def _by_load(moment: DeploymentState) -> list[dict[str, float]]:
-    """Rounds and their draft tokens by the number of sequences in the step."""
-    drafted = _by_label(moment, DRAFTED_AT_LOAD.name)
-    rounds = _by_label(moment, AT_LOAD.name)
+def _by_load(state: DeploymentState) -> list[dict[str, float]]:
+    """Count rounds and their draft tokens by the number of sequences in the step."""
+    drafted = _by_label(state, DRAFTED_AT_LOAD.name)
+    rounds = _by_label(state, AT_LOAD.name)
     return [
         {"sequences": int(load), "rounds": count, "drafted": drafted.get(load, 0.0)}
         for load, count in sorted(rounds.items(), key=lambda item: (len(item[0]), item[0]))
@@ -129,8 +129,8 @@ def _by_load(moment: DeploymentState) -> list[dict[str, float]]:
     ]
 
 
-def _by_label(moment: DeploymentState, name: str) -> dict[str, float]:
-    return {labels[0]: sums[0] for (metric, labels), sums in moment.sums.items() if metric == name and len(labels) == 1}
+def _by_label(state: DeploymentState, name: str) -> dict[str, float]:
+    return {labels[0]: sums[0] for (metric, labels), sums in state.sums.items() if metric == name and len(labels) == 1}
 
 
 def _progress(trace: str, facts: dict[str, str]) -> dict[str, Any]:

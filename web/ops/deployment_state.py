@@ -1,4 +1,4 @@
-"""How the deployment fares at this moment, read from the store: for the metrics and for the dashboard."""
+"""Read the present state of the deployment for metrics and dashboard: the store in, one object out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,34 +8,34 @@ from app.metrics import GROUP
 from app.policy import Policy
 from app.store.protocol import Node
 from app.telemetry.counters import series
-from web.office_zz import Office
+from workers.deployment import Deployment
 
 KINDS = ("web", "control", "verify", "draft", "fuse", "beat")
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
-    """One look. `sums` are those of `app.metrics`, by name and label values."""
+    """Hold the state at one time. `sums`: of `app.metrics`, by name and label values."""
 
     sums: Mapping[tuple[str, tuple[str, ...]], list[float]]
     nodes: tuple[Node, ...]
     policy: Policy
-    depths: Mapping[str, int]  # by stage: what waits for it
+    depths: Mapping[str, int]  # by stage: the mail, tasks or requests that wait for it
     active: int  # requests admitted and not ended
-    missing: tuple[str, ...]  # kinds of processes that should live and do not
+    missing: tuple[str, ...]  # kinds of processes of which none lives, though one should
 
     def of(self, kind: str) -> list[Node]:
-        """The live nodes of a kind."""
+        """List the live nodes of a kind."""
         return [node for node in self.nodes if node.kind == kind]
 
     def total(self, name: str, *labels: str) -> float:
-        """The sum of a counter's series whose first labels are these."""
+        """Sum a counter's series whose first labels are these."""
         wanted = len(labels)
         return sum(sums[0] for (metric, own), sums in self.sums.items() if metric == name and own[:wanted] == labels)
 
 
-def read_state(deployment: Office) -> DeploymentState:
-    """The present moment. Raises StoreUnavailable."""
+def read_state(deployment: Deployment) -> DeploymentState:
+    """Read the present state. Raises StoreUnavailable."""
     nodes = tuple(sorted(deployment.nodes.live(), key=lambda node: (KINDS.index(node.kind), node.name)))
     active = deployment.requests.active()
     found = {series(name): sums for name, sums in deployment.shared_stats.load(GROUP).items()}
@@ -50,20 +50,20 @@ def read_state(deployment: Office) -> DeploymentState:
 
 
 def running(nodes: tuple[Node, ...]) -> int:
-    """Sequences on verifiers."""
+    """Count the sequences on verifiers."""
     return sum(int(node.info.get("sequences", 0)) for node in nodes if node.kind == "verify")
 
 
-def _depths(deployment: Office, nodes: tuple[Node, ...], active: int) -> dict[str, int]:
+def _depths(deployment: Deployment, nodes: tuple[Node, ...], active: int) -> dict[str, int]:
     boxes = {FUSE: [FUSE], SETTLE: [SETTLE]}
     for kind in ("draft", "verify"):
         boxes[kind] = [mailbox_of(kind, node.name) for node in nodes if node.kind == kind]
     waiting = {stage: sum(map(deployment.mailboxes.waiting, own)) for stage, own in boxes.items()}
-    # `start`: admitted requests that no verifier runs yet; `room`: tasks for whose requests there is no room
+    # `start`: admitted requests that no verifier runs yet; `room`: tasks that wait for room
     return {"start": max(0, active - running(nodes)), "room": len(deployment.waiting), **waiting}
 
 
-def _missing(deployment: Office, nodes: tuple[Node, ...]) -> tuple[str, ...]:
+def _missing(deployment: Deployment, nodes: tuple[Node, ...]) -> tuple[str, ...]:
     alive = {node.kind for node in nodes}
     wanted = [kind for kind in KINDS if kind != "draft" or deployment.settings.drafters]
     return tuple(kind for kind in wanted if kind not in alive)

@@ -1,4 +1,7 @@
-"""GET /healthz: this process answers and stays. GET /readyz: a request would be worked on, or what is missing."""
+"""Serve GET /healthz and GET /readyz: flags and live processes in, a status out.
+
+/healthz: this process answers and stays. /readyz: requests would be served, or the missing kinds.
+"""
 
 import logging
 from collections import Counter
@@ -7,15 +10,15 @@ from threading import Event as Flag
 from flask import Blueprint, Response, jsonify
 
 from app.errors import StoreUnavailable
-from web.office_zz import Office
+from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
 
-NEEDED = ("control", "verify")  # without drafters and fusion requests are served all the same (D3)
+NEEDED = ("control", "verify")  # requests are served without drafters and fusers, too (design D3)
 
 
-def blueprint(deployment: Office, leaving: Flag) -> Blueprint:
-    """The two routes. Once `leaving` is set, the first says so: new calls belong elsewhere."""
+def blueprint(deployment: Deployment, leaving: Flag) -> Blueprint:
+    """Make the two routes. Once `leaving` is set, /healthz says so to a proxy."""
     routes = Blueprint("health", __name__)
 
     @routes.get("/healthz")
@@ -30,8 +33,8 @@ def blueprint(deployment: Office, leaving: Flag) -> Blueprint:
     return routes
 
 
-def _missing(deployment: Office) -> tuple[list[str], dict[str, int]]:
-    """Kinds of processes that are needed and not there, and how many there are of each kind."""
+def _missing(deployment: Deployment) -> tuple[list[str], dict[str, int]]:
+    """Return the kinds of processes that are needed and not there, and the count of each kind."""
     try:
         nodes = Counter(node.kind for node in deployment.nodes.live())
     except StoreUnavailable as error:

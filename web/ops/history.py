@@ -1,4 +1,7 @@
-"""Once a second one of the web processes notes how the deployment fares, so that a dashboard that opens has a past."""
+"""Sample the deployment's state into its history once a second, by one of the web processes.
+
+A DeploymentState in, a sample in the store out: a dashboard that opens has a past.
+"""
 
 import time
 from typing import Any
@@ -17,50 +20,51 @@ from app.metrics import (
     TOKENS,
     Metric,
 )
-from web.office_zz import Office
 from web.ops.deployment_state import DeploymentState, read_state, running
+from workers.deployment import Deployment
+from workers.heartbeat import HeartbeatTask
 
 EVERY_S = 1.0
 
 
-class HistoryWriter:
-    """Called from the heartbeat of a web process."""
+class HistoryWriter(HeartbeatTask):
+    """Write samples, from the heartbeat of a web process."""
 
-    def __init__(self, deployment: Office) -> None:
+    def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
 
     def beat(self) -> None:
-        """Add a sample unless another process just has. Raises StoreUnavailable."""
+        """Add a sample unless another process has this second. Raises StoreUnavailable."""
         if self._deployment.nodes.try_lock("sample", EVERY_S * 0.9):
             self._deployment.history.add(sample(read_state(self._deployment), time.time()))
 
 
-def sample(moment: DeploymentState, now_s: float) -> dict[str, Any]:
-    """What of a moment is worth a history: counters as they stand, so that any two samples give a rate."""
+def sample(state: DeploymentState, now_s: float) -> dict[str, Any]:
+    """Make a sample of the state: counters as they stand, so that any two samples give a rate."""
     return {
         "at_s": round(now_s, 3),
-        "tokens": {labels[0]: sums[0] for labels, sums in _series(moment, TOKENS)},
-        "lengths": _histogram(moment, ACCEPTED_LENGTH),
-        "first_token": _histogram(moment, FIRST_TOKEN),
-        "per_token": _histogram(moment, PER_TOKEN),
-        "steps": [sum(_histogram(moment, STEP)[:-1]), _histogram(moment, STEP)[-1]],
-        "drafted": moment.total(DRAFTED.name),
-        "accepted": moment.total(ACCEPTED.name),
-        "prompt": moment.total(PROMPT_TOKENS.name),
-        "reused": moment.total(REUSED_TOKENS.name),
-        "ended": moment.total(ENDED.name),
-        "busy": {labels[0]: round(sums[0], 3) for labels, sums in _series(moment, BUSY)},
-        "depths": dict(moment.depths),
-        "active": moment.active,
-        "running": running(moment.nodes),
-        "longest_draft": moment.policy.max_draft_tokens,
+        "tokens": {labels[0]: sums[0] for labels, sums in _series(state, TOKENS)},
+        "lengths": _histogram(state, ACCEPTED_LENGTH),
+        "first_token": _histogram(state, FIRST_TOKEN),
+        "per_token": _histogram(state, PER_TOKEN),
+        "steps": [sum(_histogram(state, STEP)[:-1]), _histogram(state, STEP)[-1]],
+        "drafted": state.total(DRAFTED.name),
+        "accepted": state.total(ACCEPTED.name),
+        "prompt": state.total(PROMPT_TOKENS.name),
+        "reused": state.total(REUSED_TOKENS.name),
+        "ended": state.total(ENDED.name),
+        "busy": {labels[0]: round(sums[0], 3) for labels, sums in _series(state, BUSY)},
+        "depths": dict(state.depths),
+        "active": state.active,
+        "running": running(state.nodes),
+        "longest_draft": state.policy.max_draft_tokens,
     }
 
 
-def _series(moment: DeploymentState, metric: Metric) -> list[tuple[tuple[str, ...], list[float]]]:
-    return sorted((labels, sums) for (name, labels), sums in moment.sums.items() if name == metric.name)
+def _series(state: DeploymentState, metric: Metric) -> list[tuple[tuple[str, ...], list[float]]]:
+    return sorted((labels, sums) for (name, labels), sums in state.sums.items() if name == metric.name)
 
 
-def _histogram(moment: DeploymentState, metric: Metric) -> list[float]:
-    """One count a bucket, then the sum of all values; of a histogram without labels."""
-    return moment.sums.get((metric.name, ()), [0.0] * (len(metric.buckets) + 2))
+def _histogram(state: DeploymentState, metric: Metric) -> list[float]:
+    """Return one count a bucket, then the sum of all values, of a histogram without labels."""
+    return state.sums.get((metric.name, ()), [0.0] * (len(metric.buckets) + 2))

@@ -1,7 +1,7 @@
-"""GET /metrics: what the whole deployment has counted and how it fares, for Prometheus.
+"""Serve GET /metrics: the deployment's counters and present state in, Prometheus' text out.
 
-The same from whichever web process answers: counters are sums that all processes keep in the store, gauges are read
-now. Without the store there is one gauge, which says so.
+All web processes serve the same: counters are sums that all processes keep in the store, gauges are
+read at each call. Without the store there is one gauge, `redis_up`, at zero.
 """
 
 import logging
@@ -17,16 +17,16 @@ from prometheus_client.utils import floatToGoString
 
 from app.errors import StoreUnavailable
 from app.metrics import METRICS, PREFIX, Metric
-from web.office_zz import Office
 from web.ops.deployment_state import KINDS, DeploymentState, read_state, running
+from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 AHEAD = ("ahead_hits", "ahead_misses")
 
 
-def blueprint(deployment: Office) -> Blueprint:
-    """The one route."""
+def blueprint(deployment: Deployment) -> Blueprint:
+    """Make the one route."""
     routes = Blueprint("metrics", __name__)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Deployment(deployment))
@@ -40,27 +40,27 @@ def blueprint(deployment: Office) -> Blueprint:
 
 
 class _Deployment(Collector):
-    def __init__(self, deployment: Office) -> None:
+    def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
 
     def collect(self) -> Iterator[Family]:
         try:
-            moment = read_state(self._deployment)
+            state = read_state(self._deployment)
         except StoreUnavailable as error:
             log.warning("%s", error)
             yield _gauge("redis_up", "1 if Redis answers.", [((), 0.0)])
             return
         yield _gauge("redis_up", "1 if Redis answers.", [((), 1.0)])
-        yield from _counted(moment)
-        yield from _gauges(moment)
-        yield from _of_verifiers(moment)
-        yield from _of_drafters(moment)
+        yield from _counted(state)
+        yield from _gauges(state)
+        yield from _of_verifiers(state)
+        yield from _of_drafters(state)
 
 
-def _counted(moment: DeploymentState) -> Iterator[Family]:
-    """All of `app.metrics`, those that nobody has counted yet too: an alert needs their zero."""
+def _counted(state: DeploymentState) -> Iterator[Family]:
+    """Make families of all `app.metrics`, also of those never counted: an alert needs the zero."""
     found: dict[str, dict[tuple[str, ...], list[float]]] = {}
-    for (name, labels), sums in moment.sums.items():
+    for (name, labels), sums in state.sums.items():
         found.setdefault(name, {})[labels] = sums
     for metric in METRICS.values():
         own = found.get(metric.name, {})
@@ -71,7 +71,7 @@ def _counted(moment: DeploymentState) -> Iterator[Family]:
 
 
 def _fits(metric: Metric, labels: tuple[str, ...], sums: list[float]) -> bool:
-    """Another version may have counted otherwise."""
+    """Return False for sums of another shape: another version may have counted them."""
     return len(labels) == len(metric.labels) and len(sums) == _size(metric)
 
 
@@ -102,18 +102,16 @@ def _gauge(name: str, text: str, values: Iterable[tuple[tuple[str, ...], float]]
     return family
 
 
-def _gauges(moment: DeploymentState) -> Iterator[Family]:
-    policy = {
-        name: float(value) for name, value in moment.policy.model_dump().items() if isinstance(value, int | float)
-    }
-    yield _gauge("requests_active", "Requests admitted and not ended.", [((), moment.active)])
-    yield _gauge("sequences_running", "Sequences that verifiers hold.", [((), running(moment.nodes))])
-    waiting = [((stage,), float(depth)) for stage, depth in moment.depths.items()]
+def _gauges(state: DeploymentState) -> Iterator[Family]:
+    policy = {name: float(value) for name, value in state.policy.model_dump().items() if isinstance(value, int | float)}
+    yield _gauge("requests_active", "Requests admitted and not ended.", [((), state.active)])
+    yield _gauge("sequences_running", "Sequences that verifiers hold.", [((), running(state.nodes))])
+    waiting = [((stage,), float(depth)) for stage, depth in state.depths.items()]
     text = "What waits: start (requests no verifier runs yet), room (tasks of a full deployment), a stage's mail."
     yield _gauge("queue_depth", text, waiting, "stage")
-    alive = [((kind,), float(len(moment.of(kind)))) for kind in KINDS]
+    alive = [((kind,), float(len(state.of(kind)))) for kind in KINDS]
     yield _gauge("nodes", "Live processes, by kind.", alive, "kind")
-    lacking = [((kind,), float(kind in moment.missing)) for kind in KINDS]
+    lacking = [((kind,), float(kind in state.missing)) for kind in KINDS]
     yield _gauge("degraded", "1 if no process of a kind lives that should.", lacking, "missing")
     values = [((name,), value) for name, value in policy.items()]
     yield _gauge(
@@ -121,8 +119,8 @@ def _gauges(moment: DeploymentState) -> Iterator[Family]:
     )
 
 
-def _of_verifiers(moment: DeploymentState) -> Iterator[Family]:
-    nodes = moment.of("verify")
+def _of_verifiers(state: DeploymentState) -> Iterator[Family]:
+    nodes = state.of("verify")
 
     def each(field: str) -> list[tuple[tuple[str, ...], float]]:
         return [((node.name,), _number(node.info, field)) for node in nodes]
@@ -135,23 +133,23 @@ def _of_verifiers(moment: DeploymentState) -> Iterator[Family]:
     yield _gauge("verifier_sequences", "Sequences that a verifier holds.", each("sequences"), "node")
 
 
-def _of_drafters(moment: DeploymentState) -> Iterator[Family]:
-    nodes = moment.of("draft")
+def _of_drafters(state: DeploymentState) -> Iterator[Family]:
+    nodes = state.of("draft")
     ahead = [((node.name, field), _number(node.info, field)) for node in nodes for field in AHEAD]
     text = "Rounds a node had guessed on for before it was asked, since it started, by whether that was of use."
     yield _gauge("run_ahead_rounds", text, ahead, "node", "outcome")
-    told = {
+    errors = {
         (node.name, drafter, which): _number(report, which)
         for kind in ("draft", "fuse")
-        for node in moment.of(kind)
+        for node in state.of(kind)
         for drafter, report in node.info.get("calibration", {}).items()
         for which in ("raw_error", "calibrated_error")
     }
     text = "Expected error of a drafter's confidence, raw and calibrated, as a fraction."
-    yield _gauge("calibration_error_ratio", text, told.items(), "node", "drafter", "confidence")
+    yield _gauge("calibration_error_ratio", text, errors.items(), "node", "drafter", "confidence")
 
 
 def _number(info: dict[str, Any], field: str) -> float:
-    """Heartbeats may come from another version."""
+    """Read a number of a heartbeat, which may come from another version."""
     value = info.get(field, 0)
     return float(value) if isinstance(value, int | float) else 0.0

@@ -1,5 +1,5 @@
-/* The page: sends the form to /api/generate, shows the stream as it comes, takes it up again when it breaks.
-   What a model says is shown by textContent only: it is nobody's markup. */
+/* The page: sends the form to /api/generate, shows the stream as it comes, resumes it when it breaks.
+   A model's output is shown by textContent only, never as markup. */
 "use strict";
 
 import { keyed, whenGiven } from "./key.js";
@@ -10,7 +10,7 @@ const RECONNECTS = 20;
 const RECONNECT_MS = 1000;
 const $ = (id) => document.getElementById(id);
 
-let run = null; // the request on show; an older one's late events are dropped
+let run = null; // the request shown; late events of an older one are dropped
 
 $("form").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -53,7 +53,7 @@ function post() {
   return request("/api/generate", { method: "POST", headers: { "Content-Type": "application/json" }, body });
 }
 
-/* Empty fields are left to the server's defaults; the seed goes as text, since numbers here end at 2^53. */
+/* Leave empty fields to the server's defaults; send the seed as text, since numbers here end at 2^53. */
 function formBody() {
   const form = $("form").elements;
   const body = { prompt: form.prompt.value, raw: form.mode.value === "raw", speculation: form.speculation.checked };
@@ -72,13 +72,13 @@ async function request(url, options) {
   try {
     error = (await response.json()).error;
   } catch {
-    // not our JSON: something between the server and us answered
+    // not Paceline's JSON: a proxy on the way answered
   }
   if (!error) throw fieldError(null, `The server answered ${response.status}.`, true);
   throw fieldError(error.field, error.message, ![429, 503].includes(response.status));
 }
 
-/* `answered`: the server said so itself, and asking again would not help. */
+/* Make an error; `answered`: the server refused, and a retry would not help. */
 function fieldError(field, message, answered = false) {
   return Object.assign(new Error(message), { field, answered });
 }
@@ -94,7 +94,7 @@ async function resume(mine, tries) {
   }
 }
 
-/* Read one response's events; returns quietly when the connection breaks, for resume() to go on. */
+/* Read one response's events; return when the connection breaks, for resume() to go on. */
 async function read(mine, response) {
   mine.id = mine.id || response.headers.get("X-Request-Id");
   if (mine.stopped) cancel(mine.id);
@@ -141,7 +141,7 @@ function showTokens(mine, event) {
     mine.counts.set(proposer, (mine.counts.get(proposer) || 0) + 1);
     if (piece) spans.append(tokenSpan(mine, piece, proposer, event.tokens[i]));
   });
-  if (!event.pieces.length) spans.append(event.text); // the broken rest of a cancelled answer
+  if (!event.pieces.length) spans.append(event.text); // the incomplete last character of a cancelled answer
   output.append(spans);
   if (atEnd) output.scrollTop = output.scrollHeight;
   mine.offset = event.offset + event.tokens.length;
@@ -158,7 +158,7 @@ function tokenSpan(mine, piece, proposer, token) {
   return span;
 }
 
-/* Drafters take the colours in the order in which they appear; the target has none. */
+/* Give drafters colours in the order in which they appear; the target has none. */
 function colourOf(mine, proposer) {
   const drafters = [...mine.counts.keys()].filter((name) => name !== TARGET);
   return proposer === TARGET ? "" : `p${drafters.indexOf(proposer) % COLOURS}`;
@@ -228,7 +228,7 @@ function clear() {
   }
 }
 
-/* While busy the log is not read out token by token; a screen reader gets it whole at the end. */
+/* Mark the page busy: a screen reader then reads the log at the end, not token by token. */
 function busy(on) {
   $("send").disabled = on;
   $("stop").disabled = !on;

@@ -1,4 +1,4 @@
-/* Small charts in SVG. A chart is drawn anew with each look; what it shows is also said in its label. */
+/* Small charts in SVG. Each update draws a chart anew; its label holds the same values as text. */
 "use strict";
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
@@ -23,9 +23,9 @@ export function number(value, digits) {
   return value.toLocaleString("en", { minimumFractionDigits: digits ?? 0, maximumFractionDigits: places });
 }
 
-const ROUND = [[1, 4], [1.5, 3], [2, 4], [2.5, 5], [3, 3], [4, 4], [5, 5], [6, 3], [8, 4], [10, 5]]; // and parts to cut it into
+const ROUND = [[1, 4], [1.5, 3], [2, 4], [2.5, 5], [3, 3], [4, 4], [5, 5], [6, 3], [8, 4], [10, 5]]; // a round factor, and into how many parts to cut it
 
-/* A round number not below `value`, and how many parts to cut it into. */
+/* Return a round number not below `value`, and into how many parts to cut it. */
 function ceiling(value) {
   if (!(value > 0)) return [1, 2];
   const unit = 10 ** Math.floor(Math.log10(value));
@@ -50,7 +50,7 @@ function path(points) {
   return points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)},${y.toFixed(1)}`).join("");
 }
 
-/* series: [{name, colour, values}], a value a time, null where it is not known; stacked, or lines beside each other. */
+/* Draw series over time: [{name, colour, values}], a value a time, null if unknown; stacked, or as lines. */
 export function overTime(host, { times, series, from, to, stacked = false, format = number, unit = "", least = 0 }) {
   const sums = times.map(() => 0);
   const shown = series.map((one) => {
@@ -81,7 +81,7 @@ export function overTime(host, { times, series, from, to, stacked = false, forma
   host.replaceChildren(root);
 }
 
-/* Runs of known values: [first, end) each. */
+/* List the runs of known values: [first, end) each. */
 function pieces(values) {
   const found = [];
   values.forEach((value, i) => {
@@ -96,7 +96,7 @@ export function clock(seconds) {
   return seconds >= 120 ? `${number(seconds / 60, seconds % 60 > 1 && seconds < 600 ? 1 : 0)} min` : `${Math.round(seconds)} s`;
 }
 
-/* A hair line under the pointer, and the values there. It stays while the chart is drawn anew. */
+/* Show a hair line under the pointer and the values there; it stays while the chart is drawn anew. */
 function follow(host, root, chart) {
   const hair = svg("line", { y1: TOP, y2: chart.height - BOTTOM, class: "hair", visibility: "hidden" });
   root.append(hair);
@@ -128,7 +128,7 @@ function point(host, { clientX, clientY }) {
   hint([`${clock(to - times[i])} ago`, ...(rows.length ? rows : ["nothing"])].join("\n"), clientX, clientY);
 }
 
-/* bars: [{label, value, note}]; `value` null: nothing known. */
+/* Draw bars: [{label, value, note}]; `value` null: unknown. */
 export function bars(host, { bars: all, format = number, colour = "k-accent", empty = "Nothing yet." }) {
   if (!all.length) return host.replaceChildren(html("p", { className: "empty", textContent: empty }));
   const label = all.map((bar) => `${bar.label}: ${format(bar.value)}`).join(", ");
@@ -144,7 +144,7 @@ export function bars(host, { bars: all, format = number, colour = "k-accent", em
   host.replaceChildren(root);
 }
 
-/* rows: [{name, colour, part, text}], `part` of 1. */
+/* Draw meters: rows of [{name, colour, part, text}], `part` of 1. */
 export function meters(host, rows) {
   host.replaceChildren(
     ...rows.map(({ name, colour, part, text }) => {
@@ -169,7 +169,7 @@ export function legend(host, entries) {
   );
 }
 
-/* The one hint of the page, beside the pointer or what has the focus. */
+/* Show the page's one hint beside the pointer. */
 export function hint(text, x, y) {
   const tip = document.getElementById("tip");
   tip.hidden = !text;

@@ -1,4 +1,4 @@
-/* The dashboard: asks /dashboard/data each second and draws. Names and texts from the server are text, never markup. */
+/* The dashboard: fetches /dashboard/data each second and draws it. Text from the server is never markup. */
 "use strict";
 
 import { bars, clock, html, legend, meters, number, overTime } from "./charts.js";
@@ -21,13 +21,13 @@ async function get(url) {
   return response.json();
 }
 
-/* `asked`: by the user, who may have paused the rest. */
-async function look(asked = false) {
+/* Fetch and draw; `manual`: on the user's action, also while paused. */
+async function refresh(manual = false) {
   clearTimeout(state.timer);
   try {
     const after = state.samples.at(-1)?.at_s ?? Date.now() / 1000 - 900;
     const data = await get(`/dashboard/data?after=${Math.max(0, after)}`);
-    if (!state.live && !asked) return; // paused while the answer was on its way
+    if (!state.live && !manual) return; // paused while the answer was on its way
     const samples = [...state.samples, ...data.samples];
     state.samples = samples.filter((sample) => sample.at_s > data.now_s - 905);
     state.data = data;
@@ -36,7 +36,7 @@ async function look(asked = false) {
   } catch (error) {
     health(`No answer: ${error.message}`, "bad");
   }
-  if (state.live && !document.hidden) state.timer = setTimeout(look, EVERY_MS);
+  if (state.live && !document.hidden) state.timer = setTimeout(refresh, EVERY_MS);
 }
 
 async function chooseRequest(data) {
@@ -45,15 +45,15 @@ async function chooseRequest(data) {
   if (!state.chosen) return;
   const before = state.spans;
   const facts = data.requests.find((request) => request.trace === state.chosen);
-  if (before && before.trace === state.chosen && before.tokens === facts.tokens && facts.reason) return; // all is known
+  if (before && before.trace === state.chosen && before.tokens === facts.tokens && facts.reason) return; // nothing new
   try {
     state.spans = { ...(await get(`/dashboard/requests/${encodeURIComponent(state.chosen)}`)), tokens: facts.tokens };
   } catch {
-    state.spans = null; // it has been forgotten since
+    state.spans = null; // its traces are gone by now
   }
 }
 
-/* The one that came last of those that have got somewhere: its timeline shows more than a newcomer's. */
+/* Choose the newest request with some tokens: its timeline shows more than that of one just begun. */
 function busiest(requests) {
   const newest = [...requests].sort((a, b) => b.created_s - a.created_s);
   return (newest.find((request) => request.tokens > 8) || newest[0])?.trace ?? null;
@@ -84,7 +84,7 @@ function showHealth(data) {
   else health("All processes live", "good");
 }
 
-/* What was added to `pick(sample)` in the last `seconds`, and in how many of them. */
+/* Return the increase of `pick(sample)` in the last `seconds`, and the seconds it took. */
 function added(samples, seconds, pick) {
   const last = samples.at(-1);
   const first = samples.find((sample) => sample.at_s >= (last?.at_s ?? 0) - seconds);
@@ -94,7 +94,7 @@ function added(samples, seconds, pick) {
 
 const total = (counts) => Object.values(counts).reduce((sum, count) => sum + count, 0);
 
-/* Of what a histogram gained in the time shown: the value below which `part` of it lies. */
+/* Return a quantile of a histogram's increase in the time shown: `part` of it lies below. */
 function quantile(samples, name, bounds, part) {
   const shown = inView(samples);
   if (shown.length < 2) return NaN;
@@ -136,7 +136,7 @@ function showTiles(data, samples) {
   $("t-kv-unit").textContent = last?.prompt ? `${number((100 * last.reused) / last.prompt, 0)} % of prompts reused` : "of the tokens there is room for";
 }
 
-/* A counter's rate at each sample, over the last SMOOTH of them; null where samples are missing. */
+/* Return a counter's rate at each sample, over the last SMOOTH of them; null where samples are missing. */
 function rates(samples, pick) {
   return samples.map((sample, i) => {
     const before = samples[Math.max(0, i - SMOOTH)], gap = i ? sample.at_s - samples[i - 1].at_s : Infinity;
@@ -157,11 +157,11 @@ const colourOf = (names, name) => (name === TARGET ? "k-target" : `k-${names.ind
 function showOverTime(data, all) {
   const samples = inView(all), to = samples.at(-1)?.at_s ?? data.now_s, from = to - span();
   const times = samples.map((sample) => sample.at_s), names = drafterNames(data, all);
-  const said = [TARGET, ...names].map((name) => ({
+  const proposed = [TARGET, ...names].map((name) => ({
     name, colour: colourOf(names, name), values: rates(samples, (sample) => sample.tokens[name] ?? 0),
   })).filter((one) => one.name === TARGET || one.values.some((value) => value));
-  overTime($("c-rate"), { times, series: said, from, to, stacked: true, unit: "/s", least: 1 });
-  legend($("l-rate"), said.map(({ name, colour }) => ({ name: name === TARGET ? "the target itself" : name, colour })));
+  overTime($("c-rate"), { times, series: proposed, from, to, stacked: true, unit: "/s", least: 1 });
+  legend($("l-rate"), proposed.map(({ name, colour }) => ({ name: name === TARGET ? "the target itself" : name, colour })));
   const waits = Object.entries(STAGES).map(([stage, name], i) => ({
     name, colour: `k-${i}`, values: samples.map((sample) => sample.depths[stage] ?? 0),
   }));
@@ -309,16 +309,16 @@ $("live").addEventListener("click", () => {
   state.live = !state.live;
   $("live").setAttribute("aria-pressed", String(state.live));
   $("live").textContent = state.live ? "Live" : "Paused";
-  if (state.live) look();
+  if (state.live) refresh();
 });
 $("span").addEventListener("change", () => state.data && show());
-$("follow").addEventListener("change", () => look(true));
+$("follow").addEventListener("change", () => refresh(true));
 $("matrix").addEventListener("click", (event) => {
   const trace = event.target.closest("button")?.dataset.trace;
   if (!trace) return;
   state.chosen = trace;
   $("follow").checked = false;
-  look(true);
+  refresh(true);
 });
 for (const [id, factor] of [["in", 2], ["out", 0.5]]) {
   $(id).addEventListener("click", () => {
@@ -326,7 +326,7 @@ for (const [id, factor] of [["in", 2], ["out", 0.5]]) {
     if (state.data) showTimeline(state.data);
   });
 }
-document.addEventListener("visibilitychange", () => !document.hidden && state.live && look());
-whenGiven(() => look(true));
+document.addEventListener("visibilitychange", () => !document.hidden && state.live && refresh());
+whenGiven(() => refresh(true));
 addEventListener("resize", () => state.data && show());
-look();
+refresh();

@@ -1,4 +1,4 @@
-/* The API key, on servers that ask for one: kept for this tab alone, sent as a header, never in a URL. */
+/* The API key, on servers that need one: kept for this tab alone, sent as a header, never in a URL. */
 "use strict";
 
 const KEPT = "paceline-key";
@@ -10,7 +10,7 @@ try {
   // storage is forbidden here: the key holds until the page is left
 }
 
-/* fetch(), with the key; a refusal of it brings the reader to the field. */
+/* Call fetch() with the key; if it is refused, focus its field. */
 export async function keyed(url, options = {}) {
   const headers = { ...options.headers, ...(key && { Authorization: `Bearer ${key}` }) };
   const response = await fetch(url, { ...options, headers });
@@ -18,7 +18,7 @@ export async function keyed(url, options = {}) {
   return response;
 }
 
-/* Calls `then` whenever another key has been given. */
+/* Call `then` each time a key has been entered. */
 export function whenGiven(then) {
   form?.addEventListener("submit", (event) => {
     event.preventDefault();

@@ -1,4 +1,4 @@
-/* Light, dark or the system's choice: kept in this browser, set before the page is painted, changed by a button. */
+/* The theme, light, dark or the system's: kept in this browser, set before the first paint, changed by a button. */
 "use strict";
 
 const KEY = "paceline-theme";

@@ -1,4 +1,4 @@
-/* A request's timeline: a lane for each process that was at work on it, and one for the time nobody was. */
+/* A request's timeline: a lane for each process that worked on it, and one for the time it waited. */
 "use strict";
 
 import { hint, html, legend, number, svg } from "./charts.js";
@@ -11,7 +11,7 @@ const WORDS = {
 };
 let zoom = 1;
 
-/* facts: as /dashboard/data has them; spans: [start_s, end_s, kind, node, sequences] */
+/* Draw the timeline. facts: of /dashboard/data; spans: [start_s, end_s, kind, node, sequences]. */
 export function timeline(host, about, keys, facts, spans) {
   const ended = Boolean(facts.reason);
   const begin = Math.min(facts.created_s, ...spans.map((span) => span[0]));
@@ -35,7 +35,7 @@ export function zoomed(factor) {
   zoom = Math.max(1, Math.min(MOST_ZOOM, zoom * factor));
 }
 
-/* Where between begin and end no span lies. */
+/* List the times between begin and end without a span. */
 function gaps(spans, begin, end) {
   const found = [];
   let at = begin;

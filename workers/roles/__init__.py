@@ -1,1 +1,1 @@
-"""What each kind of worker process does; one file a role, each with `serve`."""
+"""Serve a kind of worker process: one module a role, each with `serve`."""

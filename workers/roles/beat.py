@@ -1,4 +1,4 @@
-"""The beat process: Celery's scheduler, in memory (its usual file is a pickle), with a heartbeat of its own."""
+"""Run the beat process: Celery's scheduler, in memory (its usual file is a pickle), with a heartbeat of its own."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from workers.heartbeat import Heartbeat
 
 
 def run_beat(deployment: Deployment, node: str) -> None:
-    """Send the scheduler's ticks until told to stop."""
+    """Send the controller's ticks until it is stopped."""
     heartbeat = Heartbeat(deployment, "beat", node)
     heartbeat.begin()
     try:
@@ -25,11 +25,11 @@ def run_beat(deployment: Deployment, node: str) -> None:
 
 
 def _ticking(heartbeat: Heartbeat) -> type[Scheduler]:
-    """A scheduler whose progress is its ticks: one that hangs is seen, and ended by the heartbeat."""
+    """Make a scheduler whose progress is its ticks: the heartbeat sees one that hangs, and ends it."""
 
     class Ticking(Scheduler):
         def tick(self, *args: Any, **kwargs: Any) -> Any:
-            heartbeat.busy(True)  # anew with each tick: at it for as long as there was none, so that a hang is seen
+            heartbeat.begin_work()  # anew with each tick: at it for as long as there was none, so that a hang is seen
             heartbeat.mark_idle()  # yet it mostly sleeps: what it takes is no work
             return super().tick(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Verifier and drafters in one process, on the same part of the machine or each on its own (design D8, co-located).
+"""Serve verifier and drafters in one process, on the same part of the machine or each on its own (design D8).
 
 The same two segments behind the same two mailboxes as in two processes: the verifier's in the main thread, the
 drafters' in a thread of their own. What is saved is a process: its memory, and its start.
@@ -14,7 +14,7 @@ from typing import cast
 from celery.worker import state as worker_state
 
 from app.assembly.devices import sides_of
-from app.assembly.local import build_drafters, build_verifier
+from app.assembly.drafter import build_drafters
 from app.drafter.model import ModelDrafter
 from app.engine.profile.profiler import ProfiledTarget, a_step
 from app.messages import mailbox_of
@@ -34,28 +34,28 @@ PROBE_TOKENS = 32
 
 
 def serve(deployment: Deployment, node: str) -> RoleService:
-    """Load both sides, see how they get on beside each other."""
+    """Load both sides, and measure how much they slow each other down."""
     sys.setswitchinterval(SWITCH_S)
     sides = sides_of(deployment.settings)
-    deployment.settings = within(deployment.settings, sides)
-    aside = DrafterThread(deployment, f"{node}-draft", sides)
-    aside.load()
+    deployment = Deployment(within(deployment.settings, sides), deployment.celery, deployment.tokenizer)
+    drafters = DrafterThread(deployment, f"{node}-draft", sides)
+    drafters.load()
     sides.verify.enter()
-    verifier = build_verifier(deployment.settings, mailbox_of("verify", node), deployment.requests)
+    verifier = verify.load(deployment, node)
     runner = cast(ProfiledTarget, verifier.target)
     with a_step(runner, deployment.tokenizer.vocab_size, PROBE_ROWS) as step:
-        seen = measure_interference(step, aside.guess, sides)
+        seen = measure_interference(step, drafters.guess, sides)
     about = {**sides.about(), **asdict(seen)}
     log.info("%d %s verify, %d draft; %s", len(sides.verify.places), sides.verify.unit, len(sides.draft.places), seen)
     service = verify.serve(deployment, node, verifier, {"partition": about})
-    aside.go()
-    return RoleService(
-        service.heartbeat, {**service.doorbells, aside.mailbox: lambda: None}, aside
-    )  # it is always attended
+    drafters.go()
+    # The drafters' mailbox is always attended.
+    doorbells = {**service.doorbells, drafters.mailbox: lambda: None}
+    return RoleService(service.heartbeat, doorbells, service.tasks, drafters)
 
 
 class DrafterThread(threading.Thread):
-    """The drafters' side: a thread that loads them and stays at their mailbox."""
+    """Run the drafters' side: a thread that loads them and stays at their mailbox."""
 
     def __init__(self, deployment: Deployment, node: str, sides: Partition) -> None:
         super().__init__(name="drafting", daemon=True)
@@ -77,7 +77,7 @@ class DrafterThread(threading.Thread):
         self._may_go.set()
 
     def guess(self) -> None:
-        """What drafting takes of the machine, for nobody."""
+        """Draft once for no request, to take of the machine what drafting takes."""
         tokens = [*range(1, PROBE_TOKENS + 1)]
         for model in self._models:
             model.draft([Context("probe", "probe", tokens, PROBE_TOKENS, 4, Sampling(), None)])
@@ -94,7 +94,7 @@ class DrafterThread(threading.Thread):
         finally:
             self._loaded.set()
         self._may_go.wait()
-        service.heartbeat.begin()
+        service.begin()
         try:
             while worker_state.should_stop is None:
                 began_s = time.monotonic()

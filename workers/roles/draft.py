@@ -1,33 +1,30 @@
-"""A drafter node: batches of jobs in; drafts to the fusion task, or fused trees to their verifiers."""
+"""Run a drafter node: batches of jobs in; drafts to the fuser, or fused trees to their verifiers."""
 
 import time
 
 from app.assembly.devices import on_another_device
+from app.assembly.drafter import build_drafter_node, build_drafters
 from app.assembly.fuser import build_fuser
-from app.assembly.local import build_drafter_node, build_drafters
 from app.drafter.drafter import in_time
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
 from app.messages import FUSE, DraftJob, ToDrafter, ToFuser, mailbox_of
+from app.pipeline import draft_and_fuse
 from workers.deployment import Deployment, send_trees
 from workers.heartbeat import Heartbeat
 from workers.mailbox_consumer import consume_mailbox
 from workers.service import RoleService
-from workers.sharing_zz import share
 
 
 def serve(
     deployment: Deployment, node: str, models: list[ModelDrafter] | None = None, *, is_apart: bool = False
 ) -> RoleService:
-    """Load the drafters, unless there are `models`. `is_aside`: on a part of the machine that no verifier takes."""
+    """Load the drafters, unless there are `models`. `is_apart`: on a part of the machine that no verifier uses."""
     models = build_drafters(deployment.settings) if models is None else models
     is_apart = is_apart or on_another_device(deployment.settings)
     mailbox = mailbox_of("draft", node)
-    fetch, fuse = (
-        fetcher(deployment.requests),
-        build_fuser(deployment.settings, deployment.tokenizer, deployment.requests),
-    )
-    segment = build_drafter_node(deployment.settings, models, fetch, fuse, mailbox)
+    segment = build_drafter_node(deployment.settings, models, fetcher(deployment.requests), mailbox)
+    fuser = build_fuser(deployment.settings, deployment.tokenizer, deployment.requests)
 
     def info() -> dict[str, object]:
         return {
@@ -36,15 +33,14 @@ def serve(
             "tokenizer": deployment.tokenizer.sha256,
             "waiting": deployment.mailboxes.waiting(mailbox),
             "host": f"{deployment.machine}/{node}" if is_apart else deployment.machine,
-            "calibration": fuse.calibration.info(),
-            **segment.ahead(),
+            "calibration": fuser.calibration.info(),
+            **segment.info(),
         }
 
     heartbeat = Heartbeat(deployment, "draft", node, info=info)
-    share(deployment, heartbeat, fuse.calibration)
 
     def handle(messages: list[ToDrafter]) -> float | None:
-        """Draft what is asked for; without mail, one step ahead of what was, so that mail never waits for more."""
+        """Draft the jobs; without mail run one step ahead, so that mail never waits for more."""
         if not messages and segment.has_ahead:
             heartbeat.mark_idle()
             segment.run_ahead()
@@ -53,17 +49,18 @@ def serve(
             job for message in messages for job in message.jobs if _is_readable(job, deployment.tokenizer.vocab_size)
         ]
         at_work = {job.request_id for job in jobs if not job.is_last}
-        heartbeat.works_on(len(at_work))
-        heartbeat.about(at_work)
-        drafts, trees = segment.run(in_time(jobs, time.time()))
+        heartbeat.working_on(at_work)
+        drafts, trees = draft_and_fuse(segment, fuser, in_time(jobs, time.time()))
         send_trees(deployment, trees)
         if drafts:
             deployment.post(FUSE, [ToFuser(drafts=tuple(drafts))])
         return 0.0 if segment.has_ahead else None
 
-    return RoleService(heartbeat, {mailbox: lambda: consume_mailbox(deployment, heartbeat, mailbox, ToDrafter, handle)})
+    doorbells = {mailbox: lambda: consume_mailbox(deployment, heartbeat, mailbox, ToDrafter, handle)}
+    exchanged = (fuser.calibration, deployment.counters)
+    return RoleService(heartbeat, doorbells, [deployment.exchange_stats(stats) for stats in exchanged])
 
 
 def _is_readable(job: DraftJob, vocab_size: int) -> bool:
-    """Whether the model knows all its tokens; an id outside the embedding would bring a GPU's process down."""
+    """Return whether the model has all its tokens; an id outside the embedding would bring a GPU's process down."""
     return max(job.tokens, default=0) < vocab_size

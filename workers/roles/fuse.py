@@ -1,4 +1,4 @@
-"""The fusion task: drafts in, one tree a sequence out to its verifier."""
+"""Run a fuser: drafts in, one tree a sequence out to its verifier."""
 
 import time
 
@@ -8,23 +8,22 @@ from workers.deployment import Deployment, send_trees
 from workers.heartbeat import Heartbeat
 from workers.mailbox_consumer import consume_mailbox
 from workers.service import RoleService
-from workers.sharing_zz import share
 
 
 def serve(deployment: Deployment, node: str) -> RoleService:
-    """Set up the fusion. No model here: lookup and suffix tables only."""
-    segment = build_fuser(deployment.settings, deployment.tokenizer, deployment.requests)
-    heartbeat = Heartbeat(deployment, "fuse", node, info=lambda: {"calibration": segment.calibration.info()})
-    share(deployment, heartbeat, segment.calibration)
+    """Set up the fuser. No model here: model-free drafters only."""
+    fuser = build_fuser(deployment.settings, deployment.tokenizer, deployment.requests)
+    heartbeat = Heartbeat(deployment, "fuse", node, info=lambda: {"calibration": fuser.calibration.info()})
 
     def handle(messages: list[ToFuser]) -> float | None:
         for message in messages:
-            segment.expect(message.jobs)
-            segment.receive(message.drafts)
-        trees = segment.collect(time.time())
-        heartbeat.works_on(len(trees))
-        heartbeat.about(tree.request_id for _, tree in trees)
+            fuser.expect(message.jobs)
+            fuser.receive(message.drafts)
+        trees = fuser.collect(time.time())
+        heartbeat.working_on(tree.request_id for _, tree in trees)
         send_trees(deployment, trees)
-        return segment.wait_s(time.time())
+        return fuser.wait_s(time.time())
 
-    return RoleService(heartbeat, {FUSE: lambda: consume_mailbox(deployment, heartbeat, FUSE, ToFuser, handle)})
+    doorbells = {FUSE: lambda: consume_mailbox(deployment, heartbeat, FUSE, ToFuser, handle)}
+    exchanged = (fuser.calibration, deployment.counters)
+    return RoleService(heartbeat, doorbells, [deployment.exchange_stats(stats) for stats in exchanged])

@@ -1,1 +1,1 @@
-"""Celery tasks."""
+"""Celery tasks: `generate`, `steer` and `doorbell` each register one; the other modules do its work."""

@@ -1,4 +1,4 @@
-"""The state of a task whose request generates: PROGRESS, with how many tokens there are. Told by the heartbeat."""
+"""Publish the state of a task whose request generates: PROGRESS, with the number of its tokens."""
 
 import json
 from collections import OrderedDict
@@ -6,37 +6,38 @@ from typing import Any
 
 from app.errors import NotFound
 from workers.deployment import Deployment
+from workers.heartbeat import HeartbeatTask
 
 PROGRESS = "PROGRESS"  # as Celery's documentation names it
 EVERY_S = 1.0
 MOST_KNOWN = 4096
 
 
-class TaskProgress:
-    """Of one deployment; several may tell it, one at a time."""
+class TaskProgress(HeartbeatTask):
+    """Publish the progress of one deployment's tasks; several processes may, one at a time."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
-        self._known_progress: OrderedDict[str, tuple[int, int | None]] = (
-            OrderedDict()
-        )  # tokens; max_tokens, None: nobody reads it
+        # by request: tokens; max_tokens, None if its result is not wanted
+        self._known_progress: OrderedDict[str, tuple[int, int | None]] = OrderedDict()
 
     def begin(self, request_id: str) -> None:
-        """It is admitted. From now on a `revoke` leaves the task's state to us, as that of any that was started."""
+        """Publish that it is admitted: from now on a `revoke` leaves its state to us, as that of any started task."""
         if request_id not in self._known_progress:  # it may have been sent twice
-            self._tell(request_id, 0)
+            self._publish(request_id, 0)
 
-    def refresh(self) -> None:
-        """From the heartbeat: tell of those that went on."""
+    def beat(self) -> None:
+        """Publish the requests that went on, every EVERY_S."""
         store = self._deployment.progress
         waiting = self._deployment.requests.unsettled()
         if waiting and self._deployment.nodes.try_lock("progress", EVERY_S):
             for request_id, tokens in store.tokens(waiting).items():
                 if self._known_progress.get(request_id, (-1,))[0] != tokens:
-                    self._tell(request_id, tokens)
+                    self._publish(request_id, tokens)
 
-    def _tell(self, request_id: str, tokens: int) -> None:
-        most = self._known_progress[request_id][1] if request_id in self._known_progress else self._most(request_id)
+    def _publish(self, request_id: str, tokens: int) -> None:
+        known = self._known_progress.get(request_id)
+        most = self._max_tokens(request_id) if known is None else known[1]
         self._known_progress[request_id] = tokens, most
         self._known_progress.move_to_end(request_id)
         while len(self._known_progress) > MOST_KNOWN:
@@ -44,8 +45,8 @@ class TaskProgress:
         if most is not None:
             self._write(request_id, {"tokens": tokens, "max_tokens": most})
 
-    def _most(self, request_id: str) -> int | None:
-        """Its max_tokens; None if its result is not wanted."""
+    def _max_tokens(self, request_id: str) -> int | None:
+        """Look up its max_tokens; None if its result is not wanted."""
         try:
             record = self._deployment.requests.snapshot(request_id).record
         except NotFound:

@@ -1,4 +1,4 @@
-"""What a task came to: its result and callbacks, as if its body had returned it, and the event that monitors wait for.
+"""Store a task's result, send its callbacks, as if its body had returned it, and the event that monitors wait for.
 
 `Ignore()` ended the task without a result, and with that Celery forgot its callbacks and sent no event but that it was
 started. They were kept with the request; here they are sent as Celery's own tracer and worker would: links and the rest
@@ -21,15 +21,15 @@ EXPIRED, REVOKED = "expired", "revoked"
 
 
 class TaskResults:
-    """One worker's. Events go out once it is ready, from any of its threads."""
+    """Store the results of one worker's tasks. Events go out once it is ready, from any of its threads."""
 
     def __init__(self, celery: Celery) -> None:
         self._celery = celery
         self._consumer: Consumer | None = None
         signals.worker_ready.connect(self._ready)
 
-    def succeeded(self, context: Context, value: dict[str, Any], said: str, runtime_s: float) -> None:
-        """`said`: of the result, what a monitor may show."""
+    def succeeded(self, context: Context, value: dict[str, Any], summary: str, runtime_s: float) -> None:
+        """Store a result. `summary`: a monitor shows it in place of the result."""
         parent = {"parent_id": context.id, "root_id": context.root_id}
         for callback in context.callbacks or ():
             signature(callback, app=self._celery).apply_async((value,), **parent)
@@ -38,16 +38,16 @@ class TaskResults:
             following = signature(rest.pop(), app=self._celery)
             following.apply_async((value,), chain=rest, **parent)
         self._celery.backend.mark_as_done(context.id, value, request=context)
-        self._send("task-succeeded", context, result=said, runtime=runtime_s)
+        self._send("task-succeeded", context, result=summary, runtime=runtime_s)
 
     def failed(self, context: Context, error: str) -> None:
-        """The request failed, or nobody ever took it."""
+        """Store the failure of a request, or of a task that was never admitted."""
         failure = GenerationFailed(error)
         self._celery.backend.mark_as_failure(context.id, failure, request=context)
         self._send("task-failed", context, exception=repr(failure), traceback="")
 
     def revoked(self, context: Context, reason: str) -> None:
-        """Nobody wants it any more (`revoked`), or it came too late (`expired`)."""
+        """Store that the task was revoked, or came too late (`expired`)."""
         # As for any revoked task there are no error callbacks; those after it in a chain wait in vain.
         self._celery.backend.mark_as_revoked(context.id, reason, request=context)
         is_expired = reason == EXPIRED

@@ -1,5 +1,7 @@
-"""Give an ended request's result to the Celery task that submitted it, as if the task had returned it (design D12);
-and end the requests of tasks that are revoked."""
+"""Give an ended request's result to the Celery task that submitted it, as if the task had returned it (design D12).
+
+The requests of revoked tasks are ended here as well.
+"""
 
 import json
 import logging
@@ -17,6 +19,7 @@ from app.messages import SETTLE, FinishReason, Settle, Status
 from app.stages.result import result
 from workers.celery_app import GENERATE
 from workers.deployment import Deployment
+from workers.heartbeat import HeartbeatTask
 from workers.tasks.results import REVOKED, TaskResults
 
 log = logging.getLogger(__name__)
@@ -30,19 +33,24 @@ CATCH_UP_EVERY_S = 2.0
 
 
 def saved_context(request: Context) -> dict[str, Any]:
-    """What of a task's request must be kept for its callbacks; JSON only."""
+    """Keep the part of a task's request that its callbacks need; JSON only."""
     kept = {name: getattr(request, name, None) for name in KEPT}
     expires = kept["expires"]
     return {**kept, "expires": expires.isoformat() if isinstance(expires, datetime) else expires}
 
 
-class ResultSettler:
-    """Settles each request once; a crash in between means that it is done again, never that it is forgotten."""
+class ResultSettler(HeartbeatTask):
+    """Settle each request once; after a crash in between it is settled again, never forgotten."""
 
-    def __init__(self, deployment: Deployment, outcomes: TaskResults) -> None:
+    def __init__(self, deployment: Deployment, results: TaskResults) -> None:
         self._deployment = deployment
-        self._outcomes = outcomes
+        self._results = results
         self._caught_up_s = time.monotonic()
+
+    def beat(self) -> None:
+        """Cancel the requests of revoked tasks, then settle those whose message was lost."""
+        self.end_revoked()
+        self.catch_up()
 
     def settle(self, request_id: str) -> None:
         """Store the result and send the callbacks, if the request has ended and waits for that.
@@ -51,11 +59,11 @@ class ResultSettler:
         """
         try:
             self._settle(request_id)
-        except Exception:  # callbacks are strangers' signatures: they may raise anything
+        except Exception:  # callbacks are other services' signatures: they may raise anything
             log.exception("its result is not stored yet", extra=of(request_id))
 
     def catch_up(self) -> None:
-        """From the heartbeat: settle what a lost message left behind."""
+        """Settle the requests whose message was lost, every CATCH_UP_EVERY_S."""
         now = time.monotonic()
         if now - self._caught_up_s >= CATCH_UP_EVERY_S:
             self._caught_up_s = now
@@ -63,7 +71,7 @@ class ResultSettler:
                 self.settle(request_id)
 
     def end_revoked(self) -> None:
-        """From the heartbeat: cancel what runs for tasks that somebody revoked."""
+        """Cancel the requests of revoked tasks."""
         if not len(worker_state.revoked):
             return
         for request_id in self._deployment.requests.unsettled():
@@ -88,15 +96,12 @@ class ResultSettler:
         context = Context(json.loads(kept), task=GENERATE)
         ended_s = end.ended_s or time.time()
         if end.status is Status.FAILED:
-            self._outcomes.failed(context, end.error or "generation failed")
+            self._results.failed(context, end.error or "generation failed")
         elif end.error == REVOKED:
-            self._outcomes.revoked(context, REVOKED)
+            self._results.revoked(context, REVOKED)
         else:
-            answer = result(
-                end.record, end.status, end.tokens, end.finish_reason, end.stats, end.error,
-                self._deployment.tokenizer, ended_s, end.logprobs,
-            )  # fmt: skip
-            said = f"{answer.status}, {len(end.tokens)} tokens"  # not the text: monitors are no place for answers
+            answer = result(end, self._deployment.tokenizer, ended_s)
+            summary = f"{answer.status}, {len(end.tokens)} tokens"  # not the text: monitors are no place for answers
             runtime_s = max(0.0, ended_s - end.record.created_s)
-            self._outcomes.succeeded(context, answer.model_dump(mode="json"), said, runtime_s)
+            self._results.succeeded(context, answer.model_dump(mode="json"), summary, runtime_s)
         store.settled(request_id)

@@ -1,10 +1,14 @@
-"""The scheduler's tick: take the load of the deployment from Redis, decide, publish; log it if the settings say so."""
+"""The Celery task `paceline.steer`, the controller's tick: read the deployment's load, decide, publish the policy.
+
+Each tick is a line of a log if the settings say so.
+"""
 
 import json
 import logging
 import time
 from pathlib import Path
 
+from celery import Celery
 from pydantic import ValidationError
 
 from app.messages import FUSE, SETTLE, mailbox_of
@@ -13,6 +17,7 @@ from app.request import Message
 from app.stages.steer.controller import steer
 from app.stages.steer.load import Load, MailboxLoad, VerifierLoad
 from app.store.protocol import Node
+from workers.celery_app import STEER
 from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
@@ -20,12 +25,20 @@ WORKERS = ("verify", "draft", FUSE, "control")  # kinds that work through mail; 
 
 
 class Tick(Message):
-    """One line of the scheduler's log."""
+    """Record one tick: a line of the controller's log."""
 
     now_s: float  # wall clock
     load: Load
     before: Policy
     after: Policy
+
+
+def register(celery: Celery, deployment: Deployment) -> None:
+    """Tick when the beat process says so."""
+
+    @celery.task(name=STEER, ignore_result=True, send_events=False)  # one a second would hide all other events
+    def steer_tick() -> None:
+        tick(deployment)
 
 
 def tick(deployment: Deployment) -> None:
@@ -41,7 +54,7 @@ def tick(deployment: Deployment) -> None:
 
 
 def load_of(deployment: Deployment) -> Load:
-    """What heartbeats and queues say now."""
+    """Read the load off heartbeats and mailboxes."""
     live = deployment.nodes.live()
     working = [node for node in live if node.kind in WORKERS]
     boxes = [mailbox_of(node.kind, node.name) for node in working if node.kind in ("verify", "draft")]
@@ -63,7 +76,7 @@ def _mailbox(deployment: Deployment, mailbox: str) -> MailboxLoad:
 
 
 def _age_s(item: str) -> float:
-    """How long a piece of mail has waited; 0 where it does not say when it was sent. Mail is not trusted."""
+    """Read the time that an item has waited; 0 where it does not name the time it was sent. Mail is not trusted."""
     try:
         sent_s = float(json.loads(item)["sent_s"])
     except (ValueError, KeyError, TypeError):
@@ -84,5 +97,5 @@ def _write(file: Path, line: Tick) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as out:
             out.write(line.model_dump_json() + "\n")
-    except OSError as error:  # a full disk must not stop the scheduler
+    except OSError as error:  # a full disk must not stop the controller
         log.warning("%s cannot be written: %s", file, error)

@@ -1,5 +1,4 @@
-"""Let requests of Celery tasks in that found the deployment full: the highest priority first, within one in the order
-they came; from the heartbeat.
+"""Admit waiting requests of Celery tasks when capacity frees up: by priority, then first in, first out.
 
 They wait in Redis, not in Celery: its Redis transport takes a task off the queue and writes down that it has it in
 two steps, so a worker killed between them loses the task. A task put off by `retry` meets that danger each second;
@@ -20,26 +19,29 @@ from app.store.nodes import Nodes
 from app.store.tasks import NORMAL, PRIORITIES, WaitingRoom
 from workers.celery_app import GENERATE
 from workers.deployment import Deployment
+from workers.heartbeat import HeartbeatTask
 from workers.tasks.results import EXPIRED, REVOKED, TaskResults
 
-PATIENCE_S = 120.0  # a task that nobody has let in by then fails
+PATIENCE_S = 120.0  # a task that is not admitted by then fails
 LOOK_EVERY_S = 0.5
 
 
-class WaitingTasks:
-    """Keeps the waiting room of one deployment; several may, one at a time."""
+class WaitingTasks(HeartbeatTask):
+    """Keep the waiting room of one deployment; several processes may, one at a time."""
 
-    def __init__(self, deployment: Deployment, outcomes: TaskResults, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, deployment: Deployment, results: TaskResults, patience_s: float = PATIENCE_S) -> None:
         self._deployment = deployment
-        self._outcomes = outcomes
+        self._results = results
         self._room: WaitingRoom = deployment.waiting
         self._nodes: Nodes = deployment.nodes
         self._patience_s = patience_s
         self._revoked: set[str] = set()  # of the revoked, those looked for in the whole room
 
     def admit(self, request: GenerateRequest, request_id: str, context: dict[str, Any], priority: str = NORMAL) -> bool:
-        """Let a task's request in if there is room and nobody goes before it. Raises InvalidRequest,
-        StoreUnavailable."""
+        """Admit a task's request if there is room and no other goes before it.
+
+        Raises InvalidRequest, StoreUnavailable.
+        """
         if self._deployment.requests.task(request_id) is not None:
             return True  # sent twice
         if self._room.before(priority):
@@ -51,16 +53,16 @@ class WaitingTasks:
         return True
 
     def wait(self, request: GenerateRequest, request_id: str, context: dict[str, Any], priority: str = NORMAL) -> None:
-        """Queue a task's request up. Raises QueueFull if too many wait already, StoreUnavailable."""
+        """Queue a task's request. Raises QueueFull if too many wait already, StoreUnavailable."""
         until_s = time.time() + self._patience_s
         item = {"id": request_id, "request": request.model_dump(mode="json"), "task": json.dumps(context)}
         self._room.put(json.dumps({**item, "until_s": until_s}), priority)
 
-    def admit_waiting(self) -> None:
-        """From the heartbeat: let in whoever there is room for, and send away who is revoked or has waited too long."""
+    def beat(self) -> None:
+        """Admit the requests that there is room for; end those that are revoked or have waited too long."""
         if not len(self._room) or not self._nodes.try_lock("usher", LOOK_EVERY_S):
             return
-        self._send_revoked_away()
+        self._end_revoked()
         has_room = True
         for priority in PRIORITIES:
             while (item := self._room.first(priority)) is not None:
@@ -69,31 +71,31 @@ class WaitingTasks:
                     break
                 self._room.remove(item, priority)
 
-    def _send_revoked_away(self) -> None:
-        """Wherever they stand."""
+    def _end_revoked(self) -> None:
+        """End the revoked ones wherever they stand in the queue."""
         revoked = set(worker_state.revoked)
-        news, self._revoked = revoked - self._revoked, revoked
-        if not news:
+        new, self._revoked = revoked - self._revoked, revoked
+        if not new:
             return
         for priority, item in self._room.items():
             waiting = json.loads(item)
-            if waiting["id"] in news:
-                self._outcomes.revoked(_context(waiting), REVOKED)
+            if waiting["id"] in new:
+                self._results.revoked(_context(waiting), REVOKED)
                 self._room.remove(item, priority)
 
     def _is_dealt_with(self, item: str, has_room: bool) -> bool:
-        """Admitted, or sent away; else there is no room yet for this one and those behind it."""
+        """Admit it, or end it; False if there is no room yet for this one and those behind it."""
         waiting = json.loads(item)
         if waiting["id"] in worker_state.revoked:
-            self._outcomes.revoked(_context(waiting), REVOKED)
+            self._results.revoked(_context(waiting), REVOKED)
         elif _is_expired(waiting):
-            self._outcomes.revoked(_context(waiting), EXPIRED)
+            self._results.revoked(_context(waiting), EXPIRED)
         else:
             return self._is_admitted(waiting, has_room)
         return True
 
     def _is_admitted(self, waiting: dict[str, Any], has_room: bool) -> bool:
-        """Or failed."""
+        """Admit it, or fail it after its time; False if it must wait on."""
         full = "those of higher priority wait, too"
         try:
             request = GenerateRequest.model_validate(waiting["request"])
@@ -105,15 +107,15 @@ class WaitingTasks:
                 full = str(error)
             if time.time() < waiting["until_s"]:
                 return False
-            # Told like any other end: a failure of its own making might be told, and the request let in by the next.
+            # Settled like any other end: else its failure might be published, and another process admit it.
             self._deployment.reject(request, waiting["id"], waiting["task"], f"there was no room in time: {full}")
         except (InvalidRequest, ValueError) as error:  # another version, or one with other settings, put it there
-            self._outcomes.failed(_context(waiting), str(error))
+            self._results.failed(_context(waiting), str(error))
         return True
 
 
 def _is_expired(waiting: dict[str, Any]) -> bool:
-    """Whether the sender gave it a time (`expires`), and that is over."""
+    """Return whether the sender gave it a time (`expires`), and that is over."""
     expires = json.loads(waiting["task"]).get("expires")
     return expires is not None and datetime.fromisoformat(expires).timestamp() <= time.time()
 

@@ -1,1 +1,1 @@
-"""Record which worker worked on what, and when."""
+"""Record which worker worked on which requests, and when."""

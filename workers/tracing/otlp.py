@@ -1,8 +1,8 @@
-"""Traces for OpenTelemetry: one a request, of the spans that each process measures anyway, sent to a collector by OTLP.
+"""Send traces to a collector for OpenTelemetry: one a request, of the spans that each process measures anyway.
 
-Nobody passes a context on: a trace's id, and that of the span it hangs below, are a hash of the request's id, so every
-process knows them. That span, `request`, is written by whoever sees the request end. The rest hangs directly below it:
-`admit`, then by round `wait`, `verify` (the verifier's step: schedule, verify, commit), `draft`, `fuse`.
+No context is passed on: a trace's id, and that of the span it hangs below, are a hash of the request's id, so every
+process knows them. That span, `request`, is written by the process that sees the request end. The rest hangs directly
+below it: `admit`, then by round `wait`, `verify` (the verifier's step: schedule, verify, commit), `draft`, `fuse`.
 
 A collector that is slow or away costs spans, never time: they wait in a bounded queue for a thread of the SDK's.
 Loaded only where the settings name a collector; needs the packages of requirements-tracing.txt.
@@ -27,7 +27,7 @@ Attributes = Mapping[str, str | int | float]
 
 
 class Otlp:
-    """One process's way to the collector. For one thread."""
+    """Connect one process to the collector. For one thread."""
 
     def __init__(self, url: str, node: str) -> None:
         self._ids = _Ids()
@@ -41,13 +41,13 @@ class Otlp:
         self._tracer = self._provider.get_tracer("paceline")
 
     def span(self, request_id: str, name: str, start_s: float, end_s: float, attributes: Attributes) -> None:
-        """A piece of work on a request. Wall clock."""
+        """Send a piece of work on a request. Wall clock."""
         trace_id, root_id = ids(request_id)
         root = SpanContext(trace_id, root_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
         self._write(name, set_span_in_context(NonRecordingSpan(root)), SpanKind.INTERNAL, start_s, end_s, attributes)
 
     def request(self, request_id: str, start_s: float, end_s: float, attributes: Attributes) -> None:
-        """The request from admission to its end. Wall clock."""
+        """Send the request from admission to its end. Wall clock."""
         self._ids.next = ids(request_id)
         self._write("request", Context(), SpanKind.SERVER, start_s, end_s, attributes)
 
@@ -63,18 +63,18 @@ class Otlp:
 
 
 def ids(request_id: str) -> tuple[int, int]:
-    """A request's trace, and the span in it below which all others hang."""
+    """Derive a request's trace id, and the id of the span in it below which all others hang."""
     digest = sha256(request_id.encode()).digest()
     return int.from_bytes(digest[:16]), int.from_bytes(digest[16:24])
 
 
 def is_traced(request_id: str, part: float) -> bool:
-    """Whether this request is among the `part` that is; every process says the same."""
+    """Return whether this request is among the `part` that is traced; every process decides the same."""
     return int.from_bytes(sha256(request_id.encode()).digest()[24:]) < part * 2**64
 
 
 class _Ids(RandomIdGenerator):
-    """Those of the next span if they are given, else random ones."""
+    """Give the ids of the next span if they are set, else random ones."""
 
     def __init__(self) -> None:
         self.next: tuple[int, int] | None = None

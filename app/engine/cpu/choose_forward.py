@@ -9,19 +9,18 @@ from transformers import PreTrainedModel
 from app.engine.cpu.equivalence import TOLERANCE, distance, trial
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.fused import FusedForward
-from app.engine.cpu.hooked import HookedForward, pack_linears, round_weights
+from app.engine.cpu.hooked import HookedForward, keep_bits, round_weights
 from app.engine.cpu.model_spec import model_spec_of
 from app.engine.cpu.verified_cache import remember
 from app.engine.weights.families import NotFusable, check_llama_shape, is_llama_shaped
 from app.engine.weights.tensors import Weights, holds
-from kernels.layers.packed_linear import can_pack
 
 log = logging.getLogger(__name__)
 
 
 @torch.inference_mode()
 def choose_forward(model: PreTrainedModel, is_int8: bool = False, keep: tuple[Path, Weights] | None = None) -> Forward:
-    """The fused forward if it knows the model's family, else the model's own modules with packed linear layers.
+    """Choose the fused forward if it knows the model's family, else the modules, whose rows keep their bits.
 
     With `is_int8` the linear layers' weights are rounded to int8 columns: a model of its own, as exact against itself.
     `keep`: a file for what is found out, and the weights as they will be read then; nothing is written where those are
@@ -37,10 +36,7 @@ def choose_forward(model: PreTrainedModel, is_int8: bool = False, keep: tuple[Pa
         return _fuse(hooked, is_int8, file)
     except NotFusable as reason:
         log.info("%s runs on its own modules: %s", type(model).__name__, reason)
-    if can_pack():
-        pack_linears(model)
-    else:
-        log.warning("this torch has no packed linear operator: plain ones are used, slower and not bitwise invariant")
+    keep_bits(model)
     return hooked
 
 

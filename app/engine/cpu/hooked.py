@@ -1,14 +1,16 @@
 """Any Hugging Face causal LM's own modules as a forward: packed rows through transformers' attention interface.
 
-On the CPU every linear layer is replaced by its packed twin. Slower than `app.engine.cpu.fused`, and knows every
-family.
+On the CPU every linear layer runs on the compiled product, and activations on whole vectors. Slower than
+`app.engine.cpu.fused`, and knows every family.
 """
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
+from transformers.activations import ACT2CLS
 from transformers.pytorch_utils import Conv1D
 
 from app.engine.cpu.attention_tiles import Kind, Layout
@@ -17,10 +19,12 @@ from app.engine.packing import PackedBatch
 from app.errors import ModelRefused
 from kernels.attention.paged_attention import paged_attention_reference
 from kernels.cpu.linear import pack_int8
-from kernels.layers.packed_linear import PackedLinear, PackedSiblings
+from kernels.layers.packed_linear import PackedLinear
 
 ATTENTION = "paceline"
-SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # layers that read the same input
+ACTIVATIONS = {entry[0] if isinstance(entry, tuple) else entry for entry in ACT2CLS.values()}
+VECTORS = 32  # float32 that torch takes at once, at most
+SERIAL = 2**14  # numbers that it surely leaves to one thread
 
 
 class HookedForward:
@@ -71,19 +75,36 @@ class HookedForward:
         self.kinds = [kind for _, kind in sorted(layout.kinds.items())]
 
 
-def pack_linears(model: nn.Module) -> None:
-    """Replace linear layers by packed twins, those that read one input by one; unless held elsewhere the weights go."""
+class WholeVectors(nn.Module):
+    """An activation whose rows keep their bits; (..., N) -> (..., N).
+
+    torch computes the last few numbers of a thread's share in another way than the vectors before them, and where that
+    is depends on how many rows there are. Here rows are padded to whole vectors, and go in pieces for one thread.
+    """
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply it piece by piece."""
+        columns = x.shape[-1]
+        padded = F.pad(x.reshape(-1, columns), (0, -columns % VECTORS)).contiguous()
+        pieces = padded.view(-1, VECTORS).split(SERIAL // VECTORS)
+        return torch.cat([self.activation(piece) for piece in pieces]).view(padded.shape)[:, :columns].reshape(x.shape)
+
+
+def keep_bits(model: nn.Module) -> None:
+    """Replace linear layers by packed twins and activations by those of whole vectors.
+
+    Unless held elsewhere the layers' weights go.
+    """
     for parent in list(model.modules()):
-        layers = {name: layer for name, layer in parent.named_children() if _is_linear(layer)}
-        for names in SIBLINGS:
-            family = [layers[name] for name in names if name in layers]
-            if len(family) == len(names) and len({layer.bias is None for layer in family}) == 1:
-                siblings = PackedSiblings([_weight(layer) for layer in family], [_bias(layer) for layer in family])
-                for name, member in zip(names, siblings.members, strict=True):
-                    setattr(parent, name, member)
-                    del layers[name]
-        for name, layer in layers.items():
-            setattr(parent, name, PackedLinear(_weight(layer), _bias(layer)))
+        for name, layer in list(parent.named_children()):
+            if _is_linear(layer):
+                setattr(parent, name, PackedLinear(_weight(layer), _bias(layer)))
+            elif type(layer) in ACTIVATIONS:
+                setattr(parent, name, WholeVectors(layer))
 
 
 def round_weights(model: nn.Module) -> None:

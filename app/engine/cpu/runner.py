@@ -10,7 +10,7 @@ from app.engine.early_exit.rows import Predictor, RowPruner
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import KVCache, PagePool, bytes_per_page
 from app.engine.packing import forks, plan
-from app.engine.sampling import choice_of, is_shaped, token_logprobs
+from app.engine.sampling import choice_of, is_shaped, row_of, token_logprobs
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry
 from kernels.sampling.target_token import shaped, target_token_reference
@@ -48,18 +48,10 @@ class CPURows:
     def _shaped(
         self, node: int, sampling: Sampling, history: list[int], mask: np.ndarray | None
     ) -> torch.Tensor:  # (V,)
-        s = sampling
-        if mask is None and not is_shaped(s):
-            return self.rows[self.row(node)]
-        return shaped(
-            self.rows[self.row(node)],
-            history,
-            frequency_penalty=s.frequency_penalty,
-            presence_penalty=s.presence_penalty,
-            bias=s.logit_bias,
-            allowed=s.allowed_token_ids,
-            mask=mask,
-        )
+        own = self.rows[self.row(node)]
+        if mask is None and not is_shaped(sampling):
+            return own
+        return shaped(own, row_of(sampling, history, mask))
 
     def state(self, node: int) -> bytes | None:
         """See `app.stages.verify.Rows`."""

@@ -4,8 +4,6 @@ Importing transformers and running a model's own modules takes longer than all t
 kept, and some of what the modules said: a forward made of it that says something else is not used.
 """
 
-import hashlib
-import logging
 from pathlib import Path
 
 import torch
@@ -14,10 +12,9 @@ from pydantic import BaseModel, ConfigDict
 from app.engine.cpu.equivalence import TOLERANCE, distance, trial
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.model_spec import ModelSpec
+from app.engine.weights.model_cache import read_cached, write_cached
 from app.engine.weights.tensors import Weights
-from app.system import write_whole
 
-log = logging.getLogger(__name__)
 COLUMNS = 64  # of each row of the logits, from all over the vocabulary
 
 
@@ -33,43 +30,24 @@ class VerifiedModel(BaseModel):
 
 
 def recall(file: Path, weights: Weights, is_int8: bool) -> FusedForward | None:
-    """The forward of the model that `file` was written of; None if nothing is known, or it no longer holds."""
-    try:
-        known = VerifiedModel.model_validate_json(_intact(file.read_text()))
+    """Build the forward of the model that `file` was written of; None if that no longer holds."""
+
+    def build(text: str) -> FusedForward:
+        known = VerifiedModel.model_validate_json(text)
         forward = FusedForward(known.blueprint, {name: weights[name] for name in known.names}, is_int8)
         off = distance(_sample(trial(forward)), torch.tensor(known.said), known.spread)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        log.warning("%s cannot be used, looking at the model's modules again: %s", file, error)
-        return None
-    if not off < TOLERANCE:
-        log.warning("the model is %.1e deviations off what its modules said once: looking at them again", off)
-        return None
-    return forward
+        if not off < TOLERANCE:
+            raise ValueError(f"the forward is {off:.1e} deviations off what the model's modules gave")
+        return forward
+
+    return read_cached(file, build)
 
 
 def remember(file: Path, blueprint: ModelSpec, names: tuple[str, ...], expected: torch.Tensor) -> None:
-    """Keep what the modules, whose weights have these names, said in the trial, `expected` (N, V)."""
+    """Keep the spec, and what the modules whose weights have these names gave in the trial: `expected` (N, V)."""
     said = _sample(expected).tolist()
-    text = VerifiedModel(blueprint=blueprint, names=names, said=said, spread=float(expected.std())).model_dump_json()
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, f"{_checksum(text)}\n{text}")
-    except OSError as error:  # a full disk: the next start finds it out again
-        log.warning("what is known of the model cannot be kept: %s", error)
-
-
-def _intact(text: str) -> str:
-    """What stands below its checksum: sizes that are wrong would be read past the weights' ends. Raises ValueError."""
-    checksum, _, rest = text.partition("\n")
-    if checksum != _checksum(rest):
-        raise ValueError("it is damaged")
-    return rest
-
-
-def _checksum(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    known = VerifiedModel(blueprint=blueprint, names=names, said=said, spread=float(expected.std()))
+    write_cached(file, known.model_dump_json())
 
 
 def _sample(logits: torch.Tensor) -> torch.Tensor:

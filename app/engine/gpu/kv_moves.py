@@ -8,7 +8,7 @@ from kernels.attention.ragged_attention import MAX_TREE_ROWS
 from kernels.tree.kv_commit import kv_commit
 
 
-class Commits:
+class KVMoves:
     """Moves of accepted nodes to the slots right behind their sequence's prefix.
 
     The pages are remembered as they were: whoever gets them afterwards writes to them in a later launch.

@@ -17,8 +17,8 @@ from kernels.attention.ragged_attention import (
     PREFILL,
     VERIFY,
     VERIFY_FEW,
+    AttentionTiling,
     Batch,
-    Tiling,
     ragged_attention,
 )
 from kernels.layers.fixed_linear import fixed_linear
@@ -42,9 +42,10 @@ class Method:
     """How products and attention are cut. What is cut the same for every batch gives every row the same bits."""
 
     product: Product
-    narrow: Tiling
-    few: Tiling  # for sequences whose rows, all query heads of a key head folded in, do not fit a tile of `narrow`
-    wide: Tiling
+    narrow: AttentionTiling
+    # For sequences whose rows, all query heads of a key head folded in, do not fit a tile of `narrow`.
+    few: AttentionTiling
+    wide: AttentionTiling
 
     @classmethod
     def of(cls, dtype: torch.dtype, *, is_exact: bool) -> "Method":
@@ -56,7 +57,7 @@ class Method:
             return cls(F.linear, FLOAT32, FLOAT32, FLOAT32)
         return cls(F.linear, VERIFY, VERIFY_FEW, PREFILL)
 
-    def tiling(self, batch: Batch, fold: int) -> Tiling:
+    def tiling(self, batch: Batch, fold: int) -> AttentionTiling:
         """For sequences that may be trees."""
         return self.narrow if batch.max_rows * fold <= self.narrow.rows else self.few
 

@@ -7,18 +7,19 @@ import torch
 
 from app.engine.gpu.graphs import Graphs
 from app.engine.gpu.input_batch import Arrays, Size, fields, fill, rows_of, size_of
-from app.engine.gpu.kv_moves import Commits
+from app.engine.gpu.kv_moves import KVMoves
 from app.engine.gpu.layers import Method, Pages
 from app.engine.gpu.step import StepOutput, choose, run
 from app.engine.gpu.weights import Weights
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import PagePool
-from app.engine.sampling import choice_of, is_shaped, token_logprobs
+from app.engine.sampling import is_shaped, row_of, token_logprobs
 from app.errors import GenerationFailed
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry
 from kernels.attention.ragged_attention import MAX_TREE_ROWS
-from kernels.sampling.choices import Edits, Row, pack_edits
+from kernels.sampling.choices import Edits, pack_edits
+from kernels.sampling.target_token import Row
 from kernels.sampling.top_logprobs import top_logprobs
 
 
@@ -70,7 +71,7 @@ class DeviceRunner(PagedRunner):
         self.weights, self.is_exact = weights, is_exact
         self._method = Method.of(keys.dtype, is_exact=is_exact)
         self._vocab_size = weights.head.weight.shape[0]
-        self._commits = Commits(self.pages)
+        self._commits = KVMoves(self.pages)
         longest = min(self.capacity_tokens, len(weights.cos))
         self._graphs = Graphs(weights, self.pages, self._method, longest) if has_graphs else None
 
@@ -160,23 +161,10 @@ def _wanted(works: list[BatchEntry]) -> int:
 
 def _rows(work: BatchEntry) -> list[Row]:
     """How each of a final work's rows is shaped."""
-    s = work.sequence.sampling
     history = [work.sequence.tokens[: work.start] + work.tokens]
     for token, parent in zip(work.tree.tokens, work.tree.parents, strict=True):
         history.append([*history[parent], token])
-    return [
-        Row(
-            choice_of(s),
-            len(seen),
-            seen,
-            s.frequency_penalty,
-            s.presence_penalty,
-            dict(s.logit_bias),
-            s.allowed_token_ids,
-            _mask(work, seen),
-        )
-        for seen in history
-    ]
+    return [row_of(work.sequence.sampling, seen, _mask(work, seen)) for seen in history]
 
 
 def _mask(work: BatchEntry, history: list[int]) -> np.ndarray | None:

@@ -23,12 +23,13 @@ from app.engine.profile.profiler import (
     times,
 )
 from app.engine.weights.fingerprint import digest
+from app.engine.weights.model_cache import read_cached, write_cached
 from app.estimates.step_costs import StepCosts
-from app.system import processor, write_whole
+from app.system import processor
 
 log = logging.getLogger(__name__)
 SHAPING = (
-    "weights", "device", "gpu_dtype", "gpu_exact", "verify_threads", "page_tokens",
+    "weights", "device", "gpu_dtype", "gpu_exact", "verify_threads",
     "placement", "partition", "draft_device",  # which leave the target a part of the machine
 )  # fmt: skip
 SPOTS = (1, 8, 32)  # rows
@@ -41,10 +42,10 @@ def measured(
     """What steps cost, and a warning where rows do not keep their bits: as kept below `settings.home` if it still
     holds, else found out, which takes seconds, and kept."""
     file = settings.home / "measured" / f"{_key(folder, settings)}.json"
-    kept = _read(file)
+    kept = read_cached(file, _build)
     if kept is None or not holds(kept[1], runner, vocab_size):
         kept = check_exactness(runner, vocab_size), measure_costs(runner, vocab_size, context_tokens)
-        _write(file, *kept)
+        write_cached(file, json.dumps({"exactness": asdict(kept[0]), "costs": json.loads(kept[1].dumps())}))
     exactness, costs = kept
     exactness.warn()
     return costs
@@ -63,23 +64,9 @@ def holds(costs: StepCosts, runner: ProfiledTarget, vocab_size: int) -> bool:
     return True
 
 
-def _read(file: Path) -> tuple[Exactness, StepCosts] | None:
-    try:
-        data = json.loads(file.read_text())
-        return Exactness(**data["exactness"]), StepCosts.loads(json.dumps(data["costs"]))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("%s cannot be read, measuring again: %s", file, error)
-        return None
-
-
-def _write(file: Path, exactness: Exactness, costs: StepCosts) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, json.dumps({"exactness": asdict(exactness), "costs": json.loads(costs.dumps())}))
-    except OSError as error:  # a full disk, another verifier at the same moment: the next start measures again
-        log.warning("what was measured cannot be kept: %s", error)
+def _build(text: str) -> tuple[Exactness, StepCosts]:
+    data = json.loads(text)
+    return Exactness(**data["exactness"]), StepCosts.loads(json.dumps(data["costs"]))
 
 
 def _key(folder: Path, settings: Settings) -> str:

@@ -11,30 +11,24 @@ from typing import Protocol
 import torch
 
 from app.engine.cpu.equivalence import probe
+from app.engine.target import Target, TargetRows
 from app.estimates.step_costs import Reading, StepCosts
 from app.state import BatchEntry, CachedSequence, Tree
 
 log = logging.getLogger(__name__)
 
 
-class LogitRows(Protocol):
-    """What a runner says of a final work."""
+class LogitRows(TargetRows, Protocol):
+    """A target's rows with their logits."""
 
     @property
     def rows(self) -> torch.Tensor: ...  # (1 + N, V) logits
 
 
-class ProfiledTarget(Protocol):
-    """A model runner, on whatever device."""
+class ProfiledTarget(Target, Protocol):
+    """A target whose rows show their logits, on any device."""
 
-    @property
-    def capacity_tokens(self) -> int: ...
-    def try_reserve(self, work: BatchEntry) -> bool: ...
-    def release(self, sequence: CachedSequence) -> None: ...
-    def cover(self, sequence: CachedSequence, tokens: int) -> None: ...
     def forward(self, works: list[BatchEntry]) -> Listed[LogitRows | None]: ...
-    def accept(self, work: BatchEntry, path: list[int]) -> None: ...
-    def drop(self, work: BatchEntry) -> None: ...
 
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)

@@ -1,1 +1,1 @@
-"""Drafters: everything that guesses the next tokens of a sequence."""
+"""Model-free drafters, and the protocol that all drafters follow."""

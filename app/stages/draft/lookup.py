@@ -1,4 +1,4 @@
-"""Guess by n-gram match in the request's own text: what followed the longest match follows again.
+"""Guess by n-gram match in the request's own text: the tokens after the longest match come again.
 
 Tens of microseconds a round: hash heads per n-gram size, grown by the newly committed tokens only. Confidence
 is how often a match of that length was followed so far, in this request and, where it has little evidence, in
@@ -13,7 +13,7 @@ from app.messages import Draft
 from app.stages.draft.protocol import Context
 
 SIZES = (8, 4, 2)  # n-gram sizes of the heads, longest first
-LONGEST = 24  # matches are not told apart beyond this length
+LONGEST = 24  # longer matches count as this long
 FOLLOWED = (0.0, 0.2, 0.52, 0.62, 0.66, 0.72, 0.76, 0.8, 0.82, 0.84, 0.86, 0.87, 0.88, 0.89, 0.9, 0.91)
 PRIOR_WEIGHT = 6.0  # observations the wider rate counts for in the narrower one
 WINDOW = 512.0  # observations after which the old ones fade
@@ -71,7 +71,7 @@ class Lookup:
 
 
 class _Index:
-    """Where each n-gram of one sequence was last followed by something, and how its matches fared."""
+    """An index of one sequence: the last place after each n-gram, and how often its matches were followed."""
 
     __slots__ = ("_heads", "_last", "length", "match", "rates")
 
@@ -100,7 +100,7 @@ class _Index:
         self.match = self._longest(tokens)
 
     def _score(self, tokens: list[int]) -> None:
-        """Was the match at the old end followed? Count it, up to the first time it was not."""
+        """Count whether the match at the old end was followed, token by token up to the first that was not."""
         position, length = self.match
         for token in tokens[self.length :] if length else ():
             is_followed = tokens[position] == token
@@ -121,7 +121,7 @@ class _Index:
 
 
 class _Rates:
-    """How often a match of each length was followed; little evidence leans on the wider rates."""
+    """The share of matches that were followed, by length; little evidence is filled up from the wider rates."""
 
     __slots__ = ("_counts", "_wider")
 
@@ -150,7 +150,7 @@ def _followed(length: int) -> float:
 
 
 def _common(tokens: list[int], position: int) -> int:
-    """How many tokens before `position` equal those before the end. A hash collision gives 0."""
+    """Count the tokens before `position` that equal those before the end. A hash collision gives 0."""
     length, end = 0, len(tokens)
     limit = min(position, LONGEST)
     while length < limit and tokens[position - 1 - length] == tokens[end - 1 - length]:
@@ -159,7 +159,7 @@ def _common(tokens: list[int], position: int) -> int:
 
 
 def _copy(tokens: list[int], position: int, count: int) -> tuple[int, ...]:
-    """`count` tokens from `position` on; a match that runs into the end repeats its period."""
+    """Copy `count` tokens from `position` on; a match that runs into the end repeats its period."""
     copied = tokens[position : position + count]
     period = len(copied)
     return tuple(copied[i % period] for i in range(count)) if copied else ()

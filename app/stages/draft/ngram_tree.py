@@ -1,4 +1,4 @@
-"""Grow a small tree of guesses, the likeliest first: what drafters share that look n-grams up."""
+"""Grow a small tree of guesses, the likeliest first, for drafters that look n-grams up."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -12,7 +12,7 @@ Children = Callable[[Gram], list[tuple[int, float]]]  # (token, confidence) of w
 
 
 def grown(name: str, context: Context, children: Children, longest: int) -> Draft | None:
-    """A drafter's guess for a context, as `grow` finds it; None if it finds nothing."""
+    """Make a drafter's draft for a context with `grow`; None if it finds nothing."""
     tokens, parents, confidences = grow(children, tuple(context.tokens[-longest:]), context.max_draft_tokens, longest)
     if not tokens:
         return None

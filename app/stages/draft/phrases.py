@@ -1,17 +1,18 @@
-"""Guess from a store of the target's own text, and from the request's: what followed the same few tokens comes next.
+"""Guess from a store of the target's own text, and from the request's: the tokens that followed the same few before.
 
 Retrieval from a store (REST, He et al. 2023, arXiv:2311.08252), as an interpolated n-gram model with a cache (Kuhn and
 De Mori, 1990): no model, about a fifth of a millisecond a round. After the last tokens c, longest n-gram first,
 
     p_n(t) = (count_n(t) + DOUBT[n] p_(n-1)(t)) / (total_n + DOUBT[n])
 
-where a sighting in the request's own text counts for OWN ones in the store, p_0 is nothing, and tokens that the request
-has said already are HERE times as likely as they would be. The store is the same for everybody and learns nothing, and
-what is kept of a request serves that one alone, so tenants share nothing.
+where a sighting in the request's own text counts for OWN ones in the store, p_0 is nothing, and
+tokens that stand in the request already are HERE times as likely as they would be. The store is
+the same for all requests and learns nothing, and a request's own index serves that one alone, so
+tenants share nothing (design D9).
 
 The store is tokens alone (`tokens.npy`, texts parted by one id beyond the vocabulary); the tables are made from it at
 load, half a second for a million tokens. Sizes and weights are those that did best on answers to prompts of
-`training.prompts.draw` that are not in the store (decision 9).
+`training.prompts.draw` that are not in the store (docs/decisions/0009).
 """
 
 from collections import OrderedDict
@@ -34,7 +35,7 @@ OWN = 10.0
 HERE = 2.0
 MAX_CHILDREN = 4
 CONSIDERED = 8  # the most frequent next tokens of an n-gram in the store
-LITTLE = 0.02  # what shorter n-grams would still say is left out
+LITTLE = 0.02  # weight left below which shorter n-grams are not looked up
 MAX_PLACES = 32  # of a token in a request: the latest
 MAX_REQUESTS = 512
 MAX_TOKENS = 4096  # of a request that are looked at: the last when it is first seen, and what comes
@@ -53,7 +54,7 @@ class _Table(NamedTuple):
     totals: np.ndarray  # (G,) int64
 
     def after(self, gram: int) -> tuple[list[int], list[int], int]:
-        """(tokens, counts, total) of what came after the n-gram of this hash; of the tokens the most frequent."""
+        """(tokens, counts, total) after the n-gram of this hash; only the most frequent tokens."""
         key = np.uint64(gram)
         i = int(self.grams.searchsorted(key))
         if i == len(self.grams) or self.grams[i] != key:
@@ -81,31 +82,31 @@ class Phrases:
         return [draft for draft in drafts if draft is not None]
 
     def update(self, context: Context) -> None:
-        """Nothing to learn for others; the request's own tokens are read when it is drafted for."""
+        """Learn nothing for other requests; the request's own tokens are read when it is drafted for."""
 
     def remove(self, request_id: str) -> None:
         self._own_text.pop(request_id, None)
 
     def _own(self, context: Context) -> "_OwnText":
-        said = self._own_text.get(context.request_id)
-        if said is None or not said.is_prefix_of(context.tokens):
-            said = self._own_text[context.request_id] = _OwnText(context.tokens)
+        own = self._own_text.get(context.request_id)
+        if own is None or not own.is_prefix_of(context.tokens):
+            own = self._own_text[context.request_id] = _OwnText(context.tokens)
         self._own_text.move_to_end(context.request_id)
         if len(self._own_text) > MAX_REQUESTS:
             self._own_text.popitem(last=False)
-        said.read(context.tokens)
-        return said
+        own.read(context.tokens)
+        return own
 
-    def _children(self, said: "_OwnText", context: Gram) -> list[tuple[int, float]]:
+    def _children(self, own: "_OwnText", context: Gram) -> list[tuple[int, float]]:
         """The likeliest next tokens after `context`."""
-        hashes, own = _hashes(context), said.after(context)
+        hashes, matches = _hashes(context), own.after(context)
         chances: dict[int, float] = {}
         left = 1.0
         for size, doubt in DOUBT.items():
             if len(context) < size:
                 continue
             tokens, counts, total = self._tables[size].after(hashes[size] >> self._bits)
-            here = [token for length, token in own if length >= size]
+            here = [token for length, token in matches if length >= size]
             whole = total + OWN * len(here)
             if not whole:
                 continue
@@ -117,11 +118,11 @@ class Phrases:
             left *= doubt / (whole + doubt)
             if left < LITTLE:
                 break
-        return _best(chances, said)
+        return _best(chances, own)
 
 
 class _OwnText:
-    """Where each token stands in a request's text so far."""
+    """An index of a request's text so far: the places of each token."""
 
     __slots__ = ("_end", "_last", "_tokens", "places")
 
@@ -132,11 +133,11 @@ class _OwnText:
         self.places: dict[int, list[int]] = {}  # token -> the positions after it, latest last
 
     def is_prefix_of(self, tokens: list[int]) -> bool:
-        """Same last tokens at the same place: a request taken up anew may have others."""
+        """Compare the last tokens: a request taken up anew may have others."""
         return len(tokens) >= self._end and tokens[max(0, self._end - LONGEST) : self._end] == self._last
 
     def read(self, tokens: list[int]) -> None:
-        """Take in what came since."""
+        """Index the tokens that came since."""
         for position in range(self._end, len(tokens)):
             places = self.places.setdefault(tokens[position], [])
             places.append(position + 1)
@@ -158,18 +159,18 @@ class _OwnText:
         return found
 
 
-def _best(chances: dict[int, float], said: _OwnText) -> list[tuple[int, float]]:
-    """The likeliest few, those that were said before more than they would be; their chances' sum stays."""
+def _best(chances: dict[int, float], own: _OwnText) -> list[tuple[int, float]]:
+    """The likeliest few, with tokens of the request's own text raised; the sum of the chances stays."""
     if not chances:
         return []
-    raised = {token: chance * HERE if token in said.places else chance for token, chance in chances.items()}
+    raised = {token: chance * HERE if token in own.places else chance for token, chance in chances.items()}
     scale = sum(chances.values()) / sum(raised.values())
     best = sorted(raised.items(), key=itemgetter(1), reverse=True)[:MAX_CHILDREN]
     return [(token, scale * chance) for token, chance in best]
 
 
 def load_phrases(folder: Path, vocab_size: int) -> Phrases:
-    """The store in a drafter's folder. Raises ModelRefused."""
+    """Load the store in a drafter's folder. Raises ModelRefused."""
     try:
         store = np.load(folder / FILE, allow_pickle=False)
     except (OSError, ValueError) as error:
@@ -180,7 +181,7 @@ def load_phrases(folder: Path, vocab_size: int) -> Phrases:
 
 
 def _hashes(context: Gram) -> dict[int, int]:
-    """Of the last 2, 3, ... tokens: h = (h + token + 1) * MULTIPLIER, from the last token backwards."""
+    """Hash the last 1, 2, 3, ... tokens: h = (h + token + 1) * MULTIPLIER, from the last token backwards."""
     found, value = {}, 0
     for size, token in enumerate(reversed(context), start=1):
         value = (value + token + 1) * MULTIPLIER & MASK
@@ -189,7 +190,7 @@ def _hashes(context: Gram) -> dict[int, int]:
 
 
 def _table(ids: np.ndarray, size: int, vocab_size: int) -> _Table:
-    """Count what follows each n-gram that lies, with what follows, within one text."""
+    """Count the next tokens of each n-gram that lies, with its next token, within one text."""
     count = max(0, len(ids) - size)
     grams = np.zeros(count, np.uint64)
     is_text = np.ones(count, bool)
@@ -214,5 +215,5 @@ def _table(ids: np.ndarray, size: int, vocab_size: int) -> _Table:
 
 
 def _bits(vocab_size: int) -> int:
-    """Of a token's id."""
+    """Bits that a token's id takes."""
     return int(vocab_size).bit_length()

@@ -1,4 +1,4 @@
-"""What every drafter is: contexts in, guesses out, in batches. It may be wrong or silent, never raise."""
+"""The protocol of drafters: contexts in, drafts out, in batches. A drafter may be wrong or silent and never raises."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ class Context:
 
 
 class Drafter(Protocol):
-    """Guesses the next tokens. One process, one thread. Caches only: everything it knows can be lost."""
+    """Guess the next tokens. One process, one thread. Caches only: all of its state can be lost."""
 
     name: str
 
     def draft(self, contexts: Sequence[Context]) -> list[Draft]:
-        """At most one draft a context, `base` = its length; fewer or none where nothing is worth saying."""
+        """Draft at most once for each context, with `base` its length; not at all where no guess is worth a row."""
         ...
 
     def update(self, context: Context) -> None:
-        """Learn from what was committed since the last call for this request. May do nothing."""
+        """Learn from the tokens committed since the last call for this request. May do nothing."""
         ...
 
     def remove(self, request_id: str) -> None:
-        """The request is over: free what only it needs."""
+        """Free the memory that only this request needs: it has ended."""
         ...

@@ -1,4 +1,4 @@
-"""The drafters that need no model, by name. Adding one: its file, and its line here."""
+"""The model-free drafters, by name. Adding one that needs no file: its module, and its line here."""
 
 from collections.abc import Callable, Iterable
 
@@ -7,13 +7,13 @@ from app.stages.draft.phrases import Phrases
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.suffix import Suffix
 
-MODEL_FREE: dict[str, Callable[[], Drafter]] = {
+BUILT_IN: dict[str, Callable[[], Drafter]] = {  # those that need no file
     "lookup": Lookup,
     "suffix": Suffix,
 }
-TABLES = frozenset({*MODEL_FREE, Phrases.name})  # never answer by mail: where one is missing, nobody waits for it
+MODEL_FREE = (*BUILT_IN, Phrases.name)  # run where drafts are fused and never answer by mail, so no round waits for one
 
 
-def build(names: Iterable[str] = tuple(MODEL_FREE)) -> list[Drafter]:
-    """One fresh drafter for each name. Raises KeyError for a name that is not resident."""
-    return [MODEL_FREE[name]() for name in names]
+def build(names: Iterable[str] = tuple(BUILT_IN)) -> list[Drafter]:
+    """Build a fresh drafter for each name. Raises KeyError for a name that is not built in."""
+    return [BUILT_IN[name]() for name in names]

@@ -1,7 +1,7 @@
-"""Guess from past outputs: what followed the same few tokens in other answers of the same tenant.
+"""Guess from past outputs: the tokens that followed the same few in other answers of the same tenant.
 
-Counts of next tokens after each n-gram (sizes 8/4/2, the longest known one speaks); a draft is a small tree,
-grown best first. Tenants share nothing. Bounded: the least recently used outputs are unlearned again, count
+Counts of next tokens after each n-gram (sizes 8/4/2, the longest known one counts); a draft is a small tree,
+grown best first. Tenants share nothing (design D9). Bounded: the least recently used outputs are unlearned again, count
 by count. Trust by size was measured on 600 greedy SmolLM2-135M generations after 300 others: the top token
 after a known 8-gram came next in 90-93 % of cases, after a 4-gram in 51-61 %, after a 2-gram in 35-43 %.
 """
@@ -52,7 +52,7 @@ class Suffix:
             self._unlearn(next(iter(self._outputs)))
 
     def remove(self, request_id: str) -> None:
-        """Nothing: a finished output is what this drafter lives on; its size bound makes room."""
+        """Keep the finished output: this drafter lives on those; its size bound makes room."""
 
     def _draft(self, context: Context) -> Draft | None:
         counts = self._counts.get(context.tenant)
@@ -90,7 +90,7 @@ class _Output:
         self.lead = len(self.tokens)
 
     def is_prefix_of(self, tokens: list[int]) -> bool:
-        """Same last tokens at the same place. A copy that lags behind is compared as far as it goes."""
+        """Compare the last tokens. A replica that lags behind is compared as far as it goes."""
         end = min(self.end, len(tokens))
         behind = self.end - end
         mine = self.tokens[max(0, len(self.tokens) - behind - LONGEST) : len(self.tokens) - behind]

@@ -1,5 +1,4 @@
-"""Other rules for draft lengths than the marginal gain of every token (`app.stages.length.marginal`): baselines to
-compare it with.
+"""Decide draft lengths by other rules than marginal gain (`app.stages.length.marginal`), as baselines.
 
 `fixed:N` asks for N tokens always. `uniform` asks every sequence of a batch for the same number, the best one by the
 very prices of the marginal rule: what per-request lengths are worth. `faser` is FASER's adaptive drafter
@@ -11,14 +10,17 @@ from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import replace
-from math import log2
-from typing import Protocol
+from math import inf, log2
+from typing import Final, Protocol
 
 import numpy as np
 
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
+from app.messages import Record
+from app.stages.length.draft_modes import DraftModes
 from app.stages.length.marginal import Candidate
+from app.stages.length.planner import DraftBatch, LengthDecision
 from app.state import Tree
 
 WINDOW = 256  # observations that FASER's search keeps
@@ -28,28 +30,43 @@ SPREAD, NOISE = 0.3, 0.6  # deviations of what is not predicted, and of one obse
 
 
 class LengthPolicy(Protocol):
-    """Says how many draft tokens each of a batch asks for."""
+    """Decide how many draft tokens each sequence of a batch asks for."""
 
     def depths(
         self, candidates: Listed[Candidate], costs: StepCosts, drafting: DraftCosts, now_s: float, tokens: int
     ) -> list[int]:
-        """`tokens`: committed by all of them since they were asked last; `now_s`: monotonic."""
+        """Decide the draft lengths. `tokens`: committed by all since the last decision; `now_s`: monotonic."""
         ...
 
 
 def length_policy(kind: str) -> LengthPolicy | None:
-    """The rule of this name; None for the marginal one, which is no rule of lengths alone."""
+    """Look up a baseline length policy; None for marginal gain."""
     name, _, number = kind.partition(":")
     rules: dict[str, LengthPolicy] = {"uniform": UniformLength(), "faser": FaserLength()}
     return FixedLength(int(number)) if name == "fixed" else rules.get(name)
 
 
 class BaselineController:
-    """Decides for batch after batch by one of these rules, and remembers what it needs for the next."""
+    """Decide by a baseline policy; a `LengthPlanner` that drafts chains and has all of them verified."""
 
-    def __init__(self, rule: LengthPolicy) -> None:
-        self._rule = rule
-        self._batch: Mapping[str, int] = {}  # that the rule was asked for last: its sequences' tokens
+    def __init__(self, policy: LengthPolicy) -> None:
+        self.modes: Final = DraftModes()
+        self._policy = policy
+        self._last: Mapping[str, int] = {}  # tokens of the last batch's sequences, by request
+
+    def is_quiet(self, records: Listed[Record]) -> bool:
+        """Decide at every step: a baseline has no rule for when nothing pays."""
+        return False
+
+    def plan(self, batch: DraftBatch) -> LengthDecision:
+        """Decide for one batch; drafts of all drafters are waited for as long as the policy allows."""
+        drafting = self.modes.with_models.costs
+        depths = self.decide(batch.candidates, batch.lengths, batch.costs, drafting, batch.now_s)
+        return LengthDecision(depths, [False] * len(depths), is_model_free=False, worth_s=inf, is_priced=False)
+
+    def trim(self, tree: Tree) -> Tree:
+        """Reduce the tree to its main branch, all of which is verified."""
+        return whole_chain(tree)
 
     def decide(
         self,
@@ -59,14 +76,15 @@ class BaselineController:
         drafting: DraftCosts,
         now_s: float,
     ) -> list[int]:
-        """Draft tokens for each candidate; `lengths`: their sequences' tokens, by request.
+        """Decide the draft tokens of each candidate; `lengths`: their sequences' tokens, by request.
 
-        What came of the last choice is known only if this is the same batch: of another, time and tokens are others'.
+        The policy learns what came of its last choice only from the same batch: otherwise time and
+        tokens belong to other sequences.
         """
-        is_same = lengths.keys() == self._batch.keys()
-        tokens = sum(length - self._batch[name] for name, length in lengths.items()) if is_same else 0
-        self._batch = lengths
-        depths = self._rule.depths(candidates, costs, drafting, now_s, tokens)
+        is_same = lengths.keys() == self._last.keys()
+        tokens = sum(length - self._last[name] for name, length in lengths.items()) if is_same else 0
+        self._last = lengths
+        depths = self._policy.depths(candidates, costs, drafting, now_s, tokens)
         for candidate, depth in zip(candidates, depths, strict=True):
             candidate.expectation.record_asked(depth)
         return depths
@@ -79,7 +97,7 @@ def whole_chain(tree: Tree) -> Tree:
 
 
 class FixedLength:
-    """Always so many."""
+    """Ask for the same number of tokens at every step."""
 
     def __init__(self, tokens: int) -> None:
         self._tokens = tokens
@@ -91,7 +109,7 @@ class FixedLength:
 
 
 class UniformLength:
-    """The one length for all that gives the most tokens a second; 0 allowed."""
+    """Ask for the one length for all that gives the most tokens a second; 0 allowed."""
 
     def depths(
         self, candidates: Listed[Candidate], costs: StepCosts, drafting: DraftCosts, now_s: float, tokens: int
@@ -125,7 +143,7 @@ class FaserLength:
         return self._shared(candidates, length)
 
     def _update(self, now_s: float, tokens: int) -> None:
-        """What came of the last choice."""
+        """Learn what came of the last choice."""
         if self._last is not None and tokens > 0:
             at_s, batch, length, predicted_s = self._last
             residual = (now_s - at_s) / tokens / predicted_s - 1.0
@@ -171,7 +189,7 @@ def _cut(candidates: Listed[Candidate], length: int) -> list[int]:
 
 
 def _token_s(candidates: Listed[Candidate], length: int, costs: StepCosts, drafting: DraftCosts) -> float:
-    """Seconds a token if everybody asked for so many, by the cost tables and what is known of the sequences."""
+    """Return seconds a token if all asked for so many, by the cost tables and the sequences' estimates."""
     depths = _cut(candidates, length)
     tokens = sum(1.0 + sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))
     reading = costs.reading

@@ -19,13 +19,13 @@ MIN_SURVIVAL = 0.02  # less likely tokens are not worth asking for at any price 
 HORIZON_TOKENS = 64  # how far ahead a sequence is believed to go on: what is spent on it must come in by then
 PROBE_CHANCE = 0.1  # that the text got easier since the sequence fell silent,
 PROBE_ACCEPTANCE = 0.8  # so that drafts are right so often
-MODELS_PART = 0.34  # of the tokens that drafts get right: SmolLM2's tables get 0.68 a round, with a model 0.88
-LEAST_ENOUGH = 0.15  # where the tables are less sure than this a model is asked, or nobody would know what it is worth
+MODELS_PART = 0.34  # of the tokens that drafts get right: without one SmolLM2 gets 0.68 a round, with a model 0.88
+LEAST_ENOUGH = 0.15  # where model-free drafters are less sure than this a model drafts, or its worth stays unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A sequence that goes into its next round, as asking sees it."""
+    """A sequence that goes into its next round, as a rule of draft lengths sees it."""
 
     expectation: AcceptanceEstimate
     limit: int  # most draft tokens it may ask for, 0 without a live drafter
@@ -50,23 +50,24 @@ def draft_lengths(
     budget: int | None = None,
     beat: float = 1.0,
 ) -> tuple[list[int], float]:
-    """How many draft tokens to request of each of the B candidates, which go into their next round together, and the
-    gain.
+    """Return how many draft tokens to request of each of B candidates, and the gain.
 
-    Drafts that do not exist yet have a price, so it is in the denominator: of all draft lengths, take the one
-    that maximises (B + expected survival of the n tokens asked) / (T(B + n) + exposed draft time). Asking b
-    sequences for at most d tokens takes D = draft_costs.seconds(b, d), hop included, and reading what drafters
-    have not seen of them, spread over a sequence's horizon. While the verifier has `busy_s` of other work, D hides
-    behind it except for the `share` of the verifier's pace that drafters on the same cores take (0: other
-    machines, 1: the very same cores); what is longer than `busy_s` is waited for in full. In an idle system that
-    is all of D; hence 0 for everybody where speculation does not gain MIN_GAIN. Survival falls with depth, so for
-    each cap on the depth the best n tokens are a prefix of one sorted list; all prefixes of all caps are tried.
+    The candidates go into their next round together. Drafts that do not exist yet have a price, so
+    it is in the denominator: of all draft lengths, take the one that maximises (B + expected
+    survival of the n tokens requested) / (T(B + n) + exposed draft time). Asking b sequences for at
+    most d tokens takes D = draft_costs.seconds(b, d), hop included, and reading what drafters have
+    not seen of them, spread over a sequence's horizon. While the verifier has `busy_s` of other
+    work, D hides behind it except for the `share` of the verifier's pace that drafters on the same
+    cores take (0: other machines, 1: the very same cores); what is longer than `busy_s` is waited
+    for in full. In an idle system that is all of D; hence 0 for all where speculation does not gain
+    MIN_GAIN. Survival falls with depth, so for each cap on the depth the best n tokens are a prefix
+    of one sorted list; all prefixes of all caps are tried.
 
-    A sequence that did not ask last time must gain HYSTERESIS more to begin again. With `must_ask` one asks for
-    a little, whatever it is believed to cost: only asking shows what it costs now. The caller tells the expectation
-    what was asked (`Expectation.asked`): nothing changes here. No more than `budget` tokens are asked for in all: what
-    the verifier may take in a step. The gain is the expected pace over that of asking for
-    nothing, 1 where nothing is asked.
+    A sequence that did not ask last time must gain HYSTERESIS more to begin again. With `must_ask`
+    one asks for a little, whatever it is believed to cost: only asking shows what it costs now. The
+    caller records what was asked (`AcceptanceEstimate.record_asked`): nothing changes here. No more
+    than `budget` tokens are requested in all: what the verifier may take in a step. The gain is the
+    expected pace over that of asking for nothing, 1 where nothing is requested.
     """
     price = _Price(draft_costs, busy_s, share)
     survivals = [c.expectation.survival(c.limit) for c in candidates]
@@ -81,11 +82,12 @@ def draft_lengths(
 def probe(
     candidates: Listed[Candidate], asked: list[int], costs: StepCosts, draft_costs: DraftCosts, share: float
 ) -> list[bool]:
-    """Whose next token to have drafted without waiting for it, only to see whether the text got easier.
+    """Choose the candidates whose next token is drafted without a wait, to see whether the text got easier.
 
-    After a growing number of silent rounds (`Expectation.is_probing`), if what drafters take from the verifier's cores
-    meanwhile is less than what it may bring: with PROBE_CHANCE, the gain there would be if drafts were right
-    PROBE_ACCEPTANCE of the time, over the candidate's horizon.
+    They are due after a growing number of silent rounds (`AcceptanceEstimate.is_probing`), if what
+    drafters take from the verifier's cores meanwhile is less than what it may bring: with
+    PROBE_CHANCE, the gain there would be if drafts were right PROBE_ACCEPTANCE of the time, over the
+    candidate's horizon.
     """
     chosen = [not n and c.limit > 0 and c.expectation.is_probing for n, c in zip(asked, candidates, strict=True)]
     if not any(chosen):
@@ -101,7 +103,7 @@ def probe(
 
 
 def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts) -> float:
-    """How long drafts of these depths may take at most before going on without any would have been faster.
+    """Return how long drafts of these depths may take before going on without any is faster.
 
     In that time w plain decoding commits as much as the drafts do: (B + S) / (T(B + n) + w) = B / T(B), S being the
     expected survival of the n tokens asked.
@@ -117,32 +119,33 @@ def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts
 
 
 def skip_models_above(expected: float, round_s: float, model_s: float) -> float:
-    """From which chance of their first token on the tables' own guesses do without a model's.
+    """Return the chance of a model-free first token from which on no model is run.
 
-    Of the `expected` draft tokens that are right in a round, models bring MODELS_PART. Where the tables are right with
-    chance p, a model can add (1 - p) of that, each at the price of a token at present, round_s / (1 + expected); it
-    takes `model_s`. They are even at 1 - p = model_s / (its part x the token's price).
+    Of the `expected` draft tokens that are right in a round, models bring MODELS_PART. Where the
+    model-free drafters are right with chance p, a model can add (1 - p) of that, each at the price of
+    a token at present, round_s / (1 + expected); it takes `model_s`. They are even at
+    1 - p = model_s / (its part x the token's price).
     """
     gain_s = MODELS_PART * max(0.0, expected) * round_s / (1.0 + max(0.0, expected))
     return max(LEAST_ENOUGH, 1.0 - model_s / gain_s) if gain_s > 0.0 else LEAST_ENOUGH
 
 
 class _Price:
-    """What asking costs the round, in seconds."""
+    """Price drafts: what asking costs the round, in seconds."""
 
     def __init__(self, draft_costs: DraftCosts, busy_s: float, share: float) -> None:
         self._draft_costs, self._busy_s, self._share = draft_costs, busy_s, share
         self._known: dict[tuple[int, int], float] = {}
 
     def drafting_s(self, batch: int, depth: int) -> float:
-        """Of `batch` sequences, at most `depth` tokens each: the part that nothing hides."""
+        """Return the part that nothing hides of drafting at most `depth` tokens for `batch` sequences."""
         if (batch, depth) not in self._known:
             draft_s = self._draft_costs.seconds(batch, depth)
             self._known[batch, depth] = draft_s - min(draft_s, self._busy_s) * (1.0 - self._share)
         return self._known[batch, depth]
 
     def reading_s(self, candidate: Candidate) -> float:
-        """Of what drafters have not seen of it."""
+        """Return the part that nothing hides of reading what drafters have not seen of it."""
         return candidate.read_s * (self._share if self._busy_s else 1.0)
 
 
@@ -158,7 +161,7 @@ def _best(
     budget: int | None = None,
     beat: float = 1.0,
 ) -> tuple[list[int], float]:
-    """The draft lengths of the best pace, and that pace over the one of asking for nothing."""
+    """Return the draft lengths of the best pace, and that pace over the one of asking for nothing."""
     if not candidates:
         return [], 1.0
     tokens: list[Token] = sorted(
@@ -200,7 +203,7 @@ def _best_prefix(
     token_s: list[float],
     drafting_s: Callable[[int, int], float],
 ) -> tuple[int, float]:
-    """How many tokens to take from the front for the best pace, and it."""
+    """Return how many tokens to take from the front for the best pace, and that pace."""
     committed, deepest, drafted_s, read_s, asked = float(len(reading_s)), 0, 0.0, 0.0, set[int]()
     best_n, best_pace = 0, 0.0
     for n, (negative, depth, i) in enumerate(tokens, start=1):

@@ -1,16 +1,22 @@
-"""Who drafts at present, and where what they say is fused."""
+"""Hold which drafters are alive, where they run, and where their drafts are fused."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
+
+from app.messages import FUSE, mailbox_of
+from app.stages.route.policies import hosts
+from app.store.protocol import Node
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class DrafterPool:
-    """Who drafts at present: model drafters by name with their node's mailbox, resident ones wherever drafts are fused.
+    """The drafters alive: models by name with their node's mailbox, model-free ones wherever drafts are fused.
 
-    `share` is 1.0 when the drafters run on the verifier's own cores, 0.0 on other machines. `fuser` is the fusion
-    task's mailbox. `hosts` has all the nodes of the drafters that several host; `waiting`, by mailbox, the items that
-    wait there; `away` the mailboxes on other machines than the verifier's.
+    `core_share` is 1.0 when the drafters run on the verifier's own cores, 0.0 on other machines.
+    `fuser` is the fusion task's mailbox. `hosts` has all the nodes of the drafters that several
+    host; `waiting`, by mailbox, the items that wait there; `away` the mailboxes on other machines
+    than the verifier's.
     """
 
     models: Mapping[str, str] = field(default_factory=dict)
@@ -22,23 +28,48 @@ class DrafterPool:
     waiting: Mapping[str, int] = field(default_factory=dict)
     away: frozenset[str] = frozenset()
 
+    @classmethod
+    def of(cls, live: Sequence[Node], tokenizer_sha256: str, model_free: tuple[str, ...], machine: str) -> Self:
+        """Collect the drafters of the live nodes that speak the target's tokens, as a verifier on `machine` sees them.
+
+        Without a fusion task there are only those of one node, which fuses for itself.
+        """
+        nodes = [node for node in live if node.kind == "draft"]
+        boxes = hosts(nodes, tokenizer_sha256)
+        if not any(node.kind == FUSE for node in live):
+            if not boxes:
+                return cls()
+            one = min(box for found in boxes.values() for box in found)
+            boxes = {name: (one,) for name, found in boxes.items() if one in found}
+        away = {mailbox_of(node.kind, node.name) for node in nodes if node.info.get("host") != machine}
+        return cls(
+            models={name: found[0] for name, found in boxes.items()},
+            model_free=model_free,
+            core_share=1.0 if len(away) < len(nodes) else 0.0,
+            fuser=FUSE,
+            readers=frozenset(name for node in nodes for name in node.info.get("readers", ())),
+            hosts=boxes,
+            waiting={mailbox_of(node.kind, node.name): int(node.info.get("waiting", 0)) for node in nodes},
+            away=frozenset(away),
+        )
+
     def allowed(self, names: Iterable[str] | None) -> tuple[str, ...]:
-        """All drafters, or those of them a request named."""
-        everyone = (*self.models, *self.model_free)
-        return everyone if names is None else tuple(name for name in everyone if name in set(names))
+        """Return all drafters, or those of them that a request named."""
+        alive = (*self.models, *self.model_free)
+        return alive if names is None else tuple(name for name in alive if name in set(names))
 
     def hosts_of(self, name: str) -> tuple[str, ...]:
-        """The mailboxes of the nodes that host a model drafter."""
+        """Return the mailboxes of the nodes that host a model drafter."""
         return self.hosts.get(name) or (self.models[name],)
 
     def fuser_of(self, nodes: Collection[str]) -> str:
-        """Where the drafts of these nodes are fused: there if it is but one, which saves a hop."""
+        """Return the mailbox where drafts of these nodes are fused: the node itself if it is one, saving a hop."""
         return next(iter(nodes)) if len(set(nodes)) == 1 else self.fuser
 
     def is_here(self, mailbox: str) -> bool:
-        """Does this node take the verifier's own cores?"""
+        """Tell whether this node takes the verifier's own cores."""
         return self.core_share > 0.0 and mailbox not in self.away
 
     def mailboxes(self) -> set[str]:
-        """Of everybody."""
+        """Return the mailboxes of all nodes and of the fuser."""
         return {self.fuser, *(box for name in self.models for box in self.hosts_of(name))}

@@ -1,6 +1,6 @@
-"""Choose who works on a request: the verifier that will hold its KV cache, the drafters that guess for it.
+"""Choose the verifier that holds a request's KV cache, and the drafters that guess for it.
 
-Pure functions: what is known comes in, a choice goes out. Equal choices fall to whoever stands first.
+Pure functions: estimates come in, a choice goes out. Of equals the first one is chosen.
 """
 
 from collections.abc import Collection, Mapping
@@ -39,7 +39,7 @@ def hosts(live: Listed[Node], tokenizer_sha256: str) -> dict[str, tuple[str, ...
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A drafter that could be asked."""
+    """A drafter that may be asked, as a routing rule sees it."""
 
     drafter: str
     acceptance: float  # the chance that its next token is right if all before it were
@@ -48,6 +48,7 @@ class Option:
     is_here: bool = False  # on the verifier's own cores
     match: float = 0.5  # CoSine's score
     rounds: int = 0  # in which it was asked
+    is_expected: bool = False  # does `acceptance` rest on enough prompts like this one?
 
     def tokens(self, depth: int, acceptance: float | None = None) -> float:
         """Right tokens to be expected of a draft of `depth`."""
@@ -56,7 +57,7 @@ class Option:
 
 
 def is_short(accepted_length: float | None) -> bool:
-    """Is it time to explore? Nothing accepted yet is short."""
+    """Tell whether it is time to explore; nothing accepted yet is short."""
     return accepted_length is None or accepted_length < SHORT
 
 

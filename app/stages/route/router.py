@@ -1,29 +1,23 @@
-"""Which drafters each sequence asks in its next round, and at which of their nodes. State around
-`app.stages.route.policies`."""
+"""Route each sequence's next round: to which drafters, and at which of their nodes.
+
+The state around a routing strategy: scores, the nodes that have read a sequence, routes in use.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final
 from zlib import crc32
 
 from app.estimates.drafter_priors import DrafterPriors
 from app.messages import Record
 from app.stages.route.drafter_pool import DrafterPool
-from app.stages.route.policies import (
-    Option,
-    cosine,
-    guesses,
-    is_short,
-    learned,
-    outcomes,
-)
-from app.stages.route.scores import DrafterScores, RequestScores, harmonic, same_tokens
+from app.stages.route.policies import Option, outcomes
+from app.stages.route.scores import DrafterScores, RequestScores
+from app.stages.route.strategies import RoundOptions, RoutingStrategy
 from app.state import Tree
 
-Kind = Literal["learned", "cosine", "all", "first"]
-Agreement = Callable[[Sequence[int], Sequence[int]], float]  # (drafted, said) of equal length -> 0 ... 1
-Price = Callable[[str], float]  # mailbox -> tokens of plain decoding that asking there takes
+Price = Callable[[str], float]  # mailbox -> cost of drafting there, in plain-decoding tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +35,7 @@ class Route:
 
     @property
     def recipients(self) -> dict[str, tuple[str, ...]]:
-        """By mailbox the drafters that work there, all of them at whoever fuses."""
+        """Return the drafters of each mailbox; the fuser's gets all of them."""
         found = {self.fuser: self.drafters}
         for box in self.homes.values():
             found.setdefault(box, tuple(name for name in self.drafters if self.homes.get(name) == box))
@@ -49,24 +43,22 @@ class Route:
 
 
 class Router:
-    """Chooses drafters round by round and learns from what came of it. One model drafter is no choice, and no cost."""
+    """Choose drafters round by round and learn from the verdicts. One model drafter is no choice, and no cost."""
 
-    def __init__(self, kind: Kind = "learned", most: int = 2, agreement: Agreement = same_tokens) -> None:
-        """At most `most` model drafters for a sequence; `agreement` is what `cosine` rates drafts by."""
-        self.experience = DrafterPriors()
-        self.asked_rounds: Counter[str] = Counter()  # by drafter, where there was a choice
-        self._kind: Kind = kind
+    def __init__(self, strategy: RoutingStrategy, most: int = 2) -> None:
+        """Route by `strategy`, to at most `most` model drafters a sequence."""
+        self.experience: Final = DrafterPriors()
+        self.asked_rounds: Final = Counter[str]()  # by drafter, where there was a choice
+        self._strategy = strategy
         self._most = most
-        self._agreement = agreement
         self._scores = DrafterScores(self.experience)
         self._homes: dict[str, dict[str, str]] = {}  # by request and drafter: the node that has read it
         self._requests_at: Counter[str] = Counter()  # by mailbox: requests at home there
-        self._routes: dict[
-            str, tuple[int, DrafterPool, Route]
-        ] = {}  # by request, with the length and pool it was made for
+        # By request, with the length and pool it was made for.
+        self._routes: dict[str, tuple[int, DrafterPool, Route]] = {}
 
     def route(self, record: Record, length: int, pool: DrafterPool, depth: int, most: int, price: Price) -> Route:
-        """Whom to ask for up to `depth` tokens after `length`; the same answer until the sequence has grown."""
+        """Route a request for up to `depth` tokens after `length`; the same route until the sequence has grown."""
         known = self._routes.get(record.id)
         if known and known[0] == length and known[1] is pool:
             return known[2]
@@ -83,7 +75,7 @@ class Router:
         return route
 
     def record_asked(self, record: Record, route: Route) -> None:
-        """The route's drafters were asked. Those that never answered the last time were as good as wrong."""
+        """Record that the route's drafters were asked; the last ones, if they never answered, count as wrong."""
         if route.is_choice:
             scores = self._scores.of(record, route.homes)
             if scores.asked:
@@ -96,7 +88,7 @@ class Router:
     def update(
         self, request_id: str, tree: Tree, committed: Sequence[int], confidence: Mapping[str, float] | None = None
     ) -> None:
-        """What `committed`, the tokens after the tree's root, says about those asked. `confidence`: each one's mean."""
+        """Learn from `committed`, the tokens after the tree's root. `confidence`: each drafter's mean."""
         scores = self._scores.get(request_id)
         if scores is None or not scores.asked:
             return
@@ -105,13 +97,12 @@ class Router:
             return
         found, length = outcomes(tree, committed, asked)
         scores.update(found, length + 1)
-        if self._kind == "cosine":
-            self._match(scores, tree, committed, {name: (confidence or {}).get(name, 0.0) for name in asked})
+        self._strategy.rate(scores, tree, committed, {name: (confidence or {}).get(name, 0.0) for name in asked})
         if scores.is_to_report:
             self._scores.report(scores)
 
     def remove(self, request_id: str) -> None:
-        """The request is over here; what was learnt for its tenant stays."""
+        """Remove an ended request; what was learnt for its tenant stays."""
         self._routes.pop(request_id, None)
         self._requests_at.subtract(self._homes.pop(request_id, {}).values())
         self._scores.remove(request_id)
@@ -119,22 +110,14 @@ class Router:
     def _chosen(
         self, record: Record, homes: Mapping[str, str], pool: DrafterPool, depth: int, most: int, price: Price
     ) -> list[str]:
-        if self._kind in ("all", "first"):
-            return list(homes)[: len(homes) if self._kind == "all" else 1]
         scores = self._scores.of(record, homes)
         # Of equals, each request tries another one first; the same request always the same.
         order = sorted(homes, key=lambda name: (crc32(f"{record.id}:{name}".encode()), name))
         options = [_option(name, scores, price(homes[name]), pool.is_here(homes[name])) for name in order]
-        recent = scores.accepted_length
-        if recent is None and self._kind == "learned":  # what requests like it led to expect stands in for its own
-            recent = max((1.0 + o.tokens(depth) for o in options if scores.is_expected(o.drafter)), default=None)
-        is_exploring = is_short(recent)
-        if self._kind == "cosine":
-            return cosine(options, most, is_exploring=is_exploring)
-        return learned(options, depth, most, is_exploring=is_exploring)
+        return self._strategy.choose(RoundOptions(tuple(homes), options, scores.accepted_length, depth, most))
 
     def _home(self, request_id: str, drafter: str, pool: DrafterPool) -> str:
-        """The node at which it is asked: where it has read the sequence, if that lives; else the least loaded."""
+        """Return the node that drafts: where the drafter has read the sequence, if alive; else the least loaded."""
         boxes = pool.hosts_of(drafter)
         if len(boxes) == 1:
             return boxes[0]
@@ -148,15 +131,7 @@ class Router:
             self._requests_at[home] += 1
         return home
 
-    def _match(
-        self, scores: RequestScores, tree: Tree, committed: Sequence[int], confidence: Mapping[str, float]
-    ) -> None:
-        for drafter, own in confidence.items():
-            tokens = guesses(tree, drafter, len(committed))
-            agreement = self._agreement(tokens, committed[: len(tokens)]) if tokens else 0.0
-            scores.match(drafter, harmonic(own, agreement))
-
 
 def _option(name: str, scores: RequestScores, price: float, is_here: bool) -> Option:
     own = scores.by_drafter[name]
-    return Option(name, own.acceptance, own.doubt, price, is_here, own.match, own.rounds)
+    return Option(name, own.acceptance, own.doubt, price, is_here, own.match, own.rounds, scores.is_expected(name))

@@ -1,4 +1,4 @@
-"""How each drafter does on each request: what it got right of late, leaning on what prompts like it led to expect."""
+"""Score each drafter on each request: what it got right of late, leaning on the priors of prompts like it."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,7 +70,7 @@ class RequestScores:
             score.new_right, score.new_tries = score.new_right + right, score.new_tries + tries
 
     def is_expected(self, drafter: str) -> bool:
-        """Does what it is expected to get right rest on prompts like this one?"""
+        """Tell whether the drafter's prior rests on enough prompts like this one."""
         return self.by_drafter[drafter].prior.tries >= KNOWN_TRIES
 
     def match(self, drafter: str, value: float) -> None:
@@ -132,6 +132,6 @@ def harmonic(confidence: float, agreement: float) -> float:
     return 2.0 * confidence * agreement / total if total > 0.0 else 0.0
 
 
-def same_tokens(drafted: Sequence[int], said: Sequence[int]) -> float:
-    """Agreement without an embedding: the share of positions at which the very token was said."""
-    return sum(a == b for a, b in zip(drafted, said, strict=True)) / max(1, len(drafted))
+def same_tokens(drafted: Sequence[int], committed: Sequence[int]) -> float:
+    """Return the share of positions at which the very token was committed: agreement without an embedding."""
+    return sum(a == b for a, b in zip(drafted, committed, strict=True)) / max(1, len(drafted))

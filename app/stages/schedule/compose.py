@@ -1,21 +1,20 @@
-"""Decide what a verifier does next: which sequences go into the step, how much of each tree is worth its rows.
+"""Compose a verifier's next batch: which sequences go into the step, and how much of each tree.
 
-Pure functions of the sequences, the policy and the clock: nothing here waits, sends or changes state. The
-rule for rows is D5's: the n best nodes of the batch, for the n that gives the most tokens a second.
+Pure functions of the sequences, the policy and the time: nothing here waits, sends or changes
+state. How much of each tree is worth its rows is a batch selection's to say (`tree_budget`).
 """
 
-from collections.abc import Callable, Set
 from collections.abc import Sequence as Listed
+from collections.abc import Set
 from itertools import accumulate
-from operator import add, truediv
 
 from app.estimates.step_costs import StepCosts
 from app.policy import Policy
 from app.stages.schedule.prefill import split_prefill
+from app.stages.schedule.tree_budget import BatchRows, BatchSelection, PaceSelection
 from app.state import BatchEntry, Sequence, Tree
 
-# Of running sequences and the trees they may have verified, within so many rows: nodes of each tree, None to leave out
-Select = Callable[[Listed[Sequence], Listed[Tree], int], list[int | None]]
+PACE = PaceSelection()
 OTHERS_TIME = 3.0  # for every second of long contexts' own steps the others get so many
 TAIL_TOKENS = 8  # a running sequence with no more than this uncached decodes; else it is refilled
 
@@ -27,19 +26,20 @@ def compose(
     costs: StepCosts,
     suspects: Set[str] = frozenset(),
     is_together: bool = False,
-    select: Select | None = None,
+    selection: BatchSelection = PACE,
     in_halves: bool = False,
 ) -> list[BatchEntry]:
-    """The next batch, empty if all wait for trees (see `wait_s`). Oldest first; at most `max_batch_tokens`
-    rows.
+    """Compose the next batch, empty if all wait for trees (see `wait_s`); at most `max_batch_tokens` rows.
 
-    Running sequences that are ready get their rows first, but while a prompt waits a chunk is kept free for it
-    (`app.stages.schedule.prefill` shares it out), so neither side starves the other; trees get what rows are left,
-    cut to what pays. Suspects of having brought a verifier down run alone, in turn with the others: whoever committed
-    longest ago is next. With `is_together` the running sequences go in one batch, so while one waits only prompts are
-    read. With `in_halves`, where all could go, those who waited longest do, so that the others' turn comes while
-    these draft. `select` decides instead of `cut`, and may leave sequences out. Contexts of `apart_tokens` or more go
-    in steps of their own (`_party`), and trees get no more than the policy's `verify_budget`.
+    Oldest first. Running sequences that are ready get their rows first, but while a prompt waits a
+    chunk is kept free for it (`app.stages.schedule.prefill` shares it out), so neither side starves
+    the other; trees get what rows are left, cut to what pays. Suspects of having brought a verifier
+    down run alone, in turn with the others: the one that committed longest ago is next. With
+    `is_together` the running sequences go in one batch, so while one waits only prompts are read.
+    With `in_halves`, where all could go, those that waited longest do, so that the others' turn
+    comes while these draft. `selection` says how much of each tree, and may leave sequences out.
+    Contexts of `apart_tokens` or more go in steps of their own, and trees get no more than the
+    policy's `verify_budget`.
     """
     sequences = _turn(sequences, policy, now_s, costs, is_together)
     is_held = is_together and any(not _is_ready(s, now_s) for s in sequences)
@@ -66,16 +66,14 @@ def compose(
     others = sum(work.final for work in chunks)
     base_s = sum(reading.seconds(s.cached, s.uncached) for s in running)
     base_s += sum(reading.seconds(work.start, len(work.tokens)) for work in chunks)
-    trees = _lopped([_allowed_tree(s, policy) for s in running], base_rows, costs, others, base_s)
+    trees = _worthwhile([_allowed_tree(s, policy) for s in running], base_rows, costs, others, base_s)
     max_rows = policy.max_batch_tokens
     if policy.verify_budget is not None:
         max_rows = min(max_rows, base_rows + policy.verify_budget)
+    chunk_rows = sum(len(work.tokens) for work in chunks)
     row_s = [s.cached * reading.row_token_s for s in running]
-    kept: Listed[int | None] = (
-        select(running, trees, max_rows - sum(len(work.tokens) for work in chunks))
-        if select
-        else cut(trees, base_rows, costs, max_rows, others, base_s, row_s)
-    )
+    rows = BatchRows(base_rows, max_rows, chunk_rows, costs, others, base_s, row_s)
+    kept = selection.select(running, trees, rows)
     decodes = [
         s.entry(len(s.tokens), tree.cut(nodes))
         for s, tree, nodes in zip(running, trees, kept, strict=True)
@@ -87,58 +85,22 @@ def compose(
 def wait_s(
     sequences: Listed[Sequence], now_s: float, is_together: bool = False, apart_tokens: int | None = None
 ) -> float | None:
-    """How long until something can go on without the trees that are missing: 0 if something is ready now,
-    None if there is no sequence."""
-    return min((_wait_s(party, now_s, is_together) for party in _by_context(sequences, apart_tokens)), default=None)
-
-
-def cut(
-    trees: Listed[Tree],
-    base_rows: int,
-    costs: StepCosts,
-    max_rows: int,
-    other_sequences: int = 0,
-    base_s: float = 0.0,
-    row_s: Listed[float] = (),
-) -> list[int]:
-    """How many nodes of each tree to verify: the n best of all by survival, for the n that maximises
-    (sequences + their survival) / seconds(base_rows + n). 0 allowed; the fewest at equal worth.
-
-    The maximum over *all* n: seconds() has steps, behind which more rows can pay again. `other_sequences`
-    commit a token in this step without a tree. Among nodes of equal survival the earlier tree's go first.
-    Reading contexts takes `base_s` without any node, and `row_s` more for each node, by tree: what that is worth at
-    the pace without nodes is taken off a node's survival when the best are picked.
-    """
-    survival = [s for tree in trees for s in accumulate(tree.survival, min)]  # min: never a child before its parent
-    owners = [i for i, tree in enumerate(trees) for _ in tree.survival]
-    value, sequences = survival, len(trees) + other_sequences
-    if any(row_s):
-        pace = sequences / (costs.seconds(base_rows) + base_s)
-        value = [s - pace * row_s[owner] for s, owner in zip(survival, owners, strict=True)]
-    order = sorted(range(len(value)), key=value.__getitem__, reverse=True)  # stable, reverse too
-    del order[max(0, max_rows - base_rows) :]
-    tokens = accumulate((survival[index] for index in order), initial=float(sequences))
-    seconds = costs.span(base_rows, len(order) + 1)
-    if base_s:
-        nodes_s = (row_s[owners[index]] if row_s else 0.0 for index in order)
-        seconds = [*map(add, seconds, accumulate(nodes_s, initial=base_s))]
-    paces = list(map(truediv, tokens, seconds))
-    best_n = paces.index(max(paces))
-    kept = [0] * len(trees)
-    for index in order[:best_n]:
-        kept[owners[index]] += 1
-    return kept
+    """Return how long until a sequence can go on without its tree: 0 if one is ready now, None if there is none."""
+    return min((_wait_s(group, now_s, is_together) for group in _by_context(sequences, apart_tokens)), default=None)
 
 
 def _turn(
     sequences: Listed[Sequence], policy: Policy, now_s: float, costs: StepCosts, is_together: bool
 ) -> Listed[Sequence]:
-    """Those among whom the step is made up. Where both parties are ready, long contexts have their turn once the others
-    have gone on for OTHERS_TIME times what that turn takes: so neither side waits for ever."""
-    parties = _by_context(sequences, policy.apart_tokens)
-    if len(parties) < 2:
+    """Choose the sequences that the step is composed of.
+
+    Where others and long contexts are both ready, the latter have their turn once the others have gone
+    on for OTHERS_TIME times what that turn takes: so neither side waits for ever.
+    """
+    groups = _by_context(sequences, policy.apart_tokens)
+    if len(groups) < 2:
         return sequences
-    others, apart = parties
+    others, apart = groups
     if _wait_s(apart, now_s, is_together):
         return others
     if _wait_s(others, now_s, is_together):
@@ -161,10 +123,10 @@ def _by_context(sequences: Listed[Sequence], apart_tokens: int | None) -> list[L
     return [sequences]
 
 
-def _wait_s(party: Listed[Sequence], now_s: float, is_together: bool) -> float:
-    """How long until somebody of the party can go on."""
-    waits = [0.0 if _is_ready(s, now_s) else s.due_s - now_s for s in party]
-    return max(waits) if is_together and any(waits) and all(_is_running(s) for s in party) else min(waits)
+def _wait_s(group: Listed[Sequence], now_s: float, is_together: bool) -> float:
+    """Return how long until a sequence of the group can go on."""
+    waits = [0.0 if _is_ready(s, now_s) else s.due_s - now_s for s in group]
+    return max(waits) if is_together and any(waits) and all(_is_running(s) for s in group) else min(waits)
 
 
 def _last_s(sequence: Sequence) -> float:
@@ -183,7 +145,7 @@ def _is_ready(sequence: Sequence, now_s: float) -> bool:
 
 
 def _suspects_apart(ready: list[Sequence], suspects: Set[str]) -> list[Sequence]:
-    """Either all that are not suspected, or one suspect: the side that holds whoever has waited longest."""
+    """Choose all that are not suspected, or one suspect: the side of the sequence that waited longest."""
     if not suspects or not ready:
         return ready
     first = min(ready, key=lambda s: (_last_s(s), s.record.id))
@@ -234,7 +196,7 @@ def _shallow(tree: Tree, max_depth: int) -> Tree:
     return tree.keep(node for node, depth in enumerate(tree.depths()) if 0 < depth <= max_depth)
 
 
-def _lopped(trees: list[Tree], base_rows: int, costs: StepCosts, others: int, base_s: float) -> list[Tree]:
+def _worthwhile(trees: list[Tree], base_rows: int, costs: StepCosts, others: int, base_s: float) -> list[Tree]:
     """Without the side branches that cost more than they bring: a branch off the main one (first children) costs
     `fork_s` beside its rows, so its survival must be worth that time at the pace of the step as a whole."""
     if costs.fork_s == 0.0 or not any(len(set(tree.parents)) < len(tree) for tree in trees):

@@ -1,4 +1,4 @@
-"""CoSine's choice of a batch (section 1.4 of the papers' notes), a baseline that can be selected.
+"""Select a batch by CoSine's objective (docs/papers.md, section 1.4), a baseline.
 
     min over B, gamma   T(B) / |B| + lambda * Gamma,    Gamma = sum of gamma_i
     subject to          T(B) <= T_max,  Gamma <= Gamma_max,  rows within the step
@@ -15,6 +15,8 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 
 from app.estimates.step_costs import StepCosts
+from app.stages.schedule.tree_budget import BatchRows
+from app.state import Sequence, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,20 @@ class Objective:
         return batch_s / size + self.token_weight_s * candidates
 
 
+class CosineSelection:
+    """Select by CoSine's objective; `draft_s(batch, depth)` is what drafting takes."""
+
+    def __init__(self, draft_s: Callable[[int, int], float]) -> None:
+        self._draft_s = draft_s
+
+    def select(self, sequences: Listed[Sequence], trees: Listed[Tree], rows: BatchRows) -> Listed[int | None]:
+        pool = [
+            Pooled(len(s.tokens), s.uncached, len(tree), s.stats.last_token_s or s.record.created_s)
+            for s, tree in zip(sequences, trees, strict=True)
+        ]
+        return choose(pool, rows.costs, self._draft_s, rows.most - rows.chunk)
+
+
 def choose(
     pool: Listed[Pooled],
     costs: StepCosts,
@@ -48,7 +64,7 @@ def choose(
     max_rows: int,
     objective: Objective | None = None,
 ) -> list[int | None]:
-    """For each of the pool how many of its candidates to verify; None leaves it out of the batch.
+    """Return for each of the pool how many of its candidates to verify; None leaves it out of the batch.
 
     `draft_s(batch, depth)` is what drafting takes. Windows are tried from every start, and grow by the next longer one
     to any size: O(n^2) of them, n being a verifier's sequences.

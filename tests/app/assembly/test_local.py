@@ -22,4 +22,4 @@ def test_the_prefix_cache_can_be_left_out(tmp_path: Path, is_on: bool) -> None:
         record = pipeline.submit(GenerateRequest(prompt="over and over " * 5, raw=True, max_tokens=4), settings)
         texts.append([token for event in pipeline.events(record) for token in event.tokens])
     assert texts[0] == texts[1] and len(texts[0]) == 4
-    assert (pipeline.verifier.running.reused_tokens > 0) == is_on
+    assert (pipeline.verifier.stats.reused_tokens > 0) == is_on

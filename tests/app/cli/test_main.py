@@ -1,10 +1,11 @@
-"""The command line: what it refuses, in what words, with which exit code."""
+"""Test the command line: its refusals, their words, its exit codes."""
 
 import argparse
 import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from app.cli.main import main
 from app.config import ROOT
 from app.errors import InvalidRequest
 from app.local.instance import Instance, ProcessId, State
-from app.request import Speculation
+from app.request import GenerateRequest, Speculation
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +25,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _pretend(folder: Path, name: str, port: int = 8000, ready: bool = True) -> None:
-    """An instance whose supervisor is this process."""
+    """Write the state of an instance whose supervisor is this process."""
     me = ProcessId.of(os.getpid())
     assert me is not None
     state = State(
@@ -39,7 +40,7 @@ def _pretend(folder: Path, name: str, port: int = 8000, ready: bool = True) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "sentence"),
     [
         (["generate"], "prompt: give either prompt or messages"),
         (["generate", "x", "--top-p", "7"], "top_p: Input should be less than or equal to 1"),
@@ -54,16 +55,16 @@ def _pretend(folder: Path, name: str, port: int = 8000, ready: bool = True) -> N
     ],
 )
 def test_wrong_input_names_the_field(
-    words: list[str], said: str, state: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], sentence: str, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (state / "messages").write_text('[{"role": "user", "content": "hi"}]')
     assert main([str(state / "messages") if word == "MESSAGES" else word for word in words]) == 2
     captured = capsys.readouterr()
-    assert said in captured.err and captured.out == ""
+    assert sentence in captured.err and captured.out == ""
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "sentence"),
     [
         (["fly"], "'fly'"),
         (["up", "--port", "0"], "a port is a number from 1 to 65535"),
@@ -73,17 +74,17 @@ def test_wrong_input_names_the_field(
         (["status", "x"], "unrecognized arguments: x"),
     ],
 )
-def test_wrong_usage_exits_2_and_says_what_is_right(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_wrong_usage_exits_2_with_the_right_one(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(words)
     assert exit_.value.code == 2
     err = capsys.readouterr().err
-    assert "usage: paceline" in err and said in err
+    assert "usage: paceline" in err and sentence in err
 
 
-def test_no_command_is_shown_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_prints_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and all(name in captured.err for name in ("generate", "up", "keys", "bench"))
@@ -95,19 +96,19 @@ def test_wrong_setting_names_its_variable(monkeypatch: pytest.MonkeyPatch, capsy
     assert "PACELINE_LEASE_S: " in capsys.readouterr().err
 
 
-def test_status_of_nothing_is_3_and_still_an_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_without_instance_is_3_and_an_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--json"]) == 3
-    said = json.loads(capsys.readouterr().out)
-    assert said["ready"] is False and said["url"] is None
-    assert set(said["processes"]) == {"web", "control", "fuse", "draft", "verify", "beat", "redis"}
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["ready"] is False and printed["url"] is None
+    assert set(printed["processes"]) == {"web", "control", "fuse", "draft", "verify", "beat", "redis"}
 
 
-def test_down_of_nothing_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_down_without_instance_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["down"]) == 0
     assert capsys.readouterr().out == "not running\n"
 
 
-def test_unknown_model_is_refused_before_anything_starts(
+def test_unknown_model_is_refused_before_a_start(
     monkeypatch: pytest.MonkeyPatch, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PACELINE_MODEL", "no-such-model")
@@ -117,7 +118,7 @@ def test_unknown_model_is_refused_before_anything_starts(
     assert not list(state.glob("*/redis"))
 
 
-def test_up_of_a_running_instance_says_where(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_of_a_running_instance_prints_its_url(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _pretend(state, "default")
     for words in (["up", "-d"], ["up"], ["up", "--port", "8000"]):
         assert main(words) == 0
@@ -129,7 +130,7 @@ def test_up_of_a_running_instance_says_where(state: Path, capsys: pytest.Capture
     assert "still starting" in capsys.readouterr().err
 
 
-def test_one_of_several_instances_must_be_named(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_instances_need_a_name(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _pretend(state, "one")
     _pretend(state, "two")
     assert main(["status"]) == 1
@@ -148,17 +149,51 @@ def test_flags_of_test_go_to_pytest() -> None:
     assert done.returncode == 0 and "pytest" in done.stdout + done.stderr
 
 
-def test_a_named_instance_that_does_not_run_is_not_replaced(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_instance_must_run(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "Hello", "--instance", "nope"]) == 1
     assert "instance 'nope' does not run" in capsys.readouterr().err
 
 
-def test_a_requests_own_bounds_are_flags() -> None:
+def parse(*flags: str) -> GenerateRequest:
     parser = argparse.ArgumentParser()
     add_generate(parser.add_subparsers())
+    return _request(parser.parse_args(["generate", "x", *flags]))
 
+
+def test_flags_are_the_requests_fields() -> None:
+    flags = "--temperature 0.5 --top-p 0.9 --top-k 3 --min-p 0.1 --seed 7 --choice 2 --frequency-penalty 1"
+    rest = "--presence-penalty -1 --raw --max-tokens 9 --stop a --stop b --logprobs 2"
+    values = {
+        "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "seed": 7, "choice": 2, "frequency_penalty": 1.0,
+        "presence_penalty": -1.0, "raw": True, "max_tokens": 9, "stop": ("a", "b"), "logprobs": 2,
+    }  # fmt: skip
+    assert parse(*flags.split(), *rest.split()) == GenerateRequest(prompt="x", **values)
+    assert parse() == GenerateRequest(prompt="x")
+    as_json = {"logit_bias", "allowed_token_ids", "messages", "response_format", "speculation"}
+    assert values.keys() == GenerateRequest.model_fields.keys() - as_json - {"prompt"}
+
+
+def test_version_is_the_projects(capsys: pytest.CaptureFixture[str]) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    with pytest.raises(SystemExit) as exit_:
+        main(["--version"])
+    assert exit_.value.code == 0 and capsys.readouterr().out == f"paceline {version}\n"
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "--version" in capsys.readouterr().out
+
+
+def test_version_of_an_installed_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("app.cli.main.IS_CLONE", False)
+    monkeypatch.setattr("app.cli.main.installed", {"paceline": "7.8.9"}.get)
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == "paceline 7.8.9\n"
+
+
+def test_speculation_bounds_are_flags() -> None:
     def bounds(*flags: str) -> Speculation:
-        return _request(parser.parse_args(["generate", "x", *flags])).speculation
+        return parse(*flags).speculation
 
     assert bounds() == Speculation()
     assert bounds("--max-draft-tokens", "3", "--drafters", "lookup,small") == Speculation(

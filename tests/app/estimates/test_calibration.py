@@ -21,12 +21,12 @@ def draft(tokens: list[int], parents: list[int] | None = None) -> Draft:
 
 
 @given(st.floats(0, 1))
-def test_an_unknown_drafter_is_taken_at_its_word(confidence: float) -> None:
+def test_an_unknown_drafters_confidence_is_kept(confidence: float) -> None:
     assert Calibration().value("new", confidence) == pytest.approx(confidence, abs=0.0011)
 
 
 @pytest.mark.parametrize("truth", [lambda c: c * c, lambda c: 0.1, lambda c: 0.3 + 0.7 * c, lambda c: 1 - c])
-def test_learns_what_confidence_is_worth(truth) -> None:  # type: ignore[no-untyped-def]
+def test_learns_the_truth_behind_confidence(truth) -> None:  # type: ignore[no-untyped-def]
     rng, calibration = random.Random(1), Calibration()
     for _ in range(20_000):
         confidence = rng.random()
@@ -54,10 +54,10 @@ def test_forgets_a_drafter_as_it_was() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(), st.booleans()), max_size=50), st.floats(0, 1))
-def test_values_are_probabilities_whatever_was_seen(seen: list[tuple[float, bool]], confidence: float) -> None:
+def test_values_are_probabilities(seen: list[tuple[float, bool]], confidence: float) -> None:
     calibration = Calibration()
-    for said, accepted in seen:
-        calibration.update("a", said, accepted)
+    for value, accepted in seen:
+        calibration.update("a", value, accepted)
     assert 0.0 < calibration.value("a", confidence) < 1.0
     assert all(math.isfinite(report.raw_error) for report in calibration.report().values())
 

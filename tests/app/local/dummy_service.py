@@ -1,4 +1,4 @@
-"""`python dummy_service.py ROLE NAME PORT`: a process that beats like a worker; a `web` one answers HTTP."""
+"""Run `python dummy_service.py ROLE NAME PORT`: send heartbeats like a worker; as `web`, answer HTTP."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from app.store.nodes import Nodes
 
 
 class Ready(BaseHTTPRequestHandler):
-    """Every path is fine."""
+    """Answer 200 at every path."""
 
     def do_GET(self) -> None:
         self.send_response(200)

@@ -1,4 +1,4 @@
-"""`python dummy_up.py INSTANCE`: the real supervisor and Redis with dummy services (dummy_service.py)."""
+"""Run `python dummy_up.py INSTANCE`: the real supervisor and Redis with dummy services (dummy_service.py)."""
 
 import signal
 import sys
@@ -14,7 +14,7 @@ SERVICE = Path(__file__).parent / "dummy_service.py"
 
 
 def plan(settings: Settings, port: int) -> list[Service]:
-    """A web server and one worker."""
+    """Plan a web server and one worker."""
     return [_service(role, order, settings, port) for role, order in (("web", 0), ("verify", 1))]
 
 
@@ -26,7 +26,7 @@ def _service(role: str, order: int, settings: Settings, port: int) -> Service:
         argv=(sys.executable, str(SERVICE), role, name, str(port)),
         env={**settings_environment(settings), "PYTHONPATH": str(ROOT)},
         stop_order=order,
-        farewell=signal.SIGKILL,
+        last_signal=signal.SIGKILL,
     )
 
 

@@ -1,4 +1,4 @@
-"""Children are restarted when they die, stopped in order, and never outlive their parent."""
+"""Test children: restarted at their death, stopped in order, never outliving their parent."""
 
 import os
 import signal
@@ -58,7 +58,7 @@ def test_killed_child_is_started_again(children: Children) -> None:
     assert _pid(children, "b") == neighbour
 
 
-def test_child_that_keeps_dying_is_given_longer_and_longer_pauses(children: Children, tmp_path: Path) -> None:
+def test_restart_delay_grows_with_each_death(children: Children, tmp_path: Path) -> None:
     children.start([_service("a", "date +%s.%N >> " + str(tmp_path / "times"))])
     times_file = tmp_path / "times"
     times_file.touch()
@@ -69,7 +69,7 @@ def test_child_that_keeps_dying_is_given_longer_and_longer_pauses(children: Chil
     assert children.restless(3) is not None
 
 
-def test_dead_role_is_still_named_with_no_process(children: Children) -> None:
+def test_dead_role_is_listed_without_a_process(children: Children) -> None:
     children.start([_service("a", "exit 3")])
     _wait(lambda: _pid(children, "a") is None)
     children.tend()
@@ -77,7 +77,7 @@ def test_dead_role_is_still_named_with_no_process(children: Children) -> None:
     assert "ended (3)" in (children.log(_service("a", ""))).read_text()
 
 
-def test_stop_ends_all_in_order_and_those_that_refuse_too(tmp_path: Path) -> None:
+def test_stop_ends_all_in_order_by_force_if_needed(tmp_path: Path) -> None:
     order = tmp_path / "order"
     script = (
         "trap 'echo {0} >> "
@@ -107,7 +107,7 @@ def test_stop_ends_all_in_order_and_those_that_refuse_too(tmp_path: Path) -> Non
     assert children.processes() == {}
 
 
-def test_what_a_child_started_goes_with_it(children: Children, tmp_path: Path) -> None:
+def test_grandchildren_end_with_their_parent(children: Children, tmp_path: Path) -> None:
     children.start([_service("a", f"sleep 300 & echo $! > {tmp_path}/pid; wait")])
     pid_file = tmp_path / "pid"
     _wait(lambda: pid_file.exists() and pid_file.read_text().strip())
@@ -118,7 +118,7 @@ def test_what_a_child_started_goes_with_it(children: Children, tmp_path: Path) -
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can bind a child's life to its parent's")
-def test_nothing_survives_a_killed_parent(tmp_path: Path) -> None:
+def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -130,9 +130,9 @@ def test_nothing_survives_a_killed_parent(tmp_path: Path) -> None:
     _wait(lambda: not any(process is not None and process.alive() for process in living))
 
 
-def test_changes_are_told(tmp_path: Path) -> None:
-    told: list[set[str]] = []
-    children = Children(tmp_path, lambda now: told.append({role for role, pids in now.processes().items() if pids}))
+def test_changes_call_back(tmp_path: Path) -> None:
+    changes: list[set[str]] = []
+    children = Children(tmp_path, lambda now: changes.append({role for role, pids in now.processes().items() if pids}))
     children.start([_service("a", "exec sleep 300")])
     children.stop(grace_s=1.0)
-    assert told == [{"a"}, set()]
+    assert changes == [{"a"}, set()]

@@ -1,4 +1,4 @@
-"""The command line's client against a real HTTP server that misbehaves."""
+"""Test the command line's client against a real HTTP server that misbehaves."""
 
 import json
 import threading
@@ -26,11 +26,11 @@ RESULT: dict[str, Any] = {
 
 
 class Api(BaseHTTPRequestHandler):
-    """Streams the first token and breaks off; goes on where the client asks. A prompt "bad" is refused."""
+    """Stream the first token and break off; resume at the client's offset. Refuse a prompt "bad"."""
 
     rest = b'event: tokens\ndata: {"offset": 1, "tok'  # broken off in the middle of a frame
-    head: bytes | None = None  # all there is of the first answer to one that goes on
-    asked: list[str] = []
+    head: bytes | None = None  # the whole first answer to a client that resumes
+    paths: list[str] = []
     bodies: list[dict[str, Any]] = []
     shown: list[str | None] = []  # keys
 
@@ -48,12 +48,12 @@ class Api(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.shown.append(self.headers["Authorization"])
-        self.asked.append(self.path)
-        if self.head is not None and len(self.asked) == 1:
+        self.paths.append(self.path)
+        if self.head is not None and len(self.paths) == 1:
             self.wfile.write(self.head)
             return
         self._answer(200, "text/event-stream")
-        if len(self.asked) == 1:
+        if len(self.paths) == 1:
             self._frame("error", {"error": {"message": "the store does not answer"}})
             return
         self.wfile.write(b": still here\n\n")
@@ -75,19 +75,19 @@ class Api(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    Api.asked, Api.bodies, Api.shown = [], [], []
+    Api.paths, Api.bodies, Api.shown = [], [], []
     with ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 
 
-def test_broken_stream_is_taken_up_where_it_stopped(url: str) -> None:
+def test_broken_stream_is_resumed_at_its_offset(url: str) -> None:
     pieces: list[str] = []
     result = generate(url, GenerateRequest(prompt="p"), pieces.append, SecretStr("pk-1"))
     assert Api.shown == ["Bearer pk-1"] * 3
     assert pieces == ["one", " two"] and "".join(pieces) == result.text
-    assert Api.asked == ["/api/requests/r1/stream?offset=1"] * 2
+    assert Api.paths == ["/api/requests/r1/stream?offset=1"] * 2
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_stream_may_break_off_anywhere(url: str, broken: dict[str, bytes], monke
         monkeypatch.setattr(Api, name, value)
     pieces: list[str] = []
     assert generate(url, GenerateRequest(prompt="p"), pieces.append).text == "".join(pieces)
-    assert Api.asked == ["/api/requests/r1/stream?offset=1"] * 2
+    assert Api.paths == ["/api/requests/r1/stream?offset=1"] * 2
 
 
 def test_request_is_sent_whole(url: str) -> None:
@@ -115,7 +115,7 @@ def test_request_is_sent_whole(url: str) -> None:
     assert GenerateRequest.model_validate(sent) == request
 
 
-def test_refused_input_is_the_callers_fault_in_the_servers_words(url: str) -> None:
+def test_refused_input_keeps_the_servers_words(url: str) -> None:
     with pytest.raises(InvalidRequest, match="^prompt: is bad$"):
         generate(url, GenerateRequest(prompt="bad"), None)
 

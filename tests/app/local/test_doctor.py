@@ -1,4 +1,4 @@
-"""What the doctor says of installations with something wrong."""
+"""Test the doctor on broken installations."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,10 @@ import pytest
 
 from app.config import Settings
 from app.engine.weights.resolve import MANIFEST
+from app.local import doctor
 from app.local.doctor import CHECKS, Finding, Level, examine
 from app.local.instance import Instance, ProcessId, State
+from app.system import processor
 
 
 @pytest.fixture
@@ -17,19 +19,19 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def _found(settings: Settings, words: str) -> Finding:
-    """The one finding with these words, out of all checks but the last, slow one (it loads torch)."""
+    """Find the one finding with these words among all checks but the last, which loads torch."""
     found = examine(settings, Instance(settings.state), CHECKS[:-1])
     (finding,) = [one for one in found if words in one.text]
     return finding
 
 
-def test_every_finding_is_a_line_with_its_level(settings: Settings) -> None:
+def test_each_finding_prints_its_level(settings: Settings) -> None:
     for finding in examine(settings, Instance(settings.state)):
         assert str(finding).split()[0] in ("OK", "WARN", "FAIL")
         assert finding.level is not Level.FAIL or finding.mend
 
 
-def test_damaged_model_fails_and_says_how_to_mend_it(settings: Settings) -> None:
+def test_damaged_model_fails_with_a_remedy(settings: Settings) -> None:
     folder = settings.home / "models" / settings.model
     folder.mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(b"not what was written")
@@ -43,7 +45,7 @@ def test_model_that_cannot_be_served_fails(settings: Settings) -> None:
     assert finding.level is Level.FAIL
 
 
-def test_dead_supervisor_is_told(settings: Settings) -> None:
+def test_dead_supervisor_is_a_warning(settings: Settings) -> None:
     dead = ProcessId(pid=1, started="1")
     state = State(instance="default", supervisor=dead, url="http://x", redis_url="redis://x", namespace="n")
     Instance(settings.state).write(state)
@@ -57,7 +59,7 @@ def test_silent_redis_fails(settings: Settings, free_port: int) -> None:
 
 
 def test_keys_that_cannot_be_read_fail(settings: Settings, tmp_path: Path) -> None:
-    finding = _found(settings.model_copy(update={"keys": tmp_path / "keys.jsonl"}), "nobody gets in")
+    finding = _found(settings.model_copy(update={"keys": tmp_path / "keys.jsonl"}), "every call is refused")
     assert finding.level is Level.FAIL and "keys add" in finding.mend
 
 
@@ -77,3 +79,29 @@ def test_drafter_with_another_tokenizer_fails(settings: Settings, tmp_path: Path
         (drafter / broken).write_text("{")
         assert "cannot be read" in _found(wrong, "drafters:").text
         (drafter / broken).write_text("{}")
+
+
+UNEVEN = """
+from kernels.layers.packed_linear import PackedLinear, is_exact
+forward = PackedLinear.forward
+PackedLinear.forward = lambda self, x: forward(self, x) * (1 + 1e-6 * len(x))
+print(is_exact())
+"""
+
+
+def test_processor_that_breaks_exactness_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    (finding,) = examine(settings, Instance(settings.state), CHECKS[-1:])
+    assert processor() in finding.text and "the same bits alone and among others" in finding.text
+    monkeypatch.setattr(doctor, "PROBE", UNEVEN)
+    (finding,) = examine(settings, Instance(settings.state), CHECKS[-1:])
+    assert finding.level is Level.WARN and "near ties" in finding.mend
+    assert processor() in finding.text and "other bits alone than among others" in finding.text
+
+
+def test_processor_without_fma_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(doctor, "PROBE", "print(True)")
+    for flags, level in (("fpu sse2 avx", Level.WARN), ("fpu avx2 fma", Level.OK), ("fp asimd", Level.OK)):
+        doctor.CPUINFO.write_text(f"flags : {flags}\n")
+        (finding,) = examine(settings, Instance(settings.state), CHECKS[-1:])
+        assert finding.level is level and ("without AVX2 and FMA" in finding.text) == (level is Level.WARN)

@@ -1,4 +1,4 @@
-"""An instance's folder, lock and state, and the identity of processes."""
+"""Test an instance's folder, lock and state, and the identity of processes."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ def test_second_supervisor_of_an_instance_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_instances_of_other_names_do_not_hinder_each_other(tmp_path: Path) -> None:
+def test_instances_of_two_names_run_together(tmp_path: Path) -> None:
     with Instance(tmp_path, "one").lock(), Instance(tmp_path, "two").lock():
         pass
 
@@ -66,7 +66,7 @@ def test_lock_is_free_once_its_holder_is_killed(tmp_path: Path) -> None:
         pass
 
 
-def test_pid_is_believed_only_with_its_start_time() -> None:
+def test_pid_counts_only_with_its_start_time() -> None:
     assert _me().alive()
     assert not _me().model_copy(update={"started": "1"}).alive()
 
@@ -77,7 +77,7 @@ def test_dead_process_and_zombie_are_not_alive() -> None:
     assert identity is not None and identity.alive()
     os.kill(child.pid, signal.SIGKILL)
     deadline = time.monotonic() + 10
-    while identity.alive() and time.monotonic() < deadline:  # nobody has reaped it: a zombie
+    while identity.alive() and time.monotonic() < deadline:  # not reaped: a zombie
         time.sleep(0.01)
     assert not identity.alive()
     child.wait()
@@ -102,7 +102,7 @@ def test_state_of_a_dead_supervisor_does_not_run(tmp_path: Path) -> None:
     assert instance.running() is not None and list(running(tmp_path)) == ["default"]
 
 
-def test_state_file_can_be_read_by_its_owner_only(tmp_path: Path) -> None:
+def test_state_file_is_private(tmp_path: Path) -> None:
     instance = Instance(tmp_path)
     instance.write(_state(_me()))
     assert (instance.folder / "state.json").stat().st_mode & 0o077 == 0
@@ -116,6 +116,6 @@ def test_broken_state_file_counts_as_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "-a", "x" * 21, "a b", "ä"])
-def test_names_that_are_no_folder_names_are_refused(tmp_path: Path, name: str) -> None:
+def test_names_unfit_for_a_folder_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InstanceError, match="no name for an instance"):
         Instance(tmp_path, name)

@@ -1,4 +1,4 @@
-"""Ports of instances that start side by side."""
+"""Test the ports of instances that start side by side."""
 
 import socket
 
@@ -8,7 +8,7 @@ from app.errors import InstanceError
 from app.local.ports import HOST, any_free, is_free, web_port
 
 
-def test_taken_port_is_refused_when_asked_for() -> None:
+def test_taken_port_is_refused() -> None:
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         taken.listen()
@@ -18,12 +18,12 @@ def test_taken_port_is_refused_when_asked_for() -> None:
             pass
 
 
-def test_two_instances_that_start_together_get_two_ports() -> None:
+def test_concurrent_instances_get_two_ports() -> None:
     with web_port(None) as first, web_port(None) as second:
-        assert first != second  # although nobody listens on either yet
+        assert first != second  # although neither has a listener yet
 
 
-def test_promised_port_is_refused_until_it_is_given_back() -> None:
+def test_reserved_port_is_refused_until_released() -> None:
     port = any_free()
     with web_port(port), pytest.raises(InstanceError), web_port(port):
         pass

@@ -1,4 +1,4 @@
-"""The commands and environments of an instance's processes."""
+"""Test the commands and environments of an instance's processes."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def test_settings_survive_the_environment() -> None:
     assert Settings.from_env(settings_environment(without)).drafters == ()
 
 
-def test_every_role_runs_and_threads_do_not_spin() -> None:
+def test_each_role_runs_with_passive_threads() -> None:
     planned = services(Settings(verify_threads=3), 8123)
     assert {service.role for service in planned} == {"control", "fuse", "draft", "verify", "beat", "web"}
     verify = next(service for service in planned if service.role == "verify")
@@ -24,7 +24,7 @@ def test_every_role_runs_and_threads_do_not_spin() -> None:
     assert planned[-1].argv[-1] == "8123" and planned[-1].stop_order < verify.stop_order
 
 
-def test_one_process_is_verifier_and_drafter_where_the_settings_say_so() -> None:
+def test_placement_together_runs_one_engine() -> None:
     planned = services(Settings(placement="together", verify_threads=1, draft_threads=3), 8123)
     engine = next(service for service in planned if "draft" in service.roles)
     assert engine.roles == ("verify", "draft") and engine.argv[3] == "engine"
@@ -38,7 +38,7 @@ def test_without_drafters_no_draft_worker_runs() -> None:
     assert "draft" not in {service.role for service in services(Settings(drafters=()), 8123)}
 
 
-def test_namespace_is_ones_own_in_a_shared_redis_unless_one_is_given(tmp_path: Path) -> None:
+def test_namespace_is_unique_in_a_shared_redis(tmp_path: Path) -> None:
     one, two = Instance(tmp_path, "one"), Instance(tmp_path, "two")
     shared = Settings(redis_url="redis://x")
     assert namespace(shared, one) != namespace(shared, two)

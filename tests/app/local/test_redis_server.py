@@ -1,4 +1,4 @@
-"""The embedded Redis is private, keeps its data, and stays where it is."""
+"""Test the embedded Redis: private, keeping its data and its address."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def test_data_and_address_survive_a_stop(instance: Instance) -> None:
     assert second == first
 
 
-def test_data_survives_kill_9_and_the_server_comes_back_at_the_same_address(instance: Instance) -> None:
+def test_data_and_address_survive_kill_9(instance: Instance) -> None:
     children = Children(instance.logs)
     with supervising(children) as supervisor:
         url = _start(supervisor, instance)
@@ -55,7 +55,7 @@ def test_data_survives_kill_9_and_the_server_comes_back_at_the_same_address(inst
         assert client.get("key") == "value"
 
 
-def test_a_request_can_be_on_disk_before_it_is_accepted(instance: Instance) -> None:
+def test_durable_request_is_on_disk_when_accepted(instance: Instance) -> None:
     with supervising(Children(instance.logs)) as supervisor:
         client = connect(_start(supervisor, instance))
         store = RequestStore(client, "test", ttl_s=60.0, active_ttl_s=60.0, durable=True)
@@ -65,7 +65,7 @@ def test_a_request_can_be_on_disk_before_it_is_accepted(instance: Instance) -> N
         assert not store.create(make_record(), limit=9), "it is known"
 
 
-def test_nobody_without_the_password_gets_in(instance: Instance) -> None:
+def test_redis_requires_its_password(instance: Instance) -> None:
     with supervising(Children(instance.logs)) as supervisor:
         url = _start(supervisor, instance)
         bare = redis.Redis.from_url(f"redis://{url.partition('@')[2]}")
@@ -76,7 +76,7 @@ def test_nobody_without_the_password_gets_in(instance: Instance) -> None:
         assert (instance.folder / name).stat().st_mode & 0o077 == 0
 
 
-def test_memory_policy_never_evicts_and_every_write_is_logged(instance: Instance) -> None:
+def test_redis_never_evicts_and_logs_each_write(instance: Instance) -> None:
     with supervising(Children(instance.logs)) as supervisor:
         client = connect(_start(supervisor, instance))
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
@@ -84,7 +84,7 @@ def test_memory_policy_never_evicts_and_every_write_is_logged(instance: Instance
         assert client.config_get("append*")["appendonly"] == "yes"
 
 
-def test_another_port_is_taken_when_the_old_one_is_in_use(instance: Instance) -> None:
+def test_used_port_is_replaced(instance: Instance) -> None:
     _, first = embedded_redis(instance)
     with socket.socket() as taken:
         taken.bind((HOST, int(first.rpartition(":")[2].partition("/")[0])))

@@ -1,4 +1,4 @@
-"""A whole instance with dummy services: the real supervisor in its own process, the real Redis."""
+"""Test a whole instance with dummy services: the real supervisor in its own process, the real Redis."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ DUMMY_UP = Path(__file__).parent / "dummy_up.py"
 
 
 class Up:
-    """Supervisors started by one test, all under one state folder."""
+    """Start the supervisors of one test, all under one state folder."""
 
     def __init__(self, folder: Path) -> None:
         self.state = folder / "state"
@@ -32,10 +32,10 @@ class Up:
         for name in ("model.safetensors", "tokenizer.json"):
             (self._model / name).touch()
         self._processes: list[subprocess.Popen[str]] = []
-        self.told: list[str] = []
+        self.lines: list[str] = []
 
     def start(self, name: str = "default", **environ: str) -> subprocess.Popen[str]:
-        """Start a supervisor and wait until it says that all is ready."""
+        """Start a supervisor and wait until it prints READY."""
         process = subprocess.Popen(
             [sys.executable, str(DUMMY_UP), name],
             env={**os.environ, "PYTHONPATH": str(ROOT), **self.environ(), **environ},
@@ -47,7 +47,7 @@ class Up:
         line = "before the first"
         while line not in ("READY\n", ""):
             line = process.stdout.readline()
-            self.told.append(line)
+            self.lines.append(line)
         assert line == "READY\n", "the supervisor has ended"
         return process
 
@@ -90,7 +90,7 @@ def _processes(state: State) -> list[ProcessId]:
 
 
 @pytest.mark.parametrize("role", ["verify", "web", "redis"])
-def test_killed_process_comes_back_under_another_pid_and_all_is_ready_again(up: Up, role: str) -> None:
+def test_killed_process_is_restarted_until_ready(up: Up, role: str) -> None:
     up.start()
     before = _health(up)
     assert before.ready and before.problems == ()
@@ -102,15 +102,15 @@ def test_killed_process_comes_back_under_another_pid_and_all_is_ready_again(up: 
     assert (after.url, after.redis_url) == (before.url, before.redis_url)
 
 
-def test_while_it_starts_it_names_whom_it_waits_for_each_once(up: Up) -> None:
+def test_start_names_each_missing_role_once(up: Up) -> None:
     up.start()
-    waited = [line for line in up.told if line.startswith("waiting for ")]
+    waited = [line for line in up.lines if line.startswith("waiting for ")]
     names = [line.removeprefix("waiting for ").strip().split(", ") for line in waited]
     assert names and all(set(one) <= {"web", "verify", "redis"} and len(set(one)) == len(one) for one in names)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_stops_every_process_and_the_instance_is_gone(up: Up, number: int) -> None:
+def test_signal_stops_all_processes(up: Up, number: int) -> None:
     supervisor = up.start()
     living = _processes(up.of())
     assert len(living) == 3
@@ -130,7 +130,7 @@ def test_stop_ends_a_detached_instance(up: Up) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can bind a child's life to its parent's")
-def test_killed_supervisor_leaves_nothing_behind_and_the_next_start_works(up: Up) -> None:
+def test_start_works_after_a_killed_supervisor(up: Up) -> None:
     supervisor = up.start()
     before = up.of()
     connect(before.redis_url).set("key", "value")
@@ -152,7 +152,7 @@ def test_two_instances_live_side_by_side(up: Up) -> None:
     assert _health(up, "two").ready
 
 
-def test_in_a_given_redis_instances_keep_to_keys_of_their_own(up: Up, redis_url: str) -> None:
+def test_instances_share_a_redis_by_namespaces(up: Up, redis_url: str) -> None:
     up.start("one", PACELINE_REDIS_URL=redis_url)
     up.start("two", PACELINE_REDIS_URL=redis_url)
     one, two = up.of("one"), up.of("two")
@@ -161,7 +161,7 @@ def test_in_a_given_redis_instances_keep_to_keys_of_their_own(up: Up, redis_url:
     assert "redis" not in one.processes
 
 
-def test_silent_process_makes_an_instance_not_ready(up: Up) -> None:
+def test_process_without_heartbeat_is_not_ready(up: Up) -> None:
     up.start()
     (pid,) = _health(up).processes["verify"]
     os.kill(pid, signal.SIGSTOP)
@@ -171,16 +171,16 @@ def test_silent_process_makes_an_instance_not_ready(up: Up) -> None:
     _wait(lambda: _health(up).ready)
 
 
-def test_process_that_lives_and_gets_nowhere_makes_an_instance_not_ready(up: Up) -> None:
+def test_process_without_progress_is_not_ready(up: Up) -> None:
     up.start()
-    elsewhere = up.of().model_copy(update={"namespace": "elsewhere"})  # where nobody else beats
+    elsewhere = up.of().model_copy(update={"namespace": "elsewhere"})  # a namespace without other heartbeats
     client = connect(elsewhere.redis_url)
     Nodes(client, "elsewhere", lease_s=60.0).beat("verify", "v", "owner", progress_s=time.time() - 61.0, info={})
     client.close()
     assert "verify: no progress for 61 s" in problems(elsewhere, 60.0)
 
 
-def test_detached_start_that_fails_says_why_and_leaves_nothing(up: Up, free_port: int) -> None:
+def test_failed_detached_start_reports_and_cleans_up(up: Up, free_port: int) -> None:
     environ = {**os.environ, **up.environ(), "PACELINE_REDIS_URL": f"redis://127.0.0.1:{free_port}/0"}
     done = subprocess.run(
         [sys.executable, "-m", "app.cli.main", "up", "-d"],
@@ -196,14 +196,14 @@ def test_detached_start_that_fails_says_why_and_leaves_nothing(up: Up, free_port
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "sentence"),
     [
         ("DRAFTERS", "nosuch", "PACELINE_DRAFTERS: there is no drafter 'nosuch'"),
         ("PHRASES", "nowhere", "PACELINE_PHRASES: there is no store of phrases 'nowhere'"),
         ("KEYS", "/nowhere", "the API keys in /nowhere: No such file or directory"),
     ],
 )
-def test_what_its_processes_would_refuse_is_refused_before_they_start(up: Up, name: str, value: str, said: str) -> None:
+def test_up_refuses_wrong_settings_before_a_start(up: Up, name: str, value: str, sentence: str) -> None:
     environ = {**os.environ, **up.environ(), f"PACELINE_{name}": value}
     for words in (["up"], ["up", "-d"]):
         done = subprocess.run(
@@ -214,12 +214,12 @@ def test_what_its_processes_would_refuse_is_refused_before_they_start(up: Up, na
             text=True,
             timeout=10,
         )
-        assert done.returncode == 1 and said in done.stderr
+        assert done.returncode == 1 and sentence in done.stderr
         assert Instance(up.state).read() is None
 
 
-def test_interrupted_while_it_starts_it_says_so_and_leaves_nothing(up: Up) -> None:
-    """The model is none, so it never gets ready."""
+def test_interrupted_start_reports_and_cleans_up(up: Up) -> None:
+    """Its model cannot be loaded, so it never gets ready."""
     process = subprocess.Popen(
         [sys.executable, "-m", "app.cli.main", "up"],
         env={**os.environ, **up.environ()},
@@ -230,7 +230,7 @@ def test_interrupted_while_it_starts_it_says_so_and_leaves_nothing(up: Up) -> No
     _wait(lambda: (state := Instance(up.state).running()) and len(_processes(state)) > 3)
     living = _processes(up.of())
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 130 and said.endswith("paceline: interrupted\n")
+    _, printed = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130 and printed.endswith("paceline: interrupted\n")
     assert not any(process.alive() for process in living)
     assert Instance(up.state).read() is None

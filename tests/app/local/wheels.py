@@ -1,4 +1,4 @@
-"""Small real wheels, for tests of what installs or downloads packages."""
+"""Make small real wheels, for tests that install or download packages."""
 
 import zipfile
 from collections.abc import Mapping

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app.intake_zz import take_in
 
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
@@ -11,6 +12,8 @@ from app.errors import InvalidRequest
 from app.messages import Record
 from app.request import ChatMessage, GenerateRequest, Speculation
 from app.stages.admit import admit
+from app.store.memory import MemoryStore
+from tests.fakes import Characters
 from tests.models import byte_fallback_tokenizer, model_dir
 
 
@@ -99,3 +102,17 @@ def test_a_drafter_that_nobody_has_is_refused_with_the_names_of_those_there_are(
     assert caught.value.field == "speculation.drafters"
     assert admit(request, tokenizer, Settings(), **how, drafters={"smal", "lookup"}).speculation == request.speculation
     assert admit(request, tokenizer, Settings(), **how).speculation == request.speculation, "where nobody knows"
+
+
+def test_a_request_is_written_down_as_admitted():
+    store = MemoryStore()
+    found = take_in(GenerateRequest(prompt="abc", max_tokens=5, seed=3), Characters(), store, Settings())
+    assert store.snapshot(found.id).record == found
+    assert (found.prompt_ids, found.max_tokens, found.sampling.seed) == ((0, 0, 1, 2, 1), 5, 3)
+
+
+def test_asking_again_under_the_same_id_changes_nothing():
+    store, request = MemoryStore(), GenerateRequest(prompt="abc", temperature=1.0)
+    first = take_in(request, Characters(), store, Settings(), request_id="x")
+    assert take_in(request, Characters(), store, Settings(), request_id="x") == first, "the seed drawn first counts"
+    assert store.active() == 1

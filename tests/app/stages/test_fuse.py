@@ -156,7 +156,7 @@ def test_confidences_out_of_range_are_clamped() -> None:
     assert 0.0 < tree.survival[1] < 0.01
 
 
-def test_a_crowd_that_agrees_and_a_number_beyond_floats_do_no_harm() -> None:
+def test_many_that_agree_and_huge_numbers_do_no_harm() -> None:
     tree = fused(*[draft(f"d{i}", [1], confidences=(10**400,)) for i in range(500)])
     check_contract(tree)
     assert tree.tokens == [1]
@@ -199,7 +199,7 @@ def test_a_borrowed_node_is_its_owners_alone() -> None:
     assert tree.survival[0] == pytest.approx(0.5), "who borrows has no opinion"
 
 
-def test_what_is_borrowed_from_nobody_is_dropped_with_all_below_it() -> None:
+def test_a_node_borrowed_from_no_drafter_is_dropped() -> None:
     tree = fused(draft("b", [1, 3, 4], (0, 1, 0), (0.0, 0.9, 0.3), borrowed=(1,)))
     assert (tree.tokens, tree.proposers) == ([4], [("b",)])
 

@@ -1,4 +1,6 @@
-"""The result says what happened to a request."""
+"""Test the result of a request: what happened to it, from its snapshot."""
+
+from typing import Any
 
 import pytest
 
@@ -6,6 +8,7 @@ from app.engine.text.tokenizer import Tokenizer
 from app.messages import FinishReason, Record, Stats, Status
 from app.request import Sampling, Speculation
 from app.stages.result import result
+from app.store.protocol import Snapshot
 from tests.models import model_dir
 
 RECORD = Record(
@@ -24,10 +27,18 @@ def byte_level() -> Tokenizer:
     return Tokenizer(model_dir())
 
 
+def snapshot(**changes: Any) -> Snapshot:
+    """A request that runs and has no tokens yet, but for `changes`."""
+    facts: dict[str, Any] = {"status": Status.ACTIVE, "tokens": (), "logprobs": (), "finish_reason": None}
+    facts |= {"error": None, "stats": Stats(), "owner": "", "strikes": 0, "ended_s": None}
+    return Snapshot(record=RECORD, **{**facts, **changes})
+
+
 def test_a_finished_request_reports_what_happened(byte_level: Tokenizer) -> None:
     ids = byte_level.encode("one two three four")
     stats = Stats(rounds=2, drafted=6, accepted=2, first_token_s=100.5, last_token_s=102.0)
-    got = result(RECORD, Status.DONE, ids, FinishReason.STOP, stats, None, byte_level, 103.0)
+    end = {"status": Status.DONE, "finish_reason": FinishReason.STOP, "ended_s": 103.0}
+    got = result(snapshot(tokens=tuple(ids), stats=stats, **end), byte_level, 200.0)
     assert (got.id, got.status, got.text, got.token_ids) == ("r", "done", "one two three four", tuple(ids))
     assert (got.usage.prompt_tokens, got.usage.completion_tokens) == (3, 4)
     assert (got.timing.ttft_s, got.timing.total_s) == (0.5, 3.0)
@@ -35,6 +46,6 @@ def test_a_finished_request_reports_what_happened(byte_level: Tokenizer) -> None
 
 
 def test_a_request_without_tokens_yet_has_a_result_too(byte_level: Tokenizer) -> None:
-    got = result(RECORD, Status.ACTIVE, (), None, Stats(), None, byte_level, 99.0)  # a clock that runs behind
+    got = result(snapshot(), byte_level, 99.0)  # a clock that runs behind
     assert (got.text, got.finish_reason, got.timing.ttft_s, got.timing.total_s) == ("", None, None, 0.0)
     assert got.speculation.mean_accepted_length == 0.0

@@ -19,7 +19,7 @@ def test_two_processes_and_a_restarted_one_add_up(sums: SharedStatsStore) -> Non
         exchange = StatsExchange(counters, sums)
         counters.count(TOKENS, "target", by=count)
         counters.observe(QUEUE_WAIT, 0.003, "draft")
-        exchange.flush()
+        exchange.close()
     found = sums.load(GROUP)
     assert found[field(TOKENS, ("target",))] == [12.0]
     waits = found[field(QUEUE_WAIT, ("draft",))]
@@ -30,8 +30,8 @@ def test_what_was_written_is_not_written_again(sums: SharedStatsStore) -> None:
     counters = Counters()
     exchange = StatsExchange(counters, sums)
     counters.count(TOKENS, "target")
-    exchange.flush()
-    exchange.flush()
+    exchange.close()
+    exchange.close()
     assert sums.load(GROUP)[field(TOKENS, ("target",))] == [1.0]
 
 
@@ -48,9 +48,9 @@ def test_a_batch_whose_reply_was_lost_counts_once(sums: SharedStatsStore, monkey
     with monkeypatch.context() as patch:
         patch.setattr(sums, "merge", lost)
         with pytest.raises(ConnectionError):
-            exchange.flush()
+            exchange.close()
     counters.count(TOKENS, "target")
-    exchange.flush()
+    exchange.close()
     assert sums.load(GROUP)[field(TOKENS, ("target",))] == [2.0]
 
 

@@ -22,15 +22,16 @@ class Counted:
 
     def __init__(self) -> None:
         book, counters = Book(), Counters()
-        self.local = fakes.pipeline(RUNNER, [characters(book)[name] for name in ("oracle", "half", "shy")])
-        self.meter = self.local.verifier.running.metrics = VerifierMetrics(counters)
+        self.meter = VerifierMetrics(counters)
+        drafters = [characters(book)[name] for name in ("oracle", "half", "shy")]
+        self.local = fakes.pipeline(RUNNER, drafters, metrics=self.meter)
         now_s = time.time()
         self.records = [record(p, LONG, request_id=f"r{i}", created_s=now_s) for i, p in enumerate(PROMPTS)]
         for one in self.records:
             book.write(one, fakes.alone(PLAIN, one.prompt_ids, LONG))
         fakes.submit(self.local, *self.records)
         fakes.finish(self.local)
-        self.told = self.meter.drain()
+        self.progress = self.meter.drain()
         found = {series(name): added for name, (_, added) in counters.changes(GROUP).items()}
         self.sums = {key: added for key, added in found.items() if key is not None}
         self.events: list[Event] = [e for one in self.records for e in self.local.store.events(one.id, 0)]
@@ -94,15 +95,15 @@ def test_times_of_requests(counted: Counted) -> None:
     assert counted.histogram("queue_wait_seconds", "start")[0] == len(PROMPTS)
 
 
-def test_what_is_told_of_each_request(counted: Counted) -> None:
+def test_progress_of_each_request(counted: Counted) -> None:
     for one, stats in zip(counted.records, counted.stats, strict=True):
-        told = counted.told[one.id]
-        assert (told.tokens, told.stats, told.reason) == (LONG, stats, FinishReason.LENGTH)
-        assert told.started_s is not None and told.created_s <= told.started_s <= time.time()
+        progress = counted.progress[one.id]
+        assert (progress.tokens, progress.stats, progress.reason) == (LONG, stats, FinishReason.LENGTH)
+        assert progress.started_s is not None and progress.created_s <= progress.started_s <= time.time()
     assert counted.meter.drain() == {}
 
 
-def test_a_request_that_is_let_go_is_told_of() -> None:
+def test_progress_of_a_released_request() -> None:
     meter, one = VerifierMetrics(Counters()), record([1, 2], max_tokens=9)
     meter.record_adopted(one, is_new=True)
     meter.record_left(one, 4, fakes.sequence([1]).stats, FinishReason.CANCELLED)
@@ -113,8 +114,8 @@ def test_a_request_that_is_let_go_is_told_of() -> None:
 
 @pytest.mark.parametrize("way", ["cancelled", "let go", "failed", "done"])
 def test_of_a_request_that_is_gone_nothing_is_kept_however_it_went(way: str) -> None:
-    local = fakes.pipeline(fakes.served())
-    meter = local.verifier.running.metrics = VerifierMetrics(Counters())
+    meter = VerifierMetrics(Counters())
+    local = fakes.pipeline(fakes.served(), metrics=meter)
     fakes.submit(local, one := record([1, 2, 3], max_tokens=2 if way == "done" else 40))
     local.verifier.adopt([one.id])
     if way != "let go":  # without it it is so before its first step
@@ -130,14 +131,14 @@ def test_of_a_request_that_is_gone_nothing_is_kept_however_it_went(way: str) -> 
         local.step()
     reasons = {"done": FinishReason.LENGTH, "failed": FinishReason.ERROR}
     assert meter.drain()[one.id].reason is reasons.get(way, FinishReason.CANCELLED)
-    assert (meter._started, meter._fresh, len(meter._notes)) == ({}, set(), 0)
+    assert (meter._started, meter._fresh, len(meter._events)) == ({}, set(), 0)
 
 
 def _fail(works: object) -> None:
     raise ValueError("the target fails")
 
 
-def test_without_a_tally_nothing_is_kept() -> None:
+def test_without_counters_nothing_is_kept() -> None:
     meter = VerifierMetrics()
     meter.record_step(1, 1, 0.1, [])
-    assert not meter._notes
+    assert not meter._events

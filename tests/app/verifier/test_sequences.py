@@ -1,497 +1,80 @@
-import time
+"""Sequences from a snapshot to their end, and memory by age."""
 
-import pytest
-
-from app.estimates.draft_costs import DraftCosts
-from app.estimates.step_costs import Reading, StepCosts
-from app.messages import DrafterStats, Record, Stats, Status, TreeMessage
-from app.policy import Policy
-from app.request import Speculation
-from app.stages.route.drafter_pool import DrafterPool
-from app.stages.route.router import Router
-from app.stages.steer.load import VerifierLoad
-from app.state import MAX_NODES, Tree
-from app.store.protocol import Snapshot
-from app.verifier.sequences import MIN_WAIT_S, Running
 from tests import fakes
-from tests.fakes import PAGE_TOKENS, VOCAB
-
-MODEL = fakes.served().model
-NOW_S = 1000.0
-
-
-class Still:
-    """A clock that stands."""
-
-    def time(self) -> float:
-        return NOW_S
-
-    monotonic = perf_counter = time
-
-
-def running(router: Router | None = None, pages: int = 64) -> Running:
-    found = Running(fakes.runner(MODEL, pages=pages), StepCosts({1: 1.0}), VOCAB, "mailbox", router)
-    found.pool = DrafterPool({"small": "draft:1"}, ("lookup",))
-    return found
-
-
-def start(one: Running, request_id: str, length: int = 5, generated: int = 0, strikes: int = 0, **rest):
-    record = fakes.record([1] * length, request_id=request_id, **rest)
-    one.start(snapshot(record, generated, strikes))
-    return one.sequences[request_id]
-
-
-def snapshot(record: Record, generated: int, strikes: int) -> Snapshot:
-    return Snapshot(
-        record, Status.ACTIVE, (2,) * generated, (), None, None, Stats(rounds=generated), "o", strikes, None
-    )
-
-
-def message(**changes) -> TreeMessage:
-    values = {
-        "request_id": "r",
-        "base": 5,
-        "tokens": (1, 2),
-        "parents": (0, 1),
-        "survival": (0.9, 0.8),
-        "proposers": (("a",), ("a",)),
-    }
-    return TreeMessage.model_construct(**{**values, **changes})
+from tests.app.verifier.parts import parts, start
+from tests.fakes import PAGE_TOKENS
 
 
 def test_a_sequence_starts_from_what_is_committed():
-    sequence = start(running(), "r", length=5, generated=3)
+    sequence = start(parts(), "r", length=5, generated=3)
     assert (sequence.tokens, sequence.generated, sequence.cached) == ([1] * 5 + [2] * 3, 3, 0)
     assert sequence.stats.rounds == 3
 
 
 def test_one_taken_from_a_dead_verifier_is_a_suspect():
-    one = running()
+    one = parts()
     start(one, "r", strikes=1)
     start(one, "s")
-    assert one.suspects == {"r"}
-
-
-def test_a_tree_for_the_present_length_is_taken():
-    one = running()
-    sequence = start(one, "r")
-    one.receive(message())
-    assert sequence.tree == Tree([1, 2], [0, 1], [0.9, 0.8], [("a",), ("a",)])
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"base": 4},
-        {"base": 6},
-        {"request_id": "nobody"},
-        {"tokens": (1, VOCAB)},
-        {"tokens": (1, -1)},
-        {"tokens": (1,)},
-        {"parents": (0, 2)},
-        {"parents": (1, 0)},
-        {"parents": (0, -1)},
-        {"survival": (0.9, float("nan"))},
-        {"survival": (0.9, float("inf"))},
-        {"survival": (0.9,)},
-        {"proposers": (("a",), ())},
-        {"proposers": ()},
-        {
-            "tokens": (1,) * (MAX_NODES + 1),
-            "parents": (0,) * (MAX_NODES + 1),
-            "survival": (0.5,) * (MAX_NODES + 1),
-            "proposers": (("a",),) * (MAX_NODES + 1),
-        },
-    ],
-)
-def test_a_stale_or_malformed_tree_changes_nothing(changes):
-    one = running()
-    sequence = start(one, "r")
-    one.receive(message(**changes))
-    assert sequence.tree is None
-
-
-def test_a_job_carries_only_what_its_receivers_do_not_know():
-    one = running()
-    sequence = start(one, "r", length=5, generated=1)
-    (first,) = one.jobs([sequence], [3], Policy())
-    sequence.kv.tokens += [7, 8]
-    (second,) = one.jobs([sequence], [2], Policy())
-    (last,) = one.final_jobs(sequence)
-    assert (first.start, first.tokens, first.base, first.max_draft_tokens) == (0, (1,) * 5 + (2,), 6, 3)
-    assert (second.start, second.tokens, second.base, second.max_draft_tokens) == (6, (7, 8), 8, 2)
-    assert (last.start, last.tokens, last.is_last) == (8, (), True)
-    assert first.drafters == ("small", "lookup")
-    assert one.final_jobs(sequence) == [], "nobody follows it any more"
-
-
-def test_drafts_of_one_node_are_fused_there_and_those_of_several_at_the_fusion_task():
-    one = running(Router("all"))
-    sequence = start(one, "r", length=5)
-    (job,) = one.jobs([sequence], [3], Policy())
-    assert (job.fuser, job.to, job.drafters) == ("draft:1", "draft:1", ("small", "lookup"))
-    one.pool = DrafterPool({"small": "draft:1", "other": "draft:2"}, ("lookup",))
-    sequence.tokens.append(7)
-    jobs = one.jobs([sequence], [3], Policy())
-    assert {(job.to, job.drafters, job.fuser) for job in jobs} == {
-        ("draft:1", ("small",), "fuse"),
-        ("draft:2", ("other",), "fuse"),
-        ("fuse", ("small", "other", "lookup"), "fuse"),
-    }
-    assert {job.to: job.tokens for job in jobs} == {
-        "draft:1": (7,),
-        "draft:2": (1, 1, 1, 1, 1, 7),
-        "fuse": (1, 1, 1, 1, 1, 7),
-    }, "each what it does not know"
-    sequence.tokens.append(8)
-    assert [job.tokens for job in one.jobs([sequence], [3], Policy())] == [(8,)] * 3
-    one.pool = DrafterPool({}, ("lookup",))
-    assert [job.fuser for job in one.jobs([sequence], [3], Policy())] == ["fuse"], "with nobody else it looks up"
-
-
-def test_a_node_that_fuses_again_is_sent_what_its_fusing_half_missed():
-    one = running(Router("all"))
-    sequence = start(one, "r", length=5)
-    both = DrafterPool({"small": "draft:1", "other": "draft:2"})
-    for pool in (DrafterPool({"small": "draft:1"}), both, DrafterPool({"small": "draft:1"})):
-        one.pool = pool
-        sequence.tokens.append(7)
-        jobs = {job.to: job for job in one.jobs([sequence], [3], Policy())}
-    assert (jobs["draft:1"].start, jobs["draft:1"].fuser) == (6, "draft:1")
-    one.pool = both
-    last = {job.to: job for job in one.final_jobs(sequence)}
-    assert {box: (job.start, job.fuser) for box, job in last.items()} == {
-        "draft:1": (8, "draft:1"),
-        "draft:2": (7, ""),
-        "fuse": (7, "fuse"),
-    }
-
-
-def test_a_state_goes_along_only_to_drafters_that_read_it():
-    one = running()
-    sequence = start(one, "r", length=5)
-    sequence.kv.state = b"\x00\x01"
-    assert one.jobs([sequence], [3], Policy())[0].state is None
-    one.pool = DrafterPool({"small": "draft:1"}, ("lookup",), readers=frozenset({"small"}))
-    assert one.jobs([sequence], [3], Policy())[0].state == "AAE="
-    sequence.kv.state = None
-    assert one.jobs([sequence], [3], Policy())[0].state is None
-
-
-def test_who_asks_waits_for_the_tree_within_the_policys_bound():
-    one = running()
-    asking, silent = start(one, "r"), start(one, "s")
-    jobs = one.jobs([asking, silent], [3, 0], Policy(draft_wait_s=0.02))
-    assert [job.request_id for job in jobs] == ["r"]
-    assert asking.due_s == jobs[0].due_s > 0.0
-    assert silent.due_s == 0.0
-
-
-def test_late_trees_are_waited_for_no_longer_than_they_are_worth():
-    one = Running(fakes.runner(MODEL), StepCosts({1: 1.0}), VOCAB, "mailbox", clock=Still())
-    one.pool = DrafterPool({"small": "draft:1"}, ("lookup",))
-    for _ in range(20):
-        one.draft_costs.update(1, 3, 0.010)
-    usual_s = one.draft_costs.seconds(1, 3)
-    for worth, wait_s in ((0.0, usual_s), (0.004, usual_s + 0.004), (9.0, max(MIN_WAIT_S, 3.0 * usual_s))):
-        sequence = start(one, "r")
-        one.jobs([sequence], [3], Policy(), worth=worth)
-        assert sequence.due_s - NOW_S == pytest.approx(wait_s)
-
-
-@pytest.mark.parametrize(
-    ("wish", "share", "may"),
-    [("auto", 0.0, True), ("auto", 1.0, False), ("rounds", 1.0, True), ("frontiers", 1.0, True), ("none", 0.0, False)],
-)
-def test_drafters_run_ahead_where_they_take_no_cores_from_the_verifier(wish, share, may):
-    one = Running(fakes.runner(MODEL), StepCosts({1: 1.0}), VOCAB, "mailbox", overlap=wish)
-    one.pool = DrafterPool({"small": "draft:1"}, (), share)
-    sequence = start(one, "r")
-    assert [job.run_ahead for job in one.jobs([sequence], [3], Policy())] == [may]
-    assert not any(job.is_last and job.run_ahead for job in one.final_jobs(sequence))
-
-
-def test_nobody_is_told_of_the_end_of_a_sequence_they_never_heard_of():
-    one = running()
-    assert one.final_jobs(start(one, "r")) == []
-
-
-@pytest.mark.parametrize(
-    ("wish", "limit"),
-    [
-        (Speculation(), 8),
-        (Speculation(enabled=False), 0),
-        (Speculation(max_draft_tokens=0), 0),
-        (Speculation(max_draft_tokens=3), 3),
-        (Speculation(max_draft_tokens=60), 8),
-        (Speculation(drafters=("lookup",)), 8),
-        (Speculation(drafters=("nobody",)), 0),
-        (Speculation(drafters=()), 0),
-    ],
-)
-def test_the_requests_own_bounds_hold(wish, limit):
-    one = running()
-    assert one.limit(start(one, "r", max_tokens=50, speculation=wish), Policy(max_draft_tokens=8)) == limit
-
-
-def test_the_policys_bounds_on_what_is_asked_hold():
-    one = running()
-    one.costs = StepCosts({1: 1.0, 64: 1.05})
-    sequences = [start(one, name, max_tokens=50) for name in "abc"]
-    limited = start(one, "d", max_tokens=50, speculation=Speculation(max_draft_tokens=1))
-    sequences.append(limited)
-
-    def asked(**policy: object) -> list[int]:
-        jobs = one.request_drafts(sequences, Policy(**policy))
-        found = {job.request_id: job.max_draft_tokens for job in jobs if job.drafters}
-        return [found.get(sequence.record.id, 0) for sequence in sequences]
-
-    assert asked(max_draft_tokens=2) == [2, 2, 2, 1]
-    assert sum(asked(verify_budget=2)) == 2
-    for sequence in sequences:
-        for _ in range(60):
-            for way in (one.lengths.with_models, one.lengths.model_free):
-                way.of(sequence.record).update(8, 0)
-    one.costs = StepCosts({1: 1.0, 2: 2.0, 64: 64.0})
-    for _ in range(30):
-        nothing = asked()
-    assert nothing == [0, 0, 0, 0]
-    assert asked(min_draft_tokens=2) == [2, 2, 2, 1], "whatever it is believed to gain, within a request's own bounds"
-    assert asked(min_draft_tokens=2, max_draft_tokens=1) == [1, 1, 1, 1]
-    assert asked(min_draft_tokens=2, verify_budget=3) == [0, 0, 0, 0]
-
-
-def test_of_tables_one_sequence_alone_asks_for_all_it_may():
-    one = running()
-    one.pool = DrafterPool(model_free=("lookup",))
-    one.costs = StepCosts({1: 1.0, 4: 1.2, 5: 4.0})
-    sequences = [start(one, name, max_tokens=50) for name in "ab"]
-    for sequence in sequences:
-        for _ in range(60):
-            one.lengths.with_models.of(sequence.record).update(8, 1)
-
-    def asked(*wanted: object) -> set[int]:
-        return {
-            job.max_draft_tokens for job in one.request_drafts([*wanted], Policy(max_draft_tokens=6)) if job.drafters
-        }
-
-    assert asked(sequences[0]) == {6}
-    assert max(asked(*sequences)) < 6
-    one._overlap = "frontiers"
-    assert asked(sequences[0]) == {3}, "half of them is verified while the other half is drafted"
-
-
-def test_drafts_are_waited_for_by_the_policys_factor_and_bound():
-    one = running()
-    for _ in range(50):
-        one.draft_costs.update(1, 3, 0.2)
-    usual_s = one.draft_costs.seconds(1, 3)
-    sequence = start(one, "r")
-    for policy, wait_s in (
-        (Policy(draft_wait_s=5.0), 3.0 * usual_s),
-        (Policy(draft_wait_s=5.0, draft_wait_factor=1.5), 1.5 * usual_s),
-        (Policy(draft_wait_s=0.05), 0.05),
-    ):
-        asked_s = time.time()
-        one.jobs([sequence], [3], policy)
-        assert sequence.due_s - asked_s == pytest.approx(wait_s, abs=0.02)
-
-
-def test_a_verifier_tells_its_load():
-    one = running()
-    long, prompt = start(one, "r", length=30, generated=2), start(one, "p", length=7)
-    long.kv.cached = 31
-    one.costs = StepCosts({1: 0.02}, reading=Reading(1e-5, 1e-6))
-    one.jobs([long], [2], Policy())
-    time.sleep(0.01)
-    one.receive(message(base=32))
-    one.stats.record_verified(Tree([1, 2], [0, 1], [0.9, 0.8], [("a", "b"), ("a",)]), [1])
-    one.stats.record_verified(Tree(), [])
-    load = VerifierLoad.model_validate(one.report()["load"])
-    assert (load.sequences, load.prompt_tokens, load.contexts) == (2, 7, (31,))
-    assert load.step_s == pytest.approx(0.02 + 31 * 1.1e-5)
-    assert load.context_token_s == pytest.approx(1.1e-5)
-    assert 0.01 <= load.draft_wait_s < 1.0
-    assert load.accepted_length == 2.0, "of rounds with drafts"
-    assert load.by_drafter == {"a": DrafterStats(drafted=2, accepted=1), "b": DrafterStats(drafted=1, accepted=1)}
-    assert prompt.generated == 0
-
-
-def test_no_draft_token_is_asked_for_that_there_is_no_room_for():
-    one = running()
-    for generated, limit in ((0, 4), (2, 2), (4, 0)):
-        assert one.limit(start(one, "r", max_tokens=5, generated=generated), Policy()) == limit
+    assert one.sequences.suspects == {"r"}
 
 
 def test_short_of_memory_trees_go_first():
-    one = running(pages=2)
+    one = parts(pages=2)
     sequence = start(one, "r", length=2 * PAGE_TOKENS - 1)
     work = fakes.work(sequence, 0, drafts=fakes.tree([1, 2, 3], [0, 0, 1]))
-    assert one.reserve([work]) == [work]
-    assert (len(work.tree), work.forks) == (0, [])
+    (reserved,) = one.sequences.reserve([work])
+    assert (reserved.sequence, reserved.tokens) == (sequence.kv, work.tokens)
+    assert (len(reserved.tree), reserved.forks) == (0, [])
+    assert len(work.tree) == 3, "the caller's entry stays as it was"
 
 
 def test_short_of_memory_the_youngest_lose_their_cache():
-    one = running(pages=6)
+    one = parts(pages=6)
     old, middle, young = (
         start(one, name, length=2 * PAGE_TOKENS, created_s=created_s)
         for name, created_s in (("z-old", 1.0), ("middle", 2.0), ("a-young", 3.0))
     )
     for sequence in (old, middle, young):
-        assert one.reserve([fakes.work(sequence, 0)])
+        assert one.sequences.reserve([fakes.work(sequence, 0)])
         sequence.kv.cached = len(sequence.tokens)
         sequence.tokens.append(1)
     works = [fakes.work(sequence, sequence.cached) for sequence in (old, middle, young)]
-    assert [work.sequence for work in one.reserve(works)] == [old.kv, middle.kv]
+    assert [work.sequence for work in one.sequences.reserve(works)] == [old.kv, middle.kv]
     assert (young.cached, young.kv.pages) == (0, [])
     assert old.cached == middle.cached == 2 * PAGE_TOKENS
 
 
 def test_a_younger_sequence_never_takes_an_older_ones_cache():
     """Else two that do not fit together would take each other's cache in turn, and neither get on."""
-    one = running(pages=3)
+    one = parts(pages=3)
     old = start(one, "old", length=2 * PAGE_TOKENS, created_s=1.0)
     young = start(one, "young", length=2 * PAGE_TOKENS, created_s=2.0)
-    assert one.reserve([fakes.work(old, 0)])
+    assert one.sequences.reserve([fakes.work(old, 0)])
     old.kv.cached = len(old.tokens)
-    assert one.reserve([fakes.work(young, 0)]) == []
+    assert one.sequences.reserve([fakes.work(young, 0)]) == []
     assert (old.cached, len(old.kv.pages)) == (2 * PAGE_TOKENS, 2)
     assert young.kv.pages == []
 
 
 def test_memory_goes_by_age_whatever_the_order_in_the_batch():
-    one = running(pages=3)
+    one = parts(pages=3)
     old = start(one, "old", length=2 * PAGE_TOKENS, created_s=1.0)
     young = start(one, "young", length=2 * PAGE_TOKENS, created_s=2.0)
-    kept = one.reserve([fakes.work(young, 0), fakes.work(old, 0)])
+    kept = one.sequences.reserve([fakes.work(young, 0), fakes.work(old, 0)])
     assert [work.sequence for work in kept] == [old.kv]
 
 
 def test_a_work_whose_sequence_lost_its_cache_is_not_run():
     """Though there may be memory again: two caches went for one sequence, and left room for the smaller one."""
-    one = running(pages=7)
+    one = parts(pages=7)
     old = start(one, "old", length=3 * PAGE_TOKENS, created_s=1.0)
     large = start(one, "large", length=3 * PAGE_TOKENS - 1, created_s=2.0)
     small = start(one, "small", length=PAGE_TOKENS - 1, created_s=3.0)
     for sequence in (old, large, small):
-        assert one.reserve([fakes.work(sequence, 0)])
+        assert one.sequences.reserve([fakes.work(sequence, 0)])
         sequence.kv.cached = len(sequence.tokens)
         sequence.tokens.append(1)
     old.kv.tokens += [1] * PAGE_TOKENS
     works = [fakes.work(sequence, sequence.cached) for sequence in (old, large, small)]
-    assert [work.sequence for work in one.reserve(works)] == [old.kv]
-    assert one.reserve([fakes.work(small, 0)]), "from its beginning it can"
-
-
-def test_a_stopped_sequence_leaves_nothing_behind():
-    one = running()
-    sequence = start(one, "r", strikes=1)
-    one.jobs([sequence], [2], Policy())
-    one.reserve([fakes.work(sequence, 0)])
-    assert one.stop("r") is sequence
-    assert one.stop("r") is None
-    assert (one.sequences, one.suspects, one._sent, one._dispatcher._sent) == ({}, set(), {}, {})
-    assert one._memory.pool.num_free == one._memory.pool.num_pages
-
-
-def test_nobody_waits_for_a_probe_and_a_late_tree_is_learnt_from():
-    one = running()
-    sequence = start(one, "r")
-    (job,) = one.jobs([sequence], [0], Policy(), [True])
-    assert (job.base, job.max_draft_tokens) == (5, 1)
-    assert sequence.due_s == 0.0, "it goes on at once"
-    before = one.draft_costs.seconds(1, 1)
-    expectation = one.lengths.with_models.of(sequence.record)
-    (hopeful,) = expectation.survival(1)
-    sequence.tokens.append(9)  # committed in the meantime
-    one.receive(message(tokens=(4,), parents=(0,), survival=(0.9,), proposers=(("a",),)))
-    assert sequence.tree is None, "too late to be verified"
-    assert expectation.survival(1)[0] < hopeful, "but it was wrong"
-    assert one.draft_costs.seconds(1, 1) == before, "when it came says nothing: nobody waited"
-    lowered = expectation.survival(1)[0]
-    one.receive(message(tokens=(4,), parents=(0,), survival=(0.9,), proposers=(("a",),)))
-    assert expectation.survival(1)[0] == lowered, "the same answer again is none"
-
-
-class Ticking(Still):
-    """A clock by which thinking takes time, and nothing else does."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def perf_counter(self) -> float:
-        self.now_s += 0.25
-        return self.now_s
-
-
-def test_finding_the_depth_is_part_of_what_drafts_cost():
-    for clock, thinking_s in ((Still(), 0.0), (Ticking(), 0.25)):
-        one = Running(fakes.runner(MODEL), StepCosts({1: 1.0, 64: 1.1}), VOCAB, "mailbox", clock=clock)
-        one.pool = DrafterPool({}, ("lookup",))
-        (job,) = one.request_drafts([start(one, "r")], Policy())
-        for _ in range(9):
-            one.jobs([one.sequences["r"]], [job.max_draft_tokens], Policy())
-            one.receive(message())
-        assert one.draft_costs.seconds(1, job.max_draft_tokens) == pytest.approx(thinking_s, abs=0.01)
-
-
-def test_a_round_whose_models_were_spared_says_nothing_of_what_models_take():
-    """A table's guess comes in no time; taken for a model's it would make drafting and reading look free."""
-    one = running()
-    sequence = start(one, "r", length=200)
-    for _ in range(10):
-        one.draft_costs.update(1, 3, 0.010)
-    before = one.draft_costs.seconds(1, 3), one.draft_costs.read_s(200)
-    one.jobs([sequence], [3], Policy())
-    one.receive(message(base=200, skipped=("small",)))
-    assert (one.draft_costs.seconds(1, 3), one.draft_costs.read_s(200)) == before
-    sequence.tree = None
-    one.jobs([sequence], [3], Policy())
-    time.sleep(0.03)
-    one.receive(message(base=200))
-    assert one.draft_costs.read_s(200) == 0.0, "a job sent twice tells only what is new"
-    assert one.draft_costs.seconds(1, 3) != before[0]
-
-
-def test_where_tables_alone_are_chosen_no_model_gets_a_job():
-    one = running()
-    sequence = start(one, "r")
-    (job,) = one.jobs([sequence], [3], Policy(), is_model_free=True)
-    assert job.drafters == ("lookup",) and job.to == job.fuser
-    one.receive(message())
-    assert one.draft_costs.seconds(1, 3) == DraftCosts().seconds(1, 3), "what that took is no model's price"
-    assert one.lengths.model_free.costs.seconds(1, 3) != DraftCosts().seconds(1, 3)
-    before = one.lengths.with_models.of(sequence.record).survival(1)
-    one.update(sequence, sequence.tree, [1, 7])
-    assert one.lengths.with_models.of(sequence.record).survival(1) == before
-
-
-def test_groups_are_formed_by_what_drafts_take_at_the_lengths_asked_for_not_at_the_longest_allowed():
-    one = Running(fakes.runner(MODEL), StepCosts({1: 0.030, 64: 0.032}), VOCAB, "mailbox")
-    one.pool = DrafterPool({"small": "draft:1"}, (), 0.0)
-    for depth in (1, 2):
-        for _ in range(20):
-            one.draft_costs.update(4, depth, 0.005 * depth)  # at length 8 it would be 40 ms, more than a step
-    sequences = [start(one, name) for name in "abcd"]
-    one.jobs(sequences, [2] * 4, Policy())
-    one.request_drafts(sequences, Policy())
-    assert one.is_together, "half a batch takes as long as a whole one, and drafting a third of that"
-    one.jobs(sequences, [8] * 4, Policy())
-    one.request_drafts(sequences, Policy())
-    assert not one.is_together
-
-
-def test_another_rule_of_lengths_has_chains_drafted_and_all_of_them_verified():
-    one = Running(fakes.runner(MODEL), StepCosts({1: 1.0}), VOCAB, "mailbox", lengths="fixed:3")
-    one.pool = DrafterPool({"small": "draft:1"}, ("lookup",))
-    sequence, bounded = (
-        start(one, "r", max_tokens=50),
-        start(one, "s", max_tokens=50, speculation=Speculation(max_draft_tokens=1)),
-    )
-    for _ in range(80):
-        one.lengths.with_models.of(sequence.record).update(8, 0)
-    jobs = one.request_drafts([sequence, bounded], Policy())
-    assert {(job.request_id, job.max_draft_tokens) for job in jobs} == {("r", 3), ("s", 1)}
-    one.receive(message(tokens=(1, 9, 2), parents=(0, 0, 1), survival=(0.5, 0.3, 0.2), proposers=(("a",),) * 3))
-    assert sequence.tree == Tree([1, 2], [0, 1], [1.0, 1.0], [("a",), ("a",)])
-    assert one.request_drafts([sequence], Policy(max_draft_tokens=0)) == []
+    assert [work.sequence for work in one.sequences.reserve(works)] == [old.kv]
+    assert one.sequences.reserve([fakes.work(small, 0)]), "from its beginning it can"

@@ -5,8 +5,7 @@ import random
 import numpy as np
 import torch
 
-from kernels.sampling.choices import Row
-from kernels.sampling.target_token import Choice, filtered
+from kernels.sampling.target_token import Choice, Row, filtered
 
 VOCABULARIES = [61, 1000, 2049]
 FILTERS = {  # each alone, then together

@@ -5,9 +5,9 @@ import random
 import pytest
 import torch
 
-from kernels.sampling.choices import Row, pack_rows
+from kernels.sampling.choices import pack_rows
 from kernels.sampling.logit_blocks import shaped_rows
-from kernels.sampling.target_token import Choice
+from kernels.sampling.target_token import Choice, Row
 from kernels.sampling.target_token_batch import target_token_batch, target_token_batch_reference
 from tests.kernels.device.places import DEVICE, DTYPES
 from tests.kernels.device.rows import FILTERS, VOCABULARIES, on_the_edge, row

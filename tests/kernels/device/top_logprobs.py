@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from kernels.sampling.choices import Row, pack_rows
-from kernels.sampling.target_token import Choice
+from kernels.sampling.choices import pack_rows
+from kernels.sampling.target_token import Choice, Row
 from kernels.sampling.top_logprobs import top_logprobs, top_logprobs_reference
 from tests.kernels.device.places import DEVICE, DTYPES
 from tests.kernels.device.rows import VOCABULARIES, row

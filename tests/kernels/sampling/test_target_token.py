@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from kernels.sampling.gumbel_noise import gumbel_noise_reference
-from kernels.sampling.target_token import Choice, filtered, shaped, target_token_reference
+from kernels.sampling.target_token import Choice, Row, filtered, shaped, target_token_reference
 
 GREEDY = Choice(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
 
@@ -124,7 +124,8 @@ def test_input_stays_as_it_was():
     logits = torch.randn(64, generator=torch.Generator().manual_seed(3))
     before = logits.clone()
     target_token_reference(logits, choice(0.5, 0.9, 10, 0.1), 3)
-    shaped(logits, [1, 1, 2], frequency_penalty=1.0, presence_penalty=0.5, bias={3: 9.0}, allowed=(1, 3))
+    edits = {"frequency_penalty": 1.0, "presence_penalty": 0.5, "bias": {3: 9.0}, "allowed": (1, 3)}
+    shaped(logits, Row(choice(0.0), 3, [1, 1, 2], **edits))
     assert torch.equal(logits, before)
 
 
@@ -145,8 +146,9 @@ def test_shaping_is_bias_then_penalties_then_mask(history, frequency, presence, 
         else -math.inf
         for i, logit in enumerate(logits)
     ]
-    found = shaped(
-        torch.tensor(logits),
+    row = Row(
+        choice(0.0),
+        len(history),
         history,
         frequency_penalty=frequency,
         presence_penalty=presence,
@@ -154,4 +156,4 @@ def test_shaping_is_bias_then_penalties_then_mask(history, frequency, presence, 
         allowed=None if allowed is None or is_mask else tuple(allowed),
         mask=np.isin(np.arange(10), list(allowed)) if allowed is not None and is_mask else None,
     )
-    assert found.tolist() == expected
+    assert shaped(torch.tensor(logits), row).tolist() == expected

@@ -1,5 +1,4 @@
-"""Whoever waits for a request waits a silent Redis out, for a while: over a real one, behind a relay that holds what it
-says."""
+"""Test waiting for a request through outages of Redis: a real one behind a relay that holds replies."""
 
 import threading
 import time
@@ -11,30 +10,28 @@ import pytest
 import redis
 
 import web.api.request_events
-from app.config import Settings
-from app.engine.text.tokenizer import Tokenizer
 from app.errors import StoreUnavailable
 from app.messages import FinishReason
 from app.request import GenerateRequest
 from app.store import connect as connections
-from app.store.connect import connect
 from tests.app.store.relay import Relay
-from tests.web.doubles import FakeDeployment
+from tests.web.conftest import Deploy
 from web.api.request_events import await_end, follow
+from workers.deployment import Deployment
 
 TIMEOUT_S = 0.25  # of a connection
 OUTAGE_S = 2.0
-Wait = Callable[[FakeDeployment, str], bool]
+Wait = Callable[[Deployment, str], bool]
 
 
-def _to_the_end(deployment: FakeDeployment, request_id: str) -> bool:
-    """As a stream does: were there all tokens, and an end?"""
+def _by_events(deployment: Deployment, request_id: str) -> bool:
+    """Wait as a stream does; True if the one event is the cancelled end."""
     found = [event for event in follow(deployment, request_id, 0, threading.Event()) if event is not None]
     return [event.finish_reason for event in found] == [FinishReason.CANCELLED]
 
 
-def _for_the_end(deployment: FakeDeployment, request_id: str) -> bool:
-    """As a call does that wants the whole answer."""
+def _for_the_answer(deployment: Deployment, request_id: str) -> bool:
+    """Wait as a call for the whole answer does."""
     return await_end(deployment, [request_id], threading.Event())
 
 
@@ -45,21 +42,17 @@ def relay(redis_client: redis.Redis, redis_url: str) -> Iterator[Relay]:
 
 
 @pytest.fixture
-def far(
-    relay: Relay, settings: Settings, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[FakeDeployment]:
-    """A web process that reaches Redis by the relay, and loses its patience soon."""
+def far(relay: Relay, deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+    """Make a web process that reaches Redis by the relay, with short timeouts."""
     monkeypatch.setattr(connections, "SOCKET_TIMEOUT_S", TIMEOUT_S)
     for name, seconds in (("OUTAGE_S", OUTAGE_S), ("POLL_S", TIMEOUT_S / 3), ("RETRY_S", 0.02)):
         monkeypatch.setattr(web.api.request_events, name, seconds)
-    client = connect(f"redis://127.0.0.1:{relay.port}/0")
-    yield FakeDeployment.over(client, settings, tokenizer)
-    client.close()
+    return deploy(redis_url=f"redis://127.0.0.1:{relay.port}/0")
 
 
-@pytest.mark.parametrize("wait", [_to_the_end, _for_the_end])
-def test_short_outages_are_waited_out_however_many(
-    far: FakeDeployment, deployment: FakeDeployment, relay: Relay, wait: Wait
+@pytest.mark.parametrize("wait", [_by_events, _for_the_answer])
+def test_any_number_of_short_outages_is_waited_out(
+    far: Deployment, deployment: Deployment, relay: Relay, wait: Wait
 ) -> None:
     request_id = deployment.submit(GenerateRequest(prompt="Hi")).id
     with ThreadPoolExecutor(1) as pool:
@@ -74,8 +67,10 @@ def test_short_outages_are_waited_out_however_many(
         assert waiting.result(10.0)
 
 
-@pytest.mark.parametrize("wait", [_to_the_end, _for_the_end])
-def test_a_long_outage_is_told(far: FakeDeployment, deployment: FakeDeployment, relay: Relay, wait: Wait) -> None:
+@pytest.mark.parametrize("wait", [_by_events, _for_the_answer])
+def test_a_long_outage_raises_store_unavailable(
+    far: Deployment, deployment: Deployment, relay: Relay, wait: Wait
+) -> None:
     request_id = deployment.submit(GenerateRequest(prompt="Hi")).id
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(wait, far, request_id)

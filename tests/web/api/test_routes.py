@@ -1,4 +1,4 @@
-"""The JSON API over a real store: every door gives the same object, and every mistake is explained."""
+"""Test the JSON API over a real store: every route gives the same result, every error is explained."""
 
 import json
 import threading
@@ -15,10 +15,10 @@ from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.messages import Record
 from app.request import GenerateRequest
-from app.store.connect import connect
-from tests.web.conftest import TEXT
-from tests.web.doubles import FakeDeployment, ScriptedVerifier
+from tests.web.conftest import TEXT, Deploy
+from tests.web.doubles import ScriptedVerifier
 from web.factory import create_app
+from workers.deployment import Deployment
 
 RESULT_FIELDS = {
     "id",
@@ -49,7 +49,7 @@ def accepted(client: FlaskClient, **body: Any) -> dict[str, str]:
     return answer
 
 
-def test_waits_for_the_whole_result(client: FlaskClient, verifier: ScriptedVerifier) -> None:
+def test_generate_waits_for_the_result(client: FlaskClient, verifier: ScriptedVerifier) -> None:
     response = client.post("/api/generate", json={"prompt": "Hi", "max_tokens": 500})
     assert response.status_code == 200
     result = response.json
@@ -69,7 +69,7 @@ def test_messages_and_bounds_reach_the_engine(client: FlaskClient, verifier: Scr
     assert (record.max_tokens, record.sampling.temperature, record.sampling.seed) == (4, 0.5, 7)
 
 
-def test_without_waiting_gives_the_places_to_look_at(client: FlaskClient, deployment: FakeDeployment) -> None:
+def test_wait_false_returns_the_urls_at_once(client: FlaskClient, deployment: Deployment) -> None:
     response = client.post("/api/generate", json={"prompt": "Hi", "wait": False})
     answer = response.json
     assert response.status_code == 202
@@ -81,7 +81,7 @@ def test_without_waiting_gives_the_places_to_look_at(client: FlaskClient, deploy
 
 
 def test_a_running_request_shows_its_partial_text(
-    client: FlaskClient, deployment: FakeDeployment, tokenizer: Tokenizer
+    client: FlaskClient, deployment: Deployment, tokenizer: Tokenizer
 ) -> None:
     request_id = accepted(client)["id"]
     with ScriptedVerifier(deployment, tokenizer.encode("one two three four five"), pause_s=0.05) as verifier:
@@ -93,7 +93,7 @@ def test_a_running_request_shows_its_partial_text(
         verifier.going.set()
 
 
-def test_cancelling_ends_a_request_and_once_ended_it_stays(client: FlaskClient, deployment: FakeDeployment) -> None:
+def test_cancelling_twice_changes_nothing_more(client: FlaskClient, deployment: Deployment) -> None:
     url = accepted(client)["url"]
     first, second = client.delete(url), client.delete(url)
     assert (first.status_code, first.json["status"], first.json["finish_reason"]) == (
@@ -110,7 +110,7 @@ def test_cancelling_does_not_change_a_finished_request(client: FlaskClient, veri
     assert client.delete(f"/api/requests/{result['id']}").json == result
 
 
-def test_a_waiting_caller_learns_of_a_cancel(client: FlaskClient, deployment: FakeDeployment) -> None:
+def test_a_waiting_caller_learns_of_a_cancel(client: FlaskClient, deployment: Deployment) -> None:
     results: list[Any] = []
     waiting = threading.Thread(
         target=lambda: results.append(create_app(deployment).test_client().post("/api/generate", json={"prompt": "Hi"}))
@@ -123,7 +123,7 @@ def test_a_waiting_caller_learns_of_a_cancel(client: FlaskClient, deployment: Fa
     assert (results[0].status_code, results[0].json["status"]) == (200, "cancelled")
 
 
-def test_a_failed_request_says_why(client: FlaskClient, verifier: ScriptedVerifier) -> None:
+def test_a_failed_request_gives_its_reason(client: FlaskClient, verifier: ScriptedVerifier) -> None:
     verifier.fail = "the request took three verifiers down"
     response = client.post("/api/generate", json={"prompt": "Hi"})
     assert (response.status_code, response.json["status"], response.json["error"]) == (
@@ -135,10 +135,10 @@ def test_a_failed_request_says_why(client: FlaskClient, verifier: ScriptedVerifi
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_an_unknown_request_is_not_found(method: str, client: FlaskClient) -> None:
-    response = client.open("/api/requests/nobody", method=method)
+    response = client.open("/api/requests/unknown", method=method)
     assert response.status_code == 404
     error_of(response)
-    assert client.get("/api/requests/nobody/stream").status_code == 404
+    assert client.get("/api/requests/unknown/stream").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_an_unknown_request_is_not_found(method: str, client: FlaskClient) -> No
     ],
 )
 def test_bad_input_names_its_field(
-    body: dict[str, Any], field: str, client: FlaskClient, deployment: FakeDeployment
+    body: dict[str, Any], field: str, client: FlaskClient, deployment: Deployment
 ) -> None:
     response = client.post("/api/generate", json=body)
     assert response.status_code == 400
@@ -175,7 +175,7 @@ def test_bad_input_names_its_field(
     assert deployment.requests.active() == 0
 
 
-def test_a_field_that_is_not_there_is_called_that(client: FlaskClient) -> None:
+def test_an_unknown_field_is_reported_as_unknown(client: FlaskClient) -> None:
     error = error_of(client.post("/api/generate", json={"prompt": "a", "max_token": 5}))
     assert error["message"] == "max_token: there is no such field"
     assert error["details"][0]["type"] == "extra_forbidden"
@@ -185,7 +185,7 @@ def test_a_field_that_is_not_there_is_called_that(client: FlaskClient) -> None:
     "body",
     [b"", b"{", b"[]", b'"x"', b"null", b'{"prompt": "\\ud800"}', b'{"prompt": "\xff"}', b"[" * 5000, b"NaN"],
 )
-def test_a_body_that_is_no_json_object_is_refused(body: bytes, client: FlaskClient) -> None:
+def test_a_body_must_be_a_json_object(body: bytes, client: FlaskClient) -> None:
     response = client.post("/api/generate", data=body, content_type="application/json")
     assert response.status_code == 400
     assert error_of(response)["message"]
@@ -193,7 +193,7 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes, client: FlaskClie
 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "min_p", "presence_penalty"])
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_numbers_that_are_none_are_refused(name: str, number: str, client: FlaskClient) -> None:
+def test_numbers_must_be_finite(name: str, number: str, client: FlaskClient) -> None:
     body = f'{{"prompt": "a", "{name}": {number}}}'
     response = client.post("/api/generate", data=body, content_type="application/json")
     assert response.status_code == 400
@@ -218,7 +218,7 @@ def test_a_body_beyond_a_mebibyte_is_refused(client: FlaskClient) -> None:
     error_of(response)
 
 
-def test_a_full_queue_says_when_to_come_back(client: FlaskClient, settings: Settings) -> None:
+def test_a_full_queue_sends_retry_after(client: FlaskClient, settings: Settings) -> None:
     for _ in range(settings.max_active_requests):
         accepted(client)
     response = client.post("/api/generate", json={"prompt": "a"})
@@ -227,8 +227,8 @@ def test_a_full_queue_says_when_to_come_back(client: FlaskClient, settings: Sett
     error_of(response)
 
 
-def test_without_redis_the_answer_is_unavailable(settings: Settings, tokenizer: Tokenizer) -> None:
-    client = create_app(FakeDeployment.over(connect("redis://127.0.0.1:1/0"), settings, tokenizer)).test_client()
+def test_without_redis_the_answer_is_unavailable(deploy: Deploy) -> None:
+    client = create_app(deploy(redis_url="redis://127.0.0.1:1/0")).test_client()
     response = client.post("/api/generate", json={"prompt": "a"})
     assert response.status_code == 503
     assert "Retry-After" in response.headers
@@ -238,8 +238,8 @@ def test_without_redis_the_answer_is_unavailable(settings: Settings, tokenizer: 
     assert (ready.status_code, ready.json["missing"]) == (503, ["redis"])
 
 
-def test_a_doorbell_that_cannot_ring_is_unavailable_too(
-    deployment: FakeDeployment, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+def test_a_broken_broker_is_unavailable_too(
+    deployment: Deployment, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def submit(request: GenerateRequest, **_: Any) -> Record:
         raise OperationalError("connection refused")
@@ -248,7 +248,9 @@ def test_a_doorbell_that_cannot_ring_is_unavailable_too(
     assert client.post("/api/generate", json={"prompt": "a"}).status_code == 503
 
 
-def test_a_fault_of_ours_shows_no_traceback(client: FlaskClient, redis_client: redis.Redis, settings: Settings) -> None:
+def test_an_internal_error_shows_no_traceback(
+    client: FlaskClient, redis_client: redis.Redis, settings: Settings
+) -> None:
     request_id = accepted(client)["id"]
     redis_client.hset(f"{settings.namespace}:request:{request_id}", "record", "not a record")
     response = client.get(f"/api/requests/{request_id}")
@@ -263,7 +265,7 @@ def test_unknown_paths_and_methods_are_explained_in_json(client: FlaskClient) ->
     error_of(wrong)
 
 
-def test_ready_only_with_control_and_verifier(client: FlaskClient, deployment: FakeDeployment) -> None:
+def test_ready_only_with_control_and_verifier(client: FlaskClient, deployment: Deployment) -> None:
     empty = client.get("/readyz")
     assert (empty.status_code, empty.json["missing"]) == (503, ["control", "verify"])
     deployment.nodes.beat("verify", "verify-1", "a", progress_s=0.0, info={})
@@ -286,20 +288,17 @@ def test_every_answer_carries_the_security_headers(path: str, client: FlaskClien
 
 
 @pytest.mark.parametrize("path", ["/", "/api/generate", "/api/requests/x", "/v1/models", "/dashboard/data", "/metrics"])
-def test_no_other_site_may_read_or_act(path: str, client: FlaskClient) -> None:
-    """A DELETE or JSON from elsewhere needs the browser's preflight to be answered with leave."""
-    asks = {"Origin": "https://elsewhere.example", "Access-Control-Request-Method": "DELETE"}
+def test_other_sites_may_neither_read_nor_act(path: str, client: FlaskClient) -> None:
+    """A DELETE or JSON from another site needs a preflight that the server allows."""
+    preflight = {"Origin": "https://elsewhere.example", "Access-Control-Request-Method": "DELETE"}
     for method in ("OPTIONS", "GET", "POST", "DELETE"):
-        with client.open(path, method=method, headers=asks) as response:
+        with client.open(path, method=method, headers=preflight) as response:
             assert not [name for name, _ in response.headers if name.lower().startswith("access-control-")]
             assert "Set-Cookie" not in response.headers
 
 
-def test_the_page_names_the_model_and_not_where_it_lies(
-    deployment: FakeDeployment, settings: Settings, tmp_path: Path
-) -> None:
-    deployment.settings = settings.model_copy(update={"model": str(tmp_path / "tiny-model")})
-    html = create_app(deployment).test_client().get("/").text
+def test_the_page_names_the_model_without_its_folder(deploy: Deploy, tmp_path: Path) -> None:
+    html = create_app(deploy(model=str(tmp_path / "tiny-model"))).test_client().get("/").text
     assert "tiny-model" in html and str(tmp_path) not in html
 
 

@@ -1,4 +1,4 @@
-"""Event streams: text comes as it is committed, whole characters only, and from any offset on."""
+"""Test event streams: committed text in whole characters, from any offset on."""
 
 import http.client
 import json
@@ -12,9 +12,10 @@ from flask.testing import FlaskClient
 import web.api.sse
 from app.engine.text.tokenizer import Tokenizer
 from tests.web.conftest import TEXT, Server
-from tests.web.doubles import FakeDeployment, ScriptedVerifier
+from tests.web.doubles import ScriptedVerifier
 from tests.web.events import ServerEvent, parse, parse_text
 from web.factory import create_app
+from workers.deployment import Deployment
 
 
 def streamed(client: FlaskClient, url: str, **headers: str) -> list[ServerEvent]:
@@ -48,9 +49,7 @@ def test_pieces_match_tokens_and_proposers(client: FlaskClient, verifier: Script
         assert data["stats"]["rounds"] > 0 and data["id"] == response.headers["X-Request-Id"]
 
 
-def test_a_stream_resumed_at_any_offset_goes_on_with_the_same_text(
-    client: FlaskClient, verifier: ScriptedVerifier
-) -> None:
+def test_a_stream_resumes_at_any_offset_with_the_same_text(client: FlaskClient, verifier: ScriptedVerifier) -> None:
     result = client.post("/api/generate", json={"prompt": "Hi", "max_tokens": 500}).json
     url = f"/api/requests/{result['id']}/stream"
     pieces = [piece for event in streamed(client, url)[:-1] for piece in event.data["pieces"]]
@@ -68,19 +67,15 @@ def test_the_last_event_id_counts_more_than_the_url(client: FlaskClient, verifie
 
 
 @pytest.mark.parametrize("offset", ["-1", "x", "1.5", "²", "99999999999", "1000"])
-def test_an_offset_that_is_no_place_in_the_text_is_refused(
-    offset: str, client: FlaskClient, verifier: ScriptedVerifier
-) -> None:
+def test_an_offset_outside_the_text_is_refused(offset: str, client: FlaskClient, verifier: ScriptedVerifier) -> None:
     result = client.post("/api/generate", json={"prompt": "Hi"}).json
     response = client.get(f"/api/requests/{result['id']}/stream?offset={offset}")
     assert response.status_code == 400
     assert response.json["error"]["field"] == "offset"
 
 
-def test_a_stream_goes_on_where_the_client_was_though_the_store_has_lost_what_came_last(
-    client: FlaskClient, verifier: ScriptedVerifier
-) -> None:
-    """After a power loss the store may know less than was streamed; the same tokens come again, and not twice."""
+def test_a_stream_resumes_beyond_what_the_store_kept(client: FlaskClient, verifier: ScriptedVerifier) -> None:
+    """After a power loss the store may hold less than was streamed; the same tokens come again, once."""
     whole = client.post("/api/generate", json={"prompt": "Hi", "max_tokens": 500}).json
     pieces = [
         piece
@@ -104,7 +99,7 @@ def test_bad_input_is_refused_before_the_stream_starts(client: FlaskClient) -> N
 
 
 def test_a_cancelled_answer_shows_its_broken_last_character(
-    client: FlaskClient, deployment: FakeDeployment, tokenizer: Tokenizer
+    client: FlaskClient, deployment: Deployment, tokenizer: Tokenizer
 ) -> None:
     broken = tokenizer.encode("ab 👩‍🚀")[:3]
     with ScriptedVerifier(deployment, [*broken, *broken]) as verifier:
@@ -119,7 +114,7 @@ def test_a_cancelled_answer_shows_its_broken_last_character(
     assert [event.kind for event in events] == ["tokens", "tokens", "end"]
 
 
-def test_a_failed_request_ends_its_stream_with_the_reason(client: FlaskClient, verifier: ScriptedVerifier) -> None:
+def test_a_failed_request_ends_its_stream_with_its_reason(client: FlaskClient, verifier: ScriptedVerifier) -> None:
     verifier.fail = "it took three verifiers down"
     events = parse_text(client.post("/api/generate", json={"prompt": "Hi", "stream": True}).text)
     assert (events[-1].kind, events[-1].data["status"], events[-1].data["error"]) == (
@@ -130,7 +125,7 @@ def test_a_failed_request_ends_its_stream_with_the_reason(client: FlaskClient, v
 
 
 def test_a_silent_stream_has_heartbeats(
-    client: FlaskClient, deployment: FakeDeployment, monkeypatch: pytest.MonkeyPatch
+    client: FlaskClient, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web.api.sse, "HEARTBEAT_S", 0.5)
     answer = client.post("/api/generate", json={"prompt": "Hi", "wait": False}).json
@@ -140,7 +135,7 @@ def test_a_silent_stream_has_heartbeats(
     assert [event.kind for event in parse_text(text)] == ["end"]
 
 
-def test_a_stopping_server_ends_its_streams_and_loses_no_request(deployment: FakeDeployment) -> None:
+def test_a_stopping_server_ends_streams_and_keeps_requests(deployment: Deployment) -> None:
     stopping = threading.Event()
     client = create_app(deployment, stopping).test_client()
     threading.Timer(0.2, stopping.set).start()
@@ -168,7 +163,7 @@ def test_tokens_arrive_one_by_one_over_a_socket(server: Server, verifier: Script
     assert len(rest) > 5
 
 
-def test_a_reader_that_leaves_loses_nothing(server: Server, verifier: ScriptedVerifier) -> None:
+def test_a_disconnected_reader_can_resume(server: Server, verifier: ScriptedVerifier) -> None:
     verifier.pause_s = 0.05
     with closing(http.client.HTTPConnection(server.host, server.port, timeout=10)) as connection:
         connection.request("POST", "/api/generate", json.dumps({"prompt": "Hi", "stream": True}), _JSON)
@@ -181,7 +176,7 @@ def test_a_reader_that_leaves_loses_nothing(server: Server, verifier: ScriptedVe
     assert text_of([first, *rest]) == TEXT
 
 
-def test_a_waiting_caller_who_leaves_cancels_the_request(server: Server, deployment: FakeDeployment) -> None:
+def test_a_disconnected_waiting_caller_cancels_its_request(server: Server, deployment: Deployment) -> None:
     with closing(http.client.HTTPConnection(server.host, server.port, timeout=10)) as connection:
         connection.request("POST", "/api/generate", json.dumps({"prompt": "Hi"}), _JSON)
         while not deployment.requests.active():

@@ -1,4 +1,4 @@
-"""Requests that are followed again and again take no thread from anybody else."""
+"""Test the bounds of readers: a request with many readers leaves threads to other clients."""
 
 import json
 import time
@@ -15,12 +15,12 @@ from app.api_keys import add_key
 from app.config import Settings
 from app.errors import TooManyReaders
 from tests.web.conftest import Server
-from tests.web.doubles import FakeDeployment
 from web.api.stream_limits import StreamLimits
 from web.server import SPARE_THREADS
+from workers.deployment import Deployment
 
 READERS = 4
-STREAMS = 8  # as the server of these tests is made
+STREAMS = 8  # of the `server` fixture
 CALLS = {
     "stream": ("/api/generate", {"prompt": "Hi", "stream": True}),
     "wait": ("/api/generate", {"prompt": "Hi"}),
@@ -36,12 +36,12 @@ def settings(settings: Settings) -> Settings:
 
 @pytest.fixture
 def fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting threads look up often."""
+    """Let waiting threads wake often."""
     monkeypatch.setattr(web.api.request_events, "POLL_S", 0.1)
 
 
 class Visitor:
-    """A client with connections that it leaves open."""
+    """Call the server over connections that stay open."""
 
     def __init__(self, server: Server, key: str | None = None) -> None:
         self._server = server
@@ -55,9 +55,9 @@ class Visitor:
         return connection
 
     def ask(self, method: str, path: str, body: Any = None) -> HTTPResponse:
-        """Its head is there; of a stream the rest is left unread."""
+        """Send a call and read its response's head; a stream's rest is left unread."""
         answer = self.send(method, path, body).getresponse()
-        self._open.callback(answer.close)  # kept, or it would be closed when nobody knows it any more
+        self._open.callback(answer.close)  # kept: an unreferenced response would be closed
         return answer
 
     def follow(self, request_id: str) -> HTTPResponse:
@@ -69,18 +69,18 @@ class Visitor:
 
 @pytest.fixture
 def visitor(server: Server) -> Iterator[Callable[..., Visitor]]:
-    with ExitStack() as leaving:
+    with ExitStack() as clients:
 
         def come(key: str | None = None) -> Visitor:
             one = Visitor(server, key)
-            leaving.callback(one.leave)
+            clients.callback(one.leave)
             return one
 
         yield come
 
 
-def newest(deployment: FakeDeployment) -> str:
-    """The one request under way, once there is one."""
+def newest(deployment: Deployment) -> str:
+    """Wait for a request under way and return its id."""
     deadline = time.monotonic() + 5.0
     while not (found := deployment.requests.orphans()):
         assert time.monotonic() < deadline
@@ -88,25 +88,25 @@ def newest(deployment: FakeDeployment) -> str:
     return found[0].request_id
 
 
-def test_the_first_reader_is_let_in_and_further_ones_are_bounded() -> None:
+def test_the_first_reader_is_free_and_further_ones_bounded() -> None:
     stream_limits = StreamLimits(3, 2)
-    leave = [stream_limits.take(f"r{i}", "a") for i in range(50)]
+    releases = [stream_limits.take(f"r{i}", "a") for i in range(50)]
     more = [stream_limits.take("r0", "a"), stream_limits.take("r1", "a")]
     with pytest.raises(TooManyReaders, match="2 for one tenant"):
         stream_limits.take("r2", "a")
-    leave += [stream_limits.take("s0", "b"), stream_limits.take("s0", "b")]
+    releases += [stream_limits.take("s0", "b"), stream_limits.take("s0", "b")]
     with pytest.raises(TooManyReaders):
         stream_limits.take("s0", "b")
-    leave[0]()  # the first: one of the others is, from now on
-    leave.append(stream_limits.take("r2", "a"))
+    releases[0]()  # the first: one of the others is, from now on
+    releases.append(stream_limits.take("r2", "a"))
     with pytest.raises(TooManyReaders), stream_limits.taken("r2", "a"):
         raise AssertionError
-    for one in (*leave[1:], *more):
+    for one in (*releases[1:], *more):
         one()
     assert [stream_limits.take("r", "a"), stream_limits.take("r", "a"), stream_limits.take("r", "a")]
 
 
-def test_whoever_came_and_went_leaves_the_bounds_as_they_were() -> None:
+def test_past_readers_leave_the_bounds_unchanged() -> None:
     stream_limits = StreamLimits(3, 2)
     for i in range(5):
         first, second = stream_limits.take(f"r{i}", "a"), stream_limits.take(f"r{i}", "a")
@@ -120,8 +120,8 @@ def test_whoever_came_and_went_leaves_the_bounds_as_they_were() -> None:
         stream_limits.take("r1", "b")
 
 
-def test_however_often_a_request_is_followed_the_server_answers_others(
-    server: Server, visitor: Callable[..., Visitor], deployment: FakeDeployment
+def test_a_request_with_many_readers_does_not_block_others(
+    server: Server, visitor: Callable[..., Visitor], deployment: Deployment
 ) -> None:
     one, other = visitor(), visitor()
     request_id = str(one.ask("POST", *CALLS["stream"]).headers["X-Request-Id"])
@@ -140,21 +140,21 @@ def test_however_often_a_request_is_followed_the_server_answers_others(
 
 
 @pytest.mark.parametrize("kind", CALLS)
-def test_whoever_waits_for_a_request_is_its_first_reader(
+def test_a_waiting_caller_is_the_first_reader(
     kind: str,
     visitor: Callable[..., Visitor],
-    deployment: FakeDeployment,
+    deployment: Deployment,
     fast_polling: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one, taken = visitor(), []
     take = StreamLimits.take
 
-    def noted(self: StreamLimits, request_id: str, tenant: str) -> Callable[[], None]:
+    def recorded(self: StreamLimits, request_id: str, tenant: str) -> Callable[[], None]:
         taken.append(request_id)
         return take(self, request_id, tenant)
 
-    monkeypatch.setattr(StreamLimits, "take", noted)
+    monkeypatch.setattr(StreamLimits, "take", recorded)
     one.send("POST", *CALLS[kind])
     request_id = newest(deployment)
     while not taken:  # it is stored before it is waited for
@@ -163,12 +163,12 @@ def test_whoever_waits_for_a_request_is_its_first_reader(
     one.ask("DELETE", f"/api/requests/{request_id}")
 
 
-def test_places_of_clients_that_left_are_free_soon(visitor: Callable[..., Visitor], fast_polling: None) -> None:
+def test_places_of_disconnected_readers_are_freed_soon(visitor: Callable[..., Visitor], fast_polling: None) -> None:
     one, leaver = visitor(), visitor()
     request_id = str(one.ask("POST", *CALLS["stream"]).headers["X-Request-Id"])
     assert [leaver.follow(request_id).status for _ in range(READERS + 1)] == [200] * READERS + [429]
     leaver.leave()
-    deadline = time.monotonic() + 5.0  # a heartbeat would tell, too: after ten seconds
+    deadline = time.monotonic() + 5.0  # a heartbeat would find out, too: after ten seconds
     while (answer := one.follow(request_id)).status == 429:
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -177,7 +177,7 @@ def test_places_of_clients_that_left_are_free_soon(visitor: Callable[..., Visito
 
 
 class TestWithKeys:
-    """Of two tenants."""
+    """Test the bounds with two tenants."""
 
     @pytest.fixture
     def settings(self, settings: Settings, tmp_path: Path) -> Settings:

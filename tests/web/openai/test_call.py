@@ -1,4 +1,4 @@
-"""OpenAI's shapes over a real store: whole and streamed answers agree, and every mistake is explained their way."""
+"""Test OpenAI's API over a real store: whole and streamed answers agree, errors have OpenAI's shape."""
 
 import json
 import socket
@@ -16,9 +16,10 @@ from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.messages import Record
 from tests.web.conftest import TEXT, Server
-from tests.web.doubles import FakeDeployment, ScriptedVerifier
+from tests.web.doubles import ScriptedVerifier
 from tests.web.events import parse_text
 from web.factory import create_app
+from workers.deployment import Deployment
 
 MODEL = "smollm2-135m"
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 500}
@@ -47,7 +48,7 @@ def chat(client: FlaskClient, **body: Any) -> dict[str, Any]:
     return answer
 
 
-def test_a_chat_completion_has_the_shape_its_clients_know(client: FlaskClient, verifier: ScriptedVerifier) -> None:
+def test_a_chat_completion_has_openais_shape(client: FlaskClient, verifier: ScriptedVerifier) -> None:
     answer = chat(client)
     assert set(answer) == {"id", "object", "created", "model", "system_fingerprint", "choices", "usage"}
     assert answer["id"].startswith("chatcmpl-") and answer["object"] == "chat.completion"
@@ -63,9 +64,7 @@ def test_a_chat_completion_has_the_shape_its_clients_know(client: FlaskClient, v
     assert sum(details.values()) == native["speculation"]["drafted"]
 
 
-def test_a_streamed_chat_begins_with_the_role_and_ends_with_the_reason(
-    client: FlaskClient, verifier: ScriptedVerifier
-) -> None:
+def test_a_streamed_chat_has_role_first_and_reason_last(client: FlaskClient, verifier: ScriptedVerifier) -> None:
     response = client.post("/v1/chat/completions", json={**CHAT, "stream": True})
     first, *parts, last = chunks_of(response)
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
@@ -82,7 +81,7 @@ def test_a_streamed_chat_begins_with_the_role_and_ends_with_the_reason(
     assert response.headers["X-Request-Id"] == first["id"]
 
 
-def test_usage_comes_in_a_chunk_of_its_own_and_counts_tokens(client: FlaskClient, verifier: ScriptedVerifier) -> None:
+def test_usage_is_a_chunk_of_its_own(client: FlaskClient, verifier: ScriptedVerifier) -> None:
     body = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
     *chunks, last = chunks_of(client.post("/v1/chat/completions", json=body))
     assert all(chunk["usage"] is None for chunk in chunks)
@@ -90,7 +89,7 @@ def test_usage_comes_in_a_chunk_of_its_own_and_counts_tokens(client: FlaskClient
     assert last["usage"]["completion_tokens"] == len(verifier.answer) > len(chunks)
 
 
-def test_a_plain_completion_streams_what_it_says_whole(client: FlaskClient, verifier: ScriptedVerifier) -> None:
+def test_a_streamed_completion_equals_the_whole_one(client: FlaskClient, verifier: ScriptedVerifier) -> None:
     whole = client.post("/v1/completions", json=PLAIN).json
     assert whole["object"] == "text_completion" and whole["id"].startswith("cmpl-")
     assert whole["choices"] == [{"index": 0, "text": TEXT, "logprobs": None, "finish_reason": "stop"}]
@@ -99,7 +98,7 @@ def test_a_plain_completion_streams_what_it_says_whole(client: FlaskClient, veri
     assert last["choices"] == [{"index": 0, "text": "", "logprobs": None, "finish_reason": "stop"}]
 
 
-def test_every_chunk_is_whole_characters(server: Server, verifier: ScriptedVerifier) -> None:
+def test_chunks_never_split_a_character(server: Server, verifier: ScriptedVerifier) -> None:
     """Read off the socket, byte by byte as it was written."""
     body = json.dumps({**CHAT, "stream": True}).encode()
     with socket.create_connection((server.host, server.port)) as connection:
@@ -125,9 +124,7 @@ def test_a_stop_string_is_no_part_of_either_text(client: FlaskClient, verifier: 
 
 
 @pytest.mark.parametrize("stop", [None, "naïvely", "👩"])
-def test_log_probabilities_are_those_of_the_texts_tokens(
-    client: FlaskClient, verifier: ScriptedVerifier, stop: str | None
-) -> None:
+def test_logprobs_are_of_the_texts_tokens(client: FlaskClient, verifier: ScriptedVerifier, stop: str | None) -> None:
     ask = {**CHAT, "logprobs": True, "top_logprobs": 2, "stop": stop}
     whole = chat(client, **ask)["choices"][0]
     content = whole["logprobs"]["content"]
@@ -147,7 +144,7 @@ def test_log_probabilities_are_those_of_the_texts_tokens(
     assert plain["text_offset"][:2] == [0, len(first)] and plain["top_logprobs"][0] == {first: -0.7}
 
 
-def test_the_native_stream_carries_log_probabilities_if_asked(client: FlaskClient, verifier: ScriptedVerifier) -> None:
+def test_the_native_stream_has_logprobs_on_request(client: FlaskClient, verifier: ScriptedVerifier) -> None:
     events = parse_text(client.post("/api/generate", json={"prompt": "Hi", "stream": True, "logprobs": 1}).text)
     *tokens, end = events
     found = [one for event in tokens for one in event.data["logprobs"]]
@@ -156,7 +153,7 @@ def test_the_native_stream_carries_log_probabilities_if_asked(client: FlaskClien
 
 
 def test_several_texts_of_a_call_are_requests_of_one_seed(
-    client: FlaskClient, verifier: ScriptedVerifier, deployment: FakeDeployment
+    client: FlaskClient, verifier: ScriptedVerifier, deployment: Deployment
 ) -> None:
     answer = chat(client, n=3, seed=5, max_tokens=7)
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
@@ -171,8 +168,8 @@ def test_several_texts_of_a_call_are_requests_of_one_seed(
         assert "".join(choice["delta"].get("content", "") for choice in mine) == TEXT
 
 
-def test_several_prompts_of_a_completion_are_answered_side_by_side(
-    client: FlaskClient, verifier: ScriptedVerifier, deployment: FakeDeployment
+def test_a_completion_answers_several_prompts(
+    client: FlaskClient, verifier: ScriptedVerifier, deployment: Deployment
 ) -> None:
     answer = client.post("/v1/completions", json={**PLAIN, "prompt": ["one", "two three"], "n": 2}).json
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
@@ -182,8 +179,8 @@ def test_several_prompts_of_a_completion_are_answered_side_by_side(
     assert error_of(refused)["param"] == "prompt"
 
 
-def submitted(client: FlaskClient, deployment: FakeDeployment, path: str, **body: Any) -> Record:
-    """What reaches the engine: the record of a call whose client does not wait."""
+def submitted(client: FlaskClient, deployment: Deployment, path: str, **body: Any) -> Record:
+    """Make a call whose client does not wait; return its record."""
     response = client.post(path, json={**PATHS[path], **body, "stream": True})
     assert response.status_code == 200, response.text
     (orphan,) = deployment.requests.orphans()
@@ -192,7 +189,7 @@ def submitted(client: FlaskClient, deployment: FakeDeployment, path: str, **body
     return record
 
 
-def test_parameters_reach_the_engine(client: FlaskClient, deployment: FakeDeployment) -> None:
+def test_parameters_reach_the_engine(client: FlaskClient, deployment: Deployment) -> None:
     record = submitted(
         client, deployment, "/v1/chat/completions",
         temperature=0.5, top_p=0.9, seed=-3, frequency_penalty=0.25, presence_penalty=-0.5, logit_bias={"7": -100},
@@ -205,9 +202,7 @@ def test_parameters_reach_the_engine(client: FlaskClient, deployment: FakeDeploy
     assert (record.stop, record.logprobs, record.speculation.enabled) == (("x",), 4, False)
 
 
-def test_what_is_left_open_is_as_openai_has_it(
-    client: FlaskClient, deployment: FakeDeployment, settings: Settings
-) -> None:
+def test_defaults_are_openais(client: FlaskClient, deployment: Deployment, settings: Settings) -> None:
     nulls = dict.fromkeys(("n", "stop", "seed", "temperature", "stream_options", "response_format", "top_p"))
     chatted = submitted(client, deployment, "/v1/chat/completions", max_tokens=None, **nulls)
     assert (chatted.sampling.temperature, chatted.max_tokens) == (1.0, settings.max_tokens)
@@ -216,7 +211,7 @@ def test_what_is_left_open_is_as_openai_has_it(
     assert plain.max_tokens == 16 and plain.prompt_ids == tuple(deployment.tokenizer.encode("Hi"))
 
 
-def test_messages_in_parts_and_of_developers_are_understood(client: FlaskClient, deployment: FakeDeployment) -> None:
+def test_content_parts_and_developer_roles_are_accepted(client: FlaskClient, deployment: Deployment) -> None:
     parts = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief"}]
     messages = [{"role": "developer", "content": parts, "name": "dev"}, {"role": "user", "content": "Hi"}]
     plain = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hi"}]
@@ -224,7 +219,7 @@ def test_messages_in_parts_and_of_developers_are_understood(client: FlaskClient,
     assert found.prompt_ids == submitted(client, deployment, "/v1/chat/completions", messages=plain).prompt_ids
 
 
-def test_forms_reach_the_engine(client: FlaskClient, deployment: FakeDeployment) -> None:
+def test_response_formats_reach_the_engine(client: FlaskClient, deployment: Deployment) -> None:
     schema = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}}
     named = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
     record = submitted(client, deployment, "/v1/chat/completions", response_format=named)
@@ -234,7 +229,7 @@ def test_forms_reach_the_engine(client: FlaskClient, deployment: FakeDeployment)
     assert submitted(client, deployment, "/v1/chat/completions", response_format={"type": "text"}).json_schema is None
 
 
-def test_what_changes_nothing_is_ignored(client: FlaskClient, deployment: FakeDeployment) -> None:
+def test_fields_without_effect_are_ignored(client: FlaskClient, deployment: Deployment) -> None:
     harmless = {
         "user": "me",
         "store": True,
@@ -289,7 +284,7 @@ def test_what_changes_nothing_is_ignored(client: FlaskClient, deployment: FakeDe
     ],
 )
 def test_bad_input_names_its_parameter(
-    client: FlaskClient, deployment: FakeDeployment, path: str, body: dict[str, Any], param: str, code: str
+    client: FlaskClient, deployment: Deployment, path: str, body: dict[str, Any], param: str, code: str
 ) -> None:
     response = client.post(path, json={**PATHS[path], **body})
     assert response.status_code == 400
@@ -317,10 +312,10 @@ def test_other_errors_have_openais_shape_too(client: FlaskClient, settings: Sett
     assert "field" in client.get("/api/nothing").json["error"], "below /api they are as they were"
 
 
-def test_a_call_that_does_not_fit_leaves_nothing_behind(
-    client: FlaskClient, deployment: FakeDeployment, settings: Settings
+def test_a_refused_call_leaves_no_request_behind(
+    client: FlaskClient, deployment: Deployment, settings: Settings
 ) -> None:
-    """Of eight places seven are taken; a call for two texts gets none."""
+    """Seven of eight places are taken; a call for two texts gets none."""
     for _ in range(settings.max_active_requests - 1):
         client.post("/api/generate", json={"prompt": "Hi", "wait": False})
     response = client.post("/v1/chat/completions", json={**CHAT, "n": 2})
@@ -329,7 +324,7 @@ def test_a_call_that_does_not_fit_leaves_nothing_behind(
     assert deployment.requests.active() == settings.max_active_requests - 1
 
 
-def test_a_failure_is_an_error_whole_and_streamed(client: FlaskClient, verifier: ScriptedVerifier) -> None:
+def test_a_failed_request_is_an_error_in_both_forms(client: FlaskClient, verifier: ScriptedVerifier) -> None:
     verifier.fail = "the request took three verifiers down"
     whole = client.post("/v1/chat/completions", json=CHAT)
     assert whole.status_code == 500 and error_of(whole)["message"] == verifier.fail
@@ -340,8 +335,8 @@ def test_a_failure_is_an_error_whole_and_streamed(client: FlaskClient, verifier:
 
 @pytest.mark.parametrize("is_stream", [True, False])
 @pytest.mark.parametrize("n", [1, 2])
-def test_a_server_that_stops_says_so_and_cancels_what_nobody_could_take_up_again(
-    deployment: FakeDeployment, is_stream: bool, n: int, monkeypatch: pytest.MonkeyPatch
+def test_a_stopping_server_cancels_openai_calls_with_an_error(
+    deployment: Deployment, is_stream: bool, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web.api.request_events, "POLL_S", 0.1)
     stopping = threading.Event()
@@ -356,18 +351,18 @@ def test_a_server_that_stops_says_so_and_cancels_what_nobody_could_take_up_again
 
 
 @pytest.mark.parametrize("is_talking", [True, False], ids=["between tokens", "in silence"])
-def test_a_client_that_leaves_a_stream_cancels_all_its_texts(
-    server: Server, deployment: FakeDeployment, tokenizer: Tokenizer, is_talking: bool
+def test_a_client_that_closes_a_stream_cancels_all_its_texts(
+    server: Server, deployment: Deployment, tokenizer: Tokenizer, is_talking: bool
 ) -> None:
     with ScriptedVerifier(deployment, tokenizer.encode("on and on " * 400), pause_s=0.05) as verifier:
         with OpenAI(base_url=f"{server.url}/v1", api_key="-", max_retries=0) as openai:
             stream = openai.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": "Hi"}], max_tokens=500, n=2, stream=True
             )
-            heard = 0
+            parts = 0
             for chunk in stream:
-                heard += bool(chunk.choices[0].delta.content)
-                if heard == 3:
+                parts += bool(chunk.choices[0].delta.content)
+                if parts == 3:
                     break
             if not is_talking:
                 verifier.going.clear()

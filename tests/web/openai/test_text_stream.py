@@ -1,4 +1,4 @@
-"""A text's parts are the text and its tokens' log-probabilities, whatever runs the tokens come in."""
+"""Test growing texts: the parts join to the text and its log-probabilities, in whatever runs."""
 
 from typing import cast
 
@@ -16,19 +16,19 @@ WORDS = ("a", "b", "ab", "ba", "abc", "")
 
 
 class Pieces(Characters):
-    """Tokens of no to three characters."""
+    """Tokenise into tokens of no to three characters."""
 
     def decode(self, ids):
         return "".join(WORDS[id_] for id_ in ids)
 
 
 def grown(one: Record, ids: list[int], bounds: list[int]) -> Part:
-    """All parts together."""
+    """Join all parts of a text."""
     text = GrowingText(cast(Tokenizer, Pieces()), one)
     cuts = [0, *sorted(bounds), len(ids)]
     parts = []
     for start, end in zip(cuts, cuts[1:], strict=False):
-        # so that each can be told from the others
+        # each another value
         logprobs = [TokenLogprobs(logprob=-float(i)) for i in range(start, end)]
         parts.append(text.take(ids[start:end], logprobs, is_end=False))
     parts.append(text.take([], [], is_end=True))
@@ -39,7 +39,7 @@ def grown(one: Record, ids: list[int], bounds: list[int]) -> Part:
 @given(
     st.data(), st.lists(st.integers(0, 5), max_size=14), st.lists(st.text("abc", min_size=1, max_size=4), max_size=2)
 )
-def test_the_parts_are_the_whole(data, ids, stop):
+def test_parts_join_to_the_text_and_its_logprobs(data, ids, stop):
     one = record([1]).model_copy(update={"stop": tuple(stop), "logprobs": 0})
     whole = grown(one, ids, [])
     assert grown(one, ids, data.draw(st.lists(st.integers(0, len(ids)), max_size=5))) == whole

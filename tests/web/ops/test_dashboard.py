@@ -1,4 +1,4 @@
-"""The dashboard: its data over a real Redis, and the page in a real Chromium."""
+"""Test the dashboard: its data over a real Redis, and the page in a real Chromium."""
 
 import json
 import time
@@ -13,28 +13,22 @@ from app.store.traces import Trace, TraceSpan
 from app.telemetry.counters import Counters
 from tests.web.browser import Browser
 from tests.web.conftest import Server
-from tests.web.doubles import FakeDeployment
 from tests.web.test_page import LOWEST_CONTRAST
 from web.ops.deployment_state import read_state
 from web.ops.history import HistoryWriter, sample
+from workers.deployment import Deployment
 
 HOSTILE = "<img src=x onerror=document.title='owned'>"
-EACH_HAS_A_NAME = """
-const all = [...document.querySelectorAll("button, input, [role=region], svg[role=img]")];
-const said = (e) => e.getAttribute("aria-label") || e.getAttribute("aria-labelledby");
-const name = (e) => said(e) || e.textContent || e.labels?.length;
-return all.length > 10 && all.every(name);
-"""
 KINDS = ("web", "control", "verify", "draft", "fuse", "beat")
 
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    return settings.model_copy(update={"lease_s": 60.0})  # nobody beats here
+    return settings.model_copy(update={"lease_s": 60.0})  # without heartbeats here
 
 
-def busy(deployment: FakeDeployment, drafter: str = "lookup") -> None:
-    """A deployment at work: processes, counts, two samples, a request with its timeline."""
+def busy(deployment: Deployment, drafter: str = "lookup") -> None:
+    """Put a deployment at work into the store: processes, counts, samples, a request with its timeline."""
     now_s = time.time()
     for kind in KINDS:
         info = {"sequences": 1, "cache_tokens": 1000, "cache_tokens_free": 750} if kind == "verify" else {}
@@ -43,7 +37,7 @@ def busy(deployment: FakeDeployment, drafter: str = "lookup") -> None:
     exchange = StatsExchange(counters, deployment.shared_stats)
     counters.count(TOKENS, "target", by=4)
     counters.observe(ACCEPTED_LENGTH, 1)
-    exchange.flush()
+    exchange.close()
     for ago_s in (2.0, 1.0):
         deployment.history.add(sample(read_state(deployment), now_s - ago_s))
     for name in ("target", drafter):
@@ -58,7 +52,7 @@ def busy(deployment: FakeDeployment, drafter: str = "lookup") -> None:
     for length in (1, 3):
         counters.observe(ACCEPTED_LENGTH, length)
     counters.observe(FIRST_TOKEN, 0.2)
-    exchange.flush()
+    exchange.close()
     deployment.history.add(sample(read_state(deployment), now_s))
     stats = {"rounds": 2, "by_drafter": {drafter: {"drafted": 8, "accepted": 6}}}
     facts = {"created_s": now_s - 2.0, "tokens": 8, "reason": "", "stats": stats}
@@ -69,7 +63,7 @@ def busy(deployment: FakeDeployment, drafter: str = "lookup") -> None:
     deployment.traces.add([Trace("abcdef123456", {name: json.dumps(value) for name, value in facts.items()}, spans)])
 
 
-def test_data_says_how_the_deployment_fares(deployment: FakeDeployment, client: FlaskClient) -> None:
+def test_data_shows_the_deployments_state(deployment: Deployment, client: FlaskClient) -> None:
     busy(deployment)
     data = client.get("/dashboard/data").get_json()
     assert data["missing"] == [] and {node["name"] for node in data["nodes"]} == {f"{kind}-1" for kind in KINDS}
@@ -86,18 +80,18 @@ def test_data_says_how_the_deployment_fares(deployment: FakeDeployment, client: 
     assert [request["trace"] for request in data["requests"]] == ["abcdef123456"]
 
 
-def test_one_sample_a_second_however_many_web_processes(deployment: FakeDeployment) -> None:
-    for sampler in (HistoryWriter(deployment), HistoryWriter(deployment)):
-        sampler.beat()
-        sampler.beat()
+def test_one_sample_a_second_however_many_web_processes(deployment: Deployment) -> None:
+    for writer in (HistoryWriter(deployment), HistoryWriter(deployment)):
+        writer.beat()
+        writer.beat()
     assert len(deployment.history.last(9)) == 1
 
 
-def test_a_timeline_and_those_that_are_not_known(deployment: FakeDeployment, client: FlaskClient) -> None:
+def test_timelines_are_served_and_wrong_arguments_refused(deployment: Deployment, client: FlaskClient) -> None:
     busy(deployment)
     spans = client.get("/dashboard/requests/abcdef123456").get_json()["spans"]
     assert [span[2:] for span in spans] == [["verify", "verify-1", 2], ["fuse", "fuse-1", 1]]
-    assert client.get("/dashboard/requests/nobody").status_code == 404
+    assert client.get("/dashboard/requests/unknown").status_code == 404
     for wrong in ("x", "-1", "nan", "1e300"):
         assert client.get(f"/dashboard/data?after={wrong}").status_code == 400, wrong
 
@@ -110,7 +104,7 @@ def opened(window: Browser, server: Server) -> Browser:
 
 
 @pytest.mark.browser
-def test_it_shows_what_the_deployment_does(window: Browser, server: Server, deployment: FakeDeployment) -> None:
+def test_the_page_shows_the_deployment_at_work(window: Browser, server: Server, deployment: Deployment) -> None:
     busy(deployment)
     page = opened(window, server)
     assert page.text("#health-text") == "All processes live"
@@ -128,8 +122,8 @@ def test_it_shows_what_the_deployment_does(window: Browser, server: Server, depl
 
 
 @pytest.mark.browser
-def test_it_is_live_until_it_is_paused_and_says_what_is_missing(
-    window: Browser, server: Server, deployment: FakeDeployment
+def test_the_page_is_live_until_paused_and_names_missing_kinds(
+    window: Browser, server: Server, deployment: Deployment
 ) -> None:
     busy(deployment)
     page = opened(window, server)
@@ -145,7 +139,7 @@ def test_it_is_live_until_it_is_paused_and_says_what_is_missing(
 
 
 @pytest.mark.browser
-def test_names_off_the_wire_are_text(window: Browser, server: Server, deployment: FakeDeployment) -> None:
+def test_names_from_the_server_are_shown_as_text(window: Browser, server: Server, deployment: Deployment) -> None:
     busy(deployment, drafter=HOSTILE)
     page = opened(window, server)
     assert HOSTILE in page.text("#positions") and HOSTILE in page.text("#l-rate") and HOSTILE in page.text("#matrix")
@@ -154,7 +148,9 @@ def test_names_off_the_wire_are_text(window: Browser, server: Server, deployment
 
 
 @pytest.mark.browser
-def test_it_works_by_keyboard_and_keeps_the_theme(window: Browser, server: Server, deployment: FakeDeployment) -> None:
+def test_the_page_works_by_keyboard_and_keeps_the_theme(
+    window: Browser, server: Server, deployment: Deployment
+) -> None:
     busy(deployment)
     page = opened(window, server)
     page.run("document.querySelector('#matrix button').focus()")
@@ -177,8 +173,8 @@ def test_it_works_by_keyboard_and_keeps_the_theme(window: Browser, server: Serve
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [320, 768, 1360])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_every_screen(
-    width: int, scheme: str, window: Browser, server: Server, deployment: FakeDeployment
+def test_the_dashboard_fits_every_screen(
+    width: int, scheme: str, window: Browser, server: Server, deployment: Deployment
 ) -> None:
     busy(deployment)
     metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}

@@ -1,4 +1,4 @@
-"""GET /metrics as Prometheus reads it, over a real Redis: the sums of all processes, and the present moment."""
+"""Test GET /metrics as Prometheus reads it, over a real Redis: sums of all processes, present state."""
 
 import re
 
@@ -12,7 +12,9 @@ from app.errors import StoreUnavailable
 from app.metrics import ACCEPTED_LENGTH, DRAFTED, METRICS, PREFIX, STEP, TOKENS
 from app.store.shared_stats import StatsExchange
 from app.telemetry.counters import Counters
-from tests.web.doubles import FakeDeployment
+from tests.web.conftest import Deploy
+from web.factory import create_app
+from workers.deployment import Deployment
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -26,14 +28,14 @@ def scraped(client: FlaskClient) -> Samples:
     }
 
 
-def test_counters_and_histograms_are_the_sums_of_all_processes(deployment: FakeDeployment, client: FlaskClient) -> None:
+def test_counters_and_histograms_sum_all_processes(deployment: Deployment, client: FlaskClient) -> None:
     for times in (1, 2):
         counters = Counters()
         counters.count(TOKENS, 'a "quoted"\nname', by=times)
         counters.count(DRAFTED, "lookup", "2", by=10 * times)
         for length in (1, 3, 99):
             counters.observe(ACCEPTED_LENGTH, length)
-        StatsExchange(counters, deployment.shared_stats).flush()
+        StatsExchange(counters, deployment.shared_stats).close()
     found = scraped(client)
     assert found["paceline_tokens_committed_total", (("proposer", 'a "quoted"\nname'),)] == 3
     assert found["paceline_draft_tokens_verified_total", (("drafter", "lookup"), ("position", "2"))] == 30
@@ -48,7 +50,7 @@ def test_counters_and_histograms_are_the_sums_of_all_processes(deployment: FakeD
     ]
 
 
-def test_what_nobody_counted_is_zero_not_absent(client: FlaskClient) -> None:
+def test_uncounted_metrics_are_zero_not_absent(client: FlaskClient) -> None:
     found = scraped(client)
     for metric in METRICS.values():
         for value in metric.values:
@@ -57,7 +59,7 @@ def test_what_nobody_counted_is_zero_not_absent(client: FlaskClient) -> None:
             assert found[f"{PREFIX}{metric.name}_{'count' if metric.buckets else 'total'}", ()] == 0
 
 
-def test_what_another_version_counted_is_left_out(deployment: FakeDeployment, client: FlaskClient) -> None:
+def test_sums_of_another_version_are_left_out(deployment: Deployment, client: FlaskClient) -> None:
     deployment.shared_stats.merge(
         "metrics", "w", 1, {'["step_seconds"]': ([1.0], [1.0]), '["tokens_committed"]': ([1.0], [5.0])}
     )
@@ -67,11 +69,11 @@ def test_what_another_version_counted_is_left_out(deployment: FakeDeployment, cl
     assert not any(name == "paceline_tokens_committed_total" for name, _ in found)
 
 
-def test_the_moment(deployment: FakeDeployment, client: FlaskClient) -> None:
+def test_gauges_show_the_present_state(deployment: Deployment, client: FlaskClient) -> None:
     info = {"sequences": 2, "cache_tokens": 1000, "cache_tokens_free": 400}
     deployment.nodes.beat("verify", "v", "o1", progress_s=1.0, info=info)
-    told = {"lookup": {"raw_error": 0.25, "calibrated_error": 0.5, "observations": 3}}
-    deployment.nodes.beat("fuse", "f", "o2", progress_s=1.0, info={"calibration": told})
+    errors = {"lookup": {"raw_error": 0.25, "calibrated_error": 0.5, "observations": 3}}
+    deployment.nodes.beat("fuse", "f", "o2", progress_s=1.0, info={"calibration": errors})
     deployment.mailboxes.post("verify:v", ["{}", "{}"])
     deployment.mailboxes.post("fuse", ["{}"])
     deployment.waiting.put("{}")
@@ -89,13 +91,13 @@ def test_the_moment(deployment: FakeDeployment, client: FlaskClient) -> None:
     assert missing == {"web", "control", "draft", "beat"}
 
 
-def test_without_drafters_in_the_settings_none_is_missed(deployment: FakeDeployment, client: FlaskClient) -> None:
-    deployment.settings = deployment.settings.model_copy(update={"drafters": ()})
+def test_drafters_are_not_missed_if_the_settings_have_none(deploy: Deploy) -> None:
+    client = create_app(deploy(drafters=())).test_client()
     assert scraped(client)["paceline_degraded", (("missing", "draft"),)] == 0
 
 
-def test_without_redis_it_says_so(
-    deployment: FakeDeployment, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+def test_without_redis_metrics_are_redis_up_alone(
+    deployment: Deployment, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def silent(kind: str | None = None) -> None:
         raise StoreUnavailable("gone")

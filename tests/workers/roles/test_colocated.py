@@ -23,9 +23,9 @@ def test_engine_on_divided_cores_says_the_same_and_its_requests_outlive_it(
         wait_for(
             lambda: "engine-2-draft" in [node.name for node in deployment.nodes.live("draft")], what="its drafters"
         )
-        told = next(node.info for node in deployment.nodes.live("verify") if node.name == "engine-2")
-        assert not set(told["partition"]["verify_cores"]) & set(told["partition"]["draft_cores"])
-        assert told["partition"]["verify_slowdown"] > 0.0
+        info = next(node.info for node in deployment.nodes.live("verify") if node.name == "engine-2")
+        assert not set(info["partition"]["verify_cores"]) & set(info["partition"]["draft_cores"])
+        assert info["partition"]["verify_slowdown"] > 0.0
         requests = [
             GenerateRequest(prompt="Tell me", raw=True, max_tokens=300, temperature=0.8, seed=170 + i)
             for i in range(REQUESTS)

@@ -1,4 +1,4 @@
-"""A verifier's desk over a real Redis, with a tiny model and nobody else there: no request hangs on its mail."""
+"""A verifier's loop over a real Redis, with a tiny model and no other node: no request hangs on its mail."""
 
 from collections.abc import Callable, Iterator
 
@@ -32,7 +32,7 @@ def local(lone_deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr(verify, "RECONCILE_EVERY_S", 0.0)
     local = fakes.pipeline(RUNNER, store=lone_deployment.requests, max_sequences=1)  # type: ignore[arg-type]
     yield local
-    local.verifier.release([*local.verifier.running.sequences])
+    local.verifier.release([*local.verifier.sequences])
 
 
 @pytest.fixture
@@ -85,17 +85,17 @@ def test_what_is_no_longer_ours_is_let_go_though_its_turn_never_came(
 ) -> None:
     running, waiting = give("running", 200), give("waiting", created_s=2.0)
     loop.handle([ToVerifier(adopt=(running, waiting))])
-    assert local.verifier.running.sequences.keys() == {running, waiting}
+    assert local.verifier.sequences.keys() == {running, waiting}
     if is_taken_over:
         loop._heartbeat.end()
         assert lone_deployment.requests.assign(waiting, "another")
     else:
         lone_deployment.requests.end(waiting, FinishReason.CANCELLED)
     loop.handle([])
-    assert local.verifier.running.sequences.keys() == {running}
+    assert local.verifier.sequences.keys() == {running}
     lone_deployment.requests.end(running, FinishReason.CANCELLED)
     loop.handle([])
-    assert not local.verifier.running.sequences
+    assert not local.verifier.sequences
 
 
 def test_a_request_that_cannot_be_read_fails_alone(
@@ -111,25 +111,25 @@ def test_a_request_that_cannot_be_read_fails_alone(
     assert found.error == "what is stored of it cannot be read"
 
 
-def test_sequences_with_nobody_at_work_are_rung_for(
+def test_sequences_of_an_unattended_mailbox_are_rung_for(
     lone_deployment: Deployment, loop: VerifierLoop, give: Callable[..., str]
 ) -> None:
-    loop.refresh()
+    loop.beat()
     assert not lone_deployment.mailboxes.waiting(BOX), "there is nothing to do"
     give("r")
     assert loop._heartbeat.attend(BOX)
-    loop.refresh()
-    assert not lone_deployment.mailboxes.waiting(BOX), "somebody is at it"
+    loop.beat()
+    assert not lone_deployment.mailboxes.waiting(BOX), "it is attended"
     loop._heartbeat.stop_attending(BOX)
-    loop.refresh()
+    loop.beat()
     assert lone_deployment.mailboxes.waiting(BOX) == 1
 
 
-def test_tasks_are_told_of_their_requests_ends(
+def test_tasks_hear_of_their_requests_ends(
     lone_deployment: Deployment, loop: VerifierLoop, give: Callable[..., str]
 ) -> None:
     give("of a task", 1, task="{}")
-    give("of nobody", 1, created_s=2.0)
+    give("of no task", 1, created_s=2.0)
     _run(loop, lambda: not lone_deployment.requests.active())
     assert lone_deployment.mailboxes.waiting(SETTLE) == 1
     assert "of a task" in str(lone_deployment.mailboxes.first(SETTLE))

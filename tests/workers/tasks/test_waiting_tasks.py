@@ -1,32 +1,32 @@
-"""Who waits for room, and how that ends, over a real Redis with nobody else there."""
+"""Tasks that wait for room are admitted, or end, over a real Redis without any other process."""
 
 import pytest
 
 from app.messages import FinishReason, Status
 from app.request import GenerateRequest
+from tests.workers.conftest import with_settings
 from tests.workers.records import task_record
 from workers.deployment import Deployment
 from workers.tasks.results import TaskResults
 from workers.tasks.settle import ResultSettler
 from workers.tasks.waiting_tasks import WaitingTasks
 
-ASKED = GenerateRequest(prompt="Hello", raw=True, max_tokens=4)
+REQUEST = GenerateRequest(prompt="Hello", raw=True, max_tokens=4)
 
 
 @pytest.fixture
 def full(lone_deployment: Deployment) -> Deployment:
     """With room for one request, which is taken."""
-    lone_deployment.settings = lone_deployment.settings.model_copy(update={"max_active_requests": 1})
     lone_deployment.requests.create(task_record("old"), limit=1, task="{}")
-    return lone_deployment
+    return with_settings(lone_deployment, max_active_requests=1)
 
 
-def test_who_has_waited_too_long_fails_and_holds_nobody_up(full: Deployment) -> None:
+def test_a_task_that_waited_too_long_fails_and_holds_no_other_up(full: Deployment) -> None:
     outcomes = TaskResults(full.celery)
-    WaitingTasks(full, outcomes, patience_s=-1.0).wait(ASKED, "late", {"id": "late"})
+    WaitingTasks(full, outcomes, patience_s=-1.0).wait(REQUEST, "late", {"id": "late"})
     patient = WaitingTasks(full, outcomes, patience_s=60.0)
-    patient.wait(ASKED, "next", {"id": "next"})
-    patient.admit_waiting()
+    patient.wait(REQUEST, "next", {"id": "next"})
+    patient.beat()
     ResultSettler(full, outcomes).settle("late")
     failed = full.celery.backend.get_task_meta("late")
     assert failed["status"] == "FAILURE" and "there was no room in time" in str(failed["result"])
@@ -36,9 +36,9 @@ def test_who_has_waited_too_long_fails_and_holds_nobody_up(full: Deployment) -> 
 
 def test_a_task_that_is_sent_again_does_not_wait_for_the_room_it_takes_itself(full: Deployment) -> None:
     waiting_tasks = WaitingTasks(full, TaskResults(full.celery))
-    assert waiting_tasks.admit(ASKED, "old", {"id": "old"})
-    assert not waiting_tasks.admit(ASKED, "new", {"id": "new"})
+    assert waiting_tasks.admit(REQUEST, "old", {"id": "old"})
+    assert not waiting_tasks.admit(REQUEST, "new", {"id": "new"})
     full.requests.end("old", FinishReason.CANCELLED)
-    assert waiting_tasks.admit(ASKED, "new", {"id": "new"})
-    waiting_tasks.wait(ASKED, "other", {"id": "other"})
-    assert waiting_tasks.admit(ASKED, "new", {"id": "new"}), "whoever waits, it is in"
+    assert waiting_tasks.admit(REQUEST, "new", {"id": "new"})
+    waiting_tasks.wait(REQUEST, "other", {"id": "other"})
+    assert waiting_tasks.admit(REQUEST, "new", {"id": "new"}), "it is in, though another waits"

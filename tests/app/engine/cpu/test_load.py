@@ -8,19 +8,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from transformers.activations import ACT2FN
 
 from app.engine.cpu.choose_forward import choose_forward
+from app.engine.cpu.hooked import WholeVectors
 from app.engine.cpu.load import load
 from app.engine.cpu.runner import ModelRunner
 from app.errors import ModelRefused
 from app.state import CachedSequence
-from kernels.layers.packed_linear import can_pack
 from tests import fakes
 from tests.fakes import FAMILIES, PAGE_TOKENS, VOCAB
 
 REFUSED = ("falcon", "bloom")
 SERVED = [family for family in FAMILIES if family not in REFUSED]
-bitwise = pytest.mark.skipif(not can_pack(), reason="without the packed operator bits depend on the batch")
 
 
 @cache
@@ -105,7 +105,6 @@ def one_by_one(family: str) -> tuple[torch.Tensor, torch.Tensor]:
     return alone(served(family), tokens(70), *range(1, 70))
 
 
-@bitwise
 @pytest.mark.parametrize("family", SERVED)
 @settings(max_examples=3, deadline=None, derandomize=True)
 @given(st.sets(st.integers(1, 69), max_size=6))
@@ -116,7 +115,6 @@ def test_bits_are_the_same_at_any_chunking(family, cuts):
     assert torch.equal(chunked_kv, kv)
 
 
-@bitwise
 @pytest.mark.parametrize("family", SERVED)
 @settings(max_examples=3, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=2, max_size=7))
@@ -172,20 +170,17 @@ def check_tree(family: str, length: int, drafts, tail: int = 1) -> None:
     assert runner.pool.num_free == runner.pool.num_pages
 
 
-@bitwise
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(st.integers(1, 40), trees(), st.integers(1, 4))
 def test_bits_are_the_same_in_any_tree_and_after_it(length, drafts, tail):
     check_tree("llama", length, drafts, min(tail, length))
 
 
-@bitwise
 @pytest.mark.parametrize("family", [family for family in SERVED if family != "llama"])
 def test_bits_are_the_same_in_trees_of_every_family(family):
     check_tree(family, 2 * PAGE_TOKENS - 3, fakes.tree([5, 6, 7, 8, 9, 10, 11, 12, 13], [0, 0, 2, 3, 3, 5, 6, 1, 7]))
 
 
-@bitwise
 @pytest.mark.parametrize("length", range(PAGE_TOKENS - 6, PAGE_TOKENS + 2))
 def test_a_branch_of_a_branch_may_begin_on_another_page(length):
     """1-2-3-4-5 is the main branch, 6-7-8-9 leaves it at once, and 10-11 leaves that one three tokens later."""
@@ -193,7 +188,6 @@ def test_a_branch_of_a_branch_may_begin_on_another_page(length):
     check_tree("llama", length, fakes.tree(list(range(20, 31)), parents))
 
 
-@bitwise
 def test_bits_do_not_depend_on_the_number_of_threads():
     runner, ids = served("llama"), tokens(90)
     row, kv = alone(runner, ids)
@@ -205,6 +199,23 @@ def test_bits_do_not_depend_on_the_number_of_threads():
     finally:
         torch.set_num_threads(1)
         runner.release(state)
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "sigmoid", "silu"])
+def test_activations_keep_rows_bits_at_any_width_and_threads(name):
+    activation = WholeVectors(ACT2FN[name])
+    for columns in (1, 48, 61, 1056, 40_000):
+        x = 3 * torch.randn(3, 37 if columns < 40_000 else 1, columns, generator=torch.Generator().manual_seed(columns))
+        torch.testing.assert_close(activation(x), ACT2FN[name](x))
+        rows = x.view(-1, columns)
+        expected = torch.cat([activation(row[None]) for row in rows])
+        try:
+            for threads in (1, 2, 3):
+                torch.set_num_threads(threads)
+                assert torch.equal(activation(x).view(-1, columns), expected)
+                assert torch.equal(torch.cat([activation(part) for part in rows.split(7)]), expected)
+        finally:
+            torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("family", REFUSED)

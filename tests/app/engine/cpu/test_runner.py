@@ -8,7 +8,7 @@ from app.engine.cpu.runner import CPURows
 from app.errors import ModelRefused
 from app.request import Sampling
 from app.state import Tree
-from kernels.sampling.target_token import Choice, shaped, target_token_reference
+from kernels.sampling.target_token import Choice, Row, shaped, target_token_reference
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB
 
@@ -95,15 +95,17 @@ def test_a_token_follows_the_definition(extra, temperature):
     rows = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(0))
     sampling = Sampling(temperature=temperature, top_p=0.9, top_k=20, min_p=0.01, seed=77, **extra)
     logits, history = CPURows(rows, rows.argmax(-1).tolist()), [3, 3, 9, int(rows[1].argmax())]
-    z = shaped(
-        rows[1],
+    choice = Choice(temperature, 0.9, 20, 0.01, 77)
+    row = Row(
+        choice,
+        12,
         history,
         frequency_penalty=sampling.frequency_penalty,
         presence_penalty=sampling.presence_penalty,
         bias=sampling.logit_bias,
         allowed=sampling.allowed_token_ids,
     )
-    expected = target_token_reference(z, Choice(temperature, 0.9, 20, 0.01, 77), position=12)
+    expected = target_token_reference(shaped(rows[1], row), choice, position=12)
     assert logits.token(1, 12, sampling, history) == expected
 
 

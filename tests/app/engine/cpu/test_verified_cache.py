@@ -9,13 +9,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from app.config import ROOT
-from app.engine.cpu import choose_forward, verified_cache
+from app.engine.cpu import choose_forward
 from app.engine.cpu import load as loading
 from app.engine.cpu.equivalence import trial
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.hooked import HookedForward
 from app.engine.cpu.load import load
 from app.engine.drafters.loader import load_guesser
+from app.engine.weights.model_cache import with_checksum
 from app.engine.weights.tensors import target_embedding
 from tests import fakes
 from tests.app.engine.drafters.test_features import save as reader
@@ -73,7 +74,7 @@ def test_what_has_changed_is_asked_again(llama, tmp_path, asked, change, caplog)
     elif change == "another model's":
         about = json.loads(file.read_text().split("\n")[1])
         text = json.dumps({**about, "blueprint": {**about["blueprint"], "epsilon": 0.5}})
-        file.write_text(f"{verified_cache._checksum(text)}\n{text}")
+        file.write_text(with_checksum(text))
     else:
         text = file.read_text()
         file.write_text({"cut off": text[:900], "one digit": text.replace("1", "2", 1), "empty": ""}[change])

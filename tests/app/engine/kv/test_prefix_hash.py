@@ -85,9 +85,9 @@ def test_a_pipeline_computes_a_shared_beginning_once_and_says_the_same():
     local = fakes.pipeline(fakes.served())
     texts = fakes.texts(local, *records)
     assert texts == [fakes.texts(fakes.pipeline(fakes.served()), one)[0] for one in records]
-    running = local.verifier.running
-    assert running.prompt_tokens == 4 * (len(COMMON) + 1)
-    assert 0 <= running.reused_tokens <= 3 * len(COMMON)
+    stats = local.verifier.stats
+    assert stats.prompt_tokens == 4 * (len(COMMON) + 1)
+    assert 0 <= stats.reused_tokens <= 3 * len(COMMON)
     again = fakes.record([*COMMON, 9], 6, request_id="later")
     fakes.texts(local, again)
-    assert running.reused_tokens >= len(COMMON)
+    assert stats.reused_tokens >= len(COMMON)

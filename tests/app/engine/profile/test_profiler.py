@@ -7,11 +7,9 @@ import torch
 from app.engine.cpu.equivalence import probe
 from app.engine.cpu.forward import Output
 from app.engine.profile.profiler import ROWS, check_exactness, measure_costs
-from kernels.layers.packed_linear import can_pack
 from tests import fakes
 
 
-@pytest.mark.skipif(not can_pack(), reason="without the packed operator bits depend on the batch")
 @pytest.mark.parametrize("page_tokens", [16, 128])
 def test_an_exact_runner_is_found_exact(page_tokens):
     runner = fakes.served(page_tokens=page_tokens)

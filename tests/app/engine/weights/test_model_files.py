@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.assembly.devices import target_runner
-from app.assembly.local import build_drafters
+from app.assembly.drafter import build_drafters
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import refusing, resolve

@@ -23,11 +23,11 @@ def draft(drafter: Lookup, tokens: list[int], **rest: Any) -> Draft | None:
 
 
 def test_repeats_what_followed_the_same_words() -> None:
-    said = draft(Lookup(), [5, 6, 7, 8, 9, 1, 5, 6])
-    assert said is not None
-    assert said.tokens == (7, 8, 9, 1)
-    assert said.parents == (0, 1, 2, 3)
-    assert said.base == 8
+    found = draft(Lookup(), [5, 6, 7, 8, 9, 1, 5, 6])
+    assert found is not None
+    assert found.tokens == (7, 8, 9, 1)
+    assert found.parents == (0, 1, 2, 3)
+    assert found.base == 8
 
 
 def test_prefers_the_longest_match_then_the_most_recent() -> None:
@@ -38,11 +38,11 @@ def test_prefers_the_longest_match_then_the_most_recent() -> None:
 
 
 def test_a_match_that_runs_into_the_end_repeats_its_period() -> None:
-    said = draft(Lookup(), [1, 2, 1, 2, 1, 2], most=5)
-    assert said is not None and said.tokens == (1, 2, 1, 2, 1)
+    found = draft(Lookup(), [1, 2, 1, 2, 1, 2], most=5)
+    assert found is not None and found.tokens == (1, 2, 1, 2, 1)
 
 
-def test_says_nothing_without_a_match_or_a_budget() -> None:
+def test_no_draft_without_a_match_or_a_budget() -> None:
     assert draft(Lookup(), [1, 2, 3, 4]) is None
     assert draft(Lookup(), [1, 2, 1, 2], most=0) is None
     assert draft(Lookup(), [1]) is None
@@ -64,20 +64,20 @@ def plain(tokens: list[int], most: int) -> tuple[int, ...]:
 
 
 @given(texts, st.lists(st.integers(1, 7), max_size=20))
-def test_growing_step_by_step_equals_searching_the_whole_text(tokens: list[int], steps: list[int]) -> None:
+def test_growing_equals_searching_the_whole_text(tokens: list[int], steps: list[int]) -> None:
     drafter, length = Lookup(), 1
     for step in [*steps, len(tokens)]:
         length = min(len(tokens), length + step)
-        said = draft(drafter, tokens[:length])
-        assert (said.tokens if said else ()) == plain(tokens[:length], 4)
+        found = draft(drafter, tokens[:length])
+        assert (found.tokens if found else ()) == plain(tokens[:length], 4)
 
 
 @given(texts, texts)
 def test_a_replaced_sequence_is_noticed(first: list[int], second: list[int]) -> None:
     fresh, used = Lookup(), Lookup()
     draft(used, first)
-    said, expected = draft(used, second), draft(fresh, second)
-    assert (said and said.tokens) == (expected and expected.tokens)
+    found, expected = draft(used, second), draft(fresh, second)
+    assert (found and found.tokens) == (expected and expected.tokens)
 
 
 def test_confidence_follows_what_happened() -> None:
@@ -93,8 +93,8 @@ def test_confidence_follows_what_happened() -> None:
 
 @given(texts)
 def test_confidences_are_probabilities(tokens: list[int]) -> None:
-    said = draft(Lookup(), tokens)
-    assert said is None or all(0.0 < c < 1.0 for c in said.confidences)
+    found = draft(Lookup(), tokens)
+    assert found is None or all(0.0 < c < 1.0 for c in found.confidences)
 
 
 def test_memory_is_bounded_and_forgetting_frees_it() -> None:

@@ -57,7 +57,7 @@ def likeliest(texts: list[list[int]], tokens: list[int]) -> dict[int, float]:
     return {token: chance * scale for token, chance in raised.items()}
 
 
-def test_what_followed_in_the_store_follows_again_and_trust_falls_with_the_size_of_the_match():
+def test_trust_falls_with_the_size_of_the_match():
     text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
     one = phrases(text)
     (draft,) = one.draft([context([1, 2, 3, 4, 5, 6, 7, 8], 3)])
@@ -68,7 +68,7 @@ def test_what_followed_in_the_store_follows_again_and_trust_falls_with_the_size_
     assert short.confidences[0] < draft.confidences[0]
 
 
-def test_the_more_frequent_comes_first_and_no_more_than_a_few():
+def test_the_few_most_frequent_come_first():
     texts = [[1, 2, token] for token in (5, 6, 6, 7, 7, 7, 8, 8, 8, 8, 9, 9, 9, 9, 9)]
     (draft,) = phrases(*texts).draft([context([1, 2], 9)])
     assert draft.tokens == (9, 8, 7, 6)
@@ -76,7 +76,7 @@ def test_the_more_frequent_comes_first_and_no_more_than_a_few():
     assert draft.parents == (0, 0, 0, 0)
 
 
-def test_what_the_request_said_itself_counts_for_more_than_the_store():
+def test_own_text_counts_for_more_than_the_store():
     texts = [[1, 2, 5]] * 6
     (draft,) = phrases(*texts).draft([context([1, 2, 7, 3, 1, 2], 1)])
     assert draft.tokens == (7,)
@@ -84,12 +84,12 @@ def test_what_the_request_said_itself_counts_for_more_than_the_store():
     assert draft.tokens == (6, 4), "without a store, too"
 
 
-def test_a_token_that_was_said_before_is_likelier():
+def test_a_token_of_the_request_is_likelier():
     texts = [[9, 5, 1], [9, 5, 2], [9, 5, 2]]
     (plain,) = phrases(*texts).draft([context([9, 5], 1)])
     assert plain.tokens == (2,)
-    (said,) = phrases(*texts * 2, [9, 5, 1]).draft([context([1, 30, 9, 5], 1)])
-    assert said.tokens == (1,), "three against four, and it stands in the prompt"
+    (found,) = phrases(*texts * 2, [9, 5, 1]).draft([context([1, 30, 9, 5], 1)])
+    assert found.tokens == (1,), "three against four, and it stands in the prompt"
 
 
 @given(
@@ -107,14 +107,14 @@ def test_chances_are_those_of_a_plain_search(texts, tokens):
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=60), st.data())
-def test_a_request_that_grows_is_drafted_for_like_one_that_is_new(tokens, data):
+def test_a_grown_request_is_drafted_for_as_a_new_one(tokens, data):
     grown = phrases([0, 1, 2, 3, 4] * 3)
     for end in sorted(data.draw(st.sets(st.integers(1, len(tokens)), max_size=6))):
         grown.draft([context(tokens[:end], 3)])
     assert grown.draft([context(tokens, 3)]) == phrases([0, 1, 2, 3, 4] * 3).draft([context(tokens, 3)])
 
 
-def test_a_request_taken_up_anew_with_other_tokens_is_read_anew():
+def test_a_request_with_other_tokens_is_read_anew():
     one = phrases()
     one.draft([context([1, 2, 3, 1, 2], 1)])
     (draft,) = one.draft([context([7, 8, 9, 7, 8, 4, 7, 8], 1)])
@@ -123,7 +123,7 @@ def test_a_request_taken_up_anew_with_other_tokens_is_read_anew():
     assert draft.tokens == (6,)
 
 
-def test_only_the_last_of_a_long_request_and_only_so_many_requests_are_kept():
+def test_kept_requests_and_their_tokens_are_bounded():
     one = phrases()
     long = [1, 2, *range(10, 40), *([5] * MAX_TOKENS), 1]
     assert all(2 not in draft.tokens for draft in one.draft([context(long, 4)]))

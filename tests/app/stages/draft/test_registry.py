@@ -4,19 +4,19 @@ from hypothesis import strategies as st
 
 from app.request import Sampling
 from app.stages.draft.protocol import Context
-from app.stages.draft.registry import MODEL_FREE, build
+from app.stages.draft.registry import BUILT_IN, build
 
 
-def test_every_resident_drafter_bears_its_name() -> None:
-    assert [drafter.name for drafter in build()] == list(MODEL_FREE)
+def test_drafters_bear_their_names() -> None:
+    assert [drafter.name for drafter in build()] == list(BUILT_IN)
 
 
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(KeyError):
-        build(["nobody"])
+        build(["unknown"])
 
 
-@pytest.mark.parametrize("name", MODEL_FREE)
+@pytest.mark.parametrize("name", BUILT_IN)
 @given(tokens=st.lists(st.integers(0, 2), min_size=1, max_size=40), most=st.integers(0, 9))
 def test_a_draft_is_a_tree_on_the_end_of_its_context(name: str, tokens: list[int], most: int) -> None:
     (drafter,) = build([name])

@@ -25,10 +25,10 @@ def test_an_answer_is_known_again_in_another_request() -> None:
     drafter = Suffix()
     drafter.update(context([1, 2, 3, 4, 5, 6, 7], "past"))
     drafter.remove("past")
-    said = draft(drafter, [9, 3, 4])
-    assert said is not None
-    assert said.tokens == (5, 6, 7)
-    assert said.parents == (0, 1, 2)
+    found = draft(drafter, [9, 3, 4])
+    assert found is not None
+    assert found.tokens == (5, 6, 7)
+    assert found.parents == (0, 1, 2)
 
 
 def test_tenants_share_nothing() -> None:
@@ -41,18 +41,18 @@ def test_confidence_follows_the_share_of_the_counts() -> None:
     drafter = Suffix()
     for i, last in enumerate((5, 5, 5, 6)):
         drafter.update(context([1, 2, 3, 4, last], str(i)))
-    said = draft(drafter, [3, 4], most=2)
-    assert said is not None
-    assert said.tokens == (5, 6)
-    assert said.parents == (0, 0)
-    assert said.confidences[0] == 3 * said.confidences[1]
+    found = draft(drafter, [3, 4], most=2)
+    assert found is not None
+    assert found.tokens == (5, 6)
+    assert found.parents == (0, 0)
+    assert found.confidences[0] == 3 * found.confidences[1]
 
 
 def test_the_prompt_is_context_but_is_not_learnt() -> None:
     drafter = Suffix()
     drafter.update(context([1, 2, 3], "past"))
-    said = draft(drafter, [1, 2])
-    assert said is not None and said.tokens == (3,)
+    found = draft(drafter, [1, 2])
+    assert found is not None and found.tokens == (3,)
     drafter = Suffix()
     drafter.update(Context("past", "a", [1, 2, 3, 4], 4, 4, Sampling()))
     assert draft(drafter, [1, 2]) is None
@@ -98,11 +98,11 @@ def test_a_sequence_that_changed_does_no_harm(calls: list[tuple[int, list[int]]]
     for request, text in calls:
         drafter.update(context([1, 2, *text], str(request)))
         assert 0 <= drafter._learnt_tokens <= 30
-        said = draft(drafter, [1, 2, *text], most=8)
-        if said:
-            assert len(said.tokens) == len(said.parents) == len(said.confidences) <= 8
-            assert all(0 <= parent <= i for i, parent in enumerate(said.parents))
-            assert all(0.0 < c < 1.0 for c in said.confidences)
+        found = draft(drafter, [1, 2, *text], most=8)
+        if found:
+            assert len(found.tokens) == len(found.parents) == len(found.confidences) <= 8
+            assert all(0 <= parent <= i for i, parent in enumerate(found.parents))
+            assert all(0.0 < c < 1.0 for c in found.confidences)
 
 
 def test_a_round_takes_microseconds() -> None:

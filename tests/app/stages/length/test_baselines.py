@@ -64,15 +64,15 @@ def test_fasers_search_finds_the_length_that_pays_though_the_tables_say_another(
     assert min(found) >= 1
 
 
-def test_a_rule_is_told_what_came_of_its_last_choice_only_by_the_same_batch() -> None:
-    told: list[int] = []
+def test_a_rule_learns_of_its_last_choice_only_from_the_same_batch() -> None:
+    seen: list[int] = []
 
-    class Told(FixedLength):
+    class Recording(FixedLength):
         def depths(self, candidates, costs, drafting, now_s, tokens):  # type: ignore[no-untyped-def]
-            told.append(tokens)
+            seen.append(tokens)
             return super().depths(candidates, costs, drafting, now_s, tokens)
 
-    by_length = BaselineController(Told(2))
+    by_length = BaselineController(Recording(2))
     for lengths in (
         {"a": 10, "b": 20},
         {"a": 12, "b": 21},
@@ -82,7 +82,7 @@ def test_a_rule_is_told_what_came_of_its_last_choice_only_by_the_same_batch() ->
         {"a": 16, "b": 33},
     ):
         by_length.decide([likely(1) for _ in lengths], lengths, COSTS, DRAFTING, 0.0)
-    assert told == [0, 3, 0, 2, 0, 4]
+    assert seen == [0, 3, 0, 2, 0, 4]
 
 
 def test_fasers_lengths_are_per_request() -> None:

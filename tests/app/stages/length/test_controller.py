@@ -30,21 +30,21 @@ def tree(*proposers: str) -> Tree:
 def lengths() -> LengthController:
     found = LengthController()
     for _ in range(20):
-        found.with_models.costs.update(1, 4, 0.020)
-        found.model_free.costs.update(1, 4, 0.0005)
+        found.modes.with_models.costs.update(1, 4, 0.020)
+        found.modes.model_free.costs.update(1, 4, 0.0005)
     return found
 
 
 def decide(lengths: LengthController, costs: StepCosts = COSTS) -> bool | None:
-    """Are tables alone asked? None: nobody is."""
-    full, lean = ([Candidate(way.of(RECORD), 4)] for way in (lengths.with_models, lengths.model_free))
-    found = lengths.decide(full, lean, costs, 0.0, 0.0)
+    """Are model-free drafters alone asked? None: none is."""
+    full, model_free = ([Candidate(way.of(RECORD), 4)] for way in (lengths.modes.with_models, lengths.modes.model_free))
+    found = lengths.decide(full, model_free, costs, 0.0, 0.0)
     return found.is_model_free if any(found.depths) else None
 
 
 def test_tables_that_do_as_well_as_models_are_asked_alone_once_models_were_tried(lengths):
     for _ in range(30):
-        lengths.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
+        lengths.modes.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
     assert [decide(lengths) for _ in range(FIRST_FULL_ASKS)] == [False] * FIRST_FULL_ASKS
     assert [decide(lengths) for _ in range(FULL_AFTER_ASKS)] == [True] * FULL_AFTER_ASKS
     assert decide(lengths) is False, "to see what they would be worth"
@@ -53,20 +53,20 @@ def test_tables_that_do_as_well_as_models_are_asked_alone_once_models_were_tried
 
 def test_models_that_see_more_are_asked(lengths):
     for _ in range(30):
-        lengths.update(RECORD, tree("small"), RIGHT, ("lookup",), is_model_free=False)
+        lengths.modes.update(RECORD, tree("small"), RIGHT, ("lookup",), is_model_free=False)
     assert [decide(lengths) for _ in range(50)] == [False] * 50
 
 
 def test_a_round_of_tables_alone_says_nothing_of_models(lengths):
-    before = lengths.with_models.of(RECORD).survival(3)
-    lengths.update(RECORD, tree("lookup"), WRONG, ("lookup",), is_model_free=True)
-    assert lengths.with_models.of(RECORD).survival(3) == before
-    assert lengths.model_free.of(RECORD).survival(1) < LengthController().model_free.of(RECORD).survival(1)
+    before = lengths.modes.with_models.of(RECORD).survival(3)
+    lengths.modes.update(RECORD, tree("lookup"), WRONG, ("lookup",), is_model_free=True)
+    assert lengths.modes.with_models.of(RECORD).survival(3) == before
+    assert lengths.modes.model_free.of(RECORD).survival(1) < LengthController().modes.model_free.of(RECORD).survival(1)
 
 
 def test_tables_that_are_silent_are_as_good_as_wrong(lengths):
-    lengths.update(RECORD, tree("small"), RIGHT, ("lookup",), is_model_free=False)
-    assert lengths.model_free.of(RECORD).survival(1) < LengthController().model_free.of(RECORD).survival(1)
+    lengths.modes.update(RECORD, tree("small"), RIGHT, ("lookup",), is_model_free=False)
+    assert lengths.modes.model_free.of(RECORD).survival(1) < LengthController().modes.model_free.of(RECORD).survival(1)
 
 
 def test_what_tables_stand_behind_is_a_tree_of_its_own():
@@ -88,8 +88,10 @@ def test_nothing_is_asked_where_nothing_pays_and_that_is_not_looked_at_each_time
     for _ in range(QUIET_AFTER_STEPS + 3 * QUIET_STEPS):
         step([RECORD])
     assert len(looks) == 2 * (QUIET_AFTER_STEPS + 3)
-    assert lengths.with_models.of(RECORD).silent_rounds == QUIET_AFTER_STEPS + 3 * QUIET_STEPS, "none was forgotten"
-    assert lengths.model_free.of(RECORD).silent_rounds == QUIET_AFTER_STEPS + 3 * QUIET_STEPS
+    assert lengths.modes.with_models.of(RECORD).silent_rounds == QUIET_AFTER_STEPS + 3 * QUIET_STEPS, (
+        "none was forgotten"
+    )
+    assert lengths.modes.model_free.of(RECORD).silent_rounds == QUIET_AFTER_STEPS + 3 * QUIET_STEPS
     step([RECORD, fakes.record([1], request_id="s")])
     assert len(looks) == 2 * (QUIET_AFTER_STEPS + 4), "at once when somebody comes"
 
@@ -97,24 +99,28 @@ def test_nothing_is_asked_where_nothing_pays_and_that_is_not_looked_at_each_time
 def test_what_must_be_asked_of_models_is_as_much_as_pays(lengths):
     """Though tables alone would gain more."""
     for _ in range(30):
-        lengths.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
-    lengths._lean_asks, lengths._steps_without_models = 1, ASK_AFTER_STEPS
-    full, lean = ([Candidate(way.of(RECORD), 4)] for way in (lengths.with_models, lengths.model_free))
-    found = lengths.decide(full, lean, COSTS, 0.0, 0.0)
+        lengths.modes.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
+    assert [decide(lengths) for _ in range(FIRST_FULL_ASKS)] == [False] * FIRST_FULL_ASKS
+    assert [decide(lengths, StepCosts({1: 0.001, 2: 10.0})) for _ in range(ASK_AFTER_STEPS - 1)].count(None) == (
+        ASK_AFTER_STEPS - 1
+    )
+    assert decide(lengths) is True
+    full, model_free = ([Candidate(way.of(RECORD), 4)] for way in (lengths.modes.with_models, lengths.modes.model_free))
+    found = lengths.decide(full, model_free, COSTS, 0.0, 0.0)
     assert not found.is_model_free and found.depths[0] > 1
 
 
 def test_a_price_of_models_that_was_wrong_once_does_not_stay(lengths):
     """A frozen process makes drafting look dear; only lengths again can tell, even where tables go on paying."""
     for _ in range(30):
-        lengths.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
-        lengths.with_models.costs.update(1, 4, 60.0)
+        lengths.modes.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
+        lengths.modes.with_models.costs.update(1, 4, 60.0)
     asked = [decide(lengths) for _ in range(ASK_AFTER_STEPS + FIRST_FULL_ASKS + 2)]
     assert asked.count(False) == 1 and True in asked
     silent = LengthController()
-    silent.with_models.costs.update(1, 4, 60.0)
+    silent.modes.with_models.costs.update(1, 4, 60.0)
     for _ in range(30):
-        silent.update(RECORD, tree("small"), WRONG, ("lookup",), is_model_free=False)
+        silent.modes.update(RECORD, tree("small"), WRONG, ("lookup",), is_model_free=False)
     asked = []
     while len(asked) < 3 * ASK_AFTER_STEPS:
         asked.append(None if silent.is_quiet([RECORD]) else decide(silent))

@@ -12,7 +12,9 @@ from app.messages import Record
 from app.request import Speculation
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.policies import SHORT
-from app.stages.route.router import Kind, Route, Router
+from app.stages.route.router import Route, Router
+from app.stages.route.scores import LENGTH_DECAY, same_tokens
+from app.stages.route.strategies import CosineRouting, FixedRouting, LearnedRouting
 from app.state import Tree
 from app.store.shared_stats import SharedStatsStore, StatsExchange
 from tests import fakes
@@ -23,8 +25,20 @@ DEPTH, GOOD, BAD = 6, 0.85, 0.3
 COMMON = tuple(range(20))  # a chat template and small words, in every prompt
 
 
+STRATEGIES = {
+    "learned": LearnedRouting(),
+    "cosine": CosineRouting(same_tokens),
+    "all": FixedRouting(),
+    "first": FixedRouting(1),
+}
+
+
+def build(kind: str = "learned", most: int = 2) -> Router:
+    return Router(STRATEGIES[kind], most)
+
+
 def prompt(domain: str, seed: int) -> tuple[int, ...]:
-    """Words that all have, some of the domain's fifty, some of nobody's."""
+    """Words that all have, some of the domain's fifty, some of no domain's."""
     rng = random.Random(f"{domain} {seed}")
     first = 1000 * (1 + DOMAINS.index(domain))
     return (*COMMON, *rng.sample(range(first, first + 50), 15), *rng.sample(range(10_000, 40_000), 10))
@@ -90,14 +104,14 @@ def test_a_request_finds_its_drafter_within_some_rounds(domain: str) -> None:
     """Whatever it tries first: over many requests, each new to its tenant."""
     late = []
     for seed in range(20):
-        asked = Mix(Router()).run(f"r{seed}", domain, seed)
+        asked = Mix(build()).run(f"r{seed}", domain, seed)
         assert all(len(names) == 1 for names in asked), "on the verifier's own cores one at a time"
         late += asked[10:]
     assert share(late, domain) > 0.85
 
 
 def test_the_next_prompt_like_those_before_asks_the_right_one_at_once() -> None:
-    mix = Mix(Router())
+    mix = Mix(build())
     for i, domain in enumerate(DOMAINS):
         mix.run(f"first {domain}", domain, i)
     found = [mix.run(f"second {domain}", domain, 90 + i) for i, domain in enumerate(DOMAINS)]
@@ -106,7 +120,7 @@ def test_the_next_prompt_like_those_before_asks_the_right_one_at_once() -> None:
 
 
 def test_tenants_share_nothing() -> None:
-    mix = Mix(Router())
+    mix = Mix(build())
     for i in range(6):
         mix.run(f"theirs {i}", "code", i, tenant="them")
     firsts = Counter(mix.run(f"ours {i}", "code", i, rounds=1, tenant="us")[0][0] for i in range(40))
@@ -114,11 +128,11 @@ def test_tenants_share_nothing() -> None:
 
 
 def test_a_new_process_knows_what_an_old_one_learnt(redis_client: redis.Redis) -> None:
-    store, old = SharedStatsStore(redis_client, "test"), Router()
+    store, old = SharedStatsStore(redis_client, "test"), build()
     for i, domain in enumerate(DOMAINS):
         Mix(old).run(f"old {domain}", domain, i)
     StatsExchange(old.experience, store).beat()
-    new = Router()
+    new = build()
     new.experience.add("public", (), {})  # a request of this tenant came in
     StatsExchange(new.experience, store).beat()
     for i, domain in enumerate(DOMAINS):
@@ -126,19 +140,19 @@ def test_a_new_process_knows_what_an_old_one_learnt(redis_client: redis.Redis) -
 
 
 def test_the_same_requests_are_routed_the_same_way() -> None:
-    runs = [[Mix(Router()).run(f"r{i}", "qa", i) for i in range(3)] for _ in range(2)]
+    runs = [[Mix(build()).run(f"r{i}", "qa", i) for i in range(3)] for _ in range(2)]
     assert runs[0] == runs[1]
 
 
 def test_one_drafter_is_no_choice_and_no_cost() -> None:
-    router = Router()
+    router = build()
     mix = Mix(router, DrafterPool({"code": "draft:1"}, ("lookup",)))
     assert mix.run("r", "code", 0, rounds=3) == [["code"]] * 3
     assert (router.asked_rounds, router.experience.groups()) == (Counter(), [])
 
 
 def test_a_request_that_names_drafters_gets_no_others() -> None:
-    router, pool = Router(), DrafterPool(NODES, ("lookup",))
+    router, pool = build(), DrafterPool(NODES, ("lookup",))
     for names, wanted in ((("prose",), {"prose"}), (("lookup",), set()), ((), set())):
         record = fakes.record([1, 2], request_id=str(names), speculation=Speculation(drafters=names))
         route = router.route(record, 2, pool, DEPTH, 8, lambda _: 0.0)
@@ -149,7 +163,7 @@ def test_a_request_that_names_drafters_gets_no_others() -> None:
 def test_a_long_queue_is_not_worth_a_small_gain() -> None:
     """The best drafter's node is loaded: the others are asked; without the load it is."""
     for price, is_asked in ((0.0, True), (10.0, False)):
-        mix = Mix(Router(), prices={NODES["code"]: price})
+        mix = Mix(build(), prices={NODES["code"]: price})
         asked = [names for seed in range(5) for names in mix.run(f"r{seed}", "code", seed)[10:]]
         assert (share(asked, "code") > 0.5) is is_asked
 
@@ -157,19 +171,19 @@ def test_a_long_queue_is_not_worth_a_small_gain() -> None:
 def test_on_other_machines_as_many_are_asked_as_add_something() -> None:
     away = DrafterPool(NODES, ("lookup",), core_share=0.0)
     for most, longest in ((1, 1), (2, 2), (8, 3)):
-        mix = Mix(Router(most=most), away)
+        mix = Mix(build(most=most), away)
         assert max(len(names) for seed in range(5) for names in mix.run(f"r{seed}", "qa", seed)) == longest
 
 
 def test_the_policy_bounds_what_the_settings_allow() -> None:
-    route = Router(most=8).route(
+    route = build(most=8).route(
         fakes.record([1, 2]), 2, DrafterPool(NODES, (), core_share=0.0), DEPTH, 1, lambda _: 0.0
     )
     assert len(route.homes) == 1
 
 
 def test_a_node_that_never_answers_is_left_alone() -> None:
-    router, pool = Router(), DrafterPool(NODES, ())
+    router, pool = build(), DrafterPool(NODES, ())
     record = fakes.record(prompt("code", 1), request_id="r")
     asked = []
     for length in range(50, 90):
@@ -182,7 +196,7 @@ def test_a_node_that_never_answers_is_left_alone() -> None:
 
 
 def test_a_round_without_any_answer_is_a_miss() -> None:
-    router = Router()
+    router = build()
     record = fakes.record([1, 2], request_id="r")
     for length in (2, 3):
         route = router.route(record, length, DrafterPool(NODES), DEPTH, 8, lambda _: 0.0)
@@ -205,20 +219,20 @@ class TestNodes:
         return router.route(record, length, pool, DEPTH, 8, lambda _: 0.0).homes["code"]
 
     def test_a_sequence_stays_where_its_cache_is_until_the_node_dies(self) -> None:
-        router = Router()
+        router = build()
         assert self.home(router, "r", 2, self.pool(*self.HOSTS, waiting={"draft:1": 3, "draft:3": 1})) == "draft:2"
         assert self.home(router, "r", 3, self.pool(*self.HOSTS, waiting={"draft:2": 9})) == "draft:2"
         assert self.home(router, "r", 4, self.pool("draft:1", "draft:3", waiting={"draft:1": 1})) == "draft:3"
         assert self.home(router, "r", 5, self.pool(*self.HOSTS)) == "draft:3", "the node is back, its cache is not"
 
     def test_a_node_that_died_since_is_not_asked_again_though_the_sequence_stands_still(self) -> None:
-        router = Router()
+        router = build()
         first = self.home(router, "r", 2, self.pool("draft:1", "draft:2"))
         other = {"draft:1": "draft:2", "draft:2": "draft:1"}[first]
         assert self.home(router, "r", 2, self.pool(other)) == other
 
     def test_requests_that_come_together_are_spread(self) -> None:
-        router, pool = Router(), self.pool(*self.HOSTS)
+        router, pool = build(), self.pool(*self.HOSTS)
         assert Counter(self.home(router, str(i), 2, pool) for i in range(9)) == dict.fromkeys(self.HOSTS, 3)
         for i in range(9):
             router.remove(str(i))
@@ -228,18 +242,18 @@ class TestNodes:
 @pytest.mark.parametrize(
     ("kind", "firsts"), [("all", list(DOMAINS)), ("first", ["code"])], ids=["union", "first drafter"]
 )
-def test_the_baselines_that_choose_nothing(kind: Kind, firsts: list[str]) -> None:
-    assert Mix(Router(kind)).run("r", "qa", 0, rounds=5) == [firsts] * 5
+def test_the_baselines_that_choose_nothing(kind: str, firsts: list[str]) -> None:
+    assert Mix(build(kind)).run("r", "qa", 0, rounds=5) == [firsts] * 5
 
 
 def test_cosine_explores_while_little_is_accepted_and_then_exploits() -> None:
-    mix = Mix(Router("cosine", most=1))
+    mix = Mix(build("cosine", most=1))
     record = fakes.record(prompt("qa", 1), request_id="r")
-    rng, length, asked, lengths = random.Random(1), 60, [], []
+    rng, length, recent, asked, lengths = random.Random(1), 60, 0.0, [], []
     for _ in range(60):
-        scores = mix.router._scores.get("r")
-        lengths.append(scores.accepted_length if scores and scores.accepted_length else 0.0)
+        lengths.append(recent)
         route, committed = mix.round(record, "qa", length, rng)
+        recent = LENGTH_DECAY * (recent or committed) + (1.0 - LENGTH_DECAY) * committed
         length += committed
         asked.append(next(iter(route.homes)))
     exploring = [name for name, recent in zip(asked, lengths, strict=True) if recent < SHORT]
@@ -264,7 +278,7 @@ def test_learned_routing_commits_more_than_one_drafter_or_chance() -> None:
             router.remove(record.id)
         return sum(lengths) / len(lengths)
 
-    ours, first, paper = (mean_length(Router(kind, most=1)) for kind in ("learned", "first", "cosine"))
+    ours, first, paper = (mean_length(build(kind, most=1)) for kind in ("learned", "first", "cosine"))
     assert ours > 1.3 * first
     assert ours > 1.05 * paper
 

@@ -1,4 +1,4 @@
-"""The marginal-gain rule of app/stages/schedule/compose.py: how much of each tree to verify."""
+"""The marginal-gain rule of app/stages/schedule/tree_budget.py: how much of each tree to verify."""
 
 import random
 import time
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.estimates.step_costs import StepCosts
-from app.stages.schedule.compose import cut
+from app.stages.schedule.tree_budget import cut
 from app.state import Tree
 
 MEASURED = StepCosts({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})

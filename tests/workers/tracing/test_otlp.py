@@ -1,4 +1,4 @@
-"""Traces for OpenTelemetry: what a collector gets of a request that several processes worked on."""
+"""A collector for OpenTelemetry gets one trace of a request that several processes worked on."""
 
 import sys
 import time
@@ -17,10 +17,12 @@ from app.request import GenerateRequest
 from app.telemetry.verifier_metrics import RequestProgress
 from tests.models import byte_fallback_tokenizer
 from tests.workers.collector import Span, collecting
+from tests.workers.conftest import with_settings
 from workers.celery_app import make_celery
 from workers.deployment import Deployment
 from workers.heartbeat import Heartbeat
 from workers.tracing.otlp import is_traced
+from workers.tracing.sinks import OtlpSink
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def collector() -> Iterator[tuple[str, list[Span]]]:
 def deployment(
     redis_client: redis.Redis, redis_url: str, tmp_path: Path, collector: tuple[str, list[Span]]
 ) -> Iterator[Deployment]:
-    """Nobody else is there but the collector."""
+    """Open a deployment whose only other process is the collector."""
     settings = Settings(redis_url=redis_url, lease_s=0.4, otlp_url=collector[0])
     deployment = Deployment(settings, make_celery(settings), Tokenizer(byte_fallback_tokenizer(tmp_path)))
     yield deployment
@@ -42,16 +44,18 @@ def deployment(
 
 
 def _work(heartbeat: Heartbeat, *request_ids: str) -> None:
-    heartbeat.busy(True)
-    heartbeat.about(request_ids)
+    heartbeat.begin_work()
+    heartbeat.working_on(request_ids)
     time.sleep(0.01)
-    heartbeat.busy(False)
+    heartbeat.end_work()
 
 
 def test_processes_that_know_nothing_of_each_other_make_one_trace_a_request(
     deployment: Deployment, collector: tuple[str, list[Span]]
 ) -> None:
-    verify, draft, web = (Heartbeat(deployment, kind, f"{kind}-1") for kind in ("verify", "draft", "web"))
+    progress: dict[str, RequestProgress] = {}
+    verify = Heartbeat(deployment, "verify", "verify-1", progress=lambda: progress)
+    draft, web = (Heartbeat(deployment, kind, f"{kind}-1") for kind in ("draft", "web"))
     request = GenerateRequest(prompt="Hello", raw=True, max_tokens=3)
     one, other = (deployment.submit(request) for _ in range(2))
     began_s = time.time()
@@ -62,8 +66,8 @@ def test_processes_that_know_nothing_of_each_other_make_one_trace_a_request(
     _work(verify, one.id)
     stats = Stats(rounds=2, drafted=5, accepted=1, first_token_s=began_s, last_token_s=time.time())
     ended = RequestProgress(one.created_s, began_s, tokens=3, stats=stats, reason=FinishReason.LENGTH)
-    verify.told = lambda: {one.id: ended, other.id: RequestProgress(other.created_s, began_s)}
-    for heartbeat in (verify, draft, web):
+    progress |= {one.id: ended, other.id: RequestProgress(other.created_s, began_s)}
+    for heartbeat in (web, verify, draft):  # the web process submits
         heartbeat.end()
 
     spans = sorted((span for span in collector[1]), key=lambda span: span["start_s"])
@@ -97,27 +101,25 @@ def test_part_of_the_requests_is_the_same_in_every_process(
     chosen = [request_id for request_id in ids if is_traced(request_id, 0.25)]
     assert 60 < len(chosen) < 140 and not any(is_traced(request_id, 0.0) for request_id in ids)
     assert set(chosen) <= {request_id for request_id in ids if is_traced(request_id, 0.5)}
-    deployment.settings = deployment.settings.model_copy(update={"otlp_part": 0.25})
-    heartbeat = Heartbeat(deployment, "fuse", "fuse-1")
+    heartbeat = Heartbeat(with_settings(deployment, otlp_part=0.25), "fuse", "fuse-1")
     _work(heartbeat, *ids)
     heartbeat.end()
     assert len({span["trace"] for span in collector[1]}) == len(chosen)
 
 
-def test_without_a_collector_nothing_is_gathered_and_one_that_is_away_holds_nobody_up(
+def test_no_collector_gets_nothing_and_one_that_is_away_delays_nothing(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nowhere = deployment.settings.model_copy(update={"otlp_url": "http://127.0.0.1:9"})
-    deployment.settings = nowhere.model_copy(update={"otlp_url": None})
-    assert Heartbeat(deployment, "draft", "draft-1")._telemetry is None
-    deployment.settings = nowhere
-    heartbeat = Heartbeat(deployment, "draft", "draft-1")
-    _work(heartbeat, "somebody")
+    without = Heartbeat(with_settings(deployment, otlp_url=None), "draft", "draft-1")
+    assert not [sink for sink in without.recorder.sinks if isinstance(sink, OtlpSink)]
+    nowhere = with_settings(deployment, otlp_url="http://127.0.0.1:9")
+    heartbeat = Heartbeat(nowhere, "draft", "draft-1")
+    _work(heartbeat, "a request")
     started = time.monotonic()
-    heartbeat._trace()
+    heartbeat.recorder.flush({})
     assert time.monotonic() - started < 0.5
     heartbeat.end()
     assert time.monotonic() - started < 5.0
     monkeypatch.setitem(sys.modules, "workers.tracing.otlp", None)
     with pytest.raises(InvalidSettings, match="requirements-tracing.txt"):
-        Heartbeat(deployment, "draft", "draft-2")
+        Heartbeat(nowhere, "draft", "draft-2")

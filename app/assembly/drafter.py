@@ -1,0 +1,76 @@
+"""Build drafters and their node: weights loaded, tokenizers checked against the target's."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from app.assembly.devices import draft_device, leave_cores_to, on_another_device
+from app.config import Settings
+from app.drafter.drafter import DrafterNode
+from app.drafter.model import ModelDrafter
+from app.drafter.replicas import Fetch
+from app.drafter.token_fusion import TokenFusion
+from app.engine.drafters.guesser import ModelGuesser
+from app.engine.drafters.loader import card_of, load_guesser
+from app.engine.gpu.guesser import DeviceGuesser, load_device_guesser
+from app.engine.kv.sizing import PAGE_TOKENS
+from app.engine.text.tokenizer import Tokenizer
+from app.engine.weights.resolve import drafter_folder, refusing, target_folder
+from app.errors import ModelRefused
+
+log = logging.getLogger(__name__)
+DRAFT_KV_BYTES = 256 * 2**20
+AnyGuesser = ModelGuesser | DeviceGuesser
+
+
+def build_drafters(settings: Settings) -> list[ModelDrafter]:
+    """Load the model drafters that the settings name. Raises ModelRefused."""
+    return drafters_over(load_guessers(settings))
+
+
+def build_drafter_node(settings: Settings, models: list[ModelDrafter], fetch: Fetch, mailbox: str) -> DrafterNode:
+    """Build a drafter node; several models share every token if the settings say so."""
+    is_shared = settings.fusion == "token" and len(models) > 1
+    token_fusion = TokenFusion(model.draft_kv for model in models) if is_shared else None
+    return DrafterNode(models, fetch, mailbox, token_fusion)
+
+
+def load_guessers(settings: Settings) -> dict[str, AnyGuesser]:
+    """Load the models of the drafters that the settings name, by drafter. Raises ModelRefused."""
+    if settings.draft_device == "cuda" and settings.placement == "apart" and not on_another_device(settings):
+        log.warning("two processes take turns on one GPU; PACELINE_PLACEMENT=together has one for both")
+    torch.set_num_threads(settings.draft_threads)
+    target = target_folder(settings)
+    found = dict(_drafter(name, settings, target) for name in settings.drafters)
+    leave_cores_to(*(guesser.model for guesser in found.values() if isinstance(guesser, ModelGuesser)))
+    return found
+
+
+def drafters_over(guessers: Mapping[str, AnyGuesser]) -> list[ModelDrafter]:
+    """Build a model drafter around each guesser."""
+    return [ModelDrafter(name, guesser, guesser.max_context, guesser.reads_state) for name, guesser in guessers.items()]
+
+
+def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuesser]:
+    folder = drafter_folder(name)
+    if not (folder / "config.json").exists():
+        raise ModelRefused(f"no drafter {name!r}: {folder} holds no config.json")
+    memory = {"kv_bytes": DRAFT_KV_BYTES, "page_tokens": PAGE_TOKENS}
+    is_int8, device = settings.draft_weights == "int8", draft_device(settings)
+    with refusing(folder):
+        _check_tokenizer(folder, target)
+        if device.type == "cuda":
+            dtype = getattr(torch, settings.gpu_dtype)
+            return folder.name, load_device_guesser(folder, target, device, dtype, **memory)
+        return folder.name, load_guesser(folder, target, **memory, is_int8=is_int8, home=settings.home)
+
+
+def _check_tokenizer(folder: Path, target: Path) -> None:
+    """Refuse a drafter whose tokens do not mean what the target's do, by its card or its own tokenizer."""
+    wanted = Tokenizer(target).sha256
+    card = card_of(folder)
+    found = card.get("tokenizer_sha256") if card else Tokenizer(folder).sha256
+    if found != wanted:
+        raise ModelRefused(f"the drafter in {folder} has another tokenizer than the target")

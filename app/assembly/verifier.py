@@ -1,0 +1,156 @@
+"""Build a verifier: its target loaded and measured, its strategies chosen by the settings."""
+
+import logging
+import uuid
+from collections.abc import Callable
+
+from app.assembly.devices import pruning, target_runner
+from app.clock import SYSTEM, Clock
+from app.config import Settings
+from app.engine.cpu.runner import ModelRunner
+from app.engine.drafters.token_similarity import embedding_agreement
+from app.engine.gpu.runner import DeviceRunner
+from app.engine.profile.profile_cache import measured as measure
+from app.engine.text.tokenizer import Tokenizer
+from app.engine.weights.resolve import refusing, target_folder
+from app.estimates.draft_costs import DraftCosts
+from app.estimates.step_costs import StepCosts
+from app.stages.length.baselines import BaselineController, length_policy
+from app.stages.length.controller import LengthController
+from app.stages.length.planner import LengthPlanner
+from app.stages.route.router import Router
+from app.stages.route.scores import same_tokens
+from app.stages.route.strategies import Agreement, CosineRouting, FixedRouting, LearnedRouting, RoutingStrategy
+from app.stages.schedule.cosine import CosineSelection
+from app.stages.schedule.tree_budget import BatchSelection, PaceSelection
+from app.store.protocol import Requests
+from app.telemetry.verifier_metrics import VerifierMetrics
+from app.verifier.measured_target import MeasuredTarget
+from app.verifier.overlap import AutoOverlap, FrontiersOverlap, GroupsOverlap, NoOverlap, Overlap, RoundsOverlap
+from app.verifier.sequences import Sequences
+from app.verifier.speculation import DraftStrategies, Speculation
+from app.verifier.stats import VerifierStats
+from app.verifier.verifier import Verifier
+
+log = logging.getLogger(__name__)
+AnyRunner = ModelRunner | DeviceRunner
+
+
+def build_verifier(
+    settings: Settings,
+    mailbox: str,
+    store: Requests,
+    metrics: VerifierMetrics,
+    on_exhausted: Callable[[], None] | None = None,
+) -> Verifier:
+    """Build a verifier with its model loaded, checked and measured. Raises ModelRefused."""
+    runner, costs, tokenizer = load_target(settings)
+    tokenizer.grammars.prepare()  # later, sequences would wait for it
+    measured = measured_target(settings, runner, costs, tokenizer)
+    return verifier_over(
+        settings,
+        measured,
+        mailbox,
+        store,
+        tokenizer=tokenizer,
+        agreement=agreement(settings),
+        metrics=metrics,
+        on_exhausted=on_exhausted,
+    )
+
+
+def load_target(settings: Settings) -> tuple[AnyRunner, StepCosts, Tokenizer]:
+    """Load, check and measure the target. Raises ModelRefused."""
+    folder = target_folder(settings)
+    with refusing(folder):
+        tokenizer = Tokenizer(folder)
+        runner = target_runner(folder, settings, tokenizer.context_tokens)
+        costs = measure(runner, tokenizer.vocab_size, tokenizer.context_tokens, folder, settings)
+    log.info("step costs, ms by rows: %s", costs.dumps())
+    return runner, costs, tokenizer
+
+
+def measured_target(settings: Settings, runner: AnyRunner, costs: StepCosts, tokenizer: Tokenizer) -> MeasuredTarget:
+    """Describe a loaded target, with early exit where the settings allow it. Raises ModelRefused."""
+    early_exit = pruning(runner, target_folder(settings), settings)
+    return MeasuredTarget(runner, costs, tokenizer.vocab_size, early_exit)
+
+
+def verifier_over(
+    settings: Settings,
+    measured: MeasuredTarget,
+    mailbox: str,
+    store: Requests,
+    *,
+    owner: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    agreement: Agreement = same_tokens,
+    metrics: VerifierMetrics | None = None,
+    on_exhausted: Callable[[], None] | None = None,
+    clock: Clock = SYSTEM,
+) -> Verifier:
+    """Build a verifier around a target, with the strategies that the settings select.
+
+    `agreement` rates drafts where CoSine's routing is selected. Without a tokenizer no request may
+    have stop strings or a form to keep.
+    """
+    strategies = DraftStrategies(
+        lengths(settings), Router(routing(settings, agreement), settings.drafters_per_sequence), overlap(settings)
+    )
+    stats = VerifierStats(measured, strategies.router, metrics or VerifierMetrics())
+    sequences = Sequences(measured.target, stats, tokenizer, settings.max_sequences)
+    speculation = Speculation(measured, sequences, stats, strategies, mailbox, clock)
+    return Verifier(
+        owner or uuid.uuid4().hex,
+        store,
+        measured,
+        speculation,
+        selection(settings, strategies.lengths.modes.with_models.costs),
+        on_exhausted=on_exhausted,
+        clock=clock,
+    )
+
+
+def agreement(settings: Settings) -> Agreement:
+    """Choose the agreement of drafts with the text: by the target's embedding where CoSine's routing needs one."""
+    return embedding_agreement(target_folder(settings)) if settings.routing == "cosine" else same_tokens
+
+
+def routing(settings: Settings, agreement: Agreement = same_tokens) -> RoutingStrategy:
+    """Choose how model drafters are chosen."""
+    match settings.routing:
+        case "learned":
+            return LearnedRouting()
+        case "cosine":
+            return CosineRouting(agreement)
+        case "all":
+            return FixedRouting()
+        case "first":
+            return FixedRouting(1)
+
+
+def lengths(settings: Settings) -> LengthPlanner:
+    """Choose how draft lengths are decided."""
+    baseline = length_policy(settings.lengths)
+    return LengthController() if baseline is None else BaselineController(baseline)
+
+
+def overlap(settings: Settings) -> Overlap:
+    """Choose what goes on while a verdict is pending. Baseline lengths are for whole batches and whole drafts."""
+    is_baseline = settings.lengths != "marginal"
+    match settings.overlap:
+        case "auto":
+            return AutoOverlap(may_split=not is_baseline)
+        case "none":
+            return NoOverlap()
+        case "rounds":
+            return RoundsOverlap()
+        case "frontiers":
+            return RoundsOverlap() if is_baseline else FrontiersOverlap()
+        case "groups":
+            return NoOverlap() if is_baseline else GroupsOverlap()
+
+
+def selection(settings: Settings, draft_costs: DraftCosts) -> BatchSelection:
+    """Choose what goes into a step."""
+    return CosineSelection(draft_costs.seconds) if settings.batching == "cosine" else PaceSelection()

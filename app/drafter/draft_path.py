@@ -1,0 +1,223 @@
+"""A drafted path: a sequence's context, the steps guessed beyond it, and the drafts they make.
+
+In go steps, out comes one draft a drafter. The last path of every sequence is kept: while a
+verdict is pending it can be drawn on, as if all of it were going to be right and its next guess the
+target's own token. The next path begins with what the verdict and the next job confirm of it; the
+rest is rolled back like any wrong guess. No choice between drafters is made here.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from app.drafter.draft_kv import MAX_SEQUENCES, MIN_SURVIVAL, DraftKV
+from app.messages import Draft
+from app.stages.draft.protocol import Context
+from app.state import Guess
+
+MIN_SECOND = 0.15  # least confidence of a second branch
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStep:
+    """One token of a path with its confidence, and every drafter's guess in its place."""
+
+    token: int
+    confidence: float
+    guesses: dict[str, Guess]  # by drafter
+
+
+class DraftPath:
+    """The guesses for one context; they may go beyond the length that was asked for."""
+
+    def __init__(self, context: Context, drafters: tuple[DraftKV, ...], steps: list[DraftStep]) -> None:
+        self.context = context
+        self.drafters = drafters  # those that have not failed yet
+        self.names = {drafter.name for drafter in drafters}
+        self.start = len(context.tokens)
+        self.tokens = [*context.tokens, *(step.token for step in steps)]
+        self.is_ahead = False  # drawn on since the last job
+        self._steps = steps
+        self._limit = context.max_draft_tokens
+
+    @property
+    def id(self) -> str:
+        return self.context.request_id
+
+    @property
+    def room(self) -> int:
+        """Steps it may still take."""
+        return self._limit - len(self._steps)
+
+    @property
+    def is_done(self) -> bool:
+        return self.room <= 0 or self._survival < MIN_SURVIVAL
+
+    @property
+    def can_run_ahead(self) -> bool:
+        room = min((drafter.max_context for drafter in self.drafters), default=0) - len(self.tokens)
+        return room > 0 and len(self._steps) < self._furthest and self._survival >= MIN_SURVIVAL
+
+    def align(self) -> None:
+        """Roll its drafters' caches back to what they share with it."""
+        for drafter in self.drafters:
+            drafter.align(self.context, self.tokens)
+
+    def open_ahead(self) -> None:
+        """Let it grow to all that the next round can use."""
+        self._limit = self._furthest
+
+    def take(self, steps: Iterable[DraftStep], drafters: tuple[DraftKV, ...]) -> None:
+        """Go on by these steps, until it is done, and with these drafters only: those that guessed them."""
+        before = len(self.tokens)
+        self.drafters = drafters
+        for step in steps:
+            if not self.is_done:
+                self._steps.append(step)
+                self.tokens.append(step.token)
+        for drafter in drafters:
+            drafter.advance(self.id, self.tokens[before:])
+
+    def after(self, tokens: list[int]) -> list[DraftStep]:
+        """The steps beyond these tokens; none if it does not begin with them."""
+        if len(tokens) < self.start or self.tokens[: len(tokens)] != tokens:
+            return []
+        return self._steps[len(tokens) - self.start :]
+
+    def drafts(self) -> list[Draft]:
+        """One draft of every drafter that guessed, no deeper than was asked for."""
+        survival, steps = 1.0, []
+        for step in self._steps[: self.context.max_draft_tokens]:
+            if survival < MIN_SURVIVAL:
+                break
+            steps.append(step)
+            survival *= step.confidence
+        names = dict.fromkeys(name for step in steps for name in step.guesses)
+        return [_draft(self.id, self.start, name, steps) for name in names]
+
+    @property
+    def _survival(self) -> float:
+        return prod(step.confidence for step in self._steps)
+
+    @property
+    def _furthest(self) -> int:
+        """Steps that the next round can use: those of this one, the target's own token, and as many again."""
+        return 2 * self.context.max_draft_tokens + 1
+
+
+class DraftPaths:
+    """The last path of every sequence; the least recently started go first."""
+
+    def __init__(self) -> None:
+        self._paths: OrderedDict[str, DraftPath] = OrderedDict()
+        self._ahead_hits = self._ahead_misses = 0
+
+    @property
+    def ahead_hits(self) -> int:
+        """Jobs that used tokens guessed ahead."""
+        return self._ahead_hits
+
+    @property
+    def ahead_misses(self) -> int:
+        """Jobs whose run-ahead tokens the verdict discarded."""
+        return self._ahead_misses
+
+    def last(self, request_id: str) -> DraftPath | None:
+        """The sequence's path of the job before."""
+        return self._paths.get(request_id)
+
+    def start(self, context: Context, drafters: Iterable[DraftKV]) -> DraftPath:
+        """Begin a path with the steps of the last one that are still ahead.
+
+        Drafters for whose models it would become too long take no part.
+        """
+        length = len(context.tokens) + context.max_draft_tokens
+        able = tuple(drafter for drafter in drafters if length <= drafter.max_context)
+        last = self._paths.pop(context.request_id, None)
+        steps = last.after(context.tokens) if last and last.names == {drafter.name for drafter in able} else []
+        if last and last.is_ahead:
+            self._ahead_hits += bool(steps)
+            self._ahead_misses += not steps
+        path = self._paths[context.request_id] = DraftPath(context, able, steps)
+        while len(self._paths) > MAX_SEQUENCES:
+            self._paths.popitem(last=False)
+        return path
+
+    def open_ahead(self, request_ids: Iterable[str]) -> list[DraftPath]:
+        """The paths of these sequences that may be drawn on, aligned and with room to grow."""
+        paths = [self._paths[request_id] for request_id in request_ids if request_id in self._paths]
+        paths = [path for path in paths if path.can_run_ahead]
+        for path in paths:
+            path.open_ahead()
+            path.align()
+        return paths
+
+    def remove(self, request_id: str) -> None:
+        """Drop an ended sequence's path. Its caches are the drafters' to release."""
+        self._paths.pop(request_id, None)
+
+
+def own_steps(name: str, guesses: Iterable[Guess]) -> list[DraftStep]:
+    """The steps of a drafter that no other shares."""
+    return [DraftStep(guess.token, guess.confidence, {name: guess}) for guess in guesses]
+
+
+@dataclass(slots=True)
+class _Node:
+    """A node of one drafter's draft: `depth` steps down the path, on it or a leaf beside it."""
+
+    survival: float
+    depth: int
+    token: int
+    confidence: float
+    is_leaf: bool = False
+    is_borrowed: bool = False
+
+
+def _draft(request_id: str, base: int, name: str, steps: list[DraftStep]) -> Draft:
+    """One drafter's part, likeliest nodes first, parents before children: a cut at the end loses the least."""
+    nodes: list[_Node] = []
+    survival, used = 1.0, 0
+    for depth, step in enumerate(steps, start=1):
+        own = _own_nodes(step, name, depth, survival)
+        used = depth if own else used
+        survival *= step.confidence
+        if all(node.is_leaf for node in own):
+            own.append(_Node(survival, depth, step.token, 0.0, is_borrowed=True))
+        nodes += own
+    # Of equals the path goes first, so the first child of a node is the one that all drafters go on from.
+    nodes = sorted((n for n in nodes if n.depth <= used), key=lambda n: (-n.survival, n.depth, n.is_leaf))
+    nodes = [n for n in nodes if not n.is_borrowed or _is_needed(n, nodes)]
+    places = {0: 0} | {n.depth: i for i, n in enumerate(nodes, start=1) if not n.is_leaf}
+    return Draft(
+        request_id=request_id,
+        base=base,
+        drafter=name,
+        tokens=tuple(n.token for n in nodes),
+        parents=tuple(places[n.depth - 1] for n in nodes),
+        confidences=tuple(min(1.0, max(0.0, n.confidence)) for n in nodes),
+        borrowed=tuple(i for i, n in enumerate(nodes, start=1) if n.is_borrowed),
+    )
+
+
+def _own_nodes(step: DraftStep, name: str, depth: int, survival: float) -> list[_Node]:
+    """A drafter's own guesses at a step; `survival` is that of the path before it."""
+    guess = step.guesses.get(name)
+    if guess is None:
+        return []
+    own = [(guess.token, guess.confidence)]
+    # On the path a second best is worth its row whatever its chance: the row is there.
+    if guess.second_confidence >= MIN_SECOND or guess.second == step.token != guess.token:
+        own.append((guess.second, guess.second_confidence))
+    below = survival * step.confidence  # a leaf never counts for more than the path beside it
+    return [
+        _Node(below, depth, token, confidence)
+        if token == step.token
+        else _Node(min(below, survival * confidence), depth, token, confidence, is_leaf=True)
+        for token, confidence in dict(reversed(own)).items()
+    ]
+
+
+def _is_needed(node: _Node, nodes: list[_Node]) -> bool:
+    return any(n.depth > node.depth and not n.is_borrowed for n in nodes)

@@ -1,0 +1,54 @@
+"""Keep on disk what was found out about a model, from one start of a process to the next.
+
+A file is named after a fingerprint of all that its content depends on (`fingerprint.digest`) and
+begins with a checksum of the rest. A file that is missing, damaged or of another version is found
+out anew, and a disk that cannot be written costs the next start its time, never this one.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from app.system import write_whole
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def read_cached(file: Path, build: Callable[[str], T]) -> T | None:
+    """Build a value from the file's text; None if there is no file or `build` refuses it, which is logged."""
+    try:
+        return build(_intact(file.read_text()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        log.warning("%s cannot be used, finding it out again: %s", file, error)
+        return None
+
+
+def write_cached(file: Path, text: str) -> None:
+    """Write the file in one step."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, with_checksum(text))
+    except OSError as error:  # a full disk: the next start finds it out again
+        log.warning("%s cannot be kept: %s", file, error)
+
+
+def with_checksum(text: str) -> str:
+    """Put the checksum's line before the text."""
+    return f"{_checksum(text)}\n{text}"
+
+
+def _intact(content: str) -> str:
+    """Return what stands below its checksum. Raises ValueError: a wrong size would be read past a weight's end."""
+    checksum, _, text = content.partition("\n")
+    if checksum != _checksum(text):
+        raise ValueError("it is damaged")
+    return text
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,60 @@
+"""Learn the two ways of drafting apart: with models, or with model-free drafters alone.
+
+Model-free drafters cost next to nothing and models do not, so each mode has its own costs and its
+own expectations, and every round with models also shows what the model-free part of its tree would
+have been alone.
+"""
+
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.estimates.acceptance import AcceptanceEstimate, AcceptanceEstimates
+from app.estimates.draft_costs import DraftCosts
+from app.messages import Record
+from app.state import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class DraftMode:
+    """Hold the estimates of one way of drafting: seconds it takes, and tokens it gets right."""
+
+    costs: DraftCosts = field(default_factory=DraftCosts)
+    expectations: AcceptanceEstimates = field(default_factory=AcceptanceEstimates)
+
+    def of(self, record: Record) -> AcceptanceEstimate:
+        """Return what is expected of drafts for this request."""
+        return self.expectations.of(record.id, record.tenant)
+
+
+class DraftModes:
+    """Keep the estimates of both modes in step with the rounds of all sequences."""
+
+    def __init__(self) -> None:
+        self.with_models: Final = DraftMode()
+        self.model_free: Final = DraftMode()
+
+    def remove(self, request_id: str) -> None:
+        """Remove an ended request; what its tenant's others taught stays."""
+        self.with_models.expectations.remove(request_id)
+        self.model_free.expectations.remove(request_id)
+
+    def update(
+        self, record: Record, tree: Tree, committed: Listed[int], model_free: Listed[str], *, is_model_free: bool
+    ) -> None:
+        """Learn from `committed`, the tokens after the tree's root. `is_model_free`: no model drafted."""
+        if not is_model_free:
+            self.with_models.of(record).update_from_tree(tree, committed)
+        self.model_free.of(record).update_from_part(tree, committed, model_free)
+
+    def update_costs(
+        self, batch: int, depth: int, seconds: float, unread: int, *, is_model_free: bool, skipped: Listed[str] = ()
+    ) -> None:
+        """Learn that drafts took `seconds`, deciding on them included (`DraftCosts.update`).
+
+        `skipped`: models that were not run, a round which does not show what models take.
+        """
+        if is_model_free:
+            self.model_free.costs.update(batch, depth, seconds)
+        elif not skipped:
+            self.with_models.costs.update(batch, depth, seconds, unread)

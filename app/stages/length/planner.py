@@ -1,0 +1,67 @@
+"""Define what every rule of draft lengths is asked and what it answers: one interface for all of them."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+from typing import Protocol
+
+from app.estimates.step_costs import StepCosts
+from app.messages import Record
+from app.stages.length.draft_modes import DraftModes
+from app.stages.length.marginal import Candidate
+from app.state import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class DraftBatch:
+    """Sequences that go into their next round together, and the bounds on what they may ask for.
+
+    `busy_s`, `core_share`, `budget`: see `app.stages.length.marginal.draft_lengths`.
+    """
+
+    candidates: list[Candidate]  # as drafters with models see them
+    model_free: list[Candidate] | None  # the same without models; None where there is only one of the two
+    has_models: bool
+    lengths: Mapping[str, int]  # tokens of each sequence, by request
+    costs: StepCosts
+    now_s: float  # monotonic
+    busy_s: float = 0.0
+    core_share: float = 0.0
+    budget: int | None = None
+    least: int = 0  # draft tokens that each sequence asks for, whatever they are believed to gain
+
+
+@dataclass(frozen=True, slots=True)
+class LengthDecision:
+    """Draft tokens for each candidate, which have one drafted without waiting for it, and whether without models.
+
+    `worth_s`: how long the drafts may take before going on without them is faster. `is_priced`: the
+    time that deciding took counts as a part of what drafts cost.
+    """
+
+    depths: list[int]
+    probes: list[bool]
+    is_model_free: bool
+    worth_s: float
+    is_priced: bool = True
+
+
+class LengthPlanner(Protocol):
+    """Decide batch after batch how many tokens are drafted for each sequence."""
+
+    @property
+    def modes(self) -> DraftModes:
+        """The estimates that it decides by."""
+        ...
+
+    def is_quiet(self, records: Listed[Record]) -> bool:
+        """Tell whether these go on without drafts, without deciding anew; that counts as a silent step."""
+        ...
+
+    def plan(self, batch: DraftBatch) -> LengthDecision:
+        """Decide for one batch."""
+        ...
+
+    def trim(self, tree: Tree) -> Tree:
+        """Reduce a fused tree to what the verifier may choose from."""
+        ...

@@ -1,0 +1,85 @@
+"""Choose the model drafters of one round: the strategies that settings select, over the pure rules of `policies`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from app.stages.route.policies import Option, cosine, guesses, is_short, learned
+from app.stages.route.scores import RequestScores, harmonic
+from app.state import Tree
+
+Agreement = Callable[[Sequence[int], Sequence[int]], float]  # (drafted, committed) of equal length -> 0 ... 1
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOptions:
+    """Model drafters to choose from for one round of a sequence."""
+
+    names: Sequence[str]  # in the pool's order
+    options: Sequence[Option]  # another one first for each request: the order breaks ties
+    accepted_length: float | None  # of the sequence's recent rounds, the target's own token included
+    depth: int  # draft tokens at most
+    most: int  # model drafters at most
+
+
+class RoutingStrategy(Protocol):
+    """Choose among several model drafters; stateless, since a request's scores hold what is learnt."""
+
+    def choose(self, found: RoundOptions) -> list[str]:
+        """Choose by drafter name."""
+        ...
+
+    def rate(
+        self, scores: RequestScores, tree: Tree, committed: Sequence[int], confidence: Mapping[str, float]
+    ) -> None:
+        """Score a verified round beyond what is right and wrong. `confidence`: each drafter's mean, in its draft."""
+        ...
+
+
+class LearnedRouting:
+    """Ask the drafters of the highest expected gain, by what they got right on requests like this one."""
+
+    def choose(self, found: RoundOptions) -> list[str]:
+        options, recent = found.options, found.accepted_length
+        if recent is None:  # what requests like it led to expect stands in for its own
+            recent = max((1.0 + o.tokens(found.depth) for o in options if o.is_expected), default=None)
+        return learned(options, found.depth, found.most, is_exploring=is_short(recent))
+
+    def rate(
+        self, scores: RequestScores, tree: Tree, committed: Sequence[int], confidence: Mapping[str, float]
+    ) -> None:
+        """Score nothing more."""
+
+
+class CosineRouting:
+    """Choose as CoSine does (arXiv:2503.10325), by a matrix of scores from confidence and agreement."""
+
+    def __init__(self, agreement: Agreement) -> None:
+        self._agreement = agreement
+
+    def choose(self, found: RoundOptions) -> list[str]:
+        return cosine(found.options, found.most, is_exploring=is_short(found.accepted_length))
+
+    def rate(
+        self, scores: RequestScores, tree: Tree, committed: Sequence[int], confidence: Mapping[str, float]
+    ) -> None:
+        """Update the matrix: a drafter's confidence against what was committed where it drafted."""
+        for drafter, own in confidence.items():
+            tokens = guesses(tree, drafter, len(committed))
+            agreement = self._agreement(tokens, committed[: len(tokens)]) if tokens else 0.0
+            scores.match(drafter, harmonic(own, agreement))
+
+
+class FixedRouting:
+    """Ask the first `count` of the pool's drafters, or all; a baseline."""
+
+    def __init__(self, count: int | None = None) -> None:
+        self._count = count
+
+    def choose(self, found: RoundOptions) -> list[str]:
+        return list(found.names[: self._count])
+
+    def rate(
+        self, scores: RequestScores, tree: Tree, committed: Sequence[int], confidence: Mapping[str, float]
+    ) -> None:
+        """Score nothing more."""

@@ -1,0 +1,81 @@
+"""Decide how much of each tree is worth its rows in a step, by marginal gain (design D5).
+
+Pure functions: the n best nodes of the batch, for the n that gives the most tokens a second.
+"""
+
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import add, truediv
+from typing import Protocol
+
+from app.estimates.step_costs import StepCosts
+from app.state import Sequence, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """The rows that a step has without trees, their costs, and the bound on all rows."""
+
+    base: int  # rows without any node
+    most: int  # rows of the whole step
+    chunk: int  # of `base`, rows of prompts
+    costs: StepCosts
+    others: int = 0  # sequences that commit a token in this step without a tree
+    base_s: float = 0.0  # seconds of reading contexts without any node,
+    row_s: Listed[float] = ()  # and by tree those that each node adds
+
+
+class BatchSelection(Protocol):
+    """Select what of the running sequences and their trees goes into a step."""
+
+    def select(self, sequences: Listed[Sequence], trees: Listed[Tree], rows: BatchRows) -> Listed[int | None]:
+        """Return the nodes of each sequence's tree; None leaves the sequence out of the step."""
+        ...
+
+
+class PaceSelection:
+    """Take all sequences, and of their trees what gives the most tokens a second."""
+
+    def select(self, sequences: Listed[Sequence], trees: Listed[Tree], rows: BatchRows) -> Listed[int | None]:
+        return cut(trees, rows.base, rows.costs, rows.most, rows.others, rows.base_s, rows.row_s)
+
+
+def cut(
+    trees: Listed[Tree],
+    base_rows: int,
+    costs: StepCosts,
+    max_rows: int,
+    other_sequences: int = 0,
+    base_s: float = 0.0,
+    row_s: Listed[float] = (),
+) -> list[int]:
+    """Return how many nodes of each tree to verify; 0 allowed, the fewest at equal worth.
+
+    They are the n best of all by survival, for the n that maximises (sequences + their survival) /
+    seconds(base_rows + n).
+
+    The maximum over *all* n: seconds() has steps, behind which more rows can pay again. `other_sequences`
+    commit a token in this step without a tree. Among nodes of equal survival the earlier tree's go first.
+    Reading contexts takes `base_s` without any node, and `row_s` more for each node, by tree: what that is worth at
+    the pace without nodes is taken off a node's survival when the best are picked.
+    """
+    survival = [s for tree in trees for s in accumulate(tree.survival, min)]  # min: never a child before its parent
+    owners = [i for i, tree in enumerate(trees) for _ in tree.survival]
+    value, sequences = survival, len(trees) + other_sequences
+    if any(row_s):
+        pace = sequences / (costs.seconds(base_rows) + base_s)
+        value = [s - pace * row_s[owner] for s, owner in zip(survival, owners, strict=True)]
+    order = sorted(range(len(value)), key=value.__getitem__, reverse=True)  # stable, reverse too
+    del order[max(0, max_rows - base_rows) :]
+    tokens = accumulate((survival[index] for index in order), initial=float(sequences))
+    seconds = costs.span(base_rows, len(order) + 1)
+    if base_s:
+        nodes_s = (row_s[owners[index]] if row_s else 0.0 for index in order)
+        seconds = [*map(add, seconds, accumulate(nodes_s, initial=base_s))]
+    paces = list(map(truediv, tokens, seconds))
+    best_n = paces.index(max(paces))
+    kept = [0] * len(trees)
+    for index in order[:best_n]:
+        kept[owners[index]] += 1
+    return kept

@@ -1,0 +1,306 @@
+"""Ask drafters for trees and receive them: routes, lengths, due times, and the estimates that they rest on.
+
+The only writer of a sequence's `tree` and `due_s`. Decides nothing about text.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from app.clock import SYSTEM, Clock
+from app.estimates.draft_costs import DraftCosts
+from app.messages import DraftJob, TreeMessage
+from app.policy import Policy
+from app.stages.length.marginal import HORIZON_TOKENS, Candidate, skip_models_above
+from app.stages.length.planner import DraftBatch, LengthPlanner
+from app.stages.route.drafter_pool import DrafterPool
+from app.stages.route.router import Route, Router
+from app.state import Sequence, Tree
+from app.verifier.dispatch import DraftDispatcher
+from app.verifier.measured_target import MeasuredTarget
+from app.verifier.overlap import Overlap
+from app.verifier.sequences import Sequences
+from app.verifier.stats import VerifierStats
+
+MIN_WAIT_S = 0.03  # a tree is waited for at least so long, within the policy
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStrategies:
+    """The rules by which a verifier asks for drafts: how many tokens, of which drafters, beside which other work."""
+
+    lengths: LengthPlanner
+    router: Router
+    overlap: Overlap
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingDraft:
+    """A job under way, to measure how long drafts take. A probe, which is not waited for, does not show that."""
+
+    base: int
+    at_s: float = 0.0  # monotonic
+    batch: int = 0
+    depth: int = 0
+    unread: int = 0  # tokens of the batch that drafters had not seen
+    patience_s: float = 0.0  # longest wait for it: drafts that come later cost no more
+    is_model_free: bool = False
+    deciding_s: float = 0.0  # what finding the depth took: a part of what drafts cost
+
+
+class Speculation:
+    """Keep the drafts of a verifier's sequences under way."""
+
+    def __init__(
+        self,
+        measured: MeasuredTarget,
+        sequences: Sequences,
+        stats: VerifierStats,
+        strategies: DraftStrategies,
+        mailbox: str,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """Speculate for `sequences` of the measured target; trees come to `mailbox`."""
+        self.sequences: Final = sequences
+        self.stats: Final = stats
+        self.lengths: Final = strategies.lengths
+        self.router: Final = strategies.router
+        self._overlap = strategies.overlap
+        self._costs = measured.costs
+        self._vocab_size = measured.vocab_size
+        self._dispatcher = DraftDispatcher(mailbox)
+        self._clock = clock
+        self._draft_costs = self.lengths.modes.with_models.costs
+        self._model_costs = DraftCosts(0.0)  # of those, what models took by their node's own clock
+        self._pool = DrafterPool()
+        self._is_together = True
+        self._usual_s = 0.0  # what the drafts that were asked for last usually take
+        self._deciding_s = 0.0  # what finding the present depths took
+        self._pending: dict[str, _PendingDraft] = {}
+        self._model_free: set[str] = set()  # sequences whose last drafts came from no model
+
+    @property
+    def pool(self) -> DrafterPool:
+        """The drafters that are asked."""
+        return self._pool
+
+    def follow(self, pool: DrafterPool) -> None:
+        """Ask these drafters from now on. For any thread: one reference is swapped."""
+        self._pool = pool
+
+    @property
+    def is_together(self) -> bool:
+        """Do the sequences go in one batch, or one half while the other half drafts?"""
+        return self._is_together
+
+    def receive(self, message: TreeMessage) -> None:
+        """Take a tree in if it is for a sequence's present length and sound; learn from one that is late."""
+        pending = self._pending.get(message.request_id)
+        is_answer = pending is not None and pending.base == message.base
+        if pending and is_answer:
+            self._record_answer(message, pending)
+            del self._pending[message.request_id]
+        sequence = self.sequences.get(message.request_id)
+        tree = Tree.from_message(message, self._vocab_size)
+        if sequence is None or tree is None:
+            return
+        if message.base == len(sequence.tokens):
+            sequence.tree = self.lengths.trim(tree)
+        elif is_answer and message.base < len(sequence.tokens):  # too late to be verified, but what came is known
+            self._update(sequence, tree, sequence.tokens[message.base :])
+
+    def record_verdict(self, sequence: Sequence, committed: Listed[int]) -> None:
+        """Learn from `committed`, the tokens after its tree's root; the sequence waits for nothing any more."""
+        if sequence.tree is not None:
+            self._update(sequence, sequence.tree, committed)
+        sequence.tree, sequence.due_s = None, 0.0
+
+    def limit_waits(self, sequences: Iterable[Sequence], latest_s: float) -> None:
+        """Bring due times after `latest_s` forward to it: the policy or the clock may have changed since."""
+        for sequence in sequences:
+            sequence.due_s = min(sequence.due_s, latest_s)
+
+    def remove(self, request_id: str) -> None:
+        """Remove all that is known of an ended sequence's drafts."""
+        self.lengths.modes.remove(request_id)
+        self.router.remove(request_id)
+        self._model_free.discard(request_id)
+        self._pending.pop(request_id, None)
+        self._dispatcher.remove(request_id)
+
+    def request_drafts(self, sequences: list[Sequence], policy: Policy) -> list[DraftJob]:
+        """Ask for as many draft tokens as pay (design D5); sequences that get none go on at once."""
+        began_s, self._deciding_s = self._clock.perf_counter(), 0.0
+        limits = [self.limit(sequence, policy) for sequence in sequences]
+        is_forced = policy.min_draft_tokens > 0
+        if not any(limits) or (not is_forced and self.lengths.is_quiet([s.record for s in sequences])):
+            return []
+        batch = self._batch(sequences, limits, policy)
+        found = self.lengths.plan(batch)
+        if found.is_priced:
+            self._deciding_s = self._clock.perf_counter() - began_s
+        depths = [self._overlap.frontier(depth) for depth in found.depths]
+        worth_s = found.worth_s + batch.busy_s
+        return self.jobs(sequences, depths, policy, found.probes, worth_s, is_model_free=found.is_model_free)
+
+    def limit(self, sequence: Sequence, policy: Policy) -> int:
+        """Return the most draft tokens the sequence may ask for, by its own and the policy's bound and its room."""
+        wish = sequence.record.speculation
+        if not wish.enabled or not self._pool.allowed(wish.drafters):
+            return 0
+        own = policy.max_draft_tokens if wish.max_draft_tokens is None else wish.max_draft_tokens
+        return max(0, min(own, policy.max_draft_tokens, sequence.record.max_tokens - sequence.generated - 1))
+
+    def jobs(
+        self,
+        sequences: list[Sequence],
+        depths: list[int],
+        policy: Policy,
+        probes: Iterable[bool] = (),
+        worth_s: float = inf,
+        *,
+        is_model_free: bool = False,
+    ) -> list[DraftJob]:
+        """Make the jobs of the sequences that ask for any tokens; from now on they wait for their trees.
+
+        They wait within the policy's bounds and what is usual, and once that has passed no longer
+        than the trees are worth. A probe is a job for one token without a wait.
+        """
+
+        def route_of(sequence: Sequence) -> Route:
+            route = self._route(sequence, policy)
+            return route.without_models() if is_model_free else route
+
+        asked = [(s, depth, route_of(s)) for s, depth in zip(sequences, depths, strict=True) if depth]
+        due_s = self._wait(asked, policy, worth_s, is_model_free)
+        probing = [sequence for sequence, is_probe in zip(sequences, probes, strict=False) if is_probe]
+        for sequence in probing:
+            self._pending[sequence.record.id] = _PendingDraft(len(sequence.tokens))
+        asked += [(sequence, 1, route_of(sequence)) for sequence in probing]
+        for sequence, _, route in asked:
+            self.router.record_asked(sequence.record, route)
+            self.stats.metrics.record_asked(route.drafters)
+            (self._model_free.add if is_model_free else self._model_free.discard)(sequence.record.id)
+        return [
+            job
+            for sequence, depth, route in asked
+            for job in self._dispatcher.jobs(
+                sequence,
+                route,
+                depth,
+                due_s,
+                readers=self._pool.readers,
+                run_ahead=self._overlap.runs_ahead(self._pool.core_share),
+                skip_models_above=self._skip_models_above(sequence, depth, len(asked)),
+            )
+        ]
+
+    def final_jobs(self, sequence: Sequence) -> list[DraftJob]:
+        """Send those that hold a replica of an ended sequence its last tokens."""
+        return self._dispatcher.final_jobs(sequence, self._pool.mailboxes())
+
+    def _record_answer(self, message: TreeMessage, pending: _PendingDraft) -> None:
+        came_s = self._clock.monotonic() - pending.at_s
+        took_s = min(pending.patience_s, came_s)
+        if pending.batch:
+            self.stats.record_wait(came_s)
+            self.stats.metrics.record_tree(took_s)
+        self.lengths.modes.update_costs(
+            pending.batch,
+            pending.depth,
+            took_s + pending.deciding_s,
+            pending.unread,
+            is_model_free=pending.is_model_free,
+            skipped=message.skipped,
+        )
+        if 0.0 < message.models_s <= took_s:  # not trusted
+            self._model_costs.update(pending.batch, pending.depth, message.models_s, pending.unread)
+
+    def _update(self, sequence: Sequence, tree: Tree, committed: Listed[int]) -> None:
+        record = sequence.record
+        is_model_free = record.id in self._model_free
+        self.lengths.modes.update(record, tree, committed, self._pool.model_free, is_model_free=is_model_free)
+        self.router.update(record.id, tree, committed, tree.confidence)
+
+    def _batch(self, sequences: list[Sequence], limits: list[int], policy: Policy) -> DraftBatch:
+        """Describe the sequences for the length planner, and form groups where that pays."""
+        pool = self._pool
+        full = [self._candidate(s, policy, limit) for s, limit in zip(sequences, limits, strict=True)]
+        model_free = None
+        if pool.model_free and pool.models:
+            model_free = [self._model_free_candidate(s, c) for s, c in zip(sequences, full, strict=True)]
+        self._is_together = self._overlap.goes_together(self._costs, len(self.sequences), self._usual_s)
+        others = 0 if self._is_together else len(self.sequences) - len(sequences)
+        return DraftBatch(
+            full,
+            model_free,
+            has_models=bool(pool.models),
+            lengths={s.record.id: len(s.tokens) for s in sequences},
+            costs=self._costs,
+            now_s=self._clock.monotonic(),
+            busy_s=self._costs.seconds(others) if others else 0.0,
+            core_share=pool.core_share,
+            budget=policy.verify_budget,
+            least=policy.min_draft_tokens,
+        )
+
+    def _wait(
+        self, asked: Listed[tuple[Sequence, int, Route]], policy: Policy, worth_s: float, is_model_free: bool
+    ) -> float:
+        """Let the sequences wait for their trees; returns until when, by the wall clock."""
+        deepest = max((depth for _, depth, _ in asked), default=0)
+        unread = sum(self._unread(sequence, route) for sequence, _, route in asked)
+        modes = self.lengths.modes
+        costs = (modes.model_free if is_model_free else modes.with_models).costs
+        self._usual_s = costs.seconds(len(asked), deepest)
+        usual_s = self._usual_s + costs.read_s(unread)
+        wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
+        due_s, now_s = self._clock.time() + wait_s, self._clock.monotonic()
+        for sequence, _, _ in asked:
+            sequence.due_s = due_s
+            self._pending[sequence.record.id] = _PendingDraft(
+                len(sequence.tokens), now_s, len(asked), deepest, unread, wait_s, is_model_free, self._deciding_s
+            )
+        return due_s
+
+    def _candidate(self, sequence: Sequence, policy: Policy, limit: int) -> Candidate:
+        record = sequence.record
+        return Candidate(
+            self.lengths.modes.with_models.of(record),
+            limit,
+            self._draft_costs.read_s(self._unread(sequence, self._route(sequence, policy))) if limit else 0.0,
+            record.max_tokens - sequence.generated,
+            sequence.cached,
+        )
+
+    def _model_free_candidate(self, sequence: Sequence, full: Candidate) -> Candidate:
+        record = sequence.record
+        allowed = set(self._pool.allowed(record.speculation.drafters))
+        limit = full.limit if allowed & set(self._pool.model_free) else 0
+        return Candidate(self.lengths.modes.model_free.of(record), limit, 0.0, full.remaining, full.context)
+
+    def _skip_models_above(self, sequence: Sequence, depth: int, batch: int) -> float:
+        expectation = self.lengths.modes.with_models.of(sequence.record)
+        round_s = self._costs.seconds(batch * (1 + depth)) + self._draft_costs.seconds(batch, depth)
+        model_s = self._model_costs.seconds(batch, depth) if batch else 0.0
+        return skip_models_above(sum(expectation.survival(depth)), round_s, model_s)
+
+    def _route(self, sequence: Sequence, policy: Policy) -> Route:
+        """Route the sequence's next round."""
+        record, pool = sequence.record, self._pool
+        depth = self.limit(sequence, policy)
+
+        def price(mailbox: str) -> float:
+            """Return the cost of drafting on that node, in plain-decoding tokens: queue plus unread."""
+            waiting_s = pool.waiting.get(mailbox, 0) * self._draft_costs.seconds(1, depth)
+            read_s = self._draft_costs.read_s(self._dispatcher.unread(sequence, mailbox))
+            rounds = max(1, min(HORIZON_TOKENS, record.max_tokens - sequence.generated) // 2)
+            return (waiting_s + read_s / rounds) / self._costs.seconds(1)
+
+        return self.router.route(record, len(sequence.tokens), pool, depth, policy.drafters_per_sequence, price)
+
+    def _unread(self, sequence: Sequence, route: Route) -> int:
+        """Return the tokens that some node of the route has not been sent."""
+        return max((self._dispatcher.unread(sequence, mailbox) for mailbox in route.homes.values()), default=0)

@@ -1,0 +1,64 @@
+import pytest
+
+from app.fuser.fuser import Fuser
+from app.messages import Draft
+from app.request import Sampling
+from app.stages.draft.protocol import Context
+from tests import fakes
+from tests.fakes import Scripted, draft_job, guessing
+
+
+def drafts(drafter: Scripted, tokens: list[int]) -> list[Draft]:
+    return drafter.draft([Context("r", "public", tokens, 1, 4, Sampling())])
+
+
+def test_all_drafts_go_into_one_tree_for_the_verifier():
+    fuser = Fuser([guessing("b", 2)], fakes.VOCAB, lambda _: None)
+    fuser.expect([draft_job("r", [1, 1], ("a", "b"))])
+    assert fuser.collect(0.0) == []
+    fuser.receive(drafts(guessing("a", 1, 3), [1, 1]))
+    ((mailbox, tree),) = fuser.collect(0.0)
+    assert (mailbox, tree.request_id, tree.base) == ("v", "r", 2)
+    assert sorted(zip(tree.tokens, tree.proposers, strict=True)) == [(1, ("a",)), (2, ("b",)), (3, ("a",))]
+
+
+def test_no_round_waits_for_an_absent_model_free_drafter():
+    fuser = Fuser([guessing("b", 2)], fakes.VOCAB, lambda _: None)
+    fuser.expect([draft_job("r", [1, 1], ("b", "phrases"))])
+    ((_, tree),) = fuser.collect(0.0)
+    assert tree.tokens == (2,)
+
+
+def test_a_due_round_makes_a_tree_of_what_there_is():
+    fuser = Fuser([], fakes.VOCAB, lambda _: None)
+    fuser.expect([draft_job("r", [1, 1])])
+    assert fuser.wait_s(4.0) == 5.0
+    ((_, tree),) = fuser.collect(9.0)
+    assert tree.tokens == ()
+
+
+def test_a_draft_for_another_request_is_dropped():
+    fuser = Fuser([guessing("b", 2, request_id="unknown")], fakes.VOCAB, lambda _: None)
+    fuser.expect([draft_job("r", [1, 1], ("b",))])
+    ((_, tree),) = fuser.collect(0.0)
+    assert tree.tokens == ()
+
+
+def test_a_drafter_that_was_wrong_is_believed_less():
+    fuser = Fuser([], fakes.VOCAB, lambda _: None)
+    drafter = guessing("a", 7, confidences=(0.9,))
+    survivals = []
+    for length in range(1, 30):
+        fuser.expect([draft_job("r", [1] * length)])
+        fuser.receive(drafts(drafter, [1] * length))
+        ((_, tree),) = fuser.collect(0.0)
+        survivals.append(tree.survival[0])
+    assert survivals[0] == pytest.approx(0.9)
+    assert survivals[-1] < 0.4
+
+
+def test_an_ended_sequence_gets_no_tree():
+    fuser = Fuser([], fakes.VOCAB, lambda _: None)
+    fuser.expect([draft_job("r", [1, 1])])
+    fuser.expect([draft_job("r", [1, 1, 1], is_last=True)])
+    assert fuser.collect(99.0) == []

@@ -1,0 +1,101 @@
+"""A drafter node and its fuser: drafts for another fuser, trees where this node alone drafts."""
+
+import pytest
+
+from app.drafter.drafter import DrafterNode
+from app.drafter.model import ModelDrafter
+from app.fuser.fuser import Fuser
+from app.pipeline import draft_and_fuse
+from app.stages.draft.protocol import Drafter
+from app.state import Guess
+from tests import fakes
+from tests.fakes import Scripted, ScriptedGuesser, draft_job, guessing
+
+
+def segments(*drafters: Drafter, model_free: tuple[Drafter, ...] = ()) -> tuple[DrafterNode, Fuser]:
+    """A drafter node whose mailbox is `n`, and its fuser."""
+    return DrafterNode(drafters, lambda _: None, "n"), Fuser(model_free, fakes.VOCAB, lambda _: None)
+
+
+def test_drafters_draft_where_asked_for_the_newest_job():
+    a, b = guessing("a", 1), guessing("b", 2)
+    jobs = [draft_job("r", [1]), draft_job("s", [1, 2], ("a", "b")), draft_job("r", [1, 5, 6])]
+    drafts, trees = draft_and_fuse(*segments(a, b), jobs)
+    assert trees == []
+    assert sorted((draft.request_id, draft.drafter, draft.base) for draft in drafts) == [
+        ("r", "a", 3),
+        ("s", "a", 2),
+        ("s", "b", 2),
+    ]
+
+
+def test_no_model_runs_where_model_free_drafters_are_sure():
+    model, lookup = guessing("a", 1, 3), guessing("b", 2, confidences=(0.7,))
+    ours = segments(model, model_free=(lookup,))
+    for base, bound, runs in ((1, 0.8, True), (2, 0.6, False), (3, 1.0, True)):
+        model.seen.clear()
+        wanted = draft_job("r", [1] * base, ("a", "b")).model_copy(update={"fuser": "n", "skip_models_above": bound})
+        ((_, tree),) = draft_and_fuse(*ours, [wanted])[1]
+        assert bool(model.seen) is runs
+        assert tree.skipped == (() if runs else ("a",))
+        assert 2 in tree.tokens
+        assert (1 in tree.tokens) is runs
+
+
+def test_no_model_is_skipped_where_another_node_fuses():
+    model = guessing("a", 1)
+    jobs = [draft_job("r", [1], ("a", "b")).model_copy(update={"skip_models_above": 0.0})]
+    drafts, _ = draft_and_fuse(*segments(model, model_free=(guessing("b", 2),)), jobs)
+    assert [draft.drafter for draft in drafts] == ["a"]
+
+
+def test_an_ended_sequence_gets_no_draft():
+    a = guessing("a", 1)
+    assert draft_and_fuse(*segments(a), [draft_job("r", [1], is_last=True)]) == ([], [])
+    assert a.seen == []
+
+
+def test_a_node_runs_ahead_on_pending_sequences_until_done():
+    model = ScriptedGuesser(lambda read: Guess((read[-1] + 1) % fakes.VOCAB, 0.9, 0, 0.0))
+    one, fuser = segments(ModelDrafter("a", model, 100), guessing("b", 2))
+    draft_and_fuse(one, fuser, [draft_job("r", [1]).model_copy(update={"run_ahead": True}), draft_job("s", [1])])
+    draft_and_fuse(
+        one, fuser, [draft_job("t", [1]).model_copy(update={"run_ahead": True}), draft_job("t", [1], is_last=True)]
+    )
+    model.calls.clear()
+    steps = 0
+    while one.has_ahead:
+        one.run_ahead()
+        steps += 1
+        assert len(model.calls) <= steps, "one small step at a time"
+    assert len(model.calls) == 4 + 1, "only r's: the target's own token, and as many as were asked for"
+    draft_and_fuse(one, fuser, [draft_job("r", [1, 2, 3, 4, 5, 6]), draft_job("s", [1, 9])])
+    assert one.info() == {"ahead_hits": 1, "ahead_misses": 0}
+
+
+def test_a_node_fuses_its_own_jobs_only():
+    ours = draft_job("r", [1], ("a", "b")).model_copy(update={"fuser": "n"})
+    both = segments(guessing("a", 1, 3), model_free=(guessing("b", 2),))
+    drafts, trees = draft_and_fuse(*both, [ours, draft_job("s", [1])])
+    assert [draft.request_id for draft in drafts] == ["s"]
+    ((mailbox, tree),) = trees
+    assert (mailbox, tree.request_id, tree.base) == ("v", "r", 1)
+    assert sorted(zip(tree.tokens, tree.proposers, strict=True)) == [(1, ("a",)), (2, ("b",)), (3, ("a",))]
+
+
+def test_a_node_that_fuses_calibrates_its_drafters():
+    ours = segments(guessing("a", 7, confidences=(0.9,)))
+    survivals = []
+    for length in range(1, 30):
+        jobs = [draft_job("r", [1] * length).model_copy(update={"fuser": "n"})]
+        ((_, tree),) = draft_and_fuse(*ours, jobs)[1]
+        survivals.append(tree.survival[0])
+    assert survivals[0] == pytest.approx(0.9)
+    assert survivals[-1] < 0.4
+
+
+def test_a_silent_drafter_gets_its_verifier_an_empty_tree():
+    silent = Scripted("a", lambda context: [])
+    jobs = [draft_job("r", [1]).model_copy(update={"fuser": "n"})]
+    ((_, tree),) = draft_and_fuse(*segments(silent), jobs)[1]
+    assert tree.tokens == ()

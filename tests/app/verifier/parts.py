@@ -1,0 +1,92 @@
+"""A verifier's parts over a tiny model, for the tests of each."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from app.assembly.verifier import lengths, overlap, routing
+from app.clock import SYSTEM, Clock
+from app.config import Settings
+from app.engine.cpu.runner import ModelRunner
+from app.estimates.draft_costs import DraftCosts
+from app.estimates.step_costs import StepCosts
+from app.messages import Record, Stats, Status, TreeMessage
+from app.stages.length.planner import LengthPlanner
+from app.stages.route.drafter_pool import DrafterPool
+from app.stages.route.router import Router
+from app.state import Sequence
+from app.store.protocol import Snapshot
+from app.telemetry.verifier_metrics import VerifierMetrics
+from app.verifier.sequences import Sequences
+from app.verifier.speculation import DraftStrategies, Speculation
+from app.verifier.stats import VerifierStats
+from tests import fakes
+
+MODEL = fakes.served().model
+
+
+@dataclass(frozen=True)
+class Parts:
+    runner: ModelRunner
+    stats: VerifierStats
+    sequences: Sequences
+    speculation: Speculation
+
+    @property
+    def lengths(self) -> LengthPlanner:
+        return self.speculation.lengths
+
+    @property
+    def draft_costs(self) -> DraftCosts:
+        return self.lengths.modes.with_models.costs
+
+    def repriced(self, costs: StepCosts, pool: DrafterPool | None = None, **settings: Any) -> "Parts":
+        """The same sequences and estimates by other prices, and other settings."""
+        strategies = DraftStrategies(self.lengths, self.speculation.router, overlap(Settings(**settings)))
+        measured = fakes.measured(self.runner, costs)
+        speculation = Speculation(measured, self.sequences, self.stats, strategies, "mailbox")
+        speculation.follow(pool or self.speculation.pool)
+        return Parts(self.runner, self.stats, self.sequences, speculation)
+
+
+def parts(
+    *,
+    pages: int = 64,
+    costs: StepCosts | None = None,
+    pool: DrafterPool | None = None,
+    clock: Clock = SYSTEM,
+    **settings: Any,
+) -> Parts:
+    """Parts that ask a model drafter and a model-free one, by the strategies of these settings."""
+    chosen = Settings.model_validate(settings)
+    runner = fakes.runner(MODEL, pages=pages)
+    measured = fakes.measured(runner, costs or StepCosts({1: 1.0}))
+    strategies = DraftStrategies(lengths(chosen), Router(routing(chosen)), overlap(chosen))
+    stats = VerifierStats(measured, strategies.router, VerifierMetrics())
+    sequences = Sequences(runner, stats)
+    speculation = Speculation(measured, sequences, stats, strategies, "mailbox", clock)
+    speculation.follow(pool or DrafterPool({"small": "draft:1"}, ("lookup",)))
+    return Parts(runner, stats, sequences, speculation)
+
+
+def start(one: Parts, request_id: str, length: int = 5, generated: int = 0, strikes: int = 0, **rest: Any) -> Sequence:
+    record = fakes.record([1] * length, request_id=request_id, **rest)
+    one.sequences.start(snapshot(record, generated, strikes))
+    return one.sequences[request_id]
+
+
+def snapshot(record: Record, generated: int, strikes: int) -> Snapshot:
+    return Snapshot(
+        record, Status.ACTIVE, (2,) * generated, (), None, None, Stats(rounds=generated), "o", strikes, None
+    )
+
+
+def message(**changes: Any) -> TreeMessage:
+    values = {
+        "request_id": "r",
+        "base": 5,
+        "tokens": (1, 2),
+        "parents": (0, 1),
+        "survival": (0.9, 0.8),
+        "proposers": (("a",), ("a",)),
+    }
+    return TreeMessage.model_construct(**{**values, **changes})

@@ -1,0 +1,377 @@
+"""Drafts asked for, waited for, received and learned from."""
+
+import time
+
+import pytest
+from app.offered_zz import MAX_NODES
+
+from app.estimates.draft_costs import DraftCosts
+from app.estimates.step_costs import StepCosts
+from app.policy import Policy
+from app.request import Speculation
+from app.stages.route.drafter_pool import DrafterPool
+from app.state import Tree
+from app.verifier.speculation import MIN_WAIT_S
+from tests import fakes
+from tests.app.verifier.parts import message, parts, start
+from tests.fakes import VOCAB
+
+NOW_S = 1000.0
+
+
+class Still:
+    """A clock that stands."""
+
+    def time(self) -> float:
+        return NOW_S
+
+    monotonic = perf_counter = time
+
+
+def test_a_tree_for_the_present_length_is_taken():
+    one = parts()
+    sequence = start(one, "r")
+    one.speculation.receive(message())
+    assert sequence.tree == Tree([1, 2], [0, 1], [0.9, 0.8], [("a",), ("a",)])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"base": 4},
+        {"base": 6},
+        {"request_id": "nobody"},
+        {"tokens": (1, VOCAB)},
+        {"tokens": (1, -1)},
+        {"tokens": (1,)},
+        {"parents": (0, 2)},
+        {"parents": (1, 0)},
+        {"parents": (0, -1)},
+        {"survival": (0.9, float("nan"))},
+        {"survival": (0.9, float("inf"))},
+        {"survival": (0.9,)},
+        {"proposers": (("a",), ())},
+        {"proposers": ()},
+        {
+            "tokens": (1,) * (MAX_NODES + 1),
+            "parents": (0,) * (MAX_NODES + 1),
+            "survival": (0.5,) * (MAX_NODES + 1),
+            "proposers": (("a",),) * (MAX_NODES + 1),
+        },
+    ],
+)
+def test_a_stale_or_malformed_tree_changes_nothing(changes):
+    one = parts()
+    sequence = start(one, "r")
+    one.speculation.receive(message(**changes))
+    assert sequence.tree is None
+
+
+def test_a_job_carries_only_what_its_receivers_do_not_know():
+    one = parts()
+    sequence = start(one, "r", length=5, generated=1)
+    (first,) = one.speculation.jobs([sequence], [3], Policy())
+    sequence.tokens += [7, 8]
+    (second,) = one.speculation.jobs([sequence], [2], Policy())
+    (last,) = one.speculation.final_jobs(sequence)
+    assert (first.start, first.tokens, first.base, first.max_draft_tokens) == (0, (1,) * 5 + (2,), 6, 3)
+    assert (second.start, second.tokens, second.base, second.max_draft_tokens) == (6, (7, 8), 8, 2)
+    assert (last.start, last.tokens, last.is_last) == (8, (), True)
+    assert first.drafters == ("small", "lookup")
+    assert one.speculation.final_jobs(sequence) == [], "nobody follows it any more"
+
+
+def test_drafts_of_one_node_are_fused_there_and_those_of_several_at_the_fusion_task():
+    one = parts(routing="all")
+    sequence = start(one, "r", length=5)
+    (job,) = one.speculation.jobs([sequence], [3], Policy())
+    assert (job.fuser, job.to, job.drafters) == ("draft:1", "draft:1", ("small", "lookup"))
+    one.speculation.follow(DrafterPool({"small": "draft:1", "other": "draft:2"}, ("lookup",)))
+    sequence.tokens.append(7)
+    jobs = one.speculation.jobs([sequence], [3], Policy())
+    assert {(job.to, job.drafters, job.fuser) for job in jobs} == {
+        ("draft:1", ("small",), "fuse"),
+        ("draft:2", ("other",), "fuse"),
+        ("fuse", ("small", "other", "lookup"), "fuse"),
+    }
+    assert {job.to: job.tokens for job in jobs} == {
+        "draft:1": (7,),
+        "draft:2": (1, 1, 1, 1, 1, 7),
+        "fuse": (1, 1, 1, 1, 1, 7),
+    }, "each what it does not know"
+    sequence.tokens.append(8)
+    assert [job.tokens for job in one.speculation.jobs([sequence], [3], Policy())] == [(8,)] * 3
+    one.speculation.follow(DrafterPool({}, ("lookup",)))
+    assert [job.fuser for job in one.speculation.jobs([sequence], [3], Policy())] == ["fuse"], (
+        "with nobody else it looks up"
+    )
+
+
+def test_a_node_that_fuses_again_is_sent_what_its_fusing_half_missed():
+    one = parts(routing="all")
+    sequence = start(one, "r", length=5)
+    both = DrafterPool({"small": "draft:1", "other": "draft:2"})
+    for pool in (DrafterPool({"small": "draft:1"}), both, DrafterPool({"small": "draft:1"})):
+        one.speculation.follow(pool)
+        sequence.tokens.append(7)
+        jobs = {job.to: job for job in one.speculation.jobs([sequence], [3], Policy())}
+    assert (jobs["draft:1"].start, jobs["draft:1"].fuser) == (6, "draft:1")
+    one.speculation.follow(both)
+    last = {job.to: job for job in one.speculation.final_jobs(sequence)}
+    assert {box: (job.start, job.fuser) for box, job in last.items()} == {
+        "draft:1": (8, "draft:1"),
+        "draft:2": (7, ""),
+        "fuse": (7, "fuse"),
+    }
+
+
+def test_a_state_goes_along_only_to_drafters_that_read_it():
+    one = parts()
+    sequence = start(one, "r", length=5)
+    sequence.kv.state = b"\x00\x01"
+    assert one.speculation.jobs([sequence], [3], Policy())[0].state is None
+    one.speculation.follow(DrafterPool({"small": "draft:1"}, ("lookup",), readers=frozenset({"small"})))
+    assert one.speculation.jobs([sequence], [3], Policy())[0].state == "AAE="
+    sequence.kv.state = None
+    assert one.speculation.jobs([sequence], [3], Policy())[0].state is None
+
+
+def test_who_asks_waits_for_the_tree_within_the_policys_bound():
+    one = parts()
+    eager, silent = start(one, "r"), start(one, "s")
+    jobs = one.speculation.jobs([eager, silent], [3, 0], Policy(draft_wait_s=0.02))
+    assert [job.request_id for job in jobs] == ["r"]
+    assert eager.due_s == jobs[0].due_s > 0.0
+    assert silent.due_s == 0.0
+
+
+def test_late_trees_are_waited_for_no_longer_than_they_are_worth():
+    one = parts(clock=Still())
+    for _ in range(20):
+        one.draft_costs.update(1, 3, 0.010)
+    usual_s = one.draft_costs.seconds(1, 3)
+    for worth, wait_s in ((0.0, usual_s), (0.004, usual_s + 0.004), (9.0, max(MIN_WAIT_S, 3.0 * usual_s))):
+        sequence = start(one, "r")
+        one.speculation.jobs([sequence], [3], Policy(), worth_s=worth)
+        assert sequence.due_s - NOW_S == pytest.approx(wait_s)
+
+
+@pytest.mark.parametrize(
+    ("wish", "share", "may"),
+    [("auto", 0.0, True), ("auto", 1.0, False), ("rounds", 1.0, True), ("frontiers", 1.0, True), ("none", 0.0, False)],
+)
+def test_drafters_run_ahead_where_they_take_no_cores_from_the_verifier(wish, share, may):
+    one = parts(overlap=wish, pool=DrafterPool({"small": "draft:1"}, (), share))
+    sequence = start(one, "r")
+    assert [job.run_ahead for job in one.speculation.jobs([sequence], [3], Policy())] == [may]
+    assert not any(job.is_last and job.run_ahead for job in one.speculation.final_jobs(sequence))
+
+
+def test_the_end_of_a_sequence_goes_to_no_node_that_has_no_replica():
+    one = parts()
+    assert one.speculation.final_jobs(start(one, "r")) == []
+
+
+@pytest.mark.parametrize(
+    ("wish", "limit"),
+    [
+        (Speculation(), 8),
+        (Speculation(enabled=False), 0),
+        (Speculation(max_draft_tokens=0), 0),
+        (Speculation(max_draft_tokens=3), 3),
+        (Speculation(max_draft_tokens=60), 8),
+        (Speculation(drafters=("lookup",)), 8),
+        (Speculation(drafters=("nobody",)), 0),
+        (Speculation(drafters=()), 0),
+    ],
+)
+def test_the_requests_own_bounds_hold(wish, limit):
+    one = parts()
+    assert one.speculation.limit(start(one, "r", max_tokens=50, speculation=wish), Policy(max_draft_tokens=8)) == limit
+
+
+def test_the_policys_bounds_on_what_is_asked_hold():
+    one = parts(costs=StepCosts({1: 1.0, 64: 1.05}))
+    sequences = [start(one, name, max_tokens=50) for name in "abc"]
+    limited = start(one, "d", max_tokens=50, speculation=Speculation(max_draft_tokens=1))
+    sequences.append(limited)
+
+    def asked(**policy: object) -> list[int]:
+        jobs = one.speculation.request_drafts(sequences, Policy(**policy))
+        found = {job.request_id: job.max_draft_tokens for job in jobs if job.drafters}
+        return [found.get(sequence.record.id, 0) for sequence in sequences]
+
+    assert asked(max_draft_tokens=2) == [2, 2, 2, 1]
+    assert sum(asked(verify_budget=2)) == 2
+    for sequence in sequences:
+        for _ in range(60):
+            for way in (one.lengths.modes.with_models, one.lengths.modes.model_free):
+                way.of(sequence.record).update(8, 0)
+    one = one.repriced(StepCosts({1: 1.0, 2: 2.0, 64: 64.0}))
+    for _ in range(30):
+        nothing = asked()
+    assert nothing == [0, 0, 0, 0]
+    assert asked(min_draft_tokens=2) == [2, 2, 2, 1], "whatever it is believed to gain, within a request's own bounds"
+    assert asked(min_draft_tokens=2, max_draft_tokens=1) == [1, 1, 1, 1]
+    assert asked(min_draft_tokens=2, verify_budget=3) == [0, 0, 0, 0]
+
+
+def test_of_tables_one_sequence_alone_asks_for_all_it_may():
+    costs = StepCosts({1: 1.0, 4: 1.2, 5: 4.0})
+    one = parts(costs=costs, pool=DrafterPool(model_free=("lookup",)))
+    sequences = [start(one, name, max_tokens=50) for name in "ab"]
+    for sequence in sequences:
+        for _ in range(60):
+            one.lengths.modes.with_models.of(sequence.record).update(8, 1)
+
+    def asked(*wanted: object) -> set[int]:
+        return {
+            job.max_draft_tokens
+            for job in one.speculation.request_drafts([*wanted], Policy(max_draft_tokens=6))
+            if job.drafters
+        }
+
+    assert asked(sequences[0]) == {6}
+    assert max(asked(*sequences)) < 6
+    one = one.repriced(costs, overlap="frontiers")
+    assert asked(sequences[0]) == {3}, "half of them is verified while the other half is drafted"
+
+
+def test_drafts_are_waited_for_by_the_policys_factor_and_bound():
+    one = parts()
+    for _ in range(50):
+        one.draft_costs.update(1, 3, 0.2)
+    usual_s = one.draft_costs.seconds(1, 3)
+    sequence = start(one, "r")
+    for policy, wait_s in (
+        (Policy(draft_wait_s=5.0), 3.0 * usual_s),
+        (Policy(draft_wait_s=5.0, draft_wait_factor=1.5), 1.5 * usual_s),
+        (Policy(draft_wait_s=0.05), 0.05),
+    ):
+        asked_s = time.time()
+        one.speculation.jobs([sequence], [3], policy)
+        assert sequence.due_s - asked_s == pytest.approx(wait_s, abs=0.02)
+
+
+def test_no_draft_token_is_asked_for_that_there_is_no_room_for():
+    one = parts()
+    for generated, limit in ((0, 4), (2, 2), (4, 0)):
+        assert one.speculation.limit(start(one, "r", max_tokens=5, generated=generated), Policy()) == limit
+
+
+def test_a_stopped_sequence_leaves_nothing_behind():
+    one = parts()
+    sequence = start(one, "r", strikes=1)
+    one.speculation.jobs([sequence], [2], Policy())
+    one.sequences.reserve([fakes.work(sequence, 0)])
+    assert one.sequences.stop("r") is sequence
+    assert one.sequences.stop("r") is None
+    one.speculation.remove("r")
+    assert (one.sequences, one.sequences.suspects) == ({}, set())
+    assert one.runner.pool.num_free == one.runner.pool.num_pages
+    before = one.draft_costs.seconds(1, 2)
+    one.speculation.receive(message())
+    assert one.draft_costs.seconds(1, 2) == before, "its drafts are not waited for any more"
+    assert one.speculation.final_jobs(sequence) == [], "none holds a replica of it"
+
+
+def test_nobody_waits_for_a_probe_and_a_late_tree_is_learnt_from():
+    one = parts()
+    sequence = start(one, "r")
+    (job,) = one.speculation.jobs([sequence], [0], Policy(), [True])
+    assert (job.base, job.max_draft_tokens) == (5, 1)
+    assert sequence.due_s == 0.0, "it goes on at once"
+    before = one.draft_costs.seconds(1, 1)
+    expectation = one.lengths.modes.with_models.of(sequence.record)
+    (hopeful,) = expectation.survival(1)
+    sequence.tokens.append(9)  # committed in the meantime
+    one.speculation.receive(message(tokens=(4,), parents=(0,), survival=(0.9,), proposers=(("a",),)))
+    assert sequence.tree is None, "too late to be verified"
+    assert expectation.survival(1)[0] < hopeful, "but it was wrong"
+    assert one.draft_costs.seconds(1, 1) == before, "when it came says nothing: nobody waited"
+    lowered = expectation.survival(1)[0]
+    one.speculation.receive(message(tokens=(4,), parents=(0,), survival=(0.9,), proposers=(("a",),)))
+    assert expectation.survival(1)[0] == lowered, "the same answer again is none"
+
+
+class Ticking(Still):
+    """A clock by which thinking takes time, and nothing else does."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def perf_counter(self) -> float:
+        self.now_s += 0.25
+        return self.now_s
+
+
+def test_finding_the_depth_is_part_of_what_drafts_cost():
+    for clock, thinking_s in ((Still(), 0.0), (Ticking(), 0.25)):
+        one = parts(costs=StepCosts({1: 1.0, 64: 1.1}), pool=DrafterPool({}, ("lookup",)), clock=clock)
+        (job,) = one.speculation.request_drafts([start(one, "r")], Policy())
+        for _ in range(9):
+            one.speculation.jobs([one.sequences["r"]], [job.max_draft_tokens], Policy())
+            one.speculation.receive(message())
+        assert one.draft_costs.seconds(1, job.max_draft_tokens) == pytest.approx(thinking_s, abs=0.01)
+
+
+def test_a_round_with_skipped_models_teaches_nothing_of_their_costs():
+    """A table's guess comes in no time; taken for a model's it would make drafting and reading look free."""
+    one = parts()
+    sequence = start(one, "r", length=200)
+    for _ in range(10):
+        one.draft_costs.update(1, 3, 0.010)
+    before = one.draft_costs.seconds(1, 3), one.draft_costs.read_s(200)
+    one.speculation.jobs([sequence], [3], Policy())
+    one.speculation.receive(message(base=200, skipped=("small",)))
+    assert (one.draft_costs.seconds(1, 3), one.draft_costs.read_s(200)) == before
+    sequence.tree = None
+    one.speculation.jobs([sequence], [3], Policy())
+    time.sleep(0.03)
+    one.speculation.receive(message(base=200))
+    assert one.draft_costs.read_s(200) == 0.0, "a job sent twice tells only what is new"
+    assert one.draft_costs.seconds(1, 3) != before[0]
+
+
+def test_where_tables_alone_are_chosen_no_model_gets_a_job():
+    one = parts()
+    sequence = start(one, "r")
+    (job,) = one.speculation.jobs([sequence], [3], Policy(), is_model_free=True)
+    assert job.drafters == ("lookup",) and job.to == job.fuser
+    one.speculation.receive(message())
+    assert one.draft_costs.seconds(1, 3) == DraftCosts().seconds(1, 3), "what that took is no model's price"
+    assert one.lengths.modes.model_free.costs.seconds(1, 3) != DraftCosts().seconds(1, 3)
+    before = one.lengths.modes.with_models.of(sequence.record).survival(1)
+    one.speculation.record_verdict(sequence, [1, 7])
+    assert one.lengths.modes.with_models.of(sequence.record).survival(1) == before
+
+
+def test_group_split_uses_cost_at_requested_length():
+    one = parts(costs=StepCosts({1: 0.030, 64: 0.032}), pool=DrafterPool({"small": "draft:1"}, (), 0.0))
+    for depth in (1, 2):
+        for _ in range(20):
+            one.draft_costs.update(4, depth, 0.005 * depth)  # at length 8 it would be 40 ms, more than a step
+    sequences = [start(one, name) for name in "abcd"]
+    one.speculation.jobs(sequences, [2] * 4, Policy())
+    one.speculation.request_drafts(sequences, Policy())
+    assert one.speculation.is_together, "half a batch takes as long as a whole one, and drafting a third of that"
+    one.speculation.jobs(sequences, [8] * 4, Policy())
+    one.speculation.request_drafts(sequences, Policy())
+    assert not one.speculation.is_together
+
+
+def test_another_rule_of_lengths_has_chains_drafted_and_all_of_them_verified():
+    one = parts(lengths="fixed:3")
+    sequence, bounded = (
+        start(one, "r", max_tokens=50),
+        start(one, "s", max_tokens=50, speculation=Speculation(max_draft_tokens=1)),
+    )
+    for _ in range(80):
+        one.lengths.modes.with_models.of(sequence.record).update(8, 0)
+    jobs = one.speculation.request_drafts([sequence, bounded], Policy())
+    assert {(job.request_id, job.max_draft_tokens) for job in jobs} == {("r", 3), ("s", 1)}
+    one.speculation.receive(
+        message(tokens=(1, 9, 2), parents=(0, 0, 1), survival=(0.5, 0.3, 0.2), proposers=(("a",),) * 3)
+    )
+    assert sequence.tree == Tree([1, 2], [0, 1], [1.0, 1.0], [("a",), ("a",)])
+    assert one.speculation.request_drafts([sequence], Policy(max_draft_tokens=0)) == []

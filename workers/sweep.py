@@ -1,0 +1,82 @@
+"""Sweep a deployment: place requests without a live owner, ring forgotten mailboxes, fail a request that crashes
+verifiers.
+
+Any process may do it; a lock in Redis lets one of them at a time.
+"""
+
+import logging
+import time
+from contextlib import suppress
+
+from app.errors import NotFound
+from app.logs import of
+from app.messages import FUSE, SETTLE, FinishReason, Settle, mailbox_of
+from app.store.protocol import Orphan
+from workers.deployment import Deployment
+
+log = logging.getLogger(__name__)
+SWEEP_EVERY_S = 1.0
+
+
+class Sweep:
+    """Sweep once a second, in one process of the deployment at a time. Implements `HeartbeatTask`."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._swept_s = 0.0  # monotonic
+
+    def beat(self) -> None:
+        """Sweep if it is time and no other process does. Raises StoreUnavailable."""
+        now_s = time.monotonic()
+        if now_s - self._swept_s >= SWEEP_EVERY_S:
+            self._swept_s = now_s
+            if self._deployment.nodes.try_lock("sweep", SWEEP_EVERY_S * 0.9):
+                sweep(self._deployment)
+
+    def close(self) -> None:
+        """Leave the rest to the other processes."""
+
+
+def sweep(deployment: Deployment) -> None:
+    """Bring on what stands still: requests without a live owner, mailboxes that are not attended."""
+    live = deployment.nodes.live()
+    if any(node.kind == "verify" for node in live):
+        orphans = deployment.requests.orphans()
+        culprit = _culprit(deployment, [one for one in orphans if one.strikes >= deployment.settings.max_strikes])
+        for orphan in orphans:
+            if orphan is culprit:
+                give_up(deployment, orphan.request_id, orphan.strikes)
+            else:
+                deployment.place(orphan.request_id)
+    attended = {FUSE, SETTLE, *(mailbox_of(node.kind, node.name) for node in live)}
+    for mailbox in deployment.mailboxes.forgotten():
+        if mailbox in attended:  # doorbells for a dead instance would pile up; a restarted one rings for itself
+            deployment.ring(mailbox)
+
+
+def give_up(deployment: Deployment, request_id: str, strikes: int) -> None:
+    """Fail a request that took down one verifier after the other."""
+    reason = f"{strikes} verifiers died with this request before it committed a token"
+    log.error("%s", reason, extra=of(request_id))
+    try:
+        deployment.requests.end(request_id, FinishReason.ERROR, reason)
+    except NotFound:
+        return
+    deployment.post(SETTLE, [Settle(request_id=request_id)])
+
+
+def _culprit(deployment: Deployment, struck: list[Orphan]) -> Orphan | None:
+    """Find the request that brought the last verifier down among those that lost one after the other.
+
+    Neighbours are not blamed: all of them ran alone there, the one that had waited longest first, and those
+    before the culprit committed.
+    """
+    if len(struck) < 2:
+        return struck[0] if struck else None
+    waiting: dict[tuple[float, str], Orphan] = {}
+    for orphan in struck:
+        with suppress(NotFound):
+            snapshot = deployment.requests.snapshot(orphan.request_id)
+            since_s = snapshot.stats.last_token_s or snapshot.record.created_s
+            waiting[since_s, orphan.request_id] = orphan
+    return waiting[min(waiting)] if waiting else None

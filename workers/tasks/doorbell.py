@@ -1,0 +1,14 @@
+"""The Celery task `paceline.attend`, a doorbell: it says that a mailbox of this worker has mail."""
+
+from celery import Celery
+
+from workers.celery_app import ATTEND
+from workers.service import RoleService
+
+
+def register(celery: Celery, service: RoleService) -> None:
+    """Serve a mailbox of the role when its doorbell rings."""
+
+    @celery.task(name=ATTEND, ignore_result=True)
+    def attend(mailbox: str) -> None:
+        service.ring(mailbox)

@@ -1,0 +1,86 @@
+"""The Celery task `paceline.generate`: admit a request from another service's task, or let it wait for room.
+
+Its result is stored under the task's id when the request ends, so no worker slot waits for it (design D12,
+`workers/tasks/settle.py`).
+"""
+
+from typing import Any
+
+from celery import Celery, Task
+from celery.exceptions import Ignore, Reject
+from pydantic import ValidationError
+
+from app.config import Settings
+from app.errors import GenerationFailed, InvalidRequest, QueueFull, StoreUnavailable, validation_message
+from app.request import GenerateRequest
+from app.store.tasks import NORMAL
+from workers.celery_app import GENERATE, public_queues
+from workers.tasks.progress import TaskProgress
+from workers.tasks.settle import saved_context
+from workers.tasks.waiting_tasks import WaitingTasks
+
+RESULT = {"text", "token_ids"}  # no request has these
+WAITING = "WAITING"  # a task's state while there is no room for its request
+
+
+def register(celery: Celery, settings: Settings, waiting_tasks: WaitingTasks, progress: TaskProgress) -> None:
+    """Admit the requests of tasks on the public queues."""
+    priorities = {queue: name for name, queue in public_queues(settings).items()}
+
+    @celery.task(name=GENERATE, bind=True, acks_late=True, throws=(ValueError,))
+    def generate(self: Task, *args: Any, **kwargs: Any) -> None:
+        """Generate text; the arguments are a request's fields."""
+        request = request_of(args, kwargs)
+        priority = priorities.get(str((self.request.delivery_info or {}).get("routing_key")), NORMAL)
+        try:
+            _admit(self, request, priority, waiting_tasks, progress)
+        except QueueFull as error:
+            raise GenerationFailed(str(error)) from None
+        except InvalidRequest as error:
+            raise ValueError(str(error)) from None
+        except StoreUnavailable as error:
+            raise Reject(error, requeue=True) from error  # or, without Redis, again when it is back
+        raise Ignore()
+
+
+def request_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GenerateRequest:
+    """Read the request off a task's arguments; the first may be the result of a task before it.
+
+    Raises ValueError with pydantic's explanation: a plain exception travels through every result backend.
+    """
+    if len(args) > 1:
+        raise ValueError("give keyword arguments; at most the prompt may come by position")
+    if args:
+        kwargs = {**_fields(args[0]), **kwargs}
+    try:
+        return GenerateRequest.model_validate(kwargs)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{where + ': ' if where else ''}{validation_message(first)}") from None
+
+
+def _fields(given: Any) -> dict[str, Any]:
+    """Take a prompt, fields of a request, the text of a result, or in a chord several of these, joined by blank
+    lines."""
+    if isinstance(given, list):
+        prompts = [_fields(one).get("prompt") for one in given]
+        if not all(isinstance(prompt, str) for prompt in prompts):
+            raise ValueError("a chord's parts must give prompts, or results")
+        return {"prompt": "\n\n".join(map(str, prompts))}
+    if isinstance(given, dict):
+        return {"prompt": given["text"]} if given.keys() >= RESULT else given
+    return {"prompt": given}
+
+
+def _admit(
+    task: Task, request: GenerateRequest, priority: str, waiting_tasks: WaitingTasks, progress: TaskProgress
+) -> None:
+    """Admit the request of a task, or let it wait. Raises QueueFull, InvalidRequest, StoreUnavailable."""
+    request_id, context = task.request.id, saved_context(task.request)
+    if waiting_tasks.admit(request, request_id, context, priority):
+        progress.begin(request_id)
+        return
+    if not task.request.ignore_result:
+        task.update_state(state=WAITING)  # before it waits: afterwards there may be a result already
+    waiting_tasks.wait(request, request_id, context, priority)
