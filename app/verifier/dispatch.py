@@ -40,7 +40,7 @@ class DraftDispatcher:
             more = {
                 "state": state if readers & set(names) else None,
                 "run_ahead": run_ahead,
-                "enough": skip_models_above,
+                "skip_models_above": skip_models_above,
             }
             jobs.append(self._job(sequence, mailbox, route, names, depth, due_s).model_copy(update=more))
         return jobs

@@ -3,7 +3,9 @@
 from app.drafter.drafter import in_time
 from app.messages import DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
 from app.request import Sampling
-from app.verifier.dispatch import jobs_by_mailbox
+from app.stages.route.router import Route
+from app.verifier.dispatch import DraftDispatcher, jobs_by_mailbox
+from tests import fakes
 from workers.deployment import trees_by_mailbox
 
 
@@ -41,6 +43,13 @@ def test_every_mailbox_gets_one_message_with_all_that_is_for_it() -> None:
         "v": ToVerifier(trees=(trees[0][1], trees[2][1])),
         "w": ToVerifier(trees=(trees[1][1],)),
     }
+
+
+def test_a_job_carries_all_that_its_round_was_given() -> None:
+    route = Route(("a",), {"a": "draft:d"}, "draft:d")
+    (job,) = DraftDispatcher("verify:v").jobs(fakes.sequence([1]), route, 4, 9.0, run_ahead=True, skip_models_above=0.5)
+    assert (job.run_ahead, job.skip_models_above, job.due_s, job.max_draft_tokens) == (True, 0.5, 9.0, 4)
+    assert DraftJob.model_validate_json(job.model_dump_json()) == job, "and nothing that no receiver knows"
 
 
 def test_nobody_drafts_for_a_verifier_that_has_gone_on_and_every_end_is_heard() -> None:
