@@ -21,9 +21,9 @@ from kernels.attention.ragged_attention import (
 from kernels.cpu.attention import SPLIT, attend, join
 from kernels.cpu.jit import entry
 from kernels.cpu.linear import linear, pack, pack_int8
+from kernels.cpu.packed_linear import PackedLinear, packed_linear_reference
 from kernels.layers.fixed_linear import fixed_linear, fixed_linear_reference
 from kernels.layers.gated_silu import gated_silu, gated_silu_reference
-from kernels.layers.packed_linear import PackedLinear, packed_linear_reference
 from kernels.layers.rms_norm import add_rms_norm, add_rms_norm_reference
 from kernels.layers.rotary_store import rotary_store, rotary_store_reference
 from kernels.sampling.choices import pack_rows

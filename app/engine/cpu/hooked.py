@@ -19,7 +19,7 @@ from app.engine.packing import PackedBatch
 from app.errors import ModelRefused
 from kernels.attention.paged_attention import paged_attention_reference
 from kernels.cpu.linear import pack_int8
-from kernels.layers.packed_linear import PackedLinear
+from kernels.cpu.packed_linear import PackedLinear
 
 ATTENTION = "paceline"
 ACTIVATIONS = {entry[0] if isinstance(entry, tuple) else entry for entry in ACT2CLS.values()}
