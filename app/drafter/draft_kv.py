@@ -22,11 +22,28 @@ MAX_SEQUENCES = 1024  # known at once, far more than are ever in one round
 class Guesser(Protocol):
     """The model behind a drafter (`app.engine.drafters.guesser`)."""
 
-    def try_reserve(self, work: BatchEntry, ahead: int) -> bool: ...
-    def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]: ...
-    def release(self, sequence: CachedSequence) -> None: ...
-    def cover(self, sequence: CachedSequence, tokens: int) -> None: ...
-    def invalidate(self, work: BatchEntry) -> None: ...
+    def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
+        """Reserve pages for the entry's tokens and `ahead` guesses; False if there are too few."""
+        ...
+
+    def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
+        """Guess up to `depth` tokens for each entry; end early when no chain's survival is at least `floor`.
+
+        Raises ArithmeticError for numbers that are not finite.
+        """
+        ...
+
+    def release(self, sequence: CachedSequence) -> None:
+        """Give the sequence's pages back."""
+        ...
+
+    def cover(self, sequence: CachedSequence, tokens: int) -> None:
+        """Set how many of the sequence's first tokens are cached."""
+        ...
+
+    def invalidate(self, work: BatchEntry) -> None:
+        """Make the pages that the entry wrote unusable for any sequence."""
+        ...
 
 
 class DraftKV:

@@ -57,6 +57,7 @@ class Ask:
 
     @property
     def key(self) -> str:
+        """Return the hash that names the prompt's row in a file."""
         return hashlib.sha256(f"{self.domain}\n{self.text}".encode()).hexdigest()[:16]
 
 

@@ -90,6 +90,7 @@ class _Seen:
         self.states: dict[int, np.ndarray] = {}
 
     def keep(self, layer: int, states: np.ndarray) -> np.ndarray | None:
+        """Keep the states after `layer`, (rows, d) float32, in float16; None: all rows stay."""
         self.states[layer] = states.astype(np.float16)
         return None
 
