@@ -58,7 +58,7 @@ def test_jobs_are_routed_over_two_nodes_and_the_text_is_exact(two_nodes: Cluster
         numbers = count()
 
         def public() -> object:
-            """Send a request; return what is learnt in public, which takes 32 tokens of models, seldom used under load."""
+            """Send a request; return the public experience, which takes 32 tokens of models, rare under load."""
             ask(two_nodes, f"{PROMPTS[0]} (Question {next(numbers)}.)", speculation={"drafters": [SHIPPED, COPY]})
             return with_redis.shared_stats.load("experience:public")
 
