@@ -43,6 +43,7 @@ class DraftPath:
 
     @property
     def id(self) -> str:
+        """Return the id of the path's request."""
         return self.context.request_id
 
     @property
@@ -52,10 +53,12 @@ class DraftPath:
 
     @property
     def is_done(self) -> bool:
+        """Return whether it is as long as it may be, or too unlikely to go on."""
         return self.room <= 0 or self._survival < MIN_SURVIVAL
 
     @property
     def can_run_ahead(self) -> bool:
+        """Return whether the next round could use a further step that the models have room for."""
         room = min((drafter.max_context for drafter in self.drafters), default=0) - len(self.tokens)
         return room > 0 and len(self._steps) < self._furthest and self._survival >= MIN_SURVIVAL
 

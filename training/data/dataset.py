@@ -73,6 +73,7 @@ class _Maker:
     model: Forward
 
     def answers(self) -> Path:
+        """Complete the file of the target's answers; return its path. Raises InvalidRequest, GenerationFailed."""
         seed, longest = self.options.seed, self.options.max_tokens
         path = self.folder / f"generated-{seed}-{longest}.jsonl"
         wanted = asks(DOMAINS, self.options.prompts_wanted, seed)
@@ -81,6 +82,7 @@ class _Maker:
         return path
 
     def reading(self, domain: str, text: Path) -> Path:
+        """Complete the file of rows that the target reads from a text; return its path. Raises InvalidRequest."""
         found = teacher_forcing.windows(text, domain, self.tokenizer, self.options.windows, self.options.seed)
         mark = hashlib.sha256(str(text.resolve()).encode()).hexdigest()[:8]
         path = self.folder / f"text-{domain}-{mark}.jsonl"

@@ -141,6 +141,7 @@ class _Generation:
         self._asked: dict[str, Ask] = {}
 
     def run(self, todo: Iterator[Ask]) -> None:
+        """Answer all prompts, AT_ONCE at a time, and append each answer when it ends. Raises GenerationFailed."""
         sequences = self._verifier.sequences
         while True:
             for ask in islice(todo, AT_ONCE - len(sequences)):

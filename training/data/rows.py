@@ -41,6 +41,7 @@ class Row:
 
     @property
     def tokens(self) -> tuple[int, ...]:
+        """Return all of the row's ids, P + G."""
         return self.prompt + self.continuation
 
     @property
@@ -125,6 +126,7 @@ class RowFile:
         self.done.add(key)
 
     def close(self) -> None:
+        """Close both files; another run may write them then."""
         self._states.close()
         self._lines.close()
 

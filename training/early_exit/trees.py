@@ -111,6 +111,7 @@ class _Recorder(ModelRunner):
         self._prompts: list[int] = []
 
     def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:
+        """Run a pass as `ModelRunner.forward` does, and record its nodes and states."""
         self._seen = _Seen(self._layers)
         found = super().forward(works, added)
         kept: list[int] = []
@@ -131,6 +132,7 @@ class _Recorder(ModelRunner):
         return found
 
     def recording(self) -> Recording:
+        """Return all that was recorded."""
         states = {layer: np.concatenate(parts) for layer, parts in self._states.items()}
         finals, tokens = np.concatenate(self._finals), np.array(self._tokens)
         return Recording(self.nodes, states, finals, tokens, np.array(self._prompts))
