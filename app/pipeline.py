@@ -1,8 +1,8 @@
-"""The order of the stages: admit -> route -> draft -> fuse -> schedule -> verify -> commit -> stream.
+"""Run the stages in order: admit -> route -> draft -> fuse -> schedule -> verify -> commit -> stream.
 
-The only file that knows it. Each segment is what one kind of worker runs; the Celery workers and
-`LocalPipeline`, the whole pipeline in one process, call the same ones. A segment keeps caches only:
-losing them costs time, never a token (design D2). No torch here: models are arguments.
+Only this file knows the order. A segment is the part that one kind of worker runs; the Celery workers
+and `LocalPipeline`, the whole pipeline in one process, call the same segments. A segment keeps caches
+only: losing them costs time, never a token (design D2). No torch here: models are arguments.
 """
 
 import logging
@@ -47,7 +47,7 @@ def draft_and_fuse(
 
 
 class LocalPipeline:
-    """The whole pipeline in one process: one verifier, one drafter node that fuses; the same segments, no queues."""
+    """The whole pipeline in one process: one verifier and one drafter node that fuses, without mailboxes."""
 
     def __init__(
         self, verifier: Verifier, node: DrafterNode, fuser: Fuser, store: Requests, tokenizer: Tokenizer
@@ -76,7 +76,7 @@ class LocalPipeline:
             self.verifier.receive(self.draft(jobs))
 
     def draft(self, jobs: Iterable[DraftJob]) -> list[TreeMessage]:
-        """Draft and fuse; the trees."""
+        """Draft for jobs, fuse the drafts, and return the trees."""
         _, trees = draft_and_fuse(self.node, self.fuser, jobs)
         return [tree for _, tree in trees]
 

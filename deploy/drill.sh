@@ -1,8 +1,9 @@
 #!/bin/sh
-# Kills a container of each service of compose.yaml as a crash would, one after the other, and waits until each is well again:
+# Kill a container of each service of compose.yaml as a crash would, one after the other, and wait until each is healthy again:
 #   ./paceline bench meanwhile --url http://localhost:8080 -- deploy/drill.sh [SERVICE ...]    # without names: every one below
-# Before that three drafters are scaled up and down again. Must be root where the engine runs: `docker kill` is a stop that
-# was asked for, after which no engine starts the container again. COMPOSE and COMPOSE_PROJECT_NAME as in rolling-restart.sh.
+# Before that the drafters are scaled up to three and down again. Run it as root where the engine runs: after `docker kill` no
+# engine starts the container again, since it counts as a stop on request. COMPOSE and COMPOSE_PROJECT_NAME as in
+# rolling-restart.sh.
 set -eu
 COMPOSE=${COMPOSE:-docker compose}
 LIMIT_S=${LIMIT_S:-600}
@@ -42,7 +43,7 @@ crash() {  # crash SERVICE
     sleep "$REST_S"
 }
 
-# Not the web server: callers that wait for one answer on one connection lose it with the process, and have to ask again.
+# Not the web server: callers that wait for an answer on one connection lose it with the process, and have to try again.
 [ $# -gt 0 ] || set -- draft fuse control verify beat redis
 scale draft 3
 scale draft 1

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Replaces the containers of compose.yaml by new ones, one after the other, so that no request is lost (docs/operations.md):
-#   docker compose build && deploy/rolling-restart.sh [SERVICE ...]      # without names: all whose containers may be two
-# A new container is started beside the old one and must be healthy before the old one is told to stop, so there has to be
+# Replace the containers of compose.yaml by new ones, one after the other, so that no request is lost (docs/operations.md):
+#   docker compose build && deploy/rolling-restart.sh [SERVICE ...]      # without names: all that may run twice
+# A new container is started beside the old one and must be healthy before the old one is stopped, so there has to be
 # memory for one more of each kind. COMPOSE is the command, COMPOSE_PROJECT_NAME the project, LIMIT_S the longest start.
 set -eu
 COMPOSE=${COMPOSE:-docker compose}
@@ -19,8 +19,8 @@ is_healthy() {  # is_healthy CONTAINER
 start_one_more() {  # start_one_more SERVICE: beside those there are
     before=$(containers "$1")
     count=$(echo "$before" | wc -w)
-    if ! said=$($COMPOSE up -d --no-deps --no-build --no-recreate --scale "$1=$((count + 1))" "$1" 2>&1); then
-        printf '%s\n%s: there cannot be one more; is its published port a range?\n' "$said" "$1" >&2
+    if ! output=$($COMPOSE up -d --no-deps --no-build --no-recreate --scale "$1=$((count + 1))" "$1" 2>&1); then
+        printf '%s\n%s: there cannot be one more; is its published port a range?\n' "$output" "$1" >&2
         exit 1
     fi
     new=$(containers "$1" | grep -vxF "$before")

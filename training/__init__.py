@@ -1,1 +1,1 @@
-"""Making drafters: distilling a target into a small causal LM."""
+"""Make drafters: distil a target into a small causal LM, fit predictors, collect phrases."""

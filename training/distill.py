@@ -1,4 +1,4 @@
-"""`./paceline train`: data by domain, a drafter distilled from it, what it is worth on prompts kept out. See --help."""
+"""`./paceline train`: make data by domain, distil a drafter from it, evaluate it on held-out prompts. See --help."""
 
 import hashlib
 import json
@@ -28,9 +28,9 @@ from training.model.student import Student, drafter_weights, embedding_sha256, l
 from training.options import MINUTES, Options, parse
 from training.progress_bar import Report
 
-OTHERS = 0.15  # share of the rows of domains that are not asked for
+OTHERS = 0.15  # share kept of the rows of domains that are not named
 PACE_STEPS = 12  # after which a training by minutes knows how many steps it will have
-SCALED_BY = 256  # rows whose states say what mean and spread they have
+SCALED_BY = 256  # rows whose states give the mean and spread of all
 FADE = 0.97  # of the mean loss at a step
 
 
@@ -40,7 +40,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def run(options: Options, settings: Settings) -> dict[str, Any]:
-    """Make the data, train, measure, write the folder; the card. Raises InvalidRequest, ModelRefused."""
+    """Make the data, train, evaluate, write the folder; return its card.
+
+    Raises InvalidRequest, ModelRefused, GenerationFailed.
+    """
     _check_out(options)
     check_paths(options)
     progress = ProgressLine()
@@ -61,17 +64,21 @@ def run(options: Options, settings: Settings) -> dict[str, Any]:
     done = train(learner, options, _fingerprint(options, rows, student, identity))
     _say("measuring on what was kept out")
     scores = evaluate(student, judged(held_out, options.held_out))
-    told = _card(options, identity, student, Material(rows, material.sources), done, scores)
-    model_card.write(options.out, folder, _layers(target, options, len(student.layers)), student, told)
+    card = _card(options, identity, student, Material(rows, material.sources), done, scores)
+    model_card.write(options.out, folder, _layers(target, options, len(student.layers)), student, card)
     checkpoint.remove(options.out)
     for domain, score in scores.items():
         print(f"{domain:<8}first token right {score['top1']:.3f}   tokens a round {score['tokens_per_round']:.2f}")
     _say(f"wrote {options.out}")
-    return told
+    return card
 
 
 def train(learner: Learner, options: Options, fingerprint: str) -> Progress:
-    """Take the steps that are left, writing checkpoints. Wall clock decides nothing but, once, how many there are."""
+    """Take the steps that are left, writing checkpoints; return the progress at the end.
+
+    The wall clock decides nothing but the number of steps of a training by minutes, once.
+    Raises InvalidRequest for a checkpoint of another training.
+    """
     at = checkpoint.load(options.out, learner, fingerprint)
     if at is not None:
         _say(f"going on from step {at.step}")
@@ -88,7 +95,7 @@ def train(learner: Learner, options: Options, fingerprint: str) -> Progress:
                 saved = time.monotonic()
     except KeyboardInterrupt:
         report.end()
-        if learner.step == at.step:  # else in the middle of one: the last checkpoint stands
+        if learner.step == at.step:  # else interrupted within a step: the last checkpoint stands
             checkpoint.save(options.out, learner, at)
         raise
     return at
@@ -142,7 +149,7 @@ def _student(target: Any, rows: list[Row], options: Options, identity: Identity)
 
 
 def _scale(student: Student, rows: list[Row]) -> None:
-    """By the states of some rows, evenly taken from all."""
+    """Scale the student's features by the states of some rows, taken evenly from all."""
     known = [row.states for row in rows if row.states is not None]
     if student.has_features:
         some = known[:: max(1, len(known) // SCALED_BY)]
@@ -150,7 +157,10 @@ def _scale(student: Student, rows: list[Row]) -> None:
 
 
 def _layers(target: Any, options: Options, count: int) -> list[int]:
-    """Of the target, to copy; those of a drafter to go on from only have to be as many."""
+    """Return the target's layers to copy; for a drafter to go on from, any of the same number.
+
+    Raises InvalidRequest for a layer that the target lacks.
+    """
     have = target.config.num_hidden_layers
     if options.init is not None:
         return [min(i, have - 1) for i in range(count)]
@@ -160,7 +170,7 @@ def _layers(target: Any, options: Options, count: int) -> list[int]:
 
 
 def _fingerprint(options: Options, rows: list[Row], student: Student, identity: Identity) -> str:
-    """Of everything that the weights depend on."""
+    """Hash everything that the weights depend on."""
     digest = hashlib.sha256(
         options.model_dump_json(
             include={"layers", "steps", "minutes", "batch", "rate", "negatives", "seed", "threads"}
@@ -170,7 +180,7 @@ def _fingerprint(options: Options, rows: list[Row], student: Student, identity: 
     for tensor in student.weights().values():
         digest.update(tensor.numpy().tobytes())
     for row in rows:
-        digest.update(json.dumps([row.digest, row.said, row.labels, row.states is None]).encode())
+        digest.update(json.dumps([row.digest, row.continuation, row.labels, row.states is None]).encode())
     return digest.hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""How the commands of this folder end: a sentence and an exit code, as `app.cli.main` has them."""
+"""End the commands of this folder with a sentence and an exit code, as `app.cli.main` has them."""
 
 import sys
 from collections.abc import Callable
@@ -7,7 +7,10 @@ from app.errors import InvalidRequest, PacelineError
 
 
 def ended(run: Callable[[], object], interrupted: str = "interrupted") -> int:
-    """Run a command. 0 done, 1 failed, 2 wrong input, 130 interrupted; `interrupted` is what is said then."""
+    """Run a command and return its exit code: 0 done, 1 failed, 2 wrong input, 130 interrupted.
+
+    `interrupted` is the text printed at an interrupt.
+    """
     try:
         run()
         return 0

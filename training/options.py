@@ -1,4 +1,4 @@
-"""The flags of `./paceline train`, and what they may be."""
+"""Parse and check the flags of `./paceline train`."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from app.errors import InvalidRequest, validation_message
 
-PROMPTS = 400  # of each domain, where nothing says what to learn from
+PROMPTS = 400  # of each domain, if no flag names data
 MINUTES = 30.0
 HEAD = 8192
 TEXT = """\
@@ -27,7 +27,7 @@ Any of it can be killed; the same command goes on where it was, and ends with th
 
 
 class Options(BaseModel):
-    """What is to be done. Lengths are in tokens unless said otherwise."""
+    """The settings of one training. Lengths are in tokens unless stated otherwise."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -68,12 +68,12 @@ class Options(BaseModel):
 
     @property
     def prompts_wanted(self) -> int:
-        """Of each domain, to be answered."""
+        """Return how many prompts of each domain the target is to answer."""
         return self.prompts or (0 if self.data or self.text else PROMPTS)
 
 
 def parse(words: Sequence[str] | None = None) -> Options:
-    """From the command line. Raises InvalidRequest, naming the flag; SystemExit as argparse does."""
+    """Parse the command line. Raises InvalidRequest, naming the flag; SystemExit as argparse does."""
     parser = argparse.ArgumentParser(
         prog="paceline train", description=TEXT, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -91,8 +91,8 @@ def parse(words: Sequence[str] | None = None) -> Options:
         flag = str(shape.pop("flag", "--" + name.replace("_", "-")))
         if "action" not in shape:
             shape.setdefault("metavar", name.upper())
-        told = field.default is not None and not field.is_required() and field.default not in ((), True, False)
-        text = f"{field.description}{f' ({_shown(field.default)})' if told else ''}"
+        is_shown = field.default is not None and not field.is_required() and field.default not in ((), True, False)
+        text = f"{field.description}{f' ({_shown(field.default)})' if is_shown else ''}"
         parser.add_argument(flag, dest=name, help=text, **shape)  # type: ignore[arg-type]
     values = vars(parser.parse_args(words))
     if isinstance(values.get("domains"), str):

@@ -19,11 +19,11 @@ from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import resolve
 from app.stages.draft.phrases import FILE, LONGEST
 
-Text = tuple[int, ...]  # the last tokens of a prompt and what was said
+Text = tuple[int, ...]  # the last tokens of a prompt and its answer
 
 
 def main() -> int:
-    """Write tokens.npy and drafter.json; the exit status."""
+    """Write the token file and drafter.json; return the exit code: 0 done, 2 wrong input."""
     parser = argparse.ArgumentParser(prog="training.phrases", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("data", nargs="+", type=Path, help="JSON-lines files of a target's answers")
     parser.add_argument("--out", required=True, type=Path, help="folder to write the store to")
@@ -47,14 +47,17 @@ def main() -> int:
 
 
 def store(rows: list[dict[str, Any]], vocab_size: int, before: list[Text] | None = None) -> np.ndarray:
-    """(N,) token ids in the smallest type that holds them and the id that parts two texts, `vocab_size`."""
+    """Join the texts of `before` and of the rows, each once, to one array of token ids, (N,).
+
+    The id `vocab_size` ends each text; the dtype is the smallest unsigned one that holds it.
+    """
     texts = dict.fromkeys([*(before or []), *((*row["p"][-LONGEST:], *row["g"]) for row in rows)])
     ids = [token for text in texts for token in (*text, vocab_size)]
     return np.array(ids, np.min_scalar_type(vocab_size))
 
 
 def _held(folder: Path, tokenizer: Tokenizer) -> tuple[list[Text], dict[str, Any]]:
-    """The texts of a store, and what its card says. Raises ValueError for one of another tokenizer."""
+    """Read a store's texts and its card. Raises ValueError for one of another tokenizer."""
     card = json.loads((folder / "drafter.json").read_text())
     if card["tokenizer_sha256"] != tokenizer.sha256:
         raise ValueError(f"the store in {folder} is of another tokenizer")

@@ -1,26 +1,29 @@
-"""How far long work is, on standard error: a bar that moves on a terminal, a line now and then elsewhere."""
+"""Report progress on standard error: a bar on a terminal, a line every EVERY_S seconds elsewhere."""
 
 import sys
 import time
 
 from app.local.progress_line import ProgressLine
 
-EVERY_S = 20.0  # between lines where nothing can be rewritten
+EVERY_S = 20.0  # between lines where no line can be rewritten
 WIDTH = 24
 
 
 class Report:
-    """Counts to `total`; what was `done` before is part of the bar and not of the pace."""
+    """Count to `total`; what was `done` before is part of the bar, but not of the pace.
+
+    `total` may be set later: None while it is unknown.
+    """
 
     def __init__(self, title: str, total: int | None, done: int = 0) -> None:
         self._title, self.total = title, total
         self._done = self._first = done
         self._started = time.monotonic()
-        self._said = 0.0
+        self._printed_s = 0.0
         self._line = ProgressLine() if sys.stderr.isatty() else None
 
     def advance(self, text: str = "") -> None:
-        """One more is done; `text` says something of it."""
+        """Count one more as done; `text` describes it."""
         self._done += 1
         is_last = self._done == self.total
         now = time.monotonic()
@@ -28,12 +31,12 @@ class Report:
             self._line(self._text(now, text))
             if is_last:
                 self._line.end()
-        elif is_last or now - self._said >= EVERY_S:
-            self._said = now
+        elif is_last or now - self._printed_s >= EVERY_S:
+            self._printed_s = now
             print(self._text(now, text), file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Leave the terminal's line clean, however far the work came."""
+        """End the terminal's line, however far the count is."""
         if self._line is not None:
             self._line.end()
 

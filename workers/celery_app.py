@@ -17,13 +17,13 @@ STEER = "paceline.steer"
 STEER_EVERY_S = 1.0
 DOORBELL_TTL_S = 10.0
 DEAD_S = 5.0  # a Redis that has not answered for so long is gone, or the connection to it is
-# Celery hears of doorbells over a connection that only it reads: a dead one must be noticed, or the worker is deaf.
+# Doorbells come over a connection that Celery only reads: unless a dead one is noticed, none comes any more.
 _ALERT = {"socket_timeout": DEAD_S, "socket_connect_timeout": DEAD_S, "health_check_interval": DEAD_S}
-VISIBILITY_S = 10  # ours are taken in within moments: one not acknowledged by then went down with its worker
+VISIBILITY_S = 10  # our tasks are acknowledged within seconds: one that is not by then died with its worker
 
 
 def make_celery(settings: Settings) -> Celery:
-    """Make one on the settings' Redis. Raises StoreUnavailable when no URL is set."""
+    """Make the application on the settings' Redis. Raises StoreUnavailable when no URL is set."""
     if settings.redis_url is None:
         raise StoreUnavailable("no Redis: set PACELINE_REDIS_URL, or let `paceline up` start one")
     app = Celery("paceline", broker=settings.redis_url, backend=settings.redis_url)
@@ -68,7 +68,7 @@ def _unacked(namespace: str) -> dict[str, object]:
         "unacked_key": f"{namespace}.unacked",
         "unacked_index_key": f"{namespace}.unacked_index",
         "unacked_mutex_key": f"{namespace}.unacked_mutex",
-        "unacked_mutex_expire": 10,  # the longest a worker killed in the act keeps the others from restoring
+        "unacked_mutex_expire": 10,  # the longest that a worker killed while restoring blocks the others
     }
 
 

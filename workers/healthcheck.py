@@ -11,7 +11,7 @@ from app.local.health import live, standstill
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Check once; the exit status."""
+    """Check once; return the exit code."""
     kind, name = sys.argv[1:3] if argv is None else argv
     try:
         settings = Settings.from_env()

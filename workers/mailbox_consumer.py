@@ -1,10 +1,10 @@
-"""Consume a mailbox after its doorbell rang (design D4): all that waits is one batch for the handler.
+"""Consume a mailbox after its doorbell rang (design D4): all mail that waits is one batch for the handler.
 
 After a batch the worker lingers, since more is likely to come soon, and leaves only by a script that checks that
-nothing was put in meanwhile. A doorbell that finds a live attendant returns at once.
+no mail came meanwhile. A doorbell for a mailbox that is attended returns at once.
 
-No mail can end the stay: an item that is no message of the expected kind is dropped with a line in the log, and so is
-the batch on which the handler fails. Mail is hints (design D10), so that costs time only.
+No mail can stop the consumer: an item that is no message of the expected kind is dropped with a line in the log, and so
+is a batch on which the handler fails. Mail is a hint (design D10), so that costs time only.
 """
 
 import logging
@@ -33,8 +33,8 @@ def consume_mailbox(
 ) -> None:
     """Serve the mailbox until it is idle, for at most `attend_s`; then ring again, so that Celery gets its turn.
 
-    `handle` gets all messages that wait (perhaps none) and returns how long it can do without more: 0 for work at
-    hand, None for nothing to do. Its work at hand must not depend on this stay alone: a process may end anywhere.
+    `handle` gets all messages that wait (perhaps none) and returns the seconds that it can wait for more: 0 while it
+    has work left, None when it has none. The work left must not depend on this call alone: a process may end anywhere.
     """
 
     def handle_items(items: list[str]) -> float | None:
@@ -94,7 +94,7 @@ def _read(kind: type[M], items: list[str]) -> list[M]:
         try:
             messages.append(kind.model_validate_json(item))
         except ValidationError as error:
-            # Not its whole text, which may hold a prompt's tokens: where it went wrong says enough.
+            # Not its whole text, which may hold a prompt's tokens: the place of the error is enough.
             first = error.errors(include_input=False, include_context=False)[0]
             log.warning("dropped an item that is no %s: %s at %s", kind.__name__, first["msg"], first["loc"])
     return messages
@@ -121,6 +121,6 @@ def _handle(heartbeat: Heartbeat, mailbox: str, handle: Handle[M], messages: lis
 
 
 def _hand_over(deployment: Deployment, heartbeat: Heartbeat, mailbox: str, *, has_work: bool) -> None:
-    """Leave the mailbox to the next attendant, and ring for one if items or work are left."""
+    """Release the mailbox, and ring its doorbell if mail or work is left."""
     if deployment.mailboxes.release(mailbox, heartbeat.owner) or has_work:
         deployment.ring(mailbox)

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve one role; the exit status."""
+    """Serve one role; return the exit code."""
     parser = argparse.ArgumentParser(prog="workers.run", description=__doc__.splitlines()[0])
     parser.add_argument("role", choices=ROLES)
     parser.add_argument("--node", help="this worker's name (default: ROLE-1)")

@@ -11,7 +11,7 @@ DRAFTER_THREAD_ENDS_S = 5.0  # a batch of drafts may still be under way
 
 @dataclass(frozen=True, slots=True)
 class RoleService:
-    """One role's service.
+    """A role's service, as its worker process runs it.
 
     `doorbells`: by mailbox, the function that its doorbell calls; it returns when the mailbox has been idle for a
     while. `tasks` of the heartbeat. `drafter_thread`: serves one mailbox all the time, and ends when Celery's worker
@@ -24,11 +24,11 @@ class RoleService:
     drafter_thread: Thread | None = None
 
     def begin(self) -> None:
-        """Take the node's name, and beat."""
+        """Take the node's name, and start the heartbeat."""
         self.heartbeat.begin(self.tasks)
 
     def ring(self, mailbox: str) -> None:
-        """Serve `mailbox`, whose doorbell rang; one that is not served here is ignored."""
+        """Serve a mailbox whose doorbell rang; ignore one that is not served here."""
         if mailbox in self.doorbells:
             self.doorbells[mailbox]()
 

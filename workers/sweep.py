@@ -38,7 +38,7 @@ class Sweep:
 
 
 def sweep(deployment: Deployment) -> None:
-    """Bring on what stands still: requests without a live owner, mailboxes that are not attended."""
+    """Place requests without a live owner, and ring the doorbells of mailboxes that are not attended."""
     live = deployment.nodes.live()
     if any(node.kind == "verify" for node in live):
         orphans = deployment.requests.orphans()
@@ -55,7 +55,7 @@ def sweep(deployment: Deployment) -> None:
 
 
 def give_up(deployment: Deployment, request_id: str, strikes: int) -> None:
-    """Fail a request that took down one verifier after the other."""
+    """Fail a request that crashed one verifier after the other."""
     reason = f"{strikes} verifiers died with this request before it committed a token"
     log.error("%s", reason, extra=of(request_id))
     try:
@@ -66,10 +66,10 @@ def give_up(deployment: Deployment, request_id: str, strikes: int) -> None:
 
 
 def _culprit(deployment: Deployment, struck: list[Orphan]) -> Orphan | None:
-    """Find the request that brought the last verifier down among those that lost one after the other.
+    """Find the request that crashed the last verifier among those that lost several.
 
-    Neighbours are not blamed: all of them ran alone there, the one that had waited longest first, and those
-    before the culprit committed.
+    After a crash each of them runs alone, the one that has waited longest first, and those before the
+    culprit commit: so it is the one that waits longest now.
     """
     if len(struck) < 2:
         return struck[0] if struck else None

@@ -1,8 +1,8 @@
-"""A kombu Redis transport that survives malformed items, a full Redis and lost acks.
+"""Adapt kombu's Redis transport to survive malformed items, a full Redis and lost acks.
 
-kombu's own takes the first two for fatal errors. A malformed item is dropped here; a full Redis is treated like a
-connection that broke, by connecting again until all is well. And a message whose ack was lost with a dead connection
-would count as unacknowledged for ever, as Celery only logs that.
+kombu's own treats the first two as fatal errors. Here a malformed item is dropped, and a full Redis is treated like a
+broken connection, by connecting again until it accepts writes. And with kombu's a message whose ack was lost with a
+dead connection would count as unacknowledged for ever, as Celery only logs that.
 """
 
 import logging

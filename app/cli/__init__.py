@@ -1,1 +1,1 @@
-"""What a command of `./paceline` does."""
+"""Run the commands of `./paceline`."""

@@ -1,1 +1,1 @@
-"""The drafter node: replicas of sequences, model drafters, running ahead."""
+"""Run a drafter node: replicas of sequences, model drafters, running ahead."""

@@ -1,6 +1,7 @@
-"""One drafter's chains of guesses: several steps a call, running ahead, and rolling back.
+"""Draft chains with one drafter: several steps a call, running ahead, and rolling back.
 
-In go contexts, out comes one draft for each: a chain, with likely second best guesses as leaves.
+Contexts go in; a draft for each comes out: a chain, with likely second-best guesses as leaves.
+Knows no other drafters.
 """
 
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ class DraftChain:
         self._drafter = drafter
 
     def draft(self, contexts: Listed[Context]) -> list[Draft]:
-        """One draft a context; none for a context too long for the model or its cache."""
+        """Return one draft for each context, none for one too long for the model or its cache."""
         paths = [self.paths.start(context, [self._drafter]) for context in contexts]
         active = [path for path in paths if path.drafters and not path.is_done]
         for path in active:
@@ -32,14 +33,17 @@ class DraftChain:
         return [draft for path in paths for draft in path.drafts()]
 
     def run_ahead(self, request_ids: Iterable[str]) -> bool:
-        """Guess one token more for each of these sequences that it may serve; False if there was none to guess."""
+        """Guess one token more for each of these sequences where the next round can use it.
+
+        Returns False if there was no token to guess.
+        """
         advanced = self._step(self.paths.open_ahead(request_ids), 1, in_spare_time=True)
         for path in advanced:
             path.is_ahead = True
         return bool(advanced)
 
     def remove(self, request_id: str) -> None:
-        """Drop an ended sequence and give its cache back."""
+        """Drop an ended sequence and release its cache."""
         self.paths.remove(request_id)
         self._drafter.remove(request_id)
 

@@ -1,6 +1,7 @@
-"""A drafter's model and its KV caches: one a sequence, rolled back to the tokens that stand, within its memory.
+"""Keep a drafter's KV caches, one a sequence, rolled back to the tokens that stand, within the model's memory.
 
-A committed token that was guessed stays in the cache, a wrong guess is rolled back by forgetting its length.
+Tokens and request ids go in, guesses come out. A committed token that was guessed stays in the cache; a
+wrong guess is rolled back by shortening the cached length. Knows nothing of paths or drafts.
 """
 
 import logging
@@ -12,7 +13,7 @@ from app.stages.draft.protocol import Context
 from app.state import BatchEntry, CachedSequence, Guess, Tree
 
 log = logging.getLogger(__name__)
-MIN_SURVIVAL = 0.12  # a guess less likely than this, together with all before it, is not worth going on from
+MIN_SURVIVAL = 0.12  # least survival of a guess that drafting goes on from
 CHUNK_TOKENS = 512  # prompt tokens a pass
 SPARE_TOKENS = 16  # tokens of a sequence that a step in spare time may read before its guess
 MAX_SEQUENCES = 1024  # known at once, far more than are ever in one round
@@ -21,11 +22,28 @@ MAX_SEQUENCES = 1024  # known at once, far more than are ever in one round
 class Guesser(Protocol):
     """The model behind a drafter (`app.engine.drafters.guesser`)."""
 
-    def try_reserve(self, work: BatchEntry, ahead: int) -> bool: ...
-    def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]: ...
-    def release(self, sequence: CachedSequence) -> None: ...
-    def cover(self, sequence: CachedSequence, tokens: int) -> None: ...
-    def invalidate(self, work: BatchEntry) -> None: ...
+    def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
+        """Reserve pages for the entry's tokens and `ahead` guesses; False if there are too few."""
+        ...
+
+    def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
+        """Guess up to `depth` tokens for each entry; end early when no chain's survival is at least `floor`.
+
+        Raises ArithmeticError for numbers that are not finite.
+        """
+        ...
+
+    def release(self, sequence: CachedSequence) -> None:
+        """Give the sequence's pages back."""
+        ...
+
+    def cover(self, sequence: CachedSequence, tokens: int) -> None:
+        """Set how many of the sequence's first tokens are cached."""
+        ...
+
+    def invalidate(self, work: BatchEntry) -> None:
+        """Make the pages that the entry wrote unusable for any sequence."""
+        ...
 
 
 class DraftKV:
@@ -55,10 +73,10 @@ class DraftKV:
         sequence.state = context.state if len(tokens) == len(context.tokens) else None  # of committed tokens only
 
     def guess(self, request_ids: Listed[str], depth: int, *, in_spare_time: bool = False) -> dict[str, list[Guess]]:
-        """Guess up to `depth` tokens for aligned sequences, each going on from the one before; none for a sequence
-        without room in memory, or whose numbers overflow.
+        """Guess up to `depth` tokens in a chain for each aligned sequence.
 
-        In spare time no other sequence loses its cache for it, and a sequence with more to read first is left alone.
+        A sequence without room in memory, or whose logits are not finite, has no guesses. In spare time
+        no other sequence loses its cache, and a sequence with too much to read first is skipped.
         """
         sequences = [self._sequences[request_id] for request_id in request_ids if request_id in self._sequences]
         if not in_spare_time:
@@ -75,20 +93,20 @@ class DraftKV:
         return {work.sequence.id: guesses for work, guesses in zip(works, found, strict=bool(found))}
 
     def advance(self, request_id: str, tokens: Listed[int]) -> None:
-        """Append tokens to the sequence; all but the last of them were guessed by its last pass, so they are cached."""
+        """Append tokens that the last pass guessed; all but the last of them are cached already."""
         sequence = self._sequences[request_id]
         self._guesser.cover(sequence, sequence.cached + len(tokens) - 1)
         sequence.tokens += tokens
         sequence.state = None
 
     def remove(self, request_id: str) -> None:
-        """Give the sequence's cache back."""
+        """Release the sequence's cache."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self._guesser.release(sequence)
 
     def _read(self, sequences: list[CachedSequence]) -> None:
-        """Read long unread prefixes chunk by chunk, up to a last piece that the first guess takes along."""
+        """Read long unread prefixes chunk by chunk, but for a last piece that goes with the first guess."""
         busy = {s.id for s in sequences}
         for s in sequences:
             while s.uncached > CHUNK_TOKENS:
@@ -99,7 +117,7 @@ class DraftKV:
                 self._guesser.cover(s, s.cached + len(chunk))
 
     def _guess(self, works: list[BatchEntry], depth: int) -> list[list[Guess]]:
-        """Run the model; if it computed numbers that are not finite, give the caches up and return no guesses."""
+        """Run the model; if it computes numbers that are not finite, drop the caches and return no guesses."""
         try:
             return self._guesser.guess(works, depth, MIN_SURVIVAL) if works else []
         except ArithmeticError as error:
@@ -110,9 +128,11 @@ class DraftKV:
             return []
 
     def _try_reserve(self, work: BatchEntry, busy: set[str] | None, ahead: int) -> bool:
-        """Reserve a batch entry's pages. Sequences that are not `busy` lose their cache first, the longest idle before
-        others; if that is not enough the entry's own sequence does, so that at least the others get on. If `busy` is
-        None no sequence does."""
+        """Reserve a batch entry's pages; False if there are too few.
+
+        Sequences that are not `busy` lose their cache first, the longest idle before others; if that is
+        not enough, the entry's own sequence does, so that the others get on. If `busy` is None none does.
+        """
         while not self._guesser.try_reserve(work, ahead):
             if busy is None:
                 return False

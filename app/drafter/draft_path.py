@@ -1,9 +1,9 @@
-"""A drafted path: a sequence's context, the steps guessed beyond it, and the drafts they make.
+"""Keep the drafted path of a sequence: its context, the steps guessed beyond it, and the drafts they make.
 
-In go steps, out comes one draft a drafter. The last path of every sequence is kept: while a
-verdict is pending it can be drawn on, as if all of it were going to be right and its next guess the
-target's own token. The next path begins with what the verdict and the next job confirm of it; the
-rest is rolled back like any wrong guess. No choice between drafters is made here.
+Steps go in; one draft for each drafter comes out. The last path of every sequence is kept: while a
+verdict is pending it can be extended, as if all of it were right and its next guess the target's own
+token. The next path begins with the part that the verdict and the next job confirm; the rest is
+rolled back like any wrong guess. No choice between drafters is made here.
 """
 
 from collections import OrderedDict
@@ -16,7 +16,7 @@ from app.messages import Draft
 from app.stages.draft.protocol import Context
 from app.state import Guess
 
-MIN_SECOND = 0.15  # least confidence of a second branch
+MIN_SECOND = 0.15  # least confidence of a second-best guess off the path
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class DraftStep:
 
 
 class DraftPath:
-    """The guesses for one context; they may go beyond the length that was asked for."""
+    """The guesses for one context; they may go beyond the length that its job asks for."""
 
     def __init__(self, context: Context, drafters: tuple[DraftKV, ...], steps: list[DraftStep]) -> None:
         self.context = context
@@ -37,39 +37,42 @@ class DraftPath:
         self.names = {drafter.name for drafter in drafters}
         self.start = len(context.tokens)
         self.tokens = [*context.tokens, *(step.token for step in steps)]
-        self.is_ahead = False  # drawn on since the last job
+        self.is_ahead = False  # extended since the last job
         self._steps = steps
         self._limit = context.max_draft_tokens
 
     @property
     def id(self) -> str:
+        """Return the id of the path's request."""
         return self.context.request_id
 
     @property
     def room(self) -> int:
-        """Steps it may still take."""
+        """Return the number of steps that it may still take."""
         return self._limit - len(self._steps)
 
     @property
     def is_done(self) -> bool:
+        """Return whether it is as long as it may be, or too unlikely to go on."""
         return self.room <= 0 or self._survival < MIN_SURVIVAL
 
     @property
     def can_run_ahead(self) -> bool:
+        """Return whether the next round could use a further step that the models have room for."""
         room = min((drafter.max_context for drafter in self.drafters), default=0) - len(self.tokens)
         return room > 0 and len(self._steps) < self._furthest and self._survival >= MIN_SURVIVAL
 
     def align(self) -> None:
-        """Roll its drafters' caches back to what they share with it."""
+        """Roll its drafters' caches back to the tokens that they share with it."""
         for drafter in self.drafters:
             drafter.align(self.context, self.tokens)
 
     def open_ahead(self) -> None:
-        """Let it grow to all that the next round can use."""
+        """Let it grow to the length that the next round can use."""
         self._limit = self._furthest
 
     def take(self, steps: Iterable[DraftStep], drafters: tuple[DraftKV, ...]) -> None:
-        """Go on by these steps, until it is done, and with these drafters only: those that guessed them."""
+        """Append these steps, until it is done; only these drafters, which guessed them, go on."""
         before = len(self.tokens)
         self.drafters = drafters
         for step in steps:
@@ -80,13 +83,13 @@ class DraftPath:
             drafter.advance(self.id, self.tokens[before:])
 
     def after(self, tokens: list[int]) -> list[DraftStep]:
-        """The steps beyond these tokens; none if it does not begin with them."""
+        """Return the steps beyond these tokens; none if it does not begin with them."""
         if len(tokens) < self.start or self.tokens[: len(tokens)] != tokens:
             return []
         return self._steps[len(tokens) - self.start :]
 
     def drafts(self) -> list[Draft]:
-        """One draft of every drafter that guessed, no deeper than was asked for."""
+        """Return a draft for every drafter that guessed, no deeper than the job asks for."""
         survival, steps = 1.0, []
         for step in self._steps[: self.context.max_draft_tokens]:
             if survival < MIN_SURVIVAL:
@@ -102,12 +105,12 @@ class DraftPath:
 
     @property
     def _furthest(self) -> int:
-        """Steps that the next round can use: those of this one, the target's own token, and as many again."""
+        """Count the steps that the next round can use: this one's, the target's own token, and as many again."""
         return 2 * self.context.max_draft_tokens + 1
 
 
 class DraftPaths:
-    """The last path of every sequence; the least recently started go first."""
+    """The last path of every sequence; over MAX_SEQUENCES the least recently started are dropped."""
 
     def __init__(self) -> None:
         self._paths: OrderedDict[str, DraftPath] = OrderedDict()
@@ -115,22 +118,22 @@ class DraftPaths:
 
     @property
     def ahead_hits(self) -> int:
-        """Jobs that used tokens guessed ahead."""
+        """Count the jobs that used tokens guessed ahead."""
         return self._ahead_hits
 
     @property
     def ahead_misses(self) -> int:
-        """Jobs whose run-ahead tokens the verdict discarded."""
+        """Count the jobs whose tokens guessed ahead the verdict discarded."""
         return self._ahead_misses
 
     def last(self, request_id: str) -> DraftPath | None:
-        """The sequence's path of the job before."""
+        """Return the sequence's path of the job before."""
         return self._paths.get(request_id)
 
     def start(self, context: Context, drafters: Iterable[DraftKV]) -> DraftPath:
-        """Begin a path with the steps of the last one that are still ahead.
+        """Begin a path with the steps of the last one that lie beyond the context.
 
-        Drafters for whose models it would become too long take no part.
+        Drafters whose models it would be too long for take no part.
         """
         length = len(context.tokens) + context.max_draft_tokens
         able = tuple(drafter for drafter in drafters if length <= drafter.max_context)
@@ -145,7 +148,7 @@ class DraftPaths:
         return path
 
     def open_ahead(self, request_ids: Iterable[str]) -> list[DraftPath]:
-        """The paths of these sequences that may be drawn on, aligned and with room to grow."""
+        """Return the paths of these sequences that can run ahead, aligned and with room to grow."""
         paths = [self._paths[request_id] for request_id in request_ids if request_id in self._paths]
         paths = [path for path in paths if path.can_run_ahead]
         for path in paths:
@@ -154,12 +157,12 @@ class DraftPaths:
         return paths
 
     def remove(self, request_id: str) -> None:
-        """Drop an ended sequence's path. Its caches are the drafters' to release."""
+        """Drop an ended sequence's path. The drafters release its caches."""
         self._paths.pop(request_id, None)
 
 
 def own_steps(name: str, guesses: Iterable[Guess]) -> list[DraftStep]:
-    """The steps of a drafter that no other shares."""
+    """Return the steps of a drafter that no other shares."""
     return [DraftStep(guess.token, guess.confidence, {name: guess}) for guess in guesses]
 
 
@@ -176,7 +179,7 @@ class _Node:
 
 
 def _draft(request_id: str, base: int, name: str, steps: list[DraftStep]) -> Draft:
-    """One drafter's part, likeliest nodes first, parents before children: a cut at the end loses the least."""
+    """Make one drafter's draft, likeliest nodes first, parents before children: a cut at the end loses least."""
     nodes: list[_Node] = []
     survival, used = 1.0, 0
     for depth, step in enumerate(steps, start=1):
@@ -202,12 +205,12 @@ def _draft(request_id: str, base: int, name: str, steps: list[DraftStep]) -> Dra
 
 
 def _own_nodes(step: DraftStep, name: str, depth: int, survival: float) -> list[_Node]:
-    """A drafter's own guesses at a step; `survival` is that of the path before it."""
+    """Return a drafter's own guesses at a step as nodes; `survival` is that of the path before it."""
     guess = step.guesses.get(name)
     if guess is None:
         return []
     own = [(guess.token, guess.confidence)]
-    # On the path a second best is worth its row whatever its chance: the row is there.
+    # A second best that is on the path costs no row of its own, so its chance does not matter.
     if guess.second_confidence >= MIN_SECOND or guess.second == step.token != guess.token:
         own.append((guess.second, guess.second_confidence))
     below = survival * step.confidence  # a leaf never counts for more than the path beside it

@@ -1,4 +1,7 @@
-"""The drafter node's segment: jobs in, drafts out; between jobs, guesses ahead of the verdicts."""
+"""Run the drafter node's segment: jobs in, drafts out; between jobs, guesses ahead of the verdicts.
+
+Knows neither mailboxes nor the fuser that the drafts go to.
+"""
 
 from collections.abc import Iterable, Iterator, Set
 from typing import Final
@@ -21,7 +24,7 @@ class DrafterNode:
         mailbox: str,
         token_fusion: TokenFusion | None = None,
     ) -> None:
-        """Drafters that are in `token_fusion` share every token they guess; the others draft one by one."""
+        """Set up the node; drafters in `token_fusion` share every token that they guess, others draft alone."""
         self.mailbox: Final = mailbox
         self._replicas = Replicas(drafters, fetch)
         self._token_fusion = token_fusion
@@ -29,9 +32,9 @@ class DrafterNode:
         self._pending: set[str] = set()  # sequences to run ahead on
 
     def draft(self, jobs: Iterable[DraftJob], skipped: Set[str] = frozenset()) -> list[Draft]:
-        """Draft for jobs, one a sequence at most, with each drafter only where it was asked.
+        """Draft for jobs, one a sequence at most, with the drafters that each job names.
 
-        `skipped`: requests that only have their replica brought up to date.
+        `skipped`: requests whose replicas are brought up to date, without drafting.
         """
         contexts = []
         for job in jobs:
@@ -50,7 +53,7 @@ class DrafterNode:
 
     @property
     def has_ahead(self) -> bool:
-        """Whether there is a sequence that it may be worth running ahead on."""
+        """Return whether there is a sequence to run ahead on."""
         return bool(self._pending)
 
     def run_ahead(self) -> None:
@@ -61,7 +64,7 @@ class DrafterNode:
         self._pending.clear()
 
     def info(self) -> dict[str, int]:
-        """Report for a heartbeat how often running ahead was of use, and how often not."""
+        """Return the counts of jobs that used, or discarded, tokens guessed ahead, for the heartbeat."""
         paths = [chain.paths for chain in self._chains()]
         return {
             "ahead_hits": sum(each.ahead_hits for each in paths),
@@ -82,5 +85,5 @@ class DrafterNode:
 
 
 def in_time(jobs: Iterable[DraftJob], now_s: float) -> list[DraftJob]:
-    """Drop the jobs whose verifier has gone on already: a drafter that lags must not lag for ever."""
+    """Drop the jobs whose verifier has gone on without drafts, so that a late drafter can catch up."""
     return [job for job in jobs if job.is_last or job.due_s > now_s]

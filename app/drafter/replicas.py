@@ -1,4 +1,7 @@
-"""Replicas of sequences outside their verifier, kept up to date by jobs: what drafting and fusing share."""
+"""Keep replicas of sequences outside their verifier, for drafting and fusing.
+
+Jobs go in, contexts for drafters come out; gaps are filled from the store. Knows no models.
+"""
 
 import binascii
 from base64 import b64decode
@@ -16,7 +19,7 @@ Fetch = Callable[[str], list[int] | None]  # request id -> its tokens out of the
 
 
 def fetcher(store: Requests) -> Fetch:
-    """Look a sequence up in the store; None once it is gone."""
+    """Make a function that looks a sequence up in the store; it returns None once the sequence is gone."""
 
     def fetch(request_id: str) -> list[int] | None:
         try:
@@ -42,9 +45,10 @@ class Replicas:
         self._tokens: OrderedDict[str, list[int]] = OrderedDict()
 
     def update(self, job: DraftJob) -> Context | None:
-        """Bring the job's replica up to its length; on a gap or a contradiction out of the store.
+        """Bring the job's replica up to its length, on a gap or a contradiction from the store.
 
-        None if the job is stale, the sequence gone, or shorter in the store than the job claims.
+        Returns its context, or None if the job is stale, the sequence gone, or shorter in the store than
+        the job claims.
         """
         if len(self._tokens.get(job.request_id, ())) > job.base:
             return None
@@ -67,7 +71,7 @@ class Replicas:
             drafter.remove(request_id)
 
     def _extended(self, job: DraftJob) -> list[int] | None:
-        """The replica with the job's tokens appended; None if they do not continue it."""
+        """Append the job's tokens to the replica and return it; None if they do not continue it."""
         known = self._tokens.get(job.request_id, [])
         shared = len(known) - job.start  # of the job's tokens
         if shared < 0 or job.start + len(job.tokens) != job.base:

@@ -1,10 +1,10 @@
-"""Token fusion (CoSine, papers 1.3): drafters of one node guess a path together, step by step.
+"""Fuse the drafters of one node token by token (CoSine, papers 1.3): they guess a path together.
 
-At every step each drafter that was asked guesses one token, and all go on from the one with the
-highest calibrated confidence; a drafter that lost reads the winner's token instead of its own. Its
-own guess hangs beside the path as a leaf, and so does every second best guess that is likely enough
-to be worth a row. Out comes one draft a drafter, with its own guesses and, marked as borrowed,
-those of the others that they hang below, so that the fusion still knows whose guess each is.
+At every step each drafter that the job names guesses one token, and all go on from the one with the
+highest calibrated confidence; the other drafters read that token instead of their own. Their own
+guesses stand beside the path as leaves, and so does every second-best guess that is likely enough to
+be worth a row. One draft for each drafter comes out, with its own guesses and, marked as borrowed,
+the others' guesses above them, so that the fuser knows which drafter proposed each node.
 """
 
 from collections.abc import Collection, Iterable
@@ -18,7 +18,7 @@ from app.messages import Draft
 from app.stages.draft.protocol import Context
 from app.state import Guess
 
-Ask = tuple[Context, Collection[str]]  # a sequence, and the drafters that are asked
+Ask = tuple[Context, Collection[str]]  # a sequence, and the drafters that its job names
 
 
 class TokenFusion:
@@ -31,8 +31,10 @@ class TokenFusion:
         self._calibration = calibration or Calibration()
 
     def draft(self, asks: Listed[Ask]) -> list[Draft]:
-        """A draft of every drafter with a guess, for every context; none for a context too long for a model or its
-        cache."""
+        """Return a draft for every context and drafter with a guess.
+
+        A drafter whose model or cache a context is too long for has none.
+        """
         paths = [self._start(context, names) for context, names in asks]
         active = [path for path in paths if path.drafters and not path.is_done]
         for path in active:
@@ -44,25 +46,28 @@ class TokenFusion:
         return [draft for path in paths for draft in path.drafts()]
 
     def run_ahead(self, request_ids: Iterable[str]) -> bool:
-        """Guess one token more for each of these sequences that it may serve; False if there was none to guess."""
+        """Guess one token more for each of these sequences where the next round can use it.
+
+        Returns False if there was no token to guess.
+        """
         advanced = self._step(self.paths.open_ahead(request_ids), 1, in_spare_time=True)
         for path in advanced:
             path.is_ahead = True
         return bool(advanced)
 
     def remove(self, request_id: str) -> None:
-        """Drop an ended sequence. Its caches are the drafters' to release."""
+        """Drop an ended sequence. The drafters release its caches."""
         self.paths.remove(request_id)
 
     def _start(self, context: Context, names: Collection[str]) -> DraftPath:
-        """Learn from the last path what the context confirms of it, and begin the next."""
+        """Update the calibration by the part of the last path that the context confirms, and begin the next."""
         last = self.paths.last(context.request_id)
         if last is not None:
             self._calibration.update_from_drafts(last.drafts(), context.tokens[last.start :])
         return self.paths.start(context, [drafter for drafter in self._drafters if drafter.name in names])
 
     def _step(self, paths: list[DraftPath], depth: int, *, in_spare_time: bool = False) -> list[DraftPath]:
-        """Go on by up to `depth` tokens, more than one only of single drafters' paths; return those that grew."""
+        """Extend paths by up to `depth` tokens, more than one only for single drafters; return those that grew."""
         guesses: dict[str, dict[DraftKV, list[Guess]]] = {path.id: {} for path in paths}
         for drafter in self._drafters:
             request_ids = [path.id for path in paths if drafter in path.drafters]
@@ -73,7 +78,7 @@ class TokenFusion:
         return [path for path in paths if path.drafters]
 
     def _steps(self, guesses: dict[DraftKV, list[Guess]]) -> list[DraftStep]:
-        """One drafter's own steps, or the one step that several share."""
+        """Return one drafter's own steps, or the one step that several share."""
         if len(guesses) == 1:
             ((drafter, own),) = guesses.items()
             return own_steps(drafter.name, own)
@@ -82,7 +87,7 @@ class TokenFusion:
 
 
 def _fused(guesses: dict[str, Guess], calibration: Calibration) -> DraftStep:
-    """The step of the most confident drafter; a tie goes to the first."""
+    """Make the step of the most confident drafter; a tie goes to the first."""
     confidence = {name: calibration.value(name, guess.confidence) for name, guess in guesses.items()}
     winner = max(confidence, key=confidence.__getitem__)
     return DraftStep(guesses[winner].token, confidence[winner], guesses)

@@ -1,1 +1,1 @@
-"""The fuser: rounds that wait for drafts, and the trees made of them."""
+"""Run a fuser: rounds that wait for drafts, and the trees made of them."""

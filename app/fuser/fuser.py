@@ -1,4 +1,8 @@
-"""The fuser's segment: drafts in, one tree a sequence out. In the fuser task, and in a drafter node for its own."""
+"""Run the fuser's segment: drafts in, one tree a sequence out.
+
+Runs in the fuser's worker, and in a drafter node for the jobs that it alone drafts for. Knows neither
+mailboxes nor models.
+"""
 
 from collections.abc import Iterable
 from typing import Final
@@ -14,7 +18,7 @@ from app.state import Tree
 
 
 class Fuser:
-    """Collect a round's drafts, add those of its own model-free drafters, make the tree."""
+    """A fuser: it collects a round's drafts, adds those of its own model-free drafters, and makes the tree."""
 
     def __init__(
         self,
@@ -30,7 +34,7 @@ class Fuser:
         self._vocab_size = vocab_size
 
     def expect(self, jobs: Iterable[DraftJob]) -> None:
-        """Open rounds for jobs; the tokens committed since the last one tell how good that round's drafts were."""
+        """Open rounds for jobs; the tokens committed since update the calibration of the last round's drafters."""
         for job in jobs:
             context = self._replicas.update(job)
             last = self._rounds.last(job.request_id)
@@ -42,13 +46,15 @@ class Fuser:
                 self._rounds.open(job, context)
 
     def receive(self, drafts: Iterable[Draft]) -> None:
-        """Put drafts to their rounds."""
+        """Add drafts to their rounds."""
         for draft in drafts:
             self._rounds.add(draft)
 
     def skip_models(self, jobs: Iterable[DraftJob]) -> set[str]:
-        """Let the model-free drafters draft at once for open rounds; return the requests for which they are so sure of
-        the first token that no model need be asked beside them (`DraftJob.skip_models_above`)."""
+        """Let the model-free drafters draft for open rounds; return the requests that need no model drafter.
+
+        Those are the requests whose first draft token has a survival above `DraftJob.skip_models_above`.
+        """
         rounds = [r for job in jobs if (r := self._rounds.current(job)) is not None]
         self._draft_model_free(rounds)
         with_models = [r for r in rounds if not self._model_free.issuperset(r.job.drafters)]
@@ -58,17 +64,20 @@ class Fuser:
         return {r.job.request_id for r in sure}
 
     def collect(self, now_s: float, models_s: float = 0.0) -> list[tuple[str, TreeMessage]]:
-        """(verifier's mailbox, tree) of every round that has all its drafts or is due; `models_s`: see TreeMessage."""
+        """Close every round that has all its drafts or is due; return (verifier's mailbox, tree) of each.
+
+        `models_s`: see `TreeMessage`.
+        """
         rounds = self._rounds.close_ready(now_s)
         self._draft_model_free(rounds)
         return [(r.job.verifier, r.message(self._tree(r), models_s)) for r in rounds]
 
     def wait_s(self, now_s: float) -> float | None:
-        """Seconds until a round is due; None when none is open."""
+        """Return the seconds until a round is due; None when none is open."""
         return self._rounds.wait_s(now_s)
 
     def _draft_model_free(self, rounds: list[FuseRound]) -> None:
-        """Draft with the model-free drafters that were asked, where they have not drafted yet."""
+        """Draft with the model-free drafters that the jobs name, where they have not drafted yet."""
         new = {r.job.request_id: r for r in rounds if not r.has_model_free}
         for drafter in self._replicas.drafters:
             for draft in drafter.draft([r.context for r in new.values() if drafter.name in r.job.drafters]):

@@ -1,4 +1,7 @@
-"""The open rounds of a fuser: each waits for the drafts of the drafters that were asked, until it is due."""
+"""Keep the open rounds of a fuser: each waits, until it is due, for the drafts of the drafters its job names.
+
+Jobs and drafts go in, rounds that are complete or due come out. No tree is made here.
+"""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -8,25 +11,25 @@ from app.messages import Draft, DraftJob, TreeMessage
 from app.stages.draft.protocol import Context
 from app.state import Tree
 
-MAX_EARLY = 512  # rounds for which drafts are kept that overtook their job,
-MAX_EARLY_EACH = 32  # and so many for each
-MAX_ENDED = 4096  # rounds kept for judging
+MAX_EARLY = 512  # rounds for which drafts that overtook their job are kept
+MAX_EARLY_EACH = 32  # such drafts of one round
+MAX_ENDED = 4096  # closed rounds kept to update the calibration
 
 
 @dataclass(slots=True)
 class FuseRound:
-    """A job, its sequence, and the drafts that are in, by drafter."""
+    """A job, its context, and the drafts received so far, by drafter."""
 
     job: DraftJob
     context: Context
     drafts: dict[str, Draft] = field(default_factory=dict)
-    skipped: tuple[str, ...] = ()  # drafters that need not answer
-    has_model_free: bool = False  # have the model-free drafters of this process drafted?
+    skipped: tuple[str, ...] = ()  # drafters that the round does not wait for
+    has_model_free: bool = False  # whether the model-free drafters of this process have drafted
     tree: Tree | None = None  # of the first `num_fused` of the drafts
     num_fused: int = 0
 
     def message(self, tree: Tree, models_s: float = 0.0) -> TreeMessage:
-        """The round's tree, ready for its verifier, with each drafter's mean confidence."""
+        """Make the message to the verifier: the round's tree, with each drafter's mean confidence."""
         confidence = {name: _confidence(draft) for name, draft in self.drafts.items()}
         return TreeMessage(
             request_id=self.job.request_id,
@@ -42,7 +45,7 @@ class FuseRound:
 
 
 class FuseRounds:
-    """Open, fill and close rounds. `model_free` drafters draft in this process, so no round waits for them."""
+    """The rounds of one fuser. `model_free` drafters draft in this process, so no round waits for them."""
 
     def __init__(self, model_free: Iterable[str]) -> None:
         self._model_free = frozenset(model_free)
@@ -51,12 +54,12 @@ class FuseRounds:
         self._ended: OrderedDict[str, FuseRound] = OrderedDict()
 
     def open(self, job: DraftJob, context: Context) -> None:
-        """Open a round; it takes the place of an older one of the same sequence."""
+        """Open a round, in place of an older one of the same sequence."""
         self._open[job.request_id] = opened = FuseRound(job, context)
         opened.drafts.update(self._early.pop((job.request_id, job.base), {}))
 
     def add(self, draft: Draft) -> None:
-        """Put a draft to its round. Without an open round for it, it waits a little for its job."""
+        """Add a draft to its round; without an open round, keep it until its job arrives."""
         found = self._open.get(draft.request_id)
         if found and found.job.base == draft.base:
             found.drafts.setdefault(draft.drafter, draft)
@@ -68,12 +71,12 @@ class FuseRounds:
             self._early.popitem(last=False)
 
     def current(self, job: DraftJob) -> FuseRound | None:
-        """The open round of this job."""
+        """Return the open round of this job, or None."""
         found = self._open.get(job.request_id)
         return found if found and found.job.base == job.base else None
 
     def close_ready(self, now_s: float) -> list[FuseRound]:
-        """Close the rounds that have all they wait for, or are due, and keep them for `last`."""
+        """Close the rounds that have all their drafts or are due, and keep them for `last`."""
         ready = [r for r in self._open.values() if now_s >= r.job.due_s or self._is_complete(r)]
         for closed in ready:
             del self._open[closed.job.request_id]
@@ -89,7 +92,7 @@ class FuseRounds:
         return self._ended.pop(request_id, None)
 
     def wait_s(self, now_s: float) -> float | None:
-        """Seconds until a round is due; None when none is open."""
+        """Return the seconds until a round is due; None when none is open."""
         return min((max(0.0, r.job.due_s - now_s) for r in self._open.values()), default=None)
 
     def _is_complete(self, opened: FuseRound) -> bool:

@@ -1,1 +1,1 @@
-"""One machine's processes: what `./paceline up`, `down`, `status` and `doctor` do."""
+"""Run an instance on one machine, for `./paceline up`, `down`, `status` and `doctor`."""

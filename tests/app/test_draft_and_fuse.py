@@ -1,4 +1,4 @@
-"""A drafter node and its fuser: drafts for another fuser, trees where this node alone drafts."""
+"""Test a drafter node and its fuser: drafts for another fuser, trees where this node alone drafts."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.fakes import Scripted, ScriptedGuesser, draft_job, guessing
 
 
 def segments(*drafters: Drafter, model_free: tuple[Drafter, ...] = ()) -> tuple[DrafterNode, Fuser]:
-    """A drafter node whose mailbox is `n`, and its fuser."""
+    """Make a drafter node whose mailbox is `n`, and its fuser."""
     return DrafterNode(drafters, lambda _: None, "n"), Fuser(model_free, fakes.VOCAB, lambda _: None)
 
 

@@ -1,4 +1,4 @@
-"""The whole pipeline in one process: events in order, under every overlap that can be set."""
+"""Test the whole pipeline in one process: events in order, under every setting of overlap."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def expected(prompt: list[int], max_tokens: int) -> list[int]:
 
 
 def speculating(*names: str, **how) -> tuple[LocalPipeline, Book]:
-    """A pipeline with drafters of these characters, and the book in which they read."""
+    """Make a pipeline with drafters of these characters, and the book in which they read."""
     book = Book()
     return fakes.pipeline(how.pop("target", RUNNER), [characters(book)[name] for name in names], **how), book
 

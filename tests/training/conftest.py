@@ -1,4 +1,4 @@
-"""A tiny target in a folder, of the compiled forward's shape, and rows of it made by the real engine."""
+"""Provide a tiny target of the compiled forward's shape, and rows of it made by the real engine."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ WIDTH, MAX_TOKENS, PROMPTS = 64, 24, 6
 
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random llama of three layers with tied weights, whose heads are wide enough to be fused."""
+    """Make a random Llama of three layers with tied weights, whose heads are wide enough to be fused."""
     folder = make_model(tmp_path_factory.mktemp("target"))  # for its tokenizer
     vocab_size = Tokenizer(folder).vocab_size
     config = LlamaConfig(
@@ -47,7 +47,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def rows_file(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """PROMPTS answers of each domain, with states."""
+    """Make PROMPTS answers of each domain, with states."""
     path = tmp_path_factory.mktemp("rows") / "generated.jsonl"
     with RowFile(path, identity(target)._asdict()) as file:
         generate(asks(DOMAINS, PROMPTS, 0), load_engine(target, Settings()), Tokenizer(target), MAX_TOKENS, file)

@@ -1,4 +1,4 @@
-"""`paceline train` from end to end on a tiny target: its folder, a kill in the middle, what it refuses and how."""
+"""Test `paceline train` from end to end on a tiny target: its folder, a kill and a resumption, refusals."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def _train(out: Path, data: Path, *words: str) -> int:
     return main(["--out", str(out), "--data", str(data), *SMALL, *words])
 
 
-def test_a_drafters_folder_is_what_the_engine_loads(tmp_path: Path, target: Path, rows_file: Path) -> None:
+def test_the_engine_loads_a_trained_drafters_folder(tmp_path: Path, target: Path, rows_file: Path) -> None:
     out = tmp_path / "mine"
     assert _train(out, rows_file, "--steps", "3", "--no-features") == 0
     assert {path.name for path in out.iterdir()} == {
@@ -48,14 +48,14 @@ def test_a_drafters_folder_is_what_the_engine_loads(tmp_path: Path, target: Path
     assert card["tokenizer_sha256"] == Tokenizer(target).sha256
     assert card["embedding_sha256"] == identity(target).embedding_sha256
     domains = card["data"]["domains"]
-    assert sum(d["rows"] for d in domains.values()) == card["data"]["rows"] < 30  # some were kept out
+    assert sum(d["rows"] for d in domains.values()) == card["data"]["rows"] < 30  # some are held out
     assert card["held_out"].keys() >= {"code", "math", "chat", "prose", "qa", "all"}
-    told = (out / "MODEL_CARD.md").read_text()
-    assert f"| code | {domains['code']['rows']} | {domains['code']['tokens']} |" in told
-    assert f"| {card['held_out']['all']['tokens_per_round']:.2f} |" in told
+    text = (out / "MODEL_CARD.md").read_text()
+    assert f"| code | {domains['code']['rows']} | {domains['code']['tokens']} |" in text
+    assert f"| {card['held_out']['all']['tokens_per_round']:.2f} |" in text
 
 
-def test_a_drafter_with_features_names_them_as_the_engine_will(tmp_path: Path, rows_file: Path) -> None:
+def test_a_drafter_with_features_stores_their_weights(tmp_path: Path, rows_file: Path) -> None:
     assert _train(tmp_path / "mine", rows_file, "--steps", "2") == 0
     weights = load_file(tmp_path / "mine" / "model.safetensors")
     assert weights["feature.weight"].shape == (WIDTH, WIDTH) and weights["absent"].shape == (WIDTH,)
@@ -66,7 +66,7 @@ def test_a_drafter_with_features_names_them_as_the_engine_will(tmp_path: Path, r
 
 
 @pytest.mark.slow
-def test_killed_and_taken_up_again_it_ends_with_the_same_weights(tmp_path: Path, rows_file: Path) -> None:
+def test_a_killed_and_resumed_training_ends_with_the_same_weights(tmp_path: Path, rows_file: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert _train(whole, rows_file, "--steps", "30") == 0
     words = ["--out", str(killed), "--data", str(rows_file), *SMALL, "--steps", "30", "--save-s", "0"]
@@ -87,7 +87,7 @@ def test_killed_and_taken_up_again_it_ends_with_the_same_weights(tmp_path: Path,
 
 @pytest.fixture
 def _interruptible():
-    """A process that was started in the background of a script has been told to ignore it."""
+    """Handle SIGINT as by default: a script's background process inherits that it is ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -102,12 +102,12 @@ def test_an_interrupt_keeps_the_steps_taken(
     assert _train(tmp_path / "mine", rows_file, "--steps", "9", "--save-s", "0") == 130
     monkeypatch.setattr(checkpoint, "save", real)
     assert _train(tmp_path / "mine", rows_file, "--steps", "9", "--save-s", "0") == 0
-    said = capsys.readouterr().err
-    assert "the same command goes on" in said and "going on from step" in said and "Traceback" not in said
+    err = capsys.readouterr().err
+    assert "the same command goes on" in err and "going on from step" in err and "Traceback" not in err
 
 
 @pytest.mark.usefixtures("_interruptible")
-def test_a_checkpoint_goes_on_with_the_same_flags_only(
+def test_a_checkpoint_resumes_with_the_same_flags_only(
     tmp_path: Path, rows_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("training.model.model_card.write", lambda *_: signal.raise_signal(signal.SIGINT))
@@ -118,7 +118,7 @@ def test_a_checkpoint_goes_on_with_the_same_flags_only(
     (tmp_path / "mine" / checkpoint.FILE).write_bytes(b"torn")
 
 
-def test_it_goes_on_from_another_drafter_and_leans_to_a_domain(tmp_path: Path, rows_file: Path) -> None:
+def test_training_goes_on_from_another_drafter_on_one_domain(tmp_path: Path, rows_file: Path) -> None:
     first, second = tmp_path / "general", tmp_path / "expert"
     assert _train(first, rows_file, "--steps", "2", "--no-features") == 0
     assert _train(second, rows_file, "--steps", "1", "--rate", "1e-9", "--init", str(first), "--domains", "code") == 0
@@ -132,7 +132,7 @@ def test_it_goes_on_from_another_drafter_and_leans_to_a_domain(tmp_path: Path, r
     assert expert["data"]["rows"] < general["data"]["rows"]
 
 
-def test_it_makes_its_own_data_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_data_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "texts"
     text.mkdir()
     (text / "a.py").write_text("def add(a, b):\n    return a + b\n" * 30)
@@ -149,7 +149,7 @@ def test_it_makes_its_own_data_once(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["--data", "/nowhere"], 2, "data: there is no /nowhere"),
         (["--text", "/nowhere"], 2, "text: there is no /nowhere"),
@@ -167,7 +167,7 @@ def test_it_makes_its_own_data_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     ],
 )
 def test_wrong_input_is_a_sentence(
-    tmp_path: Path, rows_file: Path, words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, rows_file: Path, words: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty.jsonl").touch()
     foreign = tmp_path / "foreign.jsonl"
@@ -184,7 +184,7 @@ def test_wrong_input_is_a_sentence(
     }
     assert main(["--out", str(tmp_path / "out"), *(str(places.get(word, word)) for word in words)]) == code
     err = capsys.readouterr().err
-    assert re.search(said, err) and "Traceback" not in err
+    assert re.search(message, err) and "Traceback" not in err
 
 
 def test_a_finished_drafter_is_not_trained_over(
@@ -196,7 +196,7 @@ def test_a_finished_drafter_is_not_trained_over(
     assert _train(tmp_path / "mine", rows_file, "--steps", "2", "--restart") == 0
 
 
-def test_minutes_become_steps_by_the_pace_of_the_first_ones(tmp_path: Path, rows_file: Path) -> None:
+def test_minutes_become_steps_at_the_pace_of_the_first_ones(tmp_path: Path, rows_file: Path) -> None:
     assert _train(tmp_path / "mine", rows_file, "--minutes", "0.01") == 0
     card = json.loads((tmp_path / "mine" / "drafter.json").read_text())
     assert card["steps"] >= 12
@@ -205,13 +205,13 @@ def test_minutes_become_steps_by_the_pace_of_the_first_ones(tmp_path: Path, rows
 def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(["--help"])
-    said = capsys.readouterr().out
+    text = capsys.readouterr().out
     assert exit_.value.code == 0
     for flag in ("--prompts", "--text", "--data", "--init", "--domains", "--no-features", "--steps", "--minutes"):
-        assert flag in said
+        assert flag in text
 
 
-def test_from_scratch_nothing_of_the_targets_layers_is_left(tmp_path: Path, rows_file: Path) -> None:
+def test_from_scratch_the_layers_start_as_noise_of_equal_spread(tmp_path: Path, rows_file: Path) -> None:
     made, taken = tmp_path / "noise", tmp_path / "layers"
     assert _train(made, rows_file, "--steps", "1", "--rate", "1e-9", "--scratch") == 0
     assert _train(taken, rows_file, "--steps", "1", "--rate", "1e-9") == 0

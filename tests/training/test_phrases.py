@@ -1,4 +1,4 @@
-"""A store of phrases made from answers, and one made onto another."""
+"""Test making a store of phrases from answers, and adding to one."""
 
 import json
 from pathlib import Path
@@ -32,8 +32,8 @@ def texts(folder: Path) -> list[list[int]]:
     return [text[text < ids.max()].tolist() for text in np.split(ids, ends) if len(text) > 1]
 
 
-def row(domain: str, prompt: list[int], said: list[int]) -> dict[str, object]:
-    return {"d": domain, "p": prompt, "g": said}
+def row(domain: str, prompt: list[int], answer: list[int]) -> dict[str, object]:
+    return {"d": domain, "p": prompt, "g": answer}
 
 
 def test_a_store_holds_each_text_once_after_the_end_of_its_prompt(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -44,7 +44,7 @@ def test_a_store_holds_each_text_once_after_the_end_of_its_prompt(run, tmp_path:
     assert json.loads((tmp_path / "one" / "drafter.json").read_text())["tokens"] == {"qa": 4, "chat": 1}
 
 
-def test_what_is_made_onto_a_store_follows_what_it_holds(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_texts_added_to_a_store_follow_its_own(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     run("one", [row("qa", [1], [2, 3])])
     assert run("two", [row("qa", [1], [2, 3]), row("code", [5], [6])], "--onto", str(tmp_path / "one")) == 0
     assert texts(tmp_path / "two") == [[1, 2, 3], [5, 6]]
@@ -61,5 +61,5 @@ def test_a_store_of_another_tokenizer_is_refused(run, tmp_path: Path, capsys: py
 
 
 @pytest.mark.parametrize("rows", [[], [row("qa", [10**6], [1])]])
-def test_no_text_and_tokens_that_are_none_are_refused(run, rows: list[dict[str, object]]) -> None:  # type: ignore[no-untyped-def]
+def test_data_without_text_or_with_unknown_tokens_are_refused(run, rows: list[dict[str, object]]) -> None:  # type: ignore[no-untyped-def]
     assert run("one", rows) == 2

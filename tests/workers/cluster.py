@@ -1,4 +1,4 @@
-"""A whole deployment of real processes for tests: `./paceline up -d`, what runs in it, and a client that resumes."""
+"""Run a whole deployment of real processes for tests: `./paceline up -d`, and a client that resumes streams."""
 
 import json
 import os
@@ -27,7 +27,7 @@ LEASE_S = 2.0
 
 
 def wait_for(condition: Callable[[], Any], limit_s: float = RECOVERY_S, what: str = "") -> Any:
-    """The first true value of `condition`, or a failed test."""
+    """Return the first true value of `condition`; fail the test without one in time."""
     deadline = time.monotonic() + limit_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"waited in vain for {what or condition}"
@@ -36,7 +36,7 @@ def wait_for(condition: Callable[[], Any], limit_s: float = RECOVERY_S, what: st
 
 
 class Cluster:
-    """One instance under a state folder of its own."""
+    """An instance under a state folder of its own."""
 
     def __init__(self, name: str, folder: Path, environ: dict[str, str]) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class Cluster:
         self.url = self.redis_url = self.namespace = ""
 
     def up(self) -> None:
-        """Start it; returns when all answers."""
+        """Start it; return when all its processes answer."""
         done = self._paceline("up", "-d", "--instance", self.name)
         assert done.returncode == 0, done.stderr + self.logs(2000)
         status = json.loads(self._paceline("status", "--json", "--instance", self.name).stdout)
@@ -60,55 +60,55 @@ class Cluster:
         self.url, self.redis_url, self.namespace = status["url"], status["redis_url"], status["namespace"]
 
     def down(self) -> None:
-        """Stop it, and every process of it."""
+        """Stop it and all its processes."""
         self._paceline("down", "--instance", self.name)
 
     def status(self) -> Health:
-        """What `paceline status --json` prints, without starting a process for it."""
+        """Return what `paceline status --json` prints, without starting a process for it."""
         return check(self.name, self._instance.running(), LEASE_S)
 
     def pid(self, role: str) -> int:
-        """The one process of this role; waits for it if it is being started again."""
+        """Return the id of this role's one process; wait for it while it is restarted."""
         (pid,) = wait_for(lambda: self.status().processes[role], what=f"a {role} process")
         return int(pid)
 
     def signal(self, role: str, number: signal.Signals) -> int:
-        """Send the role's process a signal; its pid."""
+        """Send the role's process a signal; return its id."""
         pid = self.pid(role)
         os.kill(pid, number)
         return pid
 
     def await_ready(self) -> None:
-        """Until every role has a heartbeat again."""
+        """Wait until every role has a heartbeat again."""
         wait_for(lambda: self.status().ready, what=f"{self.name} to be ready: {self.status().problems}")
 
     def await_restart(self, role: str, old_pid: int) -> float:
-        """Until the supervisor has put another process in the place of `old_pid`, and all is ready; seconds."""
+        """Wait until the supervisor has replaced `old_pid` and all is ready; return the seconds."""
         started = time.monotonic()
         wait_for(lambda: self.status().processes[role] not in ((old_pid,), ()), what=f"another {role}")
         self.await_ready()
         return time.monotonic() - started
 
     def settings(self) -> Settings:
-        """What its workers run under."""
+        """Return its workers' settings."""
         values = {name: value for name, value in self._environ.items() if name.startswith("PACELINE_")}
         return Settings.from_env({**values, "PACELINE_REDIS_URL": self.redis_url, "PACELINE_NAMESPACE": self.namespace})
 
     def deployment(self) -> Deployment:
-        """A way into its store and mailboxes."""
+        """Open its store and mailboxes."""
         return Deployment.open(self.settings())
 
     def log(self, role: str) -> str:
-        """What the role's processes have written so far."""
+        """Return what the role's processes have logged so far."""
         return (self.state / self.name / "logs" / f"{role}-1.log").read_text(errors="replace")
 
     def logs(self, last: int = 10**9) -> str:
-        """All logs, or so many characters of the end of each."""
+        """Return all logs, or so many characters of the end of each."""
         logs = sorted((self.state / self.name / "logs").glob("*.log"))
         return "\n".join(f"== {log.name}\n{log.read_text(errors='replace')[-last:]}" for log in logs)
 
     def start_worker(self, role: str, node: str, **settings: str) -> "subprocess.Popen[bytes]":
-        """One more worker beside those of the supervisor; its own PACELINE_* variables, if any, by name."""
+        """Start one more worker beside the supervisor's, with PACELINE_* variables of its own, if any, by name."""
         environ = {
             **self._environ,
             **settings,
@@ -126,12 +126,12 @@ class Cluster:
             )
 
     def post(self, body: dict[str, Any]) -> dict[str, Any]:
-        """POST /api/generate; the answer."""
+        """POST /api/generate; return the answer."""
         with urllib.request.urlopen(self._generate(body), timeout=120) as response:
             return dict(json.load(response))
 
     def get(self, path: str, method: str = "GET") -> dict[str, Any]:
-        """Any other call."""
+        """GET any other path; return the answer."""
         call = urllib.request.Request(self.url + path, method=method)
         with urllib.request.urlopen(call, timeout=30) as response:
             return dict(json.load(response))
@@ -161,7 +161,7 @@ class Cluster:
 
 
 class Stream:
-    """A request's stream as a client follows it: it comes back with its offset when the connection breaks."""
+    """A request's stream as a client follows it: it resumes at its offset when the connection breaks."""
 
     def __init__(self, url: str, response: HTTPResponse, request_id: str | None = None, offset: int = 0) -> None:
         self._url = url
@@ -178,7 +178,7 @@ class Stream:
 
     @classmethod
     def at(cls, url: str, request_id: str, offset: int) -> Self:
-        """Come in after `offset` tokens."""
+        """Resume after `offset` tokens."""
         address = f"{url}/api/requests/{request_id}/stream?offset={offset}"
         return cls(url, urllib.request.urlopen(address, timeout=60), request_id, offset)
 
@@ -212,7 +212,7 @@ class Stream:
         self.text += data["text"]
 
     def _events(self) -> Iterator[Any]:
-        """Dispatched events until the connection ends, in whatever way."""
+        """Yield dispatched events until the connection ends, however it ends."""
         try:
             yield from parse(self._lines())
         except (OSError, HTTPException):
@@ -246,7 +246,7 @@ class Stream:
 
 @contextmanager
 def running(name: str, folder: Path, environ: dict[str, str]) -> Iterator[Cluster]:
-    """A deployment for the block."""
+    """Run a deployment for the block."""
     cluster = Cluster(name, folder, environ)
     try:
         cluster.up()

@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry's traces: an HTTP server that decodes the protobuf messages that come."""
+"""Run a collector of OpenTelemetry's traces: an HTTP server that decodes the protobuf messages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ Span = dict[str, Any]
 
 @contextmanager
 def collecting() -> Iterator[tuple[str, list[Span]]]:
-    """Its URL, and what has come so far."""
+    """Run the collector for the block; give its URL and what it has received."""
     spans: list[Span] = []
 
     class Handler(BaseHTTPRequestHandler):

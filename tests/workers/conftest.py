@@ -1,4 +1,4 @@
-"""Deployments that the tests of this folder share; each test leaves them ready and idle."""
+"""Provide deployments that the tests of this folder share; each test leaves them ready and idle."""
 
 import gc
 import os
@@ -32,7 +32,7 @@ Alone = Callable[[GenerateRequest], list[int]]
 
 @pytest.fixture(scope="session")
 def tiny_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Settings for a tiny target whose drafter guesses well: it has the target's own weights."""
+    """Return settings for a tiny target whose drafter has its weights, and so guesses well."""
     folder = tmp_path_factory.mktemp("models")
     make_model(folder / "target", idle_layers=16)
     make_model(folder / "twin")
@@ -55,7 +55,7 @@ def shared(tiny_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def cluster(shared: Cluster) -> Iterator[Cluster]:
-    """The tiny target's deployment, ready; and ready again after the test."""
+    """Provide the tiny target's deployment, ready before and after the test."""
     shared.await_ready()
     yield shared
     shared.await_ready()
@@ -63,7 +63,7 @@ def cluster(shared: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The default target with the drafter that is shipped."""
+    """Provide a deployment of the default target with the packaged drafter."""
     environ = {"PACELINE_MODEL": str(model_dir())}
     with running(f"real-{os.getpid()}", tmp_path_factory.mktemp("state"), environ) as cluster:
         yield cluster
@@ -89,7 +89,7 @@ def alone(tiny_environ: dict[str, str]) -> Alone:
 
 @pytest.fixture
 def deployment(cluster: Cluster) -> Iterator[Deployment]:
-    """A way into the deployment's store and mailboxes."""
+    """Open the shared deployment's store and mailboxes."""
     deployment = cluster.deployment()
     yield deployment
     deployment.close()
@@ -107,21 +107,21 @@ def lone_deployment(redis_client: redis.Redis, redis_url: str, tmp_path: Path) -
 
 
 def with_settings(deployment: Deployment, **changes: object) -> Deployment:
-    """The same deployment under other settings."""
+    """Open the same deployment under other settings."""
     changed = deployment.settings.model_copy(update=changes)
     return Deployment(changed, make_celery(changed), deployment.tokenizer)
 
 
 @pytest.fixture
 def client(cluster: Cluster) -> Iterator[Celery]:
-    """Another service: it knows the Redis and nothing else of Paceline."""
+    """Provide another service's Celery application, which knows the Redis and nothing else."""
     with stranger(cluster) as app:
         yield app
 
 
 @contextmanager
 def stranger(cluster: Cluster) -> Iterator[Celery]:
-    """A Celery application with default settings, all its connections closed after the block."""
+    """Make a Celery application with default settings; close all its connections after the block."""
     app = Celery("stranger", broker=cluster.redis_url, backend=cluster.redis_url, set_as_current=False)
     yield app
     with warnings.catch_warnings():
@@ -135,7 +135,7 @@ def stranger(cluster: Cluster) -> Iterator[Celery]:
 
 @pytest.fixture(scope="session")
 def helpers(shared: Cluster) -> Iterator[str]:
-    """A worker of that service with small tasks, on a queue of its own; the queue's name."""
+    """Run that service's worker with small tasks, on its own queue; give the queue's name."""
     command = [sys.executable, "-m", "celery", "-A", "tests.workers.helper_tasks", "worker", "-P", "solo"]
     log_file = shared.state / "helpers.log"
     with log_file.open("wb") as log:

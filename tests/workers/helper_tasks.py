@@ -1,4 +1,4 @@
-"""Tasks of another service, with Celery's default settings: `celery -A tests.workers.helper_tasks worker`."""
+"""Define another service's tasks, with Celery's defaults: `celery -A tests.workers.helper_tasks worker`."""
 
 import os
 from typing import Any

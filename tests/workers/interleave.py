@@ -1,4 +1,4 @@
-"""Run real code of several processes over a real Redis, one call at a time, in every order that is worth trying.
+"""Run real code of several processes over a real Redis, one call at a time, in every relevant order.
 
 Each actor is a thread that stops before whatever it sends to Redis, its own commands and those of Celery and kombu.
 A schedule says who goes on; a killed actor sends nothing any more, not even from its `finally` blocks. What most
@@ -20,12 +20,12 @@ LIMIT_S = 20.0  # of one step; longer is a deadlock
 
 
 class Killed(BaseException):
-    """What a killed actor meets instead of its next call."""
+    """Raised in a killed actor in place of its next call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """At this step, not who would go on: `actor` goes on instead, or, if `kills`, dies."""
+    """A step at which `actor` goes on in place of the next one, or, if `kills`, dies."""
 
     step: int
     actor: str
@@ -37,7 +37,7 @@ Trace = list[tuple[str, tuple[str, ...]]]  # of each step: who would have gone o
 
 
 def explore(actors: Callable[[], Actors], check: Callable[[Plan], None], deviations: int = 2, kills: int = 1) -> int:
-    """Run every schedule with so many deviations, so many of them kills, at most; the number of schedules.
+    """Run every schedule with at most so many deviations, so many of them kills; return their number.
 
     `actors` sets the scene anew for each; `check` looks at what came of it.
     """
@@ -56,7 +56,7 @@ def explore(actors: Callable[[], Actors], check: Callable[[Plan], None], deviati
 
 
 def run(actors: Actors, plan: Plan) -> Trace:
-    """One schedule, to the end of every actor. Raises what an actor raised."""
+    """Run one schedule to the end of every actor. Raises what an actor raised."""
     with _gated() as gate:
         stages = [_Stage(name, act) for name, act in actors.items()]
         gate.update({stage.thread: stage for stage in stages})
@@ -87,7 +87,7 @@ def _more(trace: Trace, first: int, may_kill: bool) -> Iterator[Deviation]:
 
 
 class _Stage:
-    """One actor and where it stands."""
+    """An actor and its position."""
 
     def __init__(self, name: str, act: Callable[[], object]) -> None:
         self.name = name
@@ -99,18 +99,18 @@ class _Stage:
         self._may_go, self._is_parked = threading.Semaphore(0), threading.Semaphore(0)
 
     def begin(self) -> None:
-        """Up to its first call."""
+        """Run up to its first call."""
         self.thread.start()
         self._await()
 
     def go_on(self, *, dies: bool) -> None:
-        """Up to its next call, or its end."""
+        """Run up to its next call, or its end."""
         self._is_dead = self._is_dead or dies
         self._may_go.release()
         self._await()
 
     def stop(self) -> None:
-        """From the actor: wait for its turn."""
+        """Wait for the actor's turn; called by the actor."""
         if not self._is_dead:
             self._is_parked.release()
             assert self._may_go.acquire(timeout=LIMIT_S)
@@ -134,7 +134,7 @@ class _Stage:
 
 @contextmanager
 def _gated() -> Iterator[dict[threading.Thread, _Stage]]:
-    """The threads in the dictionary stop before they send."""
+    """Make the threads in the dictionary stop before they send."""
     gate: dict[threading.Thread, _Stage] = {}
     send = AbstractConnection.send_packed_command
 

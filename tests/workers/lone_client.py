@@ -1,4 +1,4 @@
-"""A caller on a host of its own: `python -m tests.workers.lone_client REQUEST` submits it and prints what became of it.
+"""Submit a request from another host and print its outcome: `python -m tests.workers.lone_client REQUEST`.
 
 Waits for a verifier and a drafter first. Settings come from PACELINE_*.
 """
@@ -16,7 +16,7 @@ LIMIT_S = 200.0  # a busy machine takes a minute to start the workers
 
 
 def main() -> None:
-    """Print tokens, statistics and what the drafter's node says of itself, as JSON."""
+    """Print tokens, statistics and the drafter node's report as JSON."""
     deployment = Deployment.open(Settings.from_env())
     until_s = time.monotonic() + LIMIT_S
     while {node.kind for node in deployment.nodes.live()} < {"verify", "draft"}:

@@ -101,7 +101,7 @@ def main() -> None:
 
 
 class _Deployment:
-    """One of the old version, with its clients."""
+    """A deployment of the old version, with its clients."""
 
     def __init__(self, workers: Workers, redis_url: str, url: str) -> None:
         self._workers = workers
@@ -111,7 +111,7 @@ class _Deployment:
         self._requests: list[dict[str, Any]] = []
 
     def fixture(self) -> dict[str, Any]:
-        """Put it to work, kill it, and describe what is in Redis then."""
+        """Load it with work, kill it, and return what Redis holds then."""
         shown = self._end_some()
         callbacks = self._fill()
         self._kill()
@@ -144,7 +144,7 @@ class _Deployment:
         self._redis.close()
 
     def _end_some(self) -> dict[str, Any]:
-        """A request that ends and one that is cancelled: what the web server shows of them.
+        """Run one request to its end and cancel another; return the web server's answers to them.
 
         The drafter is killed meanwhile, so that jobs for it stay in its mailbox; one of another name follows it.
         """
@@ -160,7 +160,7 @@ class _Deployment:
         return {"ended": ended, "cancelled": self._call(f"/api/requests/{cancelled}", method="DELETE")}
 
     def _fill(self) -> dict[str, Any]:
-        """Requests in every state, up to the most that may be active and beyond; their callbacks."""
+        """Send requests in every state, up to the most that may be active and beyond; return their callbacks."""
         helper = {"queue": CALLBACKS_QUEUE, "app": self._celery}
         members = [self._task(name, "active").set(task_id=name.replace(" ", "-")) for name in _CHORD]
         body = chord(members, app=self._celery)(self._celery.signature("helpers.texts_of", **helper))
@@ -180,7 +180,7 @@ class _Deployment:
         return {"link": {"id": "link-of-linked", "of": ["linked"]}, "chord": {"id": body.id, "of": list(_CHORD)}}
 
     def _kill(self) -> None:
-        """SIGKILL to all, as soon as what is to end has ended and all that is active is under way.
+        """Send SIGKILL to all, as soon as all that is to end has ended and all that is active is under way.
 
         The verifier goes first, so that drafts for it stay in its mailbox.
         """
@@ -196,7 +196,7 @@ class _Deployment:
         self._workers.kill()
 
     def _check(self) -> None:
-        """Raise unless all are in the states that are wanted: a machine may be too fast for that."""
+        """Raise unless all requests are in the wanted states: a machine may be too fast for that."""
         for request in self._requests:
             status = self._redis.hget(f"{NAMESPACE}:request:{request['id']}", "status")
             wanted = None if request["state"] in ("waiting", "unread") else request["state"]
@@ -236,7 +236,7 @@ _CHORD = ("chord ended", "chord half-way")
 
 @contextmanager
 def _deployment(root: Path, logs: Path, environ: dict[str, str]) -> Iterator[_Deployment]:
-    """A deployment of the version below `root` over an empty Redis, ready."""
+    """Run the version below `root` over an empty Redis for the block."""
     server, port = ValkeyServer(port=free_port()), free_port()
     server.start()
     redis_url, url = f"{server.connection_url}/0", f"http://127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""A task's request as it is written down, for tests of what becomes of it."""
+"""Make the stored record of a task's request."""
 
 from app.messages import Record
 from app.request import Sampling, Speculation

@@ -1,4 +1,4 @@
-"""The whole of a Redis as JSON, and back into another one at a later time.
+"""Dump a whole Redis as JSON, and load it into another one at a later time.
 
 A time that is stored as a number (seconds or milliseconds of the wall clock) or as an ISO date is moved by as much
 time as has passed since the dump, wherever it is: in fields of records, in scores, in messages of Celery. Times to live
@@ -23,7 +23,7 @@ DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 
 
 def dump(client: redis.Redis) -> list[dict[str, Any]]:
-    """All keys in order, each with its type, value and time to live in milliseconds (-1: none).
+    """Return all keys in order, each with its type, value and time to live in milliseconds (-1: none).
 
     `client` decodes responses. Nothing writes to Redis meanwhile.
     """
@@ -41,7 +41,7 @@ def load(client: redis.Redis, keys: list[dict[str, Any]], dumped_s: float) -> No
 
 
 def moved(value: Any, dumped_s: float, passed_s: int) -> Any:
-    """A value in which every time near `dumped_s` is `passed_s` later."""
+    """Return a value in which every time near `dumped_s` is `passed_s` later."""
     if isinstance(value, dict):
         return {name: moved(one, dumped_s, passed_s) for name, one in value.items()}
     if isinstance(value, list):
@@ -55,7 +55,7 @@ def moved(value: Any, dumped_s: float, passed_s: int) -> Any:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """The JSON object of a compressed file."""
+    """Read the JSON object of a compressed file."""
     return dict(json.loads(gzip.decompress(file.read_bytes())))
 
 

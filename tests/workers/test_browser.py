@@ -1,4 +1,4 @@
-"""The page over a whole deployment: what a real Chromium shows is what the target says, drafted by real drafters."""
+"""Test the page over a whole deployment: a real Chromium shows the target's own text."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
         yield window
 
 
-def test_the_page_streams_what_the_target_says_alone(real: Cluster, browser: Browser) -> None:
+def test_the_page_streams_the_targets_own_text(real: Cluster, browser: Browser) -> None:
     real.await_ready()
     alone = real.post({"prompt": PROMPT, "max_tokens": 96, "speculation": False})
     browser.open(real.url)

@@ -1,4 +1,4 @@
-"""`paceline.generate` as other services see it: plain Celery with its default settings, and nothing of ours."""
+"""Test `paceline.generate` from another service: plain Celery with default settings, without Paceline's code."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ GENERATE = "paceline.generate"
 
 @pytest.fixture
 def generate(client: Celery) -> Iterator[Any]:
-    """A signature of the task with these fields."""
+    """Make a signature of the task with these fields."""
 
     def sign(**fields: Any) -> Signature:
         return client.signature(GENERATE, kwargs=fields)
@@ -107,7 +107,7 @@ def test_group_gives_every_result(client: Celery, generate: Any, alone: Alone) -
     assert [answer["token_ids"] for answer in answers] == expected
 
 
-def test_chord_body_gets_what_its_header_generated(client: Celery, helpers: str, generate: Any) -> None:
+def test_a_chord_body_gets_the_texts_of_its_header(client: Celery, helpers: str, generate: Any) -> None:
     header = [generate(**{**SHORT, "prompt": prompt}) for prompt in ("Hello", "Bye", "Again")]
     texts = chord(header)(client.signature("helpers.texts_of", queue=helpers)).get(timeout=WAIT_S)
     alone_texts = [signature.apply_async().get(timeout=WAIT_S)["text"] for signature in header]
@@ -122,7 +122,7 @@ def test_failed_member_fails_the_chord(client: Celery, helpers: str, generate: A
         body.get(timeout=WAIT_S)
 
 
-def test_request_that_fails_later_fails_its_task_its_chain_and_calls_the_error_callback(
+def test_a_failed_request_fails_its_task_and_chain_with_error_callback(
     client: Celery, deployment: Deployment, helpers: str, generate: Any
 ) -> None:
     mourned = str(uuid.uuid4())
@@ -164,7 +164,7 @@ def test_same_task_id_twice_is_one_generation_and_one_callback(
     assert client.backend.client.get(key) == b"1"
 
 
-def test_task_of_a_cancelled_request_gets_what_there_was(
+def test_the_task_of_a_cancelled_request_gets_the_tokens_so_far(
     cluster: Cluster, client: Celery, deployment: Deployment
 ) -> None:
     sent = client.send_task(GENERATE, kwargs=LONG)
@@ -189,7 +189,7 @@ def test_pickled_message_is_refused_and_never_opened(cluster: Cluster, client: C
 
 
 class _Trap:
-    """Unpickling it makes a folder."""
+    """An object that makes a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -218,7 +218,7 @@ def test_no_slot_is_blocked_while_requests_generate(client: Celery, deployment: 
     assert {_answer(result).status for result in sent} == {"cancelled"}
 
 
-def test_full_queue_turns_web_callers_away_and_lets_tasks_wait_their_turn(
+def test_a_full_deployment_refuses_web_callers_and_queues_tasks(
     cluster: Cluster, client: Celery, deployment: Deployment
 ) -> None:
     posted = _fill(cluster)
@@ -318,7 +318,7 @@ def test_tasks_sent_just_before_redis_is_killed_are_all_answered(cluster: Cluste
 
 
 def _fill(cluster: Cluster) -> list[dict[str, Any]]:
-    """As many requests as it takes at once; they do not end by themselves."""
+    """Send as many requests as it takes at once; they do not end by themselves."""
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(lambda _: cluster.post({**LONG, "wait": False}), range(MAX_ACTIVE)))
 

@@ -1,4 +1,4 @@
-"""The chaos command in its short form, over the shared deployment; and that it would see what is wrong."""
+"""Test the chaos command in its short form over the shared deployment, and that it detects faults."""
 
 import os
 import random
@@ -36,9 +36,7 @@ SHORT = (
 )
 
 
-def test_every_request_ends_once_with_its_own_text_whatever_is_done_to_the_deployment(
-    cluster: Cluster, deployment: Deployment
-) -> None:
+def test_every_request_ends_once_with_its_own_text_under_any_fault(cluster: Cluster, deployment: Deployment) -> None:
     site = Site(Instance(cluster.state, cluster.name), deployment, random.Random(0))
     texts = [GenerateRequest(prompt="Tell me", raw=True, max_tokens=80, temperature=0.8, seed=i) for i in range(6)]
     found = storm(site, texts, ((0.3, fault) for fault in SHORT), clients=4, gap_s=0.5, seed=0)
@@ -46,7 +44,7 @@ def test_every_request_ends_once_with_its_own_text_whatever_is_done_to_the_deplo
     assert found["requests"]["right"] > 6 and [one["fault"] for one in found["faults"]] == [*SHORT]
 
 
-def test_a_client_that_still_waits_long_after_a_fault_is_a_broken_promise() -> None:
+def test_a_client_waiting_long_after_a_fault_is_a_broken_promise() -> None:
     one = {"fault": "kill web", "ready_s": 2.0, "moved_s": 2.0 + DRAIN_S}
     report = {"requests": {"wrong": [], "failed": [], "lost": []}, "left behind": [], "faults": [one]}
     assert broken(report) == ["kill web: 120 s later some client had got nothing yet"]
@@ -54,7 +52,7 @@ def test_a_client_that_still_waits_long_after_a_fault_is_a_broken_promise() -> N
 
 
 @pytest.mark.parametrize("what", ["wrong", "failed", "lost"])
-def test_a_request_that_did_not_end_as_it_must_is_a_broken_promise_and_so_is_what_is_left(what: str) -> None:
+def test_wrong_ends_and_leftovers_are_broken_promises(what: str) -> None:
     kept = {"requests": {"wrong": [], "failed": [], "lost": []}, "left behind": [], "faults": []}
     assert broken({**kept, "requests": {**kept["requests"], what: ["request 7"]}}) == [f"{what}: request 7"]
     assert broken({**kept, "left behind": ["a key"]}) == ["a key"]
@@ -97,7 +95,7 @@ def test_keys_without_a_life_time_and_mail_of_one_node_are_seen(lone_site: Site,
     assert sorted(left_behind(lone_site)) == ["2 items wait in mail:verify:v", "key odd has no time to live"]
 
 
-def test_what_goes_in_time_is_not_left_behind(
+def test_a_key_deleted_in_time_is_not_left_behind(
     lone_site: Site, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "QUIET_S", 20.0)
@@ -108,7 +106,7 @@ def test_what_goes_in_time_is_not_left_behind(
     going.join()
 
 
-def test_a_process_that_has_ended_does_not_run_though_its_parent_has_not_looked() -> None:
+def test_a_zombie_process_does_not_count_as_running() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         assert runs(child.pid) and runs(os.getpid())
         child.kill()

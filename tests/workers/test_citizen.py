@@ -1,4 +1,4 @@
-"""`paceline.generate` as a citizen of Celery: priorities, expiry, revoking, progress, and events for monitors."""
+"""Test how `paceline.generate` uses Celery: priorities, expiry, revoking, progress, events for monitors."""
 
 import subprocess
 import sys
@@ -57,7 +57,7 @@ print(foreign)
 
 @pytest.fixture
 def full(cluster: Cluster, deployment: Deployment) -> Iterator[list[str]]:
-    """A deployment without room for one more; cancel some of these ids to make some."""
+    """Provide a deployment without room; cancel some of these ids to make some."""
     with ThreadPoolExecutor(8) as pool:
         posted = list(pool.map(lambda _: cluster.post({**LONG, "wait": False}), range(MAX_ACTIVE)))
     ids = [accepted["id"] for accepted in posted]
@@ -65,7 +65,7 @@ def full(cluster: Cluster, deployment: Deployment) -> Iterator[list[str]]:
     _cancel(deployment, ids)
 
 
-def test_a_process_with_nothing_but_celery_gets_all_of_it(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_process_with_nothing_but_celery_gets_the_whole_result(cluster: Cluster, tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-c", STRANGER, cluster.redis_url]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False)
     lines = done.stdout.splitlines()
@@ -73,7 +73,7 @@ def test_a_process_with_nothing_but_celery_gets_all_of_it(cluster: Cluster, tmp_
     assert lines[1].startswith("ValueError max_tokens: ")
 
 
-def test_progress_is_published_while_it_generates_and_never_later(client: Celery, deployment: Deployment) -> None:
+def test_progress_is_published_during_generation_and_never_later(client: Celery, deployment: Deployment) -> None:
     sent = client.send_task(GENERATE, kwargs=LONG)
     wait_for(lambda: sent.state == "PROGRESS" and sent.info["tokens"] > 0, WAIT_S, "its progress")
     first = sent.info
@@ -105,7 +105,7 @@ def test_revoked_request_stops_and_its_neighbour_does_not(client: Celery, deploy
     assert neighbour.get(timeout=WAIT_S)["token_ids"] == alone(GenerateRequest.model_validate(fields))
 
 
-def test_full_deployment_lets_in_by_priority_and_drops_who_is_revoked_or_expired(
+def test_a_full_deployment_admits_by_priority_and_drops_ended_tasks(
     client: Celery, deployment: Deployment, full: list[str]
 ) -> None:
     def send(**options: Any) -> AsyncResult:
@@ -167,7 +167,7 @@ def test_monitors_hear_of_every_end_and_no_answer(client: Celery, deployment: De
 
 @contextmanager
 def heard(client: Celery) -> Iterator[list[dict[str, Any]]]:
-    """What a monitor hears during the block."""
+    """Collect the events that a monitor receives during the block."""
     events: list[dict[str, Any]] = []
     with client.connection_for_read() as connection:
         receiver = client.events.Receiver(connection, handlers={"*": events.append})

@@ -1,4 +1,4 @@
-"""A deployment stores a request once, however often it is submitted or rejected under one id."""
+"""Test that a deployment stores a request once, however often it is submitted or rejected under one id."""
 
 from app.messages import SETTLE, Status
 from app.request import GenerateRequest

@@ -1,4 +1,4 @@
-"""A container's health check: the worker's heartbeat and its progress, nothing less."""
+"""Test a container's health check: it needs the worker's heartbeat and its progress."""
 
 import time
 
@@ -31,7 +31,7 @@ def test_one_that_is_silent_or_hangs_is_not(
     assert problem in capsys.readouterr().err
 
 
-def test_without_redis_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_redis_url_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("PACELINE_REDIS_URL", raising=False)
     assert main(["draft", "draft-a"]) == 1
     assert "PACELINE_REDIS_URL" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A heartbeat keeps leases up and reports progress while its process is stuck, over a real Redis."""
+"""Test that a heartbeat renews leases and reports progress while its process hangs, over a real Redis."""
 
 import signal
 import subprocess
@@ -42,7 +42,7 @@ def _until(condition: Callable[[], Any], limit_s: float = 10.0) -> None:
 
 @contextmanager
 def _no_room(client: redis.Redis) -> Iterator[None]:
-    """Redis can write nothing: it is as good as away."""
+    """Make Redis refuse all writes, which is as bad as an outage."""
     client.config_set("maxmemory", 1)
     try:
         yield
@@ -51,7 +51,7 @@ def _no_room(client: redis.Redis) -> Iterator[None]:
 
 
 def _at_work(deployment: Deployment, heartbeat: Heartbeat, work: Callable[[], None]) -> threading.Thread:
-    """A thread that attends the mailbox, and meets one message, which is so much work."""
+    """Start a thread that attends the mailbox and works on one message for so long."""
     deployment.mailboxes.post(BOX, [Settle(request_id="r").model_dump_json()])
     handle = lambda messages: work() if messages else None  # noqa: E731
     thread = threading.Thread(target=consume_mailbox, args=(deployment, heartbeat, BOX, Settle, handle))
@@ -78,9 +78,7 @@ def test_a_mailbox_stays_ours_however_long_a_piece_of_work_takes(
     attendant.join()
 
 
-def test_a_process_that_hangs_lives_and_says_that_it_gets_nowhere(
-    lone_deployment: Deployment, heartbeat: Heartbeat
-) -> None:
+def test_a_hung_process_is_alive_and_reports_no_progress(lone_deployment: Deployment, heartbeat: Heartbeat) -> None:
     may_end, has_begun = threading.Event(), threading.Event()
     began_s: list[float] = []
 
@@ -103,7 +101,7 @@ def test_a_process_that_hangs_lives_and_says_that_it_gets_nowhere(
     _until(lambda: progress_s() > ended_s)
 
 
-def test_a_redis_that_is_away_for_a_while_ends_neither_heartbeat_nor_process(
+def test_an_outage_of_redis_ends_neither_heartbeat_nor_process(
     lone_deployment: Deployment, redis_client: redis.Redis
 ) -> None:
     heartbeat = Heartbeat(lone_deployment, "verify", "v")
@@ -116,7 +114,9 @@ def test_a_redis_that_is_away_for_a_while_ends_neither_heartbeat_nor_process(
     heartbeat.end()
 
 
-def test_what_stands_still_is_swept_up_without_being_asked(lone_deployment: Deployment, heartbeat: Heartbeat) -> None:
+def test_orphans_and_forgotten_mailboxes_are_swept_unprompted(
+    lone_deployment: Deployment, heartbeat: Heartbeat
+) -> None:
     lone_deployment.requests.create(task_record("orphan"), limit=9)
     _until(lambda: lone_deployment.requests.owned(heartbeat.owner) == {"orphan"})
 
@@ -141,7 +141,7 @@ time.sleep(20.0)
 def test_a_process_whose_name_has_gone_to_another_leaves(
     redis_client: redis.Redis, redis_url: str, lone_deployment: Deployment, tmp_path: Path
 ) -> None:
-    """As after it was frozen: it must not go on beside its successor."""
+    """A process that was frozen must not go on beside its successor."""
     byte_fallback_tokenizer(tmp_path)
     command = [sys.executable, "-c", ROBBED, redis_url, str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as frozen:

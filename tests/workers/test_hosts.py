@@ -1,4 +1,4 @@
-"""A drafter and a verifier on two hosts: network namespaces with their own names, one cable and one Redis."""
+"""Test a drafter and a verifier on two hosts: network namespaces with a cable between them and one Redis."""
 
 import json
 import os
@@ -23,13 +23,13 @@ PORT = 6379  # of a namespace that nothing else is in
 
 
 class Host:
-    """A network namespace; what it runs bears its name as host name."""
+    """A network namespace; its processes have its name as host name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def command(self, *command: str) -> list[str]:
-        """The command line that runs `command` there, in the process that is started."""
+        """Return the command line that runs `command` there."""
         named = f'hostname {self.name} && exec "$@"'
         return ["ip", "netns", "exec", self.name, "unshare", "--uts", "sh", "-c", named, "sh", *command]
 
@@ -66,7 +66,7 @@ def hosts() -> Iterator[tuple[Host, Host]]:
 
 @pytest.fixture
 def workers(hosts: tuple[Host, Host], tiny_environ: dict[str, str], tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Redis and a verifier on one host, a drafter on the other; the settings they share."""
+    """Run Redis and a verifier on one host, a drafter on the other; give the settings they share."""
     here, there = hosts
     password = secrets.token_urlsafe(16)
     config = tmp_path / "redis.conf"

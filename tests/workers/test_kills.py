@@ -1,4 +1,4 @@
-"""Processes killed and frozen in mid-stream: the client's stream goes on, and the text is the same text."""
+"""Test killed and frozen processes: a client's stream goes on with the same text."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def _request(seed: int, max_tokens: int = TOKENS) -> GenerateRequest:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_stream_goes_on_with_the_same_text_when_a_process_is_killed(cluster: Cluster, alone: Alone, role: str) -> None:
+def test_a_stream_keeps_its_text_when_a_process_is_killed(cluster: Cluster, alone: Alone, role: str) -> None:
     request = _request(seed=100 + ROLES.index(role))
     stream = cluster.stream(request).read(until=KILL_AT)
     assert not stream.result
@@ -52,7 +52,7 @@ def test_two_streams_survive_the_verifier_twice_in_a_row(cluster: Cluster, alone
     cluster.await_restart("verify", killed)
 
 
-def test_frozen_verifier_goes_on_when_it_wakes(cluster: Cluster, alone: Alone) -> None:
+def test_a_frozen_verifier_goes_on_after_waking(cluster: Cluster, alone: Alone) -> None:
     request = _request(seed=130, max_tokens=2 * TOKENS)
     stream = cluster.stream(request).read(until=KILL_AT)
     pid = cluster.signal("verify", signal.SIGSTOP)
@@ -70,7 +70,7 @@ def test_frozen_verifier_goes_on_when_it_wakes(cluster: Cluster, alone: Alone) -
     assert any(is_drafted_for(seed) for seed in range(131, 139)), "it has its mailbox back: drafts reach it again"
 
 
-def test_sequences_of_a_frozen_verifier_move_to_another_and_it_is_fenced_out(
+def test_a_frozen_verifier_loses_its_sequences_and_is_fenced_out(
     cluster: Cluster, deployment: Deployment, alone: Alone
 ) -> None:
     request = _request(seed=140, max_tokens=300)
@@ -139,7 +139,7 @@ def test_stopped_idle_process_leaves_in_time(cluster: Cluster, role: str) -> Non
 
 @pytest.mark.model
 @pytest.mark.slow
-def test_real_model_says_the_same_while_everything_around_it_is_killed(real: Cluster) -> None:
+def test_the_real_model_gives_the_same_text_while_workers_are_killed(real: Cluster) -> None:
     request = GenerateRequest(prompt="Explain in a few sentences why the sky is blue.", max_tokens=75)
     undisturbed = real.stream(request.model_copy(update={"speculation": Speculation(enabled=False)})).read()
     stream = real.stream(request)

@@ -1,4 +1,4 @@
-"""A short load on a real deployment: everything sent is served, and the report says so."""
+"""Test a short load on a real deployment: every request is served and reported."""
 
 import json
 from pathlib import Path

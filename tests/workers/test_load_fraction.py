@@ -1,4 +1,4 @@
-"""A process's load is the part of the time in which it works."""
+"""Test that a process's load is the part of the time in which it works."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from workers.heartbeat import LoadFraction
 
 
 def settled(parts: list[tuple[float, bool]], rounds: int = 30) -> float:
-    """The fraction after many rounds of these pieces of time, (seconds, is it work), read after each round."""
+    """Return the fraction after many rounds of these pieces, (seconds, is it work), read after each round."""
     fraction, now_s, found = LoadFraction(), 100.0, 0.0
     for _ in range(rounds):
         for seconds, is_work in parts:
@@ -20,7 +20,7 @@ def settled(parts: list[tuple[float, bool]], rounds: int = 30) -> float:
 @pytest.mark.parametrize(
     ("parts", "busy"), [([(0.5, False)], 0.0), ([(0.5, True)], 1.0), ([(0.1, True), (0.3, False)], 0.25)]
 )
-def test_it_is_the_part_of_the_time_in_which_it_worked(parts: list[tuple[float, bool]], busy: float) -> None:
+def test_load_is_the_part_of_the_time_spent_working(parts: list[tuple[float, bool]], busy: float) -> None:
     assert settled(parts) == pytest.approx(busy, abs=0.01)
 
 

@@ -1,4 +1,4 @@
-"""The logs of a whole deployment: JSON lines that tell a request's story, and nothing of what was asked or said."""
+"""Test the logs of a whole deployment: JSON lines of each request's course, without prompts and answers."""
 
 import json
 import signal
@@ -17,7 +17,7 @@ ROLES = ("web", "control", "fuse", "draft", "verify", "beat")
 
 
 def lines(cluster: Cluster, role: str) -> list[dict[str, Any]]:
-    """What the role's processes have said; the lines of the supervisor, which begin with dashes, are not theirs."""
+    """Return what the role's processes have logged, without the supervisor's lines, which begin with dashes."""
     return [json.loads(line) for line in cluster.log(role).splitlines() if not line.startswith("-- ")]
 
 

@@ -1,4 +1,4 @@
-"""Garbage, lies, duplicates and stale messages in every mailbox of a running deployment: nothing happens."""
+"""Test garbage, false, duplicate and stale messages in every mailbox of a running deployment: no effect."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def test_garbage_is_dropped_and_the_worker_lives(
     assert cluster.log(role).count("Traceback") == tracebacks
 
 
-def test_lies_about_a_running_sequence_change_nothing_of_it(
+def test_false_mail_about_a_running_sequence_changes_nothing(
     cluster: Cluster, deployment: Deployment, alone: Alone
 ) -> None:
     _caught_up(cluster, deployment)
@@ -65,7 +65,7 @@ def test_lies_about_a_running_sequence_change_nothing_of_it(
 
 
 class _Liar:
-    """Writes to every mailbox about one sequence, again and again, for as long as the block lasts."""
+    """A thread that posts false mail about one sequence to every mailbox, for as long as the block lasts."""
 
     def __init__(self, deployment: Deployment, stream: Stream) -> None:
         self._deployment = deployment
@@ -162,7 +162,7 @@ class _Liar:
         )
 
 
-def test_verifiers_follow_the_policy_and_the_tick_writes_it(cluster: Cluster, deployment: Deployment) -> None:
+def test_the_tick_writes_the_policy_and_verifiers_follow(cluster: Cluster, deployment: Deployment) -> None:
     request = GenerateRequest(prompt="How much is drafted", raw=True, max_tokens=60, temperature=1.0)
     seeds = count(100)
 
@@ -210,7 +210,7 @@ def _newer(deployment: Deployment, version: int) -> Policy | None:
 
 
 def _caught_up(cluster: Cluster, deployment: Deployment) -> None:
-    """Whatever other tests have left in the workers' queues has been read: they complain of that, too."""
+    """Wait until the workers have read all mail of other tests, since they complain of that, too."""
     queues = [mailbox_queue(deployment.settings, mailbox) for mailbox in MAILBOXES]
     with closing(connect(cluster.redis_url)) as client:
         wait_for(lambda: not any(client.llen(queue) for queue in queues), 30.0, "doorbells to be answered")
@@ -222,6 +222,6 @@ def _complaints(cluster: Cluster, role: str) -> int:
 
 
 def _put(deployment: Deployment, mailbox: str, item: str) -> None:
-    """What `Office.post` does, with an item that need not be a message."""
+    """Put an item, which need not be a message, and ring as `Deployment.post` does."""
     if deployment.mailboxes.post(mailbox, [item]):
         deployment.ring(mailbox)

@@ -1,4 +1,4 @@
-"""Attending a mailbox, and the heartbeat behind it, over a real Redis: what a doorbell starts and how it ends."""
+"""Test attending a mailbox, and its heartbeat, over a real Redis: from the doorbell to the release."""
 
 import signal
 import subprocess
@@ -29,7 +29,7 @@ def deployment(lone_deployment: Deployment) -> Deployment:
 
 
 class Handler:
-    """Keep the batches; do nothing else but what `then` names."""
+    """A handler that keeps the batches and does what `then` names."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -61,14 +61,14 @@ def test_all_that_waits_is_one_batch_and_an_idle_attendant_leaves(deployment: De
     assert deployment.mailboxes.post(BOX, _mail("c")), "it is not attended any more: the next one has to ring"
 
 
-def test_what_is_no_message_is_dropped_and_its_neighbours_are_served(deployment: Deployment) -> None:
+def test_an_item_that_is_no_message_is_dropped_and_others_served(deployment: Deployment) -> None:
     deployment.mailboxes.post(BOX, ["", *_mail("a"), "{", '{"request_id": 3}', *_mail("b")])
     handler = Handler()
     consume_mailbox(deployment, Heartbeat(deployment, "verify", "v"), BOX, Settle, handler)
     assert handler.batches == [["a", "b"]]
 
 
-def test_failing_handler_loses_its_batch_and_goes_on_with_the_next(deployment: Deployment) -> None:
+def test_a_failing_handler_loses_its_batch_and_serves_the_next(deployment: Deployment) -> None:
     handler, heartbeat = Handler(), Heartbeat(deployment, "verify", "v")
 
     def post_more() -> None:
@@ -81,7 +81,7 @@ def test_failing_handler_loses_its_batch_and_goes_on_with_the_next(deployment: D
     assert handler.batches == [["a"], ["b"]]
 
 
-def test_mailbox_has_one_attendant_among_processes_and_one_thread_in_each(deployment: Deployment) -> None:
+def test_a_mailbox_has_one_attending_thread_among_all_processes(deployment: Deployment) -> None:
     handler, heartbeat = Handler(), Heartbeat(deployment, "verify", "v")
     deployment.mailboxes.post(BOX, _mail("a"))
     assert deployment.mailboxes.attend(BOX, "another process")
@@ -100,7 +100,7 @@ def test_mailbox_has_one_attendant_among_processes_and_one_thread_in_each(deploy
     assert not heartbeat.attends(BOX)
 
 
-def test_attendant_that_slept_through_its_lease_takes_it_again(deployment: Deployment) -> None:
+def test_an_attendant_that_slept_through_its_lease_renews_it(deployment: Deployment) -> None:
     handler = Handler()
 
     def sleep() -> None:  # no heartbeat is beating here: the lease runs out, as for a frozen process
@@ -113,7 +113,7 @@ def test_attendant_that_slept_through_its_lease_takes_it_again(deployment: Deplo
     assert handler.batches == [["a"], ["b"]]
 
 
-def test_attendant_whose_mailbox_has_gone_to_another_leaves_it_alone(deployment: Deployment) -> None:
+def test_an_attendant_leaves_alone_a_mailbox_that_another_took(deployment: Deployment) -> None:
     handler = Handler()
 
     def lose() -> None:
@@ -139,10 +139,10 @@ def test_long_stay_is_handed_over_by_a_ring(deployment: Deployment, redis_client
     assert deployment.mailboxes.attend(BOX, "the next one")
 
 
-def test_attendant_that_lost_its_mailbox_without_noticing_leaves_soon(
+def test_an_attendant_that_lost_its_mailbox_unnoticed_leaves_soon(
     deployment: Deployment, redis_client: redis.Redis
 ) -> None:
-    """Redis came back without the lease, and another process was quicker."""
+    """Redis lost the lease in an outage, and another process took it."""
     handler = Handler()
 
     def lose() -> None:
@@ -172,7 +172,7 @@ def test_stopped_worker_leaves_its_mailbox_though_there_is_work(
 
 
 def test_work_that_has_ended_is_progress_whatever_became_of_it(deployment: Deployment) -> None:
-    """Else the heartbeat would end the process for it, long after."""
+    """Otherwise the heartbeat would end the process for it, long after."""
     handler, heartbeat = Handler(), Heartbeat(deployment, "verify", "v")
     handler.then["b"] = ValueError("a poisonous message")
     for ids in ("a", "b"):
@@ -186,7 +186,7 @@ def test_work_that_has_ended_is_progress_whatever_became_of_it(deployment: Deplo
     assert node.progress_s >= before_s
 
 
-def test_heartbeat_waits_for_a_dead_namesake_and_then_has_the_name(deployment: Deployment) -> None:
+def test_a_heartbeat_waits_for_a_dead_namesakes_lease(deployment: Deployment) -> None:
     assert deployment.nodes.beat("verify", "v", "dead", progress_s=0.0, info={})
     heartbeat = Heartbeat(deployment, "verify", "v")
     started = time.monotonic()

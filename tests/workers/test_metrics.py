@@ -1,4 +1,4 @@
-"""Metrics and timelines of a real deployment: right across its processes, and across the death of one."""
+"""Test metrics and timelines of a real deployment: right across its processes, and across a kill."""
 
 import signal
 import time
@@ -25,7 +25,7 @@ def total(found: Scrape, name: str) -> float:
 
 
 def settled(cluster: Cluster) -> Scrape:
-    """The metrics when nothing is counted any more: processes tell what they have counted every half second."""
+    """Return the metrics once no counter changes: processes report theirs every half second."""
     found = scraped(cluster)
     for _ in range(20):
         time.sleep(1.5)

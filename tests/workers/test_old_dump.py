@@ -1,4 +1,4 @@
-"""This version goes on with what the old one left in Redis when it was killed at work: see make_dump.py.
+"""Test that this version goes on with the Redis of an old one killed at work (see make_dump.py).
 
 The dump is loaded into an empty Redis, and a deployment of this version is started on it. The tokens that are expected
 are generated here, by the target alone: whatever a machine's arithmetic does to them, it does to both.
@@ -47,17 +47,17 @@ class Takeover:
     tokenizer: tokenizers.Tokenizer
 
     def result(self, name: str) -> dict[str, Any]:
-        """What the web server shows of a request once it has ended."""
+        """Return the web server's answer about a request once it has ended."""
         path = f"/api/requests/{REQUESTS[name]['id']}"
         wait_for(lambda: self._exists(name) and self.cluster.get(path)["status"] != "active", what=name)
         return self.cluster.get(path)
 
     def task_result(self, task_id: str) -> Any:
-        """The result of a Celery task, once there is one."""
+        """Return the result of a Celery task once there is one."""
         return AsyncResult(task_id, app=self.celery).get(timeout=WAIT_S)
 
     def text(self, token_ids: list[int], stop: list[str]) -> str:
-        """The text of tokens, up to the first of the stop strings."""
+        """Return the text of tokens, up to the first of the stop strings."""
         text = str(self.tokenizer.decode(token_ids))
         return text[: min((text.find(end) for end in stop if end in text), default=len(text))]
 
@@ -69,7 +69,7 @@ class Takeover:
 def takeover(
     redis_url: str, tiny_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Takeover]:
-    """All of this module's tests look at the same one, each at its part of what was in Redis."""
+    """Share one takeover among this module's tests, each of which checks a part of what was in Redis."""
     client = redis.Redis.from_url(redis_url, decode_responses=True)
     client.flushall()
     load(client, OLD["keys"], OLD["dumped_s"])
@@ -158,7 +158,7 @@ def test_no_process_logs_an_error(takeover: Takeover) -> None:
 
 
 def _unfinished(client: redis.Redis) -> dict[str, Any]:
-    """What is still in an index of requests under way, by key."""
+    """Return what is still in an index of requests under way, by key."""
     sets = [f"{NAMESPACE}:active", f"{NAMESPACE}:unsettled", *client.scan_iter(f"{NAMESPACE}:owned:*")]
     found: dict[str, Any] = {key: client.zrange(key, 0, -1) for key in sets}
     for key in (f"{NAMESPACE}:waiting", "celery"):
@@ -168,7 +168,7 @@ def _unfinished(client: redis.Redis) -> dict[str, Any]:
 
 @contextmanager
 def _callbacks(redis_url: str, log: Path) -> Iterator[None]:
-    """A worker of another service, which runs callbacks."""
+    """Run another service's worker for callbacks."""
     command = [sys.executable, "-m", "celery", "-A", "tests.workers.helper_tasks", "worker", "-P", "solo"]
     with log.open("wb") as output:
         worker = subprocess.Popen(

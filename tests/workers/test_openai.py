@@ -1,4 +1,4 @@
-"""OpenAI's own client, sync and async, against a real deployment: what it is told is what the native API says."""
+"""Test OpenAI's own client, sync and async, against a real deployment: the same texts as the native API."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ def test_speculation_is_a_switch_that_changes_no_text(client: OpenAI) -> None:
     assert off.usage.completion_tokens_details.rejected_prediction_tokens == 0
 
 
-def test_a_stream_says_what_the_whole_answer_says(client: OpenAI) -> None:
+def test_a_stream_has_the_same_text_as_the_whole_answer(client: OpenAI) -> None:
     ask: dict[str, Any] = {"model": MODEL, "messages": ASK, "max_tokens": 60, "seed": 5, "n": 2}
     ask |= {"logprobs": True, "top_logprobs": 2}
     whole = client.chat.completions.create(**ask)
@@ -79,7 +79,7 @@ def test_a_stream_says_what_the_whole_answer_says(client: OpenAI) -> None:
 
 
 def test_stop_strings_end_the_request_itself(client: OpenAI, cluster: Cluster) -> None:
-    """At every place of a text that is committed in runs; the verifier generates no more than it must."""
+    """Stop at every place of a text; the verifier generates no more than it must."""
     free = cluster.post({"messages": ASK, "max_tokens": 60})
     ids, text = free["token_ids"], free["text"]
     for start in range(3, 40, 9):

@@ -1,4 +1,4 @@
-"""A request that kills every verifier that runs it, in real processes: it fails alone, and those beside it do not."""
+"""Test a request that kills every verifier that runs it, in real processes: it alone fails."""
 
 import os
 import time

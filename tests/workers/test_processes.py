@@ -1,4 +1,4 @@
-"""What is loaded in the running processes, and what `status` says of them."""
+"""Test the modules loaded in running processes, and the report of `status`."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def _mapped(pid: int) -> str:
 
 
 @pytest.mark.parametrize("role", ["web", "control", "fuse", "beat"])
-def test_running_process_has_neither_torch_nor_transformers_loaded(cluster: Cluster, role: str) -> None:
+def test_a_running_process_has_neither_torch_nor_transformers(cluster: Cluster, role: str) -> None:
     cluster.post({"prompt": "Hello", "max_tokens": 4})  # chat template and all: it has done its work once
     mapped = _mapped(cluster.pid(role))
     assert "python" in mapped and "/redis" not in mapped  # only compiled modules are mapped: torch's always are

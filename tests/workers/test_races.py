@@ -1,5 +1,5 @@
-"""Who ends a request and who lets one in: the real code of several processes over a real Redis, interleaved and killed
-between any two calls (tests/workers/interleave.py). The scripts themselves are explored in tests/app/store."""
+"""Interleave real code that ends and admits requests over a real Redis, and kill it between any two calls
+(tests/workers/interleave.py). The scripts themselves are explored in tests/app/store."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 def test_a_result_is_given_once_and_never_forgotten(lone_deployment: Deployment, redis_client: redis.Redis) -> None:
-    """Two settlers, and one of them may be killed: then another one does it again, when the claim has run out."""
+    """Run two settlers and kill one of them: another settles again, once the claim has run out."""
     deployment = lone_deployment
 
     def scene() -> Actors:
@@ -61,7 +61,7 @@ def test_a_result_is_given_once_and_never_forgotten(lone_deployment: Deployment,
 @pytest.mark.parametrize(
     ("waiting", "patience_s", "processes", "deviations"), [("a", -1.0, 1, 2), ("a", -1.0, 2, 1), ("ab", 60.0, 2, 1)]
 )
-def test_who_waits_for_room_is_let_in_or_sent_away_and_never_both(
+def test_a_waiting_task_is_admitted_or_ended_and_never_both(
     lone_deployment: Deployment,
     redis_client: redis.Redis,
     waiting: str,
@@ -69,7 +69,7 @@ def test_who_waits_for_room_is_let_in_or_sent_away_and_never_both(
     processes: int,
     deviations: int,
 ) -> None:
-    """One process keeps the waiting room, or two, as if the lock had run out, while a request gives its room up."""
+    """Run one process that admits waiting tasks, or two, as if the lock had run out, while a request ends."""
     deployment = _small(lone_deployment)
 
     def scene() -> Actors:
@@ -92,7 +92,7 @@ def test_who_waits_for_room_is_let_in_or_sent_away_and_never_both(
 
 
 def _run_dry(deployment: Deployment) -> None:
-    """Let time pass: requests that were admitted end, and there is room for the next."""
+    """Let time pass: admitted requests end, and there is room for the next."""
     is_over = False
     while not is_over:
         is_over = not len(deployment.waiting)
@@ -109,14 +109,14 @@ def _unlocked(deployment: Deployment) -> Callable[[], None]:
 
 
 class _Unlocked:
-    """Every lock is free: the last holder was too slow."""
+    """Nodes whose locks are always free, as if the last holder had been too slow."""
 
     def try_lock(self, name: str, ttl_s: float) -> bool:
         return True
 
 
 def _small(deployment: Deployment) -> Deployment:
-    """With room for one request."""
+    """Return the deployment with room for one request."""
     return with_settings(deployment, max_active_requests=1)
 
 

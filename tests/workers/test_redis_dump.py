@@ -1,4 +1,4 @@
-"""A dump of Redis is loaded with all it holds, and as much later as has passed since."""
+"""Test that a dump of Redis is loaded whole, with its times moved by the time since."""
 
 import time
 from typing import Any
@@ -19,7 +19,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-def test_every_type_is_loaded_as_it_was_dumped(redis_client: redis.Redis) -> None:
+def test_every_type_is_loaded_as_dumped(redis_client: redis.Redis) -> None:
     keys = [{"key": kind, "type": kind, "ttl_ms": -1, "value": value} for kind, value in sorted(VALUES.items())]
     load(redis_client, keys, time.time())
     assert dump(redis_client) == keys

@@ -1,4 +1,4 @@
-"""Many requests at once, cancelled ones, and unknown ids."""
+"""Test many requests at once, cancelled ones, and unknown ids."""
 
 import json
 import time
@@ -31,7 +31,7 @@ def _mixed(i: int) -> GenerateRequest:
     )
 
 
-def test_requests_in_a_crowd_say_what_each_says_alone_and_none_is_starved(cluster: Cluster, alone: Alone) -> None:
+def test_concurrent_requests_get_the_same_texts_as_alone_in_time(cluster: Cluster, alone: Alone) -> None:
     requests = [_mixed(i) for i in range(CROWD)]
     with ThreadPoolExecutor(CROWD) as pool:
         streams = list(pool.map(lambda request: cluster.stream(request).read(), requests))
@@ -58,7 +58,7 @@ def test_a_huge_prompt_holds_up_no_request_behind_it(cluster: Cluster, alone: Al
     print(f"three small ones beside it {took_s:.2f} s, the huge one {huge.first_s:.2f} s")
 
 
-def test_cancelled_request_ends_within_a_round_and_its_memory_is_free(cluster: Cluster, deployment: Deployment) -> None:
+def test_a_cancelled_request_ends_within_a_round_and_frees_its_pages(cluster: Cluster, deployment: Deployment) -> None:
     stream = cluster.stream(GenerateRequest(prompt="Go on", raw=True, max_tokens=4000, temperature=0.9))
     stream.read(until=20)
     started = time.monotonic()
@@ -73,7 +73,7 @@ def test_cancelled_request_ends_within_a_round_and_its_memory_is_free(cluster: C
     print(f"cancelled: the stream ended {1e3 * took_s:.0f} ms later")
 
 
-def test_ended_request_stays_as_it_is_when_cancelled(cluster: Cluster) -> None:
+def test_an_ended_request_is_unchanged_by_cancelling(cluster: Cluster) -> None:
     done = cluster.post({"prompt": "Hello", "max_tokens": 5})
     assert cluster.get(f"/api/requests/{done['id']}", method="DELETE") == done
 
@@ -86,7 +86,7 @@ def test_unknown_id_is_not_found(cluster: Cluster, method: str) -> None:
         assert error.code == 404
 
 
-def test_any_offset_can_be_resumed_while_it_runs_and_after_its_end(cluster: Cluster, alone: Alone) -> None:
+def test_a_stream_resumes_at_any_offset_during_and_after_a_request(cluster: Cluster, alone: Alone) -> None:
     request = GenerateRequest(prompt="Resume me", raw=True, max_tokens=60, seed=3, temperature=1.0)
     stream = cluster.stream(request).read(until=10)
     stream.close()
@@ -97,10 +97,8 @@ def test_any_offset_can_be_resumed_while_it_runs_and_after_its_end(cluster: Clus
         assert rest.tokens == alone(request)[offset:] and rest.result == resumed.result
 
 
-def test_lost_mail_delays_a_request_and_does_not_lose_it(
-    cluster: Cluster, deployment: Deployment, alone: Alone
-) -> None:
-    """Stored, assigned to an idle verifier, and the process that was to tell it dies before it does."""
+def test_lost_mail_delays_a_request_and_never_loses_one(cluster: Cluster, deployment: Deployment, alone: Alone) -> None:
+    """Store and assign a request without mail to its verifier, as if the sender had died."""
     request = GenerateRequest(prompt="Nobody told", raw=True, max_tokens=20)
     wait_for(lambda: not _running(deployment), what="an idle verifier")
     deployment.place = lambda request_id: None  # type: ignore[method-assign]
@@ -115,7 +113,7 @@ def _running(deployment: Deployment) -> int:
     return sum(int(node.info["sequences"]) for node in deployment.nodes.live("verify"))
 
 
-def test_a_caller_who_is_interrupted_cancels(cluster: Cluster, deployment: Deployment) -> None:
+def test_an_interrupted_caller_cancels_its_request(cluster: Cluster, deployment: Deployment) -> None:
     def interrupt(_: str) -> None:
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""A rolling restart from the old version to this one: each process in turn, at work, and no request notices."""
+"""Test a rolling restart from the old version to this one under load: no request fails."""
 
 import json
 import urllib.request
@@ -21,7 +21,7 @@ BEGUN = 10  # tokens that a request has when the process is stopped
 
 
 class Clients:
-    """Requests over HTTP and Celery, one stream among them, and what came of them."""
+    """Requests over HTTP and Celery, one stream among them, and their outcomes."""
 
     def __init__(self, redis_url: str, url: str) -> None:
         self.url = url  # of the web server that serves now
@@ -30,7 +30,7 @@ class Clients:
         self._celery = Celery("caller", broker=redis_url, set_as_current=False)
 
     def send(self, name: str) -> list[str]:
-        """A greedy request over HTTP and a sampled one as a Celery task, both begun; their ids."""
+        """Begin a greedy request over HTTP and a sampled one as a Celery task; return their ids."""
         greedy = {"prompt": f"While {name} is replaced", "raw": True, "max_tokens": TOKENS}
         sampled = {**greedy, "temperature": 0.8, "seed": len(self.fields)}
         ids = [str(self._call("/api/generate", {**greedy, "wait": False})["id"]), f"task-{name}"]
@@ -40,15 +40,15 @@ class Clients:
         return ids
 
     def tokens(self, request_id: str) -> int:
-        """How many tokens are committed."""
+        """Return the number of committed tokens."""
         return int(str(self.redis.hget(self._key(request_id), "length") or 0))
 
     def is_active(self, request_id: str) -> bool:
-        """Whether a request has not ended."""
+        """Return whether a request has not ended."""
         return self.redis.hget(self._key(request_id), "status") == "active"
 
     def result(self, request_id: str) -> dict[str, Any]:
-        """What the web server shows of a request at its end."""
+        """Return the web server's answer about a request at its end."""
         wait_for(lambda: not self.is_active(request_id), what=f"the end of {request_id}")
         return self._call(f"/api/requests/{request_id}")
 
@@ -69,7 +69,7 @@ class Clients:
 
 @pytest.fixture(scope="module")
 def old_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the old version's code."""
+    """Provide the folder of the old version's code."""
     if not has(OLD):
         pytest.skip(f"the repository's history does not hold {OLD}: a source archive, or a shallow clone")
     return unpack(OLD, tmp_path_factory.mktemp("old"))
@@ -79,7 +79,7 @@ def old_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def versions(
     old_code: Path, redis_client: redis.Redis, redis_url: str, tiny_environ: dict[str, str], tmp_path: Path
 ) -> Iterator[tuple[Workers, Workers]]:
-    """Workers of the old version and of this one, on one empty Redis."""
+    """Run workers of the old version and of this one on one empty Redis."""
     with ExitStack() as stack:
         roots = {"old": old_code, "new": ROOT}
         logs = {name: tmp_path / name for name in roots}

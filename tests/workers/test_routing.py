@@ -1,4 +1,4 @@
-"""Two drafter nodes with a drafter each, on the default target: jobs go where the router says, the text is the same."""
+"""Test two drafter nodes with a drafter each on the default target: routed jobs, the same text."""
 
 import shutil
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ SHIPPED, COPY = "smol-general", "smol-copy"
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    """The drafter that is shipped, under another name."""
+    """Copy the packaged drafter under another name."""
     return Path(shutil.copytree(ROOT / "drafters" / SHIPPED, tmp_path / COPY))
 
 
 @pytest.fixture
 def two_nodes(real: Cluster, copied: Path) -> Iterator[Cluster]:
-    """The deployment with a second drafter node beside its own."""
+    """Run a second drafter node beside the deployment's own."""
     real.await_ready()
     worker = real.start_worker("draft", "draft-2", PACELINE_DRAFTERS=str(copied))
     try:
@@ -58,7 +58,7 @@ def test_jobs_are_routed_over_two_nodes_and_the_text_is_exact(two_nodes: Cluster
         numbers = count()
 
         def public() -> object:
-            """A busy machine asks models seldom, and a request tells after 32 tokens of theirs."""
+            """Send a request; return the public experience, which takes 32 tokens of models, rare under load."""
             ask(two_nodes, f"{PROMPTS[0]} (Question {next(numbers)}.)", speculation={"drafters": [SHIPPED, COPY]})
             return with_redis.shared_stats.load("experience:public")
 
@@ -68,7 +68,7 @@ def test_jobs_are_routed_over_two_nodes_and_the_text_is_exact(two_nodes: Cluster
 
 
 def _calibration(cluster: Cluster) -> dict[str, dict[str, float]]:
-    """Of the model drafters, as any node that fuses tells it."""
+    """Return the calibration of the model drafters, as any node that fuses reports it."""
     nodes = cluster.status().nodes.values()
     known = [own for node in nodes for own in node.get("calibration", {}).items()]
     return {name: report for name, report in known if name in (SHIPPED, COPY)}

@@ -1,4 +1,4 @@
-"""Requests that stand still: placed, swept up, given up or settled, each alone, over a real Redis."""
+"""Test orphaned requests over a real Redis: placed, swept, failed or settled."""
 
 import json
 import time
@@ -35,7 +35,7 @@ def test_neighbours_of_a_culprit_are_not_blamed(lone_deployment: Deployment) -> 
     assert deployment.mailboxes.waiting("settle") == 1, "its task gets the result at once"
 
 
-def test_request_that_brought_verifiers_down_after_its_first_tokens_is_found_too(lone_deployment: Deployment) -> None:
+def test_a_request_that_crashes_verifiers_after_tokens_is_found(lone_deployment: Deployment) -> None:
     deployment = lone_deployment
     for request_id, created_s in (("culprit", 2000.0), ("older", 1000.0)):
         deployment.requests.create(task_record(request_id, created_s=created_s), limit=9)
@@ -52,8 +52,8 @@ def test_request_that_brought_verifiers_down_after_its_first_tokens_is_found_too
     assert deployment.requests.owned("last") == {"older"}
 
 
-def test_a_burst_is_shared_and_so_is_what_a_dead_verifier_leaves(lone_deployment: Deployment) -> None:
-    """All of it happens between two heartbeats, which therefore report no sequences."""
+def test_a_burst_and_a_dead_verifiers_requests_are_spread_evenly(lone_deployment: Deployment) -> None:
+    """Both happen between two heartbeats, which therefore report no sequences."""
     deployment = lone_deployment
 
     def beat(*names: str) -> None:
@@ -71,8 +71,8 @@ def test_a_burst_is_shared_and_so_is_what_a_dead_verifier_leaves(lone_deployment
     assert [len(deployment.requests.owned(owner)) for owner in ("a's", "c's", "d's")] == [3, 2, 1]
 
 
-def test_who_has_gone_longest_without_a_token_is_the_culprit_however_young(lone_deployment: Deployment) -> None:
-    """That one is tried first in each life, so the other, though older, gets no turn and commits nothing either."""
+def test_the_request_longest_without_a_token_is_the_culprit(lone_deployment: Deployment) -> None:
+    """The culprit is tried first in each life, so the older request gets no turn and commits nothing either."""
     deployment = lone_deployment
     assert _beat(deployment, "first")
     for request_id, created_s, last_token_s in (("culprit", 2000.0, 3000.0), ("older", 1000.0, 3500.0)):
@@ -90,7 +90,7 @@ def test_who_has_gone_longest_without_a_token_is_the_culprit_however_young(lone_
     assert deployment.requests.owned("last") == {"older"}
 
 
-def test_request_that_is_stored_is_accepted_though_redis_went_away_before_it_was_placed(
+def test_a_stored_request_is_accepted_if_redis_fails_before_placing(
     lone_deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deployment = lone_deployment
@@ -116,7 +116,7 @@ def test_no_request_is_given_up_while_no_verifier_lives(lone_deployment: Deploym
     assert deployment.requests.snapshot("a").status is Status.ACTIVE
 
 
-def test_result_that_cannot_be_delivered_does_not_hold_up_the_others(lone_deployment: Deployment) -> None:
+def test_an_undeliverable_result_does_not_block_the_others(lone_deployment: Deployment) -> None:
     deployment = lone_deployment
     spoilt = {"id": "a", "chain": [{"task": None, "args": 3, "options": "none"}]}
     deployment.requests.create(task_record("a"), limit=9, task=json.dumps(spoilt))
@@ -130,7 +130,7 @@ def test_result_that_cannot_be_delivered_does_not_hold_up_the_others(lone_deploy
     assert deployment.requests.unsettled() == ["a"]
 
 
-def test_request_is_accepted_though_it_cannot_be_placed_or_rung_for(lone_deployment: Deployment) -> None:
+def test_a_request_is_accepted_without_placing_or_doorbell(lone_deployment: Deployment) -> None:
     nowhere = lone_deployment.settings.model_copy(update={"redis_url": "redis://127.0.0.1:1/0"})
     deployment = Deployment(lone_deployment.settings, make_celery(nowhere), lone_deployment.tokenizer)
     assert _beat(deployment, "owner")

@@ -1,4 +1,4 @@
-"""Whatever another service sends as arguments of `paceline.generate`: admitted, or refused in a sentence."""
+"""Test any arguments of `paceline.generate` from another service: admitted, or refused in a sentence."""
 
 import uuid
 from typing import Any

@@ -1,4 +1,4 @@
-"""Celery's way to Redis drops what is no task."""
+"""Test that Celery's transport drops items that are no task and survives a failing Redis."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -38,10 +38,10 @@ def test_an_item_that_is_no_task_is_dropped_and_the_next_one_read(
     app.close()
 
 
-def test_a_redis_that_cannot_write_is_met_like_a_connection_that_broke(
+def test_a_redis_that_cannot_write_is_treated_as_a_broken_connection(
     lone_deployment: Deployment, redis_client: redis.Redis
 ) -> None:
-    """So Celery's worker connects again until all is well; any other error would end it."""
+    """Celery's worker then connects again until writes succeed; any other error would end it."""
     app = make_celery(lone_deployment.settings)
     connection: Connection
     with app.connection_for_read() as connection, Consumer(connection, queues=[Queue("q")], on_message=print):
@@ -57,10 +57,10 @@ def test_a_redis_that_cannot_write_is_met_like_a_connection_that_broke(
 
 @pytest.mark.parametrize("silent_ms", [450, 1000])
 @pytest.mark.parametrize("end", [Message.ack, Message.reject])
-def test_a_redis_that_is_silent_at_an_ack_leaves_the_worker_free_for_the_next_message(
+def test_a_redis_silent_at_an_ack_leaves_the_worker_free_for_more(
     lone_deployment: Deployment, redis_client: redis.Redis, silent_ms: int, end: Callable[[Message], None]
 ) -> None:
-    """Celery logs a failed ack and goes on; a message that stayed in hand was the last it took."""
+    """Celery only logs a failed ack; an unreleased message would be the last that the worker took."""
     app = make_celery(lone_deployment.settings)
     app.conf.broker_transport_options = {**app.conf.broker_transport_options, "socket_timeout": 0.3}
     with _taking_one_at_a_time(app) as (connection, found):
@@ -79,7 +79,7 @@ def test_a_redis_that_is_silent_at_an_ack_leaves_the_worker_free_for_the_next_me
     app.close()
 
 
-def test_an_ack_that_redis_cannot_write_leaves_the_worker_free_too(
+def test_an_ack_that_redis_cannot_write_leaves_the_worker_free(
     lone_deployment: Deployment, redis_client: redis.Redis
 ) -> None:
     app = make_celery(lone_deployment.settings)
@@ -98,7 +98,7 @@ def test_an_ack_that_redis_cannot_write_leaves_the_worker_free_too(
 
 @contextmanager
 def _taking_one_at_a_time(app: Celery) -> Iterator[tuple[Connection, list[Message]]]:
-    """A connection that takes a message of the queue q once the one before is out of its hands, and those it took."""
+    """Make a connection that takes a message of queue q once the one before is released; give those it took."""
     found: list[Message] = []
     connection: Connection
     with (

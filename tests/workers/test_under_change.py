@@ -1,4 +1,4 @@
-"""`bench meanwhile`: clients notice nothing of a killed verifier, and a command that fails is reported."""
+"""Test `bench meanwhile`: clients see nothing of a killed verifier, and a failing command is reported."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A target and a drafter made on the spot: random weights, a byte-level tokenizer, steps of a few milliseconds."""
+"""Make a target and a drafter: random weights, a byte-level tokenizer, steps of a few milliseconds."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ SHARPNESS = 12.0  # of the head: random weights must not leave near ties, nor a 
 
 
 def make_model(folder: Path, idle_layers: int = 0) -> Path:
-    """Write a small random llama of two layers; its texts end by their length only, and are always the same.
+    """Write a small random Llama of two layers; its texts end by their length only, and are always the same.
 
     Idle layers add time and nothing else: without them a step is too short for any draft to be worth asking for.
     """

@@ -1,4 +1,4 @@
-"""Workers of any version of Paceline on one Redis: an old one's code comes out of the repository's history.
+"""Run workers of any version of Paceline on one Redis; old code comes from the repository's history.
 
 Nothing of Paceline is imported: processes are started by their command lines, and looked at by their keys in Redis.
 """
@@ -25,7 +25,7 @@ STOP_S = 60.0
 
 
 def has(commit: str) -> bool:
-    """Whether the history that is here holds this commit; a source archive and a shallow clone hold none."""
+    """Return whether this repository's history holds the commit; a source archive or shallow clone has none."""
     command = ["git", "-C", str(ROOT), "cat-file", "-e", f"{commit}^{{commit}}"]
     try:
         return subprocess.run(command, capture_output=True).returncode == 0
@@ -34,7 +34,7 @@ def has(commit: str) -> bool:
 
 
 def unpack(commit: str, folder: Path) -> Path:
-    """Write the files of a commit into a folder; the folder."""
+    """Write the files of a commit into a folder; return the folder."""
     command = ["git", "-C", str(ROOT), "archive", commit, "app", "kernels", "workers", "web", "drafters"]
     packed = subprocess.run(command, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
@@ -80,23 +80,23 @@ class Workers:
         self._nodes[role] = node
 
     def is_alive(self, role: str) -> bool:
-        """Whether the role's process has a heartbeat in Redis."""
+        """Return whether the role's process has a heartbeat in Redis."""
         process, node = self._processes[role], self._nodes[role]
         assert process.poll() is None, f"{node} ended ({process.returncode}):\n{self.log(role)[-2000:]}"
         return bool(self._redis.exists(f"{NAMESPACE}:node:{role}:{node}"))
 
     def log(self, role: str) -> str:
-        """All that the role's process has written."""
+        """Return all that the role's process has logged."""
         return (self._logs / f"{self._nodes[role]}.log").read_text(errors="replace")
 
     def stop(self, role: str) -> int:
-        """Tell the role's process to stop, and wait for its end; its exit status."""
+        """Stop the role's process and wait for its end; return its exit code."""
         process = self._processes.pop(role)
         process.send_signal(signal.SIGTERM)
         return process.wait(STOP_S)
 
     def kill(self, *roles: str) -> None:
-        """SIGKILL to these roles, or to all that run."""
+        """Send SIGKILL to these roles, or to all that run."""
         killed = [self._processes.pop(role) for role in roles or tuple(self._processes)]
         for process in killed:
             process.kill()
@@ -104,13 +104,13 @@ class Workers:
             process.wait(STOP_S)
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill all processes that still run."""
         self.kill()
         self._redis.close()
 
 
 def answers(url: str) -> bool:
-    """Whether a web server serves at this URL."""
+    """Return whether a web server serves at this URL."""
     try:
         with urllib.request.urlopen(f"{url}/healthz", timeout=5) as response:
             return bool(response.status == 200)
@@ -119,7 +119,7 @@ def answers(url: str) -> bool:
 
 
 def free_port() -> int:
-    """A loopback port that is free."""
+    """Find a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

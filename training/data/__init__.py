@@ -1,1 +1,1 @@
-"""Make training data of the target's own answers."""
+"""Make training data from the target's answers and from text that it reads."""

@@ -1,4 +1,8 @@
-"""From rows to the tensors of a training step. All chance comes from the generator that is passed in."""
+"""Turn rows into the tensors of a training step.
+
+Rows go in, a padded batch comes out. All chance comes from the generator that is passed in; nothing
+is known of models or files.
+"""
 
 import random
 from collections import Counter
@@ -8,27 +12,31 @@ import torch
 
 from training.data.rows import Row
 
-GOES_ON = 0.62  # chance that a round commits one more: lengths as a fair drafter gets them
+GOES_ON = 0.62  # chance that a round commits one token more: lengths as a fair drafter gets them
 MOST_DRAFTED = 4
 PAD = 0
-NOTHING = -1  # in place of a gold index: nothing is asked here
+NOTHING = -1  # in place of a gold index: no loss at this position
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows padded to one length. P positions are asked about."""
+    """Rows padded to one length T. P positions have a gold index, so a loss."""
 
-    ids: torch.Tensor  # (B, T)
-    gold: torch.Tensor  # (B, T) index into the head of what the target says next, or NOTHING
-    states: torch.Tensor  # (B, T, d) what the drafter may read: the target's state at the position before
-    present: torch.Tensor  # (B, T) bool, the last committed token of a round: there it does
-    target_states: torch.Tensor  # (P, d) the target's state at the positions asked about, in order
-    is_known: torch.Tensor  # (P,) bool: was it stored?
+    ids: torch.Tensor  # (B, T) int64
+    gold: torch.Tensor  # (B, T) int64: index into the head of the target's next token, or NOTHING
+    states: torch.Tensor  # (B, T, d) float32: the target's state at the position before
+    present: torch.Tensor  # (B, T) bool: the last committed token of a round; there the drafter reads its state
+    target_states: torch.Tensor  # (P, d) float32: the target's state at the P positions, in order
+    is_known: torch.Tensor  # (P,) bool: whether it was stored
 
 
 def batch(rows: list[Row], to_head: torch.Tensor, width: int, draw: random.Random) -> Batch:
-    """`to_head` (V,): a token's index in the head, or NOTHING. Round starts are drawn: a present position, then a
-    geometric number of absent ones, MOST_DRAFTED at most; so one pass teaches all depths of drafting at once."""
+    """Pad rows to one batch and draw where rounds start in them.
+
+    `to_head` (V,) int64: a token's index in the head, or NOTHING; `width`: the target's d. A round is
+    a present position, then a geometric number of absent ones, MOST_DRAFTED at most; so one pass
+    teaches all depths of drafting.
+    """
     shape = (len(rows), max(len(row.tokens) for row in rows))
     ids, gold = torch.full(shape, PAD), torch.full(shape, NOTHING)
     present, known = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
@@ -49,7 +57,7 @@ def batch(rows: list[Row], to_head: torch.Tensor, width: int, draw: random.Rando
 
 
 def round_starts(first: int, length: int, draw: random.Random) -> list[int]:
-    """Positions of the last committed token of each round, the first at `first`, the first generated token's."""
+    """Draw the positions of each round's last committed token; the first is `first`, where generation begins."""
     starts, at = [], first
     while at < length:
         starts.append(at)
@@ -62,7 +70,7 @@ def round_starts(first: int, length: int, draw: random.Random) -> list[int]:
 
 
 def head_tokens(rows: list[Row], vocab_size: int, size: int) -> list[int]:
-    """The `size` tokens that the target says most often, ascending; unseen low ids fill up."""
+    """Return the `size` tokens most frequent in the rows' labels, ascending; unseen low ids fill up."""
     counts = Counter(token for row in rows for token in row.labels)
     ranked = sorted(counts, key=lambda token: (-counts[token], token))[:size]
     unseen = (token for token in range(vocab_size) if token not in counts)
@@ -70,9 +78,10 @@ def head_tokens(rows: list[Row], vocab_size: int, size: int) -> list[int]:
 
 
 def weighted(rows: list[Row], domains: tuple[str, ...], others: float) -> list[Row]:
-    """All rows of these domains, and a share of the others': whose lot the prompt's digest is. No domains: all."""
-    return [row for row in rows if not domains or row.domain in domains or _lot(row) < others]
+    """Keep all rows of these domains and the share `others` of the rest, chosen by digest; without domains all."""
+    return [row for row in rows if not domains or row.domain in domains or _fraction(row) < others]
 
 
-def _lot(row: Row) -> float:
+def _fraction(row: Row) -> float:
+    """Map the row's digest to [0, 1), evenly."""
     return int(row.digest[-8:], 16) / 2**32

@@ -1,4 +1,7 @@
-"""The rows a training learns from: made by the target if they are asked for and not there yet, then read."""
+"""Assemble the rows that a training learns from: make those that are missing, then read all.
+
+The options of a training go in, rows come out. Nothing is known of the student that learns from them.
+"""
 
 import hashlib
 from dataclasses import dataclass
@@ -17,21 +20,21 @@ from training.prompts.draw import DOMAINS
 
 
 class Identity(NamedTuple):
-    """What data and drafters must agree in to be of one target."""
+    """The hashes in which data and drafters must agree to be of one target."""
 
     tokenizer_sha256: str
     embedding_sha256: str
 
 
 class Material(NamedTuple):
-    """Rows, and where they come from in words."""
+    """Rows, and their sources in words."""
 
     rows: list[Row]
     sources: list[str]
 
 
 def check_paths(options: Options) -> None:
-    """Before anything is loaded: is what is to be read there? Raises InvalidRequest."""
+    """Check, before anything is loaded, that all paths to read exist. Raises InvalidRequest."""
     texts = [_text(word)[1] for word in options.text]
     for field, path in [*(("text", path) for path in texts), *(("data", path) for path in options.data)]:
         if not path.exists():
@@ -39,7 +42,10 @@ def check_paths(options: Options) -> None:
 
 
 def gather(options: Options, settings: Settings, target: Path, identity: Identity, width: int) -> Material:
-    """Make what is missing, and read it all. `width`: the target's d. Raises InvalidRequest."""
+    """Make the rows that are missing and read all of them.
+
+    `target`: its folder; `width`: its d. Raises InvalidRequest, GenerationFailed, ModelRefused.
+    """
     tokenizer = Tokenizer(target)
     texts = [_text(word) for word in options.text]
     paths, sources = [*options.data], [path.name for path in options.data]
@@ -58,7 +64,7 @@ def gather(options: Options, settings: Settings, target: Path, identity: Identit
 
 @dataclass(frozen=True, slots=True)
 class _Maker:
-    """Makes files of rows, or what is missing of them."""
+    """Make files of rows, or complete them."""
 
     options: Options
     folder: Path
@@ -67,6 +73,7 @@ class _Maker:
     model: Forward
 
     def answers(self) -> Path:
+        """Complete the file of the target's answers; return its path. Raises InvalidRequest, GenerationFailed."""
         seed, longest = self.options.seed, self.options.max_tokens
         path = self.folder / f"generated-{seed}-{longest}.jsonl"
         wanted = asks(DOMAINS, self.options.prompts_wanted, seed)
@@ -75,6 +82,7 @@ class _Maker:
         return path
 
     def reading(self, domain: str, text: Path) -> Path:
+        """Complete the file of rows that the target reads from a text; return its path. Raises InvalidRequest."""
         found = teacher_forcing.windows(text, domain, self.tokenizer, self.options.windows, self.options.seed)
         mark = hashlib.sha256(str(text.resolve()).encode()).hexdigest()[:8]
         path = self.folder / f"text-{domain}-{mark}.jsonl"
@@ -84,7 +92,7 @@ class _Maker:
 
 
 def _text(word: str) -> tuple[str, Path]:
-    """(domain, path) of DOMAIN=PATH, or of a path whose files say what they are."""
+    """Parse DOMAIN=PATH, or a path alone, whose domain its files decide; return (domain, path)."""
     domain, _, rest = word.partition("=")
     if rest and domain in DOMAINS:
         return domain, Path(rest).expanduser()

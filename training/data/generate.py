@@ -1,7 +1,7 @@
-"""The target's own answers to prompts, by Paceline's own engine: many at once, speculation off, states kept.
+"""Let the target answer prompts in Paceline's own engine: many at once, speculation off, states kept.
 
-A prompt's answer depends on the prompt and the data's seed alone: not on the others beside it, nor on how often the
-work was stopped and taken up again.
+Prompts go in, rows in a file come out. An answer depends on its prompt and the data's seed alone: not
+on the other sequences of its batches, nor on how often the run was stopped and resumed.
 """
 
 import hashlib
@@ -42,13 +42,13 @@ from training.prompts.draw import prompts
 AT_ONCE = 48
 GREEDY = 0.65  # share of prompts; the others are sampled, as requests are
 TEMPERATURE, TOP_P = 0.8, 0.95
-MOST_DRAWS = 20  # templates that give nothing new in so many times the prompts wanted have no more
-US = "training"
+MOST_DRAWS = 20  # draws for each prompt wanted, before the templates count as exhausted
+OWNER = "training"
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A prompt, and how it is to be answered."""
+    """A prompt and the settings of its answer."""
 
     domain: str
     text: str
@@ -57,11 +57,15 @@ class Ask:
 
     @property
     def key(self) -> str:
+        """Return the hash that names the prompt's row in a file."""
         return hashlib.sha256(f"{self.domain}\n{self.text}".encode()).hexdigest()[:16]
 
 
 def asks(domains: tuple[str, ...], count: int, seed: int) -> list[Ask]:
-    """`count` different prompts of each domain, the domains in turn. Raises InvalidRequest if there are not so many."""
+    """Draw `count` different prompts of each domain, the domains in turn.
+
+    Raises InvalidRequest if the templates have fewer.
+    """
     columns = []
     for domain in domains:
         found = list(islice(dict.fromkeys(islice(prompts(domain, seed), MOST_DRAWS * count)), count))
@@ -72,24 +76,23 @@ def asks(domains: tuple[str, ...], count: int, seed: int) -> list[Ask]:
 
 
 def generate(wanted: list[Ask], model: Forward, tokenizer: Tokenizer, max_tokens: int, to: RowFile) -> None:
-    """Append the answers that the file does not hold yet. Raises GenerationFailed."""
+    """Append the answers that the file lacks, of `max_tokens` at most. Raises GenerationFailed."""
     todo = [ask for ask in wanted if ask.key not in to.done]
     if todo:
-        _Answering(model, tokenizer, max_tokens, to, Report("generating", len(wanted), len(wanted) - len(todo))).run(
-            iter(todo)
-        )
+        report = Report("generating", len(wanted), len(wanted) - len(todo))
+        _Generation(model, tokenizer, max_tokens, to, report).run(iter(todo))
 
 
 def load_engine(folder: Path, settings: Settings) -> Forward:
-    """The target as it is served on the CPU, float32. Raises ModelRefused."""
+    """Load the target as it is served on the CPU, in float32. Raises ModelRefused."""
     torch.set_num_threads(settings.verify_threads)
     model = load(folder)
     leave_cores_to(model)
     return model
 
 
-class Watching(ModelRunner):
-    """A model runner that remembers the final hidden state of every row, by request and position."""
+class StatesRunner(ModelRunner):
+    """A model runner that keeps the final hidden state of every row, by request and position."""
 
     def __init__(self, model: Forward, *, kv_bytes: int, page_tokens: int) -> None:
         # Prompts that begin alike must not share pages: rows that are not computed have no states.
@@ -97,7 +100,7 @@ class Watching(ModelRunner):
         self._pieces: dict[str, list[tuple[int, np.ndarray]]] = {}
 
     def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:
-        """See ModelRunner."""
+        """Run a pass as `ModelRunner.forward` does, and keep its rows' final hidden states in float16."""
         out = super().forward(works, added)
         if isinstance(self.model, FusedForward):
             states = self.model.last_hidden(sum(len(work.tokens) + len(work.tree) for work in works)).astype("f2")
@@ -109,7 +112,10 @@ class Watching(ModelRunner):
         return out
 
     def take(self, request_id: str, length: int) -> np.ndarray | None:
-        """The states (length, d) of a request's first positions, and forget them. None if the model shows none."""
+        """Return and drop the states of a request's first positions, (length, d) float16.
+
+        None for a model whose hidden states cannot be read. A position that no pass computed is NaN.
+        """
         pieces = self._pieces.pop(request_id, [])
         if not pieces:
             return None
@@ -119,20 +125,23 @@ class Watching(ModelRunner):
         return out
 
 
-class _Answering:
+class _Generation:
+    """One run of the engine over all prompts that are left."""
+
     def __init__(self, model: Forward, tokenizer: Tokenizer, max_tokens: int, to: RowFile, report: Report) -> None:
         self._settings = Settings(max_sequences=AT_ONCE)
         self._tokenizer, self._max_tokens, self._to, self._report = tokenizer, max_tokens, to, report
         self._has_chat = _has_chat(tokenizer)
         kv_bytes = AT_ONCE * -(-LONGEST // PAGE_TOKENS) * bytes_per_page(*model.shape, PAGE_TOKENS)
-        self._runner = Watching(model, kv_bytes=kv_bytes, page_tokens=PAGE_TOKENS)
+        self._runner = StatesRunner(model, kv_bytes=kv_bytes, page_tokens=PAGE_TOKENS)
         self._store = MemoryStore(ttl_s=60.0)
-        costs = StepCosts({1: 1.0})  # nothing is drafted to be cut
+        costs = StepCosts({1: 1.0})  # without drafts no decision depends on them
         measured = MeasuredTarget(self._runner, costs, tokenizer.vocab_size, EarlyExitController())
-        self._verifier = verifier_over(self._settings, measured, US, self._store, owner=US)
+        self._verifier = verifier_over(self._settings, measured, OWNER, self._store, owner=OWNER)
         self._asked: dict[str, Ask] = {}
 
     def run(self, todo: Iterator[Ask]) -> None:
+        """Answer all prompts, AT_ONCE at a time, and append each answer when it ends. Raises GenerationFailed."""
         sequences = self._verifier.sequences
         while True:
             for ask in islice(todo, AT_ONCE - len(sequences)):
@@ -157,7 +166,7 @@ class _Answering:
         )
         record = admit(request, self._tokenizer, self._settings, request_id=uuid.uuid4().hex, now_s=time.time())
         self._store.create(record, limit=self._settings.max_active_requests)
-        self._store.assign(record.id, US)
+        self._store.assign(record.id, OWNER)
         self._verifier.adopt([record.id])
         self._asked[record.id] = ask
 
@@ -177,7 +186,7 @@ def _ask(domain: str, text: str, seed: int) -> Ask:
 
 
 def _has_chat(tokenizer: Tokenizer) -> bool:
-    """A base model has no chat template: its prompts are continued as they stand."""
+    """Return whether the model has a chat template; a base model has none, and continues prompts as they stand."""
     try:
         tokenizer.chat([ChatMessage(role="user", content="?")])
     except InvalidRequest:

@@ -1,12 +1,13 @@
-"""Rows to learn from: token ids as JSON lines, the target's hidden states as float16 in a file beside them.
+"""Store rows to learn from: token ids as JSON lines, the target's hidden states in a float16 file beside them.
 
 A line: `d` the domain; `p` the prompt's ids; `g` the ids after it; `t`, if `g` is not the target's own text, the ids
-that the target would say there; `greedy`, is `g` the target's argmax everywhere; `k` names what the row was made from;
-`at` and `n`: the row's states are the n = len(p) + len(g) - 1 rows of the other file (N, d) from `at` on, one a
+that the target chooses there; `greedy`, whether `g` is the target's argmax everywhere; `k` names the source of the row;
+`at` and `n`: the row's states are the n = len(p) + len(g) - 1 rows of the other file (N, d) from `at` on, one for each
 position but the last. Without `n`, or with 0, there are none.
 
-Appending survives being killed at any point: states are written before the line that speaks of them, and what a kill
-left torn is cut off when the file is opened again. JSON and raw numbers alone: reading data runs nothing.
+Appending survives a kill at any point: states are written before the line that refers to them, and torn ends are cut
+off when the file is opened again. The files are JSON and raw numbers, so reading data executes no code. Nothing is
+known here of models, or of where the text comes from.
 """
 
 import fcntl
@@ -24,44 +25,49 @@ from app.system import write_whole
 
 HALF = np.dtype("<f2")
 LONGEST = 1024  # tokens of a row that is learnt from
-HELD_OUT = 16  # one prompt in so many is kept from training, to judge by
+HELD_OUT = 16  # one prompt in so many is kept from training, for evaluation
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One text and what the target says to it."""
+    """One text with the target's choices and states: G tokens after a prompt of P."""
 
     domain: str
     prompt: tuple[int, ...]
-    said: tuple[int, ...]
-    labels: tuple[int, ...]  # the target's choice in place of each of `said`; the same where the text is its own
+    continuation: tuple[int, ...]
+    labels: tuple[int, ...]  # the target's choice in place of each of `continuation`; the same if the text is its own
     is_greedy: bool
     states: np.ndarray | None  # (P + G - 1, d) float16: the target's, at every position but the last
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        return self.prompt + self.said
+        """Return all of the row's ids, P + G."""
+        return self.prompt + self.continuation
 
     @property
     def digest(self) -> str:
-        """Of the prompt: sorts rows alike however they were made, and says who is held out."""
+        """Return the prompt's hash, which orders the rows and decides which are held out."""
         return hashlib.sha256(json.dumps([self.domain, self.prompt]).encode()).hexdigest()
 
 
 def read(paths: Iterable[Path], width: int, vocab_size: int, about: dict[str, str]) -> list[Row]:
-    """All rows of these files and folders, in an order of their own; `width` is the target's d.
+    """Read all rows of these files and folders, ordered by digest.
 
-    `about`: what a data file's own JSON must agree with, where it has one. Raises InvalidRequest.
+    `width`: the target's d. `about`: values that the JSON beside a data file must have, where there is
+    one. Raises InvalidRequest.
     """
     rows = [row for path in paths for file in _files(path) for row in _read_file(file, width, vocab_size, about)]
     if not rows:
         raise InvalidRequest("data", "there is not one row to learn from")
-    return sorted(rows, key=lambda row: (row.digest, row.said))
+    return sorted(rows, key=lambda row: (row.digest, row.continuation))
 
 
 def split(rows: list[Row]) -> tuple[list[Row], list[Row]]:
-    """(to train on, held out). A prompt's lot is its digest's, so that it is the same in every data set, and a drafter
-    that goes on from another is judged on what neither has seen. A domain without any gives one up."""
+    """Split rows into those to train on and those held out.
+
+    A prompt's digest decides, so it falls on the same side in every data set, and a drafter that goes on
+    from another is evaluated on prompts that neither has learnt. A domain without any held out gives one.
+    """
     chosen = {row.digest for row in rows if int(row.digest[:8], 16) % HELD_OUT == 0}
     for domain in {row.domain for row in rows}:
         own = {row.digest for row in rows if row.domain == domain and row.is_greedy}
@@ -71,10 +77,13 @@ def split(rows: list[Row]) -> tuple[list[Row], list[Row]]:
 
 
 class RowFile:
-    """A file of rows to append to. Opening it cuts off what a kill left torn. One writer at a time."""
+    """A file of rows to append to. Opening it cuts off a torn end. One writer at a time."""
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
-        """`about` is kept beside it; a file that was made otherwise is refused with InvalidRequest."""
+        """Open or create the file and store `about` beside it.
+
+        Raises InvalidRequest for a file that was made with another `about`, or that another run is writing.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._lines = path.open("a+b")
@@ -88,8 +97,8 @@ class RowFile:
             self._lines.close()
             raise
         self._states = states_of(path).open("a+b")
-        self.done: set[str] = set()  # what `k` says of the rows that are there
-        self._at = 0  # rows of states
+        self.done: set[str] = set()  # `k` of the rows that are there
+        self._at = 0  # rows of states written
         self._repair()
 
     def append(
@@ -97,14 +106,14 @@ class RowFile:
         key: str,
         domain: str,
         prompt: list[int],
-        said: list[int],
-        states: np.ndarray | None,  # (P + G - 1, d)
+        continuation: list[int],
+        states: np.ndarray | None,  # (P + G - 1, d) float
         *,
         is_greedy: bool,
         labels: list[int] | None = None,
     ) -> None:
-        """Write a row; it is there once this returns, or not at all."""
-        line: dict[str, Any] = {"d": domain, "p": prompt, "g": said, "greedy": is_greedy, "k": key}
+        """Write a row; it is whole in the file when this returns, or will be cut off as torn."""
+        line: dict[str, Any] = {"d": domain, "p": prompt, "g": continuation, "greedy": is_greedy, "k": key}
         if labels is not None:
             line["t"] = labels
         if states is not None:
@@ -117,6 +126,7 @@ class RowFile:
         self.done.add(key)
 
     def close(self) -> None:
+        """Close both files; another run may write them then."""
         self._states.close()
         self._lines.close()
 
@@ -143,7 +153,7 @@ class RowFile:
 
 
 def states_of(path: Path) -> Path:
-    """The file of the states that belong to a file of rows."""
+    """Return the path of the states that belong to a file of rows."""
     return path.with_suffix(".f16")
 
 
@@ -202,14 +212,14 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _row(parsed: dict[str, Any], states: np.ndarray, place: str, vocab_size: int) -> Row | None:
-    """None for a row that is too long, too short, or whose states are not all there."""
-    prompt, said, at, n = tuple(parsed["p"]), tuple(parsed["g"]), parsed.get("at", 0), parsed.get("n", 0)
-    labels = tuple(parsed.get("t", said))
-    if not prompt or not said or len(prompt) + len(said) > LONGEST or at + n > len(states) > 0:
+    """Return None for a row that is too long or empty, or whose states are not all there. Raises InvalidRequest."""
+    prompt, continuation, at, n = tuple(parsed["p"]), tuple(parsed["g"]), parsed.get("at", 0), parsed.get("n", 0)
+    labels = tuple(parsed.get("t", continuation))
+    if not prompt or not continuation or len(prompt) + len(continuation) > LONGEST or at + n > len(states) > 0:
         return None
-    if not all(isinstance(id_, int) and 0 <= id_ < vocab_size for id_ in (*prompt, *said, *labels)):
+    if not all(isinstance(id_, int) and 0 <= id_ < vocab_size for id_ in (*prompt, *continuation, *labels)):
         raise InvalidRequest("data", f"{place}: holds tokens that the target does not know")
-    if len(labels) != len(said) or (n and n != len(prompt) + len(said) - 1):
+    if len(labels) != len(continuation) or (n and n != len(prompt) + len(continuation) - 1):
         raise InvalidRequest("data", f"{place}: its parts are not of one length")
     own = states[at : at + n] if n and len(states) else None
-    return Row(parsed["d"], prompt, said, labels, bool(parsed.get("greedy")), own)
+    return Row(parsed["d"], prompt, continuation, labels, bool(parsed.get("greedy")), own)

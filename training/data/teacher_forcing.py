@@ -1,4 +1,7 @@
-"""Text that the target has not written, cut in windows and read by it: what it would have said is what is learnt."""
+"""Let the target read text that it has not written, cut in windows; its own choices are the labels.
+
+Files go in, rows come out. Nothing is known of the student that learns from them.
+"""
 
 import hashlib
 import random
@@ -16,7 +19,7 @@ from training.data.rows import RowFile
 from training.progress_bar import Report
 
 WINDOW = 192  # tokens
-READ_FIRST = 16  # of them, which nothing is learnt from: the target knows too little yet
+READ_FIRST = 16  # of them, without labels: the target knows too little yet
 SHORTEST = 48
 MOST_BYTES = 2**20  # of a file: larger ones are tables rather than text
 PAGE_TOKENS = 128
@@ -25,8 +28,10 @@ TEXT = {".txt", ".md", ".rst", ".html", ".xml", ".tex", ""}
 
 
 def windows(path: Path, domain: str, tokenizer: Tokenizer, most: int, seed: int) -> list[list[int]]:
-    """At most `most` windows of token ids from a file, or from the files of that domain's kind below a folder; a
-    sample of all of them, the same for the same seed. Raises InvalidRequest."""
+    """Cut a file, or the files of the domain's kind below a folder, into windows of token ids.
+
+    If there are more than `most`, a sample of them, the same for the same seed. Raises InvalidRequest.
+    """
     if not path.exists():
         raise InvalidRequest("text", f"there is no {path}")
     found = [window for file in _files(path, domain) for window in _cut(file, tokenizer)]
@@ -37,27 +42,27 @@ def windows(path: Path, domain: str, tokenizer: Tokenizer, most: int, seed: int)
 
 
 def domain_of(path: Path) -> str:
-    """Of a file by its name, of a folder by the most of its files."""
+    """Decide whether a file, or most files of a folder, are code or prose, by their suffixes."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     code = sum(file.suffix in CODE for file in files)
     return "code" if 2 * code > sum(file.suffix in CODE | TEXT for file in files) else "prose"
 
 
 def read_windows(found: list[list[int]], domain: str, model: Forward, to: RowFile) -> None:
-    """Append a row for every window that the file does not hold yet."""
+    """Append a row for every window that the file lacks."""
     keys = [hashlib.sha256(f"{domain}\n{window}".encode()).hexdigest()[:16] for window in found]
     todo = {key: window for key, window in zip(keys, found, strict=True) if key not in to.done}
     report = Report("reading text", len(set(keys)), len(set(keys)) - len(todo))
     reader = Reader(model)
     for key, window in todo.items():
         labels, states = reader.read(window[:-1])
-        prompt, said = window[:READ_FIRST], window[READ_FIRST:]
-        to.append(key, domain, prompt, said, states, is_greedy=False, labels=labels[READ_FIRST - 1 :])
+        prompt, continuation = window[:READ_FIRST], window[READ_FIRST:]
+        to.append(key, domain, prompt, continuation, states, is_greedy=False, labels=labels[READ_FIRST - 1 :])
         report.advance(domain)
 
 
 class Reader:
-    """Reads one short text after the other with a model."""
+    """Read one short text after the other with a model."""
 
     def __init__(self, model: Forward) -> None:
         pages = -(-WINDOW // PAGE_TOKENS)
@@ -66,8 +71,10 @@ class Reader:
         self._kv = KVCache(model.shape.num_layers, pages, *model.shape[1:], PAGE_TOKENS)
 
     def read(self, tokens: list[int]) -> tuple[list[int], np.ndarray | None]:
-        """The target's greedy choice after every token (T,), and its last normed hidden states (T, d) if it shows
-        them."""
+        """Return the model's greedy choice after each of T tokens, and its last normed hidden states.
+
+        The states are (T, d) float16, or None for a model whose hidden states cannot be read.
+        """
         sequence = CachedSequence("text", tokens)
         self._pool.try_grow(sequence.pages, len(tokens))
         rows = plan([BatchEntry(sequence, 0, tokens, Tree(), final=True)], self._kv)

@@ -1,4 +1,8 @@
-"""From recorded drafts to a predictor: states read as final ones, a logistic over that, and how good it is."""
+"""Fit a predictor of rejected draft tokens to recorded drafts, and evaluate it.
+
+A layer's states are mapped linearly to final ones (the lens), and a logistic regression over their
+scores gives the chance that a token is right. Nothing is known of how the drafts were recorded.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,11 +23,11 @@ RIDGE = 1e-2  # of the states' mean square
 PENALTY = 1e-3  # of the logistic's squared weights
 ROUNDS = 25  # of Newton's method
 FALSE_SHARE = 0.03  # of the right tokens that FASER's delta may drop
-POINTS = (0.01, 0.02, 0.05, 0.1, 0.2)  # shares of right tokens dropped, at which the ROC is told
+POINTS = (0.01, 0.02, 0.05, 0.1, 0.2)  # shares of right tokens dropped, at which the ROC is read
 
 
 class Fit(NamedTuple):
-    """What is written down of one checkpoint."""
+    """The parameters of one checkpoint, as they are stored."""
 
     weight: np.ndarray  # (d, d) float32
     logistic: np.ndarray  # (4,)
@@ -32,21 +36,24 @@ class Fit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """How a checkpoint does on held-out prompts. "Rejected" is what is to be found."""
+    """A checkpoint's scores on held-out prompts. A positive is a rejected draft token."""
 
-    nodes: int  # worth a row by their drafters' confidence
+    nodes: int  # that are worth a row by their drafters' confidence
     dropped: float  # share of them
     precision: float  # of those dropped, the share that the target would have rejected
     recall: float  # of the rejected, the share dropped
     lost: float  # of the accepted, the share dropped
     net_rows: float  # rows' prices gained per node: those saved less the tokens lost
-    auc: float  # of a node whose parents are right: the chance that a right one is thought likelier than a wrong one
+    auc: float  # of nodes whose parents are right: the chance that a right one scores above a wrong one
     auc_prior: float  # the same of the drafters' own confidence
     roc: dict[float, float]  # share of the wrong ones found where so many of the right ones are dropped
 
 
 def fit_layer(recording: Recording, layer: int, lens: Lens, norm: np.ndarray, train: np.ndarray) -> Fit:
-    """train: (prompts,) which prompts to learn from."""
+    """Fit the checkpoint after `layer` on some of the prompts.
+
+    `norm`: (d,) float32, the target's last norm; `train`: (prompts,) bool, the prompts to learn from.
+    """
     nodes, rows = recording.nodes, train[recording.prompts]
     weight = ridge(scaled(recording.states[layer][rows].astype(np.float32)), recording.finals[rows].astype(np.float32))
     wanted = train[nodes.prompts] & np.array(nodes.is_reached)
@@ -65,8 +72,11 @@ def judge(
     price: float,
     rest: float,
 ) -> Judged:
-    """price: of a row, in tokens; nodes that survive less by their drafters' confidence have no row. rest: of a row's
-    cost behind the checkpoint."""
+    """Evaluate a predictor on the prompts of `test`, (prompts,) bool.
+
+    `price`: of a row, in tokens; a node whose survival by its drafters' confidence is lower has no row.
+    `rest`: the share of a row's cost after the checkpoint.
+    """
     nodes = recording.nodes
     states = recording.states[layer][nodes.rows].astype(np.float32)
     chances = fitted.chances(layer, states, np.array(nodes.tokens), np.array(nodes.priors))
@@ -91,7 +101,7 @@ def judge(
 
 
 def paths(chances: np.ndarray, nodes: Nodes) -> np.ndarray:
-    """(n,) chances multiplied along the paths."""
+    """Multiply the nodes' chances, (n,), along their paths; return their survival, (n,) float64."""
     survival = chances.astype(np.float64).tolist()
     for i, parent in enumerate(nodes.parents):
         if parent >= 0:
@@ -100,14 +110,14 @@ def paths(chances: np.ndarray, nodes: Nodes) -> np.ndarray:
 
 
 def ridge(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """(d, d') float32 that x (n, d) times it is nearest y (n, d'), least squares with a small penalty."""
+    """Return the matrix (d, d') float32 that maps x (n, d) nearest to y (n, d'): least squares with RIDGE."""
     whole, mixed = (x.T @ x).astype(np.float64), (x.T @ y).astype(np.float64)
     found: np.ndarray = np.linalg.solve(whole + RIDGE * len(x) * np.eye(x.shape[1]), mixed)
     return found.astype(np.float32)
 
 
 def logistic(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """(k,) weights of a logistic regression of y (n,) on x (n, k), by Newton's method."""
+    """Fit a logistic regression of y (n,) in {0, 1} on x (n, k) by Newton's method; return weights (k,) float64."""
     weights = np.zeros(x.shape[1])
     for _ in range(ROUNDS):
         chances = 1.0 / (1.0 + np.exp(-(x @ weights)))
@@ -118,7 +128,10 @@ def logistic(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def auc(scores: np.ndarray, right: np.ndarray) -> float:
-    """The chance that a right one scores above a wrong one, ties half; 0.5 where one kind is missing."""
+    """Return the chance that a right node scores above a wrong one, ties half; 0.5 where one kind is missing.
+
+    scores: (n,) float; right: (n,) bool.
+    """
     wrong = np.sort(scores[~right])
     if not len(wrong) or right.all():
         return 0.5

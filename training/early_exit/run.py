@@ -1,4 +1,4 @@
-"""`./paceline fit-pruning`: learn from a target's own runs which draft tokens it will reject. See --help."""
+"""`./paceline fit-pruning`: fit a predictor of rejected draft tokens to a target's own runs. See --help."""
 
 import argparse
 import json
@@ -50,7 +50,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
-    """Record, fit, judge, write the folder; its card. Raises InvalidRequest, ModelRefused."""
+    """Record drafts, fit and evaluate each layer, write the folder; return its card.
+
+    Raises InvalidRequest, ModelRefused.
+    """
     folder = target_folder(settings)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     layers = tuple(sorted(set(options.layers or _usual(config.num_hidden_layers))))
@@ -60,10 +63,10 @@ def run(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     torch.set_num_threads(settings.verify_threads)
     numbers = np.arange(int(recording.prompts.max()) + 1)
     train = numbers % HELD_OUT != 0
-    common = np.array([token for token, _ in Counter(recording.said.tolist()).most_common(COMMON)])
+    common = np.array([token for token, _ in Counter(recording.tokens.tolist()).most_common(COMMON)])
     lens, norm = Lens(head_rows(folder), common), last_norm(folder)
     fits: dict[int, Fit] = {}
-    told: dict[str, dict[int, Judged]] = {"fitted": {}, "faser": {}}
+    judged: dict[str, dict[int, Judged]] = {"fitted": {}, "faser": {}}
     for layer in layers:
         fits[layer] = fit = fit_layer(recording, layer, lens, norm, train)
         rest = rest_of(config, layer)
@@ -72,17 +75,17 @@ def run(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
             "faser": MarginPredictor(lens, norm, {layer: fit.delta}),
         }
         for name, rule in rules.items():
-            told[name][layer] = judge(recording, layer, rule, ~train, options.price, rest)
-        print(_line(layer, rest, told), flush=True)
-    best = max(layers, key=lambda layer: told["fitted"][layer].net_rows)
-    card = _card(folder, config, best, fits[best], told, recording, options)
+            judged[name][layer] = judge(recording, layer, rule, ~train, options.price, rest)
+        print(_line(layer, rest, judged), flush=True)
+    best = max(layers, key=lambda layer: judged["fitted"][layer].net_rows)
+    card = _card(folder, config, best, fits[best], judged, recording, options)
     _write(options.out, common, best, fits[best], card)
     print(f"wrote {options.out}: a checkpoint after layer {best} of {config.num_hidden_layers}")
     return card
 
 
 def rest_of(config: Any, layer: int) -> float:
-    """The share of a row's products that comes after so many layers, the head's included."""
+    """Return the share of a row's multiplications after the first `layer` layers, the head's included."""
     d, inner = config.hidden_size, config.intermediate_size
     heads, key_heads = config.num_attention_heads, config.num_key_value_heads
     head_dim = getattr(config, "head_dim", None) or d // heads
@@ -92,13 +95,13 @@ def rest_of(config: Any, layer: int) -> float:
 
 
 def _usual(num_layers: int) -> list[int]:
-    """A third, a half, and on to the last one but one."""
+    """Return the default candidates: from a third of the layers to the last but one."""
     return [max(1, min(num_layers - 1, round(num_layers * part))) for part in (1 / 3, 0.5, 0.7, 0.8, 0.9, 1.0)]
 
 
-def _line(layer: int, rest: float, told: dict[str, dict[int, Judged]]) -> str:
+def _line(layer: int, rest: float, judged: dict[str, dict[int, Judged]]) -> str:
     found = []
-    for name, by_layer in told.items():
+    for name, by_layer in judged.items():
         one = by_layer[layer]
         found.append(
             f"{name}: AUC {one.auc:.3f} (drafters {one.auc_prior:.3f}), precision {one.precision:.3f}, "
@@ -112,7 +115,7 @@ def _card(
     config: Any,
     best: int,
     fit: Fit,
-    told: dict[str, dict[int, Judged]],
+    judged: dict[str, dict[int, Judged]],
     recording: Recording,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
@@ -124,7 +127,7 @@ def _card(
         "delta": {str(best): fit.delta},
         "data": {
             "nodes": len(recording.nodes.tokens),
-            "rows": len(recording.said),
+            "rows": len(recording.tokens),
             "prompts_per_domain": options.prompts,
             "max_tokens": options.max_tokens,
             "seed": options.seed,
@@ -132,7 +135,7 @@ def _card(
         },
         "held_out": {
             name: {str(layer): _rounded(asdict(one)) for layer, one in by_layer.items()}
-            for name, by_layer in told.items()
+            for name, by_layer in judged.items()
         },
     }
 
@@ -144,7 +147,7 @@ def _rounded(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(folder: Path, common: np.ndarray, layer: int, fit: Fit, card: dict[str, Any]) -> None:
-    """The card comes last, so where there is one the rest is whole."""
+    """Write weights and card; the card last, so where there is one the rest is whole."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {"common": common, f"lens.{layer}": fit.weight.astype(np.float16)}
     make_whole(folder / WEIGHTS, lambda scratch: save_file(arrays, scratch))

@@ -1,7 +1,7 @@
-"""What a target's states half way say about drafts: every tree of the real pipeline, with the states that its rows had.
+"""Record the trees of the real pipeline with the target's states at their rows.
 
-Whatever is offered is verified, for a predictor has to know poor drafts too; how many of them are worth a row is a
-matter of prices, and comes later.
+Prompts go in; draft tokens, verdicts and hidden states come out. Every draft is verified, since a
+predictor must learn from poor drafts too; which of them are worth a row is decided by prices, later.
 """
 
 import random
@@ -32,31 +32,34 @@ LESS = 4  # one in so many rows that are no node's parent is kept
 
 @dataclass(slots=True)
 class Nodes:
-    """Draft tokens. `parents`: the number of each one's parent among them, -1 for a root."""
+    """Draft tokens of all trees, one entry of each list a node. `parents`: index of its parent, -1 for a root."""
 
     tokens: list[int] = field(default_factory=list)
     priors: list[float] = field(default_factory=list)  # chance, if the parent is right
     survival: list[float] = field(default_factory=list)  # chance of the whole path
     parents: list[int] = field(default_factory=list)
-    is_right: list[bool] = field(default_factory=list)  # is it what the target says after its parent?
-    is_reached: list[bool] = field(default_factory=list)  # is everything above it right?
+    is_right: list[bool] = field(default_factory=list)  # whether it is the target's choice after its parent
+    is_reached: list[bool] = field(default_factory=list)  # whether all nodes above it are right
     prompts: list[int] = field(default_factory=list)  # number of the prompt
     rows: list[int] = field(default_factory=list)  # its parent's row of the states
 
 
 @dataclass(slots=True)
 class Recording:
-    """Nodes and rows of states, float16: by layer half way, and what the head read of them."""
+    """Nodes, and the states of R rows: after some layers, and final."""
 
     nodes: Nodes
-    states: dict[int, np.ndarray]  # (R, d) after so many layers
-    finals: np.ndarray  # (R, d)
-    said: np.ndarray  # (R,) tokens read at these rows; what is frequent among them is frequent
-    prompts: np.ndarray  # (R,) number of the prompt
+    states: dict[int, np.ndarray]  # (R, d) float16, by the number of layers passed
+    finals: np.ndarray  # (R, d) float16, normed, as the head reads them
+    tokens: np.ndarray  # (R,) int64, the rows' tokens; a sample of which tokens are frequent
+    prompts: np.ndarray  # (R,) int64, number of the prompt
 
 
 def record(settings: Settings, layers: tuple[int, ...], each: int, max_tokens: int, seed: int) -> Recording:
-    """Run `each` prompts of every domain. Raises ModelRefused, also for a target whose rows cannot be pruned."""
+    """Run `each` prompts of every domain and record their trees, with states after `layers` layers.
+
+    Raises ModelRefused, also for a target whose rows cannot leave a pass.
+    """
     models = load_models(settings)
     model = models.runner.model if isinstance(models.runner, ModelRunner) else None
     if not isinstance(model, FusedForward):
@@ -80,19 +83,20 @@ def record(settings: Settings, layers: tuple[int, ...], each: int, max_tokens: i
 
 
 class _Seen:
-    """Checkpoints that drop nothing and keep what they see."""
+    """Checkpoints that drop no row and keep all states."""
 
     def __init__(self, layers: tuple[int, ...]) -> None:
         self.layers, self.took_s = layers, 0.0
         self.states: dict[int, np.ndarray] = {}
 
     def keep(self, layer: int, states: np.ndarray) -> np.ndarray | None:
+        """Keep the states after `layer`, (rows, d) float32, in float16; None: all rows stay."""
         self.states[layer] = states.astype(np.float16)
         return None
 
 
 class _Recorder(ModelRunner):
-    """A runner that writes its passes down."""
+    """A runner that records its passes."""
 
     def __init__(self, model: FusedForward, layers: tuple[int, ...], page_tokens: int) -> None:
         pages = KV_BYTES // bytes_per_page(*model.shape, page_tokens)
@@ -107,6 +111,7 @@ class _Recorder(ModelRunner):
         self._prompts: list[int] = []
 
     def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:
+        """Run a pass as `ModelRunner.forward` does, and record its nodes and states."""
         self._seen = _Seen(self._layers)
         found = super().forward(works, added)
         kept: list[int] = []
@@ -127,15 +132,16 @@ class _Recorder(ModelRunner):
         return found
 
     def recording(self) -> Recording:
+        """Return all that was recorded."""
         states = {layer: np.concatenate(parts) for layer, parts in self._states.items()}
-        finals, said = np.concatenate(self._finals), np.array(self._tokens)
-        return Recording(self.nodes, states, finals, said, np.array(self._prompts))
+        finals, tokens = np.concatenate(self._finals), np.array(self._tokens)
+        return Recording(self.nodes, states, finals, tokens, np.array(self._prompts))
 
     def _checkpoints(self, works: list[BatchEntry]) -> Checkpoints:
         return self._seen
 
     def _note(self, work: BatchEntry, logits: CPURows, root: int) -> None:
-        """root: the row of the recorded states that is the tree's root's."""
+        """Record a tree's nodes; `root` is the index of its root among the recorded rows."""
         nodes, tree, first = self.nodes, work.tree, len(self.nodes.tokens) - 1
         survival, reached = [1.0, *tree.survival], [True]
         for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True), start=1):

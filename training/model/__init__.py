@@ -1,1 +1,1 @@
-"""A drafter's model: how it is made, trained, checked, kept."""
+"""Make, train, evaluate and store a drafter's model."""

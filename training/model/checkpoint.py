@@ -1,8 +1,8 @@
-"""Where a training was when it was last written down: one safetensors file, replaced whole, so never half of one.
+"""Save and restore the state of a training: one safetensors file, always replaced whole.
 
 Tensors: `model.<name>` the student's, `<exp_avg|exp_avg_sq|step>.<name>` the optimiser's. The header holds JSON: the
-step, how many there will be, and the training's fingerprint. There is no state of a random generator to keep: a step's
-chance comes from the seed and its number. So a training that was killed and goes on ends with the same weights.
+step, how many there will be, and the training's fingerprint. There is no state of a random generator to keep, since a
+step's chance comes from the seed and its number. So a training that was killed and goes on ends with the same weights.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 class Progress(BaseModel):
-    """What a checkpoint holds beside tensors."""
+    """The part of a checkpoint that is not tensors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,18 +33,21 @@ class Progress(BaseModel):
 
 
 def save(folder: Path, learner: Learner, progress: Progress) -> None:
-    """Write the checkpoint of this moment."""
+    """Write the learner's present state, in place of an older checkpoint."""
     tensors = {f"model.{name}": tensor.detach().contiguous() for name, tensor in learner.student.state_dict().items()}
     state = learner.optimiser.state
     for name, parameter in learner.student.named_parameters():
-        tensors |= {f"{moment}.{name}": state[parameter][moment] for moment in MOMENTS if parameter in state}
+        tensors |= {f"{key}.{name}": state[parameter][key] for key in MOMENTS if parameter in state}
     header = {"progress": progress.model_dump_json()}
     folder.mkdir(parents=True, exist_ok=True)
     make_whole(folder / FILE, lambda scratch: save_file(tensors, scratch, metadata=header))
 
 
 def load(folder: Path, learner: Learner, fingerprint: str) -> Progress | None:
-    """Put the learner where the checkpoint was; None, and nothing done, without one. Raises InvalidRequest."""
+    """Restore the learner and return the progress, or None without a checkpoint.
+
+    Raises InvalidRequest for a file that is no checkpoint, or one of another fingerprint.
+    """
     path = folder / FILE
     if not path.exists():
         return None
@@ -66,7 +69,7 @@ def load(folder: Path, learner: Learner, fingerprint: str) -> Progress | None:
 
 
 def remove(folder: Path) -> None:
-    """There is nothing to go on with any more."""
+    """Delete the checkpoint, if there is one."""
     (folder / FILE).unlink(missing_ok=True)
 
 
@@ -74,6 +77,6 @@ def _restore(learner: Learner, tensors: dict[str, torch.Tensor]) -> None:
     model = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
     learner.student.load_state_dict(model)
     for name, parameter in learner.student.named_parameters():
-        held = {moment: tensors[f"{moment}.{name}"] for moment in MOMENTS if f"{moment}.{name}" in tensors}
+        held = {key: tensors[f"{key}.{name}"] for key in MOMENTS if f"{key}.{name}" in tensors}
         if held:
             learner.optimiser.state[parameter] = held

@@ -1,4 +1,7 @@
-"""What a drafter is worth on held-out prompts: rounds of speculation against the target's own greedy text."""
+"""Evaluate a drafter on held-out prompts: rounds of speculation against the target's own greedy text.
+
+Rows go in, shares and tokens a round come out. Only chains of DRAFTED tokens are played, no trees.
+"""
 
 from dataclasses import dataclass
 
@@ -8,7 +11,7 @@ from training.data.rows import Row
 from training.model.student import Student
 
 DRAFTED = 4  # tokens a round
-FIRST_TOKENS = 48  # of a row are played
+FIRST_TOKENS = 48  # of a row's continuation are played
 ALL = "all"
 
 
@@ -25,19 +28,22 @@ class _Sum:
 
 
 def judged(rows: list[Row], most: int) -> list[Row]:
-    """Of each domain the first `most` rows that a drafter can be judged by: greedy ones that go on for a while."""
+    """Choose the first `most` rows of each domain that can be played: greedy ones longer than one round."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         own = found.setdefault(row.domain, [])
-        if row.is_greedy and len(row.said) > DRAFTED and len(own) < most:
+        if row.is_greedy and len(row.continuation) > DRAFTED and len(own) < most:
             own.append(row)
     return [row for own in found.values() for row in own]
 
 
 @torch.inference_mode()
 def evaluate(student: Student, rows: list[Row]) -> dict[str, dict[str, float]]:
-    """By domain, and for all: `top1`, the share of rounds whose first draft token is right; `tokens_per_round`, at
-    DRAFTED tokens drafted one after the other; `rows`. States, where stored, are read at round starts."""
+    """Return a drafter's scores by domain, and for ALL.
+
+    `top1`: the share of rounds whose first draft token is right; `tokens_per_round`: the accepted length
+    at DRAFTED tokens drafted one after the other; `rows`. Stored states are read where rounds start.
+    """
     was_training = student.training
     student.eval()
     sums: dict[str, _Sum] = {}
@@ -58,8 +64,10 @@ def evaluate(student: Student, rows: list[Row]) -> dict[str, dict[str, float]]:
 
 
 def play(student: Student, row: Row) -> tuple[int, int, int]:
-    """(rounds, tokens, first tokens right) of one row. A round is one pass: a drafted token that is right is the
-    text's own, so the text itself is what the drafter reads until it is wrong."""
+    """Play one row; return (rounds, tokens committed, rounds whose first draft token is right).
+
+    A round is one pass over the text itself: as long as drafted tokens are right they are the text's own.
+    """
     text = torch.tensor([row.tokens])
     length, at = len(row.tokens), len(row.prompt)
     states, present = torch.zeros(1, length, student.width), torch.zeros(1, length, dtype=torch.bool)

@@ -1,9 +1,9 @@
-"""One step of distilling after the other; what a step does depends on seed, step number and weights alone.
+"""Distil a target into a student, step by step; a step depends on seed, step number and weights alone.
 
 Loss: KL(target || drafter) over a set of candidates, plus GOLD times the cross-entropy of the target's token. The
 target's logits are not stored: its last hidden states are, and these times rows of its head are the logits. All of the
-head's columns in every step would cost most of the time; the candidates are the tokens that the target says in the
-batch and some random others. Positions without stored states have the cross-entropy alone.
+head's columns in every step would cost most of the time, so the candidates are the target's tokens in the batch and
+some random others. Positions without stored states have the cross-entropy alone.
 """
 
 import math
@@ -29,7 +29,7 @@ MAX_NORM = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The numbers of a training."""
+    """The hyperparameters of a training."""
 
     seed: int
     batch: int  # rows a step
@@ -38,7 +38,7 @@ class Recipe:
 
 
 class Loss(NamedTuple):
-    """A step's loss per position, and how many positions there were."""
+    """A step's mean loss over its positions, and their number."""
 
     total: float
     positions: int
@@ -63,7 +63,7 @@ class Learner:
         )
 
     def learn(self, total_steps: int | None) -> Loss:
-        """Take one step of `total_steps`; None while nobody knows yet how many there will be."""
+        """Take one step of `total_steps`, None while their number is unknown; return its loss."""
         self.step += 1
         recipe = self._recipe
         draw = random.Random(f"{recipe.seed}/{self.step}")  # no state of its own: a step can be taken again
@@ -79,7 +79,7 @@ class Learner:
         return Loss(float(loss.detach()), len(one.is_known))
 
     def _chosen(self, draw: random.Random) -> list[Row]:
-        """Rows of about one length; every length comes up as often as there are rows of it."""
+        """Draw rows of about one length; a length comes up as often as there are rows of it."""
         first = draw.randrange(len(self._rows)) - ALIKE // 2
         first = max(0, min(first, len(self._rows) - ALIKE))
         alike = self._rows[first : first + ALIKE]
@@ -91,8 +91,8 @@ class Learner:
         hidden = student(one.ids, one.states, one.present)[asked]  # (P, d)
         gold = one.gold[asked]  # (P,)
         some = torch.randint(len(student.head_ids), (self._recipe.negatives,), generator=generator)
-        everyone = torch.arange(len(student.head_ids))
-        candidates = torch.unique(torch.cat([gold, some])) if one.is_known.all() else everyone  # (C,)
+        whole_head = torch.arange(len(student.head_ids))
+        candidates = torch.unique(torch.cat([gold, some])) if one.is_known.all() else whole_head  # (C,)
         spoken = (hidden @ student.head[candidates].T).log_softmax(-1)  # (P, C)
         with torch.no_grad():
             wanted = (one.target_states @ student.target_head[candidates].T).log_softmax(-1)  # (P, C)
@@ -102,7 +102,7 @@ class Learner:
 
 
 def rate_at(step: int, total_steps: int | None, peak: float) -> float:
-    """The learning rate of a step, counted from 1."""
+    """Return the learning rate of a step, counted from 1: warm-up, then a cosine if `total_steps` is known."""
     done = 0.0 if total_steps is None else min(1.0, step / total_steps)
     return peak * min(1.0, step / WARM_UP_STEPS) * (0.5 + 0.5 * math.cos(math.pi * done)) + LEAST_RATE
 

@@ -1,4 +1,7 @@
-"""A drafter's folder: config.json, model.safetensors, drafter.json (what it is, what was measured), MODEL_CARD.md."""
+"""Write a drafter's folder: config.json, model.safetensors, drafter.json (the card), MODEL_CARD.md.
+
+The card is JSON: identity, data, settings and scores of the drafter. MODEL_CARD.md has its numbers for readers.
+"""
 
 import json
 from collections import Counter
@@ -18,10 +21,10 @@ CARD = "drafter.json"
 
 
 def about_data(rows: list[Row], sources: Iterable[str]) -> dict[str, Any]:
-    """What a drafter learnt from: rows and the tokens that were asked about, in all and by domain."""
+    """Count the rows and the tokens with labels that a drafter learnt from, in all and by domain."""
     tokens: Counter[str] = Counter()
     for row in rows:
-        tokens[row.domain] += len(row.said)
+        tokens[row.domain] += len(row.continuation)
     counts = Counter(row.domain for row in rows)
     return {
         "rows": len(rows),
@@ -39,15 +42,15 @@ def write(folder: Path, target: Path, layers: list[int], student: Student, card:
     config.num_hidden_layers = len(layers)
     if getattr(config, "layer_types", None):
         config.layer_types = [config.layer_types[i] for i in layers]
-    told = {name: value for name, value in config.to_dict().items() if name != "_name_or_path"}  # where the target lay
-    write_whole(folder / "config.json", json.dumps(told, indent=2) + "\n")
+    kept = {name: value for name, value in config.to_dict().items() if name != "_name_or_path"}  # a local path
+    write_whole(folder / "config.json", json.dumps(kept, indent=2) + "\n")
     make_whole(folder / "model.safetensors", lambda scratch: save_file(student.weights(), scratch))
     write_whole(folder / "MODEL_CARD.md", model_card(folder.name, card))
     write_whole(folder / CARD, json.dumps(card, indent=2) + "\n")
 
 
 def model_card(name: str, card: dict[str, Any]) -> str:
-    """The card's numbers for readers."""
+    """Format the card as Markdown."""
     data, reads = card["data"], "reads" if card["features"] else "does not read"
     lines = [
         f"# {name}",

@@ -1,10 +1,10 @@
-"""The drafter as it is trained: a few layers of the target between rows of the target's own frozen embedding.
+"""Define the drafter as it is trained: a few layers of the target between rows of its frozen embedding.
 
-With features it also reads what the target thought: at the last committed token of a round, h, the target's last
-normed hidden state at the position before (the one that chose that token), as W h + b; at all other positions a learned
-vector `absent` stands in for it, because a drafter that goes on from its own guesses has no h for them. It learns from
-h scaled to mean 0 and spread 1: some of h's numbers are a hundred times as large as others (SmolLM2), and with them as
-they are the first steps undo what the layers know. The file holds W and b for h as it is.
+With features it also reads the target's state: at the last committed token of a round, h, the target's last normed
+hidden state at the position before (the one that chose that token), as W h + b; at all other positions a learnt vector
+`absent` stands in for it, because a drafter that goes on from its own guesses has no h for them. It learns from h
+scaled to mean 0 and spread 1: some of h's numbers are a hundred times as large as others (SmolLM2), and unscaled they
+make the first steps undo what the layers know. The file holds W and b for h unscaled. Knows nothing of data or loss.
 """
 
 import copy
@@ -27,7 +27,7 @@ LEAST_SPREAD = 1e-3
 
 
 def load_target(folder: Path) -> Any:
-    """The target's modules in float32. Raises ModelRefused for one whose layers a drafter cannot be made of."""
+    """Load the target's modules in float32, frozen. Raises ModelRefused for a model that is not Llama-shaped."""
     transformers_logging.disable_progress_bar()
     try:
         target = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
@@ -41,10 +41,10 @@ def load_target(folder: Path) -> Any:
 
 
 class Student(nn.Module):
-    """Trainable: layers, norm, feature (W, b), absent. Embedding and head are the target's, and stay as they are."""
+    """A trainable drafter: layers, norm, feature (W, b), absent. Embedding and head are the target's, frozen."""
 
     def __init__(self, target: Any, layers: list[int], head_ids: list[int], has_features: bool) -> None:
-        """Layers start as copies of these of the target's; negative ones count from its end."""
+        """Copy these layers of the target; negative numbers count from its end."""
         super().__init__()
         self.mean: torch.Tensor
         self.spread: torch.Tensor
@@ -58,23 +58,23 @@ class Student(nn.Module):
         self.has_features = has_features
         if has_features:
             self.feature = nn.Linear(self.width, self.width)
-            nn.init.zeros_(self.feature.weight)  # starts as the same drafter without
+            nn.init.zeros_(self.feature.weight)  # starts as the drafter without features
             nn.init.zeros_(self.feature.bias)
             self.absent = nn.Parameter(torch.zeros(self.width))
             self.register_buffer("mean", torch.zeros(self.width), persistent=False)
             self.register_buffer("spread", torch.ones(self.width), persistent=False)
         self.requires_grad_(True)
-        self.head_ids = torch.tensor(head_ids)  # (Vh,)
+        self.head_ids = torch.tensor(head_ids)  # (Vh,) int64
         self.head = embedding.weight.detach()[self.head_ids]  # (Vh, d)
         self.target_head = target.lm_head.weight.detach()[self.head_ids]  # (Vh, d), the same where weights are tied
 
     def forward(
         self,
-        ids: torch.Tensor,  # (B, T)
-        states: torch.Tensor,  # (B, T, d), h of the position before; read where `present`
+        ids: torch.Tensor,  # (B, T) int64
+        states: torch.Tensor,  # (B, T, d) float32, h of the position before; read where `present`
         present: torch.Tensor,  # (B, T) bool
     ) -> torch.Tensor:
-        """Normed hidden states (B, T, d); times `head` they are logits over `head_ids`."""
+        """Return normed hidden states, (B, T, d) float32; times `head` they are logits over `head_ids`."""
         hidden = self._frozen["embedding"](ids)
         if self.has_features:
             hidden = hidden + torch.where(
@@ -89,7 +89,10 @@ class Student(nn.Module):
         return normed
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """As the drafter's file names them, in float16: layers and norm below `model.`, head_ids int32."""
+        """Return the weights as the drafter's file names them, for h unscaled.
+
+        All are float16, layers and norm below `model.`; `head_ids` is int32.
+        """
         found = {name: tensor.detach() for name, tensor in self.state_dict().items()}
         if self.has_features:
             found["feature.weight"] = found["feature.weight"] / self.spread
@@ -99,19 +102,22 @@ class Student(nn.Module):
         return {**halves, "head_ids": self.head_ids.to(torch.int32)}
 
     def scramble(self, seed: int) -> None:
-        """Forget what the layers know: noise with the spread of each matrix takes its place."""
+        """Replace the layers' matrices by noise of the same spread."""
         noise = torch.Generator().manual_seed(seed)
         for tensor in self.layers.state_dict().values():
             if tensor.dim() > 1:
                 tensor.copy_(torch.randn(tensor.shape, generator=noise) * tensor.std())
 
     def scale_to(self, states: torch.Tensor) -> None:
-        """Learn from states scaled by the mean and spread of these, (N, d)."""
+        """Scale features by the mean and spread of these states, (N, d) float32."""
         self.mean = states.mean(0)
         self.spread = states.std(0) + LEAST_SPREAD
 
     def start_from(self, weights: dict[str, torch.Tensor]) -> None:
-        """Take over a drafter's weights; feature weights that either side lacks stay as they are, or are left."""
+        """Load a drafter's weights; feature weights that either side lacks are skipped.
+
+        Raises InvalidRequest for weights of another shape.
+        """
         ours = self.state_dict()
         theirs = {n.removeprefix("model."): t.float() for n, t in weights.items() if n != "head_ids"}
         if self.has_features and "feature.weight" in theirs:
@@ -125,13 +131,16 @@ class Student(nn.Module):
 
 
 def drafter_weights(folder: Path, embedding: str, tokenizer: str) -> tuple[dict[str, torch.Tensor], int]:
-    """(weights, layers) of the drafter to start from; it must be of the target with this `embedding_sha256` and
-    `tokenizer_sha256`, as far as its card says. Raises InvalidRequest."""
+    """Read the weights and the number of layers of a drafter to start from.
+
+    `embedding`, `tokenizer`: the target's `embedding_sha256` and `tokenizer_sha256`, which its card must
+    not contradict. Raises InvalidRequest.
+    """
     card = folder / "drafter.json"
     if not card.is_file() or not (folder / "model.safetensors").is_file():
         raise InvalidRequest("init", f"{folder} holds no drafter that was trained here")
-    told = _card(card)
-    if told.get("tokenizer_sha256") != tokenizer or told.get("embedding_sha256", embedding) != embedding:
+    about = _card(card)
+    if about.get("tokenizer_sha256") != tokenizer or about.get("embedding_sha256", embedding) != embedding:
         raise InvalidRequest("init", f"the drafter in {folder} is of another target")
     weights = load_file(folder / "model.safetensors")
     if "head_ids" not in weights:
@@ -141,7 +150,7 @@ def drafter_weights(folder: Path, embedding: str, tokenizer: str) -> tuple[dict[
 
 
 def embedding_sha256(target: Any) -> str:
-    """sha256 of the target's embedding (V, d) as float32 numbers, little-endian, row by row."""
+    """Hash the target's embedding, (V, d), as float32 numbers, little-endian, row by row (sha256)."""
     weight = target.model.embed_tokens.weight.detach().float().contiguous()
     return hashlib.sha256(weight.numpy().astype("<f4", copy=False)).hexdigest()
 

@@ -1,4 +1,4 @@
-"""What the templates about code speak of."""
+"""List the topics of the templates about code."""
 
 LANGUAGES = ("Python", "JavaScript", "Python", "Java", "C", "C++", "Go", "Rust", "TypeScript", "PHP", "Ruby", "Python")
 CODE_TASKS = tuple(

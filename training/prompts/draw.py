@@ -1,7 +1,7 @@
-"""Prompts of five domains for a target to answer: templates over topics, made again from a seed.
+"""Draw prompts of five domains for a target to answer: templates filled with topics, reproducible from a seed.
 
-Broad rather than many: a drafter taught on few kinds of question guesses well on those only. None of the benchmark's
-prompts (`bench/prompts.py`) is among them; a test holds this.
+They are broad rather than many: a drafter taught on few kinds of question guesses well on those only. None of the
+benchmark's prompts (`bench/prompts.py`) is among them; a test checks this.
 """
 
 import random
@@ -38,7 +38,7 @@ Draw = random.Random
 
 
 def prompts(domain: str, seed: int = 0) -> Iterator[str]:
-    """Prompts of a domain without end, no two alike for a long time; the same for the same seed."""
+    """Yield prompts of a domain without end, the same for the same seed; repetitions are rare."""
     draw = random.Random(f"{domain}/{seed}")
     while True:
         templates = list(TEMPLATES[domain])

@@ -1,4 +1,4 @@
-"""The templates of `training.prompts.draw` by domain."""
+"""List the templates of `training.prompts.draw` by domain."""
 
 CODE = (
     "Write a {language} function that {task}.",

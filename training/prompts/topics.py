@@ -1,8 +1,8 @@
-"""What the templates of `training.prompts.draw` speak about."""
+"""List the topics of the templates of `training.prompts.draw`."""
 
 
 def _listed(text: str, between: str) -> tuple[str, ...]:
-    """The parts of a text, each on one line."""
+    """Split a text, and put each part on one line."""
     return tuple(" ".join(part.split()) for part in text.split(between))
 
 

@@ -29,8 +29,8 @@ def _ticking(heartbeat: Heartbeat) -> type[Scheduler]:
 
     class Ticking(Scheduler):
         def tick(self, *args: Any, **kwargs: Any) -> Any:
-            heartbeat.begin_work()  # anew with each tick: at it for as long as there was none, so that a hang is seen
-            heartbeat.mark_idle()  # yet it mostly sleeps: what it takes is no work
+            heartbeat.begin_work()  # anew with each tick, so that without ticks progress stands still
+            heartbeat.mark_idle()  # it mostly sleeps, which is no load
             return super().tick(*args, **kwargs)
 
     return Ticking

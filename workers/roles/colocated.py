@@ -1,7 +1,7 @@
-"""Serve verifier and drafters in one process, on the same part of the machine or each on its own (design D8).
+"""Run verifier and drafters in one process, on the same part of the machine or each on its own (design D8).
 
-The same two segments behind the same two mailboxes as in two processes: the verifier's in the main thread, the
-drafters' in a thread of their own. What is saved is a process: its memory, and its start.
+The two segments and mailboxes are the same as in two processes: the verifier's in the main thread, the drafters' in a
+thread of their own. That saves the memory and the start of one process.
 """
 
 import logging
@@ -28,13 +28,13 @@ from workers.service import RoleService
 
 log = logging.getLogger(__name__)
 SWITCH_S = 0.0005  # Python's threads take turns this often, or one side's step would wait for the other's bookkeeping
-SHORT_S = 0.1  # a stay at the mailbox that was over so soon was refused, and is not tried again at once
+SHORT_S = 0.1  # serving that ended sooner was refused, and is not tried again at once
 PROBE_ROWS = 8
 PROBE_TOKENS = 32
 
 
 def serve(deployment: Deployment, node: str) -> RoleService:
-    """Load both sides, and measure how much they slow each other down."""
+    """Load both sides, measure how much they slow each other down, and serve the verifier's mailbox."""
     sys.setswitchinterval(SWITCH_S)
     sides = sides_of(deployment.settings)
     deployment = Deployment(within(deployment.settings, sides), deployment.celery, deployment.tokenizer)
@@ -55,7 +55,7 @@ def serve(deployment: Deployment, node: str) -> RoleService:
 
 
 class DrafterThread(threading.Thread):
-    """Run the drafters' side: a thread that loads them and stays at their mailbox."""
+    """The drafters' side: a thread that loads them and serves their mailbox until the process ends."""
 
     def __init__(self, deployment: Deployment, node: str, sides: Partition) -> None:
         super().__init__(name="drafting", daemon=True)
@@ -66,18 +66,18 @@ class DrafterThread(threading.Thread):
         self._loaded, self._may_go = threading.Event(), threading.Event()
 
     def load(self) -> None:
-        """Start, and wait until the drafters are there. Raises ModelRefused."""
+        """Start the thread, and wait until it has loaded the drafters. Raises ModelRefused."""
         self.start()
         self._loaded.wait()
         if self._error is not None:
             raise self._error
 
     def go(self) -> None:
-        """Begin to serve."""
+        """Let the thread begin to serve."""
         self._may_go.set()
 
     def guess(self) -> None:
-        """Draft once for no request, to take of the machine what drafting takes."""
+        """Draft once for no request, to load the machine as drafting does."""
         tokens = [*range(1, PROBE_TOKENS + 1)]
         for model in self._models:
             model.draft([Context("probe", "probe", tokens, PROBE_TOKENS, 4, Sampling(), None)])

@@ -1,4 +1,4 @@
-"""Run control: admit requests from Celery, give results back to it, tick the controller. It always answers."""
+"""Run control: admit requests from Celery, settle their results, tick the controller. Nothing here blocks for long."""
 
 from app.messages import SETTLE, Settle
 from workers.deployment import Deployment

@@ -19,7 +19,10 @@ from workers.service import RoleService
 def serve(
     deployment: Deployment, node: str, models: list[ModelDrafter] | None = None, *, is_apart: bool = False
 ) -> RoleService:
-    """Load the drafters, unless there are `models`. `is_apart`: on a part of the machine that no verifier uses."""
+    """Load the drafters, unless `models` are given, and serve the node's mailbox.
+
+    `is_apart`: on a part of the machine that no verifier uses.
+    """
     models = build_drafters(deployment.settings) if models is None else models
     is_apart = is_apart or on_another_device(deployment.settings)
     mailbox = mailbox_of("draft", node)
@@ -62,5 +65,5 @@ def serve(
 
 
 def _is_readable(job: DraftJob, vocab_size: int) -> bool:
-    """Return whether the model has all its tokens; an id outside the embedding would bring a GPU's process down."""
+    """Return whether the model has all the job's tokens; an id outside the embedding would crash a process on a GPU."""
     return max(job.tokens, default=0) < vocab_size

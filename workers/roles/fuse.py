@@ -11,7 +11,7 @@ from workers.service import RoleService
 
 
 def serve(deployment: Deployment, node: str) -> RoleService:
-    """Set up the fuser. No model here: model-free drafters only."""
+    """Build the fuser, with model-free drafters only, and serve the fusers' common mailbox."""
     fuser = build_fuser(deployment.settings, deployment.tokenizer, deployment.requests)
     heartbeat = Heartbeat(deployment, "fuse", node, info=lambda: {"calibration": fuser.calibration.info()})
 

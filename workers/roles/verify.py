@@ -1,4 +1,4 @@
-"""Serve a verifier: take mail in, step on what is ready, send jobs out; never wait for mail that may be lost."""
+"""Run a verifier: receive mail, step on the sequences that are ready, send jobs; never depend on mail alone."""
 
 import logging
 import os
@@ -29,7 +29,10 @@ RECONCILE_EVERY_S = 1.0
 def serve(
     deployment: Deployment, node: str, verifier: Verifier | None = None, about: Mapping[str, object] | None = None
 ) -> RoleService:
-    """Load the target, unless there is a `verifier`. `about`: what else the node reports of itself."""
+    """Load the target, unless a `verifier` is given, and serve the node's mailbox.
+
+    `about`: facts that the node reports beside its own.
+    """
     mailbox = mailbox_of("verify", node)
     verifier = verifier or load(deployment, node)
     metrics = verifier.stats.metrics
@@ -46,15 +49,15 @@ def serve(
 
 
 def load(deployment: Deployment, node: str) -> Verifier:
-    """Load the node's verifier, which counts for the deployment and ends the process for want of memory."""
+    """Load the node's verifier, with the deployment's counters; out of memory, it ends the process."""
     metrics = VerifierMetrics(deployment.counters)
     return build_verifier(deployment.settings, mailbox_of("verify", node), deployment.requests, metrics, _leave)
 
 
 def _leave() -> None:
-    """End a process that lacks memory, which may never do well again (oneDNN keeps what failed).
+    """End a process that ran out of memory, since it may never recover (oneDNN keeps what failed).
 
-    Another takes over; a request that brings one after the other down is found out as any such.
+    Another verifier takes over; the sweep finds a request that crashes one after the other.
     """
     if worker_state.should_stop is None:
         log.critical("no memory for a step of one sequence; leaving")
@@ -62,7 +65,7 @@ def _leave() -> None:
 
 
 class VerifierLoop(HeartbeatTask):
-    """Run a verifier between its mailbox and the others': mail in, one step, mail out."""
+    """The loop of a verifier: mail in, one step, mail out."""
 
     def __init__(self, deployment: Deployment, verifier: Verifier, heartbeat: Heartbeat, mailbox: str) -> None:
         self._deployment = deployment
@@ -73,7 +76,7 @@ class VerifierLoop(HeartbeatTask):
         self._model_free = model_free_names(deployment.settings, deployment.tokenizer)
 
     def handle(self, messages: list[ToVerifier]) -> float | None:
-        """Take the mail in, run one step, send the jobs for the next drafts out."""
+        """Receive the mail, run one step, send the jobs for the next drafts; return the seconds it can wait."""
         for message in messages:
             self._adopt(message.adopt)
             self._verifier.receive(message.trees)
@@ -85,12 +88,12 @@ class VerifierLoop(HeartbeatTask):
         return self._verifier.wait_s(time.time())
 
     def beat(self) -> None:
-        """Follow the drafters alive and the policy; ring where sequences wait unattended. The heartbeat's thread."""
+        """Follow the drafters alive and the policy; ring if sequences wait unattended. In the heartbeat's thread."""
         nodes, tokenizer = self._deployment.nodes, self._deployment.tokenizer.sha256
         pool = DrafterPool.of(nodes.live(), tokenizer, self._model_free, self._deployment.machine)
         self._verifier.follow(pool, nodes.policy())
-        # Work must not hang on one message (design D10): the doorbell, or the mail with a new sequence, may have been
-        # lost with a connection or a process. Mail of its own rings until the mailbox is attended.
+        # Work must not depend on one message (design D10): the doorbell, or the mail with a new sequence, may have been
+        # lost with a connection or a process. Its own empty mail rings until the mailbox is attended.
         if not self._heartbeat.attends(self._mailbox) and self._deployment.requests.owned(self._verifier.owner):
             self._deployment.post(self._mailbox, [ToVerifier()])
 
@@ -103,7 +106,7 @@ class VerifierLoop(HeartbeatTask):
                 self._deployment.requests.end(request_id, FinishReason.ERROR, "what is stored of it cannot be read")
 
     def _reconcile(self) -> None:
-        """Hold what the store says is this owner's, whatever mail was lost."""
+        """Adopt and release sequences as the store says, whatever mail was lost."""
         now = time.monotonic()
         if now - self._reconciled_s >= RECONCILE_EVERY_S:
             self._reconciled_s = now

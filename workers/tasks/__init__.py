@@ -1,1 +1,1 @@
-"""Celery tasks: `generate`, `steer` and `doorbell` each register one; the other modules do its work."""
+"""Register Celery tasks (`generate`, `steer`, `doorbell`), and do their work (the other modules)."""

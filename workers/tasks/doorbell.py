@@ -1,4 +1,4 @@
-"""The Celery task `paceline.attend`, a doorbell: it says that a mailbox of this worker has mail."""
+"""Register the Celery task `paceline.attend`, the doorbell: it says that a mailbox of this worker has mail."""
 
 from celery import Celery
 
@@ -7,7 +7,7 @@ from workers.service import RoleService
 
 
 def register(celery: Celery, service: RoleService) -> None:
-    """Serve a mailbox of the role when its doorbell rings."""
+    """Register the task that serves a mailbox of the role when its doorbell rings."""
 
     @celery.task(name=ATTEND, ignore_result=True)
     def attend(mailbox: str) -> None:

@@ -1,4 +1,4 @@
-"""The Celery task `paceline.generate`: admit a request from another service's task, or let it wait for room.
+"""Register the Celery task `paceline.generate`: admit a request from another service, or let it wait for room.
 
 Its result is stored under the task's id when the request ends, so no worker slot waits for it (design D12,
 `workers/tasks/settle.py`).
@@ -24,7 +24,7 @@ WAITING = "WAITING"  # a task's state while there is no room for its request
 
 
 def register(celery: Celery, settings: Settings, waiting_tasks: WaitingTasks, progress: TaskProgress) -> None:
-    """Admit the requests of tasks on the public queues."""
+    """Register the task that admits requests from the public queues."""
     priorities = {queue: name for name, queue in public_queues(settings).items()}
 
     @celery.task(name=GENERATE, bind=True, acks_late=True, throws=(ValueError,))

@@ -1,6 +1,6 @@
-"""The Celery task `paceline.steer`, the controller's tick: read the deployment's load, decide, publish the policy.
+"""Register the Celery task `paceline.steer`, the controller's tick: read the load, decide, publish the policy.
 
-Each tick is a line of a log if the settings say so.
+Each tick is a line of a log if the settings name a file. The decision itself is `app.stages.steer`'s.
 """
 
 import json
@@ -21,7 +21,7 @@ from workers.celery_app import STEER
 from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
-WORKERS = ("verify", "draft", FUSE, "control")  # kinds that work through mail; how busy others are says nothing
+WORKERS = ("verify", "draft", FUSE, "control")  # kinds that work through mail; others' busy times are no load
 
 
 class Tick(Message):
@@ -34,7 +34,7 @@ class Tick(Message):
 
 
 def register(celery: Celery, deployment: Deployment) -> None:
-    """Tick when the beat process says so."""
+    """Register the task that the beat process sends."""
 
     @celery.task(name=STEER, ignore_result=True, send_events=False)  # one a second would hide all other events
     def steer_tick() -> None:

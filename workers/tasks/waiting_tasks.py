@@ -1,8 +1,8 @@
 """Admit waiting requests of Celery tasks when capacity frees up: by priority, then first in, first out.
 
-They wait in Redis, not in Celery: its Redis transport takes a task off the queue and writes down that it has it in
-two steps, so a worker killed between them loses the task. A task put off by `retry` meets that danger each second;
-here it is met once, and not at all while it waits.
+They wait in Redis, not in Celery: its Redis transport takes a task off the queue and stores it as unacknowledged in
+two steps, so a worker killed between them loses the task. A task postponed by `retry` runs that risk each second;
+here it runs it once, and not at all while it waits.
 """
 
 import json
@@ -72,7 +72,7 @@ class WaitingTasks(HeartbeatTask):
                 self._room.remove(item, priority)
 
     def _end_revoked(self) -> None:
-        """End the revoked ones wherever they stand in the queue."""
+        """End the revoked tasks wherever they are in the queue."""
         revoked = set(worker_state.revoked)
         new, self._revoked = revoked - self._revoked, revoked
         if not new:
@@ -115,7 +115,7 @@ class WaitingTasks(HeartbeatTask):
 
 
 def _is_expired(waiting: dict[str, Any]) -> bool:
-    """Return whether the sender gave it a time (`expires`), and that is over."""
+    """Return whether the sender set a time (`expires`) that is over."""
     expires = json.loads(waiting["task"]).get("expires")
     return expires is not None and datetime.fromisoformat(expires).timestamp() <= time.time()
 

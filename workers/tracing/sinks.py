@@ -1,6 +1,6 @@
-"""Write spans of work where they are read: a file for each process, the timelines in Redis, a collector by OTLP.
+"""Write spans of work: to a file for each process, to the timelines in Redis, to a collector by OTLP.
 
-All run in the heartbeat's thread; only the recorder's appends to it do not.
+All sinks run in the heartbeat's thread.
 """
 
 import json
@@ -185,7 +185,7 @@ def _rank(request_id: str) -> int:
 
 
 def _facts(progress: RequestProgress) -> dict[str, str]:
-    """Name what is known of a request; facts of two processes go together, and what is unknown stays as it is."""
+    """List the known facts of a request as Redis holds them; the store merges the facts of two processes."""
     facts = {
         "created_s": f"{progress.created_s:.5f}",
         "tokens": str(progress.tokens),

@@ -1,4 +1,4 @@
-"""Contexts, and models with a rule for every guess."""
+"""Make contexts, and models with a rule for every guess."""
 
 from random import Random
 
@@ -16,12 +16,12 @@ def context(tokens: list[int] = TOKENS, depth: int = 4, request_id: str = "r") -
 
 
 def steady(step: int, confidence: float = 0.9, second: int = 0, second_confidence: float = 0.0) -> ScriptedGuesser:
-    """Says that each token is `step` more than the one before."""
+    """Guess that each token is `step` more than the one before."""
     return ScriptedGuesser(lambda read: Guess((read[-1] + step) % VOCAB, confidence, second, second_confidence))
 
 
 def erratic(seed: int) -> ScriptedGuesser:
-    """Says something else after every other text: it tells whether a cache was rolled back right."""
+    """Guess by the whole text before, so that a cache that was rolled back wrongly shows."""
 
     def say(read: list[int]) -> Guess:
         draw = Random(hash((seed, *read)))
@@ -31,7 +31,7 @@ def erratic(seed: int) -> ScriptedGuesser:
 
 
 def chain(draft: Draft) -> list[int]:
-    """The first child of each node, from the root on."""
+    """Return the first child of each node, from the root on."""
     found, node = [], 0
     while node in draft.parents:
         node = draft.parents.index(node) + 1

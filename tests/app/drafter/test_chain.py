@@ -1,4 +1,4 @@
-"""One drafter's chains, and running ahead with it, on scripted models."""
+"""Test one drafter's chains, and running ahead with it, on scripted models."""
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +18,7 @@ def chain_of(model: ScriptedGuesser) -> DraftChain:
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.integers(0, 99), st.data())
 def test_a_chain_is_a_token_fusion_of_one(seed, data):
-    """Bit for bit, and with the same calls: several sequences, failures, hits and misses of running ahead."""
+    """Compare drafts and calls exactly: several sequences, failures, hits and misses of running ahead."""
     model, fused_model = erratic(seed), erratic(seed)
     one, fusion = chain_of(model), TokenFusion([DraftKV("a", fused_model, 100)])
     texts = {name: list(TOKENS) * data.draw(st.sampled_from([1, 1, 3, 19])) for name in "rst"}
@@ -41,7 +41,7 @@ def test_a_chain_is_a_token_fusion_of_one(seed, data):
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(0, 99), st.data())
 def test_a_history_changes_no_draft(seed, data):
-    """Right or wrong, run ahead on or not: a chain with a history drafts as a fresh one does."""
+    """Draft as a fresh chain does, whatever was right, wrong or run ahead on before."""
     one, tokens = chain_of(erratic(seed)), list(TOKENS)
     for _ in range(data.draw(st.integers(1, 6))):
         now = context(tokens, data.draw(st.integers(1, 4)))
@@ -114,7 +114,7 @@ def test_no_run_ahead_on_an_unlikely_path():
 
 @pytest.mark.parametrize("reason", ["memory", "unread"])
 def test_running_ahead_takes_no_other_sequences_cache(reason):
-    """Without room it takes none from others, and it reads no long prefix again that was given up meanwhile."""
+    """Without room it takes no other's pages, and reads no long prefix again that was dropped."""
     model = steady(1)
     kv = DraftKV("a", model, 100)
     one = DraftChain(kv)

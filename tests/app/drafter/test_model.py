@@ -22,7 +22,7 @@ PAGE_BYTES = bytes_per_page(*MODEL.shape, PAGE_TOKENS)
 
 
 class Guesser(ModelGuesser):
-    """Also counts the rows it computes and lets its pages be seen."""
+    """A guesser that also counts the rows it computes and exposes its pages."""
 
     def __init__(self, pages: int = 64, model=MODEL) -> None:
         super().__init__(model, None, kv_bytes=pages * PAGE_BYTES, page_tokens=PAGE_TOKENS)
@@ -53,7 +53,7 @@ def text(count: int, salt: int = 0) -> list[int]:
 
 
 def chain(draft: Draft) -> list[int]:
-    """The tokens of the best guesses, without the leaves."""
+    """Return the tokens of the best guesses, without the leaves."""
     found, node = [], 0
     while node in draft.parents:
         node = draft.parents.index(node) + 1  # the first child
@@ -65,7 +65,7 @@ def chain(draft: Draft) -> list[int]:
     "sampling", [Sampling(), Sampling(temperature=0.8, seed=3), Sampling(temperature=1.5, seed=4, choice=2)]
 )
 def test_a_drafter_that_is_the_target_is_always_right(sampling):
-    """At any temperature: it meets the same noise as the target (design D1)."""
+    """It is right at any temperature, since it meets the same noise as the target (design D1)."""
     target = fakes.pipeline(fakes.runner(MODEL))
     (spoken,) = fakes.texts(target, fakes.record(text(20), 12, sampling=sampling))
     contexts = [context([*text(20), *spoken[:i]], f"r{i}", sampling=sampling) for i in range(12)]
@@ -91,7 +91,7 @@ def test_the_second_best_hangs_as_a_leaf_below_the_same_parent():
     assert seen_second
 
 
-def test_a_draft_is_no_deeper_than_asked_and_ends_when_it_became_unlikely():
+def test_a_draft_ends_at_the_asked_length_or_when_unlikely():
     for salt in range(12):
         for depth in (1, 2, 9):
             (draft,) = drafter().draft([context(text(30, salt), depth=depth)])
@@ -113,7 +113,7 @@ def test_drafts_do_not_depend_on_the_batch():
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(st.data())
 def test_a_cache_with_a_history_drafts_as_a_fresh_one(data):
-    """Sequences that grow by right and wrong guesses, are cut short, replaced and forgotten."""
+    """Sequences grow by right and wrong guesses, and are cut short, replaced and removed."""
     one, guesser = None, Guesser(pages=24)
     one = drafter(guesser)
     known = {name: data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40)) for name in "abc"}
@@ -137,7 +137,7 @@ def test_a_cache_with_a_history_drafts_as_a_fresh_one(data):
     assert guesser.pool.num_free == guesser.pool.num_pages
 
 
-def test_what_is_cached_is_not_computed_again():
+def test_cached_tokens_are_not_computed_again():
     guesser = Guesser()
     one, tokens = drafter(guesser), text(40, 2)
     (draft,) = one.draft([context(tokens, depth=2)])
@@ -148,13 +148,13 @@ def test_what_is_cached_is_not_computed_again():
     assert guesser.rows == 1, "the right guess stands, the second is rolled back"
 
 
-def test_a_context_too_long_for_the_model_gets_no_draft_and_the_others_do():
+def test_only_a_context_too_long_for_the_model_gets_no_draft():
     one = drafter(max_context=50)
     drafts = one.draft([context(text(47), "long", 4), context(text(46), "fits", 4), context(text(60), "longer", 4)])
     assert [draft.request_id for draft in drafts] == ["fits"]
 
 
-def test_a_context_too_long_for_the_cache_gets_no_draft_and_the_others_do():
+def test_only_a_context_too_long_for_the_cache_gets_no_draft():
     guesser = Guesser(pages=3)
     one = drafter(guesser)
     drafts = one.draft([context(text(60), "long", 4), context(text(20), "fits", 4)])

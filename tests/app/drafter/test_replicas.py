@@ -112,7 +112,7 @@ def test_prompt_and_committed_tokens_are_fetched():
     raise AssertionError("the store does not know it")
 
 
-def test_the_targets_state_is_decoded_if_it_is_base64():
+def test_the_targets_state_is_decoded_from_valid_base64():
     replicas, _, _ = replicas_of()
     assert replicas.update(job(0, [1, 2]).model_copy(update={"state": "AAE="})).state == b"\x00\x01"
     assert replicas.update(job(2, [3]).model_copy(update={"state": "not base64!"})).state is None
@@ -158,7 +158,7 @@ def test_a_job_whose_tokens_do_not_reach_its_base_is_a_gap() -> None:
     assert fetches == ["r", "r"]
 
 
-def test_the_list_is_the_same_object_while_it_grows() -> None:
+def test_a_growing_replica_keeps_its_list_object() -> None:
     replicas, _, _ = replicas_of()
     first = replicas.update(job(0, TEXT[:3]))
     assert replicas.update(job(3, TEXT[3:5])).tokens is first.tokens

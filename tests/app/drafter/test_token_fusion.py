@@ -1,4 +1,4 @@
-"""Token fusion, and running ahead with it, on scripted models."""
+"""Test token fusion, and running ahead with it, on scripted models."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +36,7 @@ def fused(drafts: list[Draft], context: Context) -> Tree:
 
 
 def test_all_go_on_from_the_most_confident_token():
-    """Each is sure where the other is not: after an even token `a` knows, after an odd one `b`."""
+    """Each drafter is sure where the other is not: `a` after an even token, `b` after an odd one."""
     a = ScriptedGuesser(lambda read: Guess(read[-1] + 1, 0.9 if read[-1] % 2 == 0 else 0.3, 0, 0.0))
     b = ScriptedGuesser(lambda read: Guess(read[-1] + 3, 0.3 if read[-1] % 2 == 0 else 0.9, 0, 0.0))
     (from_a, from_b) = fusion(a=a, b=b).draft([(context([8]), ("a", "b"))])
@@ -135,7 +135,7 @@ def test_borrowed_nodes_are_not_calibrated():
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(1, 3), st.integers(0, 99), st.data())
 def test_a_history_changes_no_draft(count, seed, data):
-    """Whatever was right, wrong, run ahead on or asked of others before: what is drafted is what fresh ones draft."""
+    """Draft as a fresh fusion does, whatever was right, wrong, run ahead on or drafted by others before."""
 
     def models() -> dict[str, ScriptedGuesser]:
         return {f"m{i}": erratic(seed + i) for i in range(count)}
@@ -177,7 +177,7 @@ def path(tree: Tree) -> list[int]:
 
 
 def ways(tokens, parents) -> list[tuple[int, ...]]:
-    """From below the root to each node."""
+    """Return the path from below the root to each node."""
     found: list[tuple[int, ...]] = [()]
     for token, parent in zip(tokens, parents, strict=True):
         found.append((*found[parent], token))

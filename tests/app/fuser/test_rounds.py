@@ -55,7 +55,7 @@ def test_a_round_closes_when_every_drafter_asked_has_answered():
     assert names(rounds, now_s=99.0) == [], "it closes once"
 
 
-def test_a_round_closes_with_what_it_has_when_it_is_due():
+def test_a_due_round_closes_with_the_drafts_received():
     rounds = opened(job())
     rounds.add(draft("b"))
     assert rounds.wait_s(7.0) == 3.0

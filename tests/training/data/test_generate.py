@@ -1,4 +1,4 @@
-"""The target's own answers: what it says alone, its states as its modules have them, and no row lost to a kill."""
+"""Test the target's answers: same texts and states as its modules compute, and no row lost to a kill."""
 
 import json
 from pathlib import Path
@@ -19,27 +19,27 @@ from training.prompts.draw import DOMAINS
 from training.prompts.templates import TEMPLATES
 
 
-def test_there_is_a_row_for_every_prompt_most_of_them_greedy(rows: list[Row]) -> None:
+def test_every_prompt_has_a_row_and_most_are_greedy(rows: list[Row]) -> None:
     assert len(rows) == PROMPTS * len(DOMAINS)
     assert {row.domain for row in rows} == set(DOMAINS)
     assert 0.4 < sum(row.is_greedy for row in rows) / len(rows) < 0.9
 
 
 @torch.inference_mode()
-def test_greedy_rows_and_all_states_are_what_the_modules_say(target: Path, rows: list[Row]) -> None:
+def test_greedy_rows_and_all_states_equal_the_modules_own(target: Path, rows: list[Row]) -> None:
     model: Any = load_target(target)
     for row in rows:
         hidden = model.model(torch.tensor([row.tokens[:-1]])).last_hidden_state[0]
         assert row.states is not None
         np.testing.assert_allclose(np.asarray(row.states, np.float32), hidden.numpy(), rtol=2e-3, atol=2e-3)
         if row.is_greedy:
-            said = model.lm_head(hidden[len(row.prompt) - 1 :]).argmax(-1)
-            assert tuple(said.tolist()) == row.said
-        assert row.labels == row.said
+            best = model.lm_head(hidden[len(row.prompt) - 1 :]).argmax(-1)
+            assert tuple(best.tolist()) == row.continuation
+        assert row.labels == row.continuation
 
 
-def test_work_taken_up_again_gives_the_same_rows(target: Path, tmp_path: Path, rows_file: Path) -> None:
-    """Stopped after a few rows, with the next one's line torn: none is lost, none comes twice, all are the same."""
+def test_a_resumed_generation_gives_the_same_rows(target: Path, tmp_path: Path, rows_file: Path) -> None:
+    """Stop after a few rows, with the next line torn: none is lost, none comes twice, all are the same."""
 
     class Full(Exception):
         pass
@@ -64,7 +64,7 @@ def test_work_taken_up_again_gives_the_same_rows(target: Path, tmp_path: Path, r
     assert _rows(path) == _rows(rows_file)
 
 
-def test_templates_without_enough_prompts_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_templates_with_too_few_prompts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TEMPLATES, "qa", ("Why?", "How?"))
     with pytest.raises(InvalidRequest, match="prompts: the templates of qa give 2 different ones, not 3"):
         asks(("qa",), 3, 0)

@@ -1,4 +1,4 @@
-"""Rows in files: what a kill tears is cut off, what is wrong is named, who is held out stays so."""
+"""Test files of rows: torn ends are cut off, errors name their line, held-out prompts stay held out."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def _append(file: RowFile, index: int, domain: str = "code") -> np.ndarray:
     return states
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_rows_are_read_back(tmp_path: Path) -> None:
     with RowFile(tmp_path / "a.jsonl", {"seed": 1}) as file:
         written = [_append(file, i) for i in range(3)]
         file.append("text", "prose", [1], [2, 3], None, is_greedy=False, labels=[7, 8])
@@ -26,14 +26,14 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert len(rows) == 4
     for i, states in enumerate(written):
         row = rows[1, 2, i]
-        assert (row.said, row.labels, row.is_greedy) == ((3, 4, 5), (3, 4, 5), i % 2 == 0)
+        assert (row.continuation, row.labels, row.is_greedy) == ((3, 4, 5), (3, 4, 5), i % 2 == 0)
         assert row.states is not None and np.array_equal(row.states, states)
     assert rows[(1,)].labels == (7, 8) and rows[(1,)].states is None
 
 
 @pytest.mark.parametrize("lost", [1, 40, 60, 100])
 @pytest.mark.parametrize("part", ["lines", "states"])
-def test_whatever_end_a_kill_tears_off_the_rest_is_whole_and_goes_on(tmp_path: Path, lost: int, part: str) -> None:
+def test_a_torn_file_keeps_its_whole_rows_and_can_be_appended_to(tmp_path: Path, lost: int, part: str) -> None:
     path = tmp_path / "a.jsonl"
     with RowFile(path, {}) as file:
         for i in range(4):
@@ -51,7 +51,7 @@ def test_whatever_end_a_kill_tears_off_the_rest_is_whole_and_goes_on(tmp_path: P
         assert row.states is not None and (row.states == row.prompt[-1]).all()
 
 
-def test_a_reader_leaves_out_the_line_that_is_being_written(tmp_path: Path) -> None:
+def test_a_reader_skips_the_line_being_written(tmp_path: Path) -> None:
     with RowFile(tmp_path / "a.jsonl", {}) as file:
         _append(file, 0)
     with (tmp_path / "a.jsonl").open("a") as lines:
@@ -59,7 +59,7 @@ def test_a_reader_leaves_out_the_line_that_is_being_written(tmp_path: Path) -> N
     assert len(read([tmp_path / "a.jsonl"], WIDTH, 10, {})) == 1
 
 
-def test_a_file_has_one_writer_and_one_making(tmp_path: Path) -> None:
+def test_a_file_has_one_writer_and_one_description(tmp_path: Path) -> None:
     with RowFile(tmp_path / "a.jsonl", {"seed": 1}), pytest.raises(InvalidRequest, match="another run is writing"):
         RowFile(tmp_path / "a.jsonl", {"seed": 1})
     with pytest.raises(InvalidRequest, match="another seed"):
@@ -67,7 +67,7 @@ def test_a_file_has_one_writer_and_one_making(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "not one row"),
         ("hello\n{}\n", "line 1: not a row"),
@@ -76,9 +76,9 @@ def test_a_file_has_one_writer_and_one_making(tmp_path: Path) -> None:
         ('{"d": "code", "p": [1], "g": [2, 3], "t": [2]}\n', "not of one length"),
     ],
 )
-def test_a_wrong_file_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "a.jsonl").write_text(text)
-    with pytest.raises(InvalidRequest, match=said):
+    with pytest.raises(InvalidRequest, match=message):
         read([tmp_path / "a.jsonl"], WIDTH, 10, {})
 
 
@@ -89,7 +89,7 @@ def test_rows_of_another_target_are_refused(tmp_path: Path) -> None:
         read([tmp_path], WIDTH, 10, {"embedding_sha256": "theirs"})
 
 
-def test_who_is_held_out_is_so_in_any_data_and_every_domain_has_some(tmp_path: Path) -> None:
+def test_held_out_prompts_are_the_same_in_any_data_some_of_each_domain(tmp_path: Path) -> None:
     lines = [json.dumps({"d": "code", "p": [1, i % 9, i // 9], "g": [1], "greedy": True}) for i in range(81)]
     lines += [json.dumps({"d": "qa", "p": [i], "g": [1], "greedy": True}) for i in range(2)]
     (tmp_path / "all.jsonl").write_text("\n".join(lines))

@@ -1,4 +1,4 @@
-"""What is learnt about rejected drafts: the pieces on data that says what they should find."""
+"""Test the fit of rejected drafts, whole and by parts, on data with known answers."""
 
 import numpy as np
 import pytest
@@ -18,19 +18,19 @@ D, V = 8, 20
 
 
 def recording(seed: int = 0, count: int = 600) -> tuple[Recording, np.ndarray]:
-    """Chains of two nodes. A state, turned, is what the head reads; drafts are right or others at random."""
+    """Make chains of two nodes: final states are a rotation of the recorded ones, drafts are right at random."""
     draw = np.random.default_rng(seed)
     states = draw.normal(size=(2 * count, D))
     turn = np.linalg.qr(draw.normal(size=(D, D)))[0]
     finals = states @ turn * 3.0
     head = draw.normal(size=(V, D))
-    said = (finals @ head.T).argmax(1)
+    tokens = (finals @ head.T).argmax(1)
     nodes = Nodes()
     for i in range(count):
         for depth in (0, 1):
             row = 2 * i + depth
             is_right = bool(draw.random() < 0.5)
-            nodes.tokens.append(int(said[row]) if is_right else int((said[row] + draw.integers(1, V)) % V))
+            nodes.tokens.append(int(tokens[row]) if is_right else int((tokens[row] + draw.integers(1, V)) % V))
             nodes.is_right.append(is_right)
             nodes.is_reached.append(depth == 0 or nodes.is_right[-2])
             nodes.parents.append(-1 if depth == 0 else len(nodes.tokens) - 2)
@@ -39,11 +39,11 @@ def recording(seed: int = 0, count: int = 600) -> tuple[Recording, np.ndarray]:
             nodes.prompts.append(i % 20)
             nodes.rows.append(row)
     numbers = np.repeat(np.arange(count) % 20, 2)
-    found = Recording(nodes, {3: states.astype(np.float16)}, finals.astype(np.float16), said, numbers)
+    found = Recording(nodes, {3: states.astype(np.float16)}, finals.astype(np.float16), tokens, numbers)
     return found, head.astype(np.float32)
 
 
-def test_what_the_states_hold_is_found_on_prompts_that_were_kept_out():
+def test_a_fitted_checkpoint_finds_rejected_drafts_of_held_out_prompts():
     data, head = recording()
     train = np.arange(20) % 4 != 0
     lens = Lens(head, np.arange(V))
@@ -54,23 +54,23 @@ def test_what_the_states_hold_is_found_on_prompts_that_were_kept_out():
     assert judged.net_rows > 0.0
     blind = judge(data, 3, FittedPredictor(lens, {3: 0 * fit.weight}, {3: np.array([-9.0, 0, 0, 0])}), ~train, 0.1, 0.5)
     assert blind.dropped == blind.recall == blind.lost == 1.0
-    assert blind.net_rows < 0.0, "all rows are spared and all tokens lost"
+    assert blind.net_rows < 0.0, "all rows are saved and all tokens lost"
 
 
-def test_a_ridge_finds_the_map():
+def test_ridge_regression_finds_the_linear_map():
     draw = np.random.default_rng(1)
     x, true = draw.normal(size=(4000, 5)), draw.normal(size=(5, 3))
     np.testing.assert_allclose(ridge(x, x @ true), true, atol=0.05)
 
 
-def test_a_logistic_finds_the_weights():
+def test_logistic_regression_finds_the_weights():
     draw = np.random.default_rng(2)
     x = np.stack([np.ones(20000), draw.normal(size=20000)], 1)
     y = (draw.random(20000) < 1 / (1 + np.exp(-(x @ [-1.0, 2.0])))).astype(float)
     np.testing.assert_allclose(logistic(x, y), [-1.0, 2.0], atol=0.1)
 
 
-def test_chances_multiply_along_paths():
+def test_survival_is_the_product_of_chances_along_the_path():
     nodes = Nodes(parents=[-1, 0, 1, 0])
     assert paths(np.array([0.5, 0.5, 0.5, 0.2]), nodes) == pytest.approx([0.5, 0.25, 0.125, 0.1])
 
@@ -84,5 +84,5 @@ def test_chances_multiply_along_paths():
         ([1, 2], [1, 1], 0.5),
     ],
 )
-def test_the_area_under_the_curve(scores, right, expected):
+def test_auc_counts_ties_half_and_one_kind_as_chance(scores, right, expected):
     assert auc(np.array(scores, float), np.array(right, bool)) == expected

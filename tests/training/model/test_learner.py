@@ -1,4 +1,4 @@
-"""Learning: a drafter that is the target is right all the time, one that is not gets better, a seed settles all."""
+"""Test learning: a drafter with all of the target's layers is always right, others improve, a seed decides all."""
 
 import random
 from pathlib import Path
@@ -28,7 +28,7 @@ def _student(model: Any, layers: list[int], has_features: bool = True) -> Studen
 
 
 def test_a_drafter_of_all_the_targets_layers_is_the_target(model: Any, rows: list[Row]) -> None:
-    """So positions, states, golds and round starts are where they should be: one off anywhere, and this fails."""
+    """Fails if positions, states, gold indices or round starts are off by one anywhere."""
     student = _student(model, [0, 1, 2])
     scores = evaluate(student, judged(rows, 9))
     assert {score["top1"] for score in scores.values()} == {1.0}
@@ -44,9 +44,9 @@ def test_a_drafter_of_all_the_targets_layers_is_the_target(model: Any, rows: lis
 
 @pytest.mark.parametrize("has_features", [True, False])
 @pytest.mark.parametrize("has_states", [True, False])
-def test_learning_makes_it_better(model: Any, rows: list[Row], has_features: bool, has_states: bool) -> None:
+def test_learning_raises_tokens_per_round(model: Any, rows: list[Row], has_features: bool, has_states: bool) -> None:
     if not has_states:
-        rows = [Row(r.domain, r.prompt, r.said, r.labels, r.is_greedy, None) for r in rows]
+        rows = [Row(r.domain, r.prompt, r.continuation, r.labels, r.is_greedy, None) for r in rows]
     student = _student(model, [0], has_features)
     few = judged(rows, 2)
     before = evaluate(student, few)[ALL]["tokens_per_round"]
@@ -87,9 +87,9 @@ def test_rounds_commit_one_to_five_tokens() -> None:
     assert 0.33 < steps.count(1) / len(steps) < 0.43  # 1 - GOES_ON
 
 
-def test_padding_and_tokens_outside_the_head_are_not_asked_about(rows: list[Row]) -> None:
+def test_padding_and_tokens_outside_the_head_have_no_loss(rows: list[Row]) -> None:
     to_head = torch.full((300,), NOTHING)
-    known = rows[0].said[0]
+    known = rows[0].continuation[0]
     to_head[known] = 0
     one = batch(rows[:3], to_head, WIDTH, random.Random(0))
     for i, row in enumerate(rows[:3]):
@@ -99,15 +99,15 @@ def test_padding_and_tokens_outside_the_head_are_not_asked_about(rows: list[Row]
     assert one.target_states.shape == (len(one.is_known), WIDTH) and one.is_known.all()
 
 
-def test_the_head_holds_what_is_said_most(rows: list[Row]) -> None:
-    said = [token for row in rows for token in row.said]
+def test_the_head_holds_the_most_frequent_tokens(rows: list[Row]) -> None:
+    answers = [token for row in rows for token in row.continuation]
     head = head_tokens(rows, 257, 8)
     assert head == sorted(head) and len(head) == 8
-    assert min(said.count(token) for token in head) >= max(said.count(t) for t in set(said) - set(head))
+    assert min(answers.count(token) for token in head) >= max(answers.count(t) for t in set(answers) - set(head))
     assert head_tokens(rows, 257, 257) == list(range(257))
 
 
-def test_domains_that_are_not_asked_for_keep_a_share(rows: list[Row]) -> None:
+def test_domains_that_are_not_named_keep_a_share(rows: list[Row]) -> None:
     assert weighted(rows, (), 0.15) == rows
     kept = weighted(rows, ("code",), 0.3)
     assert all(row in kept for row in rows if row.domain == "code") and len(kept) < len(rows)

@@ -1,4 +1,4 @@
-"""The prompts that data is made from: the same each time, of every kind, and none that the benchmark asks."""
+"""Test the drawn prompts: the same for the same seed, of every domain, and none of the benchmark's."""
 
 from itertools import islice
 
@@ -27,5 +27,5 @@ def test_domains_are_those_of_the_benchmark() -> None:
 
 
 def _plain(prompt: str) -> str:
-    """Letters and digits alone, so that a comma does not make another prompt of it."""
+    """Keep letters and digits alone, so that punctuation makes no difference."""
     return "".join(character for character in prompt.lower() if character.isalnum())

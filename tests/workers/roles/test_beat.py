@@ -1,4 +1,4 @@
-"""What the beat process says of itself."""
+"""Test the progress that the beat process reports."""
 
 import time
 
@@ -8,7 +8,7 @@ from workers.heartbeat import Heartbeat
 from workers.roles.beat import _ticking
 
 
-def test_a_beat_that_ticks_is_not_busy_and_one_that_hangs_makes_no_progress(lone_deployment: Deployment) -> None:
+def test_a_ticking_beat_is_not_busy_and_a_hung_one_has_no_progress(lone_deployment: Deployment) -> None:
     heartbeat = Heartbeat(lone_deployment, "beat", "beat-1")
     heartbeat.begin()
     try:

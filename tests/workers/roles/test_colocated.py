@@ -1,4 +1,4 @@
-"""Verifier and drafters in one process, each on cores of its own: the same texts, and killed like any other."""
+"""Test verifier and drafters in one process on divided cores: the same texts, and restarts after a kill."""
 
 import os
 import signal

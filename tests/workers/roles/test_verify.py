@@ -1,4 +1,4 @@
-"""A verifier's loop over a real Redis, with a tiny model and no other node: no request hangs on its mail."""
+"""Test a verifier's loop over a real Redis, with a tiny model and no other node: no request depends on mail."""
 
 from collections.abc import Callable, Iterator
 
@@ -28,7 +28,7 @@ def _all_pages_come_back() -> Iterator[None]:
 
 @pytest.fixture
 def local(lone_deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPipeline]:
-    """With room for one sequence at a time; what the store says is looked at with each step."""
+    """Provide a pipeline with room for one sequence at a time that reconciles with the store at each step."""
     monkeypatch.setattr(verify, "RECONCILE_EVERY_S", 0.0)
     local = fakes.pipeline(RUNNER, store=lone_deployment.requests, max_sequences=1)  # type: ignore[arg-type]
     yield local
@@ -45,7 +45,7 @@ def loop(lone_deployment: Deployment, local: LocalPipeline) -> Iterator[Verifier
 
 @pytest.fixture
 def give(lone_deployment: Deployment) -> Callable[..., str]:
-    """Store a request and assign it, without a word to whom it is assigned."""
+    """Store a request and assign it, without mail to its owner."""
 
     def give(request_id: str, max_tokens: int = 5, created_s: float = 1.0, task: str | None = None) -> str:
         record = fakes.record(PROMPT, max_tokens, request_id=request_id, created_s=created_s)
@@ -58,7 +58,7 @@ def give(lone_deployment: Deployment) -> Callable[..., str]:
 
 
 def _run(loop: VerifierLoop, is_done: Callable[[], bool], *mail: ToVerifier) -> None:
-    """Step until it is, each time with this mail."""
+    """Step until the condition holds, each time with this mail."""
     for _ in range(100):
         if is_done():
             return
@@ -80,7 +80,7 @@ def test_a_request_whose_mail_was_lost_is_done(
 
 
 @pytest.mark.parametrize("is_taken_over", [True, False])
-def test_what_is_no_longer_ours_is_let_go_though_its_turn_never_came(
+def test_a_sequence_no_longer_owned_is_released_before_its_turn(
     lone_deployment: Deployment, loop: VerifierLoop, local: LocalPipeline, give: Callable[..., str], is_taken_over: bool
 ) -> None:
     running, waiting = give("running", 200), give("waiting", created_s=2.0)

@@ -1,4 +1,4 @@
-"""The scheduler on a real deployment: what it reads, what is recorded of it, and that this decides the same again."""
+"""Test the controller on a real deployment: the load it reads, its log, and the same decisions from that."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_recorded_log_replayed_gives_the_same_decisions(cluster: Cluster, depl
     assert replay([*ticks[:-1], other]).differing == (len(ticks),), "and it can tell"
 
 
-def test_the_load_says_how_long_the_first_item_of_a_mailbox_has_waited(lone_deployment: Deployment) -> None:
+def test_the_load_has_the_age_of_a_mailboxs_first_item(lone_deployment: Deployment) -> None:
     lone_deployment.nodes.beat("draft", "d", "owner", progress_s=0.0, info={"drafters": ["a", "b"], "busy": 0.5})
     lone_deployment.nodes.beat("verify", "v", "other", progress_s=0.0, info={"load": {"what": 1}, "sequences": 3})
     lone_deployment.nodes.beat("beat", "b", "third", progress_s=0.0, info={"busy": 1.0})

@@ -1,4 +1,4 @@
-"""Tasks that wait for room are admitted, or end, over a real Redis without any other process."""
+"""Test that tasks waiting for room are admitted or ended, over a real Redis without any other process."""
 
 import pytest
 
@@ -16,7 +16,7 @@ REQUEST = GenerateRequest(prompt="Hello", raw=True, max_tokens=4)
 
 @pytest.fixture
 def full(lone_deployment: Deployment) -> Deployment:
-    """With room for one request, which is taken."""
+    """Provide a deployment with room for one request, which is taken."""
     lone_deployment.requests.create(task_record("old"), limit=1, task="{}")
     return with_settings(lone_deployment, max_active_requests=1)
 
@@ -34,7 +34,7 @@ def test_a_task_that_waited_too_long_fails_and_holds_no_other_up(full: Deploymen
     assert len(full.waiting) == 1, "the other one has time"
 
 
-def test_a_task_that_is_sent_again_does_not_wait_for_the_room_it_takes_itself(full: Deployment) -> None:
+def test_a_task_sent_twice_does_not_wait_for_its_own_room(full: Deployment) -> None:
     waiting_tasks = WaitingTasks(full, TaskResults(full.celery))
     assert waiting_tasks.admit(REQUEST, "old", {"id": "old"})
     assert not waiting_tasks.admit(REQUEST, "new", {"id": "new"})

@@ -1,4 +1,4 @@
-"""A collector for OpenTelemetry gets one trace of a request that several processes worked on."""
+"""Test that a collector for OpenTelemetry gets one trace of a request that several processes worked on."""
 
 import sys
 import time
@@ -50,7 +50,7 @@ def _work(heartbeat: Heartbeat, *request_ids: str) -> None:
     heartbeat.end_work()
 
 
-def test_processes_that_know_nothing_of_each_other_make_one_trace_a_request(
+def test_unconnected_processes_make_one_trace_for_each_request(
     deployment: Deployment, collector: tuple[str, list[Span]]
 ) -> None:
     progress: dict[str, RequestProgress] = {}
@@ -107,7 +107,7 @@ def test_part_of_the_requests_is_the_same_in_every_process(
     assert len({span["trace"] for span in collector[1]}) == len(chosen)
 
 
-def test_no_collector_gets_nothing_and_one_that_is_away_delays_nothing(
+def test_an_unset_or_unreachable_collector_delays_nothing(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without = Heartbeat(with_settings(deployment, otlp_url=None), "draft", "draft-1")

@@ -1,4 +1,4 @@
-"""A process writes when it worked on how many sequences, and only where the settings name a folder."""
+"""Test that a process records its spans of work, to files only where the settings name a folder."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from workers.tracing.recorder import Recorder
 from workers.tracing.sinks import FileSink
 
 
-def test_a_span_says_who_when_and_about_how_many_sequences(tmp_path: Path) -> None:
+def test_a_span_names_worker_times_and_number_of_sequences(tmp_path: Path) -> None:
     recorder = Recorder("verify", [FileSink(tmp_path / "new", "verify", "verify-1")])
     recorder.begin_work()
     recorder.working_on(("a", "b", "c"))
@@ -52,7 +52,7 @@ def test_without_a_folder_nothing_is_kept(lone_deployment: Deployment) -> None:
     assert not [sink for sink in heartbeat.recorder.sinks if isinstance(sink, FileSink)]
 
 
-def test_busy_counts_what_lies_inside_only(tmp_path: Path) -> None:
+def test_busy_counts_only_work_within_the_window(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(
         '{"node": "a", "kind": "draft", "start_s": 0.0, "end_s": 2.0, "sequences": 1}\n'
         '{"node": "a", "kind": "draft", "start_s": 3.0, "end_s": 5.0, "sequences": 1}\n'
