@@ -68,7 +68,7 @@ def scatter(x: int, out: int, step: int, size: int) -> None:
 
 @kernel
 def fork(m: Model, s: Step, r: Room, first: int, layer: int) -> None:
-    """Copy the pages that side branches part from, then write the branches' rows into the copies."""
+    """Copy the pages that side branches part from, then write the branches' rows to the copies."""
     size = m.num_key_heads * m.head_dim * m.page_tokens
     while True:
         i = take(r.words, first + ON_FORK, 1)

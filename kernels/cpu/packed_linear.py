@@ -46,7 +46,7 @@ def packed_linear(
 
 
 class PackedLinear(nn.Module):
-    """A linear layer that runs on a packed copy of its weight; (..., K) -> (..., N), float32, CPU."""
+    """A linear layer on a packed copy of its weight; (..., K) -> (..., N), float32, CPU."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()

@@ -46,7 +46,10 @@ def add_to(x: int, y: int, size: int) -> None:
 
 @kernel
 def rms_norm(x: int, weight: int, epsilon: float, size: int, out: int) -> None:
-    """Compute out = w x / sqrt(mean(x^2) + epsilon); `size` floats, a multiple of 16. out may be x."""
+    """Compute out = w x / sqrt(mean(x^2) + epsilon).
+
+    `size` floats, a multiple of 16; out may be x.
+    """
     total = splat(ZERO)
     for i in range(0, size, LANES):
         v = load(x + 4 * i)

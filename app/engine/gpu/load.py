@@ -26,9 +26,8 @@ TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # 
 
 def load_weights(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
     """Return the weights of the model in `folder`, checked. Raises ModelRefused."""
-    from app.engine.weights.hf_reader import (
-        read,  # transformers takes seconds to import, and a CPU mostly needs none of it
-    )
+    # transformers takes seconds to import, and a CPU mostly needs none of it
+    from app.engine.weights.hf_reader import read
 
     model: Any = read(folder, dtype)
     return checked_weights(model.to(device))
