@@ -44,7 +44,11 @@ class Case:
             self.attend([i], 0, cached)
 
     def attend(self, chosen: list[int], start: int | None = None, end: int | None = None, **how) -> list[torch.Tensor]:
-        """Outputs of the chosen sequences' rows `start ... end - 1`, by default the new ones, computed together."""
+        """Return the outputs of the chosen sequences' rows `start ... end - 1`, by default the new
+        ones.
+
+        They are computed together.
+        """
         window = how.pop("window", None)
         works = [self._work(i, start, end) for i in chosen]
         if not sum(len(work.tokens) for work in works):
@@ -61,7 +65,7 @@ class Case:
         return list(out.split([len(work.tokens) for work in works]))
 
     def plain(self, i: int, window: int | None = None, softcap: float | None = None) -> torch.Tensor:
-        """The definition, in double precision, one row and head at a time."""
+        """Compute the definition in double precision, one row and head at a time."""
         cached, new = self.spans[i]
         fold = self.num_heads // self.num_key_heads
         out = torch.empty(new, self.num_heads, self.head_dim, dtype=torch.float64)

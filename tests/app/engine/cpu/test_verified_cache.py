@@ -75,7 +75,7 @@ def test_a_change_makes_the_modules_run_again(llama, tmp_path, asked, change, ca
         (llama / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 0.1}))
     elif change == "another model's":
         about = json.loads(file.read_text().split("\n")[1])
-        text = json.dumps({**about, "blueprint": {**about["blueprint"], "epsilon": 0.5}})
+        text = json.dumps({**about, "spec": {**about["spec"], "epsilon": 0.5}})
         file.write_text(with_checksum(text))
     else:
         text = file.read_text()

@@ -39,7 +39,8 @@ def alone(model, prompt, max_tokens):
 
 
 def forking(book):
-    """Says a wrong token first and the right ones beside it, so that what is accepted must be moved."""
+    """Return a drafter that proposes a wrong token first, the right ones beside it: accepted ones
+    must move."""
 
     def say(context):
         right = book.next(context, 3)
