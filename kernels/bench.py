@@ -1,7 +1,8 @@
 """Time every kernel against its reference on the device at hand: `python -m kernels.bench`.
 
-On a GPU the Triton kernels; without one only the kernels for CPUs, and the others' references for what they are
-worth there. Medians. A reference is the plain specification and rarely a rival: read the kernels' own column first.
+On a GPU the Triton kernels; without one only the kernels for CPUs, and the others' references for
+what they are worth there. Medians. A reference is the plain specification and rarely a rival: read
+the kernels' own column first.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from kernels.bench_cases import Case, all_cases
 
 
 def main() -> None:
+    """Read the arguments and print the table, a line a case."""
     options = _options()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(options.threads)
@@ -51,7 +53,11 @@ def _line(case: Case, device: torch.device, seconds: float) -> str:
 
 
 def median_ms(run: Callable[[], Any], device: torch.device, seconds: float) -> float:
-    """Call it once to warm up, then for about `seconds`, at least three times. A GPU is timed by its own clock."""
+    """Return the median time of a call in milliseconds.
+
+    Calls it once to warm up, then for about `seconds`, at least three times. A GPU is timed by its
+    own clock.
+    """
     clock = _gpu_ms if device.type == "cuda" else _cpu_ms
     clock(run)
     end = time.perf_counter() + seconds

@@ -1,4 +1,6 @@
-"""What `kernels.bench` times: each kernel's inputs at a serving size, its reference, its launch where it can run."""
+"""List what `kernels.bench` times: each kernel's inputs at a serving size, its reference, its
+launch where it can run.
+"""
 
 import random
 from collections.abc import Callable, Iterator
@@ -53,7 +55,7 @@ class Case:
 
 
 def all_cases(device: torch.device, num_rows: int, vocab_size: int) -> Iterator[Case]:
-    """Every case of the device. Inputs are made as they are asked for."""
+    """Yield every case of the device. Inputs are made as they are asked for."""
     if device == CPU:
         yield from _cpu_products()
         yield from _cpu_attention()
@@ -64,7 +66,7 @@ def all_cases(device: torch.device, num_rows: int, vocab_size: int) -> Iterator[
 
 
 def _cpu_products() -> Iterator[Case]:
-    """The kernels for CPUs: a layer of a small model on a few rows."""
+    """Yield the kernels for CPUs: a layer of a small model on a few rows."""
     rows, depth, columns = 8, 576, 1536
     x, weight = torch.randn(rows, depth), torch.randn(columns, depth)
     reference = partial(packed_linear_reference, x, weight, None)
@@ -88,7 +90,7 @@ def _multiply(x: np.ndarray, w: np.ndarray, scales: np.ndarray, out: np.ndarray)
 
 
 def _cpu_attention() -> Iterator[Case]:
-    """One key head's three query heads on the rows of a draft, behind a full split of keys."""
+    """Yield one key head's three query heads on the rows of a draft, behind a full split of keys."""
     rows, fold, depth, page = 8, 3, 64, 32
     prefix = SPLIT - rows
     q, k, v = torch.randn(rows, fold, depth), torch.randn(SPLIT, depth), torch.randn(SPLIT, depth)
@@ -134,7 +136,7 @@ def _attend(
 
 
 def _tokens(device: torch.device, num_rows: int, vocab_size: int) -> Iterator[Case]:
-    """What is done with a batch of logits."""
+    """Yield what is done with a batch of logits."""
     logits = torch.randn(num_rows, vocab_size, dtype=torch.bfloat16) * 3  # as a model of 16 bits gives them
     here = logits.to(device)
     plain = Choice(1.0, 1.0, 0, 0.0, 1)
@@ -178,7 +180,7 @@ def _tokens(device: torch.device, num_rows: int, vocab_size: int) -> Iterator[Ca
 
 
 def _trees(device: torch.device, num_rows: int) -> Iterator[Case]:
-    """Walking and fusing trees."""
+    """Yield the walking and fusing of trees."""
     draw = random.Random(0)
     parents = torch.tensor([[draw.randrange(max(0, i - 4), i + 1) for i in range(63)] for _ in range(num_rows)])
     tokens = torch.randint(0, 3, (num_rows, 63))
@@ -199,7 +201,7 @@ def _trees(device: torch.device, num_rows: int) -> Iterator[Case]:
 
 
 def _layers(device: torch.device, rows: int) -> Iterator[Case]:
-    """What is between two attentions of an 8B model; a small one's without a GPU."""
+    """Yield what is between two attentions of an 8B model; a small one's without a GPU."""
     dtype, d, depth = (torch.bfloat16, 4096, 128) if device != CPU else (torch.float32, 512, 16)
     x, residual, out = torch.randn(3, rows, d, dtype=dtype, device=device).unbind()
     norm = (x, residual, residual[0].clone(), 1e-5, out)
@@ -235,7 +237,7 @@ def _layers(device: torch.device, rows: int) -> Iterator[Case]:
 
 
 def _pages(device: torch.device) -> Iterator[Case]:
-    """Attention over pages, and what keeps them in order: an 8B model's heads."""
+    """Yield attention over pages, and what keeps them in order: an 8B model's heads."""
     dtype = torch.bfloat16 if device != CPU else torch.float32
     tiling = VERIFY if device != CPU else FLOAT32
     prefix, prompt = (2048, 1024) if device != CPU else (128, 64)  # the reference goes row by row
@@ -276,7 +278,7 @@ def _pages(device: torch.device) -> Iterator[Case]:
 
 
 def _batch(spans: list[tuple[int, int]], device: torch.device) -> tuple[Batch, int]:
-    """(a batch of causal (prefix, new rows), pages it needs), pages of 16 in no order."""
+    """Return (a batch of causal (prefix, new rows), pages it needs), pages of 16 in no order."""
     rows = torch.tensor([new for _, new in spans])
     each = max(-(-(prefix + new) // 16) for prefix, new in spans)
     integers = {

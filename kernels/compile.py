@@ -1,9 +1,10 @@
 """Compile every Triton kernel for a GPU that is not there, and read what it needs.
 
-A case calls a kernel's own launcher on meta tensors. Triton's launch is replaced for that time: it compiles, with
-the specialisation a real launch would get, and runs nothing. Pointers count as aligned to 16 bytes, as torch's are.
-`python -m kernels.compile` prints one JSON line for each kernel a case launches. It needs a process of its own, in
-which TRITON_INTERPRET is not set: Triton reads that once, and the driver stays replaced.
+A case calls a kernel's own launcher on meta tensors. Triton's launch is replaced for that time: it
+compiles, with the specialisation a real launch would get, and runs nothing. Pointers count as
+aligned to 16 bytes, as torch's are. `python -m kernels.compile` prints one JSON line for each
+kernel a case launches. It needs a process of its own, in which TRITON_INTERPRET is not set: Triton
+reads that once, and the driver stays replaced.
 """
 
 import contextlib
@@ -55,7 +56,7 @@ class CompileCase:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What one kernel of one case needs on one kind of GPU."""
+    """The needs of one kernel of one case on one kind of GPU."""
 
     module: str
     case: str
@@ -72,7 +73,7 @@ class Compiled:
 
 
 class NoGPU:
-    """Triton's driver, as far as a compilation asks it."""
+    """A stand-in for Triton's driver, as far as a compilation asks it."""
 
     def __init__(self, capability: int) -> None:
         self.capability = capability
@@ -91,7 +92,8 @@ class NoGPU:
 
 
 def compiled(module: str, case: CompileCase, capability: int) -> list[Compiled]:
-    """Compile the kernels `case` launches for sm_<capability>; RuntimeError if it launches none."""
+    """Compile the kernels that `case` launches for sm_<capability>. Raises RuntimeError if it
+    launches none."""
     with _launches_compile(capability) as seen:
         case.launch()
     if not seen:
@@ -101,7 +103,8 @@ def compiled(module: str, case: CompileCase, capability: int) -> list[Compiled]:
 
 @contextlib.contextmanager
 def _launches_compile(capability: int) -> Iterator[list[Any]]:
-    """In here `kernel[grid](...)` compiles only; yields the list of what was compiled."""
+    """Make `kernel[grid](...)` compile only for as long as the context lasts; yield the list of
+    what was compiled."""
     seen: list[Any] = []
     launch = JITFunction.run
 
@@ -147,7 +150,7 @@ def _cuobjdump(cubin: bytes, what: str) -> str:
 
 
 def main() -> None:
-    """Arguments: capabilities, all if none are given."""
+    """Compile for the capabilities in the arguments, all if none are given."""
     for capability in map(int, sys.argv[1:] or CAPABILITIES):
         for module in MODULES:
             for case in importlib.import_module(module).compile_cases():

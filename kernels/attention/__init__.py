@@ -1,1 +1,1 @@
-"""Attention over paged keys and values."""
+"""Attend to paged keys and values."""

@@ -1,12 +1,16 @@
-"""Ragged paged attention for verification: softmax(q K^T * scale + mask) V over each sequence's own pages.
+"""Attend packed rows to their sequences' own pages, ragged, for verification: the plain torch
+reference on a CPU.
 
-A row's result is the same bits alone, in any batch, as a tree node and at any prefill chunking, because every
-row meets the same arithmetic: keys sit in pages of fixed width, each (tile of queries, page) pair is one matrix
-product of at least MIN_ROWS rows (fewer take another matrix kernel with other rounding), the maximum is exact
-in any order, and a tile's pages are summed one after the other. A page a row may not see adds exact zeros.
-Measured with MKL on AVX2 and on AVX-512 for head dims 1 to 256: so it is for all of 12 and more, and for 4 and 8.
+    softmax(q K^T * scale + mask) V
 
-The CPU path is this plain torch reference; it is the specification of the kernel for GPUs.
+A row's result is the same bits alone, in any batch, as a tree node and at any prefill chunking,
+because every row meets the same arithmetic: keys sit in pages of fixed width, each (tile of
+queries, page) pair is one matrix product of at least MIN_ROWS rows (fewer take another matrix
+kernel with other rounding), the maximum is exact in any order, and a tile's pages are summed one
+after the other. A page a row may not see adds exact zeros. Measured with MKL on AVX2 and on AVX-512
+for head dims 1 to 256: so it is for all of 12 and more, and for 4 and 8.
+
+This is also the specification of the kernel for GPUs.
 """
 
 from dataclasses import dataclass
@@ -20,7 +24,8 @@ MIN_ROWS = 8  # rows of a product, queries times folded heads
 class TileGroup:
     """Tiles of one height: NT tiles, NP (tile, page) pairs, R = height * H / HK rows a tile.
 
-    Tiles are sorted by falling number of pages, so that the tiles with a j-th page are the first ones.
+    Tiles are sorted by falling number of pages, so that the tiles with a j-th page are the first
+    ones.
     """
 
     height: int
@@ -41,7 +46,7 @@ def paged_attention_reference(
     scale: float,
     softcap: float | None = None,
 ) -> torch.Tensor:  # (T, H, D)
-    """Attend each packed row to the pages of its own sequence."""
+    """Attend each packed row to the pages of its own sequence, in float32."""
     q = q * scale
     if len(groups) == 1:
         return _attend(q, k_pages, v_pages, groups[0], softcap)
@@ -77,7 +82,8 @@ def _attend(
 
 
 def _fold(q: torch.Tensor, group: TileGroup, num_key_heads: int) -> torch.Tensor:
-    """(n, H, D) -> (NT, HK, R, D): rows into tiles, and the query heads of one key head under each other."""
+    """Put rows into tiles, the query heads of one key head under each other: (n, H, D) -> (NT, HK,
+    R, D)."""
     num_heads, head_dim = q.shape[1:]
     tiles = q.new_zeros(group.num_tiles * group.height, num_heads, head_dim)
     tiles[group.places] = q
@@ -86,14 +92,14 @@ def _fold(q: torch.Tensor, group: TileGroup, num_key_heads: int) -> torch.Tensor
 
 
 def _unfold(out: torch.Tensor, group: TileGroup) -> torch.Tensor:
-    """(NT, HK, R, D) -> (n, H, D)."""
+    """Take the rows out of their tiles: (NT, HK, R, D) -> (n, H, D)."""
     num_key_heads, _, head_dim = out.shape[1:]
     out = out.view(group.num_tiles, num_key_heads, group.height, -1, head_dim).transpose(1, 2)
     return out.reshape(group.num_tiles * group.height, -1, head_dim)[group.places]
 
 
 def _max_over_pages(pairs: torch.Tensor, group: TileGroup) -> torch.Tensor:
-    """(NP, ...) -> (NP, ...): each pair's tile's maximum."""
+    """Return each pair's tile's maximum: (NP, ...) -> (NP, ...)."""
     tiles = pairs[group.columns[0]]
     for column in group.columns[1:]:
         torch.maximum(tiles[: len(column)], pairs[column], out=tiles[: len(column)])
@@ -101,7 +107,8 @@ def _max_over_pages(pairs: torch.Tensor, group: TileGroup) -> torch.Tensor:
 
 
 def _sum_over_pages(pairs: torch.Tensor, group: TileGroup) -> torch.Tensor:
-    """(NP, ...) -> (NT, ...): a tile's pages added in order, so that the rounding never depends on the batch."""
+    """Add a tile's pages in order, so that the rounding never depends on the batch: (NP, ...) ->
+    (NT, ...)."""
     tiles = pairs[group.columns[0]]
     for column in group.columns[1:]:
         tiles[: len(column)] += pairs[column]

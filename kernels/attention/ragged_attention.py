@@ -1,15 +1,21 @@
-"""Ragged paged attention on a GPU: softmax(softcap(q K^T * scale) + mask) V over each sequence's own pages.
+"""Attend packed rows to their sequences' own pages, ragged, on a GPU.
 
-A sequence's keys are its prefix and, behind it, its new rows: new row j lies in slot prefix + j, and slot n in page
-blocks[n // S] at place n % S. A row sees the whole prefix and
+    softmax(softcap(q K^T * scale) + mask) V
+
+A sequence's keys are its prefix and, behind it, its new rows: new row j lies in slot prefix + j,
+and slot n in page blocks[n // S] at place n % S. A row sees the whole prefix and
+
     causal: the new rows up to itself, at position prefix + j;
     tree: the new rows j (up to 64) whose bit j is set in its `ancestors`, at position prefix + depth.
-With a window, only keys less than `window` positions back: positions, because in a tree slots are not.
 
-One program takes one tile of rows of one key head: the query heads that share it are folded under each other, so
-that even one row fills a tile of the tensor cores. With `split_keys`, programs share a sequence by slices of that
-many keys, and a second kernel joins the slices in order. Slices are cut at fixed places, and keys a row may not see
-add exact zeros: a row's arithmetic depends on the tiling and on nothing else in the batch.
+With a window, only keys less than `window` positions back: positions, because in a tree slots are
+not.
+
+One program takes one tile of rows of one key head: the query heads that share it are folded under
+each other, so that even one row fills a tile of the tensor cores. With `split_keys`, programs share
+a sequence by slices of that many keys, and a second kernel joins the slices in order. Slices are
+cut at fixed places, and keys a row may not see add exact zeros: a row's arithmetic depends on the
+tiling and on nothing else in the batch.
 """
 
 import math
@@ -29,7 +35,7 @@ HEADS_JOINED = 4  # by one program of the joining kernel
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Which rows and which pages belong to which sequence. All integers int32 but for `ancestors`."""
+    """The rows and pages of B sequences. All integers int32 but for `ancestors`."""
 
     first_row: torch.Tensor  # (B,), in the packed queries
     num_rows: torch.Tensor  # (B,), may be 0
@@ -43,7 +49,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class AttentionTiling:
-    """How the work is cut."""
+    """The sizes that the work is cut into."""
 
     rows: int  # of a tile, folded heads included
     keys: int  # of one step of a program
@@ -53,13 +59,11 @@ class AttentionTiling:
 
 
 VERIFY = AttentionTiling(rows=16, keys=64, split_keys=1024, num_warps=4, num_stages=3)
-VERIFY_FEW = AttentionTiling(
-    rows=32, keys=64, split_keys=1024, num_warps=4, num_stages=3
-)  # keys are read once for 32 rows
+# Keys are read once for 32 rows.
+VERIFY_FEW = AttentionTiling(rows=32, keys=64, split_keys=1024, num_warps=4, num_stages=3)
 PREFILL = AttentionTiling(rows=64, keys=64, split_keys=0, num_warps=8, num_stages=2)
-FLOAT32 = AttentionTiling(
-    rows=16, keys=32, split_keys=1024, num_warps=4, num_stages=2
-)  # the others spill with heads of 128
+# In float32 the others spill with heads of 128.
+FLOAT32 = AttentionTiling(rows=16, keys=32, split_keys=1024, num_warps=4, num_stages=2)
 
 
 def ragged_attention_reference(
@@ -71,7 +75,8 @@ def ragged_attention_reference(
     window: int = 0,
     softcap: float = 0.0,
 ) -> torch.Tensor:  # (T, H, D) float32, zeros for rows of no sequence
-    """0 means: no window, no softcap. This is the specification."""
+    """Attend row by row in float32: the specification. `window` 0: no window; `softcap` 0: no
+    softcap."""
     page_slots, key_heads = k_pages.shape[1:3]
     out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
     for sequence in range(len(batch.first_row)):
@@ -107,7 +112,10 @@ def ragged_attention(
     softcap: float = 0.0,
     tiling: AttentionTiling = VERIFY,
 ) -> torch.Tensor:  # (T, H, D), zeros for rows of no sequence
-    """Reads nothing back from the device. ValueError for shapes and layouts the kernel does not know."""
+    """Attend all rows; read nothing back from the device. The result has the dtype of q.
+
+    Raises ValueError for shapes and layouts that the kernel does not know.
+    """
     num_packed, heads, head_dim = q.shape
     page_slots, key_heads = k_pages.shape[1:3]
     _check(q, k_pages, v_pages, batch, tiling)
@@ -160,7 +168,7 @@ def _check(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """32 heads of 128 on 8 key heads, pages of 16: an 8B model."""
+    """Yield 32 heads of 128 on 8 key heads, pages of 16: an 8B model."""
     for name, dtype, tiling, tree, window, softcap, max_keys in (
         ("verify a chain, bf16", torch.bfloat16, VERIFY, False, 0, 0.0, 512),
         ("verify a tree, split, bf16", torch.bfloat16, VERIFY, True, 0, 0.0, 8192),

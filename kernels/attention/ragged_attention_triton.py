@@ -1,4 +1,6 @@
-"""The two kernels of `ragged_attention`: the attention of one tile of rows, and the joining of slices of keys."""
+"""Implement the two kernels of `ragged_attention`: attention of one tile of rows, and the joining
+of slices of keys.
+"""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 # (a kernel's arguments get their types from each launch)
@@ -31,7 +33,8 @@ def _add_keys(
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One step of the online softmax, in powers of two."""
+    """Add BLOCK_N keys to the online softmax, in powers of two; return the new (highest, total,
+    acc)."""
     d = tl.arange(0, BLOCK_D)
     inside = (d < D)[None, :]
     if MASKED:
@@ -91,6 +94,8 @@ def ragged_attention_kernel(
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
+    """Attend a tile of BLOCK_Q folded rows of one sequence and key head. Grid: (B * splits, HK,
+    tiles)."""
     sequence, split = tl.program_id(0) // num_splits, tl.program_id(0) % num_splits
     head, tile = tl.program_id(1), tl.program_id(2)
     num_rows = tl.load(num_rows_ptr + sequence)
@@ -183,7 +188,11 @@ def join_splits_kernel(
     BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """out = sum of 2^lse * part / sum of 2^lse, added in order, so that slices without keys change no bit."""
+    """Join the splits of BLOCK_H heads of one row.
+
+    out = sum of 2^lse * part / sum of 2^lse, added in order, so that slices without keys change no
+    bit.
+    """
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     d = tl.arange(0, BLOCK_D)

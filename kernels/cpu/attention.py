@@ -1,7 +1,11 @@
-"""softmax(q K^T * scale) V over a sequence's own pages: a tile of a chain's rows, one key head, one split of the keys.
+"""Attend a tile of a chain's rows to its sequence's own pages, for one key head and one split of
+the keys.
 
-Keys are cut into splits of SPLIT positions, whatever the batch; a split gives its maximum, the sum of its weights and
-the weighted sum of its values; `join` puts a row's splits together in order. What a row may not see adds exact zeros.
+    softmax(q K^T * scale) V
+
+Keys are cut into splits of SPLIT positions, whatever the batch; a split gives its maximum, the sum
+of its weights and the weighted sum of its values; `join` puts a row's splits together in order.
+Keys that a row may not see add exact zeros. All arrays are float32, given by their addresses.
 """
 
 import numpy as np
@@ -50,7 +54,7 @@ def attend(
     sums: int,  # out: (rows * fold, D), not yet divided
     stats: int,  # out: (rows * fold, 2), maximum and sum of weights
 ) -> None:
-    """Attend a tile's rows to the keys of one split."""
+    """Attend a tile's rows to the keys of one split. Addresses are in bytes, arrays float32."""
     start = split * SPLIT
     end = min(start + SPLIT, position + rows)
     lines = rows * fold
@@ -76,7 +80,11 @@ def attend(
 
 @kernel
 def weigh(row: int, first: int, end: int, size: int) -> tuple[np.float32, np.float32]:
-    """Turn scores into exp(score - maximum), zero outside `first ... end - 1`. Returns (maximum, sum)."""
+    """Turn scores into exp(score - maximum), zero outside `first ... end - 1`; return (maximum,
+    sum).
+
+    row: address of `size` floats, changed in place.
+    """
     top = splat(LOWEST)
     for i in range(0, size, LANES):
         top = larger(within(load(row + 4 * i), first - i, end - i, LOWEST), top)
@@ -96,7 +104,10 @@ def weigh(row: int, first: int, end: int, size: int) -> tuple[np.float32, np.flo
 
 @kernel
 def join(sums: int, stats: int, splits: int, sums_step: int, stats_step: int, depth: int, out: int) -> None:
-    """out (D,) = a line's splits put together; `sums_step` and `stats_step` bytes from one split to the next."""
+    """Put a line's splits together into out (D,): the weighted mean of their sums.
+
+    `sums_step` and `stats_step`: bytes from one split to the next.
+    """
     highest = LOWEST
     for s in range(splits):
         highest = max(highest, load_one(stats + s * stats_step))

@@ -1,4 +1,6 @@
-"""A layer's attention between its products: positions, the cache, side branches, attention, its splits joined."""
+"""Run a layer's attention between its products: positions, the cache, side branches, attention, its
+splits joined.
+"""
 
 import numpy as np
 
@@ -20,13 +22,14 @@ from kernels.cpu.threads import meet, take
 
 @kernel
 def columns(m: Model) -> int:
-    """Columns of q, k and v together."""
+    """Return the columns of q, k and v together."""
     return (m.num_heads + 2 * m.num_key_heads) * m.head_dim
 
 
 @kernel
 def place(m: Model, s: Step, r: Room, part: int, layer: int) -> None:
-    """Turn the rows' queries and keys to their positions, and write keys and values to the rows' own slots."""
+    """Turn the rows' queries and keys to their positions, and write keys and values to the rows'
+    own slots."""
     w = m.layers[layer]
     while True:
         row = take(r.words, part, 1)
@@ -46,7 +49,7 @@ def place(m: Model, s: Step, r: Room, part: int, layer: int) -> None:
 
 @kernel
 def write(m: Model, r: Room, layer: int, row: int, page: int, offset: int) -> None:
-    """Put a row's keys and values into a slot."""
+    """Write a row's keys and values to a slot."""
     size = m.head_dim * m.page_tokens
     k = r.mixed + 4 * (row * columns(m) + m.num_heads * m.head_dim)
     v = k + 4 * m.num_key_heads * m.head_dim
@@ -58,14 +61,14 @@ def write(m: Model, r: Room, layer: int, row: int, page: int, offset: int) -> No
 
 @kernel
 def scatter(x: int, out: int, step: int, size: int) -> None:
-    """size floats, `step` bytes apart."""
+    """Copy `size` floats to places `step` bytes apart."""
     for i in range(size):
         store_one(out + i * step, load_one(x + 4 * i))
 
 
 @kernel
 def fork(m: Model, s: Step, r: Room, first: int, layer: int) -> None:
-    """Copy the pages that side branches part from, then write the branches' rows into the copies."""
+    """Copy the pages that side branches part from, then write the branches' rows to the copies."""
     size = m.num_key_heads * m.head_dim * m.page_tokens
     while True:
         i = take(r.words, first + ON_FORK, 1)
@@ -85,7 +88,8 @@ def fork(m: Model, s: Step, r: Room, first: int, layer: int) -> None:
 
 @kernel
 def mix(m: Model, s: Step, r: Room, first: int, layer: int, thread: int) -> None:
-    """Attention of all tiles; where a tile's keys are several splits, they are put together once all are there."""
+    """Attend the rows of all tiles; where a tile's keys are several splits, join them once all are
+    there."""
     units = len(s.units) * m.num_key_heads
     split_any = False
     while True:
@@ -109,7 +113,7 @@ def mix(m: Model, s: Step, r: Room, first: int, layer: int, thread: int) -> None
 
 @kernel
 def mix_unit(m: Model, s: Step, r: Room, layer: int, thread: int, unit: int, head: int) -> None:
-    """One tile's rows, one key head, one split."""
+    """Attend one tile's rows to one split of one key head."""
     tile, split, line = s.units[unit]
     first, rows, position, first_page, _, splits = s.tiles[tile]
     fold = m.num_heads // m.num_key_heads

@@ -1,4 +1,5 @@
-"""Several forwards in a row, each on the likeliest token of the one before: a drafter's whole guess in one call.
+"""Run several forwards in a row, each on the likeliest token of the one before: a drafter's whole
+draft in one call.
 
     p = softmax(logits);  guess = (largest, second largest of p);  the largest is the next step's token
 
@@ -34,7 +35,7 @@ from kernels.cpu.threads import HEADER, meet, publish
 
 
 class Chain(NamedTuple):
-    """B sequences that guess on, one token a step each."""
+    """The input and output of B sequences' guesses, one token a step each."""
 
     depth: int  # guesses a sequence at most, 1 or more
     floor: float  # ends when no sequence's confidences multiply to so much
@@ -51,8 +52,11 @@ class Chain(NamedTuple):
 
 @entry
 def draft(m: Model, s: Step, r: Room, c: Chain, thread: int) -> None:
-    """One thread's share. `s`: the first step, which wants the last row of each sequence; c.step.positions: the next
-    ones. Counters and `words` are zero before."""
+    """Compute one thread's share of the steps.
+
+    `s`: the first step, which wants the last row of each sequence; `c.step.positions`: those of the
+    next ones. Counters and `words` are zero before.
+    """
     decode(m, s, r, 0, m.num_layers, thread)
     done = 0
     while True:
@@ -88,7 +92,7 @@ def draft(m: Model, s: Step, r: Room, c: Chain, thread: int) -> None:
 
 @kernel
 def goes_on(c: Chain, done: int) -> bool:
-    """Is any sequence still likely enough, and are all guesses numbers?"""
+    """Return whether some sequence is still likely enough, and all guesses are numbers."""
     likely = False
     for i in range(len(c.survival)):
         if c.guesses[done, i, 0] < 0:
@@ -99,7 +103,7 @@ def goes_on(c: Chain, done: int) -> bool:
 
 @kernel
 def guess(m: Model, r: Room, c: Chain, done: int, i: int) -> None:
-    """The two likeliest tokens of a sequence's row of logits."""
+    """Write the two likeliest tokens of a sequence's row of logits, and their probabilities."""
     row = r.logits + i * BYTES * -(-m.vocab // LANES)
     first = r.best[i]
     if first < 0:
@@ -122,7 +126,7 @@ def guess(m: Model, r: Room, c: Chain, done: int, i: int) -> None:
 
 @kernel
 def sum_exp(x: int, highest: float, size: int) -> float:
-    """The sum of e^(x - highest) over `size` floats."""
+    """Return the sum of e^(x - highest) over the `size` floats at x."""
     total, top = splat(ZERO), splat(highest)
     for i in range(0, size, LANES):
         v = exp(sub(load(x + 4 * i), top))
@@ -132,7 +136,7 @@ def sum_exp(x: int, highest: float, size: int) -> float:
 
 @kernel
 def highest_at(x: int, size: int) -> int:
-    """Where the largest of `size` floats stands, the first of equals."""
+    """Return the index of the largest of the `size` floats at x, the first of equals."""
     top = splat(LOWEST)
     for i in range(0, size, LANES):
         v = load(x + 4 * i)
@@ -146,7 +150,8 @@ def highest_at(x: int, size: int) -> int:
 
 @kernel
 def advance(m: Model, r: Room, c: Chain, done: int) -> None:
-    """The next step: each sequence's likeliest token, one position further; its keys lie in splits of SPLIT."""
+    """Write the next step: each sequence's likeliest token, one position further; its keys lie in
+    splits of SPLIT."""
     n = c.step
     unit = 0
     for i in range(len(n.ids)):

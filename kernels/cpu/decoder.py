@@ -1,10 +1,12 @@
-"""One forward of a Llama-shaped decoder over packed rows and paged keys and values, run by every thread of a team.
+"""Run one forward of a Llama-shaped decoder over packed rows and paged keys and values, on every
+thread of a team.
 
     x = norm(h);  q, k, v = x W + b, turned to their positions;  h += attention(q, K, V) W_o
     x = norm(h);  h += (silu(x W_g) * (x W_u)) W_d;  after the last layer: logits = norm(h) W_head
 
 Llama, Mistral, Qwen2 and Qwen3 are of this shape. `app/engine/cpu/fused.py` fills the tuples, and
-`learn.py` beside it compares with the unmodified model; the plain torch forward is the reference.
+`app/engine/cpu/choose_forward.py` compares with the unmodified model; the plain torch forward is
+the reference.
 """
 
 from kernels.cpu.attention_block import columns, fork, mix, place
@@ -43,11 +45,12 @@ from kernels.cpu.threads import meet, take
 
 @entry
 def decode(m: Model, s: Step, r: Room, first: int, end: int, thread: int) -> None:
-    """One thread's share of a forward from layer `first` to before layer `end`; returns when that is done. Layer 0 has
-    the rows embedded before it, the last one their logits made behind it.
+    """Compute one thread's share of a forward from layer `first` to before layer `end`; return when
+    that is done.
 
-    Between two parts rows may go, from `hidden`, `normed` and the step. Counters and `words` are zero before the first
-    part; every layer has counters of its own.
+    Layer 0 embeds the rows first, the last layer makes their logits behind it. Between two parts
+    rows may go, from `hidden`, `normed` and the step. Counters and `words` are zero before the
+    first part; every layer has counters of its own.
     """
     if first == 0:
         embed(m, s, r, 0)
@@ -60,7 +63,7 @@ def decode(m: Model, s: Step, r: Room, first: int, end: int, thread: int) -> Non
 
 @kernel
 def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
-    """One layer; leaves in `normed` what the next one, or the head, reads."""
+    """Compute one layer, and leave in `normed` what the next one, or the head, reads."""
     first = PARTS * (layer + 1)
     w = m.layers[layer]
     qkv = (w[QKV], w[QKV_SCALES], w[QKV_BIAS])
@@ -89,7 +92,7 @@ def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
 
 @kernel
 def embed(m: Model, s: Step, r: Room, part: int) -> None:
-    """h = the rows' embeddings and what is added to them, x = norm(h)."""
+    """Set h to the rows' embeddings and what is added to them, x to norm(h)."""
     while True:
         row = take(r.words, part, 1)
         if row >= len(s.ids):
@@ -105,7 +108,11 @@ def embed(m: Model, s: Step, r: Room, part: int) -> None:
 def project(
     s: Step, r: Room, part: int, x: int, depth: int, weights: tuple[int, int, int], out: int, width: int
 ) -> None:
-    """out = x W + b, all rows, some blocks of columns at a time; weights: W, its scales, b."""
+    """Compute out = x W + b for all rows, some blocks of columns at a time.
+
+    weights: addresses of packed W, its scales (0: float32) and b (0: none); x: (T, depth), out: (T,
+    width) float32.
+    """
     blocks = -(-width // LANES)
     piece = max(1, blocks // (8 * r.threads))
     piece -= piece % 2 if piece > 1 else 0  # pairs are read faster
@@ -120,7 +127,7 @@ def project(
 
 @kernel
 def update(m: Model, s: Step, r: Room, part: int, norm: int) -> None:
-    """h += what a block gave, x = norm(h)."""
+    """Add to h what a block gave, and set x to norm(h)."""
     while True:
         row = take(r.words, part, 1)
         if row >= len(s.ids):
@@ -132,7 +139,10 @@ def update(m: Model, s: Step, r: Room, part: int, norm: int) -> None:
 
 @kernel
 def open_gate(m: Model, s: Step, r: Room, part: int, w: int, scales: int, thread: int) -> None:
-    """silu(x W_g) * (x W_u); blocks of the two lie in turn, so that a pair is made and used on the spot."""
+    """Compute silu(x W_g) * (x W_u).
+
+    Blocks of the two weights lie in turn, so that a pair is made and used on the spot.
+    """
     pairs = m.inner // LANES
     piece = max(1, pairs // (8 * r.threads))
     pair_bytes = 2 * m.hidden * (LANES if scales != 0 else BYTES)
@@ -153,7 +163,7 @@ def open_gate(m: Model, s: Step, r: Room, part: int, w: int, scales: int, thread
 
 @kernel
 def finish(m: Model, s: Step, r: Room, part: int, thread: int) -> None:
-    """The wanted rows' logits, and where each row's largest stands."""
+    """Compute the wanted rows' logits, and the index of each row's largest."""
     n = len(s.wanted)
     if thread == 0:
         for i in range(n):

@@ -1,8 +1,8 @@
-"""How the CPU's kernels are compiled: by numba, without the interpreter's lock, once a machine.
+"""Compile the CPU's kernels with numba, without the interpreter's lock, once a machine.
 
-Compiled code lies in NUMBA_CACHE_DIR, or beside this file, in a folder named after a digest of the sources: numba
-itself looks only at the file of the outermost function, and would go on with stale code after a change to what that
-calls.
+Compiled code lies in NUMBA_CACHE_DIR, or beside this file, in a folder named after a digest of the
+sources: numba itself looks only at the file of the outermost function, and would go on with stale
+code after a change to what that calls.
 """
 
 import fcntl
@@ -19,12 +19,12 @@ GIVEN: str | None = vars(numba.config)["CACHE_DIR"]  # as the environment has it
 
 
 def kernel(function: F) -> F:
-    """Compile for calls from other kernels."""
+    """Compile a function for calls from other kernels."""
     return cast(F, numba.njit(nogil=True)(function))
 
 
 def entry(function: F) -> F:
-    """Compile for calls from Python, and keep the compiled code."""
+    """Compile a function for calls from Python, and keep the compiled code."""
     folder = _cache()
     vars(numba.config)["CACHE_DIR"] = str(folder)
     compiled = numba.njit(nogil=True, cache=True)(function)
@@ -34,8 +34,11 @@ def entry(function: F) -> F:
 
 
 def one_at_a_time(lock: Path, save: Callable[..., None]) -> Callable[..., None]:
-    """Of all processes. numba reads its index, numbers a new file and writes the index again: two that did so at the
-    same moment would give two functions one file."""
+    """Return `save` behind a lock that all processes share.
+
+    numba reads its index, numbers a new file and writes the index again: two processes that did so
+    together would give two functions one file.
+    """
 
     def locked(*args: Any) -> None:
         with lock.open("a") as file:

@@ -1,6 +1,10 @@
-"""y = x W^T (+ b) over weights packed into blocks of sixteen columns, as many blocks as a thread has been given.
+"""Multiply by weights packed into blocks of sixteen columns, as many blocks as a thread has been
+given.
 
-`pack` lays (N, K) out as (ceil(N / 16), K, 16), so that a block streams from memory in order; missing columns are zero.
+    y = x W^T (+ b)
+
+`pack` lays (N, K) out as (ceil(N / 16), K, 16), so that a block streams from memory in order;
+missing columns are zero.
 """
 
 import numpy as np
@@ -34,17 +38,18 @@ CHUNK = 96  # lines of W that more rows than a tile's go over together: 6 KiB
 
 
 def pack(weight: np.ndarray) -> np.ndarray:
-    """(N, K) float32 -> (ceil(N / 16), K, 16) float32."""
+    """Pack a weight: (N, K) float32 -> (ceil(N / 16), K, 16) float32."""
     columns, depth = weight.shape
     whole = weight if columns % LANES == 0 else np.pad(weight, ((0, -columns % LANES), (0, 0)))
     return np.ascontiguousarray(whole.reshape(-1, LANES, depth).transpose(0, 2, 1), np.float32)
 
 
 def pack_int8(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(N, K) float32 -> (ceil(N / 16), K, 16) int8 and the columns' scales, (16 ceil(N / 16),) float32.
+    """Round and pack a weight: (N, K) float32 -> (ceil(N / 16), K, 16) int8 and scales (16 ceil(N /
+    16),) float32.
 
-    Scales are rounded up to 16 significant bits: 127 times one is then a float32, and what was rounded once stays the
-    same when it is rounded again.
+    The scales, one a column, are rounded up to 16 significant bits: 127 times one is then a
+    float32, and what was rounded once stays the same when it is rounded again.
     """
     scales = np.maximum(np.abs(weight).max(1), np.float32(1e-30)) / np.float32(127)
     scales = ((scales.view(np.uint32) + np.uint32(0xFF)) & np.uint32(0xFFFFFF00)).view(np.float32)
@@ -53,7 +58,7 @@ def pack_int8(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pack_bias(bias: np.ndarray) -> np.ndarray:
-    """(N,) float32 -> (16 ceil(N / 16),); the missing ones are zero."""
+    """Pad a bias with zeros: (N,) float32 -> (16 ceil(N / 16),) float32."""
     return np.pad(bias, (0, -len(bias) % LANES))
 
 
@@ -61,10 +66,10 @@ def pack_bias(bias: np.ndarray) -> np.ndarray:
 def linear(
     rows: int, x: int, ldx: int, w: int, depth: int, scales: int, bias: int, first: int, end: int, out: int, ldo: int
 ) -> None:
-    """Blocks `first ... end - 1` of out = x W^T + b.
+    """Compute blocks `first ... end - 1` of out = x W^T + b.
 
-    Addresses of x (rows, depth) at stride ldx, packed W, the scales of int8 columns (0: W is float32), bias (0: none)
-    and out (rows, 16 blocks) at stride ldo, bytes.
+    Takes addresses of x (rows, depth) at stride ldx, packed W, the scales of int8 columns (0: W is
+    float32), bias (0: none) and out (rows, 16 blocks) at stride ldo; strides in bytes.
     """
     block_bytes = depth * (LANES if scales != 0 else BYTES)
     for top in range(0, rows, PANEL):
@@ -88,7 +93,7 @@ def linear(
 
 @kernel
 def begin(rows: int, bias: int, out: int, ldo: int) -> None:
-    """out = b, or zero, in sixteen columns."""
+    """Set sixteen columns of out to b, or to zero."""
     values = splat(ZERO) if bias == 0 else load(bias)
     for row in range(rows):
         store(out + row * ldo, values)
@@ -96,10 +101,11 @@ def begin(rows: int, bias: int, out: int, ldo: int) -> None:
 
 @kernel
 def multiply(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
-    """out += x W^T for one block, or two of one or two rows.
+    """Add x W^T to out for one block, or for two if there are one or two rows.
 
-    More rows than a tile holds go over W in chunks that stay in the first-level cache. The first two tiles ask for half
-    of the next chunk each, so that memory is as busy as they are; a chunk's sums are stored between as they are.
+    More rows than a tile holds go over W in chunks that stay in the first-level cache. The first
+    two tiles ask for half of the next chunk each, so that memory is as busy as they are; a chunk's
+    sums are stored between as they are.
     """
     if count == 2:
         stream_pair(rows, x, ldx, w, BYTES, depth, out, ldo)
@@ -120,7 +126,7 @@ def multiply(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: i
 
 @kernel
 def multiply_int8(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
-    """The same of int8, before the columns' scales."""
+    """Add x W^T to out for int8 weights, before the columns' scales."""
     if count == 2:
         stream_pair_int8(rows, x, ldx, w, LANES, depth, out, ldo)
     else:
@@ -129,7 +135,7 @@ def multiply_int8(rows: int, x: int, ldx: int, w: int, depth: int, count: int, o
 
 @kernel
 def rescale(rows: int, scales: int, bias: int, out: int, ldo: int) -> None:
-    """out = out * scales + b for sixteen columns."""
+    """Compute out = out * scales + b for sixteen columns."""
     factors = load(scales)
     for row in range(rows):
         at = out + row * ldo

@@ -1,4 +1,7 @@
-"""What happens to single rows between the products: norms, rotary positions, the gate, the largest logit."""
+"""Work on single rows between the products: norms, rotary positions, the gate, the largest logit.
+
+Rows are float32, given by their addresses.
+"""
 
 import math
 
@@ -29,21 +32,24 @@ ZERO, ONE, LOWEST = np.float32(0.0), np.float32(1.0), np.float32(-np.inf)
 
 @kernel
 def copy(of: int, to: int, size: int) -> None:
-    """size floats, a multiple of 16."""
+    """Copy `size` floats, a multiple of 16."""
     for i in range(0, size, LANES):
         store(to + 4 * i, load(of + 4 * i))
 
 
 @kernel
 def add_to(x: int, y: int, size: int) -> None:
-    """x += y; size floats, a multiple of 16."""
+    """Add y to x in place; `size` floats, a multiple of 16."""
     for i in range(0, size, LANES):
         store(x + 4 * i, add(load(x + 4 * i), load(y + 4 * i)))
 
 
 @kernel
 def rms_norm(x: int, weight: int, epsilon: float, size: int, out: int) -> None:
-    """out = w x / sqrt(mean(x^2) + epsilon); size floats, a multiple of 16. out may be x."""
+    """Compute out = w x / sqrt(mean(x^2) + epsilon).
+
+    `size` floats, a multiple of 16; out may be x.
+    """
     total = splat(ZERO)
     for i in range(0, size, LANES):
         v = load(x + 4 * i)
@@ -56,7 +62,10 @@ def rms_norm(x: int, weight: int, epsilon: float, size: int, out: int) -> None:
 
 @kernel
 def rotate(x: int, cos: int, sin: int, size: int) -> None:
-    """x cos + rotate_half(x) sin in place: the second half negated before the first; size floats, a multiple of 32."""
+    """Compute x cos + rotate_half(x) sin in place; `size` floats, a multiple of 32.
+
+    rotate_half puts the second half, negated, before the first.
+    """
     half = 2 * size  # bytes
     for i in range(0, half, BYTES):
         low, high = load(x + i), load(x + half + i)
@@ -66,14 +75,15 @@ def rotate(x: int, cos: int, sin: int, size: int) -> None:
 
 @kernel
 def gate(x: int, out: int) -> None:
-    """out = silu(g) u for sixteen g at x and the sixteen u behind them."""
+    """Compute out = silu(g) u for sixteen g at x and the sixteen u behind them."""
     g = load(x)
     store(out, mul(div(g, add(splat(ONE), exp(sub(splat(ZERO), g)))), load(x + BYTES)))
 
 
 @kernel
 def best(x: int, size: int) -> int:
-    """Where the largest of `size` floats stands, the first of equals; -1 if one of them is no finite number."""
+    """Return the index of the largest of `size` floats, the first of equals; -1 if one of them is
+    no finite number."""
     top, sound = splat(LOWEST), splat(ZERO)
     for i in range(0, size, LANES):
         v = within(load(x + 4 * i), 0, size - i, LOWEST) if i + LANES > size else load(x + 4 * i)

@@ -1,4 +1,6 @@
-"""What a forward works on, as tuples that numba reads: a model's weights, one step's rows, the memory in between."""
+"""Declare what a forward works on, as tuples that numba reads: a model's weights, one step's rows,
+the memory in between.
+"""
 
 from typing import NamedTuple
 
@@ -15,7 +17,8 @@ PARTS = 11  # what comes before and after the layers has some counters of its ow
 
 
 class Model(NamedTuple):
-    """Weights as addresses of packed arrays, 0 where a model has none; who fills it owns the arrays."""
+    """Weights as addresses of packed arrays, 0 where a model has none; the code that fills it owns
+    the arrays."""
 
     num_layers: int
     hidden: int
@@ -41,7 +44,8 @@ class Model(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Whose rows stand where; all arrays int64. Rows of one chain at consecutive positions are cut into tiles."""
+    """A step's rows and pages; all arrays int64. Rows of one chain at consecutive positions are cut
+    into tiles."""
 
     ids: np.ndarray  # (T,)
     positions: np.ndarray  # (T,)
@@ -57,10 +61,10 @@ class Step(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Addresses of the memory a step works in."""
+    """Addresses of the memory a step works in, float32."""
 
     threads: int
-    words: int  # where the team meets
+    words: int  # in which the team of threads meets
     hidden: int  # (T, hidden)
     normed: int  # (T, hidden)
     mixed: int  # (T, columns of q, k and v)

@@ -1,7 +1,9 @@
-"""Sixteen float32 lanes as a value inside numba functions; LLVM makes of them what the CPU has: AVX2, AVX-512, NEON.
+"""Give numba functions a value of sixteen float32 lanes; LLVM makes of it what the CPU has: AVX2,
+AVX-512, NEON.
 
-Addresses are plain integers, in bytes; loads and stores need no alignment. `fma` rounds once, on every CPU, so
-that sums keep their bits from machine to machine. Nothing here checks a bound: callers own their buffers' shapes.
+Addresses are plain integers, in bytes; loads and stores need no alignment. `fma` rounds once, on
+every CPU, so that sums keep their bits from machine to machine. Nothing here checks a bound:
+callers own their buffers' shapes.
 """
 
 from collections.abc import Callable
@@ -42,7 +44,8 @@ Emit = Callable[..., Any]
 
 
 def op(returns: types.Type, *takes: types.Type) -> Callable[[Emit], Any]:
-    """Make an emitter of LLVM instructions callable from numba functions; arguments are cast to `takes`."""
+    """Make an emitter of LLVM instructions callable from numba functions; arguments are cast to
+    `takes`."""
 
     def wrap(emit: Emit) -> Any:
         def typed(context: Any, *args: Any) -> Any:
@@ -67,27 +70,29 @@ def call(b: ir.IRBuilder, name: str, returns: ir.Type, *args: Any) -> Any:
 
 
 def constant(value: float) -> ir.Constant:
+    """Return a float in all sixteen lanes, as an LLVM constant."""
     return ir.Constant(_LANES, [float(value)] * LANES)
 
 
 def spread(b: ir.IRBuilder, scalar: Any) -> Any:
-    """The scalar in all lanes."""
+    """Put the scalar in all lanes."""
     none = ir.Constant(_LANES, ir.Undefined)
     first = b.insert_element(none, scalar, ir.Constant(_I32, 0))
     return b.shuffle_vector(first, none, ir.Constant(_INTS, [0] * LANES))
 
 
 def at(b: ir.IRBuilder, where: Any, kind: ir.Type) -> Any:
-    """A typed pointer to an address."""
+    """Return a typed pointer to an address."""
     return b.inttoptr(where, kind.as_pointer())
 
 
 def read(b: ir.IRBuilder, where: Any) -> Any:
+    """Load sixteen floats from memory."""
     return b.load(at(b, where, _LANES), align=4)
 
 
 def read_int8(b: ir.IRBuilder, where: Any) -> Any:
-    """Sixteen int8 from memory, as floats."""
+    """Load sixteen int8 from memory, as floats."""
     small = b.load(at(b, where, ir.VectorType(_I8, LANES)), align=1)
     return b.sitofp(b.sext(small, _INTS), _LANES)
 
@@ -101,78 +106,80 @@ def prefetch(b: ir.IRBuilder, where: Any) -> None:
 
 
 def fused(b: ir.IRBuilder, x: Any, y: Any, z: Any) -> Any:
+    """Compute x y + z, rounded once."""
     return call(b, "llvm.fma.v16f32", _LANES, x, y, z)
 
 
 @op(lanes, address)
 def load(b: ir.IRBuilder, where: Any) -> Any:
-    """Sixteen floats from memory."""
+    """Load sixteen floats from memory."""
     return read(b, where)
 
 
 @op(nothing, address, lanes)
 def store(b: ir.IRBuilder, where: Any, value: Any) -> Any:
-    """Sixteen floats to memory."""
+    """Store sixteen floats to memory."""
     b.store(value, at(b, where, _LANES), align=4)
 
 
 @op(number, address)
 def load_one(b: ir.IRBuilder, where: Any) -> Any:
-    """One float from memory."""
+    """Load one float from memory."""
     return b.load(at(b, where, _F32), align=4)
 
 
 @op(nothing, address, number)
 def store_one(b: ir.IRBuilder, where: Any, value: Any) -> Any:
-    """One float to memory."""
+    """Store one float to memory."""
     b.store(value, at(b, where, _F32), align=4)
 
 
 @op(lanes, number)
 def splat(b: ir.IRBuilder, value: Any) -> Any:
-    """One number in all lanes."""
+    """Put one number in all lanes."""
     return spread(b, value)
 
 
 @op(lanes, lanes, lanes, lanes)
 def fma(b: ir.IRBuilder, x: Any, y: Any, z: Any) -> Any:
-    """x y + z, rounded once."""
+    """Compute x y + z, rounded once."""
     return fused(b, x, y, z)
 
 
 @op(lanes, lanes, lanes)
 def add(b: ir.IRBuilder, x: Any, y: Any) -> Any:
-    """x + y."""
+    """Compute x + y."""
     return b.fadd(x, y)
 
 
 @op(lanes, lanes, lanes)
 def sub(b: ir.IRBuilder, x: Any, y: Any) -> Any:
-    """x - y."""
+    """Compute x - y."""
     return b.fsub(x, y)
 
 
 @op(lanes, lanes, lanes)
 def mul(b: ir.IRBuilder, x: Any, y: Any) -> Any:
-    """x y."""
+    """Compute x y."""
     return b.fmul(x, y)
 
 
 @op(lanes, lanes, lanes)
 def div(b: ir.IRBuilder, x: Any, y: Any) -> Any:
-    """x / y."""
+    """Compute x / y."""
     return b.fdiv(x, y)
 
 
 @op(lanes, lanes, lanes)
 def larger(b: ir.IRBuilder, x: Any, y: Any) -> Any:
-    """The larger of each pair; y where x is not a number."""
+    """Return the larger of each pair; y where x is not a number."""
     return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
 @op(lanes, lanes, index, index, number)
 def within(b: ir.IRBuilder, x: Any, first: Any, end: Any, other: Any) -> Any:
-    """Lanes `first ... end - 1` of x, and `other` in the rest; the bounds may lie outside 0 ... 16."""
+    """Keep lanes `first ... end - 1` of x, and put `other` in the rest; the bounds may lie outside
+    0 ... 16."""
     places = ir.Constant(ir.VectorType(first.type, LANES), list(range(LANES)))
     keep = None
     for bound, sign in ((first, ">="), (end, "<")):
@@ -185,13 +192,13 @@ def within(b: ir.IRBuilder, x: Any, first: Any, end: Any, other: Any) -> Any:
 
 @op(number, lanes)
 def sum_of(b: ir.IRBuilder, x: Any) -> Any:
-    """The sum of the lanes, halves upon halves."""
+    """Return the sum of the lanes, halves upon halves."""
     return _fold(b, x, b.fadd)
 
 
 @op(number, lanes)
 def max_of(b: ir.IRBuilder, x: Any) -> Any:
-    """The largest lane."""
+    """Return the largest lane."""
     return _fold(b, x, lambda x, y: b.select(b.fcmp_ordered(">", x, y), x, y))
 
 
@@ -206,9 +213,10 @@ def _fold(b: ir.IRBuilder, x: Any, join: Callable[[Any, Any], Any]) -> Any:
 
 @op(lanes, lanes)
 def exp(b: ir.IRBuilder, x: Any) -> Any:
-    """e^x within 2 units in the last place; 0 below -87, e^88 above 88, and no numbers stay none.
+    """Compute e^x within 2 units in the last place; 0 below -87, e^88 above 88, and NaN stays NaN.
 
-    x = n ln 2 + r with |r| <= ln(2) / 2, e^r by the polynomial of Cephes' expf, 2^n put into the exponent's bits.
+    x = n ln 2 + r with |r| <= ln(2) / 2, e^r by the polynomial of Cephes' expf, 2^n put into the
+    exponent's bits.
     """
     low = b.fcmp_unordered("<", x, constant(-87.0))
     high = b.fcmp_ordered(">", x, constant(88.0))

@@ -1,7 +1,9 @@
-"""Threads that run one kernel together: work by the piece, barriers between its parts, no other meeting.
+"""Run one kernel on several threads: work by the piece, barriers between its parts, no other
+meeting.
 
-A thread that waits spins for some microseconds, then lets others have its core: the parts of a step are short, and
-cores may be shared with drafters. Pieces are taken from a counter, so a thread that lost its core delays little.
+A thread that waits spins for some microseconds, then lets others have its core: the parts of a step
+are short, and cores may be shared with drafters. Pieces are taken from a counter, so a thread that
+lost its core delays little.
 """
 
 import os
@@ -30,13 +32,13 @@ _I64 = ir.IntType(64)
 
 @op(index, address, index)
 def fetch_add(b: ir.IRBuilder, where: Any, value: Any) -> Any:
-    """Add to a word in memory that other threads add to; what it held before."""
+    """Add to a word in memory that other threads add to; return what it held before."""
     return b.atomic_rmw("add", at(b, where, _I64), value, "seq_cst")
 
 
 @op(index, address)
 def fetch(b: ir.IRBuilder, where: Any) -> Any:
-    """A word in memory that other threads write."""
+    """Return a word in memory that other threads write."""
     return b.load_atomic(at(b, where, _I64), "acquire", 8)
 
 
@@ -54,7 +56,8 @@ def rest(b: ir.IRBuilder) -> Any:
 
 @kernel
 def take(words: int, counter: int, pieces: int) -> int:
-    """The first of the next `pieces` pieces of a part of the step that no thread has taken yet."""
+    """Take the next `pieces` pieces of a part of the step that no thread has taken yet; return the
+    first."""
     return fetch_add(words + 8 * (HEADER + counter), pieces)
 
 
@@ -76,7 +79,7 @@ def meet(words: int, threads: int) -> None:
 
 
 class Team:
-    """`size` threads, the caller among them. One at a time may `run`."""
+    """A team of `size` threads, the caller among them. One caller at a time may `run`."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -89,7 +92,8 @@ class Team:
             threading.Thread(target=self._follow, args=(number, start), daemon=True, name=f"team-{number}").start()
 
     def run(self, job: Callable[[int], object]) -> None:
-        """Call `job(0)` here and `job(1) ...` in the other threads; returns when all have. Raises what one did."""
+        """Call `job(0)` here and `job(1) ...` in the other threads; return when all have. Raises
+        what one raised."""
         with self._lock:
             self._job, self._errors = job, []
             for start in self._starts:
@@ -115,8 +119,10 @@ class Team:
 
 
 def team(size: int) -> Team:
-    """This process's team of that size, on the cores that the calling thread may use. Those who call it from other
-    cores get another one, which does not wait for it."""
+    """Return this process's team of that size, on the cores that the calling thread may use.
+
+    Callers on other cores get another team, which does not wait for this one.
+    """
     return _team(size, frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset())
 
 
@@ -126,5 +132,6 @@ def _team(size: int, cores: frozenset[int]) -> Team:
 
 
 def words(counters: int) -> np.ndarray:
-    """The memory a team meets in: zeroed, for steps of up to `counters` parts."""
+    """Return the memory a team meets in: (HEADER + counters,) int64, zeroed, for steps of up to
+    `counters` parts."""
     return np.zeros(HEADER + counters, np.int64)

@@ -1,11 +1,16 @@
-"""out = x W (+ out): a few rows of x against sixteen columns of W, the one product that everything else is made of.
+"""Multiply a few rows of x by sixteen columns of W: the one product that everything else is made
+of.
 
-Each output is one chain of fused multiply-adds over k = 0, 1, ...: the same bits in a tile of one row and of six.
-Six rows by sixteen columns are twelve of AVX2's sixteen registers, and W is read once for all of them. W is float32, or
-int8 that becomes float32 on the way: x is never rounded, so a row's result depends on no other row there either.
+    out = x W (+ out)
 
-A processor that multiplies does not look far ahead for what it will need from memory, so tiles over weights ask for
-lines of it in time; one or two rows take two blocks of W at once, which are two streams and enough chains of additions.
+Each output is one chain of fused multiply-adds over k = 0, 1, ...: the same bits in a tile of one
+row and of six. Six rows by sixteen columns are twelve of AVX2's sixteen registers, and W is read
+once for all of them. W is float32, or int8 that becomes float32 on the way: x is never rounded, so
+a row's result depends on no other row there either.
+
+A processor that multiplies does not look far ahead for what it will need from memory, so tiles over
+weights ask for lines of it in time; one or two rows take two blocks of W at once, which are two
+streams and enough chains of additions.
 """
 
 from dataclasses import dataclass
@@ -38,12 +43,16 @@ _LANES = constant(0.0).type
 
 
 def _tile(rows: int, fresh: bool = False, blocks: int = 1, weights: Any = read, every: int = 0) -> Any:
-    """A tile of `rows` rows; `fresh` ones start at zero, others add to `out`. `weights` reads sixteen numbers of W;
-    `every` so many (0: never) memory is asked for the next 64 bytes from `ask` on."""
+    """Return a tile of `rows` rows; `fresh` ones start at zero, others add to `out`.
+
+    `weights` reads sixteen numbers of W; `every` so many lines (0: never) memory is asked for the
+    next 64 bytes from `ask` on.
+    """
 
     @op(nothing, address, index, address, index, index, address, index, address)
     def tile(b: ir.IRBuilder, x: Any, ldx: Any, w: Any, ldw: Any, k: Any, out: Any, ldo: Any, ask: Any) -> Any:
-        """x: (rows, k) at stride ldx; w: (blocks, k, 16) at stride ldw; out: (rows, 16 blocks) at stride ldo; bytes."""
+        """Multiply x (rows, k) at stride ldx by w (blocks, k, 16) at stride ldw into out (rows, 16
+        blocks) at stride ldo; bytes."""
         size = b.mul(k, ldw)
         ws = [b.add(w, b.mul(size, _int(block))) for block in range(blocks)]
         xs = [b.add(x, b.mul(ldx, _int(row))) for row in range(rows)]
@@ -60,7 +69,7 @@ def _tile(rows: int, fresh: bool = False, blocks: int = 1, weights: Any = read, 
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """How W is read: `ldw` bytes from one line of each block at `ws` to the next."""
+    """A reader of W: `ldw` bytes from one line of each block at `ws` to the next."""
 
     ws: list[Any]
     ldw: Any
@@ -69,7 +78,7 @@ class _Lines:
     every: int
 
     def read(self, b: ir.IRBuilder, k: Any, step: int) -> list[Any]:
-        """Line k of each block; `step`: its place in the unrolled loop."""
+        """Read line k of each block; `step`: its place in the unrolled loop."""
         if self.every and step % self.every == 0:
             prefetch(b, b.add(self.ask, b.mul(k, _int(BYTES // self.every))))
         return [self.weights(b, b.add(w, b.mul(k, self.ldw))) for w in self.ws]
@@ -80,7 +89,8 @@ def _int(value: int) -> ir.Constant:
 
 
 def _loop(b: Any, xs: Any, lines: _Lines, over: tuple[Any, Any, int], start: Any) -> tuple[Any, Any]:
-    """Emit `for k in range(*over): sums += x[:, k] w[k]`, unrolled. Returns (the k it ended at, sums)."""
+    """Emit `for k in range(*over): sums += x[:, k] w[k]`, unrolled; return (the k it ended at,
+    sums)."""
     first, end, unroll = over
     before, head, body, after = b.block, *(b.append_basic_block(name) for name in ("head", "body", "after"))
     b.branch(head)
@@ -92,16 +102,16 @@ def _loop(b: Any, xs: Any, lines: _Lines, over: tuple[Any, Any, int], start: Any
         phi.add_incoming(value, before)
     b.cbranch(b.icmp_signed("<", k, end), body, after)
     b.position_at_end(body)
-    news = list(sums)
+    grown = list(sums)
     for step in range(unroll):
         here = b.add(k, _int(step))
         columns = lines.read(b, here, step)
         for row, x in enumerate(xs):
             value = spread(b, b.load(at(b, b.add(x, b.mul(here, _int(4))), _F32), align=4))
             for i, some in enumerate(columns, start=row * len(columns)):
-                news[i] = fused(b, value, some, news[i])
+                grown[i] = fused(b, value, some, grown[i])
     k.add_incoming(b.add(k, _int(unroll)), body)
-    for phi, value in zip(sums, news, strict=True):
+    for phi, value in zip(sums, grown, strict=True):
         phi.add_incoming(value, body)
     b.branch(head)
     b.position_at_end(after)
@@ -110,14 +120,21 @@ def _loop(b: Any, xs: Any, lines: _Lines, over: tuple[Any, Any, int], start: Any
 
 @kernel
 def height(rows: int) -> int:
-    """Rows of the next tile. Even parts, since a tile of one to four takes as long as its chains do, four additions."""
+    """Return the rows of the next tile.
+
+    Rows are cut into even parts, since a tile of one to four takes as long as its chains do, four
+    additions.
+    """
     tiles = (rows + ROWS - 1) // ROWS
     return (rows + tiles - 1) // tiles
 
 
 def _product(name: str, *tiles: Any) -> Any:
-    """The product of any number of rows, of the tiles of one to six. `name`: its own, or numba might link another one
-    of the same types into what it has kept on disk (it tells them apart by a number that each process counts anew)."""
+    """Return the product of any number of rows, made of the tiles of one to six.
+
+    `name`: its own, or numba might link another one of the same types into what it has kept on disk
+    (it tells them apart by a number that each process counts anew).
+    """
     one, two, three, four, five, six = tiles
 
     def product(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int, ask: int = 0) -> None:
@@ -144,7 +161,7 @@ def _product(name: str, *tiles: Any) -> Any:
 
 
 def _pair(name: str, one: Any, two: Any) -> Any:
-    """The product of one row or two with two blocks of W that lie one behind the other."""
+    """Return the product of one row or two with two blocks of W that lie one behind the other."""
 
     def pair(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int) -> None:
         if rows == 1:

@@ -1,1 +1,1 @@
-"""Layers of a decoder."""
+"""Compute a decoder's layers, but for attention."""

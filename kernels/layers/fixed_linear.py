@@ -1,10 +1,13 @@
-"""A product with a weight whose rows do not feel each other: out = x weight^T + bias, added up in float32.
+"""Multiply by a weight so that rows do not depend on each other, added up in float32.
 
-A library picks another way to multiply for another number of rows, and the same row then comes out with other bits.
-Here one program takes a tile of BLOCK_M rows and BLOCK_N columns, of one size for every number of rows, and goes
-through K in one order; nothing is split, nothing is tuned as it runs. A row of a tensor core's product is computed
-from that row and the weight alone, and the tile's empty rows are zeros: a row's bits depend on neither the number of
-rows nor its place among them.
+    out = x weight^T + bias
+
+A library picks another way to multiply for another number of rows, and the same row then comes out
+with other bits. Here one program takes a tile of BLOCK_M rows and BLOCK_N columns, of one size for
+every number of rows, and goes through K in one order; nothing is split, nothing is tuned as it
+runs. A row of a tensor core's product is computed from that row and the weight alone, and the
+tile's empty rows are zeros: a row's bits depend on neither the number of rows nor its place among
+them.
 """
 
 from collections.abc import Iterator
@@ -24,7 +27,8 @@ from kernels.compile import CompileCase
 
 @dataclass(frozen=True, slots=True)
 class LinearTiling:
-    """How the work is cut. Another tiling may give other bits: keep to one for a weight."""
+    """The sizes that the work is cut into. Another tiling may give other bits: keep to one for a
+    weight."""
 
     rows: int  # of a program: 64 is what one instruction of sm_90 multiplies
     columns: int  # of a program
@@ -44,7 +48,7 @@ def fixed_linear_reference(
     weight: torch.Tensor,  # (N, K)
     bias: torch.Tensor | None = None,  # (N,)
 ) -> torch.Tensor:  # (M, N)
-    """This is the specification, but for the order of the sums."""
+    """Compute the product with torch: the specification, but for the order of the sums."""
     return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
 
 
@@ -88,7 +92,10 @@ def fixed_linear(
     bias: torch.Tensor | None = None,  # (N,)
     tiling: LinearTiling | None = None,  # None: the dtype's own
 ) -> torch.Tensor:  # (M, N)
-    """Allocate the result, read nothing back. ValueError for shapes, layouts and dtypes the kernel does not know."""
+    """Compute the product in the dtype of x; allocate the result, read nothing back.
+
+    Raises ValueError for shapes, layouts and dtypes that the kernel does not know.
+    """
     (num_rows, depth), columns = x.shape, len(weight)
     if weight.shape[1] != depth or (bias is not None and bias.shape != (columns,)):
         raise ValueError(f"rows {tuple(x.shape)} do not fit a weight {tuple(weight.shape)} or its bias")
@@ -114,7 +121,7 @@ def fixed_linear(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """4096 to 6144: the packed projection of an 8B model; and edges in every direction."""
+    """Yield 4096 to 6144, the packed projection of an 8B model, and edges in every direction."""
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)):
         yield CompileCase(f"4096 to 6144, {name}", partial(_compile_case, dtype, 4096, 6144, False), has_dot=True)
     odd = partial(_compile_case, torch.bfloat16, 4112, 6152, True)

@@ -1,7 +1,9 @@
-"""The gated unit between the two products of a feed-forward layer: out = silu(gate) * up, silu(x) = x / (1 + e^-x).
+"""Compute the gated unit between the two products of a feed-forward layer.
 
-Gate and up are the halves of one product's rows. silu is computed in float32 and rounded to the dtype before it is
-multiplied: so do the models of transformers.
+    out = silu(gate) * up,   silu(x) = x / (1 + e^-x)
+
+Gate and up are the halves of one product's rows. silu is computed in float32 and rounded to the
+dtype before it is multiplied: so do the models of transformers.
 """
 
 from collections.abc import Iterator
@@ -24,7 +26,7 @@ def gated_silu_reference(
     gate_up: torch.Tensor,  # (T, 2 * F), gate before up
     out: torch.Tensor,  # (T, F), written
 ) -> None:
-    """This is the specification."""
+    """Compute the gate with torch: the specification."""
     gate, up = gate_up.chunk(2, -1)
     out.copy_(F.silu(gate.float()).to(gate.dtype) * up)
 
@@ -51,7 +53,10 @@ def gated_silu(
     gate_up: torch.Tensor,  # (T, 2 * F)
     out: torch.Tensor,  # (T, F), written
 ) -> None:
-    """Allocate nothing, read nothing back. ValueError for shapes, layouts and dtypes that do not fit."""
+    """Compute the gate in the dtype of the rows; allocate nothing, read nothing back.
+
+    Raises ValueError for shapes, layouts and dtypes that do not fit.
+    """
     num_rows, columns = out.shape
     if gate_up.shape != (num_rows, 2 * columns):
         raise ValueError(f"gate and up {tuple(gate_up.shape)} do not fit {tuple(out.shape)}")
@@ -63,7 +68,7 @@ def gated_silu(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Feed-forward layers of 14336, an 8B model's, and of 8640, no whole number of blocks."""
+    """Yield feed-forward layers of 14336, an 8B model's, and of 8640, no whole number of blocks."""
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)):
         yield CompileCase(f"14336 columns, {name}", partial(_compile_case, dtype, 14336))
     yield CompileCase("8640 columns, bf16", partial(_compile_case, torch.bfloat16, 8640))

@@ -1,8 +1,10 @@
-"""Root mean square norm of a row, what is added to the residual stream included:
+"""Compute the root mean square norm of a row, what is added to the residual stream included.
+
     residual = residual + x;  out = weight * residual / sqrt(mean(residual^2) + epsilon)
 
-The sum is rounded to the dtype before it is normed, and the normed row before it is weighed: so do the models of
-transformers. Squares are added in float32. One program takes one row, whose arithmetic depends on nothing else.
+The sum is rounded to the dtype before it is normed, and the normed row before it is weighed: so do
+the models of transformers. Squares are added in float32. One program takes one row, whose
+arithmetic depends on nothing else.
 """
 
 from collections.abc import Iterator
@@ -29,7 +31,7 @@ def add_rms_norm_reference(
     epsilon: float,
     out: torch.Tensor,  # (T, d), written
 ) -> None:
-    """This is the specification."""
+    """Add and norm with torch: the specification."""
     if x is not None:
         residual += x
     wide = residual.float()
@@ -72,7 +74,10 @@ def add_rms_norm(
     epsilon: float,
     out: torch.Tensor,  # (T, d), written; may be x itself
 ) -> None:
-    """Allocate nothing, read nothing back. ValueError for shapes, layouts and dtypes the kernel does not know."""
+    """Add and norm the rows, all of one dtype; allocate nothing, read nothing back.
+
+    Raises ValueError for shapes, layouts and dtypes that the kernel does not know.
+    """
     num_rows, columns = residual.shape
     rows = [residual, out] if x is None else [residual, out, x]
     if any(one.shape != residual.shape or not one.is_contiguous() for one in rows) or columns > MAX_COLUMNS:
@@ -91,7 +96,7 @@ def add_rms_norm(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Rows of 4096, of 2880, no power of two, and the longest."""
+    """Yield rows of 4096, of 2880, no power of two, and the longest."""
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)):
         yield CompileCase(f"4096 columns, {name}", partial(_compile_case, dtype, 4096))
     yield CompileCase("2880 columns, nothing added, bf16", partial(_compile_case, torch.bfloat16, 2880, False))

@@ -1,15 +1,20 @@
-"""From a packed projection to attention, in one pass: norm the heads, turn queries and keys, store keys and values.
+"""Go from a packed projection to attention in one pass: norm the heads, turn queries and keys,
+store keys and values.
 
-A row of `qkv` holds H query heads, HK key heads and HK value heads of D. Of each row, in this order:
+A row of `qkv` holds H query heads, HK key heads and HK value heads of D. Of each row, in this
+order:
+
     norm (if weights are given): head = weight * head / sqrt(mean(head^2) + epsilon), queries and keys
     turn: head = head * cos[position] + rotate_half(head) * sin[position], queries and keys;
         rotate_half((a, b)) = (-b, a)
     store: queries stay where they are, keys and values go to the pages' flat slot: page * S + offset.
+
 A negative slot marks a row to leave alone: nothing of it is written, and its position is not read.
 
-The normed head is rounded to the dtype before it is weighed, and again before it is turned; tables are rounded to the
-dtype, the turning is float32 and rounded once. Both halves of a table's row are alike, as transformers makes them:
-the kernel reads the first. One program takes some heads of one row, whose arithmetic depends on nothing else.
+The normed head is rounded to the dtype before it is weighed, and again before it is turned; tables
+are rounded to the dtype, the turning is float32 and rounded once. Both halves of a table's row are
+alike, as transformers makes them: the kernel reads the first. One program takes some heads of one
+row, whose arithmetic depends on nothing else.
 """
 
 from collections.abc import Iterator
@@ -41,7 +46,7 @@ def rotary_store_reference(
     k_norm: torch.Tensor | None = None,  # (D,)
     epsilon: float = 0.0,
 ) -> None:
-    """This is the specification."""
+    """Norm, turn and store with torch: the specification."""
     key_heads, head_dim = k_pages.shape[2:]
     rows = torch.nonzero(slots >= 0).squeeze(-1)
     q, k, v = qkv.view(len(qkv), -1, head_dim)[rows].split([num_heads, key_heads, key_heads], 1)
@@ -162,7 +167,10 @@ def rotary_store(
     k_norm: torch.Tensor | None = None,  # (D,)
     epsilon: float = 0.0,
 ) -> None:
-    """Allocate nothing, read nothing back. ValueError for shapes, layouts and dtypes the kernel does not know."""
+    """Norm, turn and store all rows; allocate nothing, read nothing back.
+
+    Raises ValueError for shapes, layouts and dtypes that the kernel does not know.
+    """
     key_heads, head_dim = k_pages.shape[2:]
     _check(qkv, cos, sin, k_pages, v_pages, num_heads)
     _check_norms(qkv, head_dim, q_norm, k_norm)
@@ -208,7 +216,7 @@ def _check_norms(qkv: torch.Tensor, head_dim: int, *norms: torch.Tensor | None) 
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """32 heads of 128 on 8 key heads, an 8B model; heads of 80, no power of two."""
+    """Yield 32 heads of 128 on 8 key heads, an 8B model, and heads of 80, no power of two."""
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)):
         yield CompileCase(f"heads of 128, {name}", partial(_compile_case, dtype, 128, False))
         yield CompileCase(f"heads of 128, normed, {name}", partial(_compile_case, dtype, 128, True))

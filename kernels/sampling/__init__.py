@@ -1,1 +1,1 @@
-"""How a token is chosen."""
+"""Choose tokens: from logits, bias, penalties, masks, filters and noise."""

@@ -1,11 +1,14 @@
-"""How each row of a batch of logits is turned into a token, packed into tensors for
+"""Pack how each row of a batch of logits is turned into a token, as tensors for
 `kernels.sampling.target_token_batch`.
 
-Bias, penalties and the allowed-token mask touch few tokens or cost one bit each, so the logits are never copied:
+Bias, penalties and the allowed-token mask touch few tokens or cost one bit each, so the logits are
+never copied:
+
   * `words` holds a bit for every token that is read from the logits as it is;
-  * a token with a bias or a penalty has no bit there but is listed as an edit, y = (logit + add) - subtract,
+  * a token with a bias or a penalty has no bit there but is listed as an edit,
+        y = (logit + add) - subtract,
     in the order and the arithmetic of `kernels.sampling.target_token.shaped`;
-  * a token that may not be said has neither.
+  * a token that is not allowed has neither.
 """
 
 import math
@@ -35,7 +38,7 @@ class Edits:
 
 @dataclass(frozen=True, slots=True)
 class RowChoices:
-    """N rows' choices."""
+    """The choices of N rows."""
 
     temperature: torch.Tensor  # (N,) float32, 0 is greedy
     top_k: torch.Tensor  # (N,) int32, 0 keeps all
@@ -47,7 +50,7 @@ class RowChoices:
     edits: Edits | None  # None: no row has any, nor a mask
 
     def first(self, count: int, edits: Edits | None) -> "RowChoices":
-        """The first `count` rows, with other edits."""
+        """Return the first `count` rows, with other edits."""
         kept = {name: getattr(self, name)[:count] for name in self.__slots__ if name != "edits"}
         return RowChoices(**kept, edits=edits)
 
@@ -64,7 +67,7 @@ class Limits(NamedTuple):
 
 
 def limits_of(choice: Choice, vocab_size: int) -> Limits:
-    """Within what float32 can hold."""
+    """Return the choice's numbers, kept within what float32 can hold."""
     return Limits(
         temperature=max(choice.temperature, MIN_TEMPERATURE) if choice.temperature else 0.0,
         top_k=min(choice.top_k, vocab_size),
@@ -76,7 +79,8 @@ def limits_of(choice: Choice, vocab_size: int) -> Limits:
 
 
 def pack_rows(rows: Sequence[Row], vocab_size: int, device: torch.device | str = "cpu") -> RowChoices:
-    """Pack the rows; IndexError if one names a token outside the vocabulary."""
+    """Pack the rows' choices and edits. Raises IndexError if one names a token outside the
+    vocabulary."""
     limits = [limits_of(row.choice, vocab_size) for row in rows]
 
     def pack(values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
@@ -95,6 +99,7 @@ def pack_rows(rows: Sequence[Row], vocab_size: int, device: torch.device | str =
 
 
 def pack_edits(rows: Sequence[Row], vocab_size: int, device: torch.device | str) -> Edits | None:
+    """Pack the rows' edits; None if no row has any, nor a mask. Raises IndexError like `pack_rows`."""
     if not any(_is_edited(row) for row in rows):
         return None
     as_it_is = np.zeros((len(rows), -(-vocab_size // 32) * 32), bool)
@@ -117,7 +122,7 @@ def _is_edited(row: Row) -> bool:
 
 
 def _edit_row(row: Row, as_it_is: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Set the row's bits in `as_it_is` (V,); its edits' (tokens, add, subtract)."""
+    """Set the row's bits in `as_it_is` (V,) bool; return its edits' (tokens, add, subtract)."""
     if row.allowed is None:
         as_it_is[:] = True
     else:
@@ -137,14 +142,14 @@ def _edit_row(row: Row, as_it_is: np.ndarray) -> tuple[torch.Tensor, torch.Tenso
 
 
 def meta_edits(num_rows: int, vocab_size: int) -> Edits:
-    """Edits without data, for compiling."""
+    """Return edits without data, for compiling."""
     words = torch.empty(num_rows, -(-vocab_size // 32), dtype=torch.int32, device="meta")
     integers, floats = (torch.empty(num_rows + 1, dtype=kind, device="meta") for kind in (torch.int32, torch.float32))
     return Edits(words, integers, integers, floats, floats, longest=100)
 
 
 def meta_choices(num_rows: int, edits: Edits | None) -> RowChoices:
-    """Choices without data, for compiling."""
+    """Return choices without data, for compiling."""
     floats, small, large = (
         torch.empty(num_rows, dtype=kind, device="meta") for kind in (torch.float32, torch.int32, torch.int64)
     )

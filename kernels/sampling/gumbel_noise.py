@@ -1,9 +1,12 @@
-"""G(seed, choice, position, token) = -log(-log u): the noise that fixes a sampled text before anything is drafted.
+"""Compute the noise that fixes a sampled text before anything is drafted.
 
-u comes from a counter-based hash, so any process can compute any token's noise at any position, and target and
-drafters meet the same noise. The hash is 32-bit: two rounds of the murmur3 finaliser over the token, keyed by
-seed, choice and position. u = (h >> 9 + 1/2) / 2^23 is exact in float32 and open at both ends.
-The integers are the same in torch, numpy and plain Python; the two logarithms agree within a few ulps.
+    G(seed, choice, position, token) = -log(-log u)
+    u = (h >> 9 + 1/2) / 2^23
+
+u comes from a counter-based hash h, so any process can compute any token's noise at any position,
+and target and drafters meet the same noise. The hash is 32-bit: two rounds of the murmur3 finaliser
+over the token, keyed by seed, choice and position. u is exact in float32 and open at both ends. The
+integers are the same in torch, numpy and plain Python; the two logarithms agree within a few ulps.
 """
 
 import torch
@@ -13,25 +16,26 @@ GOLDEN = 0x9E3779B9
 
 
 def gumbel_noise_reference(tokens: torch.Tensor, seed: int, choice: int, position: int) -> torch.Tensor:
-    """tokens: (n,) int64 token ids -> (n,) float32 noise. This is the specification."""
+    """Return the noise of tokens (n,) int64 as (n,) float32: the specification."""
     return gumbel(noise_bits(tokens, seed, choice, position))
 
 
 def noise_bits(tokens: torch.Tensor, seed: int, choice: int, position: int) -> torch.Tensor:
-    """tokens: (n,) int64 -> (n,) int64 that hold 32 uniform bits each."""
+    """Hash tokens (n,) int64 to (n,) int64 that hold 32 uniform bits each."""
     low, high = noise_key(seed, choice, position)
     h = _mix(tokens * GOLDEN + low & MASK)
     return _mix((h ^ high) + GOLDEN & MASK)
 
 
 def gumbel(bits: torch.Tensor) -> torch.Tensor:
-    """bits: (n,) int64 holding 32 bits -> (n,) float32 noise."""
+    """Turn bits, (n,) int64 holding 32 each, into noise (n,) float32."""
     u = ((bits >> 9).to(torch.float32) + 0.5) * 2.0**-23
     return -torch.log(-torch.log(u))
 
 
 def noise_key(seed: int, choice: int, position: int) -> tuple[int, int]:
-    """Two 32-bit words that depend on every bit of seed (64 bits), choice and position (32 bits each)."""
+    """Return two 32-bit words that depend on every bit of seed (64 bits), choice and position (32
+    bits each)."""
     low, high = GOLDEN, 0x85EBCA6B
     for word in (seed & MASK, seed >> 32 & MASK, choice & MASK, position & MASK):
         low = _mix_int(low ^ word)
@@ -40,7 +44,8 @@ def noise_key(seed: int, choice: int, position: int) -> tuple[int, int]:
 
 
 def _mix(h: torch.Tensor) -> torch.Tensor:
-    """murmur3's finaliser on int64 values that hold 32 bits; the products' low words survive the wrap-around."""
+    """Apply murmur3's finaliser to int64 values that hold 32 bits; the products' low words survive
+    the wrap-around."""
     h = (h ^ h >> 16) * 0x85EBCA6B & MASK
     h = (h ^ h >> 13) * 0xC2B2AE35 & MASK
     return h ^ h >> 16

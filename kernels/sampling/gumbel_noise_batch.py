@@ -1,10 +1,11 @@
-"""The noise of `kernels.sampling.gumbel_noise` on the device: G(seed, choice, position, token) for many rows at once.
+"""Compute the noise of `kernels.sampling.gumbel_noise` on the device, for many rows at once.
 
     h = mix(mix(token * GOLDEN + low) ^ high + GOLDEN)    with (low, high) from (seed, choice, position)
     G = -log(-log((h >> 9 + 1/2) / 2^23))
 
-All of it in wrapping 32-bit integers until the last line, so the bits are those of the reference; the logarithms
-agree within a few ulps. The functions without a leading underscore are for other kernels to call.
+All of it in wrapping 32-bit integers until the last line, so the bits are those of the reference;
+the logarithms agree within a few ulps. The functions without a leading underscore are for other
+kernels to call.
 """
 
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ BLOCK = 2048
 
 @triton.jit
 def mix(h):
-    """murmur3's finaliser; h: uint32 of any shape."""
+    """Apply murmur3's finaliser; h: uint32 of any shape."""
     h = (h ^ (h >> 16)) * 0x85EBCA6B
     h = (h ^ (h >> 13)) * 0xC2B2AE35
     return h ^ (h >> 16)
@@ -39,7 +40,7 @@ def _absorb(low, high, word):
 
 @triton.jit
 def noise_key(seed, choice, position):
-    """Scalars int64 -> the row's two uint32 words."""
+    """Return the row's two uint32 words for scalars int64."""
     low = tl.full([], _GOLDEN, tl.uint32)
     high = tl.full([], 0x85EBCA6B, tl.uint32)
     low, high = _absorb(low, high, seed.to(tl.uint32))
@@ -50,14 +51,14 @@ def noise_key(seed, choice, position):
 
 @triton.jit
 def noise_bits(tokens, low, high):
-    """tokens: int32 of any shape -> uint32 of 32 uniform bits each."""
+    """Hash tokens, int32 of any shape, to uint32 of 32 uniform bits each."""
     h = mix(tokens.to(tl.uint32) * _GOLDEN + low)
     return mix((h ^ high) + _GOLDEN)
 
 
 @triton.jit
 def gumbel(bits):
-    """bits: uint32 -> float32 noise."""
+    """Turn bits, uint32, into float32 noise."""
     # By way of int32: 23 bits fit, and its conversion is one instruction everywhere.
     u = ((bits >> 9).to(tl.int32).to(tl.float32) + 0.5) * 1.1920928955078125e-07  # 2^-23
     return -tl.log(-tl.log(u))
@@ -87,7 +88,8 @@ def gumbel_noise_batch(
     positions: torch.Tensor,  # (N,) int64
     vocab_size: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """((N, V) int64 that hold 32 bits, (N, V) float32 noise) of every token at each row's place."""
+    """Return ((N, V) int64 that hold 32 bits, (N, V) float32 noise) of every token at each row's
+    place."""
     assert seeds.shape == choices.shape == positions.shape and seeds.ndim == 1
     assert seeds.dtype == choices.dtype == positions.dtype == torch.int64
     bits = torch.empty(len(seeds), vocab_size, dtype=torch.int32, device=seeds.device)
@@ -99,6 +101,6 @@ def gumbel_noise_batch(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """What `kernels.compile` compiles without a GPU."""
+    """Yield the cases that `kernels.compile` compiles without a GPU."""
     places = torch.empty(8, dtype=torch.int64, device="meta")
     yield CompileCase("noise", lambda: gumbel_noise_batch(places, places, places, 49152), reads_rows=False)

@@ -1,4 +1,5 @@
-"""Read rows of logits block by block, shaped on the way: bias, penalties and the allowed-token mask.
+"""Read rows of logits block by block, shaped on the way: bias, penalties and the allowed-token
+mask.
 
     y(x) = logit(x) + bias(x) - penalty(x), -inf where x is not allowed
 
@@ -44,7 +45,7 @@ def read_block(
     EDITED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """(token ids (BLOCK,) int32, their y (BLOCK,) float32, -inf where there is none)."""
+    """Return (token ids (BLOCK,) int32, their y (BLOCK,) float32, -inf where there is none)."""
     lane = tl.arange(0, BLOCK)
     ids = block * BLOCK + lane
     if EDITED:
@@ -67,20 +68,21 @@ def read_block(
 
 
 @triton.jit
-def first_of(values, ids, nobody):
-    """(the highest value, the lowest id that has it); `nobody` is above every id."""
+def first_of(values, ids, above_all):
+    """Return (the highest value, the lowest id that has it); `above_all` is above every id."""
     best = tl.max(values, 0)
-    return best, tl.min(tl.where(values == best, ids, nobody), 0)
+    return best, tl.min(tl.where(values == best, ids, above_all), 0)
 
 
 def num_blocks_of(vocab_size: int, edits: Edits | None) -> tuple[int, int]:
-    """(blocks of the vocabulary, blocks of the longest row with its edits)."""
+    """Return (blocks of the vocabulary, blocks of the longest row with its edits)."""
     dense = triton.cdiv(vocab_size, BLOCK)
     return dense, dense + (triton.cdiv(edits.longest, BLOCK) if edits else 0)
 
 
 def block_arguments(logits: torch.Tensor, edits: Edits | None) -> tuple[torch.Tensor, ...]:
-    """The pointers `read_block` wants. Without edits it reads only the first."""
+    """Return the tensors that `read_block` takes pointers to; logits: (N, V). Without edits it
+    reads only the first."""
     assert logits.ndim == 2 and logits.stride(1) == 1
     if edits is None:
         return (logits,) * 6

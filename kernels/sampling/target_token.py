@@ -1,9 +1,12 @@
-"""The target's token at one position: argmax over x of z(x) + G(seed, choice, position, x).
+"""Choose the target's token at one position.
 
-z are the logits after bias and penalties -> allowed-token mask -> temperature -> top-k -> top-p -> min-p, in this
-order; temperature 0 is the plain argmax. Ties go to the lowest id. A filter keeps every token whose probability
-reaches the threshold of the last kept one, so equal tokens stay or go together and no sort order matters.
-One row at a time on purpose: the arithmetic, hence the rounding, cannot depend on the other rows.
+    token = argmax over x of z(x) + G(seed, choice, position, x)
+
+z are the logits after bias and penalties -> allowed-token mask -> temperature -> top-k -> top-p ->
+min-p, in this order; temperature 0 is the plain argmax. Ties go to the lowest id. A filter keeps
+every token whose probability reaches the threshold of the last kept one, so equal tokens stay or go
+together and no sort order matters. One row at a time on purpose: the arithmetic, hence the
+rounding, cannot depend on the other rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +48,8 @@ class Row:
 
 
 def target_token_reference(logits: torch.Tensor, choice: Choice, position: int) -> int:
-    """logits: (V,) float32, already biased, penalised and masked -> token id. This is the specification."""
+    """Return the token id for logits (V,) float32, already biased, penalised and masked: the
+    specification."""
     if choice.temperature == 0.0:
         return int(logits.argmax())
     kept, z = filtered(logits, choice)
@@ -53,7 +57,8 @@ def target_token_reference(logits: torch.Tensor, choice: Choice, position: int) 
 
 
 def filtered(logits: torch.Tensor, choice: Choice) -> tuple[torch.Tensor, torch.Tensor]:
-    """(ids ascending (n,) int64, their logits over the temperature (n,)) of the tokens the filters keep."""
+    """Return the tokens of logits (V,) that the filters keep: (ids ascending (n,) int64, their
+    logits over the temperature (n,))."""
     z = logits / max(choice.temperature, MIN_TEMPERATURE)
     floor = torch.tensor(-torch.inf)
     if 0 < choice.top_k < len(z):
@@ -67,7 +72,7 @@ def filtered(logits: torch.Tensor, choice: Choice) -> tuple[torch.Tensor, torch.
 
 
 def _nucleus_floor(z: torch.Tensor, top_p: float) -> torch.Tensor:
-    """The least logit of the smallest set of likeliest tokens whose mass reaches top_p."""
+    """Return the least logit of the smallest set of likeliest tokens whose mass reaches top_p."""
     normaliser = torch.logsumexp(z.double(), 0)
     for size in (min(HEAD, len(z)), len(z)):
         top = z.topk(size).values
@@ -78,7 +83,7 @@ def _nucleus_floor(z: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def shaped(logits: torch.Tensor, row: Row) -> torch.Tensor:
-    """Apply bias, penalties, the allowed tokens and the mask: (V,) float32 to a new (V,) float32."""
+    """Apply bias, penalties, allowed tokens and the mask: (V,) float32 to a new (V,) float32."""
     z = logits.clone()
     if row.bias:
         z[torch.tensor(list(row.bias))] += torch.tensor(list(row.bias.values()))

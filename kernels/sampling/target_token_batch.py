@@ -1,16 +1,20 @@
-"""The target's token for N rows of logits, each by its own choice: `kernels.sampling.target_token` on the device.
+"""Choose the target's token for N rows of logits, each by its own choice:
+`kernels.sampling.target_token` on the device.
 
     token = argmax over the kept x of z(x) + G(seed, choice, position, x),   z = y / temperature
-y are the logits after bias, penalties and the allowed-token mask; temperature 0 is the argmax of y. Ties go to the
-lowest id. A token is kept if z(x) >= max z + log min_p, if fewer than top_k tokens are above it, and if the tokens
-above it have less than top_p of the mass (of the top-k tokens, where both are set).
 
-Nothing is sorted and no threshold is searched for: a pass over the logits finds the best token of them all, the
-next counts what is above it. If that says it is kept it is the answer, because the kept tokens are the highest; if
-not, neither is anything below it, and the same pass has found the best token above it, to be judged next. Greedy and
-unfiltered rows take one pass, split over the device; filtered ones two and, now and then, some more. Only a row
-with top-k and top-p needs the top-k tokens' mass first: it is found by bisection between values that occur.
-Logits must be no NaN. Sums are in float32: a token within some 1e-6 of the edge of top-p may fall on its other side.
+y are the logits after bias, penalties and the allowed-token mask; temperature 0 is the argmax of y.
+Ties go to the lowest id. A token is kept if z(x) >= max z + log min_p, if fewer than top_k tokens
+are above it, and if the tokens above it have less than top_p of the mass (of the top-k tokens,
+where both are set).
+
+Nothing is sorted and no threshold is searched for: a pass over the logits finds the best token of
+them all, the next counts what is above it. If that says it is kept it is the answer, because the
+kept tokens are the highest; if not, neither is anything below it, and the same pass has found the
+best token above it, to be judged next. Greedy and unfiltered rows take one pass, split over the
+device; filtered ones two and, now and then, some more. Only a row with top-k and top-p needs the
+top-k tokens' mass first: it is found by bisection between values that occur. Logits must be no NaN.
+Sums are in float32: a token within some 1e-6 of the edge of top-p may fall on its other side.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +43,8 @@ from kernels.sampling.target_token import Row, target_token_reference
 
 
 def target_token_batch_reference(logits: torch.Tensor, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
-    """logits: (N, V) -> ((N,) int32 tokens, (N,) float32 log-probabilities of y). This is the specification."""
+    """Choose row by row from logits (N, V): ((N,) int32 tokens, (N,) float32 log-probabilities of
+    y); the specification."""
     tokens, logprobs = [], []
     for y, row in zip(shaped_rows(logits, rows), rows, strict=True):
         tokens.append(target_token_reference(y, row.choice, row.position))
@@ -68,7 +73,7 @@ def _first_pass_kernel(
     EDITED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Grid (N, M): one program for each block of a row."""
+    """Find the best token of one block of a row. Grid (N, M)."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     ids, y = read_block(
         logits_ptr, words_ptr, first_ptr, edit_tokens_ptr, add_ptr, subtract_ptr,
@@ -109,7 +114,8 @@ def _top_k_mass(
     EDITED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """(a threshold that just the top-k tokens reach, the sum of their exp(z - peak), passes over the row)."""
+    """Return (a threshold that just the top-k tokens reach, the sum of their exp(z - peak), passes
+    over the row)."""
     passes = 0
     total = 0.0
     lowest = -float("inf")  # the k-th highest z lies in [lowest, ceiling], and both occur
@@ -177,7 +183,7 @@ def _finish_kernel(
     BLOCK: tl.constexpr,
     PARTS: tl.constexpr,  # power of two >= num_parts
 ):
-    """Grid (N,): join the blocks of a row, then judge its best token until one is kept."""
+    """Join the blocks of a row, then judge its best token until one is kept. Grid (N,)."""
     row = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, PARTS)
     part = row * num_parts + lane
@@ -250,7 +256,7 @@ def _finish_kernel(
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What was chosen in each row."""
+    """The tokens chosen in N rows."""
 
     tokens: torch.Tensor  # (N,) int32
     logprobs: torch.Tensor  # (N,) float32, of y: before temperature and filters
@@ -258,7 +264,7 @@ class Chosen:
 
 
 def target_token_batch(logits: torch.Tensor, choices: RowChoices) -> Chosen:
-    """logits: (N, V) of any float type, rows contiguous."""
+    """Choose a token in each row of logits (N, V) of any float type, rows contiguous."""
     N, V = logits.shape
     assert len(choices.temperature) == N and N > 0
     num_blocks, num_parts = num_blocks_of(V, choices.edits)
@@ -284,7 +290,7 @@ def target_token_batch(logits: torch.Tensor, choices: RowChoices) -> Chosen:
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """What `kernels.compile` compiles without a GPU."""
+    """Yield the cases that `kernels.compile` compiles without a GPU."""
     # Edits are gathered one by one; in float32 that does not look like rows read in bits of 16.
     for dtype, edits in ((torch.bfloat16, None), (torch.float32, meta_edits(8, 49152))):
         logits = torch.empty(8, 49152, dtype=dtype, device="meta")

@@ -1,8 +1,10 @@
-"""The n likeliest tokens of each row of logits with their log-probabilities, n <= 20.
+"""Find the n likeliest tokens of each row of logits with their log-probabilities, n <= 20.
 
     log p(x) = y(x) - log sum exp y,   y: the logits after bias, penalties and the allowed-token mask
-before temperature and filters. By falling y, equal ones by rising id. Every block of a row gives its own n best by n
-rounds of argmax and mask, then the row's n best are found among those in the same way: n is small, a sort is not.
+
+before temperature and filters. By falling y, equal ones by rising id. Every block of a row gives
+its own n best by n rounds of argmax and mask, then the row's n best are found among those in the
+same way: n is small, a sort is not.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +32,8 @@ MAX_TOP = 20
 
 
 def top_logprobs_reference(logits: torch.Tensor, rows: Sequence[Row], n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """logits: (N, V) -> ((N, n) int32 tokens, (N, n) float32 log-probabilities). This is the specification."""
+    """Sort logits (N, V): ((N, n) int32 tokens, (N, n) float32 log-probabilities); the
+    specification."""
     logprobs = torch.stack([y.log_softmax(0) for y in shaped_rows(logits, rows)])
     best, order = logprobs.sort(dim=1, descending=True, stable=True)
     return order[:, :n].int(), best[:, :n]
@@ -55,7 +58,7 @@ def _block_top_kernel(
     EDITED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Grid (N, M): the n best of one block."""
+    """Find the n best of one block. Grid (N, M)."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     ids, y = read_block(
         logits_ptr, words_ptr, first_ptr, edit_tokens_ptr, add_ptr, subtract_ptr,
@@ -84,7 +87,7 @@ def _row_top_kernel(
     PARTS: tl.constexpr,  # power of two >= num_parts
     SIZE: tl.constexpr,  # power of two >= num_parts * n
 ):
-    """Grid (N,): the n best of a row, of its blocks' n best."""
+    """Find the n best of a row among its blocks' n best. Grid (N,)."""
     row = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, PARTS)
     part = row * num_parts + lane
@@ -105,7 +108,11 @@ def _row_top_kernel(
 
 
 def top_logprobs(logits: torch.Tensor, edits: Edits | None, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """((N, n) int32 tokens, (N, n) float32). Where fewer than n may be said: -inf, and the token means nothing."""
+    """Return ((N, n) int32 tokens, (N, n) float32 log-probabilities) for logits (N, V) of any float
+    type.
+
+    Where fewer than n tokens are allowed the rest are -inf, and their tokens mean nothing.
+    """
     N, V = logits.shape
     assert N > 0 and 0 < n <= min(MAX_TOP, V)
     num_blocks, num_parts = num_blocks_of(V, edits)
@@ -126,6 +133,6 @@ def top_logprobs(logits: torch.Tensor, edits: Edits | None, n: int) -> tuple[tor
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """What `kernels.compile` compiles without a GPU."""
+    """Yield the cases that `kernels.compile` compiles without a GPU."""
     logits = torch.empty(8, 49152, device="meta")
     yield CompileCase("top 20", lambda: top_logprobs(logits, meta_edits(8, 49152), MAX_TOP))

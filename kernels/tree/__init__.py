@@ -1,1 +1,1 @@
-"""Operations on token trees."""
+"""Work on token trees: move accepted keys and values, drop rows, walk and fuse."""

@@ -1,11 +1,15 @@
-"""Pool several drafters' candidates for one place by confidence, and keep the n likeliest: below one parent, what
-`app.stages.fuse` does, for many places at once.
+"""Pool several drafters' candidates for one place by confidence, and keep the n likeliest, for many
+places at once.
 
-With o = c / (1 - sum of that drafter's c's at the place), each drafter's sum first brought down to `max_mass`,
+It is what `app.stages.fuse` does below one parent. With o = c / (1 - sum of that drafter's c's at
+the place), each drafter's sum first brought down to `max_mass`,
+
     odds(x) = (1 + strongest o) * prod(1 + other o) ** agreement - 1      over the drafters that name x
     probability(x) = odds(x) / (1 + sum of all odds)
-A drafter that names a token twice counts once, with its higher confidence. All pairs of the up to 64 candidates are
-compared at once, and n rounds of argmax and mask pick the best: at this size nothing needs a sort.
+
+A drafter that names a token twice counts once, with its higher confidence. All pairs of the up to
+64 candidates are compared at once, and n rounds of argmax and mask pick the best: at this size
+nothing needs a sort.
 """
 
 from collections.abc import Iterator
@@ -27,7 +31,8 @@ MAX_ODDS = 1e6  # of a token, however many agree
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """The best tokens of each place, by falling probability; equal ones by their first place among the candidates."""
+    """The best tokens of each place, by falling probability; equal ones by their first place among
+    the candidates."""
 
     tokens: torch.Tensor  # (P, n) int32
     probabilities: torch.Tensor  # (P, n) float32; zeros where there are fewer tokens
@@ -36,14 +41,14 @@ class Fused:
 
 def fuse_candidates_reference(
     tokens: torch.Tensor,  # (P, K) int32
-    drafters: torch.Tensor,  # (P, K) int32, who named it
+    drafters: torch.Tensor,  # (P, K) int32, the drafter that named it
     confidences: torch.Tensor,  # (P, K) float32 in [0, 1], calibrated
     sizes: torch.Tensor,  # (P,) int32, candidates of each place; columns from there on are never read
     n: int,
     agreement: float,
     max_mass: float,
 ) -> Fused:
-    """In Python's own floats. This is the specification."""
+    """Fuse in Python's own floats: the specification."""
     P = len(tokens)
     fused = Fused(torch.zeros(P, n, dtype=torch.int32), torch.zeros(P, n), torch.zeros(P, dtype=torch.int32))
     for place in range(P):
@@ -84,7 +89,8 @@ def _fuse_candidates_kernel(
     max_odds,
     BLOCK: tl.constexpr,  # power of two >= K
 ):
-    """Grid (P,). In a matrix of pairs, [:, None] is the candidate asked about and [None, :] the other."""
+    """Fuse one place. Grid (P,). In a matrix of pairs, [:, None] is one candidate and [None, :] the
+    other."""
     place = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     inside = lane < tl.load(sizes_ptr + place)
@@ -131,7 +137,7 @@ def fuse_candidates(
     agreement: float,
     max_mass: float,
 ) -> Fused:
-    """As the reference, in float32."""
+    """Fuse on the device in float32; arguments and result as the reference's."""
     P, K = tokens.shape
     assert drafters.shape == confidences.shape == (P, K) and sizes.shape == (P,)
     assert 0 < K <= MAX_CANDIDATES and 0 < n <= K
@@ -146,7 +152,7 @@ def fuse_candidates(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """What `kernels.compile` compiles without a GPU."""
+    """Yield the cases that `kernels.compile` compiles without a GPU."""
     integers, sizes = (torch.empty(shape, dtype=torch.int32, device="meta") for shape in ((8, 64), (8,)))
     floats = torch.empty(8, 64, device="meta")
     yield CompileCase(

@@ -1,9 +1,11 @@
-"""Keep the accepted path of a tree: move keys and values of its nodes to the slots right behind the prefix.
+"""Keep the accepted path of a tree: move keys and values of its nodes to the slots right behind the
+prefix.
 
-The tree's row j lies in slot prefix + j (see `ragged_attention`). Afterwards slot prefix + i holds what slot
-prefix + path[i] held, for i < length; what else is behind the prefix is meaningless. A chain needs no move.
-A path goes from the root to a leaf, so path[i] >= i and a slot can be both source and target: a program loads the
-whole path before it stores any of it, with a barrier between, and nobody else touches its columns of its sequence.
+The tree's row j lies in slot prefix + j (see `ragged_attention`). Afterwards slot prefix + i holds
+what slot prefix + path[i] held, for i < length; what else is behind the prefix is meaningless. A
+chain needs no move. A path goes from the root to a leaf, so path[i] >= i and a slot can be both
+source and target: a program loads the whole path before it stores any of it, with a barrier
+between, and no other program touches its columns of its sequence.
 """
 
 from collections.abc import Iterator
@@ -29,7 +31,7 @@ def kv_commit_reference(
     path: torch.Tensor,  # (B, W) int32, rising rows of the tree, root first
     length: torch.Tensor,  # (B,) int32, of each path, may be 0
 ) -> None:
-    """This is the specification."""
+    """Move the paths one after the other: the specification."""
     page_slots = k_pages.shape[2]
     for sequence in range(len(prefix)):
         steps = torch.arange(int(length[sequence]), device=path.device)
@@ -90,7 +92,10 @@ def kv_commit(
     path: torch.Tensor,  # (B, W) int32
     length: torch.Tensor,  # (B,) int32
 ) -> None:
-    """Reads nothing back from the device. ValueError for pages that are not contiguous or not alike."""
+    """Move all paths; read nothing back from the device.
+
+    Raises ValueError for pages that are not contiguous or not alike.
+    """
     layers, _, page_slots, key_heads, head_dim = k_pages.shape
     if k_pages.shape != v_pages.shape or not (k_pages.is_contiguous() and v_pages.is_contiguous()):
         raise ValueError("pages of keys and values must be contiguous and of one shape")
@@ -105,7 +110,8 @@ def kv_commit(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """36 layers of 8 key heads of 128, pages of 16: an 8B model; paths of 16, and of 64, the longest."""
+    """Yield 36 layers of 8 key heads of 128, pages of 16, an 8B model: paths of 16, and of 64, the
+    longest."""
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)):
         yield CompileCase(f"paths of 16, {name}", partial(_compile_case, dtype, 16), disassemble=True)
     yield CompileCase("paths of 64, bf16", partial(_compile_case, torch.bfloat16, 64), disassemble=True)

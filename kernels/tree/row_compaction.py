@@ -1,9 +1,14 @@
-"""Drop pruned rows in the middle of a forward: the kept rows move up, in order, and the dropped ones leave zeros.
+"""Drop pruned rows in the middle of a forward: the kept rows move up, in order, and the dropped
+ones leave zeros.
 
-Row r goes to place e(r) = number of kept rows before r if it is kept, and to (number of all kept rows) + (number of
-dropped rows before r) if not: every place is written once, so nothing needs clearing. Sequence b's rows are then
-e(cu_rows[b]) ... e(cu_rows[b + 1]) - 1. How many rows are kept stays on the device; who knows a bound gives it as
-`capacity` and gets no more rows than that.
+Row r goes to place e(r), its place among all rows with the kept ones first:
+
+    e(r) = number of kept rows before r, if r is kept
+    e(r) = number of all kept rows + number of dropped rows before r, if not
+
+Every place is written once, so nothing needs clearing. Sequence b's rows are then e(cu_rows[b]) ...
+e(cu_rows[b + 1]) - 1. The number of kept rows stays on the device; a caller that knows a bound
+gives it as `capacity` and gets no more rows than that.
 """
 
 from collections.abc import Iterator
@@ -24,7 +29,7 @@ BLOCK_COLUMNS = 1024  # one step of a program
 
 
 class CompactedRows(NamedTuple):
-    """C is the capacity; rows from cu_rows[-1] on are zeros."""
+    """The rows kept. C is the capacity; rows from cu_rows[-1] on are zeros."""
 
     hidden: torch.Tensor  # (C, d)
     positions: torch.Tensor  # (C,)
@@ -38,7 +43,7 @@ def row_compaction_reference(
     positions: torch.Tensor,  # (T,)
     capacity: int | None = None,  # at least the number of rows kept; None: T
 ) -> CompactedRows:
-    """This is the specification."""
+    """Move the rows with torch's own operators: the specification."""
     capacity = len(hidden) if capacity is None else capacity
     rows = torch.nonzero(keep).squeeze(-1)[:capacity]
     out, out_positions = hidden.new_zeros(capacity, hidden.shape[1]), positions.new_zeros(capacity)
@@ -84,7 +89,10 @@ def row_compaction(
     positions: torch.Tensor,  # (T,)
     capacity: int | None = None,
 ) -> CompactedRows:
-    """Reads nothing back from the device. ValueError if the columns of a row lie apart."""
+    """Move the rows in one launch; read nothing back from the device.
+
+    Raises ValueError if the columns of a row lie apart.
+    """
     num_rows, columns = hidden.shape
     if hidden.stride(1) != 1:
         raise ValueError("the columns of a row must lie side by side")
@@ -100,7 +108,7 @@ def row_compaction(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Hidden states of 4096 and of 2880, no power of two."""
+    """Yield hidden states of 4096 and of 2880, no power of two."""
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)):
         yield CompileCase(f"4096 columns, {name}", partial(_compile_case, dtype, 4096))
     yield CompileCase("2880 columns, bf16", partial(_compile_case, torch.bfloat16, 2880))

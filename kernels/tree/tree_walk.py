@@ -1,9 +1,11 @@
-"""Walk each draft tree along the target's own tokens, all trees of a batch at once: `app.stages.verify` on the device.
+"""Walk each draft tree along the target's own tokens, all trees of a batch at once:
+`app.stages.verify` on the device.
 
     node 0;  token = target[node];  child = the first node below `node` that holds `token`
-until there is no child or the token ends the text: that token is the bonus, the nodes walked are the path. The
-target's token in every node's row must be there beforehand, so penalties must have been applied along each node's
-own ancestors.
+
+until there is no child or the token ends the text: that token is the bonus, the nodes walked are
+the path. The target's token in every node's row must be there beforehand, so penalties must have
+been applied along each node's own ancestors.
 """
 
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ MAX_NODES = 63  # and the root
 
 @dataclass(frozen=True, slots=True)
 class Walks:
-    """What the target said about each tree."""
+    """The verdict on each tree."""
 
     paths: torch.Tensor  # (B, K) int32, accepted nodes from 1, root to leaf; zeros behind the last
     accepted: torch.Tensor  # (B,) int32, nodes on the path
@@ -37,7 +39,7 @@ def tree_walk_reference(
     target: torch.Tensor,  # (B, K + 1) int32, the target's token after each node
     ends: torch.Tensor,  # (B, E) int32, tokens that end the text, padded with negative numbers; E may be 0
 ) -> Walks:
-    """This is the specification."""
+    """Walk tree by tree in Python: the specification."""
     B, K = tokens.shape
     walks = Walks(*(torch.zeros(shape, dtype=torch.int32) for shape in ((B, K), (B,), (B,))))
     for tree in range(B):
@@ -72,12 +74,12 @@ def _tree_walk_kernel(
     BLOCK: tl.constexpr,  # power of two >= K
     BLOCK_E: tl.constexpr,  # power of two >= E
 ):
-    """Grid (B,): the whole tree in registers, one step a node of the path."""
+    """Walk one tree, held in registers, one step a node of the path. Grid (B,)."""
     tree = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     inside = lane < tl.load(sizes_ptr + tree)
     tokens = tl.load(tokens_ptr + tree * K + lane, mask=inside, other=-1)
-    parents = tl.load(parents_ptr + tree * K + lane, mask=inside, other=-1)  # of no node: nobody's child
+    parents = tl.load(parents_ptr + tree * K + lane, mask=inside, other=-1)  # -1: the child of no node
     end = tl.arange(0, BLOCK_E)
     ends = tl.load(ends_ptr + tree * E + end, mask=end < E, other=-1)
     path = tl.zeros([BLOCK], tl.int32)
@@ -88,7 +90,7 @@ def _tree_walk_kernel(
     while walking:
         below = tl.min(tl.where((parents == node) & (tokens == token), lane + 1, K + 1), 0)
         is_end = tl.sum((ends == token).to(tl.int32), 0) > 0
-        walking = (below <= K) & ~is_end  # it ends: a node has one parent, so nobody is met twice
+        walking = (below <= K) & ~is_end  # it ends: a node has one parent, so none is met twice
         if walking:
             path = tl.where(lane == length, below, path)
             length += 1
@@ -106,7 +108,7 @@ def tree_walk(
     target: torch.Tensor,
     ends: torch.Tensor,
 ) -> Walks:
-    """As the reference."""
+    """Walk all trees in one launch; arguments and result as the reference's."""
     B, K = tokens.shape
     assert parents.shape == (B, K) and sizes.shape == (B,) and target.shape == (B, K + 1) and len(ends) == B
     assert 0 < K <= MAX_NODES
@@ -122,7 +124,7 @@ def tree_walk(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """What `kernels.compile` compiles without a GPU."""
+    """Yield the cases that `kernels.compile` compiles without a GPU."""
     nodes, target, ends, sizes = (
         torch.empty(shape, dtype=torch.int32, device="meta") for shape in ((8, 63), (8, 64), (8, 3), (8,))
     )

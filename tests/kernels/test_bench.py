@@ -1,4 +1,4 @@
-"""The kernels' benchmark: is every kernel in it, and does it time what computes the right thing?"""
+"""Test the kernels' benchmark: every kernel is in it, and what it times computes the right thing."""
 
 import importlib.util
 from pathlib import Path

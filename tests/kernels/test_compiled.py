@@ -1,4 +1,6 @@
-"""Every Triton kernel, compiled for GPUs that are not here: does it compile, and does it keep within its means?"""
+"""Compile every Triton kernel for GPUs that are not here, and check that each keeps within its
+means.
+"""
 
 import importlib.util
 import json
@@ -28,7 +30,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory) -> list[dict[str, object]]:
-    """What `python -m kernels.compile` says of all kernels, in processes without the interpreter."""
+    """Return what `python -m kernels.compile` prints of all kernels, in processes without the
+    interpreter."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))  # what was compiled before proves nothing
 
@@ -45,7 +48,7 @@ def kernels(tmp_path_factory) -> list[dict[str, object]]:
 
 
 def found(kernels, complaint):
-    """One line for each kernel that `complaint` says something of."""
+    """Return one line for each kernel that `complaint` finds fault with."""
     lines = [(f"{k['module']}, {k['case']}, {k['kernel']}, sm_{k['capability']}", complaint(k)) for k in kernels]
     return [f"{name}: {line}" for name, line in lines if line]
 
@@ -75,7 +78,7 @@ def test_registers_leave_room_for_enough_threads(kernels):
 
 
 def cases(kernels, matches):
-    """(module, case, capability) of the kernels that match."""
+    """Return (module, case, capability) of the kernels that match."""
     return {(k["module"], k["case"], k["capability"]) for k in kernels if matches(k)}
 
 

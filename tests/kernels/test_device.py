@@ -1,7 +1,10 @@
-"""The Triton kernels against their references: in Triton's interpreter everywhere, and on a GPU where there is one.
+"""Run the Triton kernels against their references: in the interpreter everywhere, on a GPU where
+there is one.
 
 Triton reads TRITON_INTERPRET once, so every file under `device/` gets a pytest of its own. By hand:
+
     TRITON_INTERPRET=1 pytest --noconftest tests/kernels/device/kv_commit.py     (without the variable: on the GPU)
+
 The interpreter runs one program after the other: races and missing barriers show on a GPU only.
 """
 
@@ -24,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def run_pytest(file: Path, **environment: str) -> None:
-    """Fails, with its output, unless all tests of the file passed and there were some."""
+    """Fail, with its output, unless all tests of the file passed and there were some."""
     inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "--durations=0", str(file)],

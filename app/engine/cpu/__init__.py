@@ -1,1 +1,3 @@
-"""A pass on a CPU."""
+"""Run a pass of a model on a CPU: the compiled forward, the model's own modules, and the runner
+around them.
+"""

@@ -1,4 +1,8 @@
-"""The tensors of one packed forward through transformers' modules: slots to write, tiles and masks of the attention."""
+"""Build the tensors of one packed forward through transformers' modules: slots to write, tiles and
+masks of attention.
+
+Goes in: a PackedBatch; comes out: a Layout that the attention of `hooked` reads. Knows no weights.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,7 +18,7 @@ CHUNK_TILE = 32
 
 
 class Kind(NamedTuple):
-    """How a layer attends, as its model told the attention interface."""
+    """A layer's way of attending, as its model passes it to the attention interface."""
 
     window: int | None
     scale: float
@@ -22,7 +26,8 @@ class Kind(NamedTuple):
 
 
 class Layout:
-    """A plan as tensors; travels through the model to every attention layer, and notes how each attends."""
+    """A packed batch as tensors; it travels through the model to every attention layer, and keeps
+    how each attends."""
 
     def __init__(self, plan: PackedBatch, num_heads: int, num_key_heads: int) -> None:
         self.plan, self.kv = plan, plan.kv
@@ -34,7 +39,7 @@ class Layout:
         self._groups: dict[int | None, list[TileGroup]] = {}
 
     def store(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Write the rows' keys and values, both (T, HK, D), to their slots."""
+        """Write the rows' keys and values, both (T, HK, D) float32, to their slots."""
         rows, pages, offsets = self._own
         if self._copies is None:
             self.kv.write(layer, pages, offsets, k, v)
@@ -46,7 +51,8 @@ class Layout:
             self.kv.write(layer, pages, offsets, k[rows], v[rows])
 
     def groups(self, window: int | None) -> list[TileGroup]:
-        """The tiles and masks for layers with this sliding window; built once a forward."""
+        """Return the tiles and masks for layers with this sliding window (None: no window); built
+        once a forward."""
         if window not in self._groups:
             self._groups[window] = _groups(self, window)
         return self._groups[window]
@@ -58,7 +64,8 @@ def _columns(slots: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Ten
 
 
 def _groups(layout: Layout, window: int | None) -> list[TileGroup]:
-    """Short chains, forks and long chains apart: forks share pages with their chain, so theirs must be gathered."""
+    """Group short chains, forks and long chains apart: forks share pages with their chain, so
+    theirs must be copied."""
     kinds: dict[tuple[bool, bool], list[PackedSpan]] = {}
     for span in layout.plan.spans:
         kinds.setdefault((len(span.rows) > TREE_TILES[-1], span.is_fork), []).append(span)
@@ -112,7 +119,8 @@ def _group(layout: Layout, spans: list[PackedSpan], height: int, window: int | N
 
 
 def _tiles(span: PackedSpan, height: int, size: int, window: int | None) -> list[_Tile]:
-    """Cut a span into tiles; each sees the pages up to its last row. Padding rows see slot 0, to stay finite."""
+    """Cut a span into tiles; each sees the pages up to its last row. Padding rows see slot 0, to
+    stay finite."""
     tiles = []
     for first in range(0, len(span.rows), height):
         rows = span.rows[first : first + height]
@@ -129,14 +137,14 @@ def _tiles(span: PackedSpan, height: int, size: int, window: int | None) -> list
 
 
 def _spread(values: np.ndarray, at: np.ndarray, width: int) -> np.ndarray:
-    """values (n, ...) at indices `at` of a zero array (width, ...)."""
+    """Return a zero array (width, ...) with `values` (n, ...) at the indices `at`."""
     out = np.zeros((width, *values.shape[1:]), values.dtype)
     out[at] = values
     return out
 
 
 def _expand(mask: torch.Tensor, num_heads: int, num_key_heads: int) -> torch.Tensor:
-    """(NP, height, S) -> (NP * HK, R, S), as the products want it."""
+    """Repeat a mask for the heads: (NP, height, S) -> (NP * HK, R, S), as the products read it."""
     pairs, height, width = mask.shape
     fold = num_heads // num_key_heads
     wide = mask[:, None, :, None].expand(pairs, num_key_heads, height, fold, width)

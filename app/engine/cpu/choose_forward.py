@@ -1,4 +1,8 @@
-"""Find out of a model's own modules what it says, and of which forward it can be had fastest."""
+"""Choose the fastest forward that gives the same logits as a model's own modules.
+
+Goes in: a loaded transformers model; comes out: a Forward. Knows no files but the one it may keep
+its findings in.
+"""
 
 import logging
 from pathlib import Path
@@ -20,11 +24,13 @@ log = logging.getLogger(__name__)
 
 @torch.inference_mode()
 def choose_forward(model: PreTrainedModel, is_int8: bool = False, keep: tuple[Path, Weights] | None = None) -> Forward:
-    """Choose the fused forward if it knows the model's family, else the modules, whose rows keep their bits.
+    """Return the fused forward if it knows the model's family, else the modules, whose rows keep
+    their bits.
 
-    With `is_int8` the linear layers' weights are rounded to int8 columns: a model of its own, as exact against itself.
-    `keep`: a file for what is found out, and the weights as they will be read then; nothing is written where those are
-    not the modules'. Takes the model over. Raises ModelRefused for one that ignores the attention interface.
+    With `is_int8` the linear layers' weights are rounded to int8 columns: a model of its own, as
+    exact against itself. `keep`: a file for what is found out, and the weights as they will be read
+    then; nothing is written where those are not the modules'. The model must not be used
+    afterwards. Raises ModelRefused for one that ignores the attention interface.
     """
     model.eval()
     model.requires_grad_(False)
@@ -41,7 +47,8 @@ def choose_forward(model: PreTrainedModel, is_int8: bool = False, keep: tuple[Pa
 
 
 def _where(model: PreTrainedModel, keep: tuple[Path, Weights] | None) -> Path | None:
-    """The file to keep things in; None where a later start would read other numbers than the modules'."""
+    """Return the file to write; None where a later start would read other numbers than the
+    modules'."""
     if keep is None:
         return None
     file, weights = keep
@@ -49,17 +56,17 @@ def _where(model: PreTrainedModel, keep: tuple[Path, Weights] | None) -> Path | 
 
 
 def _fuse(hooked: HookedForward, is_int8: bool, file: Path | None) -> FusedForward:
-    """The fused forward, once it has said the same as the modules. Raises NotFusable."""
+    """Return the fused forward, once it has given the modules' logits. Raises NotFusable."""
     check_llama_shape(hooked.model)
     if hooked.model.device.type != "cpu":
         raise NotFusable("it is not on the CPU")
     weights = hooked.model.state_dict()
     expected = trial(hooked)  # also shows how each layer attends
-    blueprint = model_spec_of(hooked)
-    fused = FusedForward(blueprint, weights, is_int8)
+    spec = model_spec_of(hooked)
+    fused = FusedForward(spec, weights, is_int8)
     off = distance(trial(fused), expected, float(expected.std()))
     if not off < TOLERANCE:
         raise NotFusable(f"the fused forward is {off:.1e} standard deviations off")
     if file is not None:
-        remember(file, blueprint, tuple(weights), expected)
+        remember(file, spec, tuple(weights), expected)
     return fused

@@ -1,4 +1,4 @@
-"""From a plan whose sequences guess on by themselves to the arrays of `kernels.cpu.chain`."""
+"""Turn a packed batch whose sequences are to be drafted for into the arrays of `kernels.cpu.chain`."""
 
 import numpy as np
 
@@ -9,9 +9,12 @@ from kernels.cpu.shapes import Step
 
 
 def chain_of(plan: PackedBatch, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None) -> Chain:
-    """`depth` guesses for each of the plan's sequences, which hold pages for all but the last of them.
+    """Return the arrays for `depth` guesses of each sequence in the plan, which holds pages for all
+    but the last guess.
 
-    absent: (B, hidden) float32, contiguous and held by the caller: added to the embeddings of all guesses.
+    floor: the product of confidences at which drafting ends. head_ids: (Vh,) int64, the tokens of
+    the head's columns; empty: all, in order. absent: (B, hidden) float32, contiguous and held by
+    the caller, or None: added to the embeddings of all guesses.
     """
     batch = len(plan.spans)
     rows = np.arange(batch)

@@ -1,4 +1,4 @@
-"""A few tokens read by a forward, to compare it with another that should say the same."""
+"""Run a few tokens through a forward, to compare its logits with another's that should be the same."""
 
 import torch
 
@@ -13,7 +13,7 @@ TOLERANCE = 1e-3  # of the logits' standard deviation
 
 @torch.inference_mode()
 def trial(forward: Forward) -> torch.Tensor:
-    """(N, V) logits of tokens read in two pieces, the second one's."""
+    """Return the logits (N, V) float32 of probe tokens read in two pieces, the second one's."""
     kv = KVCache(forward.shape.num_layers, 4, forward.shape.num_key_heads, forward.shape.head_dim, 32)
     sequence = probe(TOKENS, forward.vocab_size)
     PagePool(4, 32).try_grow(sequence.pages, TOKENS)
@@ -25,10 +25,14 @@ def trial(forward: Forward) -> torch.Tensor:
 
 
 def distance(found: torch.Tensor, expected: torch.Tensor, spread: float) -> float:
-    """How far logits are off at most, in standard deviations of `spread`; not a number if any of them is none."""
+    """Return the largest difference of two sets of logits (N, V), in units of `spread`; NaN if any
+    logit is NaN.
+
+    `spread`: a standard deviation of the expected logits.
+    """
     return float((found - expected).abs().max() / spread)
 
 
 def probe(length: int, vocab_size: int) -> CachedSequence:
-    """Make a sequence of tokens from all over the vocabulary."""
+    """Return a sequence of `length` tokens from all over the vocabulary."""
     return CachedSequence("probe", [(i * 7919 + 13) % vocab_size for i in range(length)])

@@ -1,4 +1,7 @@
-"""What a model runner asks of a model: the logits of a packed plan's wanted rows."""
+"""Declare the forward of a model: a packed batch goes in, the logits of its wanted rows come out.
+
+A model runner knows a model by this protocol alone.
+"""
 
 from typing import NamedTuple, Protocol
 
@@ -9,7 +12,7 @@ from app.engine.packing import PackedBatch
 
 
 class KVShape(NamedTuple):
-    """What decides the size of a KV cache."""
+    """The sizes that a KV cache follows from."""
 
     num_layers: int
     num_key_heads: int
@@ -17,35 +20,39 @@ class KVShape(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a pass says of its wanted rows."""
+    """The results of a pass for its N wanted rows."""
 
     logits: torch.Tensor  # (N, V)
     best: list[int]  # (N,) the largest one's index; negative where a row's logits are not all finite numbers
-    hidden: np.ndarray | None  # (N, d) float32, the normed states the head read; None where nobody keeps them
+    hidden: np.ndarray | None  # (N, d) float32, the normed states the head read; None where they are not kept
 
 
 class Checkpoints(Protocol):
-    """Looks at a pass on its way (`app.engine.early_exit.rows`)."""
+    """A look at a pass between two layers, which may drop rows (`app.engine.early_exit.rows`)."""
 
     layers: tuple[int, ...]  # after so many layers, rising
-    took_s: float  # what they took of the pass; the forward adds to it
+    took_s: float  # seconds of the pass that they took; the forward adds to it
 
     def keep(self, layer: int, states: np.ndarray) -> np.ndarray | None:
-        """The rows to go on with, of those that are there, rising; None: all. states: theirs (T, d), no copy."""
+        """Return the rows, rising, that go on after this layer; None: all.
+
+        states: (T, d) float32, those of the rows still in the pass; no copy.
+        """
         ...
 
 
 class Forward(Protocol):
     """A loaded model behind one packed pass."""
 
-    can_prune: bool  # does it heed checkpoints?
+    can_prune: bool  # whether it obeys checkpoints
     shape: KVShape
     max_positions: int
     vocab_size: int  # tokens it can read; its head may know fewer
 
     def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
-        """Write the rows' keys and values; what the model says after the wanted rows. Raises ModelRefused.
+        """Write the rows' keys and values, and return the wanted rows' logits. Raises ModelRefused.
 
-        Rows that `checkpoints` drop have no logits, and their keys and values are written in the first layers only.
+        Rows that `checkpoints` drop have no logits, and their keys and values are written in the
+        first layers only.
         """
         ...

@@ -1,7 +1,7 @@
-"""Llama-shaped models as one compiled forward, of their weights and a blueprint of what else they are.
+"""Run a Llama-shaped model as one compiled forward, built from its weights and a ModelSpec.
 
-The rest of the engine sees a `Forward` like any other. What is not of that shape, or does not say the same as the
-modules it was taken from (`app.engine.cpu.choose_forward`), runs on its own modules.
+The rest of the engine sees a `Forward` like any other. A model of another shape, or one whose
+modules give other logits (`app.engine.cpu.choose_forward`), runs on its own modules.
 """
 
 import time
@@ -32,22 +32,27 @@ class FusedForward:
 
     can_prune = True
 
-    def __init__(self, blueprint: ModelSpec, weights: Weights, is_int8: bool = False) -> None:
-        """With `is_int8` the linear layers' weights are rounded to int8, column by column: another model, which says
-        something else, and the same whatever runs beside it. Raises KeyError for a weight that is not there."""
+    def __init__(self, spec: ModelSpec, weights: Weights, is_int8: bool = False) -> None:
+        """Pack the weights, float32, and give the kernels their addresses. Raises KeyError for a
+        missing weight.
+
+        With `is_int8` the linear layers' weights are rounded to int8, column by column: another
+        model, with other logits, whose rows keep their bits in any batch all the same.
+        """
         self._is_int8 = is_int8
-        self.shape = KVShape(blueprint.num_layers, blueprint.num_key_heads, blueprint.head_dim)
-        self.max_positions, self.vocab_size = blueprint.max_positions, blueprint.vocab_size
-        self._positions = blueprint.positions
+        self.shape = KVShape(spec.num_layers, spec.num_key_heads, spec.head_dim)
+        self.max_positions, self.vocab_size = spec.max_positions, spec.vocab_size
+        self._positions = spec.positions
         self._held: list[np.ndarray] = []  # the arrays behind the addresses
         self._kv: KVCache | None = None
         self._team = team(torch.get_num_threads())
-        self._model = self._take(blueprint, weights)
+        self._model = self._take(spec, weights)
         self._waking_s = 0.0  # until all threads were at the last part of a pass: what parting it takes
         self._rooms = Rooms(self._model, self._team.size)
 
     def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
-        """See Forward."""
+        """Implement `Forward.logits`; the logits (N, V) are float32. Raises ValueError for tokens
+        outside the tables."""
         self._check(plan, ahead=0)
         step = step_of(plan)
         room, logits, best = self._rooms.room(step)
@@ -64,8 +69,8 @@ class FusedForward:
             checkpoints.took_s += time.perf_counter() - started + self._waking_s
         self._run(step, room, done, self._model.num_layers)
         n = len(plan.wanted)
-        said = torch.from_numpy(logits)[:n, : self._model.vocab]
-        return Output(said, best[:n].tolist(), self._rooms.read(n))
+        found = torch.from_numpy(logits)[:n, : self._model.vocab]
+        return Output(found, best[:n].tolist(), self._rooms.read(n))
 
     def _run(self, step: Step, room: Room, first: int, end: int) -> None:
         model, started = self._model, time.perf_counter()
@@ -79,16 +84,23 @@ class FusedForward:
         self._waking_s = max(awake) - started
 
     def last_hidden(self, rows: int) -> np.ndarray:
-        """A copy of the final normed hidden states (rows, d) of the first rows of the last pass, float32: what the
-        head reads. Those of rows that were not wanted, too, which `logits` has no use for and distilling has."""
+        """Return a copy (rows, d) float32 of the last pass's final normed states, which the head
+        reads.
+
+        Rows that were not wanted are included: `logits` has no use for them, distilling has.
+        """
         return self._rooms.normed(rows)
 
     def chain(
         self, plan: PackedBatch, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None = None
     ) -> Chain:
-        """Guess up to `depth` tokens for each of the plan's sequences, whose last rows alone are wanted: each step goes
-        on from the likeliest token. Ends when no sequence's confidences multiply to `floor`. `head_ids`: the tokens
-        that the head's columns stand for; empty: all, in order. `absent`: see `chain_of`."""
+        """Guess up to `depth` tokens for each of the plan's sequences, whose last rows alone are
+        wanted.
+
+        Each step goes on from the likeliest token; it ends when no sequence's confidences multiply
+        to `floor`. head_ids: (Vh,) int64, the tokens that the head's columns stand for; empty: all,
+        in order. absent: see `chain_of`. The guesses are in the result's arrays.
+        """
         self._check(plan, ahead=depth - 1)
         step, chain = step_of(plan), chain_of(plan, depth, floor, head_ids, absent)
         room, logits, best = self._rooms.room(step, lines=len(chain.step.units))
@@ -98,7 +110,8 @@ class FusedForward:
         return chain
 
     def _check(self, plan: PackedBatch, ahead: int) -> None:
-        """What is outside the tables would be read from anywhere. Raises ValueError."""
+        """Raise ValueError for a token or position outside the tables: the kernels would read any
+        memory there."""
         if plan.kv is not self._kv:
             self._attach(plan.kv)
         if max(plan.positions) + ahead >= self._positions or not 0 <= min(plan.ids) <= max(plan.ids) < self.vocab_size:
@@ -115,22 +128,22 @@ class FusedForward:
             page_tokens=kv.page_tokens, keys=keys.data_ptr(), values=values.data_ptr(), num_pages=keys.shape[1]
         )
 
-    def _take(self, blueprint: ModelSpec, weights: Weights) -> Model:
-        layers = [self._layer(weights, i, window) for i, window in enumerate(blueprint.windows)]
-        cos, sin = blueprint.turns()
+    def _take(self, spec: ModelSpec, weights: Weights) -> Model:
+        layers = [self._layer(weights, i, window) for i, window in enumerate(spec.windows)]
+        cos, sin = spec.turns()
         head = _array(weights[HEAD])
         packed_head, head_scales = self._weights(head)
         return Model(
-            num_layers=blueprint.num_layers,
-            hidden=blueprint.hidden,
-            num_heads=blueprint.num_heads,
-            num_key_heads=blueprint.num_key_heads,
-            head_dim=blueprint.head_dim,
-            inner=blueprint.inner,
+            num_layers=spec.num_layers,
+            hidden=spec.hidden,
+            num_heads=spec.num_heads,
+            num_key_heads=spec.num_key_heads,
+            head_dim=spec.head_dim,
+            inner=spec.inner,
             vocab=head.shape[0],
             page_tokens=0,
-            epsilon=blueprint.epsilon,
-            scale=blueprint.scale,
+            epsilon=spec.epsilon,
+            scale=spec.scale,
             layers=np.array(layers, np.int64),
             embedding=self._hold(_array(weights[EMBEDDING])),
             final_norm=self._hold(_array(weights["model.norm.weight"])),
@@ -175,7 +188,7 @@ class FusedForward:
         return slots
 
     def _weights(self, weight: np.ndarray) -> tuple[int, int]:
-        """Addresses of a packed weight and of its columns' scales."""
+        """Return the addresses of a packed weight and of its columns' scales."""
         if not self._is_int8:
             return self._hold(pack(weight)), 0
         packed, scales = pack_int8(weight)

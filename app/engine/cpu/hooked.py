@@ -1,7 +1,8 @@
-"""Any Hugging Face causal LM's own modules as a forward: packed rows through transformers' attention interface.
+"""Run any Hugging Face causal LM's own modules as a forward: packed rows through transformers'
+attention interface.
 
-On the CPU every linear layer runs on the compiled product, and activations on whole vectors. Slower than
-`app.engine.cpu.fused`, and knows every family.
+On the CPU every linear layer runs on the compiled product, and activations on whole vectors. Slower
+than `app.engine.cpu.fused`, and knows every family.
 """
 
 from typing import Any
@@ -28,12 +29,14 @@ SERIAL = 2**14  # numbers that it surely leaves to one thread
 
 
 class HookedForward:
-    """The model's modules, run eagerly; the packed attention is plugged in, the weights are as they were loaded."""
+    """A model's modules, run eagerly, with packed attention plugged in; the weights are as they
+    were loaded."""
 
     can_prune = False
 
     def __init__(self, model: PreTrainedModel) -> None:
-        """Raises ModelRefused for a model that ignores the attention interface."""
+        """Take over the modules. Raises ModelRefused for a model that ignores the attention
+        interface."""
         if not getattr(model, "_can_set_attn_implementation", lambda: False)():
             name = type(model).__name__
             raise ModelRefused(f"{name} ignores transformers' attention interface, so it cannot be served")
@@ -49,7 +52,10 @@ class HookedForward:
         self.kinds: list[Kind] = []  # how each layer attends, known after the first pass
 
     def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
-        """See Forward. Raises ValueError for a plan that adds to the embeddings: only the fused forward can."""
+        """Implement `Forward.logits`; the logits (N, V) are float32.
+
+        Raises ValueError for a plan that adds to the embeddings: only the fused forward can.
+        """
         if plan.added is not None:
             raise ValueError("a hooked model's embeddings take no addition")
         layout = Layout(plan, self._num_heads, self.shape.num_key_heads)
@@ -76,10 +82,11 @@ class HookedForward:
 
 
 class WholeVectors(nn.Module):
-    """An activation whose rows keep their bits; (..., N) -> (..., N).
+    """An activation whose rows keep their bits; (..., N) -> (..., N) float32.
 
-    torch computes the last few numbers of a thread's share in another way than the vectors before them, and where that
-    is depends on how many rows there are. Here rows are padded to whole vectors, and go in pieces for one thread.
+    torch computes the last few numbers of a thread's share in another way than the vectors before
+    them, and where that is depends on how many rows there are. Here rows are padded to whole
+    vectors, and go in pieces for one thread.
     """
 
     def __init__(self, activation: nn.Module) -> None:
@@ -87,7 +94,7 @@ class WholeVectors(nn.Module):
         self.activation = activation
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply it piece by piece."""
+        """Apply the activation to x (..., N) float32 piece by piece; return the same shape."""
         columns = x.shape[-1]
         padded = F.pad(x.reshape(-1, columns), (0, -columns % VECTORS)).contiguous()
         pieces = padded.view(-1, VECTORS).split(SERIAL // VECTORS)
@@ -97,7 +104,7 @@ class WholeVectors(nn.Module):
 def keep_bits(model: nn.Module) -> None:
     """Replace linear layers by packed twins and activations by those of whole vectors.
 
-    Unless held elsewhere the layers' weights go.
+    The layers' own weights are freed unless they are held elsewhere.
     """
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
@@ -108,7 +115,8 @@ def keep_bits(model: nn.Module) -> None:
 
 
 def round_weights(model: nn.Module) -> None:
-    """Round the linear layers' weights to what int8 columns can hold. Embeddings, tied ones too, stay as they are."""
+    """Round the linear layers' weights to what int8 columns can hold. Embeddings, tied ones too,
+    stay as they are."""
     for layer in model.modules():
         if type(layer) is nn.Linear:
             packed, scales = pack_int8(layer.weight.detach().float().numpy())
@@ -122,7 +130,7 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def _weight(layer: nn.Module) -> torch.Tensor:
-    """(N, K); GPT-2's Conv1D holds it transposed."""
+    """Return a layer's weight as (N, K); GPT-2's Conv1D holds it transposed."""
     weight = layer.get_parameter("weight")
     return weight.T if type(layer) is Conv1D else weight
 
@@ -144,7 +152,8 @@ def _attention(
     layout: Layout | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """Write the rows' keys and values to their slots, then attend to the sequences' pages. Returns (1, T, H, D)."""
+    """Write the rows' keys and values to their slots, attend to the sequences' pages, and return
+    (1, T, H, D)."""
     if layout is None:
         raise ModelRefused("the model does not hand extra arguments down to its attention layers")
     if s_aux is not None:

@@ -1,4 +1,6 @@
-"""Load a Hugging Face causal LM, unforked, and choose the fastest forward that says the same as its own modules."""
+"""Load a Hugging Face causal LM, unforked, and choose the fastest forward that gives its own
+modules' logits.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,16 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a model comes from: its weights by name, and its modules for whoever has to ask them."""
+    """A model's origin: its weights by name, and its modules for the code that needs them."""
 
-    folders: tuple[Path, ...]  # whose files decide what the model says
+    folders: tuple[Path, ...]  # whose files decide the model's logits
     weights: Callable[[], Weights]
     modules: Callable[[], "PreTrainedModel"]
 
 
 def load(source: Path | Source, is_int8: bool = False, home: Path | None = None) -> Forward:
-    """Load a model, to compute in float32. With `home`, what is found out of it is kept there for the next start, which
-    then takes a fraction of the time. Raises ModelRefused."""
+    """Load a model, to compute in float32. Raises ModelRefused.
+
+    With `home`, what is found out about it is kept there, and the next start takes a fraction of
+    the time.
+    """
     found = source if isinstance(source, Source) else _in_folder(source)
     keep = None
     if home is not None:

@@ -1,4 +1,6 @@
-"""What a Llama-shaped model is beside its weights: what the fused forward needs of its configuration."""
+"""Describe a Llama-shaped model beside its weights: what the fused forward needs of its
+configuration.
+"""
 
 from typing import Any
 
@@ -12,7 +14,8 @@ TURNED_ALIKE = 1e-6  # how far our sines may be from the modules'
 
 
 class ModelSpec(BaseModel):
-    """Sizes and constants. Its numbers are the modules' own, so that JSON keeps them to the last bit."""
+    """Sizes and constants of a model. Its numbers are the modules' own, so that JSON keeps them to
+    the last bit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -32,18 +35,19 @@ class ModelSpec(BaseModel):
 
     @property
     def positions(self) -> int:
-        """Those that the tables of sines reach to."""
+        """Return the number of positions in the tables of sines."""
         return self.max_positions + SLACK
 
     def turns(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines, (positions, D) float32 each."""
+        """Return cosines and sines, (positions, D) float32 each."""
         angles = torch.arange(self.positions).float()[:, None] * torch.tensor(self.frequencies)[None]
         both = torch.cat((angles, angles), -1)
         return both.cos() * self.turn_scale, both.sin() * self.turn_scale
 
 
 def model_spec_of(hooked: Any) -> ModelSpec:
-    """Of a Llama-shaped model whose HookedForward has made a pass, so that it is known how each layer attends.
+    """Return the spec of a Llama-shaped model whose HookedForward has made a pass, so that it is
+    known how each layer attends.
 
     Raises NotFusable.
     """
@@ -73,10 +77,10 @@ def model_spec_of(hooked: Any) -> ModelSpec:
     return found
 
 
-def _check_turns(blueprint: ModelSpec, rotary: Any) -> None:
-    if 2 * len(blueprint.frequencies) != blueprint.head_dim:
+def _check_turns(spec: ModelSpec, rotary: Any) -> None:
+    if 2 * len(spec.frequencies) != spec.head_dim:
         raise NotFusable("positions turn a part of each head only")
-    theirs = rotary(torch.zeros(1, 1, 1), torch.arange(blueprint.positions)[None])
-    for ours, their in zip(blueprint.turns(), theirs, strict=True):
+    theirs = rotary(torch.zeros(1, 1, 1), torch.arange(spec.positions)[None])
+    for ours, their in zip(spec.turns(), theirs, strict=True):
         if not (ours - their[0]).abs().max() < TURNED_ALIKE:
             raise NotFusable("its positions turn in a way of their own")

@@ -1,4 +1,7 @@
-"""The model runner: the only file that builds tensors for the target. Works in, rows of logits out."""
+"""Run batch entries over one model on the CPU: entries in, rows of logits out.
+
+The only file that builds tensors for the target. Knows no scheduler, no Redis and no text.
+"""
 
 from dataclasses import dataclass
 
@@ -18,17 +21,20 @@ from kernels.sampling.target_token import shaped, target_token_reference
 
 @dataclass(slots=True)
 class CPURows:
-    """A final work's logits: row 0 for its last token, row i for tree node i."""
+    """A final batch entry's logits: row 0 for its last token, row i for tree node i."""
 
     rows: torch.Tensor  # (1 + N, V) float32
     greedy: torch.Tensor | list[int]  # (1 + N,) argmax of each row
-    states: np.ndarray | None = None  # (1 + N, d) float32, what the head read; None where nobody keeps it
+    states: np.ndarray | None = None  # (1 + N, d) float32, what the head read; None where states are not kept
     places: dict[int, int] | None = None  # the row of each node where some have been pruned; they have none
 
     def token(
         self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
     ) -> int:
-        """The target's token after `node`, to stand at `position`; `history` is every token before it (design D1)."""
+        """Return the target's token after `node`, to stand at `position` (design D1).
+
+        `history` is every token before it; mask: (V,) bool, the tokens allowed, None: all.
+        """
         if sampling.temperature == 0.0 and mask is None and not is_shaped(sampling):
             return int(self.greedy[self.row(node)])
         return target_token_reference(self._shaped(node, sampling, history, mask), choice_of(sampling), position)
@@ -36,7 +42,11 @@ class CPURows:
     def logprobs(
         self, node: int, token: int, top: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
-        """See `app.stages.verify.Rows`."""
+        """Return log-probabilities of `token` and of the `top` likeliest; see
+        `app.engine.target.TargetRows`.
+
+        mask: (V,) bool, the tokens allowed, None: all. Equal ones come by rising id.
+        """
         logprobs = self._shaped(node, sampling, history, mask).log_softmax(0)
         if not top:
             return token_logprobs(float(logprobs[token]), [], [])
@@ -54,31 +64,33 @@ class CPURows:
         return shaped(own, row_of(sampling, history, mask))
 
     def state(self, node: int) -> bytes | None:
-        """See `app.stages.verify.Rows`."""
+        """Return the node's hidden state as little-endian float16, d of them; None if states are
+        not kept."""
         return None if self.states is None else self.states[self.row(node)].astype("<f2").tobytes()
 
     def row(self, node: int) -> int:
-        """Where in `rows` a node stands. Raises KeyError for one that was pruned."""
+        """Return the row of a node in `rows`. Raises KeyError for one that was pruned."""
         return node if self.places is None else self.places[node]
 
 
 class ModelRunner(PagedRunner):
-    """Runs batches of works over one model and its paged KV cache, on the CPU."""
+    """A runner of batch entries over one model and its paged KV cache, on the CPU."""
 
     def __init__(self, model: Forward, *, kv_bytes: int, page_tokens: int, shares: bool = False) -> None:
         self.model = model
-        self.predictor: Predictor | None = None  # who says which rows to prune
-        self.checkpoints_s = 0.0  # what the last pass's took
+        self.predictor: Predictor | None = None  # says which rows to prune; None: no early exit
+        self.checkpoints_s = 0.0  # seconds of the last pass's
         num_pages = max(2, min(kv_bytes // bytes_per_page(*model.shape, page_tokens), 2**20))
         super().__init__(PagePool(num_pages, page_tokens), shares=shares)
         self.kv = KVCache(model.shape.num_layers, num_pages, *model.shape[1:], page_tokens)
 
     @torch.inference_mode()
     def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:
-        """One packed pass; Logits for final works, None for prompt chunks. The sequences already hold the pages.
-        added: see Plan.
+        """Run one packed pass; return logits for final batch entries, None for prompt chunks.
 
-        Raises ArithmeticError when a row came out as no numbers; then `wipe` the works.
+        The sequences already hold the pages. added: (T, hidden) float32 or None, see `PackedBatch`.
+        Raises ArithmeticError when a row's logits are not finite; then `invalidate` the batch
+        entries.
         """
         packed = plan(works, self.kv)
         packed.added = added
@@ -98,13 +110,17 @@ class ModelRunner(PagedRunner):
         return out
 
     def _checkpoints(self, works: list[BatchEntry]) -> Checkpoints | None:
-        """None where no work may lose rows, or nobody knows which."""
+        """Return the pruner of this pass; None where no batch entry may lose rows, or there is no
+        predictor."""
         may = self.predictor is not None and any(work.floor > 0.0 and len(work.tree) for work in works)
         return RowPruner(self.predictor, works) if may and self.predictor is not None else None
 
     def try_reserve(self, work: BatchEntry, ahead: int = 0) -> bool:
-        """Get the pages for a work's rows: the sequence's own, its tree's forks, and `ahead` tokens more. False: none
-        were taken."""
+        """Reserve pages for a batch entry's rows: the sequence's own, its tree's forks, and `ahead`
+        tokens more.
+
+        Returns False, with none taken, if there are not enough.
+        """
         size, below = self.pool.page_tokens, work.start + len(work.tokens)
         branches = forks(work.tree)
         held = len(work.sequence.pages)
@@ -122,10 +138,11 @@ class ModelRunner(PagedRunner):
         return False
 
     def accept(self, work: BatchEntry, path: list[int]) -> None:
-        """Keep the accepted nodes' keys and values and give the rest up: a fork's pages take the place of the own ones.
+        """Keep the accepted nodes' keys and values and release the rest: a fork's pages take the
+        place of the own ones.
 
-        Afterwards the cache covers the sequence's tokens up to the last accepted node, and others that begin like the
-        sequence may use its full pages.
+        Afterwards the cache covers the sequence's tokens up to the last accepted node, and others
+        that begin like the sequence may use its full pages.
         """
         pages, below = work.sequence.pages, work.start + len(work.tokens)
         if path and path[-1] not in work.tree.main_branch():

@@ -1,4 +1,4 @@
-"""From a plan to the flat arrays of a fused step, and the memory that steps work in."""
+"""Turn a packed batch into the flat arrays of a fused step, and hold the memory that steps work in."""
 
 import numpy as np
 
@@ -10,7 +10,8 @@ from kernels.cpu.threads import HEADER
 
 
 def step_of(plan: PackedBatch) -> Step:
-    """The plan's rows in tiles of at most TILE rows of one chain, their keys in splits of SPLIT positions."""
+    """Return the plan's rows in tiles of at most TILE rows of one chain, their keys in splits of
+    SPLIT positions."""
     own = np.full((len(plan.ids), 2), -1, np.int64)
     for row, page, offset in plan.own:
         own[row] = page, offset
@@ -46,7 +47,8 @@ def step_of(plan: PackedBatch) -> Step:
 
 
 class Rooms:
-    """The memory of a model's steps: grown when a step is larger than all before, else the same each time."""
+    """The memory of a model's steps: grown when a step is larger than all before, else the same
+    each time."""
 
     def __init__(self, model: Model, threads: int) -> None:
         fold = model.num_heads // model.num_key_heads
@@ -58,9 +60,11 @@ class Rooms:
         self._columns = -(-model.vocab // LANES) * LANES
 
     def room(self, step: Step, lines: int = 0) -> tuple[Room, np.ndarray, np.ndarray]:
-        """(the room, logits (N, whole blocks of V) and best (N,), which are the caller's to keep).
+        """Return (the room, logits, best), the last two for the caller to keep.
 
-        `lines`: more than the step's own rows by splits of their keys, if further steps follow in the same room.
+        logits: (N, V rounded up to whole blocks of columns) float32; best: (N,) int64. `lines`:
+        more than the step's own rows by splits of their keys, if further steps follow in the same
+        room.
         """
         self._grow(len(step.ids), max(lines, int(step.tiles[step.units[:, 0], 1].sum())))
         self._words[HEADER:] = 0
@@ -87,20 +91,21 @@ class Rooms:
         return room, logits, best
 
     def read(self, wanted: int) -> np.ndarray:
-        """(N, hidden) the normed states that the last step's head read, copied."""
+        """Return a copy (N, hidden) float32 of the normed states that the last step's head read."""
         return self._update[:wanted].copy()
 
     def states(self, rows: int) -> np.ndarray:
-        """The first rows (rows, d) between two layers, before any norm; no copy."""
+        """Return the states of the first rows (rows, d) float32 between two layers, before any
+        norm; no copy."""
         return self._hidden[:rows]
 
     def compact(self, rows: np.ndarray) -> None:
-        """Between two layers: of all rows only these, rising, go on, and move up."""
+        """Keep only these rows, rising, between two layers, and move them up. rows: (n,) int64."""
         self._hidden[: len(rows)] = self._hidden[rows]
         self._normed[: len(rows)] = self._normed[rows]
 
     def normed(self, rows: int) -> np.ndarray:
-        """A copy of the first rows (rows, d) as the last step's last norm left them."""
+        """Return a copy of the first rows (rows, d) float32 as the last step's last norm left them."""
         return self._normed[:rows].copy()
 
     def _grow(self, rows: int, lines: int) -> None:

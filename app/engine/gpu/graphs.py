@@ -1,9 +1,10 @@
-"""Steps of a few fixed sizes, captured once and replayed: a launch of hundreds of kernels costs as much as one.
+"""Capture steps of a few fixed sizes once and replay them: hundreds of kernels then cost one
+launch.
 
-A step runs in the smallest tier that holds it. Tiers are kept apart by packed rows, by sequences, by the rows of a
-sequence and by its keys, since a launch's grid is laid out when it is captured: what a step does not need of it are
-programs that end at once, yet thousands of them cost as much as a layer's work. What no tier holds, prompts above
-all, runs eagerly.
+A step runs in the smallest tier that holds it. Tiers are kept apart by packed rows, by sequences,
+by the rows of a sequence and by its keys, since a launch's grid is laid out when it is captured:
+what a step does not need of it are programs that end at once, yet thousands of them cost as much as
+a layer's work. What no tier holds, prompts above all, runs eagerly.
 """
 
 from bisect import bisect_left
@@ -47,9 +48,10 @@ class Graphs:
         self._pool = torch.cuda.graph_pool_handle() if pages.keys.is_cuda else None
 
     def tier(self, size: Size) -> Tier | None:
-        """The tier that holds a step of this size, captured now if it never was; None for what runs eagerly.
+        """Return the tier that holds a step of this size, captured now if need be; None for what
+        runs eagerly.
 
-        Capturing overwrites nothing: rows of its own write to no slot.
+        Capturing overwrites nothing: its rows have no slot to write to.
         """
         if size.wide_rows or size.rows > ROWS[-1]:
             return None
@@ -93,14 +95,18 @@ class Graphs:
 
 
 def _stream() -> torch.cuda.Stream:
-    """To capture on: nothing can be on the default one, and kernels captured on a stream of a part of the device's
-    multiprocessors (`app.engine.gpu.sm_partition`) run there whenever they are replayed."""
+    """Return a stream to capture on: nothing can be captured on the default one.
+
+    Kernels captured on a stream of a part of the device's multiprocessors
+    (`app.engine.gpu.sm_partition`) run there whenever they are replayed.
+    """
     current = torch.cuda.current_stream()
     return torch.cuda.Stream() if current == torch.cuda.default_stream() else current
 
 
 def _uncaptured(arrays: Arrays, rows: RowTensors, step: Callable[[], StepOutput]) -> Tier:
-    """Where there are no graphs (Triton's interpreter) a replay is a run whose results come to the same place."""
+    """Return a tier whose replay is a run, with its results copied to one place: Triton's
+    interpreter has no graphs."""
     result = step()
 
     def replay() -> None:

@@ -1,4 +1,4 @@
-"""A drafter's model on a GPU, beside the target or on one of its own, behind the two best guesses for each sequence."""
+"""Run a drafter's model on a GPU, beside the target or on one of its own, and return its guesses."""
 
 from dataclasses import replace
 from itertools import accumulate
@@ -19,7 +19,8 @@ FEW = 16  # tokens that a step reads of a sequence, all of whose rows it may as 
 
 
 class DeviceGuesser:
-    """Runs a drafter's model over paged KV on a GPU, one guess for each sequence a call."""
+    """A drafter's model over paged KV on a GPU: one guess for each sequence a call, with the two
+    best tokens."""
 
     reads_state = False  # the target's states are not fetched from the device
 
@@ -32,28 +33,40 @@ class DeviceGuesser:
         page_tokens: int,
         has_graphs: bool = True,
     ) -> None:
-        """head_ids: (Vh,) int64, the token each row of the head stands for; None: all, in order."""
+        """Build the runner of the drafter's weights.
+
+        head_ids: (Vh,) int64, the token each row of the head stands for; None: all, in order.
+        """
         self._runner = DeviceRunner(weights, kv_bytes=kv_bytes, page_tokens=page_tokens, has_graphs=has_graphs)
         self._host_head_ids = head_ids
         self._head_ids = None if head_ids is None else head_ids.to(weights.embedding.device)
         self.max_context = weights.max_positions
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
+        """Reserve pages for the batch entry's tokens and `ahead` more; False, with none taken, if
+        there are not enough."""
         return self._runner.pool.try_grow(work.sequence.pages, work.start + len(work.tokens) + ahead)
 
     def release(self, sequence: CachedSequence) -> None:
+        """Give the sequence's pages back."""
         self._runner.release(sequence)
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
+        """Count the first `tokens` of the sequence as cached; its pages stay."""
         self._runner.cover(sequence, tokens)
 
     def invalidate(self, work: BatchEntry) -> None:
+        """Release a failed batch entry's pages and set them to zero."""
         self._runner.invalidate(work)
 
     @torch.inference_mode()
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """For each final work its next guess; see `ModelGuesser.guess`. Never more than one: `depth` and `floor` are
-        for those that go on by themselves."""
+        """Return the next guess of each final batch entry, an empty list for others; see
+        `ModelGuesser.guess`.
+
+        Never more than one: `depth` and `floor` are for guessers that go on by themselves. Raises
+        ArithmeticError when the logits are not finite.
+        """
         stretched = [_stretched(work) for work in works]
         logits = self._runner.logits(stretched).float()
         ends = accumulate(1 + len(work.tree) if work.final else 0 for work in stretched)
@@ -93,7 +106,7 @@ def load_device_guesser(
 
 
 def _stretched(work: BatchEntry) -> BatchEntry:
-    """A few tokens as a chain below the first of them, so that all rows are wanted."""
+    """Turn a few tokens into a chain below the first of them, so that all rows are wanted."""
     if not work.final or not 1 < len(work.tokens) <= FEW:
         return work
     first, *rest = work.tokens

@@ -1,4 +1,8 @@
-"""Named arrays that lie side by side in one buffer, written on the host and sent to the device in one copy."""
+"""Build a step's input on a GPU: named arrays in one buffer, written on the host, sent to the
+device in one copy.
+
+Goes in: batch entries; comes out: RowTensors on the device. Knows no weights.
+"""
 
 import math
 from collections.abc import Mapping
@@ -19,9 +23,11 @@ _NUMPY = {torch.int32: np.int32, torch.int64: np.int64, torch.float32: np.float3
 
 
 class Arrays:
-    """`host[name]` is a numpy view, `device[name]` a tensor of the same shape at an address that never changes.
+    """Named arrays side by side in one buffer, on the host and on the device.
 
-    Whoever writes to the host's side has seen a result of the step that the last `send` was for: the copy is over.
+    `host[name]` is a numpy view, `device[name]` a tensor of the same shape at an address that never
+    changes. Write to the host's side only after a result of the step that the last `send` was for
+    has been read: the copy is over by then.
     """
 
     def __init__(self, fields: Fields, device: torch.device) -> None:
@@ -47,7 +53,8 @@ class Arrays:
 
 @dataclass(frozen=True, slots=True)
 class RowTensors:
-    """T rows, those of one sequence side by side. A row that only fills up belongs to no sequence and has slot -1."""
+    """T rows on the device, those of one sequence side by side. A padding row belongs to no
+    sequence and has slot -1."""
 
     ids: torch.Tensor  # (T,) int32
     positions: torch.Tensor  # (T,) int32
@@ -58,13 +65,14 @@ class RowTensors:
     choices: RowChoices  # of the N wanted rows
 
 
-NOWHERE = -1  # slot of a row that only fills up
+NOWHERE = -1  # slot of a padding row
 GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "log_min_p": -np.inf, "seed": 0, "choice": 0}  # its choice
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a step's shapes are made of: the arrays' capacity, and what decides the launches' grids."""
+    """The sizes that a step's shapes follow from: the arrays' capacity, and what decides the
+    launches' grids."""
 
     rows: int  # T
     sequences: int  # B
@@ -75,7 +83,7 @@ class Size:
 
 
 def size_of(works: list[BatchEntry]) -> Size:
-    """The least that the works fit in."""
+    """Return the least size that the batch entries fit in."""
     rows = [len(work.tokens) + len(work.tree) for work in works]
     wide = [n for n in rows if n > MAX_TREE_ROWS]
     return Size(
@@ -89,7 +97,7 @@ def size_of(works: list[BatchEntry]) -> Size:
 
 
 def fields(size: Size, page_tokens: int) -> Fields:
-    """The arrays that steps up to `size` need."""
+    """Return the dtypes and shapes of the arrays that steps up to `size` need."""
     ints, longs, floats = torch.int32, torch.int64, torch.float32
     T, B = size.rows, size.sequences
     N = size.wanted or T
@@ -104,7 +112,7 @@ def fields(size: Size, page_tokens: int) -> Fields:
 
 
 def rows_of(arrays: Arrays, size: Size, edits: Edits | None = None) -> RowTensors:
-    """The rows on the device."""
+    """Return the device's side of the arrays as rows, with these edits of the wanted ones."""
     d = arrays.device
     narrow = Batch(
         d["first_row"], d["narrow"], d["prefix"], d["blocks"], d["ancestors"], d["depth"], size.narrow_rows, size.keys
@@ -124,7 +132,8 @@ def rows_of(arrays: Arrays, size: Size, edits: Edits | None = None) -> RowTensor
 
 
 def fill(arrays: Arrays, works: list[BatchEntry], page_tokens: int, vocab_size: int) -> None:
-    """Write the works' rows one after the other; what is left over fills up and changes nothing."""
+    """Write the batch entries' rows to the host's side, one entry after the other; what is left
+    over is padding."""
     host = arrays.host
     counts = np.array([len(work.tokens) + len(work.tree) for work in works])
     starts = np.array([work.start for work in works])
@@ -168,7 +177,8 @@ def _fill_rows(
 
 
 def _add_tree(work: BatchEntry, depths: list[int], ancestors: list[int]) -> None:
-    """Each row's depth below the work's first, and a bit for each of the work's rows that it sees."""
+    """Append each row's depth below the entry's first, and a bit for each of the entry's rows that
+    it sees."""
     length, first = len(work.tokens), len(depths)
     depths += range(length)
     ancestors += [(2 << j) - 1 if j < MAX_TREE_ROWS else 0 for j in range(length)]  # longer ones have no tree
@@ -181,7 +191,7 @@ def _add_tree(work: BatchEntry, depths: list[int], ancestors: list[int]) -> None
 def _fill_choices(
     host: dict[str, np.ndarray], works: list[BatchEntry], counts: np.ndarray, firsts: np.ndarray, vocab_size: int
 ) -> None:
-    """Of the wanted rows: a final work's last token and its tree."""
+    """Write the choices of the wanted rows: a final batch entry's last token and its tree."""
     final = [i for i, work in enumerate(works) if work.final]
     sizes = np.array([1 + len(works[i].tree) for i in final], np.int64)
     ends = np.array([firsts[i] + counts[i] for i in final], np.int64)

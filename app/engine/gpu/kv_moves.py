@@ -1,4 +1,6 @@
-"""Accepted paths of trees, waiting to be moved: all of a step's in one launch before the next one reads them."""
+"""Collect accepted paths of trees, and move all of a step's in one launch before the next step
+reads them.
+"""
 
 import numpy as np
 import torch
@@ -11,7 +13,8 @@ from kernels.tree.kv_commit import kv_commit
 class KVMoves:
     """Moves of accepted nodes to the slots right behind their sequence's prefix.
 
-    The pages are remembered as they were: whoever gets them afterwards writes to them in a later launch.
+    The pages are remembered as they were: a sequence that gets them afterwards writes to them in a
+    later launch.
     """
 
     def __init__(self, pages: Pages) -> None:
@@ -21,13 +24,16 @@ class KVMoves:
         self._waiting: list[tuple[list[int], int, list[int]]] = []  # pages, slot of the first node in them, path
 
     def add(self, pages: list[int], below: int, path: list[int]) -> None:
-        """A tree whose node i was written to slot below + i; path: the accepted nodes, root's child first."""
+        """Add the path of a tree whose node i was written to slot below + i.
+
+        path: the accepted nodes, root's child first.
+        """
         if path != list(range(len(path))):
             first = below // self._page_tokens
             self._waiting.append((pages[first : first + self._table], below % self._page_tokens, path))
 
     def launch(self) -> None:
-        """Move everything that waits."""
+        """Launch all moves that wait."""
         if not self._waiting:
             return
         count = len(self._waiting)

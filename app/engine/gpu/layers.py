@@ -1,7 +1,9 @@
-"""One packed forward as a sequence of launches: nothing is read back, and shapes alone decide what is launched.
+"""Run one packed forward as a sequence of launches: nothing is read back, and shapes alone decide
+what is launched.
 
-Between the projections, four kernels a layer: residual sum and norm, rotation and storing of keys and values,
-attention, gate. The same launches run eagerly, in a CUDA graph, and in Triton's interpreter.
+Between the projections, four kernels a layer: residual sum and norm, rotation and storing of keys
+and values, attention, gate. The same launches run eagerly, in a CUDA graph, and in Triton's
+interpreter.
 """
 
 from collections.abc import Callable
@@ -31,7 +33,7 @@ Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tens
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The paged KV cache."""
+    """The paged KV cache, in the dtype of the weights."""
 
     keys: torch.Tensor  # (L, P, S, HK, D)
     values: torch.Tensor  # (L, P, S, HK, D)
@@ -39,7 +41,8 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How products and attention are cut. What is cut the same for every batch gives every row the same bits."""
+    """The way products and attention are cut. What is cut the same for every batch gives every row
+    the same bits."""
 
     product: Product
     narrow: AttentionTiling
@@ -49,7 +52,11 @@ class Method:
 
     @classmethod
     def of(cls, dtype: torch.dtype, *, is_exact: bool) -> "Method":
-        """`is_exact`: one tile of products for any number of rows, one tile of attention for steps and prompts."""
+        """Return the method for weights of this dtype.
+
+        `is_exact`: one tile of products for any number of rows, one tile of attention for steps and
+        prompts.
+        """
         verify = FLOAT32 if dtype == torch.float32 else VERIFY
         if is_exact:
             return cls(fixed_linear, verify, verify, verify)
@@ -58,12 +65,13 @@ class Method:
         return cls(F.linear, VERIFY, VERIFY_FEW, PREFILL)
 
     def tiling(self, batch: Batch, fold: int) -> AttentionTiling:
-        """For sequences that may be trees."""
+        """Return the tiling for sequences that may be trees; `fold` query heads share a key head."""
         return self.narrow if batch.max_rows * fold <= self.narrow.rows else self.few
 
 
 def forward(weights: Weights, pages: Pages, rows: RowTensors, method: Method) -> torch.Tensor:
-    """Write the rows' keys and values; logits (N, V) of the wanted rows."""
+    """Write the rows' keys and values, and return the logits (N, V) of the wanted rows in the dtype
+    of the weights."""
     hidden = F.embedding(rows.ids, weights.embedding)  # (T, d)
     update: torch.Tensor | None = None
     for i, layer in enumerate(weights.layers):
@@ -108,7 +116,7 @@ def _attend(
 def _norm(
     update: torch.Tensor | None, hidden: torch.Tensor, weight: torch.Tensor, epsilon: float
 ) -> torch.Tensor:  # (T, d)
-    """Add to the residual stream in place, and normalise it."""
+    """Add the update to the residual stream in place, and return its norm."""
     out = torch.empty_like(hidden)
     add_rms_norm(update, hidden, weight, epsilon, out)
     return out

@@ -1,4 +1,6 @@
-"""Load a Llama-shaped causal LM onto a GPU, and hear from its own modules that the fused forward says the same."""
+"""Load a Llama-shaped causal LM onto a GPU, and check the device's forward against the model's own
+modules.
+"""
 
 import logging
 from pathlib import Path
@@ -23,10 +25,9 @@ TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # 
 
 
 def load_weights(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
-    """The weights of the model in `folder`, checked. Raises ModelRefused."""
-    from app.engine.weights.hf_reader import (
-        read,  # transformers takes seconds to import, and a CPU mostly needs none of it
-    )
+    """Return the weights of the model in `folder`, checked. Raises ModelRefused."""
+    # transformers takes seconds to import, and a CPU mostly needs none of it
+    from app.engine.weights.hf_reader import read
 
     model: Any = read(folder, dtype)
     return checked_weights(model.to(device))
@@ -34,7 +35,10 @@ def load_weights(folder: Path, device: torch.device, dtype: torch.dtype) -> Weig
 
 @torch.inference_mode()
 def checked_weights(model: "PreTrainedModel") -> Weights:
-    """The weights of a model that lies on its device. Raises ModelRefused for what the device's forward cannot say."""
+    """Return the weights of a model that lies on its device.
+
+    Raises ModelRefused where the device's forward does not give the modules' logits.
+    """
     model.eval()
     model.requires_grad_(False)
     try:
@@ -49,7 +53,8 @@ def checked_weights(model: "PreTrainedModel") -> Weights:
 
 
 def _distance(model: "PreTrainedModel", weights: Weights) -> float:
-    """Mean distance of some tokens' logits, read in two pieces, from those of the modules."""
+    """Return the mean distance of some tokens' logits, read in two pieces, from those of the
+    modules."""
     sequence = probe(CHECK_TOKENS, model.config.get_text_config().vocab_size)
     pages = -(-CHECK_TOKENS // PAGE_TOKENS)
     kv_bytes = pages * PAGE_TOKENS * weights.token_bytes

@@ -1,4 +1,6 @@
-"""The model runner on a GPU: works in, the target's tokens out, one reading back a step."""
+"""Run batch entries over one model on a GPU: entries in, the target's tokens out, one read from the
+device a step.
+"""
 
 from dataclasses import dataclass
 
@@ -25,32 +27,34 @@ from kernels.sampling.top_logprobs import top_logprobs
 
 @dataclass(slots=True)
 class ChosenRows:
-    """A final work's tokens: the first for its last token, the i-th for tree node i."""
+    """A final batch entry's tokens: the first for its last token, the i-th for tree node i."""
 
     tokens: list[int]
     rows: torch.Tensor  # (1 + N, V) logits on the device, until the next step
-    likely: list[TokenLogprobs]  # of each row, with as many of its likeliest tokens as any work wants; or empty
+    likely: list[TokenLogprobs]  # of each row, with as many of its likeliest tokens as any batch entry wants; or empty
 
     def state(self, node: int) -> bytes | None:
-        """Not kept: it would have to be fetched from the device each step."""
+        """Return None: states would have to be fetched from the device each step."""
         return None
 
     def token(
         self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
     ) -> int:
-        """The target's token after `node`, chosen on the device (design D1)."""
+        """Return the target's token after `node`, chosen on the device (design D1); the other
+        arguments have been used there."""
         return self.tokens[node]
 
     def logprobs(
         self, node: int, token: int, top: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
-        """See `app.stages.verify.Rows`; of the token that was chosen."""
+        """Return log-probabilities of the token that was chosen and of the `top` likeliest; see
+        `app.engine.target.TargetRows`."""
         found = self.likely[node]
         return found.model_copy(update={"top": found.top[:top]})
 
 
 class DeviceRunner(PagedRunner):
-    """Runs batches of works over one model and its paged KV cache, on a GPU."""
+    """A runner of batch entries over one model and its paged KV cache, on a GPU."""
 
     def __init__(
         self,
@@ -62,7 +66,11 @@ class DeviceRunner(PagedRunner):
         is_exact: bool = False,
         has_graphs: bool = True,
     ) -> None:
-        """`is_exact`: a row's bits depend on nothing beside it; side branches of trees are not verified then."""
+        """Allocate the cache: as many pages as `kv_bytes` holds, two at least.
+
+        `is_exact`: a row's bits depend on nothing else in the batch; side branches of trees are not
+        verified then.
+        """
         shape = (page_tokens, weights.num_key_heads, weights.head_dim)
         num_pages = max(2, kv_bytes // (page_tokens * weights.token_bytes))
         super().__init__(PagePool(num_pages, page_tokens), shares=shares)
@@ -77,16 +85,17 @@ class DeviceRunner(PagedRunner):
 
     @torch.inference_mode()
     def forward(self, works: list[BatchEntry]) -> list[ChosenRows | None]:
-        """One packed pass; tokens for final works, None for prompt chunks. The sequences already hold the pages.
+        """Run one packed pass; return tokens for final batch entries, None for prompt chunks.
 
-        Raises ArithmeticError when a row came out as no numbers; then `wipe` the works.
+        The sequences already hold the pages. Raises ArithmeticError when a row's logits are not
+        finite; then `invalidate` the batch entries.
         """
         _check(works, self.weights)
         self._commits.launch()
         edits = self._edits(works)
         result = self._run(works, size_of(works), edits)
         wanted = _wanted(works)
-        chosen = result.chosen.cpu()[:, :wanted]  # the one reading back
+        chosen = result.chosen.cpu()[:, :wanted]  # the one read from the device
         logprobs = chosen[1].contiguous().view(torch.float32)
         if not logprobs.isfinite().all():
             raise ArithmeticError("the model's logits are not finite")
@@ -104,14 +113,21 @@ class DeviceRunner(PagedRunner):
 
     @torch.inference_mode()
     def logits(self, works: list[BatchEntry]) -> torch.Tensor:
-        """One packed pass, as `forward`; the final works' rows (N, V) on the device, until the next step: no token is
-        read back."""
+        """Run one packed pass as `forward`, and return the final entries' rows (N, V) on the
+        device, until the next step.
+
+        No token is read back.
+        """
         _check(works, self.weights)
         self._commits.launch()
         return self._run(works, size_of(works), None).logits[: _wanted(works)]
 
     def try_reserve(self, work: BatchEntry) -> bool:
-        """Get the pages for a work's rows. False: none were taken, or the tree is too large for a mask of 64 rows."""
+        """Reserve pages for a batch entry's rows.
+
+        Returns False, with none taken, if there are not enough or the tree is too large for a mask
+        of 64 rows.
+        """
         if self.is_exact and len(work.tree):
             work.tree = work.tree.keep(work.tree.main_branch())
         rows = len(work.tokens) + len(work.tree)
@@ -120,13 +136,15 @@ class DeviceRunner(PagedRunner):
         return self.pool.try_grow(work.sequence.pages, work.start + rows)
 
     def accept(self, work: BatchEntry, path: list[int]) -> None:
-        """Keep the accepted nodes' keys and values, which the next step moves to their places, and give the rest up."""
+        """Keep the accepted nodes' keys and values, which the next step moves to their places, and
+        release the rest."""
         below = work.start + len(work.tokens)
         self._commits.add(work.sequence.pages, below, [node - 1 for node in path])
         self._keep(work, below + len(path))
 
     def _run(self, works: list[BatchEntry], size: Size, edits: Edits | None) -> StepOutput:
-        """The result of the works' wanted rows, in their order."""
+        """Run the step, captured if a tier holds it; return the result of the wanted rows, in their
+        order."""
         is_whole = size.wanted == size.rows
         tier = self._graphs.tier(size) if self._graphs and is_whole else None
         if tier is None:
@@ -143,7 +161,8 @@ class DeviceRunner(PagedRunner):
         return StepOutput(logits, choose(logits, tier.rows.choices.first(size.rows, edits)))
 
     def _edits(self, works: list[BatchEntry]) -> Edits | None:
-        """Bias, penalties and masks of the wanted rows; each node's penalties count its own ancestors."""
+        """Return bias, penalties and masks of the wanted rows; each node's penalties count its own
+        ancestors."""
         final = [work for work in works if work.final]
         if not any(is_shaped(work.sequence.sampling) or work.mask for work in final):
             return None
@@ -160,7 +179,7 @@ def _wanted(works: list[BatchEntry]) -> int:
 
 
 def _rows(work: BatchEntry) -> list[Row]:
-    """How each of a final work's rows is shaped."""
+    """Return the choice and edits of each of a final batch entry's rows."""
     history = [work.sequence.tokens[: work.start] + work.tokens]
     for token, parent in zip(work.tree.tokens, work.tree.parents, strict=True):
         history.append([*history[parent], token])
@@ -168,7 +187,10 @@ def _rows(work: BatchEntry) -> list[Row]:
 
 
 def _mask(work: BatchEntry, history: list[int]) -> np.ndarray | None:
-    """None, too, where nothing can follow: the walk will find that if it comes there."""
+    """Return the tokens (V,) bool allowed after this history; None: all.
+
+    None also where nothing can follow: the walk finds that if it comes there.
+    """
     try:
         return work.mask(history) if work.mask else None
     except GenerationFailed:
@@ -181,7 +203,8 @@ def _likely(
     edits: Edits | None,
     own: list[float],  # (N,) log-probability of the token chosen in each
 ) -> list[TokenLogprobs]:
-    """Each wanted row's log-probabilities, in one more launch; nothing if no work wants any."""
+    """Return each wanted row's log-probabilities, in one more launch; nothing if no batch entry
+    wants any."""
     tops = [top for work in works if work.final and (top := work.sequence.logprobs) is not None]
     if not tops:
         return []
@@ -193,7 +216,8 @@ def _likely(
 
 
 def _check(works: list[BatchEntry], weights: Weights) -> None:
-    """What is outside the tables would be read from anywhere. Raises ValueError."""
+    """Raise ValueError for a token or position outside the tables: the kernels would read any
+    memory there."""
     for work in works:
         ids = work.tokens + work.tree.tokens
         if not 0 <= min(ids) <= max(ids) < len(weights.embedding) or work.start + len(ids) > len(weights.cos):

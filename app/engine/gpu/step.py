@@ -1,4 +1,6 @@
-"""One step on the device: the packed forward, then each wanted row's token, in one tensor that is read back."""
+"""Launch one step on the device: the packed forward, then each wanted row's token, in one tensor to
+be read back.
+"""
 
 from dataclasses import dataclass
 
@@ -13,7 +15,7 @@ from kernels.sampling.target_token_batch import target_token_batch
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a step leaves on the device."""
+    """The tensors that a step leaves on the device."""
 
     logits: torch.Tensor  # (N, V)
     chosen: torch.Tensor  # (2, N) int32: tokens, and the bits of their log-probabilities
@@ -26,6 +28,6 @@ def run(weights: Weights, pages: Pages, rows: RowTensors, method: Method) -> Ste
 
 
 def choose(logits: torch.Tensor, choices: RowChoices) -> torch.Tensor:
-    """The target's tokens (2, N), as in Result."""
+    """Return the target's tokens for logits (N, V): (2, N) int32, as `StepOutput.chosen`."""
     chosen = target_token_batch(logits, choices)
     return torch.stack((chosen.tokens, chosen.logprobs.view(torch.int32)))

@@ -1,4 +1,6 @@
-"""A Llama-shaped model's weights as the device's forward reads them: siblings joined, taken from unmodified modules."""
+"""Hold a Llama-shaped model's weights as the device's forward reads them: siblings joined, from
+unmodified modules.
+"""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """x W^T + b."""
+    """The weights of x W^T + b, in the model's dtype."""
 
     weight: torch.Tensor  # (N, K)
     bias: torch.Tensor | None  # (N,)
@@ -22,7 +24,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decoder layer."""
+    """The weights of one decoder layer, in the model's dtype."""
 
     norm1: torch.Tensor  # (d,)
     qkv: Linear  # ((H + 2 HK) D, d)
@@ -37,7 +39,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The whole model."""
+    """The weights of the whole model, in its dtype but for the tables of sines."""
 
     embedding: torch.Tensor  # (V, d)
     layers: tuple[Layer, ...]
@@ -54,12 +56,13 @@ class Weights:
 
     @property
     def token_bytes(self) -> int:
-        """A token's keys and values in all layers."""
+        """Return the bytes of one token's keys and values in all layers."""
         return 2 * len(self.layers) * self.num_key_heads * self.head_dim * self.embedding.element_size()
 
     @property
     def num_bytes(self) -> int:
-        """What a step of one token reads at least: every weight but the embedding's other rows."""
+        """Return the bytes that a step of one token reads at least: every weight but the
+        embedding's other rows."""
         tensors = [self.norm, self.head.weight]
         for layer in self.layers:
             tensors += [layer.norm1, layer.norm2, *(one.weight for one in (layer.qkv, layer.out))]
@@ -69,10 +72,10 @@ class Weights:
 
 @torch.inference_mode()
 def take(model: "PreTrainedModel") -> Weights:
-    """The weights of a model that lies on its device already. Raises NotFusable.
+    """Take the weights of a model that lies on its device already. Raises NotFusable.
 
-    Joined siblings take the place of the modules' own tensors, so that nothing is held twice and the modules go on
-    working.
+    Joined siblings take the place of the modules' own tensors, so that nothing is held twice and
+    the modules go on working.
     """
     check_llama_shape(model)
     whole: Any = model
@@ -118,7 +121,8 @@ def _layer(layer: Any, config: Any) -> Layer:
 
 
 def _window(attention: Any, config: Any) -> int:
-    """Mistral reads it off its configuration, the Qwens keep it by layer, Llama has none."""
+    """Return a layer's window; Mistral has it in its configuration, the Qwens keep it by layer,
+    Llama has none."""
     holder = config if type(attention).__name__ == "MistralAttention" else attention
     return getattr(holder, "sliding_window", None) or 0
 

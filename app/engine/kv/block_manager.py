@@ -1,4 +1,8 @@
-"""Which pages a runner's sequences hold: kept, given back, and shared by those that begin alike. No tensors."""
+"""Reserve, release and share the KV pages of a runner's sequences.
+
+Goes in: sequences and batch entries; comes out: their page lists and how much of each is cached.
+Knows no tensors, no model and no device.
+"""
 
 from app.engine.kv.pages import PagePool
 from app.engine.kv.prefix_hash import names
@@ -9,25 +13,31 @@ class PagedRunner:
     """The host's side of a paged KV cache, the same on every device."""
 
     def __init__(self, pool: PagePool, *, shares: bool) -> None:
-        """`shares`: may sequences that begin alike use each other's pages? Only if what is cached is never taken back,
-        so not for drafters, whose guesses are."""
+        """Manage the pages of `pool`.
+
+        `shares`: sequences that begin alike use each other's pages. That is right only if what is
+        cached is never taken back, so not for drafters, whose guesses are.
+        """
         self.pool = pool
         self._shares = shares
 
     @property
     def capacity_tokens(self) -> int:
-        """The longest sequence, with its tree, that fits alone."""
+        """Return the tokens of the longest sequence, with its tree, that fits alone."""
         return self.pool.num_pages * self.pool.page_tokens
 
     @property
     def free_tokens(self) -> int:
-        """Of them, those that no sequence holds; some may still hold a beginning that others can share."""
+        """Return the tokens of the pages that no sequence holds; some pages may still be named, and
+        so be shared later."""
         return self.pool.num_free * self.pool.page_tokens
 
     def adopt(self, sequence: CachedSequence) -> int:
-        """Give the sequence the pages of others that begin like it, instead of computing them; the tokens spared.
+        """Give the sequence the named pages of others that begin like it; return the tokens that
+        need no computing.
 
-        At least its last token is left to be computed. Nothing happens once it has a page that is not full.
+        At least its last token is left to be computed. Nothing happens once it has a page that is
+        not full.
         """
         size, pages = self.pool.page_tokens, sequence.pages
         most = (len(sequence.tokens) - 1) // size
@@ -45,17 +55,21 @@ class PagedRunner:
         sequence.cached = 0
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
-        """Count the first `tokens` of the sequence as cached: rows were computed, or are taken back. Its pages stay."""
+        """Count the first `tokens` of the sequence as cached: rows were computed, or are taken
+        back. Its pages stay."""
         sequence.cached = tokens
 
     def drop(self, work: BatchEntry) -> None:
-        """Give the tree's forks up. The sequence's cache stays as far as it was before the work."""
+        """Release the pages of the tree's forks. The sequence's cache stays as far as it was before
+        the batch entry."""
         for fork in work.forks:
             self.pool.release(fork.pages)
 
     def invalidate(self, work: BatchEntry) -> None:
-        """Give a failed work's sequence and forks up, and leave nothing in their pages: what is not a number there
-        would be none in the sums of whoever gets them next, masked or not."""
+        """Release the pages of a failed batch entry's sequence and forks, and set them to zero.
+
+        A NaN left in a page would spoil the sums of the next sequence that holds it, masked or not.
+        """
         for pages in (work.sequence.pages, *(fork.pages for fork in work.forks)):
             self.pool.unname(pages)
             self._clear([page for page in pages if not self.pool.is_shared(page)])
@@ -63,7 +77,8 @@ class PagedRunner:
         self.release(work.sequence)
 
     def _keep(self, work: BatchEntry, cached: int) -> None:
-        """The cache now covers `cached` of the sequence's tokens; others may use its full pages."""
+        """Set the cache to cover `cached` of the sequence's tokens, and name its full pages so that
+        others find them."""
         sequence, size = work.sequence, self.pool.page_tokens
         sequence.cached = cached
         self.pool.trim(sequence.pages, cached)

@@ -1,4 +1,8 @@
-"""The paged KV cache: which pages a sequence holds, and the tensors behind them. Knows no model and no schedule."""
+"""Hold the paged KV cache: the pool that lends page numbers, and the tensors behind them.
+
+Goes in: token counts, page names, keys and values; comes out: page numbers and the cache's tensors.
+Knows no model and no schedule.
+"""
 
 import heapq
 from collections import OrderedDict
@@ -10,11 +14,13 @@ import torch
 
 
 class PagePool:
-    """Hands out page numbers, the lowest first: pages in use lie close together, so attention need not gather.
+    """A pool of page numbers, lent lowest first: pages in use lie close together, so attention need
+    not copy them.
 
-    A full page may be given a name, a digest of all tokens up to its end (`app.engine.kv.prefix_hash`): then others
-    with the same beginning hold it too instead of computing it again. Nobody writes to a named page. One that nobody
-    holds any more stays as long as there are others to lend; the one idle for longest goes first.
+    A full page may get a name, a digest of all tokens up to its end (`app.engine.kv.prefix_hash`):
+    sequences with the same beginning then hold it too instead of computing it again. A named page
+    is never written to. Once no sequence holds it, it stays for as long as there are others to
+    lend; the one idle for longest goes first.
     """
 
     def __init__(self, num_pages: int, page_tokens: int) -> None:
@@ -24,15 +30,16 @@ class PagePool:
         self._holders = [0] * num_pages
         self._names: dict[int, bytes] = {}
         self._named: dict[bytes, int] = {}
-        self._idle: OrderedDict[int, None] = OrderedDict()  # named, held by nobody
+        self._idle: OrderedDict[int, None] = OrderedDict()  # named, held by no sequence
 
     @property
     def num_free(self) -> int:
-        """Pages that could be lent now."""
+        """Return the number of pages that could be lent now."""
         return len(self._free) + len(self._idle)
 
     def try_grow(self, pages: list[int], tokens: int) -> bool:
-        """Extend `pages` in place until they hold `tokens`; False, and nothing changed, if the pool is too empty."""
+        """Extend `pages` in place until they hold `tokens`; return False, and change nothing, if
+        the pool is too empty."""
         missing = -(-tokens // self.page_tokens) - len(pages)
         if missing > self.num_free:
             return False
@@ -44,7 +51,8 @@ class PagePool:
         self.trim(pages, 0)
 
     def trim(self, pages: list[int], tokens: int) -> None:
-        """Take back the pages beyond the first `tokens` tokens; the last first, so that beginnings stay longest."""
+        """Take back the pages beyond the first `tokens` tokens; the last first, so that beginnings
+        stay longest."""
         keep = -(-tokens // self.page_tokens)
         for page in reversed(pages[keep:]):
             self._holders[page] -= 1
@@ -55,26 +63,28 @@ class PagePool:
         del pages[keep:]
 
     def is_shared(self, page: int) -> bool:
-        """Does more than one hold it?"""
+        """Return whether more than one sequence holds the page."""
         return self._holders[page] > 1
 
     def find(self, names: Iterable[bytes]) -> list[int]:
-        """The pages of these names, as far as all of them are known. Whoever wants them must `hold` them."""
+        """Return the pages of these names, up to the first unknown name. Only `hold` keeps them
+        from being lent."""
         return [self._named[name] for name in takewhile(self._named.__contains__, names)]
 
     def hold(self, pages: Iterable[int]) -> None:
-        """One holder more for each."""
+        """Count one holder more for each page."""
         for page in pages:
             self._holders[page] += 1
             self._idle.pop(page, None)
 
     def name(self, page: int, name: bytes) -> None:
-        """Name a held page that is full and final. A name or a page that has its match already stays as it is."""
+        """Name a held page that is full and final. Do nothing if the name or the page already has
+        its match."""
         if name not in self._named and page not in self._names:
             self._names[page], self._named[name] = name, page
 
     def unname(self, pages: Iterable[int]) -> None:
-        """Nobody finds these pages any more."""
+        """Remove the pages' names, so that `find` returns them no more."""
         for page in pages:
             name = self._names.pop(page, None)
             if name is not None:
@@ -91,7 +101,11 @@ class PagePool:
 
 
 class KVCache:
-    """Keys (L, P, HK, D, S) and values (L, P, HK, S, D) of all pages; keys lie transposed, as products want them."""
+    """The keys and values of all pages, in float32.
+
+    `keys` are (L, P, HK, D, S), transposed as the products read them; `values` are (L, P, HK, S,
+    D).
+    """
 
     def __init__(self, num_layers: int, num_pages: int, num_key_heads: int, head_dim: int, page_tokens: int) -> None:
         self.page_tokens = page_tokens
@@ -101,12 +115,15 @@ class KVCache:
         self.values = torch.from_numpy(np.zeros((*shape, page_tokens, head_dim), np.float32))
 
     def write(self, layer: int, pages: torch.Tensor, offsets: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-        """pages, offsets: (T,) int64; k, v: (T, HK, D)."""
+        """Write keys and values to slots of a layer.
+
+        pages, offsets: (T,) int64; k, v: (T, HK, D) float32.
+        """
         self.keys[layer][pages, :, :, offsets] = k
         self.values[layer][pages, :, offsets] = v
 
     def copy(self, layer: int, to: torch.Tensor, of: torch.Tensor) -> None:
-        """Copy whole pages within a layer; to, of: (n,) int64."""
+        """Copy whole pages within a layer; to, of: (n,) int64 page numbers."""
         self.keys[layer][to] = self.keys[layer][of]
         self.values[layer][to] = self.values[layer][of]
 
@@ -117,5 +134,5 @@ class KVCache:
 
 
 def bytes_per_page(num_layers: int, num_key_heads: int, head_dim: int, page_tokens: int) -> int:
-    """Memory of one page's keys and values, float32."""
+    """Return the bytes of one page's keys and values in all layers, float32."""
     return 2 * 4 * num_layers * num_key_heads * head_dim * page_tokens

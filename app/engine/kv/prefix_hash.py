@@ -1,7 +1,7 @@
-"""Names of a sequence's full pages: each a digest of its tenant and all tokens up to the page's end.
+"""Name a sequence's full pages: each by a digest of its tenant and all tokens up to the page's end.
 
-Sequences that begin alike have pages of the same names, whose keys and values are the same bits, since these do not
-depend on how a prompt was cut into chunks. Tenants share nothing (design D9).
+Sequences that begin alike have pages of the same names, whose keys and values are the same bits,
+since these do not depend on how a prompt was cut into chunks. Tenants share nothing (design D9).
 """
 
 from array import array
@@ -13,7 +13,10 @@ DIGEST_BYTES = 16
 
 
 def names(sequence: CachedSequence, count: int, page_tokens: int) -> list[bytes]:
-    """Name the sequence's first `count` pages; the names are kept in it, since its tokens only ever grow."""
+    """Return the names of the sequence's first `count` pages.
+
+    The sequence keeps them in `page_names`: its tokens only ever grow, so a name never changes.
+    """
     known = sequence.page_names
     for i in range(len(known), count):
         before = known[-1] if known else blake2b(sequence.tenant.encode(), digest_size=DIGEST_BYTES).digest()

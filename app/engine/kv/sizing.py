@@ -1,4 +1,6 @@
-"""How much memory a verifier's KV cache gets when nobody says: a part of what is free, and no more than can be used."""
+"""Size a verifier's KV cache where the settings do not: a part of the free memory, at most what can
+be used.
+"""
 
 from pathlib import Path
 
@@ -10,16 +12,19 @@ MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def kv_bytes(available: int | None, part: float, sequence_bytes: int, max_sequences: int) -> int:
-    """Bytes for the cache: `part` of what is available, at least one longest sequence, at most all that run at once.
+    """Return the cache's bytes: `part` of what is available, at least one longest sequence, at most
+    all that run at once.
 
-    sequence_bytes: of the longest sequence, its tree included. available: bytes, None where it is not known.
+    sequence_bytes: of the longest sequence, its tree included. available: bytes, None where it is
+    not known.
     """
     wished = UNKNOWN_BYTES if available is None else int(available * part)
     return max(sequence_bytes, min(wished, sequence_bytes * max_sequences))
 
 
 def available_bytes() -> int | None:
-    """Memory that this process could still get, by the system and by its container; None if neither says."""
+    """Return the bytes that this process could still get, by the system and its container; None if
+    neither says."""
     known = [found for found in (_system_bytes(), _container_bytes()) if found is not None]
     return min(known, default=None)
 

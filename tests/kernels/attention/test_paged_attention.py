@@ -1,4 +1,6 @@
-"""The paged attention against plain softmax over each row's own keys, and against itself in other company."""
+"""Compare paged attention with plain softmax over each row's own keys, and with itself in other
+batches.
+"""
 
 import itertools
 
@@ -32,9 +34,9 @@ class Case:
         self.v = [random(cached + new, self.num_key_heads) for cached, new in spans]
         self.pool = PagePool(64, page_tokens)
         self.kv = KVCache(1, 64, self.num_key_heads, self.head_dim, page_tokens)
-        self.kv.keys.fill_(1e3)  # what nobody may see must not matter
+        self.kv.keys.fill_(1e3)  # what no row may see must not matter
         self.kv.values.fill_(1e3)
-        self.pool.try_grow([], page_tokens)  # the first page is never anybody's
+        self.pool.try_grow([], page_tokens)  # the first page belongs to no sequence
         self.states = [fakes.cached([0] * (cached + new)) for cached, new in spans]
         for (cached, new), state in zip(spans, self.states, strict=True):
             self.pool.try_grow(state.pages, cached + new)
@@ -42,7 +44,11 @@ class Case:
             self.attend([i], 0, cached)
 
     def attend(self, chosen: list[int], start: int | None = None, end: int | None = None, **how) -> list[torch.Tensor]:
-        """Outputs of the chosen sequences' rows `start ... end - 1`, by default the new ones, computed together."""
+        """Return the outputs of the chosen sequences' rows `start ... end - 1`, by default the new
+        ones.
+
+        They are computed together.
+        """
         window = how.pop("window", None)
         works = [self._work(i, start, end) for i in chosen]
         if not sum(len(work.tokens) for work in works):
@@ -59,7 +65,7 @@ class Case:
         return list(out.split([len(work.tokens) for work in works]))
 
     def plain(self, i: int, window: int | None = None, softcap: float | None = None) -> torch.Tensor:
-        """The definition, in double precision, one row and head at a time."""
+        """Compute the definition in double precision, one row and head at a time."""
         cached, new = self.spans[i]
         fold = self.num_heads // self.num_key_heads
         out = torch.empty(new, self.num_heads, self.head_dim, dtype=torch.float64)
@@ -96,7 +102,7 @@ def test_windows_and_softcaps(heads, how):
 
 @pytest.mark.parametrize("page_tokens", [16, 128])
 @pytest.mark.parametrize("heads", [heads for heads in HEADS if heads[2] % 4 == 0])
-def test_a_row_has_the_same_bits_in_any_company(heads, page_tokens):
+def test_a_row_has_the_same_bits_in_any_batch(heads, page_tokens):
     spans = [(5, 1), (0, 40), (31, 2), (100, 3), (40, 17), (3, 9)]
     case = Case(spans, heads, page_tokens)
     alone = [case.attend([i])[0] for i in range(len(spans))]
@@ -107,7 +113,7 @@ def test_a_row_has_the_same_bits_in_any_company(heads, page_tokens):
             assert torch.equal(found, by_one[i])
 
 
-def test_pages_that_lie_apart_give_the_same_bits_as_pages_side_by_side():
+def test_pages_apart_give_the_same_bits_as_pages_side_by_side():
     close, apart = Case([(40, 3)], (4, 2, 8)), Case([(40, 3)], (4, 2, 8))
     far = [60, 2, 33]
     for cache in (apart.kv.keys, apart.kv.values):

@@ -1,4 +1,6 @@
-"""Attention over pages on the CPU: its definition, and the same bits whatever tile or split company a row has."""
+"""Test attention over pages on the CPU: its definition, and the same bits in whatever tile or
+split.
+"""
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ rng = np.random.default_rng(1)
 
 @kernel
 def one_tile(q, position, window, pages, keys, values, out):
-    """Scaled queries (rows, FOLD, D) at positions from `position` on; out of the same shape."""
+    """Attend a tile: scaled queries (rows, FOLD, D) at positions from `position` on; returns the
+    same shape."""
     rows = q.shape[0]
     lines, splits = rows * FOLD, -(-(position + rows) // SPLIT)
     scores = np.empty((lines, SPLIT), np.float32)
@@ -33,7 +36,8 @@ def one_tile(q, position, window, pages, keys, values, out):
 
 
 class Cache:
-    """A sequence's keys and values in pages that lie anywhere; what nobody wrote is no number."""
+    """A sequence's keys and values in pages that lie anywhere; slots that were never written hold
+    NaN."""
 
     def __init__(self, tokens: int) -> None:
         self.k = rng.standard_normal((tokens, DEPTH), dtype=np.float32)
@@ -75,7 +79,7 @@ def test_rows_are_their_definition_and_keep_their_bits(first, window):
         assert (np.concatenate(parts) == tile).all(), rows
 
 
-def test_what_is_no_number_reaches_those_who_see_it_only():
+def test_nan_reaches_only_rows_that_see_its_key():
     cache = Cache(60)
     cache.keys[cache.pages[1], 0, 3] = np.nan
     tile = cache.attend(30, 8)

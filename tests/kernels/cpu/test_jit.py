@@ -1,4 +1,4 @@
-"""What numba keeps of compiled kernels is found by name, so no two of them may share one."""
+"""Test that kept code of compiled kernels is found by name, so that no two of them share one."""
 
 import importlib
 import pkgutil
@@ -26,8 +26,12 @@ for number in range({SAVES}):
 
 
 def test_no_two_kernels_of_a_module_have_one_name() -> None:
-    """Names in the compiled code are those of module, function and types, and a number that each process counts anew:
-    two functions of one name that were compiled in different processes would be taken for one another."""
+    """Names in the compiled code are made of module, function, types and a number that each process
+    counts anew.
+
+    Two functions of one name that were compiled in different processes would be taken for one
+    another.
+    """
     found: dict[int, str] = {}
     for info in pkgutil.iter_modules(kernels.cpu.__path__):
         module = importlib.import_module(f"kernels.cpu.{info.name}")
@@ -39,7 +43,7 @@ def test_no_two_kernels_of_a_module_have_one_name() -> None:
     assert {name: count for name, count in Counter(found.values()).items() if count > 1} == {}
 
 
-def test_it_is_kept_where_numba_is_told_to_by_the_sources_digest(
+def test_code_lies_in_numbas_folder_named_by_the_sources_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     default = jit._cache()
@@ -50,7 +54,7 @@ def test_it_is_kept_where_numba_is_told_to_by_the_sources_digest(
     assert jit._cache() == default
 
 
-def test_processes_that_keep_code_at_the_same_moment_keep_each_its_own(tmp_path: Path) -> None:
+def test_processes_that_save_code_at_once_save_each_their_own(tmp_path: Path) -> None:
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(process)], cwd=ROOT) for process in range(2)
     ]
@@ -61,5 +65,5 @@ def test_processes_that_keep_code_at_the_same_moment_keep_each_its_own(tmp_path:
             assert kept.load((process, number)) == f"of {process}, {number}"
 
 
-def test_compiled_kernels_are_kept_so() -> None:
+def test_compiled_kernels_are_saved_under_the_lock() -> None:
     assert vars(decode)["_cache"]._cache_file.save.__qualname__.startswith("one_at_a_time")

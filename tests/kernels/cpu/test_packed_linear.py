@@ -97,7 +97,7 @@ def test_rows_that_do_not_fit_are_refused(x):
         packed(x)
 
 
-def test_the_self_check_finds_a_product_that_feels_its_rows(monkeypatch):
+def test_the_self_check_finds_a_product_that_depends_on_rows(monkeypatch):
     assert is_exact()
     forward = PackedLinear.forward
     monkeypatch.setattr(module.PackedLinear, "forward", lambda self, x: forward(self, x) * (1 + 1e-6 * len(x)))

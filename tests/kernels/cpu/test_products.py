@@ -1,4 +1,6 @@
-"""Products, exponentials and packed weights of the CPU's kernels: right, and the same bits in any company."""
+"""Test products, exponentials and packed weights of the CPU's kernels: right, and the same bits in
+any batch.
+"""
 
 import numpy as np
 import pytest
@@ -67,7 +69,7 @@ def test_exp_is_right_to_the_last_places():
     assert (out[-16:] == 1.0).all(), "the one that softmax rests on"
 
 
-def test_exp_of_what_is_no_number():
+def test_exp_of_nan_is_nan():
     x = np.full(16, np.nan, np.float32)
     x[1:4] = -np.inf, -90.0, -1e30
     out = np.empty_like(x)
@@ -78,7 +80,7 @@ def test_exp_of_what_is_no_number():
 
 @settings(deadline=None)  # the first call compiles
 @given(st.integers(-20, 40), st.integers(-20, 40))
-def test_what_is_outside_is_replaced(first, end):
+def test_lanes_outside_the_bounds_are_replaced(first, end):
     x = np.arange(1, 17, dtype=np.float32)
     kept = [x[i] if first <= i < end else -1.0 for i in range(16)]
     assert folds(x, first, end) == (sum(kept), max(kept))
@@ -86,7 +88,7 @@ def test_what_is_outside_is_replaced(first, end):
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 20), st.integers(1, 70), st.booleans())
-def test_a_rows_product_is_right_and_has_the_same_bits_in_any_company(rows, depth, more):
+def test_a_rows_product_is_right_with_the_same_bits_in_any_batch(rows, depth, more):
     x, w = random(rows, depth), random(depth, LANES)
     out = np.ones((rows, LANES), np.float32)
     multiply(x, w, out, more)
@@ -136,7 +138,7 @@ def test_a_column_of_zeros_stays_zero_in_int8():
     assert not packed.any() and np.isfinite(scales).all()
 
 
-def test_what_was_rounded_once_stays_the_same_when_it_is_rounded_again():
+def test_rounding_to_int8_twice_is_rounding_once():
     """So the modules, rounded, and the compiled forward of the files' own numbers are one model."""
     weight = random(4096, 48)
     packed, scales = pack_int8(weight)

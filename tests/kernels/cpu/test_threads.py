@@ -1,4 +1,4 @@
-"""A team's threads share the pieces, meet at barriers, and survive a job that fails."""
+"""Test that a team's threads share the pieces, meet at barriers, and survive a job that fails."""
 
 import os
 import threading
@@ -21,7 +21,7 @@ PARTS, PIECES = 300, 7
 
 @kernel
 def add_up(memory, threads, cells, seen):
-    """Every part adds one to each cell, a piece at a time; between parts all cells must agree."""
+    """Add one to each cell in every part, a piece at a time; between parts all cells must agree."""
     at = memory.ctypes.data
     for part in range(PARTS):
         while True:
@@ -37,7 +37,7 @@ def add_up(memory, threads, cells, seen):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_every_piece_is_done_once_and_nobody_runs_ahead(size):
+def test_every_piece_is_done_once_and_no_thread_runs_ahead(size):
     team = Team(size)
     for _ in range(3):
         memory, cells = words(PARTS), np.zeros(PIECES, np.int64)
@@ -68,7 +68,7 @@ def test_a_job_that_fails_beside_does_not_hold_the_team_up():
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or os.cpu_count() == 1, reason="one core, or none to choose")
-def test_who_calls_from_other_cores_has_a_team_of_its_own_there():
+def test_a_caller_on_other_cores_has_a_team_of_its_own():
     everything = os.sched_getaffinity(0)
     first = {min(everything)}
     seen = []

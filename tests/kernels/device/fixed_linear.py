@@ -1,4 +1,4 @@
-"""Run by ../test_device.py, in a process of its own; see there."""
+"""Test the fixed product; run by ../test_device.py, in a process of its own."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from tests.kernels.device.places import DEVICE, DTYPES, INTERPRETED, TOLERANCE
 
 
 def inputs(rows, depth, columns, dtype):
-    """x, weight and bias; products are of order one."""
+    """Return x, weight and bias; products are of order one."""
     random = torch.Generator().manual_seed(rows + depth + columns)
     x = torch.randn(rows, depth, generator=random)
     weight, bias = torch.randn(columns, depth, generator=random) * depth**-0.5, torch.randn(columns, generator=random)
@@ -23,7 +23,7 @@ def inputs(rows, depth, columns, dtype):
     [(1, 1, 1), (3, 40, 33), (65, 100, 70), (64, 128, 64), (130, 64, 129), (2, 257, 65)],
 )
 @pytest.mark.parametrize("biased", [False, True])
-def test_it_is_the_product(biased, rows, depth, columns, dtype):
+def test_the_product_is_the_references(biased, rows, depth, columns, dtype):
     x, weight, bias = inputs(rows, depth, columns, dtype)
     arguments = (x, weight, bias if biased else None)
     found, expected = fixed_linear(*arguments), fixed_linear_reference(*arguments)
@@ -43,7 +43,7 @@ def test_a_row_has_the_same_bits_among_any_number(depth, columns, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_do_not_feel_each_other(dtype):
+def test_rows_do_not_depend_on_each_other(dtype):
     x, weight, bias = inputs(70, 200, 40, dtype)
     together = fixed_linear(x, weight, bias)
     for row in (0, 13, 63, 69):
@@ -62,7 +62,7 @@ def test_a_row_has_the_same_bits_alone(dtype):
 
 
 @pytest.mark.parametrize("tiling", [BITS16, FLOAT32], ids=["bits16", "float32"])
-def test_every_tiling_does_the_same(tiling):
+def test_every_tiling_gives_the_product(tiling):
     assert tiling.rows == 64  # one instruction of sm_90
     x, weight, bias = inputs(5, 150, 70, torch.float32)
     small = dataclasses.replace(tiling, columns=16, depth=16, num_stages=2)
@@ -74,7 +74,7 @@ def test_no_rows_are_no_work():
     assert fixed_linear(x[:0], weight, bias).shape == (0, 20)
 
 
-def test_what_does_not_fit_is_refused():
+def test_arguments_that_do_not_fit_are_refused():
     x, weight, bias = inputs(4, 64, 32, torch.float32)
     for arguments in (
         (x[:, :32].contiguous(), weight),

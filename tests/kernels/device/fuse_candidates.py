@@ -1,4 +1,4 @@
-"""Run by ../test_device.py, in a process of its own; see there."""
+"""Test the fusing of candidates; run by ../test_device.py, in a process of its own."""
 
 import random
 
@@ -28,7 +28,8 @@ JOB = DraftJob(
 
 
 def draw_places(draw, most, num_places=5):
-    """Places of up to `most` (token, drafter, confidence), with many repeated tokens and drafters."""
+    """Draw places of up to `most` (token, drafter, confidence), with many repeated tokens and
+    drafters."""
     tokens, drafters, confidences, sizes = [], [], [], []
     for _ in range(num_places):
         tokens.append([draw.randrange(20) for _ in range(most)])

@@ -1,4 +1,4 @@
-"""Run by ../test_device.py, in a process of its own; see there."""
+"""Test the gate; run by ../test_device.py, in a process of its own."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def inputs(rows, columns, dtype):
 
 
 def both(gate_up):
-    """(kernel's, reference's). Nothing is written behind the last row."""
+    """Return (kernel's, reference's). Nothing is written behind the last row."""
     results = []
     rows, columns = len(gate_up), gate_up.shape[1] // 2
     for run in (gated_silu, gated_silu_reference):
@@ -38,7 +38,7 @@ def test_every_value_is_gated(rows, columns, dtype):
         assert (found == expected).float().mean() > 0.99
 
 
-def test_llama_says_the_same():
+def test_gates_are_those_of_llamas_module():
     mlp = LlamaMLP(LlamaConfig(hidden_size=48, intermediate_size=80, num_attention_heads=4)).to(DEVICE)
     mlp.down_proj = torch.nn.Identity()
     x = inputs(5, 24, torch.float32)
@@ -60,7 +60,7 @@ def test_no_rows_are_no_work():
     both(inputs(3, 8, torch.float32)[:0])
 
 
-def test_what_does_not_fit_is_refused():
+def test_arguments_that_do_not_fit_are_refused():
     gate_up = inputs(4, 64, torch.float32)
     out = torch.empty(4, 64, device=DEVICE)
     for arguments in (

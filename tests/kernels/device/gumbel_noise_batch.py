@@ -1,4 +1,4 @@
-"""Run by ../test_device.py, in a process of its own; see there."""
+"""Test the noise of many rows; run by ../test_device.py, in a process of its own."""
 
 import pytest
 import torch

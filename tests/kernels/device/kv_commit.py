@@ -1,4 +1,4 @@
-"""Run by ../test_device.py, in a process of its own; see there."""
+"""Test the moving of accepted paths; run by ../test_device.py, in a process of its own."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_a_path_is_moved_behind_the_prefix(page_slots, dtype):
     check([5, 0, 30], [[0, 2, 3, 5], [0, 1, 2], [0, 7, 19, 20, 33]], dtype, page_slots)
 
 
-def test_slots_that_are_source_and_target():
+def test_slots_may_be_source_and_target():
     check([3], [[0, *range(2, 40)]])
     check([3], [[0, *range(9, 25)]], page_slots=4)
 
@@ -47,7 +47,7 @@ def test_nothing_moves_for_chains_and_empty_paths():
 
 
 @pytest.mark.parametrize("columns", [(1, 1), (3, 20), (4, 64), (5, 80)])
-def test_columns_of_any_number(columns):
+def test_any_number_of_columns_is_moved(columns):
     check([2, 11], [[0, 3], [0, 2, 4]], columns=columns)
 
 
@@ -59,7 +59,7 @@ def test_the_reference_keeps_the_path():
         assert torch.equal(now[:, :9], before[:, [0, 1, 2, 3, 4, 5, 6, 8, 11]])
 
 
-def test_what_does_not_fit_is_refused():
+def test_arguments_that_do_not_fit_are_refused():
     k, v, blocks, prefix, path, length = inputs([5], [[0, 2]], torch.float32, 4)
     with pytest.raises(ValueError):
         kv_commit(k[:, :, ::2], v[:, :, ::2], blocks, prefix, path, length)

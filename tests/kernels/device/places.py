@@ -1,4 +1,6 @@
-"""Where the kernels' tests run: on a GPU, or in Triton's interpreter. Imported before any kernel."""
+"""Choose where the kernels' tests run: on a GPU, or in Triton's interpreter. Import it before any
+kernel.
+"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Run by ../test_device.py, in a process of its own; see there."""
+"""Test ragged attention; run by ../test_device.py, in a process of its own."""
 
 import dataclasses
 
@@ -23,7 +23,8 @@ FOREST = [(37, 6), (0, 3), (63, 1), (122, 9)]
 
 
 def inputs(spans, heads, dtype, page_slots=16, tree=False):
-    """Queries, keys, values and a batch whose pages lie in no order, among pages that must not be read."""
+    """Return queries, keys, values and a batch whose pages lie in no order, among pages that must
+    not be read."""
     num_heads, key_heads, head_dim = heads
     random = torch.Generator().manual_seed(len(spans) + num_heads + head_dim)
     pages_each = max(-(-sum(span) // page_slots) for span in spans) + 1
@@ -72,13 +73,13 @@ def check(spans, heads, dtype, tiling, tree=False, page_slots=16, window=0, soft
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [(2, 2, 16), (3, 1, 32), (4, 1, 64), (6, 2, 24)])
 @pytest.mark.parametrize("tree", [False, True])
-def test_every_row_attends_to_what_it_may_see(heads, tree, dtype):
+def test_every_row_attends_to_its_visible_keys(heads, tree, dtype):
     check(FOREST if tree else CHAINS, heads, dtype, SMALL, tree)
 
 
 @pytest.mark.parametrize("tiling", [VERIFY, PREFILL, FLOAT32, SPLIT], ids=["verify", "prefill", "float32", "split"])
 @pytest.mark.parametrize("tree", [False, True])
-def test_every_tiling_does_the_same(tiling, tree):
+def test_every_tiling_gives_the_references_result(tiling, tree):
     check(FOREST if tree else [*CHAINS, (20, 40)], (4, 1, 32), torch.float32, tiling, tree)
 
 
@@ -90,7 +91,7 @@ def test_a_window_counts_positions(window, tiling, tree):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_softcap(dtype):
+def test_scores_are_capped(dtype):
     check(FOREST, (4, 2, 32), dtype, SMALL, tree=True, softcap=2.0)
     check(CHAINS, (4, 2, 32), dtype, SPLIT, softcap=2.0, window=50)
 
@@ -122,7 +123,8 @@ def test_queries_may_be_columns_of_a_wider_product():
 
 
 def one_sequence(batch, i, row=0, rows=None):
-    """`rows` rows from `row` on of sequence i, as a batch of its own; the rows before them are now its prefix."""
+    """Return `rows` rows from `row` on of sequence i as a batch; the rows before them are now its
+    prefix."""
     rows = int(batch.num_rows[i]) if rows is None else rows
     return dataclasses.replace(
         batch,
@@ -137,7 +139,7 @@ def one_sequence(batch, i, row=0, rows=None):
 
 @pytest.mark.parametrize("tiling", [SMALL, SPLIT], ids=["small", "split"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_sequence_has_the_same_bits_in_any_company(tiling, dtype):
+def test_a_sequence_has_the_same_bits_in_any_batch(tiling, dtype):
     q, k, v, batch = inputs(CHAINS, (4, 2, 32), dtype)
     together = ragged_attention(q, k, v, batch, 0.2, tiling=tiling)
     for i, (_, rows) in enumerate(CHAINS):
@@ -159,7 +161,7 @@ def test_a_row_has_the_same_bits_alone(tiling, dtype):
             assert torch.equal(alone[0], together[place])
 
 
-def test_what_does_not_fit_is_refused():
+def test_arguments_that_do_not_fit_are_refused():
     q, k, v, batch = inputs(CHAINS, (4, 2, 32), torch.float32)
     tree = dataclasses.replace(batch, ancestors=batch.first_row.long(), depth=batch.first_row, max_rows=65)
     for arguments in (

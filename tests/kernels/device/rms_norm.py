@@ -1,4 +1,4 @@
-"""Run by ../test_device.py, in a process of its own; see there."""
+"""Test the norm; run by ../test_device.py, in a process of its own."""
 
 import pytest
 import torch
@@ -18,7 +18,8 @@ def inputs(rows, columns, dtype):
 
 
 def both(x, residual, weight):
-    """((residual, out) of the kernel, of the reference). Nothing is written behind the last rows."""
+    """Return ((residual, out) of the kernel, of the reference). Nothing is written behind the last
+    rows."""
     results = []
     rows, columns = residual.shape
     for run in (add_rms_norm, add_rms_norm_reference):
@@ -42,7 +43,7 @@ def test_rows_are_added_and_normed(adds, rows, columns, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_llama_says_the_same(dtype):
+def test_norms_are_those_of_llamas_module(dtype):
     x, residual, weight = inputs(9, 500, dtype)
     norm = LlamaRMSNorm(500, EPSILON).to(dtype).to(DEVICE)
     with torch.no_grad():
@@ -55,7 +56,7 @@ def test_llama_says_the_same(dtype):
         assert (found == expected).float().mean() > 0.99
 
 
-def test_the_result_may_replace_what_was_added():
+def test_the_result_may_replace_the_added_row():
     x, residual, weight = inputs(4, 100, torch.float32)
     (_, out), _ = both(x, residual, weight)
     add_rms_norm(x, residual, weight, EPSILON, x)
@@ -76,7 +77,7 @@ def test_no_rows_are_no_work():
     add_rms_norm(x[:0], residual[:0], weight, EPSILON, x[:0])
 
 
-def test_what_does_not_fit_is_refused():
+def test_arguments_that_do_not_fit_are_refused():
     x, residual, weight = inputs(4, 64, torch.float32)
     wide = torch.zeros(1, MAX_COLUMNS + 1, device=DEVICE)
     for arguments in (

@@ -1,4 +1,4 @@
-"""Run by ../test_device.py, in a process of its own; see there."""
+"""Test rotation and storing; run by ../test_device.py, in a process of its own."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def tables(head_dim):
 
 
 def inputs(rows, heads, dtype, page_slots=4):
-    """The arguments but for the norms; every third row is to be left alone."""
+    """Return the arguments but for the norms; every third row is to be left alone."""
     num_heads, key_heads, head_dim = heads
     random = torch.Generator().manual_seed(rows + num_heads + head_dim)
     qkv = torch.randn(rows, (num_heads + 2 * key_heads) * head_dim, generator=random)
@@ -41,7 +41,7 @@ def norms(head_dim, dtype):
 
 
 def done(run, arguments, *more):
-    """(qkv, keys, values) afterwards; the arguments stay."""
+    """Return (qkv, keys, values) afterwards; the arguments stay."""
     copies = [x.clone() if isinstance(x, torch.Tensor) else x for x in arguments]
     run(*copies, *more)
     for i in (1, 2, 3, 4):
@@ -90,7 +90,7 @@ def test_a_row_to_leave_alone_is_left_alone():
 
 
 @pytest.mark.parametrize("normed", [False, True])
-def test_llama_says_the_same(normed):
+def test_rotation_is_that_of_llamas_module(normed):
     arguments = inputs(7, (6, 2, 32), torch.float32)
     qkv, positions, slots, cos, sin = arguments[:5]
     positions[:], slots[:] = torch.arange(7) * 7, torch.arange(7).flip(0) + 3
@@ -129,7 +129,7 @@ def test_no_rows_are_no_work():
     rotary_store(*(x[:0] for x in arguments[:3]), *arguments[3:])
 
 
-def test_what_does_not_fit_is_refused():
+def test_arguments_that_do_not_fit_are_refused():
     arguments = inputs(4, (2, 1, 16), torch.float32)
     qkv, positions, slots, cos, sin, k, v, _ = arguments
     for place, wrong in (

@@ -1,4 +1,4 @@
-"""Random rows of choices for the tests of this folder."""
+"""Draw random rows of choices for the tests of this folder."""
 
 import random
 
@@ -20,7 +20,7 @@ FILTERS = {  # each alone, then together
 
 
 def row(draw: random.Random, vocab_size: int, filters: str = "all", edited: bool = False) -> Row:
-    """One row whose options are drawn from FILTERS."""
+    """Draw one row whose options are from FILTERS."""
     options = {"temperature": [0.7, 1.0, 1.6], **FILTERS[filters]}
     kinds = {"top_p": 1.0, "top_k": 0, "min_p": 0.0} | {name: draw.choice(values) for name, values in options.items()}
     choice = Choice(**kinds, seed=draw.getrandbits(63), choice=draw.getrandbits(3))
@@ -39,7 +39,7 @@ def row(draw: random.Random, vocab_size: int, filters: str = "all", edited: bool
 
 
 def on_the_edge(y: torch.Tensor, choice: Choice) -> bool:
-    """Does rounding decide what top-p keeps? Then the sums' order may."""
+    """Return whether rounding decides what top-p keeps: then the order of the sums may."""
     if choice.temperature == 0.0 or choice.top_p == 1.0:
         return False
     kept = [

@@ -1,4 +1,4 @@
-"""Run by ../test_device.py, in a process of its own; see there."""
+"""Test the choice of tokens; run by ../test_device.py, in a process of its own."""
 
 import random
 
@@ -16,7 +16,8 @@ SIZES = {61: [(1, 1.0), (5, 3.0)], 1000: [(2, 0.3), (4, 3.0)], 2049: [(7, 1.0)]}
 
 
 def check(logits, rows):
-    """The same tokens as the reference but on the edge of top-p; returns the kernel's answer."""
+    """Check the tokens against the reference's but on the edge of top-p; return the kernel's
+    answer."""
     found = target_token_batch(logits.to(DEVICE), pack_rows(rows, logits.shape[1], DEVICE))
     tokens, logprobs = target_token_batch_reference(logits, rows)
     sure = [not on_the_edge(y, r.choice) for y, r in zip(shaped_rows(logits, rows), rows, strict=True)]

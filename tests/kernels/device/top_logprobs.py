@@ -1,4 +1,4 @@
-"""Run by ../test_device.py, in a process of its own; see there."""
+"""Test the likeliest tokens; run by ../test_device.py, in a process of its own."""
 
 import random
 
@@ -16,8 +16,8 @@ def check(logits, rows, n):
     found = top_logprobs(logits.to(DEVICE), pack_rows(rows, logits.shape[1], DEVICE).edits, n)
     tokens, logprobs = top_logprobs_reference(logits, rows, n)
     torch.testing.assert_close(found[1].cpu(), logprobs, rtol=1e-5, atol=1e-5)
-    said = logprobs > -torch.inf
-    assert torch.equal(found[0].cpu()[said], tokens[said])
+    exists = logprobs > -torch.inf
+    assert torch.equal(found[0].cpu()[exists], tokens[exists])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,4 +1,4 @@
-"""Run by ../test_device.py, in a process of its own; see there."""
+"""Test the walking of trees; run by ../test_device.py, in a process of its own."""
 
 import random
 
@@ -26,7 +26,7 @@ class TargetRows:
 
 
 def draw_tree(draw, size, vocab_size, likely):
-    """A tree, with many repeated tokens, and the target's tokens, often those of a child."""
+    """Draw a tree, with many repeated tokens, and the target's tokens, often those of a child."""
     parents = [draw.choice([i, draw.randrange(i + 1)]) for i in range(size)]
     tokens = [draw.randrange(vocab_size) for _ in range(size)]
     target = []

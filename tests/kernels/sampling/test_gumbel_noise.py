@@ -14,7 +14,7 @@ TOKENS = torch.arange(2**16)
 
 
 def numpy_bits(tokens: np.ndarray, seed: int, choice: int, position: int) -> np.ndarray:
-    """The hash once more, in wrapping 32-bit arithmetic."""
+    """Compute the hash once more, in wrapping 32-bit arithmetic."""
     low, high = np.array([0x9E3779B9], np.uint32), np.array([0x85EBCA6B], np.uint32)
     for word in (seed, seed >> 32, choice, position):
         word32 = np.array([word & MASK]).astype(np.uint32)
@@ -96,7 +96,7 @@ def chi_square(counts: torch.Tensor) -> float:
 
 
 def flipped_share(left: tuple[int, int, int], right: tuple[int, int, int]) -> float:
-    """Of the bits of 4096 tokens, those that differ between two keys."""
+    """Return the share of the bits of 4096 tokens that differ between two keys."""
     tokens = TOKENS[:4096]
     differ = noise_bits(tokens, *left) ^ noise_bits(tokens, *right)
     return sum(int((differ >> i & 1).sum()) for i in range(32)) / (32 * len(tokens))

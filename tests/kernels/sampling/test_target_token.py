@@ -24,7 +24,7 @@ def choice(temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, min_p: 
 
 
 def kept_by_sorting(logits: list[float], c: Choice) -> list[int]:
-    """The filters as the message says them: sort, cut, and keep what equals the last one kept."""
+    """Apply the filters by their definition: sort, cut, and keep what equals the last one kept."""
     z = [value / c.temperature for value in logits]
     kept = sorted(range(len(z)), key=lambda i: (-z[i], i))
     if 0 < c.top_k < len(kept):

@@ -1,4 +1,6 @@
-"""The fused forward: taken only where it says the same as the model's modules, and exact with weights of int8 too."""
+"""Test the fused forward: used only where it gives the modules' logits, and exact with int8 weights
+too.
+"""
 
 import pytest
 import torch
@@ -20,7 +22,7 @@ def test_families_of_the_shape_are_fused(family):
 
 
 @pytest.mark.parametrize("family", ["gemma2", "phi3", "gpt2"])
-def test_other_families_run_on_their_own_modules_and_the_log_says_so(family, caplog):
+def test_other_families_run_on_their_own_modules_and_are_logged(family, caplog):
     with caplog.at_level("INFO"):
         assert isinstance(choose_forward(fakes.tiny(family)), HookedForward)
     assert "runs on its own modules" in caplog.text
@@ -42,14 +44,14 @@ def test_models_of_an_odd_shape_run_on_their_own_modules(odd):
     assert isinstance(runner.model, HookedForward)
 
 
-def test_a_forward_that_says_something_else_is_not_used(monkeypatch, caplog):
+def test_a_forward_with_other_logits_is_not_used(monkeypatch, caplog):
     monkeypatch.setattr(fused, "pack", lambda weight: fused.pack_int8(weight)[0].astype("float32"))
     with caplog.at_level("INFO"):
         assert isinstance(choose_forward(fakes.tiny()), HookedForward)
     assert "standard deviations off" in caplog.text
 
 
-def test_what_is_outside_the_model_is_refused_not_read():
+def test_tokens_and_positions_outside_the_model_are_refused():
     runner = fakes.served()
     for ids in ([VOCAB], [3, VOCAB + 9]):
         work = fakes.work(fakes.cached(ids), 0)
@@ -60,7 +62,7 @@ def test_what_is_outside_the_model_is_refused_not_read():
 
 
 @pytest.mark.parametrize("family", FUSED)
-def test_int8_is_a_model_of_its_own_and_exact(family):
+def test_int8_gives_other_logits_and_exact_rows(family):
     exact, rounded = fakes.served(family), fakes.runner(choose_forward(fakes.tiny(family), is_int8=True))
     assert isinstance(rounded.model, FusedForward)
     assert check_exactness(rounded, VOCAB).different == 0
@@ -74,8 +76,8 @@ def test_int8_is_a_model_of_its_own_and_exact(family):
     assert 0.0 < difference < 0.5 * rows[0].std()
 
 
-def test_int8_on_its_own_modules_is_the_same_model():
-    """Whoever runs it: the rounding is in the weights, not in the kernels."""
+def test_int8_on_the_modules_is_the_same_model():
+    """The rounding is in the weights, not in the kernels."""
     quick = fakes.runner(choose_forward(fakes.tiny(), is_int8=True))
     model = fakes.tiny()
     round_weights(model)
@@ -88,8 +90,8 @@ def test_int8_on_its_own_modules_is_the_same_model():
     torch.testing.assert_close(rows[0], rows[1], rtol=1e-3, atol=1e-3)
 
 
-def test_a_step_for_which_there_was_no_memory_leaves_the_next_one_its_room(monkeypatch):
-    """Room that was counted and not there would be written to all the same."""
+def test_a_step_without_memory_leaves_the_next_its_room(monkeypatch):
+    """Room that was counted but never allocated would be written to all the same."""
     runner = fakes.served()
     small = [fakes.work(fakes.cached([1, 2, 3]), 0)]
     large = [fakes.work(fakes.cached([i % 7 for i in range(90)]), 0)]

@@ -1,4 +1,6 @@
-"""Rows keep their bits: alone, in a batch, as a tree node, at any chunking; and they are transformers' own."""
+"""Test that rows keep their bits: alone, in a batch, as a tree node, at any chunking; and that they
+are transformers'.
+"""
 
 import itertools
 from functools import cache
@@ -25,7 +27,7 @@ SERVED = [family for family in FAMILIES if family not in REFUSED]
 
 @cache
 def served(family: str) -> ModelRunner:
-    """Shared between tests: each gives its pages back."""
+    """Return a runner that tests share: each gives its pages back."""
     return fakes.served(family, pages=96)
 
 
@@ -39,7 +41,8 @@ def tokens(count: int, salt: int = 0) -> list[int]:
 
 
 def step(runner: ModelRunner, *works) -> list[torch.Tensor | None]:
-    """Reserve, run, and move the caches on to the works' last tokens; the rows of each final work."""
+    """Reserve, run, and move the caches on to the entries' last tokens; return the rows of each
+    final entry."""
     assert all(runner.try_reserve(work) for work in works)
     logits = runner.forward(list(works))
     for work in works:
@@ -49,7 +52,7 @@ def step(runner: ModelRunner, *works) -> list[torch.Tensor | None]:
 
 
 def read(runner: ModelRunner, state: CachedSequence, *cuts: int) -> torch.Tensor:
-    """Read the sequence in pieces that end at the cuts and at its end; the last token's row."""
+    """Read the sequence in pieces that end at the cuts and at its end; return the last token's row."""
     rows = None
     for start, end in itertools.pairwise([state.cached, *cuts, len(state.tokens)]):
         if start < end:
@@ -58,7 +61,7 @@ def read(runner: ModelRunner, state: CachedSequence, *cuts: int) -> torch.Tensor
 
 
 def cache_of(runner: ModelRunner, state: CachedSequence) -> torch.Tensor:
-    """Keys and values of all cached tokens, (2, cached, ...)."""
+    """Return keys and values of all cached tokens, (2, cached, ...)."""
     size = runner.kv.page_tokens
     pages = torch.tensor([state.pages[i // size] for i in range(state.cached)])
     offsets = torch.arange(state.cached) % size
@@ -68,7 +71,7 @@ def cache_of(runner: ModelRunner, state: CachedSequence) -> torch.Tensor:
 
 
 def alone(runner: ModelRunner, ids: list[int], *cuts: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(row of the last token, cache) when nobody else is there."""
+    """Return (row of the last token, cache) of a sequence that is alone in its batches."""
     state = fakes.cached(ids)
     row = read(runner, state, *cuts)
     found = cache_of(runner, state)
@@ -101,7 +104,7 @@ def test_greedy_tokens_are_those_of_transformers(family):
 
 @cache
 def one_by_one(family: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Seventy tokens, each in a step of its own."""
+    """Read seventy tokens, each in a step of its own; return (row, cache) as `alone`."""
     return alone(served(family), tokens(70), *range(1, 70))
 
 
@@ -119,7 +122,8 @@ def test_bits_are_the_same_at_any_chunking(family, cuts):
 @settings(max_examples=3, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=2, max_size=7))
 def test_bits_are_the_same_in_any_batch(family, sizes):
-    """Sequences of (cached, new) tokens read on together, each with the row and the cache it has alone."""
+    """Sequences of (cached, new) tokens read on together, each with the row and the cache it has
+    alone."""
     runner = served(family)
     states = [fakes.cached(tokens(cached + new, salt=i)) for i, (cached, new) in enumerate(sizes)]
     step(runner, *(fakes.work(state, 0, cached) for state, (cached, _) in zip(states, sizes, strict=True)))
@@ -133,7 +137,7 @@ def test_bits_are_the_same_in_any_batch(family, sizes):
 
 @st.composite
 def trees(draw):
-    """Trees of any shape, deep enough to cross a page or two, branches of branches included."""
+    """Draw trees of any shape, deep enough to cross a page or two, branches of branches included."""
     size = draw(st.integers(1, 26))
     depth_first = draw(st.booleans())
     parents = [draw(st.integers(max(0, i - 2) if depth_first else 0, i)) for i in range(size)]
@@ -145,7 +149,8 @@ def path_to(drafts, node: int) -> list[int]:
 
 
 def check_tree(family: str, length: int, drafts, tail: int = 1) -> None:
-    """Every node's row, and after any node's acceptance the cache and the rows to come, are as if nobody drafted."""
+    """Check every node's row, and after any node's acceptance the cache and the rows to come,
+    against plain decoding."""
     runner, ids = fakes.runner(served(family).model), tokens(length)
     others = [fakes.cached(tokens(count, salt=9)) for count in (5, 40)]
     for node in sorted({0, *range(1, len(drafts) + 1, 1 + len(drafts) // 12), len(drafts)}):

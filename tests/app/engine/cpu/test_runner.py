@@ -15,7 +15,7 @@ from tests.fakes import PAGE_TOKENS, VOCAB
 BUSHY = fakes.tree(range(20, 31), [0, 1, 2, 3, 4, 0, 6, 7, 8, 8, 10])
 
 
-def test_a_prompt_chunk_has_no_logits_and_a_final_work_one_row_a_node():
+def test_chunks_have_no_logits_and_final_entries_a_row_a_node():
     runner = fakes.served()
     chunk, plain, drafted = fakes.cached(range(30)), fakes.cached(range(5)), fakes.cached(range(9))
     works = [fakes.work(chunk, 0, 12), fakes.work(plain, 0), fakes.work(drafted, 0, drafts=BUSHY)]
@@ -69,7 +69,7 @@ def test_after_acceptance_only_the_committed_tokens_hold_pages(node):
     assert (state.cached, state.pages, runner.pool.num_free) == (0, [], runner.pool.num_pages)
 
 
-def test_a_wiped_work_leaves_no_number_behind():
+def test_an_invalidated_batch_entry_leaves_zeros():
     runner, state = fakes.served(), fakes.cached([1] * (2 * PAGE_TOKENS - 2))
     work = fakes.work(state, 0, drafts=BUSHY)
     assert runner.try_reserve(work)
@@ -80,7 +80,7 @@ def test_a_wiped_work_leaves_no_number_behind():
     assert (state.cached, state.pages, runner.pool.num_free) == (0, [], runner.pool.num_pages)
 
 
-def test_greedy_needs_no_second_look_at_the_row():
+def test_greedy_tokens_come_without_reading_the_row_again():
     logits = CPURows(torch.tensor([[0.0, 3.0, 1.0]]), [2])
     assert logits.token(0, 5, Sampling(), [0]) == 2, "takes the argmax that came with the rows"
 
@@ -120,7 +120,7 @@ def test_a_model_that_ignores_logits_to_keep_is_refused():
         runner.forward([work])
 
 
-def test_a_model_with_layers_that_pass_the_interface_by_is_refused():
+def test_a_model_whose_layers_bypass_the_interface_is_refused():
     model = fakes.tiny()
     model.config.num_hidden_layers += 1
     runner = fakes.runner(HookedForward(model))

@@ -1,4 +1,6 @@
-"""A model's second start asks its modules nothing, says the same bits, and trusts nothing that has changed."""
+"""Test that a model's second start runs no modules, gives the same bits, and trusts nothing that
+has changed.
+"""
 
 import json
 import subprocess
@@ -36,7 +38,7 @@ def llama(tmp_path):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """How often modules are asked what they say."""
+    """Return how often modules were run."""
     found = []
     real = choose_forward.choose_forward
     monkeypatch.setattr(choose_forward, "choose_forward", lambda *args: found.append(1) or real(*args))
@@ -44,7 +46,7 @@ def asked(monkeypatch):
 
 
 @pytest.mark.parametrize("is_int8", [False, True])
-def test_the_second_start_asks_no_modules_and_says_the_same_bits(folder, tmp_path, asked, is_int8):
+def test_a_second_start_gives_the_same_bits_without_modules(folder, tmp_path, asked, is_int8):
     first, second = (load(folder, is_int8, tmp_path) for _ in range(2))
     assert len(asked) == 1
     assert isinstance(second, FusedForward)
@@ -56,14 +58,14 @@ def test_the_second_start_asks_no_modules_and_says_the_same_bits(folder, tmp_pat
     )
 
 
-def test_with_weights_rounded_it_is_another_model(llama, tmp_path, asked):
+def test_rounded_weights_are_another_model(llama, tmp_path, asked):
     whole, rounded = load(llama, False, tmp_path), load(llama, True, tmp_path)
     assert len(asked) == 2
     assert not torch.equal(trial(whole), trial(rounded))
 
 
 @pytest.mark.parametrize("change", ["weights", "config", "another model's", "cut off", "one digit", "empty"])
-def test_what_has_changed_is_asked_again(llama, tmp_path, asked, change, caplog):
+def test_a_change_makes_the_modules_run_again(llama, tmp_path, asked, change, caplog):
     load(llama, False, tmp_path)
     (file,) = (tmp_path / "known").iterdir()
     if change == "weights":
@@ -73,7 +75,7 @@ def test_what_has_changed_is_asked_again(llama, tmp_path, asked, change, caplog)
         (llama / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 0.1}))
     elif change == "another model's":
         about = json.loads(file.read_text().split("\n")[1])
-        text = json.dumps({**about, "blueprint": {**about["blueprint"], "epsilon": 0.5}})
+        text = json.dumps({**about, "spec": {**about["spec"], "epsilon": 0.5}})
         file.write_text(with_checksum(text))
     else:
         text = file.read_text()
@@ -84,7 +86,7 @@ def test_what_has_changed_is_asked_again(llama, tmp_path, asked, change, caplog)
     assert ("again" in caplog.text) == (change not in ("weights", "config"))
 
 
-def test_a_full_disk_costs_the_next_start_its_time_and_nothing_else(llama, tmp_path, asked):
+def test_a_full_disk_costs_the_next_start_time_only(llama, tmp_path, asked):
     (tmp_path / "known").write_text("a file where a folder should be")
     assert all(isinstance(load(llama, False, tmp_path), FusedForward) for _ in range(2))
     assert len(asked) == 2
@@ -101,7 +103,7 @@ def test_files_may_hold_more_than_the_modules_do(llama, tmp_path, asked):
     assert len(asked) == 1 and torch.equal(trial(first), trial(second))
 
 
-def test_shards_half_numbers_and_a_tied_head_are_read_as_the_modules_read_them(tmp_path, asked):
+def test_shards_halves_and_a_tied_head_are_read_as_by_modules(tmp_path, asked):
     tiny = fakes.tiny("llama", tie_word_embeddings=True).to(torch.bfloat16)
     tiny.save_pretrained(tmp_path / "model", max_shard_size="10KB")
     assert len([*(tmp_path / "model").glob("*.safetensors")]) > 1
@@ -109,7 +111,7 @@ def test_shards_half_numbers_and_a_tied_head_are_read_as_the_modules_read_them(t
     assert len(asked) == 1 and torch.equal(trial(first), trial(second))
 
 
-def test_a_drafter_on_the_targets_embedding_is_known_too(tmp_path, asked):
+def test_a_drafter_on_the_targets_embedding_is_cached(tmp_path, asked):
     folder, target = reader(tmp_path)
     memory = {"kv_bytes": 2**20, "page_tokens": fakes.PAGE_TOKENS, "home": tmp_path}
     first, second = load_guesser(folder, target, **memory), load_guesser(folder, target, **memory)
@@ -121,20 +123,20 @@ def test_a_drafter_on_the_targets_embedding_is_known_too(tmp_path, asked):
     assert len(asked) == 2 and not torch.equal(trial(first.model), trial(other.model))
 
 
-def test_files_that_do_not_hold_the_modules_numbers_are_served_and_not_kept(llama, tmp_path, asked, monkeypatch):
+def test_files_with_other_numbers_are_served_and_not_cached(llama, tmp_path, asked, monkeypatch):
     """What a later start would read must be what the modules were made of."""
     monkeypatch.setattr(loading.Stored, "__getitem__", lambda self, name: torch.zeros(1))
     assert isinstance(load(llama, False, tmp_path), FusedForward)
     assert not (tmp_path / "known").exists()
 
 
-def test_other_families_are_asked_at_every_start(tmp_path, asked):
+def test_other_families_load_their_modules_at_every_start(tmp_path, asked):
     fakes.tiny("gpt2").save_pretrained(tmp_path / "model")
     assert all(isinstance(load(tmp_path / "model", False, tmp_path), HookedForward) for _ in range(2))
     assert len(asked) == 2
 
 
-def test_a_second_start_does_without_transformers(llama, tmp_path):
+def test_a_second_start_does_not_import_transformers(llama, tmp_path):
     load(llama, False, tmp_path)
     code = (
         "import sys; from pathlib import Path; import app.assembly.local; from app.engine.cpu.load import load;"

@@ -1,4 +1,8 @@
-"""Target and drafters on a GPU: in Triton's interpreter everywhere, on a GPU where there is one, a process for each."""
+"""Run the tests of target and drafters on a GPU: in Triton's interpreter everywhere, on a GPU where
+there is one.
+
+Every file under `device/` gets a process of its own.
+"""
 
 import importlib.util
 from pathlib import Path

@@ -1,6 +1,8 @@
-"""Dividing a GPU's multiprocessors: what the driver is asked, in which order, and what is said where it refuses.
+"""Test the division of a GPU's multiprocessors: the driver's calls, their order, and the errors
+where it refuses.
 
-Whether kernels then stay on their side only a GPU can show; `divided` looks, and `python bench/gpu/run.py` measures it.
+Whether kernels then stay on their side only a GPU can show; `divided` looks, and `python
+bench/gpu/run.py` measures it.
 """
 
 from enum import IntEnum
@@ -21,7 +23,8 @@ class Status(IntEnum):
 
 
 class Driver:
-    """Answers as cuda.bindings.driver does, for 132 multiprocessors given away in eights; `refuses` one call."""
+    """A fake of cuda.bindings.driver, for 132 multiprocessors given away in eights; `refuses` one
+    call."""
 
     CUresult = Status
     CUdevResourceType = SimpleNamespace(CU_DEV_RESOURCE_TYPE_SM="multiprocessors")
@@ -62,7 +65,7 @@ class Driver:
         return Status.CUDA_SUCCESS, 1000 + context
 
 
-def test_one_split_gives_the_drafters_theirs_and_the_verifier_the_rest() -> None:
+def test_one_split_gives_drafters_theirs_and_the_verifier_the_rest() -> None:
     driver = Driver()
     assert green.streams(driver, 2, 20) == (1024, 1108)
     assert driver.sizes == [24, 108], "both of the same split, and nothing is left over"
@@ -84,7 +87,7 @@ def test_a_driver_that_cannot_divide_is_named_with_its_reason(refuses: str) -> N
         green.streams(Driver(refuses), 2, 20)
 
 
-def test_sides_on_which_the_same_multiprocessor_was_seen_are_not_kept_apart() -> None:
+def test_sides_that_share_a_multiprocessor_are_not_real() -> None:
     one, other = (green.Multiprocessors(None, places) for places in ((0, 1, 2), (2, 3)))
     assert not Partition(one, other).is_real
     assert Partition(one, green.Multiprocessors(None, (3,))).about() == {
@@ -93,7 +96,7 @@ def test_sides_on_which_the_same_multiprocessor_was_seen_are_not_kept_apart() ->
     }
 
 
-def test_without_green_contexts_it_says_so() -> None:
+def test_missing_green_contexts_are_reported() -> None:
     with pytest.raises(InstanceError, match="cannot be divided"):
         green.streams(SimpleNamespace(), 0, 16)
 
@@ -119,7 +122,7 @@ def test_the_first_part_drafts_and_the_rest_verifies(gpu: dict[int, tuple[int, .
     assert not green.divided(torch.device("cuda"), 0).is_real, "two streams over all of them"
 
 
-def test_a_division_that_kernels_do_not_keep_is_none(gpu: dict[int, tuple[int, ...]]) -> None:
+def test_a_division_that_kernels_do_not_keep_is_refused(gpu: dict[int, tuple[int, ...]]) -> None:
     gpu[1] = (*gpu[1], 131)
     with pytest.raises(InstanceError, match="kernels run on both sides"):
         green.divided(torch.device("cuda"), 20)

@@ -12,7 +12,8 @@ NAMES = st.sampled_from([bytes([i]) for i in range(5)])  # few, so that what is 
 
 
 class Pool(RuleBasedStateMachine):
-    """Sequences that come, grow, share, shrink and go; no page is lost, lent twice, or found by another's name."""
+    """Sequences that come, grow, share, shrink and go; no page is lost, lent twice, or found by
+    another's name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +23,7 @@ class Pool(RuleBasedStateMachine):
 
     @initialize(named=st.integers(0, 3))
     def begin(self, named: int) -> None:
-        """Else few runs would come to share anything."""
+        """Name some pages at the start: else few runs would come to share any."""
         self.come(3 * SIZE)
         for page in self.held[0][:named]:
             self.pool.name(page, name := bytes([page]))
@@ -100,7 +101,7 @@ Pool.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadl
 TestPagePool = Pool.TestCase
 
 
-def test_a_page_that_two_hold_is_free_when_both_have_let_go_and_held_again_when_it_is_found():
+def test_a_shared_page_is_free_after_both_release_it():
     pool, one, rest = PagePool(2, SIZE), [], []
     pool.try_grow(one, SIZE)
     pool.name(one[0], b"a")
@@ -117,7 +118,7 @@ def test_a_page_that_two_hold_is_free_when_both_have_let_go_and_held_again_when_
     assert not pool.try_grow(rest, 2 * SIZE), "the one that was idle is held"
 
 
-def test_who_comes_second_with_a_name_does_not_take_it():
+def test_naming_a_page_twice_keeps_first_owner():
     pool, pages = PagePool(2, SIZE), []
     pool.try_grow(pages, 2 * SIZE)
     for page in pages:
@@ -127,7 +128,7 @@ def test_who_comes_second_with_a_name_does_not_take_it():
     assert pool.find([b"b"]) == []
 
 
-def test_the_longest_idle_page_goes_first_and_beginnings_stay_longest():
+def test_the_longest_idle_page_goes_first_and_prefixes_stay():
     pool, pages = PagePool(3, SIZE), []
     pool.try_grow(pages, 3 * SIZE)
     for i, page in enumerate(pages):
@@ -148,7 +149,7 @@ def test_the_lowest_free_pages_are_lent_first():
     assert (second, third) == ([3, 4], [0, 1, 2, 5])
 
 
-def test_what_is_written_is_read_at_its_page_and_offset_and_nothing_else_changes():
+def test_a_write_changes_its_page_and_offset_alone():
     cache = KVCache(2, 4, 3, 5, SIZE)
     k, v = torch.randn(2, 6, 3, 5, generator=torch.Generator().manual_seed(0))
     pages, offsets = torch.tensor([3, 0, 0, 1, 3, 2]), torch.tensor([15, 0, 7, 3, 2, 2])

@@ -1,4 +1,6 @@
-"""Sequences that begin alike compute their beginning once, and say the same as if they had computed it themselves."""
+"""Test that sequences that begin alike compute their beginning once, with the bits of computing it
+themselves.
+"""
 
 from app.engine.kv.prefix_hash import names
 from app.state import CachedSequence
@@ -13,34 +15,35 @@ def sequence(*rest: int, tenant: str = "public") -> CachedSequence:
 
 
 def read(runner, state: CachedSequence):
-    """The last token's row, after taking what others have."""
-    spared = runner.adopt(state)
+    """Adopt what others have and read the sequence; return (the tokens adopted, the last token's
+    row)."""
+    reused = runner.adopt(state)
     work = fakes.work(state, state.cached)
     assert runner.try_reserve(work)
     (logits,) = runner.forward([work])
     runner.accept(work, [])
-    return spared, logits.rows[0]
+    return reused, logits.rows[0]
 
 
-def test_a_beginning_is_computed_once_and_the_bits_are_the_same():
+def test_a_shared_beginning_is_computed_once_with_the_same_bits():
     runner, alone = fakes.served(), fakes.served()
     first, second = sequence(1, 2), sequence(7, 8, 9)
     assert read(runner, first)[0] == 0
-    spared, row = read(runner, second)
-    assert spared == 3 * PAGE_TOKENS
+    reused, row = read(runner, second)
+    assert reused == 3 * PAGE_TOKENS
     assert second.pages[:3] == first.pages[:3]
     assert (row == read(alone, sequence(7, 8, 9))[1]).all()
     runner.release(first)
     runner.release(second)
     assert runner.pool.num_free == runner.pool.num_pages
-    assert read(runner, sequence(5))[0] == 3 * PAGE_TOKENS, "what nobody holds is still known"
+    assert read(runner, sequence(5))[0] == 3 * PAGE_TOKENS, "pages that no sequence holds are still known"
 
 
 def test_at_least_the_last_token_is_computed():
     runner = fakes.served()
     read(runner, sequence())
-    spared, _ = read(runner, sequence())
-    assert spared == 2 * PAGE_TOKENS
+    reused, _ = read(runner, sequence())
+    assert reused == 2 * PAGE_TOKENS
 
 
 def test_tenants_share_nothing():
@@ -57,7 +60,7 @@ def test_a_name_is_of_all_tokens_before_it():
     assert names(one, 1, PAGE_TOKENS) == names(sequence(), 3, PAGE_TOKENS)[:1]
 
 
-def test_one_that_has_begun_on_its_own_goes_on_on_its_own():
+def test_a_sequence_with_a_partial_page_adopts_nothing():
     runner = fakes.served()
     read(runner, sequence(1))
     state = sequence(2)
@@ -68,7 +71,7 @@ def test_one_that_has_begun_on_its_own_goes_on_on_its_own():
     assert runner.adopt(state) == 0
 
 
-def test_wiping_leaves_what_others_hold():
+def test_invalidation_leaves_pages_that_others_hold():
     runner, alone = fakes.served(), fakes.served()
     first, second = sequence(1), sequence(2)
     read(runner, first)
@@ -80,7 +83,7 @@ def test_wiping_leaves_what_others_hold():
     assert (row == read(alone, sequence(1, 9))[1]).all()
 
 
-def test_a_pipeline_computes_a_shared_beginning_once_and_says_the_same():
+def test_a_pipeline_computes_a_shared_beginning_once():
     records = [fakes.record([*COMMON, i], 6, request_id=f"r{i}") for i in range(4)]
     local = fakes.pipeline(fakes.served())
     texts = fakes.texts(local, *records)

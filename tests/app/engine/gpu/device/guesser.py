@@ -1,4 +1,6 @@
-"""Run by ../test_device.py, in a process of its own; see there. Against the same guesses of the CPU's guesser."""
+"""Compare a drafter's guesses with those of the CPU's guesser; run by ../test_device.py, in a
+process of its own.
+"""
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ GREEDY, NOISY = Sampling(), Sampling(temperature=0.7, seed=3)
 
 
 def trimmed() -> nn.Module:
-    """A model whose head rates a few tokens only."""
+    """Return a model whose head rates a few tokens only."""
     model = fakes.tiny(num_hidden_layers=1)
     model.lm_head.weight = nn.Parameter(model.lm_head.weight[HEAD_IDS].clone())
     return model
@@ -38,8 +40,9 @@ def text(i: int, length: int) -> list[int]:
     return [(i * 13 + j * j * 5 + j) % VOCAB for j in range(length)]
 
 
-def said(guesser, samplings) -> list:
-    """Three guesses for each of several sequences, each read to another point before, and one of them a long chunk."""
+def guesses_of(guesser, samplings) -> list:
+    """Return three guesses for each of several sequences, each read to another point before, beside
+    one long chunk."""
     lengths = [2 + 7 * i for i in range(len(samplings))]
     sequences = [
         fakes.cached(text(i, length), request_id=f"r{i}", sampling=sampling)
@@ -66,10 +69,10 @@ def said(guesser, samplings) -> list:
 
 
 @pytest.mark.parametrize("head_ids", [None, HEAD_IDS], ids=["whole", "trimmed"])
-def test_it_guesses_what_the_cpu_guesses(head_ids):
+def test_guesses_are_those_of_the_cpu(head_ids):
     make = trimmed if head_ids is not None else lambda: fakes.tiny(num_hidden_layers=1)
     samplings = [GREEDY, NOISY, GREEDY]
-    ours, theirs = (said(guesser, samplings) for guesser in both(make, head_ids))
+    ours, theirs = (guesses_of(guesser, samplings) for guesser in both(make, head_ids))
     for one, other in zip(ours, theirs, strict=True):
         assert (one.token, one.second) == (other.token, other.second)
         assert [one.confidence, one.second_confidence] == pytest.approx(
@@ -78,7 +81,7 @@ def test_it_guesses_what_the_cpu_guesses(head_ids):
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, NOISY], ids=["greedy", "noisy"])
-def test_what_is_no_number_is_said_and_wiped(sampling):
+def test_nan_raises_and_its_pages_are_released(sampling):
     guesser, _ = both(lambda: fakes.tiny(num_hidden_layers=1))
     sequence = fakes.cached(text(0, 5), sampling=sampling)
     work = BatchEntry(sequence, 0, sequence.tokens, Tree(), final=True)
@@ -90,8 +93,8 @@ def test_what_is_no_number_is_said_and_wiped(sampling):
     assert sequence.pages == []
 
 
-def test_where_no_state_comes_the_embedding_holds_what_stands_for_it(monkeypatch, tmp_path):
-    """A drafter that reads states, with none: as on the CPU."""
+def test_without_states_the_embedding_holds_their_substitute(monkeypatch, tmp_path):
+    """A drafter that reads states gets none here: its guesses are those on the CPU without states."""
     from app.engine.gpu import guesser as module
 
     absent = np.random.default_rng(5).normal(size=32).astype(np.float32)
@@ -102,13 +105,16 @@ def test_where_no_state_comes_the_embedding_holds_what_stands_for_it(monkeypatch
     monkeypatch.setattr(module, "modules_of", lambda *_: trimmed())
     ours = module.load_device_guesser(tmp_path, tmp_path, DEVICE, torch.float32, **MEMORY)
     theirs = ModelGuesser(choose_forward(trimmed()), HEAD_IDS, **MEMORY, features=features)
-    assert [g.token for g in said(ours, [GREEDY])] == [g.token for g in said(theirs, [GREEDY])]
+    assert [g.token for g in guesses_of(ours, [GREEDY])] == [g.token for g in guesses_of(theirs, [GREEDY])]
     plain = ModelGuesser(choose_forward(trimmed()), HEAD_IDS, **MEMORY)
-    assert said(ours, [GREEDY])[0].confidence != pytest.approx(said(plain, [GREEDY])[0].confidence, rel=1e-3)
+    assert guesses_of(ours, [GREEDY])[0].confidence != pytest.approx(
+        guesses_of(plain, [GREEDY])[0].confidence, rel=1e-3
+    )
 
 
-def test_positions_turn_as_exactly_in_half_the_digits(monkeypatch, tmp_path):
-    """A rotation that was rounded to the weights' digits would be off by radians a few hundred tokens on."""
+def test_rotation_is_as_exact_with_weights_of_16_bits(monkeypatch, tmp_path):
+    """A rotation that was rounded to the weights' digits would be off by radians a few hundred
+    tokens on."""
     from app.engine.gpu import guesser as module
 
     model = fakes.tiny(num_hidden_layers=1)

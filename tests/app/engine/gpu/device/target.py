@@ -1,4 +1,6 @@
-"""Run by ../test_device.py, in a process of its own; see there."""
+"""Test the target on a GPU against unmodified modules; run by ../test_device.py, in a process of
+its own.
+"""
 
 from threading import Thread
 
@@ -22,7 +24,7 @@ LONG = tuple(i * 11 % VOCAB for i in range(90))  # a chunk of more than 64 rows
 
 
 def served(family="llama", *, dtype=torch.float32, layers=2, **rest):
-    """(an unmodified model, a runner over another copy of it)"""
+    """Return (an unmodified model, a runner over another copy of it)."""
     model, other = (fakes.tiny(family, num_hidden_layers=layers).to(DEVICE, dtype) for _ in range(2))
     weights = checked_weights(other)
     page_bytes = 2 * layers * dtype.itemsize * PAGE_TOKENS * weights.num_key_heads * weights.head_dim
@@ -37,7 +39,8 @@ def alone(model, prompt, max_tokens):
 
 
 def forking(book):
-    """Says a wrong token first and the right ones beside it, so that what is accepted must be moved."""
+    """Return a drafter that proposes a wrong token first, the right ones beside it: accepted ones
+    must move."""
 
     def say(context):
         right = book.next(context, 3)
@@ -88,7 +91,7 @@ def test_hostile_drafters_change_nothing():
     assert fakes.texts(fakes.pipeline(runner, [], list(characters(book).values())), *records) == expected
 
 
-def test_prompts_of_any_length_beside_decoding():
+def test_prompts_of_any_length_run_beside_decoding():
     model, runner = served("mistral", layers=1)
     local = fakes.pipeline(runner)
     records = [record(PROMPTS[0], 6, request_id="a"), record(LONG, 3, request_id="b", created_s=1.0)]
@@ -117,7 +120,7 @@ def test_sampled_texts_are_those_of_the_cpu():
 
 
 class EvenAndOdd(fakes.Characters):
-    """A form of answers: tokens at even places are even, the others odd."""
+    """A grammar: tokens at even places are even, the others odd."""
 
     @property
     def grammars(self):
@@ -132,7 +135,7 @@ class EvenAndOdd(fakes.Characters):
         return np.arange(VOCAB) % 2 == len(generated) % 2
 
 
-def test_forms_and_logprobs_are_those_of_the_cpu():
+def test_grammars_and_logprobs_are_those_of_the_cpu():
     sampling = Sampling(seed=6, temperature=0.9, choice=3, allowed_token_ids=tuple(range(5, 30)))
     wish = {"json_schema": "even and odd", "logprobs": 3}
     one = record(PROMPTS[1], 5, sampling=sampling).model_copy(update=wish)
@@ -153,7 +156,7 @@ def test_forms_and_logprobs_are_those_of_the_cpu():
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of sums of what is no number
-def test_what_is_no_number_is_wiped_and_hurts_nobody():
+def test_nan_is_cleared_and_spoils_no_other_sequence():
     model, runner = served()
     poisoned = fakes.cached(PROMPTS[2], request_id="p")
     work = fakes.work(poisoned, 0)
@@ -169,7 +172,7 @@ def test_what_is_no_number_is_wiped_and_hurts_nobody():
     assert fakes.texts(fakes.pipeline(runner), record(PROMPTS[2], 4)) == [alone(model, PROMPTS[2], 4)]
 
 
-def test_what_is_outside_the_tables_is_refused():
+def test_tokens_and_positions_outside_the_tables_are_refused():
     _, runner = served()
     work = fakes.work(fakes.cached([3, VOCAB]), 0)
     runner.try_reserve(work)
@@ -197,13 +200,13 @@ def test_other_families_are_refused():
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter is wrong with bfloat16")
 @pytest.mark.parametrize("is_exact", [False, True])
-def test_bfloat16_says_nearly_the_same(is_exact):
+def test_bfloat16_gives_nearly_the_same_logits(is_exact):
     model, runner = served(dtype=torch.bfloat16, is_exact=is_exact)  # `checked_weights` has compared it
     assert fakes.texts(fakes.pipeline(runner), record(PROMPTS[0], 1)) == [alone(model, PROMPTS[0], 1)]
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter has no streams")
-def test_two_threads_capture_and_replay_beside_each_other_on_streams_of_their_own():
+def test_two_threads_capture_and_replay_on_their_own_streams():
     model, runner = served(has_graphs=True)
     _, other = served(has_graphs=True)
     expected = [alone(model, prompt, 4) for prompt in PROMPTS]
