@@ -74,23 +74,23 @@ def test_a_child_is_the_first_with_its_token(tree):
 
 @given(trees(), TOKENS)
 def test_a_walk_ends_at_the_first_wrong_place_or_with_the_tokens(tree, tokens):
-    path, offered, node = [], [], 0
+    path, alternatives, node = [], [], 0
     for token in tokens:
-        offered.append(children(tree, node))
+        alternatives.append(children(tree, node))
         right = first_right(tree, node, token)
         if right is None:
             break
         path.append(right)
         node = right
-    assert tree.walk(tokens) == (path, offered)
+    assert tree.walk(tokens) == (path, alternatives)
 
 
 @given(trees())
 def test_a_walk_along_the_main_branch_reaches_its_leaf(tree):
     main = tree.main_branch()
-    path, offered = tree.walk([tree.tokens[node - 1] for node in main])
+    path, alternatives = tree.walk([tree.tokens[node - 1] for node in main])
     assert path == main
-    assert len(offered) == len(main)
+    assert len(alternatives) == len(main)
 
 
 @given(trees(), st.data())

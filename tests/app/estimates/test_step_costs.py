@@ -149,7 +149,7 @@ def test_reading_is_priced_apart_from_drafting() -> None:
     assert costs.read_s(5) == 0.0, "a few tokens are read along with the first guess"
 
 
-def test_a_frozen_process_does_not_end_all_asking() -> None:
+def test_a_frozen_process_does_not_end_all_drafting() -> None:
     costs = DraftCosts()
     for _ in range(20):
         costs.update(1, 4, 0.010)

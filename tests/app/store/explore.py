@@ -1,7 +1,7 @@
 """Explore every interleaving of a few processes whose steps are atomic calls, with crashes at any point.
 
-A process is a generator that yields calls and is sent their replies, so where it stands follows from what
-it was told. Two paths that lead to the same state and the same replies are one world, explored once; of a
+A process is a generator that yields calls and is sent their replies, so its place follows from the
+replies it had. Two paths that lead to the same state and the same replies are one world, explored once; of a
 process that has finished or crashed nothing is remembered.
 """
 
@@ -18,10 +18,10 @@ Replies = tuple[tuple[Hashable, ...] | None, ...]
 
 @dataclass(frozen=True)
 class World:
-    """The shared state, and what every process has been told."""
+    """The shared state, and the replies that every process has had."""
 
     state: Any
-    replies: Replies  # None: it is over, finished or crashed
+    replies: Replies  # None: the process finished or crashed
     is_disturbed: bool = False  # a crash or an expiry has happened
 
 
@@ -90,16 +90,16 @@ class Explorer:
 
     def steps(self, world: World) -> Iterator[Step]:
         """Everything that can happen next."""
-        for index, told in enumerate(world.replies):
-            call = None if told is None else self._next(index, told)
-            if told is None or call is None:
+        for index, known in enumerate(world.replies):
+            call = None if known is None else self._next(index, known)
+            if known is None or call is None:
                 continue
             crashed = _replace(world.replies, index, None)
             yield Step(world, replace(world, replies=crashed, is_disturbed=True), None)
             result = self._apply(world.state, call)
             if result is not None:
                 state, reply = result
-                more = (*told, reply)
+                more = (*known, reply)
                 replies = _replace(world.replies, index, more if self._next(index, more) else None)
                 yield Step(world, replace(world, state=state, replies=replies), call, reply)
         for call in self._environment(world.state):
@@ -114,8 +114,8 @@ class Explorer:
         return self._calls[key]
 
 
-def _replace(replies: Replies, index: int, told: tuple[Hashable, ...] | None) -> Replies:
-    return (*replies[:index], told, *replies[index + 1 :])
+def _replace(replies: Replies, index: int, known: tuple[Hashable, ...] | None) -> Replies:
+    return (*replies[:index], known, *replies[index + 1 :])
 
 
 def _resume(process: Generator[Call, Any, None], replies: tuple[Hashable, ...]) -> Call | None:

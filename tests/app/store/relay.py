@@ -1,4 +1,4 @@
-"""A way to a server that loses replies: bytes go there as they come, and back only while it is told to let them."""
+"""Relay bytes to a server as they come, and its replies back only while that is allowed."""
 
 import socket
 import threading
@@ -60,9 +60,9 @@ class Relay:
     def _pass_on(self, of: socket.socket, to: socket.socket, wait: Callable[[], object]) -> None:
         def run() -> None:
             with suppress(OSError):
-                while said := of.recv(65536):
+                while data := of.recv(65536):
                     wait()
-                    to.sendall(said)
+                    to.sendall(data)
             with suppress(OSError):
                 to.shutdown(socket.SHUT_WR)
 

@@ -46,7 +46,7 @@ def test_calls_outlast_a_restart_of_the_server(redis_url: str, free_port: int) -
 
 
 def test_a_server_that_cannot_write_is_unavailable_and_comes_back(redis_client: redis.Redis) -> None:
-    """Neither a fault of ours nor the caller's: whoever waits for a server that is away waits for this one, too."""
+    """It counts as away: those that wait for a server that is away wait for this one, too."""
     store = RequestStore(redis_client, "test", ttl_s=60.0, active_ttl_s=60.0)
     store.create(make_record("r1"), limit=9)
     assert store.assign("r1", "v1")

@@ -28,7 +28,7 @@ MODEL_ONLY = {"ring", "answer"}  # Celery's part
 
 def mail_holds(step: Step) -> None:
     mail: Mail = step.after.state
-    posted = {told for told in ("a", "b") if told in mail.items + mail.taken}
+    posted = {item for item in ("a", "b") if item in mail.items + mail.taken}
     assert len(mail.items + mail.taken) == len(posted), f"an item twice: {mail}"
     if step.call is not None and step.call[0] == "take":
         assert not step.reply or step.before.state.attend == step.call[1], f"took without the lease: {step}"

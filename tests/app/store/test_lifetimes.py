@@ -1,5 +1,5 @@
 """Nothing stays for ever: whatever is written for a request, a process or a key dies by itself, and no index outgrows
-what it points at, though nobody ever comes back for it."""
+what it points at, though no process ever comes back for it."""
 
 import time
 
@@ -38,14 +38,14 @@ def test_all_of_an_ended_request_dies_after_its_time(redis_client: redis.Redis, 
 
 @pytest.fixture
 def expired(redis_client: redis.Redis) -> Bench:
-    """With a request of a task that nobody ended, whose time is over."""
+    """With a request of a task that was never ended, whose time is over."""
     bench = redis_bench(redis_client, LEASE_S, LEASE_S)
     assert bench.store.create(make_record(), limit=1, task="{}")
     time.sleep(1.5 * LEASE_S)
     return bench
 
 
-def test_a_request_that_nobody_ended_is_in_nobodys_way(expired: Bench, redis_client: redis.Redis) -> None:
+def test_a_request_never_ended_takes_no_place_once_it_expired(expired: Bench, redis_client: redis.Redis) -> None:
     """No verifier lives that would sweep it up."""
     assert expired.store.create(make_record("r2"), limit=1, task="{}")
     for index in ("active", "unsettled"):

@@ -66,7 +66,7 @@ def test_a_request_that_was_long_in_coming_holds_its_place_all_the_same(
 
 
 @pytest.mark.parametrize("limit", ["concurrent", "rate_per_minute"])
-def test_a_call_that_can_never_fit_is_not_told_to_wait(bounds: RateLimits, limit: str) -> None:
+def test_a_call_that_can_never_fit_is_refused_without_a_wait(bounds: RateLimits, limit: str) -> None:
     key = KEY.model_copy(update={"concurrent": 5, "rate_per_minute": 5, limit: 2})
     with pytest.raises(InvalidRequest, match="at most 2 texts, not 3"):
         bounds.take(key, ["a", "b", "c"])

@@ -1,4 +1,4 @@
-"""When a step gets a checkpoint, what survival keeps a row there, and what a cost table is told afterwards."""
+"""Checkpoints of steps: which steps have one, the survival that keeps a row, the step cost reported."""
 
 import pytest
 
@@ -11,7 +11,7 @@ COSTS = StepCosts({1: 0.02, 11: 0.03})  # a row costs a millisecond
 
 
 def batch(survival: list[float], sequences: int = 1) -> list[BatchEntry]:
-    """Works of one token and a chain each."""
+    """Return batch entries of one token and a chain each."""
     found = []
     for _ in range(sequences):
         drafts = fakes.tree(range(len(survival)))
@@ -46,7 +46,7 @@ def test_no_step_has_a_checkpoint_where_it_is_off_or_the_target_has_none(pruning
 
 
 def play(pruning: EarlyExitController, pruned: dict[int, float], steps: int) -> int:
-    """How many of so many steps had a checkpoint."""
+    """Count the steps, of so many, that had a checkpoint."""
     had = 0
     for _ in range(steps):
         works = batch([0.5, 0.25])
@@ -81,7 +81,7 @@ def test_batches_of_other_sizes_are_judged_apart():
     assert (small[0].floor > 0.0, large[0].floor > 0.0) == (False, True)
 
 
-def test_a_cost_table_is_told_what_the_whole_step_would_have_taken():
+def test_step_costs_learn_what_the_whole_step_would_have_taken():
     pruning = EarlyExitController("on", rest=0.5, spent_s=lambda: 0.0003)
     works = batch([0.5, 0.25])
     pruning.allow(works, COSTS)

@@ -84,7 +84,7 @@ def test_a_damaged_file_is_measured_over(folder, settings, counted, text):
     assert json.loads(file.read_text().partition("\n")[2])["costs"]["fork_s"] == 0.01
 
 
-def test_bits_that_depend_on_company_are_told_at_every_start(folder, settings, counted, monkeypatch, caplog):
+def test_bits_that_depend_on_the_batch_are_logged_at_every_start(folder, settings, counted, monkeypatch, caplog):
     monkeypatch.setattr(module, "check_exactness", lambda *_: Exactness(12, 3))
     with caplog.at_level(logging.WARNING):
         _start(folder, settings)

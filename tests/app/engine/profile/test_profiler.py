@@ -18,7 +18,7 @@ def test_an_exact_runner_is_found_exact(page_tokens):
     assert runner.pool.num_free == runner.pool.num_pages
 
 
-def test_a_runner_whose_rows_depend_on_their_company_is_told(caplog):
+def test_a_runner_whose_rows_depend_on_their_batch_is_logged(caplog):
     runner = fakes.served()
     logits = runner.model.logits
 
@@ -39,7 +39,7 @@ def test_costs_are_measured_for_all_rows_and_leave_no_page_behind():
     assert all(0 < costs.seconds(rows) < 10 for rows in ROWS)
     assert 0.0 <= costs.fork_s < 10
     assert runner.pool.num_free == runner.pool.num_pages
-    assert runner.adopt(probe(500, fakes.VOCAB)) == 0, "what was reserved and not computed is found by nobody"
+    assert runner.adopt(probe(500, fakes.VOCAB)) == 0, "reserved pages that were not computed are never found"
 
 
 def test_what_contexts_cost_is_measured_without_computing_one(monkeypatch):

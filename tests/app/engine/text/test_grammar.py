@@ -1,4 +1,4 @@
-"""What a schema allows depends on the tokens before alone, and what is said under it is JSON of that schema."""
+"""A grammar's mask depends on the tokens before alone, and an answer under it is JSON of the schema."""
 
 import json
 import random
@@ -33,19 +33,19 @@ def tokenizer() -> Tokenizer:
 def walk(tokenizer: Tokenizer, schema: dict[str, Any], seed: int, most: int = 120) -> list[int]:
     """Tokens, each drawn from what is allowed, up to the end token."""
     draw, state = random.Random(seed), tokenizer.grammars.state(json.dumps(schema))
-    said: list[int] = []
-    while EOS not in said and len(said) < most:
-        mask = state.mask(said)
+    tokens: list[int] = []
+    while EOS not in tokens and len(tokens) < most:
+        mask = state.mask(tokens)
         assert mask is not None and mask.shape == (tokenizer.vocab_size,)
-        said.append(int(draw.choice(np.flatnonzero(mask))))
-    return said
+        tokens.append(int(draw.choice(np.flatnonzero(mask))))
+    return tokens
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_is_allowed_ends_as_the_schema_says(tokenizer: Tokenizer, seed: int) -> None:
-    *said, end = walk(tokenizer, PERSON, seed)
+    *tokens, end = walk(tokenizer, PERSON, seed)
     assert end == EOS
-    answer = json.loads(tokenizer.decode(said))
+    answer = json.loads(tokenizer.decode(tokens))
     assert list(answer) == ["name", "age", "tags"]
     assert len(answer["name"]) <= 12 and 0 <= answer["age"] <= 150
     assert 1 <= len(answer["tags"]) <= 3 and set(answer["tags"]) <= {"red", "green"}

@@ -101,7 +101,7 @@ def _value(file: Path, path: list[int], odd: Any, *, is_gone: bool) -> None:
 
 
 def _header(file: Path, which: int, field: str, odd: Any) -> None:
-    """Something else said of one of the weights."""
+    """Write another value of a field of one of the weights into the file's header."""
     whole = file.read_bytes()
     size = int.from_bytes(whole[:8], "little")
     header = json.loads(whole[8 : 8 + size])

@@ -33,16 +33,16 @@ def test_whole_folder_is_taken_as_it_is(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("missing", "message"),
     [
         ("config.json", "has no config.json"),
         ("model.safetensors", "has no model.safetensors"),
         ("tokenizer.json", "has no tokenizer.json"),
     ],
 )
-def test_folder_with_a_part_missing_is_refused_naming_it(folder: Path, missing: str, said: str) -> None:
+def test_folder_with_a_part_missing_is_refused_naming_it(folder: Path, missing: str, message: str) -> None:
     (folder / missing).unlink()
-    with pytest.raises(ModelRefused, match=said):
+    with pytest.raises(ModelRefused, match=message):
         resolve(str(folder), folder, _silent)
 
 
@@ -101,5 +101,5 @@ def test_default_target_is_whole_and_the_second_call_does_nothing() -> None:
     home = Settings.from_env().home
     folder = resolve(NAME, home, _silent)
     assert damaged(folder) == [] and (folder / MANIFEST).is_file()
-    told: list[str] = []
-    assert resolve(NAME, home, told.append) == folder and told == []
+    shown: list[str] = []
+    assert resolve(NAME, home, shown.append) == folder and shown == []
