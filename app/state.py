@@ -28,7 +28,7 @@ Mask = Callable[[Listed[int]], np.ndarray | None]
 
 
 class Walk(NamedTuple):
-    """A tree compared with the target's tokens: the right nodes, root to leaf, and the nodes beside them."""
+    """A tree compared with the target's tokens: the right nodes, and the nodes beside them."""
 
     path: list[int]  # from 1; one for each token, up to the first wrong place
     alternatives: list[list[int]]  # at each place up to and including the first wrong one: all its nodes
@@ -182,7 +182,7 @@ class Grammar(Protocol):
 
 @dataclass(slots=True)
 class CachedSequence:
-    """A sequence as engine and drafters see it: tokens, and the KV cache of the first `cached` of them.
+    """A sequence as engine and drafters see it: tokens, the first `cached` of them with KV.
 
     `cached`, `pages` and `page_names` are written by `app.engine.kv` alone.
     """
@@ -262,7 +262,7 @@ class Sequence:
 
 @dataclass(slots=True)
 class BatchEntry:
-    """One sequence's rows in a batch: tokens from `start` on, then the nodes of `tree` below the last of them.
+    """One sequence's rows in a batch: tokens from `start` on, then the nodes of `tree` below.
 
     `final`: the rows reach the sequence's end, so the target's token is wanted at the last row and at
     every node; otherwise they are a chunk of a prompt. `forks` is filled when pages are reserved.
@@ -285,9 +285,9 @@ class BatchEntry:
 
 @dataclass(slots=True)
 class Fork:
-    """A side branch of a tree: `path` leads from below the root to a leaf, and the nodes from `first` on are its own.
+    """A side branch of a tree: the nodes of `path` from `first` on are its own.
 
-    The branch leaves the main one at `path[leaves]`; the nodes from there to `first` belong to an earlier fork too.
+    `path` leads from below the root to a leaf. The branch leaves the main one at `path[leaves]`; the nodes from there to `first` belong to an earlier fork too.
     All from `leaves` on live in `pages`, copies of the sequence's last pages: so every branch looks like a plain
     chain, and a row's sums are added in the same order as they would be in one.
     """

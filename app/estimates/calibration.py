@@ -99,7 +99,7 @@ class Calibration:
 
 
 def judge(drafts: Iterable[Draft], committed: Sequence[int]) -> Iterator[tuple[str, float, bool]]:
-    """Yield (drafter, confidence, accepted) of each node whose parent was right and whose own place is committed.
+    """Yield (drafter, confidence, accepted) of each node that `committed` can judge: its parent is right.
 
     `committed` are the tokens after the drafts' base, in later rounds too: nodes that were never verified
     count as well. Malformed drafts yield what can be judged before their first fault.

@@ -1,4 +1,4 @@
-"""Expect each drafter's acceptance on a prompt: priors by drafter and prompt token, tenant by tenant.
+"""Estimate each drafter's acceptance on a prompt, by the prompt's tokens, tenant by tenant.
 
 Prompts and the outcomes of requests go in, priors come out. A cheap domain guess: the prompt's last
 tokens fall into hashed buckets, and a request's outcome counts for all of its buckets. A new prompt's

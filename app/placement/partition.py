@@ -67,7 +67,7 @@ class Cores:
 def partition(settings: "Settings") -> Partition:
     """Give `settings.partition` of this process's cores to drafting, the others to the verifier.
 
-        0 gives all to both. Raises InstanceError where that leaves the verifier none, or the system
+    0 gives all to both. Raises InstanceError where that leaves the verifier none, or the system
     cannot bind threads to cores.
     """
     count, everything = settings.partition, cores()

@@ -16,13 +16,13 @@ clock milliseconds at which the member stops counting, so an index never outgrow
     waiting, waiting:high, :low list    requests of tasks that found no room          empty; 10,000
     mailboxes                   set     mailboxes that may hold items                 empty
     node:<kind>:<name>          hash    owner, node (JSON)                            PX lease
-    nodes                       zset    <kind>:<name> seen lately                     empty, scores
+    nodes                       zset    <kind>:<name> with a lease                    empty, scores
     lease:<owner>               string  that the process `owner` lives                PX lease
     policy                      hash    version, policy (JSON)                        never; one small hash
     lock:<name>                 string  a tick or sweep is running                    PX of the lock
     sums:<group>                hash    calibration, priors, metrics: name -> sums    PX 30 days; 16,384 fields
     merged:<writer>:<group>     string  number of the writer's last batch in there    PX 10 min
-    traced                      zset    traces of requests worked on lately           empty; <= setting
+    traced                      zset    timelines, by their last addition             empty; <= setting
     trace:<trace>               list    spans of work on one request                  PX 10 min; 1,024
     about:<trace>               hash    that request's progress                       PX 10 min
     held:<key>                  zset    an API key's requests that have not ended     PX active_ttl; <= its limit

@@ -40,7 +40,7 @@ MOST_REQUESTS = 64
 
 
 class VerifiedTree(NamedTuple):
-    """A tree and what the target said: the accepted nodes, and how many tokens that commits."""
+    """A tree and its verdict: the accepted nodes, and the number of tokens that it commits."""
 
     tree: Tree
     path: list[int]

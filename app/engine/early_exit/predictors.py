@@ -1,6 +1,6 @@
-"""Predict from states half way which draft tokens the target will choose: fitted, or by FASER's rule.
+"""Predict which draft tokens are right from the target's states half way.
 
-At a checkpoint a node's parent has the state h (d,). With x = h / rms(h), E the head's rows and C a
+One predictor is fitted to the target, the other is FASER's rule. At a checkpoint a node's parent has the state h (d,). With x = h / rms(h), E the head's rows and C a
 few hundred frequent tokens, the fitted predictor maps the state to the last layer's, and weighs the
 token t against the others:
 

@@ -1,4 +1,4 @@
-"""Find where stop strings end an answer: in a whole text, a stream of tokens, or a run of drafted ones.
+"""Find where stop strings end an answer: in a text, a stream of tokens, or a run of them.
 
 The stop string that is complete first counts, of those complete at the same character the longest; it
 is no part of the text. Generated text counts, the prompt does not. Everything depends on the tokens

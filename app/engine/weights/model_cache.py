@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def read_cached(file: Path, build: Callable[[str], T]) -> T | None:
-    """Build a value from the file's text; None if there is no file or `build` refuses it, which is logged."""
+    """Build a value from the file's text; None without a file, or where `build` refuses it (logged)."""
     try:
         return build(_intact(file.read_text()))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Resolve a target's name: a known one (fetched and converted once, then cached) or a model folder.
+"""Resolve a target's name to a folder: a known name is fetched and converted once.
 
 A name goes in; a folder with config.json, safetensors weights and tokenizer.json comes out, or
 ModelRefused names the missing part. Loads neither torch nor transformers: the conversion runs in a
@@ -254,5 +254,8 @@ log = logging.getLogger(__name__)
 
 
 def target_folder(settings: Settings) -> Path:
-    """Return the folder of the settings' target; fetched and converted on first use. Raises ModelRefused."""
+    """Return the folder of the settings' target, fetched and converted on first use.
+
+    Raises ModelRefused.
+    """
     return resolve(settings.model, settings.home, log.info)

@@ -42,7 +42,7 @@ def test_a_new_sequence_starts_where_its_tenant_is() -> None:
     assert expectations.of("new too", "b").survival(1)[0] > 0.5
 
 
-def test_a_finished_request_leaves_its_tenant_wiser_and_memory_is_bounded() -> None:
+def test_an_ended_request_teaches_its_tenant_in_bounded_memory() -> None:
     expectations = AcceptanceEstimates(max_requests=3, max_tenants=2)
     first = expectations.of("0", "a")
     assert expectations.of("0", "a") is first

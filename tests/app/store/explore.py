@@ -36,7 +36,7 @@ class Step:
 
     @property
     def is_move(self) -> bool:
-        """A process went on, neither crash nor environment."""
+        """Tell whether a process went on: neither crash nor environment."""
         return self.call is not None and self.before.replies != self.after.replies
 
 
@@ -61,7 +61,7 @@ class Explorer:
         self._calls: dict[tuple[int, tuple[Hashable, ...]], Call | None] = {}
 
     def explore(self, on_step: Callable[[Step], None], on_end: Callable[[World], None]) -> int:
-        """Visit every step once, and every world in which no process can go on; the number of worlds."""
+        """Visit every step once, and every world where no process can go on; return the number of worlds."""
         seen, waiting = {self._start}, deque([self._start])
         while waiting:
             world = waiting.popleft()
@@ -77,7 +77,7 @@ class Explorer:
         return len(seen)
 
     def walk(self, random: Random) -> Iterator[Step]:
-        """One schedule from the start until no process can go on."""
+        """Yield one schedule from the start until no process can go on."""
         world = self._start
         while True:
             steps = list(self.steps(world))
@@ -89,7 +89,7 @@ class Explorer:
             world = step.after
 
     def steps(self, world: World) -> Iterator[Step]:
-        """Everything that can happen next."""
+        """List everything that can happen next."""
         for index, known in enumerate(world.replies):
             call = None if known is None else self._next(index, known)
             if known is None or call is None:

@@ -16,7 +16,7 @@ LEASE_S = 0.4
 
 
 def mailboxes(client: redis.Redis) -> Mailboxes:
-    """The mailboxes under test; leases short enough for a test to see them die."""
+    """Make the mailboxes under test; their leases are short enough to run out in it."""
     return Mailboxes(client, NAMESPACE, lease_s=LEASE_S)
 
 

@@ -77,7 +77,7 @@ def request_holds(step: Step) -> None:
 
 
 def request_ends(world: World) -> None:
-    """Whatever happened, a new verifier can finish the request, and its text is whole."""
+    """Check that a new verifier can finish the request in any world, and that its text is whole."""
     req: Req = world.state._replace(alive=frozenset())
     if req.status == Status.ACTIVE:
         assert _request_reply(req, ("orphans",))
@@ -106,7 +106,7 @@ def explored(
     ends: Callable[[World], None],
     stored: Callable[[Any], Any],
 ) -> dict[tuple[Any, Call], Step]:
-    """Check every world; give one step for every distinct (state of the server, call)."""
+    """Check every world; return one step for every distinct (state of the server, call)."""
     found: dict[tuple[Any, Call], Step] = {}
 
     def visit(step: Step) -> None:
@@ -197,7 +197,7 @@ def test_a_broken_commit_is_found(broken: Callable[[Any, Call], Any]) -> None:
 # --- the real scripts do what the models do
 
 
-def test_mailbox_scripts_do_what_the_model_does(redis_client: redis.Redis) -> None:
+def test_mailbox_scripts_do_as_the_model_does(redis_client: redis.Redis) -> None:
     real = RealMail(redis_client)
     steps = {
         **explored(mail_system, mail_holds, mail_ends, _stored),
@@ -209,7 +209,7 @@ def test_mailbox_scripts_do_what_the_model_does(redis_client: redis.Redis) -> No
     assert {call[0] for _, call in steps} == set(RealMail.CALLS)
 
 
-def test_request_scripts_do_what_the_model_does(redis_client: redis.Redis) -> None:
+def test_request_scripts_do_as_the_model_does(redis_client: redis.Redis) -> None:
     real = RealRequest(redis_client)
     steps = explored(request_system, request_holds, request_ends, _all_stored)
     for (state, call), step in steps.items():

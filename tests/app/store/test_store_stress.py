@@ -72,7 +72,7 @@ def test_every_token_is_committed_once_while_owners_come_and_go(redis_client: re
 
 
 def _wait(is_done: Callable[[], bool], client: redis.Redis) -> None:
-    """Until `is_done`, sweeping as any live worker would."""
+    """Wait until `is_done`, sweeping as any live worker would."""
     until = time.monotonic() + 20.0
     while not is_done():
         assert time.monotonic() < until, "nothing moves"

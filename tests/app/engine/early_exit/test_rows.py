@@ -1,4 +1,4 @@
-"""Rows dropped in the middle of a pass: those that stay keep their bits, and what was dropped is never read again."""
+"""Rows dropped in the middle of a pass: the others keep their bits, and dropped ones are not read."""
 
 import math
 from functools import cache
@@ -42,7 +42,7 @@ def tiny() -> Forward:
 
 
 def works_of(batch: list[tuple[int, Tree]], runner: ModelRunner, floor: float = 0.0) -> list[BatchEntry]:
-    """Sequences of so many tokens, the last two of them uncached, each with a tree."""
+    """Return entries of sequences of so many tokens, the last two uncached, each with a tree."""
     works = []
     for i, (length, drafts) in enumerate(batch):
         state = fakes.cached([(7 * i + 3 * j) % VOCAB for j in range(length)])
@@ -59,7 +59,7 @@ def works_of(batch: list[tuple[int, Tree]], runner: ModelRunner, floor: float = 
 
 
 def next_rows(runner: ModelRunner, works: list[BatchEntry], paths: list[list[int]]) -> list[torch.Tensor]:
-    """Accept a path of each tree, then what the model says after two tokens more."""
+    """Accept a path of each tree; return the logits after two tokens more, (V,) each."""
     found = []
     for work, path in zip(works, paths, strict=True):
         runner.accept(work, path)
@@ -82,7 +82,7 @@ fixed_chances = st.dictionaries(
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(batches, fixed_chances, st.sampled_from([1e-9, 0.2, 0.5]), st.data())
-def test_rows_that_stay_keep_their_bits_and_dropped_ones_are_never_read(batch, chances, floor, data):
+def test_kept_rows_keep_their_bits_and_dropped_ones_are_not_read(batch, chances, floor, data):
     plain, pruning = (fakes.runner(tiny(), pages=128) for _ in range(2))
     expected_works = works_of(batch, plain)
     works = works_of(batch, pruning, floor)
@@ -105,7 +105,7 @@ def test_rows_that_stay_keep_their_bits_and_dropped_ones_are_never_read(batch, c
         assert torch.equal(a, b)
 
 
-def test_a_predictor_is_shown_each_nodes_parent_and_what_drafters_thought():
+def test_a_predictor_sees_each_nodes_parent_and_prior():
     runner = fakes.runner(tiny())
     drafts = fakes.tree([20, 21, 22, 23], [0, 1, 0, 2])
     drafts.survival = [0.8, 0.4, 0.2, 0.1]
@@ -120,7 +120,7 @@ def test_a_predictor_is_shown_each_nodes_parent_and_what_drafters_thought():
     assert not work.pruned
 
 
-def test_what_is_below_the_floor_goes_with_all_below_it_and_the_walk_ends_there():
+def test_a_node_below_the_floor_leaves_with_its_subtree():
     runner = fakes.runner(tiny())
     prompt = list(range(6))
     (text,) = fakes.texts(fakes.pipeline(fakes.runner(tiny())), fakes.record(prompt, 4))
