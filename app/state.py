@@ -78,7 +78,10 @@ class Tree:
         return branch
 
     def depths(self) -> list[int]:
-        """Count each node's steps from the root; the root's own 0 comes first, so the index is the node."""
+        """Count each node's steps from the root.
+
+        The root's own 0 comes first, so the index is the node.
+        """
         depths = [0]
         for parent in self.parents:
             depths.append(depths[parent] + 1)
@@ -151,7 +154,7 @@ class Tree:
 
 @dataclass(slots=True)
 class Verdict:
-    """The target's answer to one tree: the accepted nodes root to leaf, and the tokens to commit."""
+    """The target's answer to one tree: the accepted nodes, root to leaf, and the tokens to commit."""
 
     path: list[int]  # accepted nodes, from 1; empty when no draft token was right
     tokens: list[int]  # tokens on the path, then the target's own next token
@@ -168,7 +171,10 @@ class Stops(Protocol):
     """A request's stop strings (`app.engine.text.stop_strings`)."""
 
     def first(self, generated: list[int], run: Listed[int], *, is_end: bool) -> int | None:
-        """Return the index into `run` of the token that completes a stop string; None: no token does."""
+        """Return the index into `run` of the token that completes a stop string.
+
+        None: no token does.
+        """
         ...
 
 
@@ -176,7 +182,10 @@ class Grammar(Protocol):
     """The form of a request's answer (`app.engine.text.grammar`)."""
 
     def mask(self, generated: Listed[int]) -> np.ndarray | None:
-        """Return the tokens that may follow, (V,) bool; None where `generated` is not allowed itself."""
+        """Return the tokens that may follow, (V,) bool.
+
+        None where `generated` is not allowed itself.
+        """
         ...
 
 
@@ -241,7 +250,7 @@ class Sequence:
         return self.kv.uncached
 
     def entry(self, end: int, tree: Tree | None = None) -> "BatchEntry":
-        """Make a batch entry of the uncached tokens up to `end`, and a tree below the last of them."""
+        """Make a batch entry of the uncached tokens up to `end`, and a tree below the last."""
         return BatchEntry(
             self.kv,
             self.kv.cached,
@@ -264,8 +273,9 @@ class Sequence:
 class BatchEntry:
     """One sequence's rows in a batch: tokens from `start` on, then the nodes of `tree` below.
 
-    `final`: the rows reach the sequence's end, so the target's token is wanted at the last row and at
-    every node; otherwise they are a chunk of a prompt. `forks` is filled when pages are reserved.
+    `final`: the rows reach the sequence's end, so the target's token is wanted at the last row and
+    at every node; otherwise they are a chunk of a prompt. `forks` is filled when pages are
+    reserved.
 
     The forward may drop nodes whose survival, as it computes it on its way, is below `floor`, and
     those below them: they count as not right. They are listed in `pruned`, each with that survival.
@@ -287,9 +297,10 @@ class BatchEntry:
 class Fork:
     """A side branch of a tree: the nodes of `path` from `first` on are its own.
 
-    `path` leads from below the root to a leaf. The branch leaves the main one at `path[leaves]`; the nodes from there to `first` belong to an earlier fork too.
-    All from `leaves` on live in `pages`, copies of the sequence's last pages: so every branch looks like a plain
-    chain, and a row's sums are added in the same order as they would be in one.
+    `path` leads from below the root to a leaf. The branch leaves the main one at `path[leaves]`;
+    the nodes from there to `first` belong to an earlier fork too. All from `leaves` on live in
+    `pages`, copies of the sequence's last pages: so every branch looks like a plain chain, and a
+    row's sums are added in the same order as they would be in one.
     """
 
     path: list[int]  # nodes, root excluded

@@ -1,10 +1,10 @@
 """Pack batch entries into the flat lists of one forward: ids, positions, KV slots, attended spans.
 
-Every row attends to a chain. A sequence's tokens and its tree's main branch (always the first child)
-stand in its own pages, at the slots of their positions; each side branch is a fork: copies of the
-last pages, with the branch's own nodes in the slots of their positions. So "sees" is plain "stands at
-no later position", and a row's sums are added in the same order whether it is a tree node or the end
-of a plain sequence. Knows no weights and no torch.
+Every row attends to a chain. A sequence's tokens and its tree's main branch (always the first
+child) stand in its own pages, at the slots of their positions; each side branch is a fork: copies
+of the last pages, with the branch's own nodes in the slots of their positions. So "sees" is plain
+"stands at no later position", and a row's sums are added in the same order whether it is a tree
+node or the end of a plain sequence. Knows no weights and no torch.
 """
 
 from dataclasses import dataclass, field

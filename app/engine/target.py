@@ -59,7 +59,10 @@ class Target(Protocol):
         ...
 
     def try_reserve(self, work: BatchEntry) -> bool:
-        """Reserve the pages of an entry's rows and forks; False: too few are free, none are taken."""
+        """Reserve the pages of an entry's rows and forks.
+
+        False: too few are free, none are taken.
+        """
         ...
 
     def release(self, sequence: CachedSequence) -> None:

@@ -44,7 +44,7 @@ class AcceptanceEstimate:
         self.silent_rounds = 0  # since the last round with drafts; 0: the last round had some
 
     def survival(self, depth: int) -> list[float]:
-        """Return the survival at depths 1 ... `depth`: the chance that all tokens so far are right."""
+        """Return the survival at depths 1 ... `depth`: the chance that all tokens up to it are right."""
         known = self._conditionals()
         return [*accumulate(known[:depth] + known[-1:] * (depth - len(known)), mul)]
 
@@ -67,7 +67,10 @@ class AcceptanceEstimate:
         self.update(*levels(tree, committed))
 
     def update_from_part(self, tree: Tree, committed: Sequence[int], drafters: Collection[str]) -> None:
-        """Learn from the part of the tree that these drafters proposed; no node counts as a wrong one."""
+        """Learn from the part of the tree that these drafters proposed.
+
+        A part without a node counts as a wrong token.
+        """
         drafted, accepted = levels(tree.of(frozenset(drafters)), committed)
         self.update(max(1, drafted), accepted)
 
@@ -83,7 +86,7 @@ class AcceptanceEstimate:
 
     @property
     def is_probing(self) -> bool:
-        """Tell whether the sequence was silent for so long that it should draft one token to see."""
+        """Tell whether the sequence was silent for so long that it should draft a token to see."""
         return self.silent_rounds >= self._probe_rounds
 
     def _conditionals(self) -> list[float]:
@@ -121,8 +124,8 @@ class AcceptanceEstimates:
 def levels(tree: Tree, committed: Sequence[int]) -> tuple[int, int]:
     """Count (drafted, accepted) on a tree's main branch.
 
-    Drafted are the nodes that `committed` can judge, accepted those before the first wrong one. Side
-    branches do not count: draft lengths are priced as chains.
+    Drafted are the nodes that `committed` can judge, accepted those before the first wrong one.
+    Side branches do not count: draft lengths are priced as chains.
     """
     main = tree.main_branch()
     accepted = 0

@@ -5,9 +5,9 @@ a bin keeps, with exponential forgetting, how far the truth lay above the confid
 value is the confidence plus that error, interpolated between the bins' centres and pulled to the
 confidence itself (identity) while there is little evidence. Cheap enough for every node.
 
-All of it is decaying sums, so that several fusers learn one map together and a restarted one goes on
-from it (`app.store.shared_stats`): beside the stored part, each sum keeps what was added since and
-the share of the stored part that is left. One thread updates; another may call `changes` and
+All of it is decaying sums, so that several fusers learn one map together and a restarted one goes
+on from it (`app.store.shared_stats`): beside the stored part, each sum keeps what was added since
+and the share of the stored part that is left. One thread updates; another may call `changes` and
 `absorb`.
 """
 
@@ -30,7 +30,10 @@ MAX_DRAFTERS = 256  # names come from drafts, which are not trusted; beyond this
 
 @dataclass(frozen=True, slots=True)
 class CalibrationReport:
-    """One drafter's record, recent observations weighing most. Errors are expected calibration errors."""
+    """One drafter's record, recent observations weighing most.
+
+    Errors are expected calibration errors.
+    """
 
     observations: int
     acceptance: float
@@ -76,7 +79,10 @@ class Calibration:
         return {name: {k: round(v, 4) for k, v in asdict(own).items()} for name, own in self.report().items()}
 
     def groups(self) -> tuple[str, ...]:
-        """Name the one group. Tenants share it: a drafter's confidence tells nothing of the text."""
+        """Name the one group.
+
+        Tenants share it: a drafter's confidence tells nothing of the text.
+        """
         return (GROUP,)
 
     def changes(self, group: str) -> dict[str, Change]:
@@ -101,8 +107,8 @@ class Calibration:
 def judge(drafts: Iterable[Draft], committed: Sequence[int]) -> Iterator[tuple[str, float, bool]]:
     """Yield (drafter, confidence, accepted) of each node that `committed` can judge: its parent is right.
 
-    `committed` are the tokens after the drafts' base, in later rounds too: nodes that were never verified
-    count as well. Malformed drafts yield what can be judged before their first fault.
+    `committed` are the tokens after the drafts' base, in later rounds too: nodes that were never
+    verified count as well. Malformed drafts yield what can be judged before their first fault.
     """
     for draft in drafts:
         size = min(len(draft.tokens), len(draft.parents), len(draft.confidences))
@@ -187,7 +193,10 @@ class _Errors:
             self.error[i] = self.error[i] * kept + part * (accepted - confidence)
 
     def shift(self, confidence: float, base: Sequence[float]) -> float:
-        """Return the truth's excess over this confidence, shrunk to 0. `base`: weights, then errors."""
+        """Return the truth's excess over this confidence, shrunk to 0.
+
+        `base`: weights, then errors.
+        """
         shift = 0.0
         for i, part in _bins_near(confidence):
             weight = base[i] * self.kept[i] + self.weight[i]

@@ -19,7 +19,8 @@ class DraftCosts:
 
     One weighted least-squares line over depth for each power of two of the batch, with forgetting.
     Before any round it expects the hop alone, for only drafting teaches the rest. Rounds in which
-    drafters had much to read do not count for the line; their time beyond it is the cost of reading.
+    drafters had much to read do not count for the line; their time beyond it is the cost of
+    reading.
     """
 
     def __init__(self, hop_s: float = DEFAULT_HOP_S) -> None:
@@ -67,8 +68,8 @@ class DraftCosts:
     def _line(self, size: int) -> tuple[float, float]:
         """Fit intercept and slope, both >= 0, in seconds.
 
-        One depth alone would leave the line undetermined, so half of the mean time, at depth 0, is one
-        faint observation more: hopeful, since only deeper drafts can tell.
+        One depth alone would leave the line undetermined, so half of the mean time, at depth 0, is
+        one faint observation more: hopeful, since only deeper drafts can tell.
         """
         n, d, dd, t, dt = self._lines[size]
         n, t = n + FAINT, t + FAINT * max(self._hop_s, HOPED_HOP * t / n)

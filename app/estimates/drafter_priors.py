@@ -1,9 +1,9 @@
 """Estimate each drafter's acceptance on a prompt, by the prompt's tokens, tenant by tenant.
 
 Prompts and the outcomes of requests go in, priors come out. A cheap domain guess: the prompt's last
-tokens fall into hashed buckets, and a request's outcome counts for all of its buckets. A new prompt's
-prior for a drafter is a mean over its buckets; those that nearly every prompt has (the chat template,
-"the") count for nothing, as in TF-IDF. All verifiers and restarts share it
+tokens fall into hashed buckets, and a request's outcome counts for all of its buckets. A new
+prompt's prior for a drafter is a mean over its buckets; those that nearly every prompt has (the
+chat template, "the") count for nothing, as in TF-IDF. All verifiers and restarts share it
 (`app.store.shared_stats`); tenants share nothing (design D9). Any thread may call.
 """
 

@@ -1,7 +1,7 @@
 """Estimate the step cost: seconds of a target step by its packed rows and their contexts.
 
-A measurement made at start goes in, and the seconds of steps as they run; expected seconds come out:
-the measurement times slowly corrected ratios. Knows no clock. For one thread.
+A measurement made at start goes in, and the seconds of steps as they run; expected seconds come
+out: the measurement times slowly corrected ratios. Knows no clock. For one thread.
 """
 
 import json
@@ -35,9 +35,9 @@ NO_READING = Reading()
 class StepCosts:
     """The seconds of one target step by packed rows, and those for reading their contexts.
 
-    By rows: lines between the measured points, never falling. Measure on both sides of a jump of the
-    hardware (one row to two, a CUDA-graph tier), and it stays a jump. Raises ValueError for points or
-    readings that are no measurement.
+    By rows: lines between the measured points, never falling. Measure on both sides of a jump of
+    the hardware (one row to two, a CUDA-graph tier), and it stays a jump. Raises ValueError for
+    points or readings that are no measurement.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class StepCosts:
     def correct(self, rows: int, measured_s: float, reading_s: float = 0.0) -> None:
         """Follow the machine: a step of so many rows took `measured_s`.
 
-        `reading_s` of that was expected for reading contexts. The difference is attributed to rows and
-        reading by their expected parts; one outlier moves little.
+        `reading_s` of that was expected for reading contexts. The difference is attributed to rows
+        and reading by their expected parts; one outlier moves little.
         """
         if not 0.0 < measured_s < float("inf"):
             return
@@ -134,8 +134,9 @@ class StepCosts:
     def _fit(self, rows: int, expected_s: float, seen: float) -> None:
         """Fit the first row's ratio and the others' to a step that took (1 + seen) times the expected.
 
-        Least squares of the relative error over the last steps, with forgetting. A busy machine slows
-        steps of all sizes alike, so where those steps do not tell, both ratios change together.
+        Least squares of the relative error over the last steps, with forgetting. A busy machine
+        slows steps of all sizes alike, so where those steps do not tell, both ratios change
+        together.
         """
         if self._seen is None:
             few = 0.5 / (1.0 - DECAY)  # as if there had been steps of one row at the measured pace

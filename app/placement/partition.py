@@ -1,8 +1,8 @@
 """Divide a machine's cores between verifying and drafting in one process (design D8). No torch here.
 
-Settings go in, two sides come out. Cores are kept apart by the kernel's affinity masks: a thread that
-is bound, and those that it starts, run nowhere else. Caches and memory stay shared; that cost is
-measured (`app.placement.interference`). A GPU's multiprocessors are divided by
+Settings go in, two sides come out. Cores are kept apart by the kernel's affinity masks: a thread
+that is bound, and those that it starts, run nowhere else. Caches and memory stay shared; that cost
+is measured (`app.placement.interference`). A GPU's multiprocessors are divided by
 `app.engine.gpu.sm_partition`.
 """
 

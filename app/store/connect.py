@@ -1,9 +1,9 @@
 """Connect to Redis and run the Lua scripts in `scripts/`.
 
 A URL goes in, a client comes out that reconnects by itself for about two seconds and then raises
-StoreUnavailable, never a redis exception about the network. A call may therefore run twice (its reply
-was lost): every script is written so that the second run has no further effect, or costs at most a
-hint. Knows no key. Any thread may use a client and its scripts.
+StoreUnavailable, never a redis exception about the network. A call may therefore run twice (its
+reply was lost): every script is written so that the second run has no further effect, or costs at
+most a hint. Knows no key. Any thread may use a client and its scripts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -143,7 +143,10 @@ def translating() -> Iterator[None]:
 
 
 def _translated(error: Exception) -> Exception:
-    """Return Paceline's error for one of redis; no room in memory or on disk counts as away, too."""
+    """Return Paceline's error for one of redis.
+
+    No room in memory or on disk counts as away, too.
+    """
     if isinstance(error, RedisConnectionError | RedisTimeoutError):
         return StoreUnavailable(f"Redis does not answer: {error}")
     if isinstance(error, OutOfMemoryError | ReadOnlyError) or "MISCONF" in str(error):

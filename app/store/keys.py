@@ -1,7 +1,8 @@
 """Name every Redis key: ids go in, names come out. No other module spells one; scripts get arguments.
 
-Times to live: an ended request dies after `ttl_s`, an active one after `active_ttl_s`. Scores are wall
-clock milliseconds at which the member stops counting, so an index never outgrows what it points at.
+Times to live: an ended request dies after `ttl_s`, an active one after `active_ttl_s`. Scores are
+wall clock milliseconds at which the member stops counting, so an index never outgrows what it
+points at.
 
     key (after the namespace)   type    holds                                         dies
     request:<id>                hash    record, status, owner, length, stats, ...     PX, see above
@@ -43,7 +44,7 @@ class Keys:
         return f"{self.namespace}:request:{request_id}"
 
     def events(self, request_id: str) -> str:
-        """Name the commits; an entry is `<generated after>-0`, or `<generated>-1` if it only ends."""
+        """Name the commits: entries `<generated after>-0`, or `<generated>-1` if it only ends."""
         return f"{self.namespace}:events:{request_id}"
 
     def ended(self, request_id: str) -> str:

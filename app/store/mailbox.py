@@ -1,9 +1,9 @@
 """Keep a worker's mail in a Redis list; its doorbell is rung only if no process attends (design D4).
 
-Texts go in and come out in order. Items are hints (design D10): a crash between taking and doing loses
-them, and that costs time only. Promised: an item never waits without an attendant, a fresh ringing
-mark, or a mention by `forgotten`, and a process that has lost the attending lease takes nothing more.
-To ring the doorbell (a Celery task) is the caller's part.
+Texts go in and come out in order. Items are hints (design D10): a crash between taking and doing
+loses them, and that costs time only. Promised: an item never waits without an attendant, a fresh
+ringing mark, or a mention by `forgotten`, and a process that has lost the attending lease takes
+nothing more. To ring the doorbell (a Celery task) is the caller's part.
 """
 
 import time
@@ -53,7 +53,10 @@ class Mailboxes:
         return bool(self._renew([self._keys.attend(mailbox)], [holder, self._lease_ms]))
 
     def leave(self, mailbox: str, holder: str) -> bool:
-        """Drop the lease if no item waits; False: items wait, or it is lost (`renew` tells which)."""
+        """Drop the lease if no item waits.
+
+        False: items wait, or it is lost (`renew` tells which).
+        """
         return bool(self._leave([self._keys.mail(mailbox), self._keys.attend(mailbox)], [holder]))
 
     def release(self, mailbox: str, holder: str) -> bool:
@@ -65,8 +68,8 @@ class Mailboxes:
 
         A blocking pop cannot check the lease: it would hand an item to an attendant that has slept
         through its lease. So the wait only looks: BLMOVE from the list's head to its head changes
-        nothing and returns as soon as there is an item; then the fenced script takes. Both travel in
-        one round trip, since a connection's later commands wait behind a blocked one.
+        nothing and returns as soon as there is an item; then the fenced script takes. Both travel
+        in one round trip, since a connection's later commands wait behind a blocked one.
         """
         until = time.monotonic() + wait_s
         while True:

@@ -1,7 +1,8 @@
 """Keep requests in this process's memory, for the pipeline without Redis.
 
 The promises are `RequestStore`'s, within one process (`app.store.protocol.Requests` describes the
-methods). There are no leases: `is_alive` tells whether an owner lives, and by default every one does.
+methods). There are no leases: `is_alive` tells whether an owner lives, and by default every one
+does.
 """
 
 import threading
@@ -125,7 +126,10 @@ class MemoryStore:
             )
 
     def events(self, request_id: str, offset: int, wait_s: float = 0.0) -> list[Event]:
-        """Return the events past the first `offset` tokens, waiting up to `wait_s`. Raises NotFound."""
+        """Return the events past the first `offset` tokens, waiting up to `wait_s`.
+
+        Raises NotFound.
+        """
         until = time.monotonic() + wait_s
         with self._changed:
             while True:
@@ -167,7 +171,10 @@ class MemoryStore:
             return None if entry is None else entry.task
 
     def claim_settle(self, request_id: str, ttl_s: float) -> bool:
-        """Become the only one to settle this request for `ttl_s`; False if it is settled or claimed."""
+        """Become the only one to settle this request for `ttl_s`.
+
+        False if it is settled or claimed.
+        """
         with self._changed:
             now_s = time.time()
             if request_id not in self._unsettled or self._claims.get(request_id, 0.0) > now_s:

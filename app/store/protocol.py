@@ -1,8 +1,8 @@
 """Define the protocol of a store of requests, `Requests`, and the values that it returns.
 
 `RequestStore` (Redis) and `MemoryStore` (one process) keep it. A request's committed tokens are its
-events, laid end to end. Only the owner adds to them, by compare-and-set on their number; any process
-may end a request. Ended is final.
+events, laid end to end. Only the owner adds to them, by compare-and-set on their number; any
+process may end a request. Ended is final.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,10 @@ class Requests(Protocol):
         """Return the ids of the owner's active requests."""
 
     def commit(self, owner: str, events: list[tuple[str, Event]]) -> list[Outcome]:
-        """Append each event to its request; `finish_reason` ends it. The same commit again counts once."""
+        """Append each event to its request; `finish_reason` ends it.
+
+        The same commit again counts once.
+        """
 
     def commit_later(self, owner: str, events: list[tuple[str, Event]]) -> Callable[[], list[Outcome]]:
         """Send a commit without waiting, and return a function that waits for its outcomes.
@@ -113,7 +116,10 @@ class Requests(Protocol):
         """Return the `task` that `create` had; None: none, or the request is unknown."""
 
     def claim_settle(self, request_id: str, ttl_s: float) -> bool:
-        """Become the only one to settle this request for `ttl_s`; False if it is settled or claimed."""
+        """Become the only one to settle this request for `ttl_s`.
+
+        False if it is settled or claimed.
+        """
 
     def settled(self, request_id: str) -> None:
         """Record that the task has its result."""

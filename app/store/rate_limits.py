@@ -69,7 +69,10 @@ class RateLimits:
             pipe.execute()
 
     def give_back(self, key: ApiKey, request_ids: Sequence[str]) -> None:
-        """Release the places of requests that were not stored, or have ended. Raises StoreUnavailable."""
+        """Release the places of requests that were not stored, or have ended.
+
+        Raises StoreUnavailable.
+        """
         if key.concurrent is not None:
             self._client.zrem(self._keys.held(key.name), *request_ids)
 

@@ -1,8 +1,8 @@
 """Keep requests in Redis: their records, committed tokens and owners (design D2, D10).
 
-Every change of a request is one Lua call, fenced by its owner's name and compared with its committed
-length, so a message that comes twice, late or from a worker given up for dead changes nothing.
-`app.store.protocol.Requests` describes the methods.
+Every change of a request is one Lua call, fenced by its owner's name and compared with its
+committed length, so a message that comes twice, late or from a worker given up for dead changes
+nothing. `app.store.protocol.Requests` describes the methods.
 """
 
 import json
@@ -119,7 +119,10 @@ class RequestStore:
         return _snapshot(fields, _events(entries))
 
     def events(self, request_id: str, offset: int, wait_s: float = 0.0) -> list[Event]:
-        """Return the events past the first `offset` tokens, waiting up to `wait_s`. Raises NotFound."""
+        """Return the events past the first `offset` tokens, waiting up to `wait_s`.
+
+        Raises NotFound.
+        """
         if wait_s <= 0:
             return self._events_now(request_id, offset)
         until = time.monotonic() + wait_s
@@ -161,14 +164,18 @@ class RequestStore:
         return cast(str | None, self._client.hget(self._keys.request(request_id), "task"))
 
     def claim_settle(self, request_id: str, ttl_s: float) -> bool:
-        """Become the only one to settle this request for `ttl_s`; False if it is settled or claimed."""
+        """Become the only one to settle this request for `ttl_s`.
+
+        False if it is settled or claimed.
+        """
         keys = [self._keys.unsettled, self._keys.settle(request_id)]
         return bool(self._claim(keys, [request_id, int(ttl_s * 1000)]))
 
     def settled(self, request_id: str) -> None:
         """Record that the task has its result.
 
-        The claim stays and runs out by itself, so that a reader of an old list settles nothing again.
+        The claim stays and runs out by itself, so that a reader of an old list settles nothing
+        again.
         """
         self._client.zrem(self._keys.unsettled, request_id)
 

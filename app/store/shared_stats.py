@@ -22,7 +22,10 @@ MAX_FIELDS = 16_384  # of a group
 
 
 class SharedStatsStore:
-    """The sums of all groups, in Redis. Any thread may call; every method raises StoreUnavailable."""
+    """The sums of all groups, in Redis.
+
+    Any thread may call; every method raises StoreUnavailable.
+    """
 
     def __init__(self, client: redis.Redis, namespace: str, *, ttl_s: float = TTL_S, max_fields: int = MAX_FIELDS):
         self._client = client
@@ -51,7 +54,10 @@ LOAD_EVERY_S = 30.0  # for fields that this process does not write itself
 
 
 class SharedStats(Protocol):
-    """Groups of decaying sums in this process; the heartbeat's thread calls, other threads learn."""
+    """Groups of decaying sums in this process.
+
+    The heartbeat's thread calls, other threads learn.
+    """
 
     def groups(self) -> Iterable[str]:
         """Name the groups to share at present."""

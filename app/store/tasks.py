@@ -1,7 +1,8 @@
 """Queue requests of Celery tasks while the deployment is full, and store their progress.
 
-JSON items go in and come out: a list a priority, the oldest first. An item is removed only after its
-outcome is stored: a crash in between does it again, and admitting a known request changes nothing.
+JSON items go in and come out: a list a priority, the oldest first. An item is removed only after
+its outcome is stored: a crash in between does it again, and admitting a known request changes
+nothing.
 """
 
 from collections.abc import Sequence

@@ -22,7 +22,10 @@ MOST_SPANS = 1024  # of a request; past it the first ones are dropped
 
 
 class TraceSpan(NamedTuple):
-    """A piece of work on a request, in seconds of the wall clock; `sequences` were in the same batch."""
+    """A piece of work on a request, in seconds of the wall clock.
+
+    `sequences` were in the same batch.
+    """
 
     start_s: float
     end_s: float

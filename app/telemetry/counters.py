@@ -1,8 +1,8 @@
 """Count events in a process; its heartbeat sends the additions, and the sums live in Redis.
 
-Implements `app.store.shared_stats.SharedStats` with sums that never decay: a batch counts once however
-often it is sent, and a killed process loses at most what it counted since its last heartbeat. Knows no
-metric by name; they are in `app.metrics`.
+Implements `app.store.shared_stats.SharedStats` with sums that never decay: a batch counts once
+however often it is sent, and a killed process loses at most what it counted since its last
+heartbeat. Knows no metric by name; they are in `app.metrics`.
 """
 
 import json

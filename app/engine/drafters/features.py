@@ -1,9 +1,9 @@
 """Feed the target's hidden state h to a drafter: W h + b is added to a token's embedding.
 
-The token is the last committed one, and h is the target's last hidden state, normed, where it chose that token; it comes with the job. At every
-other position a learnt vector, `absent`, is added: guesses have no such state, nor have tokens that
-were read before. (The idea is EAGLE's, Li et al. 2024, arXiv:2401.15077; one state a round instead of
-one a token keeps the messages small.)
+The token is the last committed one, and h is the target's last hidden state, normed, where it chose
+that token; it comes with the job. At every other position a learnt vector, `absent`, is added:
+guesses have no such state, nor have tokens that were read before. (The idea is EAGLE's, Li et al.
+2024, arXiv:2401.15077; one state a round instead of one a token keeps the messages small.)
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Guess with a drafter's model: the two best next tokens of each sequence.
 
-Batch entries go in, guesses come out, sampled with the target's own noise (design D1). Knows neither
-trees nor jobs nor Redis.
+Batch entries go in, guesses come out, sampled with the target's own noise (design D1). Knows
+neither trees nor jobs nor Redis.
 """
 
 import numpy as np
@@ -65,8 +65,8 @@ class ModelGuesser:
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
         """Return each final entry's next guess, or up to `depth`, each going on from the one before.
 
-        Ends early when no entry's confidences multiply to `floor`. The entries hold pages for all but
-        the last token. Raises ArithmeticError for logits that are not finite.
+        Ends early when no entry's confidences multiply to `floor`. The entries hold pages for all
+        but the last token. Raises ArithmeticError for logits that are not finite.
         """
         can_chain = isinstance(self.model, FusedForward)
         chains = [w for w in works if can_chain and w.final and is_greedy(w)]

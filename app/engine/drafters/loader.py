@@ -1,9 +1,9 @@
 """Load a drafter's model: a folder and the target's go in, a `ModelGuesser` comes out.
 
-A drafter's folder holds config.json and model.safetensors of a small causal LM. With `"embedding": "target"` in its
-drafter.json it brings only its layers: embedding and head are rows of the target's embedding, the
-head trimmed to the tokens in `head_ids`. A drafter with features also reads the target's last hidden
-state (`app.engine.drafters.features`).
+A drafter's folder holds config.json and model.safetensors of a small causal LM. With `"embedding":
+"target"` in its drafter.json it brings only its layers: embedding and head are rows of the target's
+embedding, the head trimmed to the tokens in `head_ids`. A drafter with features also reads the
+target's last hidden state (`app.engine.drafters.features`).
 """
 
 import json
@@ -67,8 +67,8 @@ def card_of(folder: Path) -> dict[str, Any]:
 def parts_of(folder: Path, target: Path, wanted: str | None) -> Parts:
     """Read the drafter in `folder` and put it on the target's embedding, in float32.
 
-    `wanted`: the hash of the embedding that it was distilled on; None: not known. Raises ModelRefused
-    where the target's differs.
+    `wanted`: the hash of the embedding that it was distilled on; None: not known. Raises
+    ModelRefused where the target's differs.
     """
     embedding = target_embedding(target)  # (V, d)
     if wanted is not None and embedding_sha256(target) != wanted:

@@ -1,9 +1,9 @@
 """Decide when early exit pays, and the survival below which a row leaves (design D5).
 
-Batch entries and step costs go in, each entry's `floor` comes out. The rule is the one that chose the
-rows, with what is known better by then: behind the checkpoint a row still costs `rest` of its price,
-and a token is worth the step's seconds a token. `auto` lets a step have a checkpoint where those of
-about as many draft tokens gained more than they took. Knows no tensors.
+Batch entries and step costs go in, each entry's `floor` comes out. The rule is the one that chose
+the rows, with what is known better by then: behind the checkpoint a row still costs `rest` of its
+price, and a token is worth the step's seconds a token. `auto` lets a step have a checkpoint where
+those of about as many draft tokens gained more than they took. Knows no tensors.
 """
 
 from collections.abc import Callable
@@ -29,13 +29,16 @@ class _Gain:
 
 
 class EarlyExitController:
-    """The floors of a batch's entries, and whether they pay. For the thread that runs the target."""
+    """The floors of a batch's entries, and whether they pay.
+
+    For the thread that runs the target.
+    """
 
     def __init__(self, mode: Mode = "off", rest: float = 0.0, spent_s: Callable[[], float] = lambda: 0.0) -> None:
         """Start with no checkpoint seen.
 
-        rest: the share of a row's cost that comes after the last checkpoint; 0: the target has none.
-        spent_s: returns the seconds that the checkpoints of the last pass took.
+        `rest`: the share of a row's cost that comes after the last checkpoint; 0: the target has
+        none. `spent_s` returns the seconds that the checkpoints of the last pass took.
         """
         self.dropped = self.looked_at = 0  # nodes
         self._mode = mode if rest > 0.0 else "off"
@@ -70,7 +73,7 @@ class EarlyExitController:
         gain.seen, gain.passed = gain.seen + 1, 0
 
     def whole_s(self, works: list[BatchEntry], costs: StepCosts, took_s: float) -> float:
-        """Return the seconds of a step that took `took_s`, had it kept all rows; for the step costs."""
+        """Return the seconds that a step of `took_s` had taken with all rows, for the step costs."""
         if not any(work.floor > 0.0 for work in works):
             return took_s
         whole_s = costs.seconds(_rows(works))

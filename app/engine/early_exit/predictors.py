@@ -1,14 +1,14 @@
 """Predict which draft tokens are right from the target's states half way.
 
-One predictor is fitted to the target, the other is FASER's rule. At a checkpoint a node's parent has the state h (d,). With x = h / rms(h), E the head's rows and C a
-few hundred frequent tokens, the fitted predictor maps the state to the last layer's, and weighs the
-token t against the others:
+One predictor is fitted to the target, the other is FASER's rule. At a checkpoint a node's parent
+has the state h (d,). With x = h / rms(h), E the head's rows and C a few hundred frequent tokens,
+the fitted predictor maps the state to the last layer's, and weighs the token t against the others:
 
     z = E (x W);  chance = sigmoid(a + b (z_t - log sum_C+t e^z) + c (z_t - max_C z) + d logit(prior))
 
-FASER's (arXiv:2604.20503, as far as it is known) takes the model's own last norm, E (g x), and keeps a
-token that is at most `delta` below the best of the others. `./paceline fit-pruning` makes the folder
-that both are read from. Knows neither trees nor passes.
+FASER's (arXiv:2604.20503, as far as it is known) takes the model's own last norm, E (g x), and
+keeps a token that is at most `delta` below the best of the others. `./paceline fit-pruning` makes
+the folder that both are read from. Knows neither trees nor passes.
 """
 
 import json
@@ -34,7 +34,7 @@ SURE = 1e-3  # a prior is at least so far from 0 and 1
 
 @dataclass(frozen=True, slots=True)
 class LensScores:
-    """The logits of n tokens at n states, and those of the tokens they are compared with; float32."""
+    """The logits, float32, of n tokens at n states, and those of the tokens compared with."""
 
     own: np.ndarray  # (n,) the token's logit
     best: np.ndarray  # (n,) the best of the frequent tokens'
@@ -120,7 +120,10 @@ class Loaded:
 
 
 def load_predictor(folder: Path, target: Path, rule: Rule) -> Loaded | None:
-    """Load what `fit-pruning` wrote; None if it was fitted to another target. Raises ModelRefused."""
+    """Load what `fit-pruning` wrote; None if it was fitted to another target.
+
+    Raises ModelRefused.
+    """
     try:
         card: dict[str, Any] = json.loads((folder / CARD).read_text())
         with safe_open(folder / WEIGHTS, framework="np") as file:
@@ -153,7 +156,10 @@ def last_norm(target: Path) -> np.ndarray:
 
 
 def _tensor(target: Path, names: tuple[str, ...]) -> np.ndarray:
-    """Read the first of these tensors that the model's files hold, as float32. Raises ModelRefused."""
+    """Read the first of these tensors that the model's files hold, as float32.
+
+    Raises ModelRefused.
+    """
     for name in names:
         for path in sorted(target.glob("*.safetensors")):
             with safe_open(path, framework="pt") as file:  # numpy knows no bfloat16

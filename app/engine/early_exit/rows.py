@@ -2,10 +2,10 @@
 
 At a checkpoint, after some of the layers, a predictor gives the chance that the target chooses a
 node's token, from the hidden state of the node's parent. Along a path these chances multiply to the
-node's survival; nodes below their batch entry's `floor` leave, and all below them. A node that should
-have stayed costs its accepted tokens and nothing else: the walk ends at its parent, whose row gives
-the target's own token (design D1). Slots of the KV cache that a dropped row would have written in
-later layers lie beyond what is accepted, so they are never read.
+node's survival; nodes below their batch entry's `floor` leave, and all below them. A node that
+should have stayed costs its accepted tokens and nothing else: the walk ends at its parent, whose
+row gives the target's own token (design D1). Slots of the KV cache that a dropped row would have
+written in later layers lie beyond what is accepted, so they are never read.
 """
 
 from typing import NamedTuple, Protocol

@@ -1,8 +1,9 @@
 """Keep what was measured of a model on this machine, from one start of a verifier to the next.
 
-A runner goes in, its `StepCosts` come out. A measurement holds for weights, code, libraries, settings
-and machine; if any of them changes it is made anew. It is also made anew where a few steps, timed
-again, have another shape than the kept ones; their pace may differ, `StepCosts` follow it.
+A runner goes in, its `StepCosts` come out. A measurement holds for weights, code, libraries,
+settings and machine; if any of them changes it is made anew. It is also made anew where a few
+steps, timed again, have another shape than the kept ones; their pace may differ, `StepCosts` follow
+it.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Render a model's chat template: messages go in, the prompt's text comes out.
 
 The text is that of Hugging Face's `apply_chat_template`. Templates come with models and are not
-trusted: they run in jinja's immutable sandbox and see plain strings only. Knows nothing about tokens;
-needs neither torch nor transformers.
+trusted: they run in jinja's immutable sandbox and see plain strings only. Knows nothing about
+tokens; needs neither torch nor transformers.
 """
 
 import json
@@ -43,7 +43,10 @@ class ChatTemplate:
 
 
 class _Generation(Extension):
-    """The tag `{% generation %}`, which marks answers for training; here its body passes through."""
+    """The tag `{% generation %}`, which marks answers for training.
+
+    Here its body passes through.
+    """
 
     tags = {"generation"}
 

@@ -23,9 +23,10 @@ class TextStream:
     """The text of a growing sequence. No character is split: incomplete bytes wait for their rest.
 
     All deltas and `flush` together are `decode` of all tokens. The text that is out depends on the
-    number of tokens, not on how they were cut: a second stream, fed the first N tokens, goes on where
-    the first stood. Only a short window is decoded each time: the tokens behind the last delta
-    (`_seen`; they decide whether a space follows) and those that came since (`_held`). For one thread.
+    number of tokens, not on how they were cut: a second stream, fed the first N tokens, goes on
+    where the first stood. Only a short window is decoded each time: the tokens behind the last
+    delta (`_seen`; they decide whether a space follows) and those that came since (`_held`). For
+    one thread.
     """
 
     def __init__(self, tokenizer: Detokenizer) -> None:

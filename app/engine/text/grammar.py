@@ -1,8 +1,9 @@
 """Constrain answers to a JSON schema: generated tokens go in, the tokens that may follow come out.
 
 llguidance does the parsing; this keeps the place in it. The mask is a function of the generated
-tokens alone, so it forks along a tree like everything that reads history (design D1), and a verifier
-that takes a request over has it from the committed tokens. No torch: admission checks schemas here.
+tokens alone, so it forks along a tree like everything that reads history (design D1), and a
+verifier that takes a request over has it from the committed tokens. No torch: admission checks
+schemas here.
 """
 
 from collections.abc import Sequence
@@ -82,8 +83,8 @@ class GrammarState:
     def mask(self, generated: Sequence[int]) -> np.ndarray | None:
         """Return the tokens that may follow the `generated` ones, (V,) bool.
 
-        None if the grammar does not allow those. Raises GenerationFailed when the grammar became too
-        complex to go on.
+        None if the grammar does not allow those. Raises GenerationFailed when the grammar became
+        too complex to go on.
         """
         generated = list(generated)
         common = min(len(self._read), len(generated))

@@ -1,9 +1,9 @@
 """Find where stop strings end an answer: in a text, a stream of tokens, or a run of them.
 
-The stop string that is complete first counts, of those complete at the same character the longest; it
-is no part of the text. Generated text counts, the prompt does not. Everything depends on the tokens
-alone, never on how they are cut into runs, so a stream, its resumption and the result agree, and so
-does a verifier that takes a request over.
+The stop string that is complete first counts, of those complete at the same character the longest;
+it is no part of the text. Generated text counts, the prompt does not. Everything depends on the
+tokens alone, never on how they are cut into runs, so a stream, its resumption and the result agree,
+and so does a verifier that takes a request over.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ def up_to_stop(text: str, stop: Sequence[str]) -> str:
 class AnswerStream:
     """A TextStream that stop strings end; a possible beginning of one waits for its rest.
 
-    `read` counts the characters that tokens made certain, `shown` those that went out. For one thread.
+    `read` counts the characters that tokens made certain, `shown` those that went out. For one
+    thread.
     """
 
     def __init__(self, tokenizer: Detokenizer, stop: Sequence[str]) -> None:
@@ -69,8 +70,8 @@ class StopWatch:
     def first(self, generated: list[int], run: Sequence[int], *, is_end: bool) -> int | None:
         """Return the index into `run` of the first token that completes a stop string; None: none does.
 
-        `run` follows the `generated` tokens. `is_end`: no token will follow the run, so text that is
-        still open counts as it stands.
+        `run` follows the `generated` tokens. `is_end`: no token will follow the run, so text that
+        is still open counts as it stands.
         """
         if self._read != generated:
             self._answer = AnswerStream(self._tokenizer, self._stop)

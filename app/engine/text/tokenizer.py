@@ -25,11 +25,10 @@ CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_le
 class Tokenizer:
     """A model's tokenizer; immutable, and any thread may use it. Raises ModelRefused.
 
-    vocab_size      columns of the model's logits: ids from there on mean nothing
-    eos_ids         tokens that end an answer
-    sha256          of tokenizer.json: a drafter must have the same
-    context_tokens  longest sequence that the model can read, prompt and answer together
-    byte_ids        tokens that stand for one raw byte ("byte fallback"); their text depends on their neighbours
+    vocab_size      columns of the model's logits: ids from there on mean nothing eos_ids
+    tokens that end an answer sha256          of tokenizer.json: a drafter must have the same
+    context_tokens  longest sequence that the model can read, prompt and answer together byte_ids
+    tokens that stand for one raw byte ("byte fallback"); their text depends on their neighbours
     grammars        the grammars of answers over its tokens
     """
 
@@ -99,7 +98,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    """Return the tokens that a template may name, e.g. bos_token; older files hold an object each."""
+    """Return the tokens that a template may name, bos_token for one; older files hold objects."""
     tokens = {}
     for name in SPECIAL_TOKENS:
         value = config.get(name)

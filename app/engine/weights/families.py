@@ -16,7 +16,7 @@ ROTARY = ("default", "linear", "llama3", "yarn")  # the same angles at a positio
 
 
 class NotFusable(Exception):
-    """An error: the model is not of the fused shape, or the fused forward and its modules disagree."""
+    """The model is not of the fused shape, or the fused forward and its modules disagree."""
 
 
 def is_llama_shaped(model: "PreTrainedModel") -> bool:

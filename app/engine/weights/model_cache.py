@@ -1,9 +1,9 @@
 """Keep measurements of a model on disk, from one start of a process to the next.
 
 Texts go in and come out. A file is named after a fingerprint of all that its content depends on
-(`fingerprint.digest`) and begins with a checksum of the rest. The content of a file that is missing,
-damaged or of another version is measured anew, and a disk that cannot be written costs the next
-start its time, never this one.
+(`fingerprint.digest`) and begins with a checksum of the rest. The content of a file that is
+missing, damaged or of another version is measured anew, and a disk that cannot be written costs the
+next start its time, never this one.
 """
 
 import hashlib
@@ -19,7 +19,10 @@ T = TypeVar("T")
 
 
 def read_cached(file: Path, build: Callable[[str], T]) -> T | None:
-    """Build a value from the file's text; None without a file, or where `build` refuses it (logged)."""
+    """Build a value from the file's text.
+
+    None without a file, or where `build` refuses it (logged).
+    """
     try:
         return build(_intact(file.read_text()))
     except FileNotFoundError:

@@ -204,7 +204,10 @@ def _convert(gguf: Path, made: Path, progress: Progress) -> None:
 
 
 def _watched(command: list[str], log: Path, title: str, progress: Progress) -> None:
-    """Run a command, with its seconds passed to `progress`; its output is shown only if it fails."""
+    """Run a command, with its seconds passed to `progress`.
+
+    Its output is shown only if it fails.
+    """
     environ = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
     started = time.monotonic()
     with log.open("wb") as output:

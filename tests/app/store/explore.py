@@ -1,8 +1,8 @@
 """Explore every interleaving of a few processes whose steps are atomic calls, with crashes at any point.
 
 A process is a generator that yields calls and is sent their replies, so its place follows from the
-replies it had. Two paths that lead to the same state and the same replies are one world, explored once; of a
-process that has finished or crashed nothing is remembered.
+replies it had. Two paths that lead to the same state and the same replies are one world, explored
+once; of a process that has finished or crashed nothing is remembered.
 """
 
 from collections import deque
@@ -43,8 +43,9 @@ class Step:
 class Explorer:
     """All worlds reachable from `start`.
 
-    `apply(state, call)` gives (state, reply), or None while the call would block; `environment(state)` lists
-    calls that may happen at any time without a process, such as a lease running out.
+    `apply(state, call)` gives (state, reply), or None while the call would block;
+    `environment(state)` lists calls that may happen at any time without a process, such as a lease
+    running out.
     """
 
     def __init__(

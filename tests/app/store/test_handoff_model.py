@@ -1,8 +1,9 @@
 """No schedule and no crash breaks the hand-off of mailboxes and requests.
 
-Three layers: the models are explored exhaustively (all interleavings, a crash or an expiry anywhere); the
-real scripts run on every distinct (state, call) the exploration met and must do just what the model does; and
-whole schedules run on the real scripts from an empty server, in case a script depends on what no model shows.
+Three layers: the models are explored exhaustively (all interleavings, a crash or an expiry
+anywhere); the real scripts run on every distinct (state, call) the exploration met and must do just
+what the model does; and whole schedules run on the real scripts from an empty server, in case a
+script depends on what no model shows.
 """
 
 from collections.abc import Callable
