@@ -1,4 +1,6 @@
-"""State that lives in one process: sequences, trees, verdicts, batches and guesses. Nothing here decides or waits.
+"""Define the state that lives in one process: sequences, trees, verdicts, batches and guesses.
+
+Nothing here decides, waits or crosses a process; messages are in `app.messages`.
 
 Letters for shapes, everywhere: B sequences, N tree nodes, T packed rows, V vocabulary, L layers,
 H query heads, HK key heads, D head dim, P pages, S tokens a page.
@@ -26,10 +28,10 @@ Mask = Callable[[Listed[int]], np.ndarray | None]
 
 
 class Walk(NamedTuple):
-    """A tree compared with the target's tokens: the right nodes, root to leaf, and what was offered."""
+    """A tree compared with the target's tokens: the right nodes, and the nodes beside them."""
 
     path: list[int]  # from 1; one for each token, up to the first wrong place
-    offered: list[list[int]]  # at each place up to and including the first wrong one: all nodes there
+    alternatives: list[list[int]]  # at each place up to and including the first wrong one: all its nodes
 
 
 @dataclass(slots=True)
@@ -76,7 +78,10 @@ class Tree:
         return branch
 
     def depths(self) -> list[int]:
-        """Count each node's steps from the root; the root's own 0 comes first, so the index is the node."""
+        """Count each node's steps from the root.
+
+        The root's own 0 comes first, so the index is the node.
+        """
         depths = [0]
         for parent in self.parents:
             depths.append(depths[parent] + 1)
@@ -100,19 +105,19 @@ class Tree:
     def walk(self, tokens: Listed[int]) -> Walk:
         """Follow the target's tokens from the root, as far as the tree has them."""
         path: list[int] = []
-        offered: list[list[int]] = [[]] if tokens else []
+        alternatives: list[list[int]] = [[]] if tokens else []
         places = {0: 0} if tokens else {}  # by the root and each right node: the place of its children
         for node, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True), start=1):
             place = places.get(parent)
             if place is None:
                 continue
-            offered[place].append(node)
+            alternatives[place].append(node)
             if token == tokens[place] and place == len(path):
                 path.append(node)
                 if place + 1 < len(tokens):
                     places[node] = place + 1
-                    offered.append([])
-        return Walk(path, offered)
+                    alternatives.append([])
+        return Walk(path, alternatives)
 
     def keep(self, nodes: Iterable[int]) -> "Tree":
         """Copy these nodes, as far as their parents are among them, and number them anew."""
@@ -149,7 +154,7 @@ class Tree:
 
 @dataclass(slots=True)
 class Verdict:
-    """What the target said about one tree: the accepted nodes root to leaf, and the tokens to commit."""
+    """The target's answer to one tree: the accepted nodes, root to leaf, and the tokens to commit."""
 
     path: list[int]  # accepted nodes, from 1; empty when no draft token was right
     tokens: list[int]  # tokens on the path, then the target's own next token
@@ -158,25 +163,35 @@ class Verdict:
     error: str | None = None  # why the target can say nothing more; then `tokens` are those on the path alone
 
     def proposers(self, tree: Tree) -> list[str]:
-        """Who proposed each of `tokens`: the most confident drafter behind it, or the target."""
+        """Name the proposer of each of `tokens`: its most confident drafter, or the target."""
         return [tree.proposers[node - 1][0] for node in self.path] + [TARGET]
 
 
 class Stops(Protocol):
     """A request's stop strings (`app.engine.text.stop_strings`)."""
 
-    def first(self, generated: list[int], run: Listed[int], *, is_end: bool) -> int | None: ...
+    def first(self, generated: list[int], run: Listed[int], *, is_end: bool) -> int | None:
+        """Return the index into `run` of the token that completes a stop string.
+
+        None: no token does.
+        """
+        ...
 
 
 class Grammar(Protocol):
     """The form of a request's answer (`app.engine.text.grammar`)."""
 
-    def mask(self, generated: Listed[int]) -> np.ndarray | None: ...
+    def mask(self, generated: Listed[int]) -> np.ndarray | None:
+        """Return the tokens that may follow, (V,) bool.
+
+        None where `generated` is not allowed itself.
+        """
+        ...
 
 
 @dataclass(slots=True)
 class CachedSequence:
-    """A sequence as engine and drafters see it: tokens, and the KV cache of the first `cached` of them.
+    """A sequence as engine and drafters see it: tokens, the first `cached` of them with KV.
 
     `cached`, `pages` and `page_names` are written by `app.engine.kv` alone.
     """
@@ -235,7 +250,7 @@ class Sequence:
         return self.kv.uncached
 
     def entry(self, end: int, tree: Tree | None = None) -> "BatchEntry":
-        """Batch the uncached tokens up to `end`, and a tree below the last of them."""
+        """Make a batch entry of the uncached tokens up to `end`, and a tree below the last."""
         return BatchEntry(
             self.kv,
             self.kv.cached,
@@ -247,16 +262,20 @@ class Sequence:
         )
 
     def _mask(self, history: Listed[int]) -> np.ndarray | None:
-        """See Mask. None, too, after what the grammar does not allow, where the target never comes."""
+        """Return the allowed tokens, (V,) bool (see `Mask`).
+
+        None, too, after a history that the grammar does not allow; the target never gets there.
+        """
         return None if self.grammar is None else self.grammar.mask(history[len(self.record.prompt_ids) :])
 
 
 @dataclass(slots=True)
 class BatchEntry:
-    """One sequence's rows in a batch: tokens from `start` on, then the nodes of `tree` below the last of them.
+    """One sequence's rows in a batch: tokens from `start` on, then the nodes of `tree` below.
 
-    `final`: the rows reach the sequence's end, so the target's token is wanted at the last row and at
-    every node; otherwise they are a chunk of a prompt. `forks` is filled when pages are reserved.
+    `final`: the rows reach the sequence's end, so the target's token is wanted at the last row and
+    at every node; otherwise they are a chunk of a prompt. `forks` is filled when pages are
+    reserved.
 
     The forward may drop nodes whose survival, as it computes it on its way, is below `floor`, and
     those below them: they count as not right. They are listed in `pruned`, each with that survival.
@@ -276,11 +295,12 @@ class BatchEntry:
 
 @dataclass(slots=True)
 class Fork:
-    """A side branch of a tree: `path` leads from below the root to a leaf, and the nodes from `first` on are its own.
+    """A side branch of a tree: the nodes of `path` from `first` on are its own.
 
-    The branch leaves the main one at `path[leaves]`; the nodes from there to `first` belong to an earlier fork too.
-    All from `leaves` on live in `pages`, copies of the sequence's last pages: so every branch looks like a plain
-    chain, and a row's sums are added in the same order as they would be in one.
+    `path` leads from below the root to a leaf. The branch leaves the main one at `path[leaves]`;
+    the nodes from there to `first` belong to an earlier fork too. All from `leaves` on live in
+    `pages`, copies of the sequence's last pages: so every branch looks like a plain chain, and a
+    row's sums are added in the same order as they would be in one.
     """
 
     path: list[int]  # nodes, root excluded
@@ -290,7 +310,7 @@ class Fork:
 
 
 class Guess(NamedTuple):
-    """A drafter's model's best and second best next token, with the probability it gives each."""
+    """A drafter model's best and second best next token, with the probability of each."""
 
     token: int
     confidence: float

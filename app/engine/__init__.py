@@ -1,1 +1,1 @@
-"""Models, tokenizers, the paged KV cache and the model runner."""
+"""Run models: tokenizers, the paged KV cache, forwards, drafter models and their measurement."""

@@ -1,7 +1,8 @@
 """Translate a request's sampling parameters to what kernels take, for every engine.
 
-A new sampling parameter is added to `app.request.Sampling`, here, to the kernels of
-kernels/sampling/ and to `web.openai.requests`; no other file knows the parameters one by one.
+`app.request.Sampling` goes in; `Choice`, `Row` and `TokenLogprobs` come out. No torch. A new
+sampling parameter is added to `app.request.Sampling`, here, to the kernels of kernels/sampling/ and
+to `web.openai.requests`; no other file knows the parameters one by one.
 """
 
 import math
@@ -14,13 +15,13 @@ from kernels.sampling.target_token import Choice, Row
 
 
 def choice_of(sampling: Sampling) -> Choice:
-    """Translate filters, temperature and noise. Admission has settled the seed."""
+    """Translate filters, temperature and noise. Admission has set the seed."""
     s = sampling
     return Choice(s.temperature, s.top_p, s.top_k, s.min_p, s.seed or 0, s.choice)
 
 
 def row_of(sampling: Sampling, history: Listed[int], mask: np.ndarray | None) -> Row:
-    """Translate all of them for the row after `history`, the tokens before the one to choose.
+    """Translate all parameters for the row after `history`, the tokens before the one to choose.
 
     `mask`: (V,) bool, the tokens that the request's grammar allows here; None: all.
     """
@@ -44,6 +45,9 @@ def is_shaped(sampling: Sampling) -> bool:
 
 
 def token_logprobs(own: float, ids: Listed[int], logprobs: Listed[float]) -> TokenLogprobs:
-    """Round to six digits, as they are stored and sent; leave out tokens that are not allowed."""
+    """Round log-probabilities to six digits, as they are stored and sent; leave out forbidden tokens.
+
+    `own`: the chosen token's; `ids`, `logprobs`: (K,) the likeliest tokens and theirs.
+    """
     top = [(id_, round(one, 6)) for id_, one in zip(ids, logprobs, strict=True) if one > -math.inf]
     return TokenLogprobs(logprob=round(own, 6), top=tuple(top))

@@ -1,4 +1,7 @@
-"""The protocol of a target: what verifiers ask of a model runner, on any device. No torch."""
+"""Define the protocol of a target: the calls of a verifier to a model runner, on any device.
+
+Batch entries go in, one `TargetRows` an entry comes out. Knows no device and no torch.
+"""
 
 from collections.abc import Sequence as Listed
 from typing import Protocol
@@ -10,7 +13,7 @@ from app.state import BatchEntry, CachedSequence
 
 
 class TargetRows(Protocol):
-    """A batch entry's verdict rows: row 0 after its last token, row i after tree node i."""
+    """A batch entry's computed rows: row 0 after its last token, row i after tree node i."""
 
     def token(
         self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
@@ -24,26 +27,71 @@ class TargetRows(Protocol):
     def logprobs(
         self, node: int, token: int, top: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
-        """Return the log-probability of that token, and of the `top` likeliest."""
+        """Return the log-probability of `token` after `node`, and those of the `top` likeliest.
+
+        `mask`: (V,) bool, the tokens allowed there; None: all.
+        """
         ...
 
     def state(self, node: int) -> bytes | None:
-        """Return the last normed hidden state after `node`, d float16 little endian; None where not kept."""
+        """Return the last normed hidden state after `node`; None where not kept.
+
+        Its bytes are (d,) float16, little endian.
+        """
         ...
 
 
 class Target(Protocol):
-    """A model runner as a verifier uses it (`app.engine.cpu.runner`, `app.engine.gpu.runner`)."""
+    """A model runner as a verifier uses it (`app.engine.cpu.runner`, `app.engine.gpu.runner`).
+
+    One thread calls it. Pages are reserved before a forward; after it each entry is accepted,
+    dropped or invalidated.
+    """
 
     @property
-    def capacity_tokens(self) -> int: ...
+    def capacity_tokens(self) -> int:
+        """Return the length of the longest sequence, with its tree, that fits alone."""
+        ...
+
     @property
-    def free_tokens(self) -> int: ...
-    def try_reserve(self, work: BatchEntry) -> bool: ...
-    def release(self, sequence: CachedSequence) -> None: ...
-    def adopt(self, sequence: CachedSequence) -> int: ...
-    def cover(self, sequence: CachedSequence, tokens: int) -> None: ...
-    def forward(self, works: list[BatchEntry]) -> Listed[TargetRows | None]: ...
-    def accept(self, work: BatchEntry, path: list[int]) -> None: ...
-    def drop(self, work: BatchEntry) -> None: ...
-    def invalidate(self, work: BatchEntry) -> None: ...
+    def free_tokens(self) -> int:
+        """Return the tokens that the pages of no sequence have room for."""
+        ...
+
+    def try_reserve(self, work: BatchEntry) -> bool:
+        """Reserve the pages of an entry's rows and forks.
+
+        False: too few are free, none are taken.
+        """
+        ...
+
+    def release(self, sequence: CachedSequence) -> None:
+        """Release all pages of a sequence; its prefix must be computed again if it goes on."""
+        ...
+
+    def adopt(self, sequence: CachedSequence) -> int:
+        """Give the sequence cached pages of others that begin like it; return the tokens they hold.
+
+        At least its last token is left to be computed.
+        """
+        ...
+
+    def cover(self, sequence: CachedSequence, tokens: int) -> None:
+        """Count the sequence's first `tokens` tokens as cached, and no more. Its pages stay."""
+        ...
+
+    def forward(self, works: list[BatchEntry]) -> Listed[TargetRows | None]:
+        """Compute one step; None for an entry that is a chunk of a prompt."""
+        ...
+
+    def accept(self, work: BatchEntry, path: list[int]) -> None:
+        """Keep the keys and values of an entry's tokens and of the nodes on `path`, and no others."""
+        ...
+
+    def drop(self, work: BatchEntry) -> None:
+        """Release the pages of an entry's forks; the sequence's cache stays as it was before."""
+        ...
+
+    def invalidate(self, work: BatchEntry) -> None:
+        """Release the pages of an entry whose forward failed, and clear what it may have written."""
+        ...

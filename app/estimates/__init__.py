@@ -1,1 +1,1 @@
-"""What is learnt online: costs, acceptance, calibration."""
+"""Learn online: step and draft costs, acceptance, calibration, priors."""

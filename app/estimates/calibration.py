@@ -1,12 +1,14 @@
-"""Calibrate drafters: a map from the confidence that one gave to the share of its tokens that were right.
+"""Calibrate drafters: map the confidence that one gives to the share of its tokens that are right.
 
-Per drafter ten bins of confidence; each keeps, with exponential forgetting, how far the truth lay above the
-confidence given. The calibrated value is the confidence plus that error, interpolated between the bins' centres and
-pulled to the confidence itself (identity) while there is little evidence. Cheap enough for every node.
+Confidences and committed tokens go in, chances come out. Each drafter has ten bins of confidence;
+a bin keeps, with exponential forgetting, how far the truth lay above the confidence. The calibrated
+value is the confidence plus that error, interpolated between the bins' centres and pulled to the
+confidence itself (identity) while there is little evidence. Cheap enough for every node.
 
-All of it is decaying sums, so that several fusers learn one map together and a restarted one goes on from it
-(`app.store.shared_stats`): beside the stored part, each sum keeps what was added since and how much is left of
-the stored part. One thread updates; another may take `changes` and `absorb`.
+All of it is decaying sums, so that several fusers learn one map together and a restarted one goes
+on from it (`app.store.shared_stats`): beside the stored part, each sum keeps what was added since
+and the share of the stored part that is left. One thread updates; another may call `changes` and
+`absorb`.
 """
 
 import threading
@@ -17,7 +19,7 @@ from app.messages import Draft
 from app.state import Change, Tree
 
 BINS = 10
-SIZE = 2 * BINS + 2 * 3 * BINS + 1  # of a drafter's vector of sums
+SIZE = 2 * BINS + 2 * 3 * BINS + 1  # numbers in a drafter's vector of sums
 PRIOR_WEIGHT = 8.0  # observations the identity counts for in a bin
 DECAY = 0.995  # of a bin's past at each new observation in it: a memory of about 200
 REPORT_GROWTH = 1.001  # of an observation's weight in a report: a memory of about 1000 over all bins
@@ -28,29 +30,34 @@ MAX_DRAFTERS = 256  # names come from drafts, which are not trusted; beyond this
 
 @dataclass(frozen=True, slots=True)
 class CalibrationReport:
-    """One drafter's record, recent observations weighing most. Errors are expected calibration errors."""
+    """One drafter's record, recent observations weighing most.
+
+    Errors are expected calibration errors.
+    """
 
     observations: int
     acceptance: float
     raw_error: float
-    calibrated_error: float  # of the value given before each verdict was known
+    calibrated_error: float  # of the value that was used before each verdict
 
 
 class Calibration:
-    """Calibrated confidence per drafter; an unknown drafter's is taken as it is. Implements
-    `app.store.shared_stats.SharedStats`."""
+    """The calibration of every drafter; an unknown drafter's confidence is taken as it is.
+
+    Implements `app.store.shared_stats.SharedStats`.
+    """
 
     def __init__(self) -> None:
         self._drafters: dict[str, _Map] = {}
         self._lock = threading.Lock()
 
     def value(self, drafter: str, confidence: float) -> float:
-        """The probability that a token given `confidence` is right, if its parent is."""
+        """Return the chance that a token with this confidence is right if its parent is."""
         known = self._drafters.get(drafter)
         return _bounded(confidence) if known is None else known.value(confidence)
 
     def update(self, drafter: str, confidence: float, accepted: bool) -> None:
-        """Learn that a token given `confidence` below a right parent was right or wrong."""
+        """Learn that a token with this confidence, below a right parent, was right or wrong."""
         if 0.0 <= confidence <= 1.0:
             with self._lock:
                 known = self._of(drafter)
@@ -58,7 +65,7 @@ class Calibration:
                     known.add(confidence, accepted)
 
     def update_from_drafts(self, drafts: Iterable[Draft], committed: Sequence[int]) -> None:
-        """Learn from all that `committed`, the tokens after the drafts' base, tells of them."""
+        """Learn from every node that `committed`, the tokens after the drafts' base, can judge."""
         for drafter, confidence, accepted in judge(drafts, committed):
             self.update(drafter, confidence, accepted)
 
@@ -68,20 +75,23 @@ class Calibration:
             return {drafter: known.report() for drafter, known in self._drafters.items() if known.has_seen}
 
     def info(self) -> dict[str, dict[str, float]]:
-        """Give `report` for a heartbeat: plain values, errors to four digits."""
+        """Return `report` as a heartbeat carries it: plain numbers, rounded to four digits."""
         return {name: {k: round(v, 4) for k, v in asdict(own).items()} for name, own in self.report().items()}
 
     def groups(self) -> tuple[str, ...]:
-        """See SharedStats. Tenants share it: a drafter's confidence tells nothing of the text."""
+        """Name the one group.
+
+        Tenants share it: a drafter's confidence tells nothing of the text.
+        """
         return (GROUP,)
 
     def changes(self, group: str) -> dict[str, Change]:
-        """See SharedStats: by drafter."""
+        """Take what was learnt since the last call, by drafter (see `SharedStats`)."""
         with self._lock:
             return {drafter: known.take() for drafter, known in self._drafters.items() if known.is_changed}
 
     def absorb(self, group: str, sums: Mapping[str, Sequence[float]]) -> None:
-        """See SharedStats."""
+        """Take over the drafters' sums as the store has them (see `SharedStats`)."""
         with self._lock:
             for drafter, vector in sums.items():
                 known = self._of(drafter) if len(vector) == SIZE else None
@@ -95,23 +105,26 @@ class Calibration:
 
 
 def judge(drafts: Iterable[Draft], committed: Sequence[int]) -> Iterator[tuple[str, float, bool]]:
-    """Yield (drafter, confidence, accepted) of each node whose parent was right and whose own place is committed.
+    """Yield (drafter, confidence, accepted) of each node that `committed` can judge: its parent is right.
 
-    `committed` are the tokens after the drafts' base, in later rounds too: nodes that were never verified
-    count as well. Malformed drafts yield what can be judged before their first fault.
+    `committed` are the tokens after the drafts' base, in later rounds too: nodes that were never
+    verified count as well. Malformed drafts yield what can be judged before their first fault.
     """
     for draft in drafts:
         size = min(len(draft.tokens), len(draft.parents), len(draft.confidences))
         sound = next((i for i, parent in enumerate(draft.parents[:size]) if not 0 <= parent <= i), size)
         tree = Tree([*draft.tokens[:sound]], [*draft.parents[:sound]])
-        places = {node: place for place, offered in enumerate(tree.walk(committed).offered) for node in offered}
+        places = {node: place for place, nodes in enumerate(tree.walk(committed).alternatives) for node in nodes}
         for node in sorted(places.keys() - set(draft.borrowed)):
             yield draft.drafter, draft.confidences[node - 1], tree.tokens[node - 1] == committed[places[node]]
 
 
 class _Map:
-    """One drafter's sums: `base` as the store has them, and those of updates since. The vector is: the map's weights
-    and errors by bin, the raw confidences' record, the calibrated ones', observations."""
+    """One drafter's sums: `base` as the store has them, and those of the updates since.
+
+    The vector is: the map's weights and errors by bin, the record of the raw confidences, that of
+    the calibrated ones, and the number of observations.
+    """
 
     __slots__ = ("_calibrated", "_errors", "_observations", "_raw", "base")
 
@@ -137,7 +150,7 @@ class _Map:
         self._observations += 1
 
     def take(self) -> Change:
-        """(kept, added) of all sums since the last call; they become part of the base."""
+        """Take (kept, added) of all sums since the last call; they become part of the base."""
         raw, calibrated = self._raw.change(), self._calibrated.change()
         kept = [*self._errors.kept * 2, *raw[0], *calibrated[0], 1.0]
         added = [*self._errors.weight, *self._errors.error, *raw[1], *calibrated[1], float(self._observations)]
@@ -162,8 +175,11 @@ class _Map:
 
 @dataclass(slots=True)
 class _Errors:
-    """Sums of a drafter's map since its base: per bin the weight of its observations, the sum of (truth - confidence),
-    and how much of the base is left."""
+    """The sums of a drafter's map since its base.
+
+    By bin: the weight of its observations, the sum of (truth - confidence), and the share of the
+    base that is left.
+    """
 
     weight: list[float] = field(default_factory=lambda: [0.0] * BINS)
     error: list[float] = field(default_factory=lambda: [0.0] * BINS)
@@ -177,7 +193,10 @@ class _Errors:
             self.error[i] = self.error[i] * kept + part * (accepted - confidence)
 
     def shift(self, confidence: float, base: Sequence[float]) -> float:
-        """The excess of the truth over this confidence, shrunk towards 0. `base`: weights, then errors."""
+        """Return the truth's excess over this confidence, shrunk to 0.
+
+        `base`: weights, then errors.
+        """
         shift = 0.0
         for i, part in _bins_near(confidence):
             weight = base[i] * self.kept[i] + self.weight[i]
@@ -187,8 +206,11 @@ class _Errors:
 
 @dataclass(slots=True)
 class _Record:
-    """For the report, since the base: weight, predictions and truth by bin of the prediction. The newest weigh most:
-    instead of decaying all that came before, `unit` grows, and what is left of the base is `kept` / `unit`."""
+    """The sums for a report since the base: weight, predictions and truth by bin of the prediction.
+
+    The newest weigh most: instead of decaying all that came before, `unit` grows, and the share of
+    the base that is left is `kept` / `unit`.
+    """
 
     unit: float = 1.0
     kept: float = 1.0
@@ -208,7 +230,10 @@ class _Record:
         return [self.kept / self.unit] * 3 * BINS, [value / self.unit for value in self.sums]
 
     def judged(self, base: Sequence[float]) -> tuple[float, float]:
-        """Share of right ones, and expected calibration error: the bins' |truth - prediction|, by weight."""
+        """Return the share of right tokens, and the expected calibration error.
+
+        That is the bins' |truth - prediction|, weighted by their observations.
+        """
         kept = self.kept / self.unit
         sums = [b * kept + value / self.unit for b, value in zip(base, self.sums, strict=True)]
         weight, predicted, accepted = sums[:BINS], sums[BINS : 2 * BINS], sums[2 * BINS :]
@@ -222,7 +247,7 @@ def _bounded(confidence: float) -> float:
 
 
 def _bins_near(confidence: float) -> tuple[tuple[int, float], tuple[int, float]]:
-    """The two bins whose centres enclose the confidence, each with its share in it."""
+    """Return the two bins whose centres enclose the confidence, each with its share in it."""
     place = min(BINS - 1.0, max(0.0, confidence * BINS - 0.5))  # centres are whole numbers here
     low = min(BINS - 2, int(place))
     return (low, 1.0 - (place - low)), (low + 1, place - low)

@@ -1,4 +1,7 @@
-"""Learn what drafting costs, in seconds: by batch, depth and unread tokens."""
+"""Learn the draft cost, in seconds: by batch, depth and unread tokens.
+
+Timed rounds go in, expected seconds come out. Knows neither drafters nor clocks. For one thread.
+"""
 
 from collections import deque
 
@@ -12,11 +15,12 @@ DEFAULT_HOP_S = 0.001  # a job's way to a drafter and back before anything is me
 
 
 class DraftCosts:
-    """Seconds from sending jobs to having drafts, learnt from rounds: hop + depth x step(batch) + reading.
+    """The seconds from sending jobs to having drafts: hop + depth x step(batch) + reading.
 
-    One weighted least-squares line over depth for each power of two of the batch, with forgetting. Before any
-    round it expects the hop alone: drafting is how it learns. Rounds in which drafters had much to read do not count
-    for the line; the time they took beyond it is the cost of reading.
+    One weighted least-squares line over depth for each power of two of the batch, with forgetting.
+    Before any round it expects the hop alone, for only drafting teaches the rest. Rounds in which
+    drafters had much to read do not count for the line; their time beyond it is the cost of
+    reading.
     """
 
     def __init__(self, hop_s: float = DEFAULT_HOP_S) -> None:
@@ -25,15 +29,17 @@ class DraftCosts:
         self._reading_s = deque[float](maxlen=8)  # a token's, as last seen; the least counts
 
     def update(self, batch: int, depth: int, seconds: float, unread: int = 0) -> None:
-        """Learn from a round of `depth` tokens for `batch` sequences at once, answered after `seconds`, in which the
-        drafter also had to read `unread` tokens that it had not seen."""
+        """Learn from a round of `depth` tokens for `batch` sequences that took `seconds`.
+
+        `unread`: tokens that the drafter had not seen and had to read as well.
+        """
         if batch < 1 or depth < 1 or not 0.0 <= seconds < float("inf"):
             return
         if unread > FEW_UNREAD * batch:
             if self._lines:
                 self._reading_s.append(max(0.0, seconds - self.seconds(batch, depth)) / unread)
             return
-        if batch.bit_length() in self._lines:  # one frozen process must not end all drafting: a high cost is doubted
+        if batch.bit_length() in self._lines:  # a high cost is doubted: one frozen process must not end all drafting
             expected = self.seconds(batch, depth)
             if seconds * MAX_JUMP < expected:
                 del self._lines[batch.bit_length()]
@@ -43,7 +49,10 @@ class DraftCosts:
             sums[i] = sums[i] * DECAY + value
 
     def seconds(self, batch: int, depth: int) -> float:
-        """Seconds of a round; 0 without draft tokens. An unmeasured batch costs as much as the nearest."""
+        """Return the seconds of a round; 0 without draft tokens.
+
+        An unmeasured batch costs as much as the nearest measured one.
+        """
         if batch < 1 or depth < 1:
             return 0.0
         if not self._lines:
@@ -53,12 +62,15 @@ class DraftCosts:
         return hop_s + depth * step_s
 
     def read_s(self, unread: int) -> float:
-        """Seconds to read so many unseen tokens; few are part of any draft."""
+        """Return the seconds to read so many unseen tokens; a few are part of any draft."""
         return min(self._reading_s, default=0.0) * unread if unread > FEW_UNREAD else 0.0
 
     def _line(self, size: int) -> tuple[float, float]:
-        """Fit intercept and slope, both >= 0. One depth alone would leave the line undetermined, so half of the mean
-        time at depth 0 is one faint observation more: hopeful, since only deeper drafts can tell."""
+        """Fit intercept and slope, both >= 0, in seconds.
+
+        One depth alone would leave the line undetermined, so half of the mean time, at depth 0, is
+        one faint observation more: hopeful, since only deeper drafts can tell.
+        """
         n, d, dd, t, dt = self._lines[size]
         n, t = n + FAINT, t + FAINT * max(self._hop_s, HOPED_HOP * t / n)
         step_s = max(0.0, (n * dt - d * t) / max(n * dd - d * d, 1e-9))

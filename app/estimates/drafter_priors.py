@@ -1,9 +1,10 @@
-"""Acceptance to expect of a drafter on a prompt: by drafter and word of the prompt, tenant by tenant.
+"""Estimate each drafter's acceptance on a prompt, by the prompt's tokens, tenant by tenant.
 
-A cheap domain guess: the prompt's last tokens fall into hashed buckets, and a request's outcome counts for all of its
-buckets. A new prompt's prior for a drafter is a mean over its buckets; those that nearly every prompt has (the chat
-template, "the") count for nothing, as in TF-IDF. Shared by all verifiers and restarts (`app.store.shared_stats`);
-tenants share nothing (design D9).
+Prompts and the outcomes of requests go in, priors come out. A cheap domain guess: the prompt's last
+tokens fall into hashed buckets, and a request's outcome counts for all of its buckets. A new
+prompt's prior for a drafter is a mean over its buckets; those that nearly every prompt has (the
+chat template, "the") count for nothing, as in TF-IDF. All verifiers and restarts share it
+(`app.store.shared_stats`); tenants share nothing (design D9). Any thread may call.
 """
 
 import threading
@@ -24,20 +25,23 @@ PRIOR_WEIGHT = 8.0  # tokens tried that the mean of all drafters counts for in o
 BUCKET_WEIGHT = 2.0  # and its mean in a bucket
 BUCKET_DECAY = 0.9  # of a bucket's past with each new request in it,
 TOTAL_DECAY = 0.99  # and of a drafter's
-MAX_TRIES = 8.0  # that one report counts for: else those drafters' words would weigh most that were best there
+MAX_TRIES = 8.0  # of one report that count: else a drafter's best prompts would outweigh all others
 MAX_TENANTS = 64  # least recently used first; they come back from the store
 EVERY = "*"  # the field of all buckets, and the drafter that stands for all
 
 
 class Prior(NamedTuple):
-    """Acceptance to expect of a drafter: the chance that its next token is right if all before it were."""
+    """The acceptance to expect of a drafter: the chance that a token is right if its parents are."""
 
     acceptance: float
     tries: float  # the tokens tried that this rests on, for prompts like this one
 
 
 class DrafterPriors:
-    """Priors per tenant, from its requests' outcomes. Implements `app.store.shared_stats.SharedStats`."""
+    """The priors of each tenant, from its requests' outcomes.
+
+    Implements `app.store.shared_stats.SharedStats`.
+    """
 
     def __init__(self, max_tenants: int = MAX_TENANTS) -> None:
         self._tenants: OrderedDict[str, dict[str, _Sum]] = OrderedDict()
@@ -45,7 +49,7 @@ class DrafterPriors:
         self._lock = threading.Lock()
 
     def priors(self, tenant: str, buckets: Sequence[int], drafters: Iterable[str]) -> dict[str, Prior]:
-        """Priors by drafter. One without any outcome starts at the mean of those that have some."""
+        """Return the priors by drafter; one without any outcome starts at the others' mean."""
         with self._lock:
             sums = self._of(tenant)
             mean = _rate(sums.get(_field(EVERY, EVERY)), START, PRIOR_WEIGHT)
@@ -54,7 +58,7 @@ class DrafterPriors:
             return {drafter: _prior(sums, buckets, drafter, mean) for drafter in drafters}
 
     def add(self, tenant: str, buckets: Sequence[int], outcomes: Mapping[str, tuple[float, float]]) -> None:
-        """Add each drafter's draft tokens that were right, and that were tried, for a prompt with these buckets."""
+        """Add each drafter's (right, tried) draft tokens on a prompt with these buckets."""
         with self._lock:
             sums = self._of(tenant)
             for drafter, (right, tries) in outcomes.items():
@@ -67,18 +71,18 @@ class DrafterPriors:
                     _at(sums, _field(bucket, EVERY)).add(right, tries, 1.0)
 
     def groups(self) -> list[str]:
-        """See SharedStats."""
+        """Name a group for each tenant (see `SharedStats`)."""
         with self._lock:
             return [GROUP + tenant for tenant in self._tenants]
 
     def changes(self, group: str) -> dict[str, Change]:
-        """See SharedStats."""
+        """Take what a tenant's requests added since the last call (see `SharedStats`)."""
         with self._lock:
             sums = self._of(group.removeprefix(GROUP))
             return {field: own.take() for field, own in sums.items() if own.is_changed}
 
     def absorb(self, group: str, sums: Mapping[str, Sequence[float]]) -> None:
-        """See SharedStats."""
+        """Take over a tenant's sums as the store has them (see `SharedStats`)."""
         with self._lock:
             known = self._of(group.removeprefix(GROUP))
             for field, vector in sums.items():
@@ -94,13 +98,16 @@ class DrafterPriors:
 
 
 def buckets_of(prompt: Sequence[int]) -> tuple[int, ...]:
-    """Hash a prompt's last tokens into buckets. Of many, keep those with the least hash: the same words everywhere."""
+    """Hash a prompt's last tokens into buckets.
+
+    Of many, those with the least hash are kept, so that all prompts drop the same tokens.
+    """
     hashes = sorted({crc32(token.to_bytes(4, "little")) for token in prompt[-LAST_TOKENS:]})
     return tuple({value % BUCKETS: None for value in hashes[:MAX_WORDS]})
 
 
 class _Sum:
-    """Tokens right and tokens tried: as the store has them, and what was added since."""
+    """The tokens right and tried: as the store has them, and those added since."""
 
     __slots__ = ("base", "kept", "right", "tries")
 
@@ -138,14 +145,17 @@ def _at(sums: dict[str, _Sum], field: str) -> _Sum:
 
 
 def _rate(own: _Sum | None, mean: float, weight: float) -> float:
-    """Acceptance, with the mean as prior."""
+    """Return the acceptance, with `mean` as prior of this weight."""
     right, tries = own.now() if own else (0.0, 0.0)
     return (right + weight * mean) / (tries + weight)
 
 
 def _prior(sums: Mapping[str, _Sum], buckets: Sequence[int], drafter: str, mean: float) -> Prior:
-    """Take a mean over the prompt's buckets, weighted by how few prompts have them. In a bucket where this drafter was
-    never asked, its overall rate counts for half: a drafter is asked mostly where it is good."""
+    """Take a mean over the prompt's buckets, those weighing most that few prompts have.
+
+    In a bucket where this drafter was never asked, its overall rate counts for half: a drafter is
+    asked mostly where it is good.
+    """
     overall = sums.get(_field(EVERY, drafter))
     if overall is None:
         return Prior(mean, 0.0)

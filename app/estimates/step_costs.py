@@ -1,8 +1,7 @@
-"""What things cost in seconds: a verifier step by its packed rows and their contexts, a drafter's answer by batch and
-depth.
+"""Estimate the step cost: seconds of a target step by its packed rows and their contexts.
 
-`CostTable` is a frozen measurement, made at start, times slowly corrected ratios. `DraftCosts` is learnt
-online.
+A measurement made at start goes in, and the seconds of steps as they run; expected seconds come
+out: the measurement times slowly corrected ratios. Knows no clock. For one thread.
 """
 
 import json
@@ -11,20 +10,22 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple, Self
 
 DECAY = 0.9  # of the past at a new observation
-MAX_RATIO = 8.0  # the machine's pace may drift this far from the measurement, either way
-SHAPE = 40.0  # steps for which it is believed that those of all sizes change alike, whatever they say
-TABLE_ROWS = 2048  # looked up up to here, computed beyond
+MAX_RATIO = 8.0  # largest drift of the machine's pace from the measurement, either way
+SHAPE = 40.0  # steps that the belief counts for that steps of all sizes slow down alike
+TABLE_ROWS = 2048  # rows looked up; beyond them computed
 
 
 class Reading(NamedTuple):
-    """Seconds that attention takes for reading what is cached: of each cached token for a sequence that is in the step
-    at all, and of each for every one of the sequence's rows."""
+    """The seconds that attention takes to read a cached token.
+
+    Once for a sequence in the step (`token_s`), and again for each of its rows (`row_token_s`).
+    """
 
     token_s: float = 0.0
     row_token_s: float = 0.0
 
     def seconds(self, context: int, rows: int) -> float:
-        """For `rows` rows of one sequence that has `context` cached tokens."""
+        """Return the seconds for `rows` rows of one sequence that has `context` cached tokens."""
         return context * (self.token_s + rows * self.row_token_s)
 
 
@@ -32,10 +33,11 @@ NO_READING = Reading()
 
 
 class StepCosts:
-    """Seconds of one target step by packed rows: lines between the measured points, never falling; and what reading the
-    rows' contexts adds to that (`reading`).
+    """The seconds of one target step by packed rows, and those for reading their contexts.
 
-    Measure on both sides of a step of the hardware (one row to two, a CUDA-graph tier) and it stays a step.
+    By rows: lines between the measured points, never falling. Measure on both sides of a jump of
+    the hardware (one row to two, a CUDA-graph tier), and it stays a jump. Raises ValueError for
+    points or readings that are no measurement.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class StepCosts:
         self._table = [self._measured(n) for n in range(TABLE_ROWS)]
         self._row_s = self._measured(1)
         self.ratio = ratio  # present pace / measured pace, of a step of one row
-        self.row_ratio = row_ratio  # of what further rows add, beside `ratio`
+        self.row_ratio = row_ratio  # of the seconds that further rows add, beside `ratio`
         self.reading_ratio = reading_ratio  # of reading contexts, beside `ratio`
         self._seen: list[float] | None = None  # decayed sums of `_fit`, from the first step on
         self._fork_s = fork_s
@@ -64,31 +66,32 @@ class StepCosts:
 
     @property
     def fork_s(self) -> float:
-        """What a side branch of a tree costs beside its rows."""
+        """Return the seconds that a tree's side branch costs beside its rows."""
         return self._fork_s * self.ratio
 
     @property
     def reading(self) -> Reading:
-        """What contexts cost at the present pace."""
+        """Return the cost of contexts at the present pace."""
         scale = self.ratio * self.reading_ratio
         return Reading(self._reading.token_s * scale, self._reading.row_token_s * scale)
 
     def seconds(self, rows: int) -> float:
-        """What a step of so many rows takes at the present pace, beside reading their contexts."""
+        """Return the seconds of a step of so many rows at the present pace, without their contexts."""
         base_s, scale = self._line()
         return base_s + scale * self._looked_up(rows)
 
     def span(self, rows: int, count: int) -> list[float]:
-        """`seconds` of rows, rows + 1, ... as a list of `count`: what a search reads."""
+        """Return `seconds` of rows, rows + 1, ... as a list of `count`, for a search."""
         if rows + count <= len(self._table):
             base_s, scale = self._line()
             return [base_s + scale * measured for measured in self._table[rows : rows + count]]
         return [self.seconds(n) for n in range(rows, rows + count)]
 
     def correct(self, rows: int, measured_s: float, reading_s: float = 0.0) -> None:
-        """Follow the machine: a step of so many rows took `measured_s`, `reading_s` of which was expected for reading.
+        """Follow the machine: a step of so many rows took `measured_s`.
 
-        One outlier moves little. What was not expected is laid at the door of rows and reading by their parts.
+        `reading_s` of that was expected for reading contexts. The difference is attributed to rows
+        and reading by their expected parts; one outlier moves little.
         """
         if not 0.0 < measured_s < float("inf"):
             return
@@ -100,7 +103,7 @@ class StepCosts:
         self.reading_ratio = _bounded(self.reading_ratio * (1.0 + (1.0 - DECAY) * seen * share))
 
     def dumps(self) -> str:
-        """The measurement and the present ratios as JSON."""
+        """Return the measurement and the present ratios as JSON."""
         return json.dumps(
             {
                 "points": self._points,
@@ -114,7 +117,10 @@ class StepCosts:
 
     @classmethod
     def loads(cls, text: str, slowdown: float = 1.0) -> Self:
-        """Inverse of `dumps`; a table written before contexts were measured has none. `slowdown`: of all of it."""
+        """Read what `dumps` wrote; where contexts were not measured they cost nothing.
+
+        `slowdown` multiplies all of it.
+        """
         data = json.loads(text)
         return cls(
             {int(rows): float(seconds) * slowdown for rows, seconds in data["points"]},
@@ -126,10 +132,11 @@ class StepCosts:
         )
 
     def _fit(self, rows: int, expected_s: float, seen: float) -> None:
-        """A step's rows took (1 + seen) times as long as expected: what does the first take, and what do others add?
+        """Fit the first row's ratio and the others' to a step that took (1 + seen) times the expected.
 
-        Least squares of the relative error over the last steps, with forgetting; and a busy machine slows steps of all
-        sizes alike, so where those steps do not tell, both change together.
+        Least squares of the relative error over the last steps, with forgetting. A busy machine
+        slows steps of all sizes alike, so where those steps do not tell, both ratios change
+        together.
         """
         if self._seen is None:
             few = 0.5 / (1.0 - DECAY)  # as if there had been steps of one row at the measured pace
@@ -147,7 +154,7 @@ class StepCosts:
         self.row_ratio = _bounded(slope / self.ratio)
 
     def _line(self) -> tuple[float, float]:
-        """What to multiply measured seconds by, and what to add to that, for those at the present pace."""
+        """Return the summand and the factor that turn measured seconds into those at the present pace."""
         scale = self.ratio * self.row_ratio
         return self._row_s * (self.ratio - scale), scale
 
@@ -170,5 +177,5 @@ def _bounded(ratio: float) -> float:
 
 
 def _never_falling(seconds: list[float]) -> list[float]:
-    """More rows never take less: a point above a later one was disturbed while it was measured."""
+    """Lower the points above a later one: more rows never take less, so they were disturbed."""
     return list(accumulate(reversed(seconds), min))[::-1]

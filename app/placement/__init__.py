@@ -1,1 +1,1 @@
-"""Which cores or multiprocessors each side gets."""
+"""Divide a machine between verifying and drafting."""

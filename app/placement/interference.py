@@ -1,4 +1,8 @@
-"""Does drafting slow verifying down, where both run in one process? Measured, since caches and memory are shared."""
+"""Measure how far drafting and verifying slow each other down where both run in one process.
+
+A piece of work of each side goes in, two ratios come out. Caches and memory are shared, so it is
+measured, not assumed. Knows neither models nor devices.
+"""
 
 import threading
 import time
@@ -15,14 +19,17 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """How many times longer each side takes beside the other than alone; 1: it notices nothing."""
+    """Each side's time beside the other over its time alone; 1: no slowdown."""
 
     verify_slowdown: float
     draft_slowdown: float
 
 
 def measure_interference(verify: Work, draft: Work, sides: Partition) -> Interference:
-    """Time a piece of work of each side, called from threads that are on their side, alone and beside the other."""
+    """Time a piece of work of each side, alone and beside the other.
+
+    Each is called from a thread of its own that has entered its side.
+    """
     verify_s, draft_s = _seconds(verify, sides.verify), _seconds(draft, sides.draft)
     with _at_work(draft, sides.draft):
         beside_draft_s = _seconds(verify, sides.verify)
@@ -32,7 +39,7 @@ def measure_interference(verify: Work, draft: Work, sides: Partition) -> Interfe
 
 
 def _seconds(work: Work, side: Side) -> float:
-    """Median of one call, in a thread of its own."""
+    """Return the median seconds of one call, in a thread of its own."""
     seconds: list[float] = []
 
     def run() -> None:
@@ -51,7 +58,7 @@ def _seconds(work: Work, side: Side) -> float:
 
 @contextmanager
 def _at_work(work: Work, side: Side) -> Iterator[None]:
-    """In the block, a thread does the work over and over."""
+    """Run the work over and over in a thread, as long as the block lasts."""
     done = threading.Event()
 
     def run() -> None:

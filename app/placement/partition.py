@@ -1,8 +1,9 @@
-"""Which part of a machine verifies and which drafts, where one process does both (design D8). No torch here.
+"""Divide a machine's cores between verifying and drafting in one process (design D8). No torch here.
 
-Cores are kept apart by the kernel's affinity masks: a thread that is bound, and those that it starts, run nowhere
-else. Caches and memory stay shared; what that costs is measured (`app/placement/interference.py`), not assumed. A
-GPU's multiprocessors are divided by `app.engine.gpu.sm_partition`.
+Settings go in, two sides come out. Cores are kept apart by the kernel's affinity masks: a thread
+that is bound, and those that it starts, run nowhere else. Caches and memory stay shared; that cost
+is measured (`app.placement.interference`). A GPU's multiprocessors are divided by
+`app.engine.gpu.sm_partition`.
 """
 
 import os
@@ -16,56 +17,58 @@ if TYPE_CHECKING:
 
 
 class Side(Protocol):
-    """What one of the two may use."""
+    """The part of a machine that verifying or drafting may use."""
 
     @property
     def unit(self) -> str:
-        """What is divided."""
+        """Name the units that are divided: cores, for one."""
         ...
 
     @property
     def places(self) -> tuple[int, ...]:
-        """The numbers of those that are this side's."""
+        """Return the numbers of this side's units."""
         ...
 
     def enter(self) -> None:
-        """What the calling thread does from now on is done there."""
+        """Bind the calling thread to this side from now on."""
         ...
 
 
 class Partition(NamedTuple):
-    """Both sides; with the very same places where nothing is kept apart."""
+    """Both sides; they have the same places where nothing is kept apart."""
 
     verify: Side
     draft: Side
 
     @property
     def is_real(self) -> bool:
-        """Does neither side take the other's places?"""
+        """Tell whether no place belongs to both sides."""
         return not set(self.verify.places) & set(self.draft.places)
 
     def about(self) -> dict[str, list[int]]:
-        """For whoever asks how a process is divided."""
+        """Return each side's places by name, for status and logs."""
         sides = {"verify": self.verify, "draft": self.draft}
         return {f"{name}_{side.unit}": [*side.places] for name, side in sides.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Some of a machine's; threads that are bound to them stay there, and so do those that they start."""
+    """Some of a machine's cores; bound threads stay there, and so do those that they start."""
 
     places: tuple[int, ...]
     unit: str = "cores"
 
     def enter(self) -> None:
+        """Bind the calling thread to these cores."""
         if self.places != cores():
             os.sched_setaffinity(0, self.places)
 
 
 def partition(settings: "Settings") -> Partition:
-    """`settings.partition` of this process's cores for drafting, the others for the verifier; 0: all for both.
+    """Give `settings.partition` of this process's cores to drafting, the others to the verifier.
 
-    Raises InstanceError where that leaves the verifier none, or the system cannot bind threads to cores.
+    0 gives all to both. Raises InstanceError where that leaves the verifier none, or the system
+    cannot bind threads to cores.
     """
     count, everything = settings.partition, cores()
     if count == 0:
@@ -78,14 +81,14 @@ def partition(settings: "Settings") -> Partition:
 
 
 def cores() -> tuple[int, ...]:
-    """Those that the calling thread may run on, rising."""
+    """Return the cores that the calling thread may run on, rising."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def within(settings: "Settings", sides: Partition) -> "Settings":
-    """The settings with no more threads on a side than it has cores."""
+    """Return the settings with no more threads on a side than it has cores."""
 
     def most(threads: int, side: Side) -> int:
         return min(threads, len(side.places)) if side.unit == "cores" else threads

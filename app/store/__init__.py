@@ -1,1 +1,1 @@
-"""Redis: keys, scripts and what they promise."""
+"""Store requests, mail, leases and shared statistics in Redis, by keys and Lua scripts."""

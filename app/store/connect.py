@@ -1,8 +1,9 @@
-"""Connections to Redis and the Lua scripts beside this file.
+"""Connect to Redis and run the Lua scripts in `scripts/`.
 
-`connect()` gives a client that reconnects by itself for about two seconds and then raises StoreUnavailable,
-never a redis exception about the network. A call may therefore run twice (its reply was lost): every script
-is written so that the second run has no further effect, or costs at most a hint.
+A URL goes in, a client comes out that reconnects by itself for about two seconds and then raises
+StoreUnavailable, never a redis exception about the network. A call may therefore run twice (its
+reply was lost): every script is written so that the second run has no further effect, or costs at
+most a hint. Knows no key. Any thread may use a client and its scripts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,19 +24,19 @@ from app.errors import StoreUnavailable
 SOCKET_TIMEOUT_S = 5.0
 BLOCK_S = 2.0  # longest single blocking command; must stay well below the socket timeout
 RETRIES = 6
-DISK_MS = 3000  # longest wait for Redis to have written to its disk; it does so each second
+DISK_MS = 3000  # longest wait for Redis to write to its disk, which it does each second
 MAX_CONNECTIONS = 8192  # every waiting stream of the web tier holds one; Redis has room for 10,000
 
-Args = Sequence[Any]  # of a script: str, int, float
+Args = Sequence[Any]  # a script's arguments: str, int, float
 
 
 def connect(url: str) -> redis.Redis:
-    """Make a client for `url`; connects on first use."""
+    """Make a client for `url`; it connects at its first use."""
     return _Client.from_url(
         url,
         decode_responses=True,
-        encoding_errors="replace",  # what is no text is no message either; an error here would lose the whole reply
-        protocol=2,  # one shape of replies, whatever the server
+        encoding_errors="replace",  # an item that is no text is no message; an error here would lose the whole reply
+        protocol=2,  # replies of one shape from every server
         socket_timeout=SOCKET_TIMEOUT_S,
         socket_connect_timeout=SOCKET_TIMEOUT_S,
         socket_keepalive=True,
@@ -47,7 +48,7 @@ def connect(url: str) -> redis.Redis:
 
 
 class Script:
-    """A Lua script out of `scripts/`, run by its hash; loaded again by itself after a restart of Redis."""
+    """A Lua script of `scripts/`, run by its hash; it is loaded again after a restart of Redis."""
 
     def __init__(self, client: redis.Redis, *names: str) -> None:
         folder = files("app.store") / "scripts"
@@ -57,15 +58,18 @@ class Script:
         self._script = client.register_script(text)
 
     def __call__(self, keys: Sequence[str], args: Args) -> Any:
-        """Run once, in one round trip."""
+        """Run once, in one round trip. Raises StoreUnavailable."""
         return self._script(keys=keys, args=args)
 
     def durably(self, keys: Sequence[str], args: Args) -> Any:
-        """Run once; returns when what it wrote is on the server's disk. Raises StoreUnavailable if that takes long."""
+        """Run once, and return when its writes are on the server's disk.
+
+        Raises StoreUnavailable, also if the disk takes longer than DISK_MS.
+        """
         pipe = self._client.pipeline(transaction=False)
         pipe.script_load(self._text)
         self.stage(pipe, keys, args)
-        pipe.execute_command("WAITAOF", 1, 0, DISK_MS)  # counts what this very connection wrote
+        pipe.execute_command("WAITAOF", 1, 0, DISK_MS)  # for the writes of this very connection
         _, reply, written = pipe.execute(raise_on_error=False)
         reply = self.reply(reply, keys, args)
         if isinstance(written, Exception) or not written[0]:
@@ -73,11 +77,11 @@ class Script:
         return reply
 
     def stage(self, pipe: Pipeline, keys: Sequence[str], args: Args) -> None:
-        """Put a run into a pipeline. Not through redis-py's Script, which asks SCRIPT EXISTS first."""
+        """Put a run into a pipeline; redis-py's own Script would send SCRIPT EXISTS first."""
         pipe.evalsha(self._script.sha, len(keys), *keys, *args)
 
     def each(self, calls: Sequence[tuple[Sequence[str], Args]]) -> list[Any]:
-        """Run once for every (keys, args), all in one round trip, each on its own (no MULTI)."""
+        """Run once for every (keys, args), in one round trip, each on its own (no MULTI)."""
         pipe = self._client.pipeline(transaction=False)
         for keys, args in calls:
             self.stage(pipe, keys, args)
@@ -85,7 +89,10 @@ class Script:
         return [self.reply(reply, *call) for reply, call in zip(replies, calls, strict=True)]
 
     def send(self, calls: Sequence[tuple[Sequence[str], Args]]) -> Callable[[], list[Any]]:
-        """`each`, but the replies are read when the result is called; what was lost by then is run again."""
+        """Send the runs of `each` now, and return a function that reads the replies.
+
+        Runs whose replies were lost are run again by then.
+        """
         connection = None
         try:
             connection = self._client.connection_pool.get_connection()
@@ -107,13 +114,16 @@ class Script:
         return replies
 
     def _give_back(self, connection: Any) -> None:
-        """A connection on which something went wrong: what it may still hold belongs to nobody."""
+        """Close and release a failed connection: the replies that it may still hold are void."""
         if connection is not None:
             connection.disconnect()
             self._client.connection_pool.release(connection)
 
     def reply(self, reply: Any, keys: Sequence[str], args: Args) -> Any:
-        """A staged run's reply; runs it again if the server had forgotten the script."""
+        """Return a staged run's reply; run it again if the server lacks the script.
+
+        Raises StoreUnavailable.
+        """
         if isinstance(reply, NoScriptError):
             return self(keys, args)
         if isinstance(reply, Exception):
@@ -123,7 +133,7 @@ class Script:
 
 @contextmanager
 def translating() -> Iterator[None]:
-    """In the block, a Redis that is away, or as good as away, raises StoreUnavailable."""
+    """Raise StoreUnavailable in the block for a Redis that does not answer or cannot write."""
     try:
         yield
     except RedisError as error:
@@ -133,7 +143,10 @@ def translating() -> Iterator[None]:
 
 
 def _translated(error: Exception) -> Exception:
-    """What Paceline calls it: a Redis without room in its memory or on its disk is as good as away for a while."""
+    """Return Paceline's error for one of redis.
+
+    No room in memory or on disk counts as away, too.
+    """
     if isinstance(error, RedisConnectionError | RedisTimeoutError):
         return StoreUnavailable(f"Redis does not answer: {error}")
     if isinstance(error, OutOfMemoryError | ReadOnlyError) or "MISCONF" in str(error):
@@ -144,7 +157,7 @@ def _translated(error: Exception) -> Exception:
 def _reply_of(connection: Any) -> Any:
     try:
         return connection.read_response()
-    except ResponseError as error:  # the server's answer: NOSCRIPT, or what a script says
+    except ResponseError as error:  # the server's answer: NOSCRIPT, or a script's own error
         return error
 
 

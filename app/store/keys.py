@@ -1,7 +1,8 @@
-"""Names of every Redis key. Nothing else in Paceline spells one; scripts get them as arguments.
+"""Name every Redis key: ids go in, names come out. No other module spells one; scripts get arguments.
 
-Times to live: an ended request dies after `ttl_s`, an active one after `active_ttl_s`. Scores are wall clock
-milliseconds at which the member stops counting, so an index never outgrows what it points at.
+Times to live: an ended request dies after `ttl_s`, an active one after `active_ttl_s`. Scores are
+wall clock milliseconds at which the member stops counting, so an index never outgrows what it
+points at.
 
     key (after the namespace)   type    holds                                         dies
     request:<id>                hash    record, status, owner, length, stats, ...     PX, see above
@@ -10,24 +11,24 @@ milliseconds at which the member stops counting, so an index never outgrows what
     owned:<owner>               zset    ids a verifier owns                           empty, or PX active_ttl
     unsettled                   zset    ids whose Celery task waits for its result    empty, scores
     ended:<id>                  list    one item once the request has ended           with its request
-    settle:<id>                 string  somebody is storing that result now           PX of the claim
+    settle:<id>                 string  a process is storing that result now          PX of the claim
     mail:<mailbox>              list    items waiting (hints, design D10)             empty, PX 10 min; 10,000
     attend:<mailbox>            string  the attendant, or "ringing"                   PX lease, PX 2 s
     waiting, waiting:high, :low list    requests of tasks that found no room          empty; 10,000
     mailboxes                   set     mailboxes that may hold items                 empty
     node:<kind>:<name>          hash    owner, node (JSON)                            PX lease
-    nodes                       zset    <kind>:<name> seen lately                     empty, scores
+    nodes                       zset    <kind>:<name> with a lease                    empty, scores
     lease:<owner>               string  that the process `owner` lives                PX lease
     policy                      hash    version, policy (JSON)                        never; one small hash
     lock:<name>                 string  a tick or sweep is running                    PX of the lock
-    sums:<group>                hash    what drafters are worth, metrics: name -> sums PX 30 days; 16,384 fields
+    sums:<group>                hash    calibration, priors, metrics: name -> sums    PX 30 days; 16,384 fields
     merged:<writer>:<group>     string  number of the writer's last batch in there    PX 10 min
-    traced                      zset    traces of requests worked on lately           empty; <= setting
+    traced                      zset    timelines, by their last addition             empty; <= setting
     trace:<trace>               list    spans of work on one request                  PX 10 min; 1,024
-    about:<trace>               hash    how far that request is                       PX 10 min
-    held:<key>                  zset    requests that an API key has under way        PX active_ttl; <= its limit
+    about:<trace>               hash    that request's progress                       PX 10 min
+    held:<key>                  zset    an API key's requests that have not ended     PX active_ttl; <= its limit
     rates/...                   zset    when an API key asked (the library `limits`)  PX a minute
-    samples                     list    how the deployment fared, one a second        PX 1 hour; 900
+    samples                     list    the deployment's load, one a second           PX 1 hour; 900
 """
 
 from dataclasses import dataclass
@@ -35,110 +36,90 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one namespace."""
+    """The keys of one namespace, each as the table above describes it."""
 
     namespace: str
 
     def request(self, request_id: str) -> str:
-        """What is stored of a request but its tokens."""
         return f"{self.namespace}:request:{request_id}"
 
     def events(self, request_id: str) -> str:
-        """A request's committed tokens; entry `<generated after>-0`, or `<generated>-1` when it only ends."""
+        """Name the commits: entries `<generated after>-0`, or `<generated>-1` if it only ends."""
         return f"{self.namespace}:events:{request_id}"
 
     def ended(self, request_id: str) -> str:
-        """What those block on who only want to know when a request ends."""
+        """Name the list that readers block on to learn when a request ends."""
         return f"{self.namespace}:ended:{request_id}"
 
     @property
     def active(self) -> str:
-        """Requests that have not ended."""
         return f"{self.namespace}:active"
 
     def owned(self, owner: str) -> str:
-        """Requests a verifier owns."""
         return f"{self.namespace}:owned:{owner}"
 
     @property
     def unsettled(self) -> str:
-        """Requests whose submitting Celery task has no result yet."""
         return f"{self.namespace}:unsettled"
 
     def settle(self, request_id: str) -> str:
-        """Claim to settle one request."""
         return f"{self.namespace}:settle:{request_id}"
 
     def mail(self, mailbox: str) -> str:
-        """Items of a mailbox."""
         return f"{self.namespace}:mail:{mailbox}"
 
     def attend(self, mailbox: str) -> str:
-        """Attending lease of a mailbox."""
         return f"{self.namespace}:attend:{mailbox}"
 
     def waiting(self, priority: str) -> str:
-        """Requests of Celery tasks for which there is no room yet."""
         return f"{self.namespace}:waiting" + ("" if priority == "normal" else f":{priority}")
 
     @property
     def mailboxes(self) -> str:
-        """Mailboxes that may hold items."""
         return f"{self.namespace}:mailboxes"
 
     def node(self, kind: str, name: str) -> str:
-        """One process of the deployment."""
         return f"{self.namespace}:node:{kind}:{name}"
 
     @property
     def nodes(self) -> str:
-        """Index of the processes."""
         return f"{self.namespace}:nodes"
 
     def lease(self, owner: str) -> str:
-        """Life sign of one process; `owner` is random, so a restarted process is another one."""
+        """Name the lease of a process; `owner` is random, so a restarted process is another one."""
         return f"{self.namespace}:lease:{owner}"
 
     @property
     def policy(self) -> str:
-        """What the steering task decided last."""
         return f"{self.namespace}:policy"
 
     def lock(self, name: str) -> str:
-        """Guard of a periodic job."""
         return f"{self.namespace}:lock:{name}"
 
     def sums(self, group: str) -> str:
-        """What the processes learn together: a drafter's calibration, a tenant's experience with drafters."""
         return f"{self.namespace}:sums:{group}"
 
     def merged(self, writer: str, group: str) -> str:
-        """The last batch of one writer in a group, so that none counts twice."""
+        """Name a writer's last batch in a group, so that none counts twice."""
         return f"{self.namespace}:merged:{writer}:{group}"
 
     @property
     def traced(self) -> str:
-        """Index of the requests whose timeline is kept."""
         return f"{self.namespace}:traced"
 
     def trace(self, trace: str) -> str:
-        """Who worked on a request when."""
         return f"{self.namespace}:trace:{trace}"
 
     def about(self, trace: str) -> str:
-        """How far a traced request is."""
         return f"{self.namespace}:about:{trace}"
 
     def held(self, key: str) -> str:
-        """Requests counted against what an API key may have at once."""
         return f"{self.namespace}:held:{key}"
 
     @property
     def rates(self) -> str:
-        """What the rate limiter's own names begin with."""
         return f"{self.namespace}:rates"
 
     @property
     def samples(self) -> str:
-        """How the deployment fared in the last minutes."""
         return f"{self.namespace}:samples"

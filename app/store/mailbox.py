@@ -1,8 +1,9 @@
-"""Mailboxes: work for a worker waits in a Redis list; a doorbell is rung only if nobody attends (design D4).
+"""Keep a worker's mail in a Redis list; its doorbell is rung only if no process attends (design D4).
 
-Items are hints (design D10): a crash between taking and doing loses them, and that costs time only. Promised:
-an item never waits without an attendant, a fresh ringing mark, or a mention by `forgotten()`, and whoever has
-lost the attending lease takes nothing more. Ringing itself (a Celery task) is the caller's.
+Texts go in and come out in order. Items are hints (design D10): a crash between taking and doing
+loses them, and that costs time only. Promised: an item never waits without an attendant, a fresh
+ringing mark, or a mention by `forgotten`, and a process that has lost the attending lease takes
+nothing more. To ring the doorbell (a Celery task) is the caller's part.
 """
 
 import time
@@ -13,13 +14,13 @@ import redis
 from app.store.connect import BLOCK_S, Script
 from app.store.keys import Keys
 
-RINGING_S = 2.0  # a doorbell not answered for so long is taken for lost
+RINGING_S = 2.0  # a doorbell not answered for so long counts as lost
 MAIL_TTL_S = 600.0  # since the last post
 MAX_WAITING = 10_000  # items a mailbox holds; beyond it the oldest are dropped
 
 
 class Mailboxes:
-    """All mailboxes of a deployment."""
+    """All mailboxes of a deployment. Any thread may call; every method raises StoreUnavailable."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, lease_s: float) -> None:
         self._client = client
@@ -34,17 +35,17 @@ class Mailboxes:
         self._forgotten = Script(client, "forgotten")
 
     def post(self, mailbox: str, items: list[str]) -> bool:
-        """Put items in; True if nobody attends, so that the caller must ring the doorbell."""
+        """Put items in; True if no process attends, so that the caller must ring the doorbell."""
         return bool(self.post_all({mailbox: items}))
 
     def post_all(self, mail: dict[str, list[str]]) -> list[str]:
-        """Put items into several mailboxes in one round trip; those to ring at."""
+        """Put items into several mailboxes in one round trip; return those to ring at."""
         calls = [self._post_call(mailbox, items) for mailbox, items in mail.items() if items]
         rung = self._post.each(calls) if calls else []
         return [call[1][0] for call, ring in zip(calls, rung, strict=True) if ring]
 
     def attend(self, mailbox: str, holder: str) -> bool:
-        """Take the attending lease if it is free, only rung for, or already ours."""
+        """Take the attending lease if it is free, only rung for, or already the holder's."""
         return bool(self._attend([self._keys.attend(mailbox)], [holder, self._lease_ms]))
 
     def renew(self, mailbox: str, holder: str) -> bool:
@@ -52,20 +53,23 @@ class Mailboxes:
         return bool(self._renew([self._keys.attend(mailbox)], [holder, self._lease_ms]))
 
     def leave(self, mailbox: str, holder: str) -> bool:
-        """Drop the lease if nothing waits. False: items wait, or the lease is lost; `renew` tells which."""
+        """Drop the lease if no item waits.
+
+        False: items wait, or it is lost (`renew` tells which).
+        """
         return bool(self._leave([self._keys.mail(mailbox), self._keys.attend(mailbox)], [holder]))
 
     def release(self, mailbox: str, holder: str) -> bool:
-        """Drop the lease though items may wait; True if they do: the caller must ring the doorbell."""
+        """Drop the lease though items may wait; True if they do, so that the caller must ring."""
         return bool(self._release([self._keys.mail(mailbox), self._keys.attend(mailbox)], [holder, _RINGING_MS]))
 
     def take(self, mailbox: str, holder: str, count: int, wait_s: float) -> list[str]:
-        """Take up to `count` items, waiting up to `wait_s` for the first; nothing if the lease is lost.
+        """Take up to `count` items, waiting up to `wait_s` for the first; none if the lease is lost.
 
-        A blocking pop cannot ask whose lease it is: it would hand an item to an attendant that has slept
-        through its lease. So the wait only looks: BLMOVE from the list's head to its head changes nothing and
-        returns as soon as there is an item; then the fenced script takes. Both travel in one round trip,
-        since a connection's later commands wait behind a blocked one.
+        A blocking pop cannot check the lease: it would hand an item to an attendant that has slept
+        through its lease. So the wait only looks: BLMOVE from the list's head to its head changes
+        nothing and returns as soon as there is an item; then the fenced script takes. Both travel
+        in one round trip, since a connection's later commands wait behind a blocked one.
         """
         until = time.monotonic() + wait_s
         while True:
@@ -75,16 +79,19 @@ class Mailboxes:
                 return items
 
     def waiting(self, mailbox: str) -> int:
-        """How many items wait."""
+        """Count the items that wait."""
         return int(self._client.llen(self._keys.mail(mailbox)))
 
     def first(self, mailbox: str) -> str | None:
-        """The item that has waited longest; it stays."""
+        """Return the item that has waited longest, without taking it; None: none waits."""
         found = self._client.lindex(self._keys.mail(mailbox), 0)
         return None if found is None else str(found)
 
     def forgotten(self) -> list[str]:
-        """Mailboxes with items, no attendant, no fresh ringing mark; marks them, so that one caller rings."""
+        """List the mailboxes with items, no attendant and no fresh ringing mark.
+
+        Marks them, so that one caller rings.
+        """
         args = [_RINGING_MS, self._keys.mail(""), self._keys.attend("")]
         return list(self._forgotten([self._keys.mailboxes], args))
 

@@ -1,5 +1,8 @@
-"""Requests in this process's memory, for the pipeline without Redis. Same promises as RequestStore, within
-one process. There are no leases here: `is_alive` is asked who lives, and by default everybody does.
+"""Keep requests in this process's memory, for the pipeline without Redis.
+
+The promises are `RequestStore`'s, within one process (`app.store.protocol.Requests` describes the
+methods). There are no leases: `is_alive` tells whether an owner lives, and by default every one
+does.
 """
 
 import threading
@@ -30,7 +33,7 @@ class _Entry:
 
 
 class MemoryStore:
-    """A store of requests for one process; any number of threads. Implements `Requests`."""
+    """A store of requests for one process; any thread may call. Implements `Requests`."""
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class MemoryStore:
         self._is_alive = is_alive
         self._entries: dict[str, _Entry] = {}
         self._unsettled: set[str] = set()
-        self._claims: dict[str, float] = {}  # request id to when the claim runs out
+        self._claims: dict[str, float] = {}  # by request id: when the claim runs out
         self._changed = threading.Condition()
 
     def create(self, record: Record, *, limit: int, task: str | None = None) -> bool:
@@ -75,13 +78,13 @@ class MemoryStore:
             return True
 
     def owned(self, owner: str) -> set[str]:
-        """Active requests of `owner`."""
+        """Return the ids of the owner's active requests."""
         with self._changed:
             self._expire()
             return {entry.record.id for entry in self._active() if entry.owner == owner}
 
     def commit_later(self, owner: str, events: list[tuple[str, Event]]) -> Callable[[], list[Outcome]]:
-        """There is nothing to wait for here."""
+        """Commit at once: here there is no reply to wait for."""
         outcomes = self.commit(owner, events)
         return lambda: outcomes
 
@@ -106,7 +109,7 @@ class MemoryStore:
             return True
 
     def snapshot(self, request_id: str) -> Snapshot:
-        """The request as it is now. Raises NotFound."""
+        """Return the request as it is now. Raises NotFound."""
         with self._changed:
             entry = self._get(request_id)
             return Snapshot(
@@ -123,7 +126,10 @@ class MemoryStore:
             )
 
     def events(self, request_id: str, offset: int, wait_s: float = 0.0) -> list[Event]:
-        """What follows the first `offset` generated tokens, waiting up to `wait_s`. Raises NotFound."""
+        """Return the events past the first `offset` tokens, waiting up to `wait_s`.
+
+        Raises NotFound.
+        """
         until = time.monotonic() + wait_s
         with self._changed:
             while True:
@@ -134,38 +140,41 @@ class MemoryStore:
                 self._changed.wait(left_s)
 
     def ended(self, request_id: str, wait_s: float = 0.0) -> bool:
-        """Has the request ended, waiting up to `wait_s` for it? Raises NotFound."""
+        """Tell whether the request has ended, waiting up to `wait_s` for it. Raises NotFound."""
         with self._changed:
             self._changed.wait_for(lambda: self._get(request_id).status != Status.ACTIVE, wait_s)
             return self._get(request_id).status != Status.ACTIVE
 
     def orphans(self, count: int = 100) -> list[Orphan]:
-        """Active requests without a live owner, the oldest first."""
+        """List active requests without a live owner, the oldest first."""
         with self._changed:
             self._expire()
             lost = [entry for entry in self._active() if not entry.owner or not self._is_alive(entry.owner)]
             return [Orphan(entry.record.id, entry.strikes) for entry in lost[:count]]
 
     def active(self) -> int:
-        """How many requests have not ended."""
+        """Count the requests that have not ended."""
         with self._changed:
             self._expire()
             return len(self._active())
 
     def unsettled(self) -> list[str]:
-        """Requests whose submitting task has no result yet, running ones included."""
+        """List the requests whose submitting task has no result yet, running ones included."""
         with self._changed:
             self._expire()
             return [request_id for request_id in self._entries if request_id in self._unsettled]
 
     def task(self, request_id: str) -> str | None:
-        """What `create` was given as `task`."""
+        """Return the `task` that `create` had; None: none, or the request is unknown."""
         with self._changed:
             entry = self._find(request_id)
             return None if entry is None else entry.task
 
     def claim_settle(self, request_id: str, ttl_s: float) -> bool:
-        """Become the only one to settle this request for `ttl_s`; False if it is settled or claimed."""
+        """Become the only one to settle this request for `ttl_s`.
+
+        False if it is settled or claimed.
+        """
         with self._changed:
             now_s = time.time()
             if request_id not in self._unsettled or self._claims.get(request_id, 0.0) > now_s:
@@ -174,7 +183,7 @@ class MemoryStore:
             return True
 
     def settled(self, request_id: str) -> None:
-        """The task has its result."""
+        """Record that the task has its result."""
         with self._changed:
             self._unsettled.discard(request_id)
             self._claims.pop(request_id, None)

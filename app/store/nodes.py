@@ -1,7 +1,7 @@
-"""The deployment's processes: who lives, how far they are, the policy they follow, locks for periodic jobs.
+"""Register the deployment's live processes; keep their policy, and locks for periodic jobs.
 
-A process is a node (kind + name, stable over restarts) and an owner (random, one life). Its heartbeat
-prolongs both.
+Heartbeats go in, the live processes come out. A process is a node (kind and name, stable over
+restarts) and an owner (random, one life); its heartbeat prolongs both.
 """
 
 import json
@@ -18,7 +18,7 @@ from app.store.protocol import Node
 
 
 class Nodes:
-    """The register of live processes."""
+    """The register of live processes. Any thread may call; every method raises StoreUnavailable."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, lease_s: float) -> None:
         self._client = client
@@ -30,24 +30,27 @@ class Nodes:
         self._policy = Script(client, "policy")
 
     def beat(self, kind: str, name: str, owner: str, *, progress_s: float, info: dict[str, Any]) -> bool:
-        """Say that `owner` lives; False if another live process has this kind and name: then it must stop."""
+        """Prolong the owner's lease; False if another live process has this kind and name.
+
+        The caller must stop then. `progress_s`: wall clock of its last progress.
+        """
         keys = [self._keys.node(kind, name), self._keys.nodes, self._keys.lease(owner)]
         node = json.dumps(asdict(Node(kind, name, owner, progress_s, info)))
         return bool(self._beat(keys, [f"{kind}:{name}", owner, node, self._lease_ms]))
 
     def live(self, kind: str | None = None) -> list[Node]:
-        """Processes whose heartbeat has not run out, all or of one kind."""
+        """List the processes whose lease has not run out, all or of one kind."""
         prefix = "" if kind is None else f"{kind}:"
         nodes = self._live([self._keys.nodes], [self._keys.node("", "").removesuffix(":"), prefix])
         return [node for text in nodes if (node := _node(text)) is not None]
 
     def retire(self, kind: str, name: str, owner: str) -> None:
-        """Take a process off the register at its clean end; its leases end at once."""
+        """Remove a process from the register at its clean end; its leases end at once."""
         keys = [self._keys.node(kind, name), self._keys.nodes, self._keys.lease(owner)]
         self._retire(keys, [f"{kind}:{name}", owner])
 
     def policy(self) -> Policy:
-        """The newest policy; the default one before the first."""
+        """Return the newest policy; the default one before the first."""
         stored = cast(str | None, self._client.hget(self._keys.policy, "policy"))
         return Policy() if stored is None else Policy.model_validate_json(stored)
 
@@ -56,7 +59,7 @@ class Nodes:
         return bool(self._policy([self._keys.policy], [policy.version, policy.model_dump_json()]))
 
     def try_lock(self, name: str, ttl_s: float) -> bool:
-        """Take a lock that nobody gives back: it runs out after `ttl_s`."""
+        """Take a lock, False if it is taken; it is never released, but runs out after `ttl_s`."""
         return bool(self._client.set(self._keys.lock(name), "1", nx=True, px=int(ttl_s * 1000)))
 
 
@@ -76,7 +79,7 @@ def _are_reports(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(one, dict) for one in value.values())
 
 
-# A drafter may be a stranger's: what is not of this kind is left out, as if it had not been said.
+# A drafter is not trusted: a fact that is not of this kind is left out, as if it had not been sent.
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "sequences": _is_number,
     "waiting": _is_number,
@@ -90,10 +93,10 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 
 
 def _node(text: str) -> Node | None:
-    """What a heartbeat says; None if it says nothing that can be read."""
+    """Read a heartbeat; None if it cannot be read."""
     try:
-        said = json.loads(text)
-        node = Node(said["kind"], said["name"], said["owner"], float(said["progress_s"]), said["info"])
+        sent = json.loads(text)
+        node = Node(sent["kind"], sent["name"], sent["owner"], float(sent["progress_s"]), sent["info"])
     except (ValueError, TypeError, KeyError):
         return None
     if not isinstance(node.info, dict) or not all(map(_is_text, (node.kind, node.name, node.owner))):

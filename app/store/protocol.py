@@ -1,7 +1,8 @@
-"""What a store of requests promises: `Requests`, kept by RequestStore (Redis) and MemoryStore (one process).
+"""Define the protocol of a store of requests, `Requests`, and the values that it returns.
 
-A request's committed tokens are its events, laid end to end. Only the owner adds to them, by compare-and-set
-on their number; anybody may end it. Ended is final.
+`RequestStore` (Redis) and `MemoryStore` (one process) keep it. A request's committed tokens are its
+events, laid end to end. Only the owner adds to them, by compare-and-set on their number; any
+process may end a request. Ended is final.
 """
 
 from collections.abc import Callable
@@ -12,20 +13,20 @@ from typing import Any, NamedTuple, Protocol
 from app.messages import Event, FinishReason, Record, Stats, Status
 from app.request import TokenLogprobs
 
-RETRY_AFTER_S = 1.0  # told to a caller who finds the queue full
+RETRY_AFTER_S = 1.0  # sent to a caller that finds the queue full
 
 
 class Outcome(StrEnum):
-    """What became of a commit."""
+    """The outcome of a commit."""
 
     COMMITTED = "committed"
     STALE = "stale"  # it does not start where the committed tokens end
-    FENCED = "fenced"  # somebody else owns the request now
-    ENDED = "ended"  # the request is over, or its time to live is
+    FENCED = "fenced"  # another process owns the request now
+    ENDED = "ended"  # the request has ended, or expired
 
 
 class Orphan(NamedTuple):
-    """An active request without a live owner, and how many owners it has outlived without a commit."""
+    """An active request without a live owner, and the number of owners it outlived without a commit."""
 
     request_id: str
     strikes: int
@@ -48,7 +49,10 @@ class Snapshot:
 
 
 class Requests(Protocol):
-    """Requests from admission to their end."""
+    """The requests of a deployment, from admission to their end. Any thread may call.
+
+    With Redis every method raises StoreUnavailable.
+    """
 
     def create(self, record: Record, *, limit: int, task: str | None = None) -> bool:
         """Store a new request; False if its id is known. `task` is a Celery task's context as JSON.
@@ -59,60 +63,75 @@ class Requests(Protocol):
     def assign(self, request_id: str, owner: str) -> bool:
         """Make `owner` the owner unless the request has a live one or has ended.
 
-        Taking it from a dead owner is a strike; a commit wipes them.
+        Taking it from a dead owner is a strike; a commit clears all strikes.
         """
 
     def owned(self, owner: str) -> set[str]:
-        """Active requests of `owner`."""
+        """Return the ids of the owner's active requests."""
 
     def commit(self, owner: str, events: list[tuple[str, Event]]) -> list[Outcome]:
-        """Append each event to its request; `finish_reason` ends it. The same commit again counts once."""
+        """Append each event to its request; `finish_reason` ends it.
+
+        The same commit again counts once.
+        """
 
     def commit_later(self, owner: str, events: list[tuple[str, Event]]) -> Callable[[], list[Outcome]]:
-        """Send a commit off and go on; call the result once for what became of it."""
+        """Send a commit without waiting, and return a function that waits for its outcomes.
+
+        Call it once.
+        """
 
     def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:
         """End a request from outside; False if it had ended. Raises NotFound."""
 
     def snapshot(self, request_id: str) -> Snapshot:
-        """The request as it is now. Raises NotFound."""
+        """Return the request as it is now. Raises NotFound."""
 
     def events(self, request_id: str, offset: int, wait_s: float = 0.0) -> list[Event]:
-        """What follows the first `offset` generated tokens, waiting up to `wait_s` while there is nothing.
+        """Return the events past the first `offset` generated tokens, waiting up to `wait_s` for one.
 
-        The first event starts exactly at `offset`. At the end of an ended request, that is the terminal event
-        without tokens. Raises NotFound.
+        The first event starts exactly at `offset`. At the end of an ended request, that is the
+        terminal event without tokens. Raises NotFound.
         """
 
     def ended(self, request_id: str, wait_s: float = 0.0) -> bool:
-        """Has the request ended, waiting up to about `wait_s` for it? Cheaper than its events. Raises NotFound."""
+        """Tell whether the request has ended, waiting up to about `wait_s` for it.
+
+        Cheaper than its events. Raises NotFound.
+        """
 
     def orphans(self, count: int = 100) -> list[Orphan]:
-        """Active requests without a live owner, the oldest first."""
+        """List active requests without a live owner, the oldest first."""
 
     def active(self) -> int:
-        """How many requests have not ended."""
+        """Count the requests that have not ended."""
 
     def unsettled(self) -> list[str]:
-        """Requests whose submitting task has no result yet, running ones included; the oldest first."""
+        """List the requests whose submitting task has no result yet, the oldest first.
+
+        Running ones are included.
+        """
 
     def task(self, request_id: str) -> str | None:
-        """What `create` was given as `task`."""
+        """Return the `task` that `create` had; None: none, or the request is unknown."""
 
     def claim_settle(self, request_id: str, ttl_s: float) -> bool:
-        """Become the only one to settle this request for `ttl_s`; False if it is settled or claimed."""
+        """Become the only one to settle this request for `ttl_s`.
+
+        False if it is settled or claimed.
+        """
 
     def settled(self, request_id: str) -> None:
-        """The task has its result."""
+        """Record that the task has its result."""
 
 
 def final_status(reason: FinishReason) -> Status:
-    """What a request is after it ended for `reason`."""
+    """Return the status of a request that ended for `reason`."""
     return _FINAL[reason]
 
 
 def past(events: list[Event], offset: int) -> list[Event]:
-    """What `events` say after the first `offset` tokens: the rest of one event, then those after it.
+    """Return the events past the first `offset` tokens: the rest of one event, then those after it.
 
     A terminal event is kept even if none of its tokens are past.
     """
@@ -144,7 +163,10 @@ _FINAL = {
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A live process as its last heartbeat described it. What others read of `info` is of the kind they expect."""
+    """A live process as its last heartbeat described it.
+
+    The entries of `info` that Paceline reads are of the expected kind.
+    """
 
     kind: str
     name: str

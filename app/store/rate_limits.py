@@ -1,7 +1,8 @@
-"""How much each API key has asked for, counted in Redis: the same bounds whichever web process answers.
+"""Bound each API key's requests, counted in Redis: the same bounds at every web process.
 
-The rate is a moving window (the library `limits`). What is under way at once is counted by the requests themselves:
-one that is no longer active has given its place back, whoever ended it, and whoever was killed meanwhile.
+Keys and request ids go in; a call over the bounds raises. The rate is a moving window (the library
+`limits`). Concurrency is counted by the requests themselves: one that is no longer active has
+released its place, however it ended and whichever process was killed meanwhile.
 """
 
 import math
@@ -19,17 +20,17 @@ from app.store.connect import Script, translating
 from app.store.keys import Keys
 from app.store.protocol import RETRY_AFTER_S
 
-RESERVED_S = 10.0  # how long a place is kept for a request that is being admitted; a web process may die meanwhile
+RESERVED_S = 10.0  # a place's time to live while its request is admitted; a web process may die meanwhile
 
 
 class RateLimits:
-    """The bounds of keys. Those without any cost nothing."""
+    """The bounds of API keys; a key without any costs no round trip. Any thread may call."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, active_ttl_s: float) -> None:
         self._client = client
         self._keys = Keys(namespace)
         self._ttl_ms = int(active_ttl_s * 1000)
-        # Its own client of the same connections, which are made on first use.
+        # A client of its own over the same connections, which are made on first use.
         storage = RedisStorage(
             "redis://", connection_pool=client.connection_pool, key_prefix=self._keys.rates, wrap_exceptions=False
         )
@@ -39,7 +40,8 @@ class RateLimits:
     def take(self, key: ApiKey, request_ids: Sequence[str]) -> None:
         """Count requests that are about to be stored; `stored` or `give_back` follows.
 
-        Raises OverLimit (nothing is under way then), InvalidRequest (waiting would not help), StoreUnavailable.
+        Raises OverLimit (no place is taken then), InvalidRequest (waiting would not help),
+        StoreUnavailable.
         """
         bounds = [bound for bound in (key.concurrent, key.rate_per_minute) if bound is not None]
         if bounds and len(request_ids) > min(bounds):
@@ -56,7 +58,7 @@ class RateLimits:
                 raise
 
     def stored(self, key: ApiKey, request_ids: Sequence[str]) -> None:
-        """They are active, and hold their places until they end, also those whose reservation ran out meanwhile.
+        """Let stored requests hold their places until they end, also if their reservation ran out.
 
         Raises StoreUnavailable.
         """
@@ -67,7 +69,10 @@ class RateLimits:
             pipe.execute()
 
     def give_back(self, key: ApiKey, request_ids: Sequence[str]) -> None:
-        """They were not stored after all, or have ended. Raises StoreUnavailable."""
+        """Release the places of requests that were not stored, or have ended.
+
+        Raises StoreUnavailable.
+        """
         if key.concurrent is not None:
             self._client.zrem(self._keys.held(key.name), *request_ids)
 

@@ -1,7 +1,8 @@
-"""Requests in Redis: what was admitted, what is committed, who works on it (design D2, D10).
+"""Keep requests in Redis: their records, committed tokens and owners (design D2, D10).
 
-Every change of a request is one Lua call, fenced by its owner's name and compared with its committed length,
-so a message that comes twice, late or from a worker taken for dead changes nothing.
+Every change of a request is one Lua call, fenced by its owner's name and compared with its
+committed length, so a message that comes twice, late or from a worker given up for dead changes
+nothing. `app.store.protocol.Requests` describes the methods.
 """
 
 import json
@@ -33,7 +34,11 @@ class RequestStore:
         on_ended: Callable[[FinishReason], None] = lambda reason: None,
         durable: bool = False,
     ) -> None:
-        """`on_ended` is called once for each request that `end` ends. `durable`: what is created is on Redis' disk."""
+        """Load the scripts; connects at the first call.
+
+        `on_ended` is called once for each request that `end` ends. `durable`: `create` returns when
+        the request is on Redis's disk.
+        """
         self._client = client
         self._keys = Keys(namespace)
         self._on_ended = on_ended
@@ -64,11 +69,11 @@ class RequestStore:
         return bool(self._assign(keys, args))
 
     def owned(self, owner: str) -> set[str]:
-        """Active requests of `owner`."""
+        """Return the ids of the owner's active requests."""
         return set(self._members([self._keys.owned(owner)], []))
 
     def held(self, owners: Iterable[str]) -> dict[str, int]:
-        """How many active requests each of these owns at this moment."""
+        """Count the active requests that each of these owns at this moment."""
         pipe, names = self._client.pipeline(transaction=False), list(owners)
         for owner in names:
             pipe.zcard(self._keys.owned(owner))
@@ -81,9 +86,9 @@ class RequestStore:
         return [Outcome(reply) for reply in replies]
 
     def commit_later(self, owner: str, events: list[tuple[str, Event]]) -> Callable[[], list[Outcome]]:
-        """`commit`, without waiting for the replies; they are read when the result is called.
+        """Send a commit without waiting, and return a function that waits for its outcomes.
 
-        Whatever fails on the way is committed again then: the same commit counts once.
+        Commits that failed on the way are sent again then: the same commit counts once.
         """
         calls = [self._commit_call(owner, request_id, event) for request_id, event in events]
         replies = self._commit.send(calls)
@@ -104,7 +109,7 @@ class RequestStore:
         return bool(reply)
 
     def snapshot(self, request_id: str) -> Snapshot:
-        """The request as it is now: fields and tokens of one moment (MULTI). Raises NotFound."""
+        """Return the request, fields and tokens of one moment (MULTI). Raises NotFound."""
         pipe = self._client.pipeline(transaction=True)
         pipe.hgetall(self._keys.request(request_id))
         pipe.xrange(self._keys.events(request_id))
@@ -114,7 +119,10 @@ class RequestStore:
         return _snapshot(fields, _events(entries))
 
     def events(self, request_id: str, offset: int, wait_s: float = 0.0) -> list[Event]:
-        """What follows the first `offset` generated tokens, waiting up to `wait_s`. Raises NotFound."""
+        """Return the events past the first `offset` tokens, waiting up to `wait_s`.
+
+        Raises NotFound.
+        """
         if wait_s <= 0:
             return self._events_now(request_id, offset)
         until = time.monotonic() + wait_s
@@ -122,12 +130,12 @@ class RequestStore:
             found = self._next_events(request_id, offset, min(left_s, BLOCK_S))
             if found:
                 return found
-            if self.ended(request_id):  # the one other thing that hundreds of waiting streams ask for
+            if self.ended(request_id):  # one read more: hundreds of streams may wait here
                 return self._events_now(request_id, offset)
         return []
 
     def ended(self, request_id: str, wait_s: float = 0.0) -> bool:
-        """Has the request ended, waiting up to `wait_s` for it? Cheaper than its events. Raises NotFound."""
+        """Tell whether the request has ended, waiting up to `wait_s` for it. Raises NotFound."""
         status = self._client.hget(self._keys.request(request_id), "status")
         if status is None:
             raise NotFound(request_id)
@@ -138,30 +146,37 @@ class RequestStore:
         return found is not None
 
     def orphans(self, count: int = 100) -> list[Orphan]:
-        """Active requests without a live owner, the oldest first."""
+        """List active requests without a live owner, the oldest first."""
         args = [count, self._keys.request(""), self._keys.lease("")]
         flat = self._orphans([self._keys.active], args)
         return [Orphan(flat[i], int(flat[i + 1])) for i in range(0, len(flat), 2)]
 
     def active(self) -> int:
-        """How many requests have not ended."""
+        """Count the requests that have not ended."""
         return len(self._members([self._keys.active], []))
 
     def unsettled(self) -> list[str]:
-        """Requests whose submitting task has no result yet, running ones included."""
+        """List the requests whose submitting task has no result yet, running ones included."""
         return list(self._members([self._keys.unsettled], []))
 
     def task(self, request_id: str) -> str | None:
-        """What `create` was given as `task`."""
+        """Return the `task` that `create` had; None: none, or the request is unknown."""
         return cast(str | None, self._client.hget(self._keys.request(request_id), "task"))
 
     def claim_settle(self, request_id: str, ttl_s: float) -> bool:
-        """Become the only one to settle this request for `ttl_s`; False if it is settled or claimed."""
+        """Become the only one to settle this request for `ttl_s`.
+
+        False if it is settled or claimed.
+        """
         keys = [self._keys.unsettled, self._keys.settle(request_id)]
         return bool(self._claim(keys, [request_id, int(ttl_s * 1000)]))
 
     def settled(self, request_id: str) -> None:
-        """Record that the task has its result. The claim runs out by itself: an old list settles nothing again."""
+        """Record that the task has its result.
+
+        The claim stays and runs out by itself, so that a reader of an old list settles nothing
+        again.
+        """
         self._client.zrem(self._keys.unsettled, request_id)
 
     def _commit_call(self, owner: str, request_id: str, event: Event) -> tuple[list[str], Args]:

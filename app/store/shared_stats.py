@@ -1,4 +1,7 @@
-"""Keep what this process learns together with what the others do, through the store, with each heartbeat."""
+"""Share learnt statistics between processes, as decaying sums in Redis, with each heartbeat.
+
+Changes go in, the sums of all processes come out. Knows nothing of what the sums mean.
+"""
 
 import json
 import time
@@ -13,17 +16,16 @@ from app.state import Change
 from app.store.connect import Script
 from app.store.keys import Keys
 
-TTL_S = 30 * 86400.0  # of a group that nobody writes to
-
-
+TTL_S = 30 * 86400.0  # of a group without writes
 MARK_TTL_S = 600.0  # a batch whose reply was lost is sent again long before
-
-
 MAX_FIELDS = 16_384  # of a group
 
 
 class SharedStatsStore:
-    """The sums of all groups, in Redis."""
+    """The sums of all groups, in Redis.
+
+    Any thread may call; every method raises StoreUnavailable.
+    """
 
     def __init__(self, client: redis.Redis, namespace: str, *, ttl_s: float = TTL_S, max_fields: int = MAX_FIELDS):
         self._client = client
@@ -33,11 +35,14 @@ class SharedStatsStore:
         self._merge = Script(client, "merge")
 
     def load(self, group: str) -> dict[str, list[float]]:
-        """All sums of a group."""
+        """Return all sums of a group, by field."""
         return _sums(cast(dict[str, str], self._client.hgetall(self._keys.sums(group))))
 
     def merge(self, group: str, writer: str, batch: int, changes: Mapping[str, Change]) -> dict[str, list[float]]:
-        """Add a batch; the sums of its fields as they are then. A writer's batches in a group count up from 1."""
+        """Add a batch, and return the sums of its fields as they are then.
+
+        A writer's batches in a group count up from 1; one that is sent again counts once.
+        """
         keys = [self._keys.sums(group), self._keys.merged(writer, group)]
         numbers = [self._max_fields, self._ttl_ms, int(MARK_TTL_S * 1000)]
         flat = self._merge(keys, [batch, json.dumps(changes), *numbers])
@@ -45,28 +50,33 @@ class SharedStatsStore:
 
 
 WRITE_EVERY_S = 1.0
-LOAD_EVERY_S = 30.0  # what others wrote to fields that this process does not write to itself
+LOAD_EVERY_S = 30.0  # for fields that this process does not write itself
 
 
 class SharedStats(Protocol):
-    """Groups of decaying sums in this process; its methods are called from another thread than those that learn."""
+    """Groups of decaying sums in this process.
+
+    The heartbeat's thread calls, other threads learn.
+    """
 
     def groups(self) -> Iterable[str]:
-        """What it wants to share at present."""
+        """Name the groups to share at present."""
         ...
 
     def changes(self, group: str) -> dict[str, Change]:
-        """What was learnt since the last call, as (kept, added) by field; it stays part of what is known here."""
+        """Take the changes since the last call, as (kept, added) by field; they stay known here."""
         ...
 
     def absorb(self, group: str, sums: Mapping[str, list[float]]) -> None:
-        """These fields as the store has them, all that `changes` gave so far included; what was learnt since then
-        goes on top."""
+        """Take over fields as the store has them, all that `changes` gave so far included.
+
+        What was learnt since then goes on top.
+        """
         ...
 
 
 class StatsExchange:
-    """Write changes, when there are any, and read what others wrote. Implements `HeartbeatTask`."""
+    """An exchange of one `SharedStats` with the store. Implements `HeartbeatTask`."""
 
     def __init__(self, learnt: SharedStats, store: SharedStatsStore) -> None:
         self._learnt = learnt
@@ -78,7 +88,10 @@ class StatsExchange:
         self._beaten_s = float("-inf")
 
     def beat(self) -> None:
-        """Exchange, at most once in WRITE_EVERY_S. Raises StoreUnavailable; the next call sends what this could not."""
+        """Write changes and read the others', at most once in WRITE_EVERY_S.
+
+        Raises StoreUnavailable; the next call sends what this one could not.
+        """
         now = time.monotonic()
         if now - self._beaten_s < WRITE_EVERY_S:
             return
@@ -88,7 +101,7 @@ class StatsExchange:
             self._write(group)
 
     def close(self) -> None:
-        """Write what there is, at once: this process ends. Raises StoreUnavailable."""
+        """Write all changes at once, before the process ends. Raises StoreUnavailable."""
         for group in list(self._learnt.groups()):
             self._write(group)  # again what may not have arrived,
             self._write(group)  # then what was learnt since
@@ -113,7 +126,7 @@ class StatsExchange:
 
 
 def _sums(fields: Mapping[str, str]) -> dict[str, list[float]]:
-    """The readable ones: another version may have written something else."""
+    """Keep the fields that can be read: another version may have written others."""
     found = {field: _vector(text) for field, text in fields.items()}
     return {field: vector for field, vector in found.items() if vector is not None}
 

@@ -1,7 +1,8 @@
-"""Where requests of Celery tasks wait while the deployment is full: a list a priority, the first to come in front.
+"""Queue requests of Celery tasks while the deployment is full, and store their progress.
 
-An item is removed only after what became of it is written down: a crash in between does it again, and admitting
-a known request changes nothing.
+JSON items go in and come out: a list a priority, the oldest first. An item is removed only after
+its outcome is stored: a crash in between does it again, and admitting a known request changes
+nothing.
 """
 
 from collections.abc import Sequence
@@ -14,41 +15,41 @@ from app.store.connect import Script
 from app.store.keys import Keys
 from app.store.protocol import RETRY_AFTER_S
 
-MAX_WAITING = 10_000  # beyond it tasks are turned away
+MAX_WAITING = 10_000  # past it tasks are refused
 NORMAL = "normal"
 PRIORITIES = ("high", NORMAL, "low")  # the first goes before the others
 
 
 class WaitingRoom:
-    """Items are JSON; what is in them is the callers' business."""
+    """A queue of JSON items, which it does not read. Any thread may call."""
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:
         self._client = client
         self._lists = {priority: Keys(namespace).waiting(priority) for priority in PRIORITIES}
 
     def put(self, item: str, priority: str = NORMAL) -> None:
-        """Queue up. Raises QueueFull, StoreUnavailable."""
+        """Append an item. Raises QueueFull, StoreUnavailable."""
         waiting = len(self)
         if waiting >= MAX_WAITING:
             raise QueueFull(waiting, RETRY_AFTER_S)
         self._client.rpush(self._lists[priority], item)
 
     def first(self, priority: str = NORMAL) -> str | None:
-        """Who has waited longest; None when nobody of this priority waits."""
+        """Return the item of this priority that has waited longest; None: none waits."""
         found = self._client.lindex(self._lists[priority], 0)
         return None if found is None else str(found)
 
     def items(self) -> list[tuple[str, str]]:
-        """Everybody, with their priority."""
+        """List all items as (priority, item)."""
         lists = {priority: self._client.lrange(key, 0, -1) for priority, key in self._lists.items()}
         return [(priority, str(item)) for priority, items in lists.items() for item in items]
 
     def remove(self, item: str, priority: str = NORMAL) -> None:
-        """It has been dealt with."""
+        """Remove an item whose outcome is stored."""
         self._client.lrem(self._lists[priority], 1, item)
 
     def before(self, priority: str) -> int:
-        """How many wait that go before one who comes now."""
+        """Count the items that go before one that comes now with this priority."""
         return sum(self._lengths()[: PRIORITIES.index(priority) + 1])
 
     def __len__(self) -> int:
@@ -62,7 +63,7 @@ class WaitingRoom:
 
 
 class ProgressStore:
-    """Reads requests and writes a task's state, where Celery looks for it."""
+    """The progress of tasks, written where Celery looks for it. Any thread may call."""
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:
         self._client = client
@@ -70,7 +71,7 @@ class ProgressStore:
         self._tell = Script(client, "tell")
 
     def tokens(self, request_ids: Sequence[str]) -> dict[str, int]:
-        """Tokens generated so far, of those that are active. Raises StoreUnavailable."""
+        """Count the generated tokens of those requests that are active. Raises StoreUnavailable."""
         pipe = self._client.pipeline(transaction=False)
         for request_id in request_ids:
             pipe.hmget(self._keys.request(request_id), "status", "length")
@@ -78,6 +79,8 @@ class ProgressStore:
         return {request_id: int(length) for request_id, (status, length) in found if status == Status.ACTIVE}
 
     def tell(self, request_id: str, key: str, text: str, ttl_s: int) -> bool:
-        """Set `key` and publish on it, as Celery's backend does, unless the request has ended. Raises
-        StoreUnavailable."""
+        """Set `key` and publish on it, as Celery's backend does; False if the request has ended.
+
+        Raises StoreUnavailable.
+        """
         return bool(self._tell([self._keys.request(request_id), key], [text, ttl_s]))

@@ -1,6 +1,7 @@
-"""Timelines of the requests worked on lately: who was at work on them when, and how far they are.
+"""Keep timelines of recent requests: each process's spans of work on them, and their progress.
 
-They go by a name that leads back to no request: whoever looks on must not be able to read its text.
+Spans and facts go in and come out. A timeline has a name that leads back to no request, so that a
+viewer cannot read its text.
 """
 
 import json
@@ -16,12 +17,15 @@ from app.store.connect import Script
 from app.store.keys import Keys
 
 TTL_S = 600.0  # since the last span
-MOST_REQUESTS = 64  # with a timeline; more than the dashboard lists
-MOST_SPANS = 1024  # of a request; beyond it the first ones go
+MOST_REQUESTS = 64  # timelines kept; more than the dashboard lists
+MOST_SPANS = 1024  # of a request; past it the first ones are dropped
 
 
 class TraceSpan(NamedTuple):
-    """A piece of work on a request, in seconds of the wall clock; `sequences` were in the same batch."""
+    """A piece of work on a request, in seconds of the wall clock.
+
+    `sequences` were in the same batch.
+    """
 
     start_s: float
     end_s: float
@@ -32,7 +36,7 @@ class TraceSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What to add to a request's timeline: spans, and facts by name (JSON each) that replace those known."""
+    """An addition to a timeline: spans, and facts by name (JSON each) that replace those known."""
 
     name: str
     facts: Mapping[str, str]
@@ -40,12 +44,12 @@ class Trace:
 
 
 def trace_name(request_id: str) -> str:
-    """By what name a request's timeline goes."""
+    """Return the name of a request's timeline."""
     return sha256(request_id.encode()).hexdigest()[:12]
 
 
 class Traces:
-    """The timelines of `most` requests, in Redis."""
+    """The timelines of `most` requests, in Redis. Any thread may call."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, most: int = MOST_REQUESTS) -> None:
         self._client = client
@@ -54,7 +58,7 @@ class Traces:
         self._trace = Script(client, "trace")
 
     def add(self, traces: Iterable[Trace]) -> None:
-        """Write, in one call. Raises StoreUnavailable."""
+        """Write additions, in one call. Raises StoreUnavailable."""
         items = [
             [trace.name, [part for fact in trace.facts.items() for part in fact], [json.dumps(s) for s in trace.spans]]
             for trace in traces
@@ -65,7 +69,7 @@ class Traces:
             self._trace([self._keys.traced], [*numbers, *prefixes, json.dumps(items)])
 
     def recent(self, count: int) -> dict[str, dict[str, str]]:
-        """The facts of the requests worked on last, the latest first."""
+        """Return the facts of the requests worked on last, by name, the latest first."""
         names = cast(list[str], self._client.zrevrange(self._keys.traced, 0, count - 1))
         pipe = self._client.pipeline(transaction=False)
         for name in names:
@@ -73,6 +77,6 @@ class Traces:
         return {name: facts for name, facts in zip(names, pipe.execute() if names else [], strict=True) if facts}
 
     def spans(self, name: str) -> list[TraceSpan]:
-        """A request's spans, each process's in order; none if it is not known."""
+        """Return a timeline's spans, each process's in order; none if it is not known."""
         texts = cast(list[str], self._client.lrange(self._keys.trace(name), 0, -1))
         return [TraceSpan(*json.loads(text)) for text in texts]

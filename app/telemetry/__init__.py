@@ -1,1 +1,1 @@
-"""Count what the processes do."""
+"""Count a process's events for metrics."""

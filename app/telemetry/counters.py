@@ -1,7 +1,8 @@
-"""Count what a process does. Its heartbeat sends what was added since the last time; the sums live in Redis.
+"""Count events in a process; its heartbeat sends the additions, and the sums live in Redis.
 
-Implements `app.store.shared_stats.SharedStats` with sums that never decay: a batch counts once however often it is
-sent, and a process that is killed loses at most what it counted since its last heartbeat.
+Implements `app.store.shared_stats.SharedStats` with sums that never decay: a batch counts once
+however often it is sent, and a killed process loses at most what it counted since its last
+heartbeat. Knows no metric by name; they are in `app.metrics`.
 """
 
 import json
@@ -18,7 +19,7 @@ OTHER = "other"
 
 
 class Counters:
-    """Keep this process's counters and histograms. Any thread may count."""
+    """The counters and histograms of this process. Any thread may count."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +43,7 @@ class Counters:
         return (GROUP,)
 
     def changes(self, group: str) -> dict[str, Change]:
-        """Take what was added since the last call, by series."""
+        """Take the additions since the last call, by series."""
         with self._lock:
             added, self._added = self._added, {}
         return {field(*key): ([1.0] * len(sums), sums) for key, sums in added.items()}
@@ -55,7 +56,7 @@ class Counters:
         return self._series_of(metric, labels) if found is None else found
 
     def _series_of(self, metric: Metric, labels: tuple[str, ...]) -> list[float]:
-        """Begin a series that was not added to since the last sending; past MOST_SERIES it is that of all others."""
+        """Begin a series anew after a sending; past MOST_SERIES all further ones share one."""
         labels = tuple(label[:LONGEST_LABEL] for label in labels)
         known = self._series.setdefault(metric, set())
         if labels not in known:

@@ -1,4 +1,7 @@
-"""Count a verifier's steps. The working thread only records events; its heartbeat's thread counts them."""
+"""Record a verifier's events and count them: what the metrics and the requests' timelines show.
+
+The thread that runs steps only records; the heartbeat's thread counts. Decides nothing.
+"""
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
@@ -37,7 +40,7 @@ MOST_REQUESTS = 64
 
 
 class VerifiedTree(NamedTuple):
-    """A tree and what the target said: the accepted nodes, and how many tokens that commits."""
+    """A tree and its verdict: the accepted nodes, and the number of tokens that it commits."""
 
     tree: Tree
     path: list[int]
@@ -46,7 +49,7 @@ class VerifiedTree(NamedTuple):
 
 @dataclass(slots=True)
 class RequestProgress:
-    """Describe how far a request is, for its timeline. Seconds of the wall clock."""
+    """A request's progress, for its timeline. Seconds of the wall clock."""
 
     created_s: float
     started_s: float | None = None  # its first step here
@@ -56,7 +59,7 @@ class RequestProgress:
 
 
 class VerifierMetrics:
-    """Record one verifier's events. Without `counters` none is kept. Implements `HeartbeatTask`."""
+    """The events of one verifier; without `counters` none is kept. Implements `HeartbeatTask`."""
 
     def __init__(self, counters: Counters | None = None) -> None:
         self._counters = counters or Counters()
@@ -66,7 +69,7 @@ class VerifierMetrics:
         self._started: dict[str, float] = {}  # by request that runs: its first step's time
 
     def beat(self) -> None:
-        """Count what was recorded. For the heartbeat's thread."""
+        """Count the recorded events. For the heartbeat's thread."""
         while self._events:
             count, facts = self._events.popleft()
             count(*facts)
@@ -76,7 +79,7 @@ class VerifierMetrics:
         self.beat()
 
     def record_adopted(self, record: Record, is_new: bool) -> None:
-        """Record that a request is this verifier's now; `is_new`: nothing of it is committed."""
+        """Record a request that is this verifier's now; `is_new`: nothing of it is committed."""
         self._record(self._count_prompt, len(record.prompt_ids))
         if is_new:
             self._fresh.add(record.id)
@@ -115,12 +118,15 @@ class VerifierMetrics:
         self._record(self._count_tree, took_s)
 
     def record_left(self, record: Record, tokens: int, stats: Stats, reason: FinishReason) -> None:
-        """Record that a sequence is no longer run here though it has not come to its end."""
+        """Record a sequence that left this verifier before its end."""
         self._fresh.discard(record.id)
         self._record(self._count_left, record.id, record.created_s, tokens, stats, reason)
 
     def drain(self) -> dict[str, RequestProgress]:
-        """Take what changed since the last call by request, the latest only. For the heartbeat's thread."""
+        """Take the progress changed since the last call, by request. For the heartbeat's thread.
+
+        Of many requests the first to change give way.
+        """
         self.beat()
         progress, self._progress = self._progress, OrderedDict()
         return progress

@@ -1,4 +1,4 @@
-"""Trees against plain functions that say the same node by node."""
+"""Trees agree with plain functions that go node by node."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ VOCAB = 3  # few tokens, so that walks go deep
 
 @st.composite
 def trees(draw, max_nodes: int = 12) -> Tree:
-    """Random trees, chains among them; siblings may repeat a token, since mail may say so."""
+    """Draw random trees, chains among them; siblings may repeat a token, as mail may."""
     size = draw(st.integers(0, max_nodes))
     near = draw(st.sampled_from([0, 1, max_nodes]))
     return Tree(
@@ -42,7 +42,7 @@ def first_right(tree: Tree, node: int, token: int) -> int | None:
 
 
 def facts(tree: Tree, node: int) -> tuple[list[int], float, tuple[str, ...]]:
-    """A node by the tokens that lead to it, without numbers."""
+    """Describe each node by the tokens that lead to it, without numbers."""
     return [tree.tokens[i - 1] for i in path_to(tree, node)], tree.survival[node - 1], tree.proposers[node - 1]
 
 
@@ -74,23 +74,23 @@ def test_a_child_is_the_first_with_its_token(tree):
 
 @given(trees(), TOKENS)
 def test_a_walk_ends_at_the_first_wrong_place_or_with_the_tokens(tree, tokens):
-    path, offered, node = [], [], 0
+    path, alternatives, node = [], [], 0
     for token in tokens:
-        offered.append(children(tree, node))
+        alternatives.append(children(tree, node))
         right = first_right(tree, node, token)
         if right is None:
             break
         path.append(right)
         node = right
-    assert tree.walk(tokens) == (path, offered)
+    assert tree.walk(tokens) == (path, alternatives)
 
 
 @given(trees())
 def test_a_walk_along_the_main_branch_reaches_its_leaf(tree):
     main = tree.main_branch()
-    path, offered = tree.walk([tree.tokens[node - 1] for node in main])
+    path, alternatives = tree.walk([tree.tokens[node - 1] for node in main])
     assert path == main
-    assert len(offered) == len(main)
+    assert len(alternatives) == len(main)
 
 
 @given(trees(), st.data())
@@ -108,7 +108,7 @@ def test_keep_copies_the_nodes_whose_ancestors_are_kept_too(tree, data):
 
 
 @given(trees(), st.sets(st.sampled_from((*NAMES, "silent"))))
-def test_a_drafters_part_has_the_nodes_it_proposed_below_such_nodes(tree, drafters):
+def test_a_drafters_part_has_its_nodes_below_its_own(tree, drafters):
     def is_theirs(node: int) -> bool:
         return all(drafters & set(tree.proposers[i - 1]) for i in path_to(tree, node))
 

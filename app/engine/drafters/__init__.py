@@ -1,1 +1,1 @@
-"""How a drafter's model is run."""
+"""Run a drafter's model."""

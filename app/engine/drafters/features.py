@@ -1,8 +1,9 @@
-"""What a drafter reads of the target: at the last committed token, W h + b is added to the token's embedding.
+"""Feed the target's hidden state h to a drafter: W h + b is added to a token's embedding.
 
-h is the target's last hidden state, normed, where it chose that token; it came with the job. At every other position
-stands a learnt vector, `absent`: guesses have no such state, nor have tokens that were read before. (The idea is
-EAGLE's, Li et al. 2024, arXiv:2401.15077; one state a round instead of one a token keeps the messages small.)
+The token is the last committed one, and h is the target's last hidden state, normed, where it chose
+that token; it comes with the job. At every other position a learnt vector, `absent`, is added:
+guesses have no such state, nor have tokens that were read before. (The idea is EAGLE's, Li et al.
+2024, arXiv:2401.15077; one state a round instead of one a token keeps the messages small.)
 """
 
 from dataclasses import dataclass
@@ -15,14 +16,17 @@ from app.state import BatchEntry
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """A drafter's way of reading states."""
+    """The learnt weights by which a drafter reads states."""
 
     weight: np.ndarray  # (d, d') float32: W, from the target's width d' to the drafter's d
     bias: np.ndarray  # (d,) float32: b
     absent: np.ndarray  # (d,) float32
 
     def rows(self, works: list[BatchEntry]) -> np.ndarray:
-        """(T, d) what is added to the works' packed rows. A state that is not d' finite numbers is none."""
+        """Return the vectors to add to the entries' packed rows, (T, d) float32.
+
+        A state that is not d' finite numbers counts as absent.
+        """
         rows = np.tile(self.absent, (sum(len(work.tokens) for work in works), 1))
         last = -1
         for work in works:
@@ -33,7 +37,7 @@ class Features:
         return rows
 
     def absent_rows(self, count: int) -> np.ndarray:
-        """(count, d) what is added to guesses."""
+        """Return the vectors to add to guesses, (count, d) float32."""
         return np.tile(self.absent, (count, 1))
 
     def _read(self, state: bytes | None) -> np.ndarray | None:
@@ -44,7 +48,10 @@ class Features:
 
 
 def features_of(weights: dict[str, torch.Tensor]) -> Features | None:
-    """Take a drafter's features out of its weights; None if it has none."""
+    """Take a drafter's features out of its `weights`; None if it has none.
+
+    `feature.weight` (d, d'), `feature.bias` (d,) and `absent` (d,), of any float dtype.
+    """
     if "feature.weight" not in weights:
         return None
     names = ("feature.weight", "feature.bias", "absent")

@@ -1,4 +1,8 @@
-"""A drafter's model behind the two best guesses for each sequence, sampled with the target's own noise."""
+"""Guess with a drafter's model: the two best next tokens of each sequence.
+
+Batch entries go in, guesses come out, sampled with the target's own noise (design D1). Knows
+neither trees nor jobs nor Redis.
+"""
 
 import numpy as np
 import torch
@@ -17,11 +21,11 @@ from kernels.sampling.gumbel_noise import gumbel_noise_reference
 from kernels.sampling.target_token import filtered
 
 PROBED = 24  # tokens
-ALIKE = 1e-3  # how far two ways to a confidence may be apart
+ALIKE = 1e-3  # relative difference allowed between two computations of a confidence
 
 
 class ModelGuesser:
-    """Runs a drafter's model over paged KV and turns its logits into guesses."""
+    """A drafter's model over paged KV, whose logits become guesses. For one thread."""
 
     def __init__(
         self,
@@ -34,31 +38,35 @@ class ModelGuesser:
     ) -> None:
         self._runner = ModelRunner(forward, kv_bytes=kv_bytes, page_tokens=page_tokens)
         self._head_ids = head_ids  # (Vh,) int64, the token each row of the head stands for; None: all, in order
-        self._columns = (
-            np.zeros(0, np.int64) if head_ids is None else head_ids.numpy()
-        )  # the same; empty: all, in order
+        # The same for the compiled forward; empty: all, in order.
+        self._columns = np.zeros(0, np.int64) if head_ids is None else head_ids.numpy()
         self._features = features
         self.reads_state = features is not None
         self.model = forward
         self.max_context = forward.max_positions
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
+        """Reserve the pages of an entry's rows and `ahead` tokens more; False: too few are free."""
         return self._runner.try_reserve(work, ahead)
 
     def release(self, sequence: CachedSequence) -> None:
+        """Release all pages of a sequence."""
         self._runner.release(sequence)
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
+        """Count the sequence's first `tokens` tokens as cached, and no more."""
         self._runner.cover(sequence, tokens)
 
     def invalidate(self, work: BatchEntry) -> None:
+        """Release the pages of an entry whose forward failed, and clear what it may have written."""
         self._runner.invalidate(work)
 
     @torch.inference_mode()
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """For each final work its next guess, or in one call up to `depth`, each going on from the one before.
+        """Return each final entry's next guess, or up to `depth`, each going on from the one before.
 
-        Ends early when no work's confidences multiply to `floor`. The works hold pages for all but the last token.
+        Ends early when no entry's confidences multiply to `floor`. The entries hold pages for all
+        but the last token. Raises ArithmeticError for logits that are not finite.
         """
         can_chain = isinstance(self.model, FusedForward)
         chains = [w for w in works if can_chain and w.final and is_greedy(w)]
@@ -69,9 +77,9 @@ class ModelGuesser:
 
     @torch.inference_mode()
     def check(self) -> None:
-        """Guess some tokens in one call and one by one: both ways must say the same. Compiles the first, if need be.
+        """Guess some tokens in one call and one by one, and compare; compiles the first if need be.
 
-        Raises ModelRefused.
+        Raises ModelRefused where they differ.
         """
         sequence = probe(PROBED, self.model.vocab_size)
         whole = BatchEntry(sequence, 0, sequence.tokens[:], Tree(), final=True)
@@ -86,7 +94,7 @@ class ModelGuesser:
             raise ModelRefused(f"its compiled guesses, {found}, are not what its logits say, {alone}")
 
     def _single(self, works: list[BatchEntry]) -> list[list[Guess]]:
-        """The next guess of final works."""
+        """Return the next guess of each final entry."""
         found: list[list[Guess]] = [[] for _ in works]
         greedy: dict[int, torch.Tensor] = {}
         added = self._features.rows(works) if self._features else None
@@ -102,7 +110,7 @@ class ModelGuesser:
         return found
 
     def _chains(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """Up to `depth` guesses of works whose guesses need no noise, by the compiled forward."""
+        """Return up to `depth` guesses of entries that need no noise, by the compiled forward."""
         if not works or not isinstance(self.model, FusedForward):
             return []
         packed = plan(works, self._runner.kv)
@@ -120,8 +128,11 @@ class ModelGuesser:
 
 
 def likeliest(logits: torch.Tensor, head_ids: torch.Tensor | None) -> list[Guess]:
-    """The two largest of each row (N, Vh), in a few operators and two readings back. `head_ids`: (Vh,) int64, the
-    tokens that the columns stand for; None: all, in order."""
+    """Return the two largest of each row of `logits`, (N, Vh) float32.
+
+    `head_ids`: (Vh,) int64, the tokens that the columns stand for; None: all, in order. Takes a few
+    operators and two readings back.
+    """
     values, best = logits.topk(min(2, logits.shape[-1]))
     chances = (values - logits.logsumexp(-1, keepdim=True)).exp().tolist()
     tokens = (best if head_ids is None else head_ids[best]).tolist()
@@ -129,8 +140,11 @@ def likeliest(logits: torch.Tensor, head_ids: torch.Tensor | None) -> list[Guess
 
 
 def sampled(logits: torch.Tensor, head_ids: torch.Tensor | None, position: int, sampling: Sampling) -> Guess:
-    """Best and second best of log q + G of one row (Vh,), G being the noise the target will meet at `position`
-    (design D1)."""
+    """Return the best and second best of log q + G of one row of `logits`, (Vh,) float32.
+
+    G is the noise that the target will meet at `position` (design D1). `head_ids`: (Vh,) int64, the
+    tokens that the columns stand for; None: all, in order.
+    """
     kept, z = filtered(logits, choice_of(sampling))
     ids = kept if head_ids is None else head_ids[kept]
     scores = z + gumbel_noise_reference(ids, sampling.seed or 0, sampling.choice, position)
@@ -139,7 +153,7 @@ def sampled(logits: torch.Tensor, head_ids: torch.Tensor | None, position: int, 
 
 
 def is_greedy(work: BatchEntry) -> bool:
-    """Does its next token need no noise?"""
+    """Tell whether an entry's next token needs no noise."""
     return work.sequence.sampling.temperature == 0.0
 
 
@@ -150,5 +164,5 @@ def _are_alike(ours: Guess, theirs: Guess) -> bool:
 
 
 def _guess(tokens: list[int], chances: list[float]) -> Guess:
-    """From the best and, if there is one, the second best token."""
+    """Make a guess of the best and, if there is one, the second best token."""
     return Guess(tokens[0], chances[0], tokens[-1], chances[-1] if len(tokens) > 1 else 0.0)

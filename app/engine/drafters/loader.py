@@ -1,8 +1,9 @@
-"""Load a drafter's model.
+"""Load a drafter's model: a folder and the target's go in, a `ModelGuesser` comes out.
 
-A drafter folder holds config.json and model.safetensors of a small causal LM. With `"embedding": "target"` in its
-drafter.json it brings only its layers: embedding and head are rows of the target's embedding, the head trimmed to
-the tokens in `head_ids`. One with features also reads the target's last hidden state (`app.engine.drafters.features`).
+A drafter's folder holds config.json and model.safetensors of a small causal LM. With `"embedding":
+"target"` in its drafter.json it brings only its layers: embedding and head are rows of the target's
+embedding, the head trimmed to the tokens in `head_ids`. A drafter with features also reads the
+target's last hidden state (`app.engine.drafters.features`).
 """
 
 import json
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a drafter on the target's embedding is made of."""
+    """The weights of a drafter on the target's embedding."""
 
     weights: Weights  # by the names of a causal LM's modules, embedding and trimmed head among them
     head_ids: torch.Tensor  # (Vh,) int64, the token each row of the head stands for
@@ -39,7 +40,7 @@ def load_guesser(
 ) -> ModelGuesser:
     """Load the drafter in `folder` for the target in `target`; `home`: see `app.engine.cpu.load.load`.
 
-    Compiles what it guesses by, too, where that is not on the disk yet. Raises ModelRefused.
+    Compiles its forward too, where that is not on the disk yet. Raises ModelRefused.
     """
     card = card_of(folder)
     if card.get("embedding") != "target":
@@ -58,15 +59,16 @@ def load_guesser(
 
 
 def card_of(folder: Path) -> dict[str, Any]:
-    """What the folder's drafter.json says; nothing, where there is none."""
+    """Read the folder's drafter.json; empty where there is none."""
     file = folder / "drafter.json"
     return dict(json.loads(file.read_text())) if file.exists() else {}
 
 
 def parts_of(folder: Path, target: Path, wanted: str | None) -> Parts:
-    """Of the drafter in `folder`, for a target whose embedding's hash is `wanted`, if that is known.
+    """Read the drafter in `folder` and put it on the target's embedding, in float32.
 
-    Raises ModelRefused where the target is another.
+    `wanted`: the hash of the embedding that it was distilled on; None: not known. Raises
+    ModelRefused where the target's differs.
     """
     embedding = target_embedding(target)  # (V, d)
     if wanted is not None and embedding_sha256(target) != wanted:
@@ -81,7 +83,7 @@ def parts_of(folder: Path, target: Path, wanted: str | None) -> Parts:
 
 
 def modules_of(folder: Path, parts: Parts) -> "PreTrainedModel":
-    """The drafter's modules. Raises ModelRefused."""
+    """Build the drafter's modules. Raises ModelRefused."""
     from app.engine.weights.hf_reader import build  # transformers takes seconds to import, and mostly need not be
 
     return build(folder, parts.weights)

@@ -1,1 +1,1 @@
-"""Which rows leave a pass early, and when that pays."""
+"""Let rows leave a pass early: predictors, the rows dropped, and when that pays."""

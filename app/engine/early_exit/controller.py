@@ -1,8 +1,9 @@
-"""When dropping rows in the middle of a pass pays, and what survival keeps a row (design D5).
+"""Decide when early exit pays, and the survival below which a row leaves (design D5).
 
-The rule that chose the rows, again, with what is known better by then: behind the checkpoint a row still costs `rest`
-of its price, and a token is worth what the step as a whole takes for one. `auto` lets a step have a checkpoint where
-those of about as many draft tokens gained more than they took.
+Batch entries and step costs go in, each entry's `floor` comes out. The rule is the one that chose
+the rows, with what is known better by then: behind the checkpoint a row still costs `rest` of its
+price, and a token is worth the step's seconds a token. `auto` lets a step have a checkpoint where
+those of about as many draft tokens gained more than they took. Knows no tensors.
 """
 
 from collections.abc import Callable
@@ -13,14 +14,14 @@ from app.estimates.step_costs import StepCosts
 from app.state import BatchEntry
 
 Mode = Literal["auto", "on", "off"]
-DECAY = 0.95  # of what checkpoints gained, at a new one
+DECAY = 0.95  # of the mean gain of checkpoints, at a new one
 TRIES = 8  # checkpoints before they are judged,
-EVERY = 64  # and then one in so many steps where they do not pay: only trying shows that they do again
+EVERY = 64  # then one in so many steps where they do not pay: only trying shows that they pay again
 
 
 @dataclass(slots=True)
 class _Gain:
-    """Of checkpoints in steps of about as many draft tokens."""
+    """The gain of checkpoints in steps of about as many draft tokens."""
 
     seconds: float = 0.0  # decaying mean of what one saved, less what it took and the tokens it cost
     seen: int = 0
@@ -28,11 +29,17 @@ class _Gain:
 
 
 class EarlyExitController:
-    """Sets the floors of a batch's works, and learns whether that pays."""
+    """The floors of a batch's entries, and whether they pay.
+
+    For the thread that runs the target.
+    """
 
     def __init__(self, mode: Mode = "off", rest: float = 0.0, spent_s: Callable[[], float] = lambda: 0.0) -> None:
-        """rest: the share of a row's cost that comes after the last checkpoint; 0: the target has none.
-        spent_s: what the checkpoints of the last pass took."""
+        """Start with no checkpoint seen.
+
+        `rest`: the share of a row's cost that comes after the last checkpoint; 0: the target has
+        none. `spent_s` returns the seconds that the checkpoints of the last pass took.
+        """
         self.dropped = self.looked_at = 0  # nodes
         self._mode = mode if rest > 0.0 else "off"
         self._rest = rest
@@ -40,8 +47,10 @@ class EarlyExitController:
         self._gains: dict[int, _Gain] = {}  # by bit length of the draft tokens
 
     def allow(self, works: list[BatchEntry], costs: StepCosts, *, is_wanted: bool = True) -> None:
-        """Give the works their floor, if dropping rows of this batch may pay. `is_wanted`: by the scheduler's policy,
-        which `on` does not heed."""
+        """Set the entries' floor if dropping rows of this batch may pay.
+
+        `is_wanted`: the scheduler's policy wants it; `on` disregards that.
+        """
         nodes = sum(len(work.tree) for work in works)
         if self._mode == "off" or nodes == 0 or (self._mode == "auto" and not (is_wanted and self._may_pay(nodes))):
             return
@@ -50,7 +59,7 @@ class EarlyExitController:
             work.floor = floor if work.final else 0.0
 
     def update(self, works: list[BatchEntry], costs: StepCosts) -> None:
-        """The batch has been run: what its checkpoints brought, as the cost table and the predictor have it."""
+        """Learn from a batch that has run: the gain of its checkpoints by step costs and predictor."""
         nodes = sum(len(work.tree) for work in works if work.floor > 0.0)
         if nodes == 0:
             return
@@ -64,7 +73,7 @@ class EarlyExitController:
         gain.seen, gain.passed = gain.seen + 1, 0
 
     def whole_s(self, works: list[BatchEntry], costs: StepCosts, took_s: float) -> float:
-        """What a step that took `took_s` would have taken with all its rows: what a cost table can be told."""
+        """Return the seconds that a step of `took_s` had taken with all rows, for the step costs."""
         if not any(work.floor > 0.0 for work in works):
             return took_s
         whole_s = costs.seconds(_rows(works))
@@ -83,12 +92,12 @@ class EarlyExitController:
         return self._rest * (costs.seconds(rows) - costs.seconds(left))
 
     def _row_s(self, works: list[BatchEntry], costs: StepCosts) -> float:
-        """What one of the batch's draft tokens costs behind the checkpoint, on average."""
+        """Return the mean seconds that one of the batch's draft tokens costs behind the checkpoint."""
         rows, nodes = _rows(works), sum(len(work.tree) for work in works)
         return self._rest * (costs.seconds(rows) - costs.seconds(max(1, rows - nodes))) / nodes
 
     def _pace(self, works: list[BatchEntry], costs: StepCosts) -> float:
-        """Tokens a second that the step is expected to give."""
+        """Return the tokens a second that the step is expected to give."""
         tokens = sum(work.final + sum(work.tree.survival) for work in works)
         return max(tokens, 1.0) / costs.seconds(_rows(works))
 

@@ -1,13 +1,14 @@
-"""Which draft tokens the target will say, foretold from its states half way: fitted to the target, or by FASER's rule.
+"""Predict which draft tokens are right from the target's states half way.
 
-At a checkpoint a node's parent has the state h (d,). With x = h / rms(h), E the head's rows and C a few hundred
-frequent tokens, the fitted one reads the state as what the last layer will make of it, and weighs the token t against
-the others:
+One predictor is fitted to the target, the other is FASER's rule. At a checkpoint a node's parent
+has the state h (d,). With x = h / rms(h), E the head's rows and C a few hundred frequent tokens,
+the fitted predictor maps the state to the last layer's, and weighs the token t against the others:
 
     z = E (x W);  chance = sigmoid(a + b (z_t - log sum_C+t e^z) + c (z_t - max_C z) + d logit(prior))
 
-FASER's (arXiv:2604.20503, as far as it is known) reads it with the model's own last norm, E (g x), and keeps a token
-that is at most `delta` below the best of the others. `./paceline fit-pruning` makes the folder that both are read from.
+FASER's (arXiv:2604.20503, as far as it is known) takes the model's own last norm, E (g x), and
+keeps a token that is at most `delta` below the best of the others. `./paceline fit-pruning` makes
+the folder that both are read from. Knows neither trees nor passes.
 """
 
 import json
@@ -33,7 +34,7 @@ SURE = 1e-3  # a prior is at least so far from 0 and 1
 
 @dataclass(frozen=True, slots=True)
 class LensScores:
-    """How a state rates a token."""
+    """The logits, float32, of n tokens at n states, and those of the tokens compared with."""
 
     own: np.ndarray  # (n,) the token's logit
     best: np.ndarray  # (n,) the best of the frequent tokens'
@@ -41,15 +42,21 @@ class LensScores:
 
 
 class Lens:
-    """Reads states as logits of single tokens."""
+    """The target's head, which reads states as logits of single tokens."""
 
     def __init__(self, head: np.ndarray, common: np.ndarray) -> None:
-        """head: (V, d) rows of the target's head; common: (C,) the tokens that others are compared with."""
+        """Keep `head`, (V, d) float16 or float32, and its rows of the tokens compared with.
+
+        common: (C,) int64, the frequent tokens.
+        """
         self._head = head
         self._common = np.ascontiguousarray(head[common].T, np.float32)  # (d, C)
 
     def scores(self, states: np.ndarray, weight: np.ndarray, tokens: np.ndarray) -> LensScores:
-        """states (n, d), tokens (n,); weight: (d, d), or (d,) for what is only scaled."""
+        """Score tokens (n,) int64 at states (n, d) float32.
+
+        weight: (d, d) float32 applied to the scaled states, or (d,) that scales them only.
+        """
         x = scaled(states)
         read = x * weight if weight.ndim == 1 else x @ weight
         own = np.einsum("nd,nd->n", read, self._head[tokens].astype(np.float32))
@@ -61,56 +68,62 @@ class Lens:
 
 
 def scaled(states: np.ndarray) -> np.ndarray:
-    """(n, d) of mean square one."""
+    """Return states (n, d) scaled to a mean square of one, float32."""
     return np.asarray(states / np.sqrt(np.square(states).mean(1, keepdims=True) + EPSILON), np.float32)
 
 
 def signs(scores: LensScores, priors: np.ndarray) -> np.ndarray:
-    """(n, 4) what the fitted chance is made of; the first column is ones."""
+    """Return the inputs of the fitted chance, (n, 4) float64; the first column is ones.
+
+    priors: (n,) the drafters' chances.
+    """
     prior = np.clip(priors, SURE, 1.0 - SURE)
     ahead = np.clip(scores.own - scores.best, -30.0, 30.0)
     return np.stack([np.ones(len(prior)), scores.own - scores.total, ahead, np.log(prior / (1.0 - prior))], 1)
 
 
 class FittedPredictor:
-    """See above."""
+    """The predictor fitted to the target (formula in the module's docstring)."""
 
     def __init__(self, lens: Lens, weights: dict[int, np.ndarray], logistic: dict[int, np.ndarray]) -> None:
-        """By checkpoint: W (d, d), and (a, b, c, d)."""
+        """Take each checkpoint's W, (d, d) float32, and its (a, b, c, d), (4,) float64."""
         self.layers = tuple(sorted(logistic))
         self._lens, self._weights, self._logistic = lens, weights, logistic
 
     def chances(self, layer: int, states: np.ndarray, tokens: np.ndarray, priors: np.ndarray) -> np.ndarray:
-        """See Predictor."""
+        """Return the chances, (n,) float64 (see `Predictor`)."""
         scores = self._lens.scores(states, self._weights[layer], tokens)
         found: np.ndarray = 1.0 / (1.0 + np.exp(-(signs(scores, priors) @ self._logistic[layer])))
         return found
 
 
 class MarginPredictor:
-    """See above. A chance is one or nothing."""
+    """FASER's rule (in the module's docstring); a chance is 1 or 0."""
 
     def __init__(self, lens: Lens, norm: np.ndarray, delta: dict[int, float]) -> None:
-        """norm: (d,) weight of the model's last norm."""
+        """Take the weight of the model's last norm, (d,) float32, and delta by checkpoint."""
         self.layers = tuple(sorted(delta))
         self._lens, self._norm, self._delta = lens, norm, delta
 
     def chances(self, layer: int, states: np.ndarray, tokens: np.ndarray, priors: np.ndarray) -> np.ndarray:
-        """See Predictor."""
+        """Return the chances, (n,) float64 (see `Predictor`)."""
         scores = self._lens.scores(states, self._norm, tokens)
         return (scores.own >= scores.best - self._delta[layer]).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A predictor and what is left of a row's cost behind its last checkpoint."""
+    """A predictor and the share of a row's cost behind its last checkpoint."""
 
     predictor: Predictor
     rest: float
 
 
 def load_predictor(folder: Path, target: Path, rule: Rule) -> Loaded | None:
-    """What `fit-pruning` wrote; None if it was fitted to another target. Raises ModelRefused."""
+    """Load what `fit-pruning` wrote; None if it was fitted to another target.
+
+    Raises ModelRefused.
+    """
     try:
         card: dict[str, Any] = json.loads((folder / CARD).read_text())
         with safe_open(folder / WEIGHTS, framework="np") as file:
@@ -133,17 +146,20 @@ def load_predictor(folder: Path, target: Path, rule: Rule) -> Loaded | None:
 
 
 def head_rows(target: Path) -> np.ndarray:
-    """(V, d) float16: the rows of the model's head."""
+    """Return the rows of the model's head, (V, d) float16. Raises ModelRefused."""
     return _tensor(target, HEADS).astype(np.float16)
 
 
 def last_norm(target: Path) -> np.ndarray:
-    """(d,) float32: the weight of the model's last norm."""
+    """Return the weight of the model's last norm, (d,) float32. Raises ModelRefused."""
     return _tensor(target, ("model.norm.weight",))
 
 
 def _tensor(target: Path, names: tuple[str, ...]) -> np.ndarray:
-    """The first of these that the model's files hold, float32. Raises ModelRefused."""
+    """Read the first of these tensors that the model's files hold, as float32.
+
+    Raises ModelRefused.
+    """
     for name in names:
         for path in sorted(target.glob("*.safetensors")):
             with safe_open(path, framework="pt") as file:  # numpy knows no bfloat16

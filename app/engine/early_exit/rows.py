@@ -1,10 +1,11 @@
-"""Drop rows in the middle of a forward: tree nodes whose token, and so all after it, will almost surely be rejected.
+"""Drop rows in the middle of a forward: tree nodes that will almost surely be rejected.
 
-At a checkpoint, after some of the layers, a predictor looks at the hidden state of each node's parent and says how
-likely the target is to say the node's token there. Along a path these chances multiply to the node's survival; nodes
-below their work's `floor` go, and with them all that stand below. A node that should have stayed costs its accepted
-tokens and nothing else: the walk ends at its parent, whose row gives the target's own token (design D1). Slots of the
-KV cache that a dropped row would have written in later layers lie beyond what is accepted, so nobody reads them.
+At a checkpoint, after some of the layers, a predictor gives the chance that the target chooses a
+node's token, from the hidden state of the node's parent. Along a path these chances multiply to the
+node's survival; nodes below their batch entry's `floor` leave, and all below them. A node that
+should have stayed costs its accepted tokens and nothing else: the walk ends at its parent, whose
+row gives the target's own token (design D1). Slots of the KV cache that a dropped row would have
+written in later layers lie beyond what is accepted, so they are never read.
 """
 
 from typing import NamedTuple, Protocol
@@ -16,13 +17,16 @@ from app.state import BatchEntry
 
 
 class Predictor(Protocol):
-    """Says how likely draft tokens are to be right, from what the target has computed so far."""
+    """A source of the chances that draft tokens are right, from the target's states half way."""
 
     layers: tuple[int, ...]  # the checkpoints: after so many layers, rising
 
     def chances(self, layer: int, states: np.ndarray, tokens: np.ndarray, priors: np.ndarray) -> np.ndarray:
-        """(n,) in 0 ... 1: how likely the target says tokens[i] (n,) where its hidden state after `layer` layers is
-        states[i] (n, d), if it says all before it; priors[i] (n,) is what its drafters' confidence says to that."""
+        """Return the chances that the tokens are right if all before them are, (n,) in 0 ... 1.
+
+        states: (n, d) float32, hidden states after `layer` layers where the target chooses;
+        tokens: (n,) int64; priors: (n,) float64, the same chances by the drafters' confidence.
+        """
         ...
 
 
@@ -37,7 +41,7 @@ class _Node(NamedTuple):
 
 
 class RowPruner:
-    """One forward's tree nodes at its checkpoints (see `app.engine.cpu.forward.Checkpoints`)."""
+    """The tree nodes of one forward at its checkpoints (see `app.engine.cpu.forward.Checkpoints`)."""
 
     def __init__(self, predictor: Predictor, works: list[BatchEntry]) -> None:
         self.layers = predictor.layers
@@ -50,11 +54,14 @@ class RowPruner:
             self._size = root + 1 + len(work.tree)
             if work.final and work.floor > 0.0:
                 self._nodes += _nodes(work, root)
-        self._there = np.arange(self._size)  # rows, as they were numbered at first, that are still there
+        self._there = np.arange(self._size)  # (T,) int64, the rows left, by their first numbers
 
     def keep(self, layer: int, states: np.ndarray) -> np.ndarray | None:
-        """The rows to go on with, of those that are there, rising; None: all. states: theirs (T, d) after so many
-        layers. Works note their nodes that go."""
+        """Return the rows to go on with, rising int64 places among those left; None: all.
+
+        states: (T, d) float32, theirs after `layer` layers. Each batch entry's `pruned` gets its
+        nodes that leave.
+        """
         places = np.full(self._size, -1, np.int64)
         places[self._there] = np.arange(len(self._there))
         if not self._nodes:
@@ -70,7 +77,10 @@ class RowPruner:
         return np.flatnonzero(stays)
 
     def _drop(self, chances: list[float]) -> list[int]:
-        """Take the nodes below their floor out, and all below them; their rows. What is no number is rejected."""
+        """Take out the nodes below their floor, and all below them; return their rows.
+
+        A chance that is not in 0 ... 1 counts as 0.
+        """
         survival: dict[int, float] = {}  # by row
         gone: list[int] = []
         for node, chance in zip(self._nodes, chances, strict=True):  # parents stand before their children
@@ -84,8 +94,10 @@ class RowPruner:
 
 
 def without(plan: PackedBatch, rows: np.ndarray) -> PackedBatch:
-    """The plan with these rows alone, rising; of a chain the last ones go first. A fork whose own rows are gone takes
-    its copies with it."""
+    """Return the packed batch with these rows alone, (T',) int64, rising.
+
+    Of a chain the last rows leave first. A fork whose own rows are gone takes its copies with it.
+    """
     places = np.full(len(plan.ids), -1, np.int64)
     places[rows] = np.arange(len(rows))
     to = places.tolist()

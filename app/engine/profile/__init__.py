@@ -1,1 +1,1 @@
-"""What a step costs on this machine."""
+"""Measure the cost of a step on this machine, and keep it."""

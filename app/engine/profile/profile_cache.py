@@ -1,7 +1,9 @@
-"""What was measured of a model on this machine, kept from one start of a verifier to the next.
+"""Keep what was measured of a model on this machine, from one start of a verifier to the next.
 
-A measurement is of weights, code, libraries, settings and machine; with any of them changed it is made anew. So it is
-where a few of the steps, timed again, have another shape than what is kept: pace may differ, a `CostTable` follows it.
+A runner goes in, its `StepCosts` come out. A measurement holds for weights, code, libraries,
+settings and machine; if any of them changes it is made anew. It is also made anew where a few
+steps, timed again, have another shape than the kept ones; their pace may differ, `StepCosts` follow
+it.
 """
 
 import json
@@ -30,17 +32,20 @@ from app.system import processor
 log = logging.getLogger(__name__)
 SHAPING = (
     "weights", "device", "gpu_dtype", "gpu_exact", "verify_threads",
-    "placement", "partition", "draft_device",  # which leave the target a part of the machine
+    "placement", "partition", "draft_device",  # these leave the target a part of the machine
 )  # fmt: skip
 SPOTS = (1, 8, 32)  # rows
-ALIKE = 1.35  # how far the paces seen at the spots may be apart
+ALIKE = 1.35  # largest ratio of the paces at the spots
 
 
 def measured(
     runner: ProfiledTarget, vocab_size: int, context_tokens: int, folder: Path, settings: Settings
 ) -> StepCosts:
-    """What steps cost, and a warning where rows do not keep their bits: as kept below `settings.home` if it still
-    holds, else found out, which takes seconds, and kept."""
+    """Return the step costs, and log a warning where rows do not keep their bits.
+
+    They come from below `settings.home` if they still hold; else they are measured, which takes
+    seconds, and kept.
+    """
     file = settings.home / "measured" / f"{_key(folder, settings)}.json"
     kept = read_cached(file, _build)
     if kept is None or not holds(kept[1], runner, vocab_size):
@@ -52,7 +57,10 @@ def measured(
 
 
 def holds(costs: StepCosts, runner: ProfiledTarget, vocab_size: int) -> bool:
-    """Whether steps of a few sizes cost what the table says, but for one common factor, which it then takes over."""
+    """Tell whether steps of a few sizes take what `costs` expect, but for one common factor.
+
+    If so, `costs` take over the factor.
+    """
     seen = times(runner, vocab_size, SPOTS)
     reading = costs.reading
     expected = {rows: costs.seconds(rows) + reading.seconds(CONTEXT, rows) for rows in seen}
@@ -70,7 +78,7 @@ def _build(text: str) -> tuple[Exactness, StepCosts]:
 
 
 def _key(folder: Path, settings: Settings) -> str:
-    """A digest of all that a measurement depends on."""
+    """Digest all that a measurement depends on."""
     shaping = {name: getattr(settings, name) for name in SHAPING}
     return digest([folder], settings=shaping, machine=[platform.machine(), processor(), os.cpu_count(), _gpu()])
 

@@ -1,4 +1,7 @@
-"""What a verifier measures at its start: the cost of a step by rows and context, and whether rows keep their bits."""
+"""Measure a target: the cost of a step by rows and context, and whether rows keep their bits.
+
+A runner goes in, `StepCosts` and `Exactness` come out. Keeps nothing on disk.
+"""
 
 import logging
 import time
@@ -19,31 +22,36 @@ log = logging.getLogger(__name__)
 
 
 class LogitRows(TargetRows, Protocol):
-    """A target's rows with their logits."""
+    """A batch entry's rows with their logits."""
 
     @property
-    def rows(self) -> torch.Tensor: ...  # (1 + N, V) logits
+    def rows(self) -> torch.Tensor:
+        """Return the logits, (1 + N, V) float32."""
+        ...
 
 
 class ProfiledTarget(Target, Protocol):
     """A target whose rows show their logits, on any device."""
 
-    def forward(self, works: list[BatchEntry]) -> Listed[LogitRows | None]: ...
+    def forward(self, works: list[BatchEntry]) -> Listed[LogitRows | None]:
+        """Compute one step; None for an entry that is a chunk of a prompt."""
+        ...
 
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 CONTEXT = 96  # cached tokens under the measured rows
 PASSES = 5
-LONG_CONTEXT = 2048  # cached tokens under the rows that show what contexts cost; fewer where fewer fit
+LONG_CONTEXT = 2048  # cached tokens under the rows that price contexts; fewer where fewer fit
 LONG_ROWS = (1, 8)
 FORKED = 7  # nodes of a chain, and of a tree
 FORKS = 3  # side branches of the tree, whose cost is compared with the chain's
 
 
 def measure_costs(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> StepCosts:
-    """Time one step for each number of packed rows, over a long context, and with side branches; best of a few passes.
+    """Time a step for each number of packed rows, over a long context, and with side branches.
 
-    Takes seconds. `context_tokens`: the longest context that the model takes.
+    The best of a few passes counts; takes seconds. `context_tokens`: the longest context that the
+    model takes.
     """
     reading = _reading(runner, vocab_size, context_tokens)
     points = {
@@ -62,7 +70,10 @@ def measure_costs(runner: ProfiledTarget, vocab_size: int, context_tokens: int) 
 
 
 def times(runner: ProfiledTarget, vocab_size: int, sizes: tuple[int, ...], passes: int = 3) -> dict[int, float]:
-    """Seconds of a step of each number of packed rows over CONTEXT cached tokens, best of a few passes."""
+    """Time a step of each number of packed rows over CONTEXT cached tokens: best of a few passes.
+
+    Returns seconds by rows.
+    """
     sequence = probe(CONTEXT + max(sizes), vocab_size)
     _run(runner, sequence, 0, CONTEXT)
     points = _timed(runner, sequence, [(CONTEXT, rows) for rows in sizes], passes)
@@ -72,7 +83,10 @@ def times(runner: ProfiledTarget, vocab_size: int, sizes: tuple[int, ...], passe
 
 @contextmanager
 def a_step(runner: ProfiledTarget, vocab_size: int, rows: int) -> Iterator[Callable[[], float]]:
-    """In the block, what runs a step of so many packed rows over CONTEXT cached tokens, and says its seconds."""
+    """Yield a function that runs a step of `rows` packed rows and returns its seconds.
+
+    The rows stand over CONTEXT cached tokens, which the block holds.
+    """
     sequence = probe(CONTEXT + rows, vocab_size)
     _run(runner, sequence, 0, CONTEXT)
     yield lambda: _seconds(runner, sequence, CONTEXT, rows - 1, 0)
@@ -80,8 +94,10 @@ def a_step(runner: ProfiledTarget, vocab_size: int, rows: int) -> Iterator[Calla
 
 
 def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Reading:
-    """What contexts cost: the same few rows over a short and a long one. The long one is reserved and not computed: how
-    long reading it takes does not depend on what it holds."""
+    """Time the same few rows over a short and a long context, and return what contexts cost.
+
+    The long one is reserved and not computed: the time to read it does not depend on its content.
+    """
     longest = min(LONG_CONTEXT, context_tokens, runner.capacity_tokens // 2) - max(LONG_ROWS)
     if longest < 2 * CONTEXT:
         return Reading()
@@ -98,8 +114,11 @@ def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Re
 def _timed(
     runner: ProfiledTarget, sequence: CachedSequence, points: list[tuple[int, int]], passes: int
 ) -> dict[tuple[int, int], float]:
-    """Seconds of a step at each (context, rows), best of a few passes: pass by pass, so that a disturbance spoils one
-    figure of each at most. The rows are a token and a chain below it, as in verifying: all of them are wanted."""
+    """Time a step at each (context, rows): best of a few passes, in seconds.
+
+    It goes pass by pass, so that a disturbance spoils one figure of each at most. The rows are a
+    token and a chain below it, as in verifying: the logits of all are wanted.
+    """
     found = dict.fromkeys(points, float("inf"))
     for _ in range(passes):
         for context, rows in points:
@@ -109,19 +128,19 @@ def _timed(
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """Rows compared with the same rows in other company, and how many of them had other bits."""
+    """The number of rows compared with the same rows in another batch, and of those that differed."""
 
     rows: int
     different: int
 
     def warn(self) -> None:
-        """Say so in the log if any had."""
+        """Log a warning if any differed."""
         if self.different:
             log.warning("%d of %d rows changed bits with their company: near ties may flip", self.different, self.rows)
 
 
 def check_exactness(runner: ProfiledTarget, vocab_size: int) -> Exactness:
-    """Compute the same rows alone, in chunks, in a batch and as nodes of a chain and of a tree, and compare their bits.
+    """Compute the same rows alone, in chunks, in a batch and as tree nodes, and compare their bits.
 
     Nodes that the runner does not verify are left out.
     """
@@ -152,7 +171,10 @@ def check_exactness(runner: ProfiledTarget, vocab_size: int) -> Exactness:
 
 
 def _run(runner: ProfiledTarget, sequence: CachedSequence, start: int, end: int) -> torch.Tensor:
-    """Logits (1, V) of the last of the tokens `start ... end - 1`; the cache then covers them."""
+    """Return the logits of the last of the tokens `start ... end - 1`, (1, V) float32.
+
+    Afterwards the cache covers those tokens.
+    """
     work = BatchEntry(sequence, start, sequence.tokens[start:end], Tree(), final=True)
     runner.try_reserve(work)
     logits = runner.forward([work])[0]
@@ -162,8 +184,10 @@ def _run(runner: ProfiledTarget, sequence: CachedSequence, start: int, end: int)
 
 
 def _seconds(runner: ProfiledTarget, sequence: CachedSequence, context: int, chain: int, branches: int) -> float:
-    """Of a step of a token behind `context` others and a chain of so many nodes below it, so many leaves beside its
-    first ones. The cache stays as it was."""
+    """Time a step of one token behind `context` others, with a chain of nodes below it, in seconds.
+
+    `branches` leaves stand beside the chain's first nodes. The cache stays as it was.
+    """
     parents, nodes = [*range(chain), *range(branches)], chain + branches
     tree = Tree([1] * chain + [0] * branches, parents, [1.0] * nodes, [("probe",)] * nodes)
     work = BatchEntry(sequence, context, sequence.tokens[context : context + 1], tree, final=True)

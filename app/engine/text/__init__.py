@@ -1,1 +1,1 @@
-"""How text and tokens meet."""
+"""Turn text into tokens and back: tokenizer, chat template, stop strings, grammars."""

@@ -1,7 +1,8 @@
-"""A model's chat template: messages in, the prompt's text out, as Hugging Face's apply_chat_template has it.
+"""Render a model's chat template: messages go in, the prompt's text comes out.
 
-Templates come with models, so they are other people's programs: they run in jinja's immutable sandbox and
-see plain strings only. Knows nothing about tokens; needs neither torch nor transformers.
+The text is that of Hugging Face's `apply_chat_template`. Templates come with models and are not
+trusted: they run in jinja's immutable sandbox and see plain strings only. Knows nothing about
+tokens; needs neither torch nor transformers.
 """
 
 import json
@@ -20,7 +21,7 @@ from app.request import ChatMessage
 
 
 class ChatTemplate:
-    """A compiled template and the special tokens that it may name."""
+    """A compiled template and the special tokens that it may name. Raises ModelRefused."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         self._special_tokens = dict(special_tokens)
@@ -30,7 +31,10 @@ class ChatTemplate:
             raise ModelRefused(f"the model's chat template does not compile: {error}") from error
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
-        """The conversation as one text that ends where the assistant's answer begins."""
+        """Return the conversation as one text that ends where the assistant's answer begins.
+
+        Raises InvalidRequest for messages that the template refuses.
+        """
         plain = [{"role": message.role, "content": message.content} for message in messages]
         try:
             return self._template.render(messages=plain, add_generation_prompt=True, **self._special_tokens)
@@ -39,7 +43,10 @@ class ChatTemplate:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what an assistant said, for training; here its body is only passed through."""
+    """The tag `{% generation %}`, which marks answers for training.
+
+    Here its body passes through.
+    """
 
     tags = {"generation"}
 

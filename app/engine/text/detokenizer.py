@@ -1,4 +1,7 @@
-"""Text out of tokens as they come: whole characters only, whatever the tokens are cut into."""
+"""Turn tokens into text as they come: whole characters only, however the tokens are cut.
+
+Token ids go in, pieces of text come out. Knows neither stop strings nor requests.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,20 +10,23 @@ REPLACEMENT = "\ufffd"  # how a decoder writes bytes that are no character, or n
 
 
 class Detokenizer(Protocol):
-    """The part of a tokenizer that text needs."""
+    """The part of a tokenizer that a text stream needs."""
 
-    byte_ids: frozenset[int]
+    byte_ids: frozenset[int]  # tokens that stand for one raw byte
 
-    def decode(self, ids: Sequence[int]) -> str: ...
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of `ids`, without special tokens."""
+        ...
 
 
 class TextStream:
-    """Text of a growing sequence. No character is ever split: bytes that are not one yet wait for their rest.
+    """The text of a growing sequence. No character is split: incomplete bytes wait for their rest.
 
-    All deltas and flush() together are decode(all tokens). How much text is out depends on how many tokens
-    came, not on how they were cut: a second stream, fed the first N tokens, goes on where the first stood.
-    Only a short window is decoded each time: the tokens behind the last delta (`_seen`; they decide whether a
-    space follows) and those that came since (`_held`).
+    All deltas and `flush` together are `decode` of all tokens. The text that is out depends on the
+    number of tokens, not on how they were cut: a second stream, fed the first N tokens, goes on
+    where the first stood. Only a short window is decoded each time: the tokens behind the last
+    delta (`_seen`; they decide whether a space follows) and those that came since (`_held`). For
+    one thread.
     """
 
     def __init__(self, tokenizer: Detokenizer) -> None:
@@ -31,22 +37,22 @@ class TextStream:
         self._in_bytes = False  # the last token with text was a byte token
 
     def feed(self, tokens: Sequence[int]) -> str:
-        """The text that `tokens` make certain; empty while a character is incomplete."""
+        """Return the text that `tokens` make certain; empty while a character is incomplete."""
         return "".join(self.pieces(tokens))
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """The delta of each token by itself; a character belongs to the token that completes it."""
+        """Return each token's own delta; a character belongs to the token that completes it."""
         return [self._take(token) for token in tokens]
 
     def flush(self) -> str:
-        """The text of what is still held, once no more tokens will come."""
+        """Return the text of the tokens still held, once no more will come."""
         return self._advance(self._tokenizer.decode(self._seen + self._held)) if self._held else ""
 
     def _take(self, token: int) -> str:
         self._held.append(token)
         text = self._tokenizer.decode(self._seen + self._held)
         self._in_bytes = token in self._tokenizer.byte_ids or (self._in_bytes and not self._tokenizer.decode([token]))
-        # what a byte token means is open until another kind ends their run: one bad byte spoils the whole run
+        # A byte token's text is open until another kind of token ends the run: one bad byte spoils all of it.
         return "" if self._in_bytes or text.endswith(REPLACEMENT) else self._advance(text)
 
     def _advance(self, text: str) -> str:

@@ -1,8 +1,9 @@
-"""Answers of a given form: which tokens may follow, by a JSON schema. llguidance knows how; this keeps its place.
+"""Constrain answers to a JSON schema: generated tokens go in, the tokens that may follow come out.
 
-What may be said is a function of the generated tokens alone, so it forks along a tree like everything that reads
-history (design D1), and a verifier that takes a request over has it from the committed tokens. No torch here:
-admission checks schemas with it.
+llguidance does the parsing; this keeps the place in it. The mask is a function of the generated
+tokens alone, so it forks along a tree like everything that reads history (design D1), and a
+verifier that takes a request over has it from the committed tokens. No torch: admission checks
+schemas here.
 """
 
 from collections.abc import Sequence
@@ -19,13 +20,16 @@ WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"
 
 
 class Grammars:
-    """A tokenizer as grammars see it, made at its first use: some tenths of a second, in which nobody else runs."""
+    """The grammars of one tokenizer.
+
+    The tokenizer is read at its first use, which holds the interpreter for some tenths of a second.
+    """
 
     def __init__(self, tokenizer_file: Path, vocab_size: int, eos_ids: tuple[int, ...]) -> None:
         self._file, self._vocab_size, self._eos_ids = tokenizer_file, vocab_size, eos_ids
 
     def fault(self, json_schema: str) -> str | None:
-        """What is wrong with a schema, or why no answer can follow it here; None: nothing."""
+        """Explain why no answer can follow a schema here; None if one can."""
         if not self._eos_ids:
             return "this model has no end token, so no answer of it can end where a schema does"
         try:
@@ -44,21 +48,24 @@ class Grammars:
         return None
 
     def state(self, json_schema: str) -> "GrammarState":
-        """A schema's grammar at the beginning of an answer. The schema has no `fault`."""
+        """Return a schema's grammar at the beginning of an answer. The schema has no `fault`."""
         assert not isinstance(self._tokens, str), self._tokens
         return GrammarState(LLMatcher(self._tokens, _grammar(json_schema), log_level=0), self._vocab_size)
 
     def bytes_of(self, token: int) -> bytes | None:
-        """What a token adds to the text, in UTF-8, perhaps a part of a character; None: that is not known here."""
+        """Return a token's bytes of the text, in UTF-8, perhaps a part of a character.
+
+        None where the tokenizer cannot be read.
+        """
         return None if isinstance(self._tokens, str) else bytes(self._tokens.decode_bytes([token]))
 
     def prepare(self) -> None:
-        """Do now what the first use would have to wait for."""
+        """Read the tokenizer now, so that no request has to wait for it."""
         _ = self._tokens
 
     @cached_property
     def _tokens(self) -> LLTokenizer | str:
-        """Or why the library cannot read it."""
+        """Return llguidance's tokenizer, or why the library cannot read the file."""
         try:
             return LLTokenizer(str(self._file), n_vocab=self._vocab_size, eos_token=list(self._eos_ids) or None)
         except ValueError as error:
@@ -66,7 +73,7 @@ class Grammars:
 
 
 class GrammarState:
-    """A grammar followed along one sequence and its trees. Goes back as easily as forth."""
+    """A grammar's state along one sequence and its trees; it goes back as easily as forth."""
 
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
         self._start, self._vocab_size = matcher, vocab_size
@@ -74,9 +81,10 @@ class GrammarState:
         self._read: list[int] = []
 
     def mask(self, generated: Sequence[int]) -> np.ndarray | None:
-        """(V,) bool: the tokens that may follow the `generated` ones; None if the grammar does not allow those.
+        """Return the tokens that may follow the `generated` ones, (V,) bool.
 
-        Raises GenerationFailed when the grammar became too complex to go on.
+        None if the grammar does not allow those. Raises GenerationFailed when the grammar became
+        too complex to go on.
         """
         generated = list(generated)
         common = min(len(self._read), len(generated))
@@ -87,8 +95,8 @@ class GrammarState:
         self._read = generated[: common + taken]
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8) if len(self._read) == len(generated) else None
         if self._matcher.is_error():
-            reason = self._matcher.get_error().partition("\n")[0]  # what follows is the library's state
-            self._matcher, self._read = self._start.deep_copy(), []  # of other tokens it may be asked again
+            reason = self._matcher.get_error().partition("\n")[0]  # the lines below are the library's state
+            self._matcher, self._read = self._start.deep_copy(), []  # it can still answer for other tokens
             raise GenerationFailed(f"no answer can go on here as its schema says: {reason}")
         return None if bits is None else np.unpackbits(bits, bitorder="little", count=self._vocab_size).view(bool)
 

@@ -1,7 +1,8 @@
-"""A model folder's tokenizer: text to ids and back, equal to Hugging Face's, without torch or transformers.
+"""Tokenize with a model folder's tokenizer: text to ids and back, equal to Hugging Face's.
 
-Reads tokenizer.json, tokenizer_config.json, chat_template.jinja, config.json and generation_config.json. Text
-made of ids skips special tokens. Incremental detokenising is app/engine/text/detokenizer.py's.
+Reads tokenizer.json, tokenizer_config.json, chat_template.jinja, config.json and
+generation_config.json; needs neither torch nor transformers. Text made of ids skips special tokens.
+Incremental detokenizing is `app.engine.text.detokenizer`'s.
 """
 
 import hashlib
@@ -22,14 +23,13 @@ CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_le
 
 
 class Tokenizer:
-    """Immutable, safe to share between threads.
+    """A model's tokenizer; immutable, and any thread may use it. Raises ModelRefused.
 
-    vocab_size      columns of the model's logits: ids from there on mean nothing
-    eos_ids         tokens that end an answer
-    sha256          of tokenizer.json: a drafter must have the same
-    context_tokens  longest sequence the model can read, prompt and answer together
-    byte_ids        tokens that stand for one raw byte ("byte fallback"), whose text hangs on their neighbours
-    grammars        which of its tokens a form of answers allows
+    vocab_size      columns of the model's logits: ids from there on mean nothing eos_ids
+    tokens that end an answer sha256          of tokenizer.json: a drafter must have the same
+    context_tokens  longest sequence that the model can read, prompt and answer together byte_ids
+    tokens that stand for one raw byte ("byte fallback"); their text depends on their neighbours
+    grammars        the grammars of answers over its tokens
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,17 +58,23 @@ class Tokenizer:
         )
 
     def encode(self, text: str) -> list[int]:
-        """The ids of `text` with the special tokens the model wants around it."""
+        """Return the ids of `text`, with the special tokens that the model wants around it.
+
+        Raises InvalidRequest for a lone surrogate.
+        """
         return self._encode(text, "prompt", add_special_tokens=True)
 
     def chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """The ids of a conversation in the model's template, up to where the assistant's answer begins."""
+        """Return the ids of a conversation in the model's template, up to the assistant's answer.
+
+        Raises InvalidRequest where there is no template, or it refuses the messages.
+        """
         if self._template is None:
             raise InvalidRequest("messages", "this model has no chat template; send prompt with raw instead")
         return self._encode(self._template.render(messages), "messages", add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`; special tokens and ids outside the vocabulary have none."""
+        """Return the text of `ids`; special tokens and ids outside the vocabulary have none."""
         return str(self._backend.decode(ids if isinstance(ids, list) else list(ids), skip_special_tokens=True))
 
     def _encode(self, text: str, field: str, *, add_special_tokens: bool) -> list[int]:
@@ -92,7 +98,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    """What the template may name, e.g. bos_token; older files hold an object for each."""
+    """Return the tokens that a template may name, bos_token for one; older files hold objects."""
     tokens = {}
     for name in SPECIAL_TOKENS:
         value = config.get(name)
@@ -113,7 +119,7 @@ def _template_source(folder: Path, config: dict[str, Any]) -> str | None:
 
 
 def _text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Models of several parts keep the language model's numbers one level down."""
+    """Return the language model's part; models of several parts keep it one level down."""
     inner = config.get("text_config")
     return inner if isinstance(inner, dict) else config
 
@@ -127,7 +133,7 @@ def _context_tokens(folder: Path, config: dict[str, Any]) -> int:
 
 
 def _eos_ids(*candidates: Any) -> tuple[int, ...]:
-    """The first source that names any; without one an answer ends at its length only."""
+    """Return the first source's ids that names any; without one an answer ends by length only."""
     for value in candidates:
         if isinstance(value, int):
             return (value,)

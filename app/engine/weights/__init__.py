@@ -1,1 +1,1 @@
-"""Where a model comes from."""
+"""Find, fetch, convert and read a model's files."""

@@ -1,4 +1,7 @@
-"""What "Llama-shaped" means: the decoders whose forward Paceline knows by heart, on the CPU and on a GPU."""
+"""Decide whether a model is Llama-shaped: one of the decoders that the fused forwards compute.
+
+A transformers model goes in; the answer holds on the CPU and on a GPU. Reads no weights.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +16,11 @@ ROTARY = ("default", "linear", "llama3", "yarn")  # the same angles at a positio
 
 
 class NotFusable(Exception):
-    """The model is not of the fused shape, or the fused forward does not agree with its modules."""
+    """The model is not of the fused shape, or the fused forward and its modules disagree."""
 
 
 def is_llama_shaped(model: "PreTrainedModel") -> bool:
-    """Whether `check_llama_shape` lets it pass."""
+    """Tell whether `check_llama_shape` lets the model pass."""
     try:
         check_llama_shape(model)
     except NotFusable:
@@ -26,7 +29,10 @@ def is_llama_shaped(model: "PreTrainedModel") -> bool:
 
 
 def check_llama_shape(model: "PreTrainedModel") -> None:
-    """Pre-norm layers of attention and a gated SiLU, positions by rotation, plain linears. Raises NotFusable."""
+    """Raise NotFusable unless the model is Llama-shaped.
+
+    That is: pre-norm layers of attention and a gated SiLU, rotary positions, plain linear layers.
+    """
     name = type(model).__name__
     if name not in FAMILIES:
         raise NotFusable(f"{name} is not among {', '.join(FAMILIES)}")

@@ -1,4 +1,7 @@
-"""What a model, the code and the libraries are, in one word: what was found out of them holds for as long."""
+"""Digest a model, the code and the libraries: measurements are kept under the digest.
+
+Folders and JSON values go in, 24 hex digits come out. Weights count by size and time alone.
+"""
 
 import hashlib
 import json
@@ -12,7 +15,7 @@ LIBRARIES = ("torch", "transformers", "numba", "numpy", "triton")
 
 
 def digest(folders: Iterable[Path], **about: object) -> str:
-    """Of the models in the folders, this package's code and libraries, and whatever else it is `about`, JSON values."""
+    """Digest the models in the folders, Paceline's code, its libraries, and the JSON values `about`."""
     whole = {
         "models": [_model(folder) for folder in folders],
         "libraries": {name: installed(name) for name in LIBRARIES},

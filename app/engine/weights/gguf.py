@@ -1,7 +1,7 @@
-"""`python -m app.engine.weights.gguf MODEL.gguf FOLDER`: dequantise a GGUF model into fp32 safetensors.
+"""Dequantise a GGUF model into float32 safetensors, its tokenizer's files beside them.
 
-Writes the tokenizer's files too. A process of its own, started by app/engine/weights/resolve.py: it needs torch, and
-twice the model's memory for a moment.
+`python -m app.engine.weights.gguf MODEL.gguf FOLDER`. A process of its own, started by
+`app.engine.weights.resolve`: it needs torch, and twice the model's memory for a moment.
 """
 
 import sys

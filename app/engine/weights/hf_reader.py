@@ -1,4 +1,7 @@
-"""Read a Hugging Face causal LM from its files."""
+"""Read a Hugging Face causal LM from its files: a folder goes in, transformers' modules come out.
+
+Imports transformers, which takes seconds. Knows nothing of forwards.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +17,10 @@ from app.errors import ModelRefused
 
 
 def read(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """The model in `folder`: out of safetensors only, none of its own code, and whole. Raises ModelRefused."""
+    """Read the model in `folder`: from safetensors only, without its own code, and whole.
+
+    Raises ModelRefused.
+    """
     transformers_logging.disable_progress_bar()
     try:
         found: Any = AutoModelForCausalLM.from_pretrained(
@@ -34,9 +40,9 @@ def read(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
 
 
 def build(folder: Path, weights: Mapping[str, torch.Tensor]) -> PreTrainedModel:
-    """The model that config.json in `folder` describes, of these weights, its head as wide as theirs.
+    """Build the model that config.json in `folder` describes from these weights.
 
-    Raises ModelRefused.
+    Its head has as many rows as theirs: `lm_head.weight` is (Vh, d). Raises ModelRefused.
     """
     config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
     rows, width = weights[HEAD].shape

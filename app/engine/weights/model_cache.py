@@ -1,8 +1,9 @@
-"""Keep on disk what was found out about a model, from one start of a process to the next.
+"""Keep measurements of a model on disk, from one start of a process to the next.
 
-A file is named after a fingerprint of all that its content depends on (`fingerprint.digest`) and
-begins with a checksum of the rest. A file that is missing, damaged or of another version is found
-out anew, and a disk that cannot be written costs the next start its time, never this one.
+Texts go in and come out. A file is named after a fingerprint of all that its content depends on
+(`fingerprint.digest`) and begins with a checksum of the rest. The content of a file that is
+missing, damaged or of another version is measured anew, and a disk that cannot be written costs the
+next start its time, never this one.
 """
 
 import hashlib
@@ -18,7 +19,10 @@ T = TypeVar("T")
 
 
 def read_cached(file: Path, build: Callable[[str], T]) -> T | None:
-    """Build a value from the file's text; None if there is no file or `build` refuses it, which is logged."""
+    """Build a value from the file's text.
+
+    None without a file, or where `build` refuses it (logged).
+    """
     try:
         return build(_intact(file.read_text()))
     except FileNotFoundError:
@@ -29,7 +33,7 @@ def read_cached(file: Path, build: Callable[[str], T]) -> T | None:
 
 
 def write_cached(file: Path, text: str) -> None:
-    """Write the file in one step."""
+    """Write the file in one step, its checksum first; a disk that cannot be written is logged."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, with_checksum(text))
@@ -43,7 +47,10 @@ def with_checksum(text: str) -> str:
 
 
 def _intact(content: str) -> str:
-    """Return what stands below its checksum. Raises ValueError: a wrong size would be read past a weight's end."""
+    """Return the text below its checksum.
+
+    Raises ValueError where they differ: a wrong size would be read past a weight's end.
+    """
     checksum, _, text = content.partition("\n")
     if checksum != _checksum(text):
         raise ValueError("it is damaged")

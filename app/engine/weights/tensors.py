@@ -1,4 +1,7 @@
-"""A model's weights by their names, as its files hold them."""
+"""Read a model's weights by their names, as its files hold them.
+
+A folder of safetensors goes in, tensors come out. Knows neither modules nor forwards.
+"""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -15,9 +18,9 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class Stored(Mapping[str, torch.Tensor]):
-    """Read from safetensors when asked for, in the files' own number format; a tied head is the embedding.
+    """The weights of a folder, read when looked up, in the files' own dtype.
 
-    Raises ModelRefused for a folder without any.
+    A tied head is the embedding. Raises ModelRefused for a folder without any.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,19 +44,25 @@ class Stored(Mapping[str, torch.Tensor]):
 
 
 def holds(ours: Weights, theirs: Weights) -> bool:
-    """Whether we have all of their weights, number for number; files often hold more, tables of sines for one."""
+    """Tell whether `ours` has all of `theirs`, number for number, whatever the dtypes.
+
+    Files often hold more: tables of sines, for one.
+    """
     return all(name in ours and torch.equal(weight.float(), ours[name].float()) for name, weight in theirs.items())
 
 
 @lru_cache(maxsize=1)
 def embedding_sha256(target: Path) -> str:
-    """What a drafter's card names its target's embedding by: the hash of its float32 numbers."""
+    """Hash the target's embedding, as float32, by which a drafter's card names its target."""
     return hashlib.sha256(target_embedding(target).numpy().astype("<f4", copy=False).data).hexdigest()
 
 
 @lru_cache(maxsize=1)
 def target_embedding(target: Path) -> torch.Tensor:
-    """(V, d) float32, shared by all drafters of a process."""
+    """Return the target's embedding, (V, d) float32, shared by all drafters of a process.
+
+    Raises ModelRefused where it has none by that name.
+    """
     weights = Stored(target)
     if EMBEDDING not in weights:
         raise ModelRefused(f"{target} holds no {EMBEDDING}")

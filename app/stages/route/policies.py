@@ -104,10 +104,10 @@ def outcomes(tree: Tree, committed: Listed[int], asked: Collection[str]) -> tupl
     """
     found: dict[str, tuple[int, int]] = {}
     walk, going_on = tree.walk(committed), set(asked)
-    for depth, offered in enumerate(walk.offered):
+    for depth, alternatives in enumerate(walk.alternatives):
         is_right = depth < len(walk.path)
         agreeing = going_on.intersection(tree.proposers[walk.path[depth] - 1]) if is_right else set()
-        speaking = {name for node in offered for name in tree.proposers[node - 1]}
+        speaking = {name for node in alternatives for name in tree.proposers[node - 1]}
         for name in going_on - agreeing:
             found[name] = (depth, depth + int(name in speaking or depth == 0))
         going_on = agreeing

@@ -1,4 +1,4 @@
-"""Where rows stand and what they see, read back from a plan by its own arrays."""
+"""Packed rows stand and attend as their tree says, read back from the batch's own arrays."""
 
 import torch
 from hypothesis import given, settings
@@ -53,7 +53,7 @@ def test_the_main_branch_follows_first_children():
 
 
 class Spelled:
-    """A model that writes where each row stands into the cache and reads back all that the row sees."""
+    """A model that writes each row's position into the cache and reads back all that the row sees."""
 
     def __init__(self, works: list[BatchEntry], runner: ModelRunner) -> None:
         self.kv = KVCache(1, runner.pool.num_pages, 1, 2, PAGE_TOKENS)
@@ -68,7 +68,7 @@ class Spelled:
         self.layout.store(0, rows, rows)
 
     def seen(self, row: int, window: int | None = None) -> list[tuple[int, int]]:
-        """(token, position) of every slot that a row sees, in the order of its pages."""
+        """Return (token, position) of every slot that a row sees, in the order of its pages."""
         for group in self.layout.groups(window):
             rows = list(range(len(self.plan.ids))) if group.rows is None else group.rows.tolist()
             if row in rows:
@@ -95,7 +95,7 @@ class Spelled:
 
 @st.composite
 def batches(draw) -> list[tuple[int, int, Tree]]:
-    """(cached, new, tree) of a few sequences."""
+    """Draw (cached, new, tree) of a few sequences."""
     return [
         (draw(st.integers(0, 40)), draw(st.integers(1, 40)), draw(trees(12)) if draw(st.booleans()) else Tree())
         for _ in range(draw(st.integers(1, 4)))

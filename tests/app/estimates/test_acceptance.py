@@ -18,8 +18,8 @@ def chain(tokens: list[int]) -> Tree:
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=40), st.integers(0, 40))
 def test_survival_falls_and_is_a_probability(seen: list[tuple[int, int]], depth: int) -> None:
     expectation = AcceptanceEstimate(AcceptanceEstimate())
-    for offered, accepted in seen:
-        expectation.update(offered, min(offered, accepted))
+    for drafted, accepted in seen:
+        expectation.update(drafted, min(drafted, accepted))
     survival = expectation.survival(depth)
     assert len(survival) == depth
     assert survival == sorted(survival, reverse=True)
@@ -42,7 +42,7 @@ def test_a_new_sequence_starts_where_its_tenant_is() -> None:
     assert expectations.of("new too", "b").survival(1)[0] > 0.5
 
 
-def test_a_finished_request_leaves_its_tenant_wiser_and_memory_is_bounded() -> None:
+def test_an_ended_request_teaches_its_tenant_in_bounded_memory() -> None:
     expectations = AcceptanceEstimates(max_requests=3, max_tenants=2)
     first = expectations.of("0", "a")
     assert expectations.of("0", "a") is first
@@ -90,14 +90,14 @@ def test_levels_follow_the_main_branch_of_a_tree() -> None:
     assert levels(tree, [1, 3, 4, 9]) == (3, 3)
     assert levels(tree, [1, 3, 5]) == (3, 2)
     assert levels(tree, [1, 3]) == (2, 2), "depth 3 is not known yet"
-    assert levels(tree, [2, 9]) == (1, 0), "a side branch was right, but nobody counts on those"
+    assert levels(tree, [2, 9]) == (1, 0), "a side branch was right, but those are not counted on"
     assert levels(tree, [7]) == (1, 0)
     assert levels(Tree(), [7]) == (0, 0)
 
 
 @given(st.lists(st.integers(0, 1), max_size=6), st.lists(st.integers(0, 1), max_size=6))
 def test_levels_of_a_chain_are_its_common_prefix(tokens: list[int], committed: list[int]) -> None:
-    offered, accepted = levels(chain(tokens), committed)
+    drafted, accepted = levels(chain(tokens), committed)
     assert tokens[:accepted] == committed[:accepted]
     ended = accepted == min(len(tokens), len(committed))
-    assert offered == accepted + (not ended)
+    assert drafted == accepted + (not ended)

@@ -39,13 +39,13 @@ def test_learns_the_truth_behind_confidence(truth) -> None:  # type: ignore[no-u
     assert report.calibrated_error < report.raw_error
 
 
-def test_a_few_observations_move_it_little() -> None:
+def test_a_few_observations_move_a_calibration_little() -> None:
     calibration = Calibration()
     calibration.update("a", 0.9, False)
     assert 0.75 < calibration.value("a", 0.9) < 0.9
 
 
-def test_forgets_a_drafter_as_it_was() -> None:
+def test_calibration_forgets_a_drafters_past() -> None:
     calibration = Calibration()
     for accepted in (True, False):
         for _ in range(2000):

@@ -36,7 +36,7 @@ def test_a_step_stays_a_step() -> None:
 
 
 @given(points, st.floats(0.2, 5.0))
-def test_json_keeps_it(measured: dict[int, float], ratio: float) -> None:
+def test_step_costs_survive_json(measured: dict[int, float], ratio: float) -> None:
     costs = StepCosts(measured, ratio)
     again = StepCosts.loads(costs.dumps())
     assert [again.seconds(n) for n in range(300)] == [costs.seconds(n) for n in range(300)]
@@ -52,8 +52,8 @@ def test_follows_a_machine_that_slows_down_and_shrugs_at_an_outlier() -> None:
     assert costs.seconds(1) == pytest.approx(0.090, rel=0.2), "it is the machine, not rows alone"
 
 
-def test_steps_of_many_sizes_tell_what_rows_cost() -> None:
-    """A machine on which a step of one row takes what was measured, and further rows twice of it."""
+def test_steps_of_many_sizes_tell_the_cost_of_rows() -> None:
+    """One row takes the measured time, and further rows twice theirs."""
     costs = StepCosts(MEASURED)
     for i in range(600):
         rows = (1, 4, 1, 8, 2)[i % 5]
@@ -63,7 +63,7 @@ def test_steps_of_many_sizes_tell_what_rows_cost() -> None:
     assert StepCosts.loads(costs.dumps()).seconds(8) == costs.seconds(8)
 
 
-def test_a_table_without_contexts_is_read_as_one_where_they_cost_nothing() -> None:
+def test_stored_costs_without_contexts_price_them_at_nothing() -> None:
     old = StepCosts.loads('{"points": [[1, 0.03], [64, 0.033]], "ratio": 1.0, "fork_s": 0.0}')
     assert old.reading.seconds(100_000, 8) == 0.0
     new = StepCosts(MEASURED, fork_s=0.002, reading=Reading(4e-6, 2e-6), reading_ratio=1.5)
@@ -73,8 +73,8 @@ def test_a_table_without_contexts_is_read_as_one_where_they_cost_nothing() -> No
     assert (slower.seconds(8), slower.fork_s) == (2 * new.seconds(8), 2 * new.fork_s)
 
 
-def test_what_contexts_cost_is_corrected_apart_from_what_rows_do() -> None:
-    """A machine on which reading takes twice what was measured, and rows what was measured."""
+def test_the_costs_of_contexts_and_rows_are_corrected_apart() -> None:
+    """Reading takes twice the measured time, rows take theirs."""
     costs = StepCosts(MEASURED, reading=Reading(4e-6, 2e-6))
     for i in range(300):
         context = (100, 3000, 8000)[i % 3]
@@ -94,7 +94,7 @@ def test_nonsense_measurements_change_nothing(nonsense: float) -> None:
 
 
 @pytest.mark.parametrize("bad", [{}, {0: 1.0}, {1: 0.0}, {1: float("nan")}])
-def test_a_table_without_sound_points_is_refused(bad: dict[int, float]) -> None:
+def test_step_costs_without_sound_points_are_refused(bad: dict[int, float]) -> None:
     with pytest.raises(ValueError):
         StepCosts(bad)
 
@@ -119,7 +119,7 @@ def test_one_depth_alone_does_not_make_longer_drafts_free() -> None:
     assert costs.seconds(1, 8) == pytest.approx(0.025, rel=0.1)
 
 
-def test_an_unmeasured_batch_costs_what_the_nearest_does() -> None:
+def test_an_unmeasured_batch_costs_as_much_as_the_nearest() -> None:
     costs = DraftCosts()
     costs.update(1, 4, 0.010)
     costs.update(16, 4, 0.050)
@@ -149,7 +149,7 @@ def test_reading_is_priced_apart_from_drafting() -> None:
     assert costs.read_s(5) == 0.0, "a few tokens are read along with the first guess"
 
 
-def test_a_frozen_process_does_not_end_all_asking() -> None:
+def test_a_frozen_process_does_not_end_all_drafting() -> None:
     costs = DraftCosts()
     for _ in range(20):
         costs.update(1, 4, 0.010)

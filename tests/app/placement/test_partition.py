@@ -1,4 +1,4 @@
-"""Cores kept apart for verifying and drafting, and what it shows."""
+"""Cores are kept apart for verifying and drafting, and their interference is measured."""
 
 import os
 import threading
@@ -51,7 +51,7 @@ def test_a_bound_thread_and_those_it_starts_stay_where_they_are() -> None:
 
 
 class Beside:
-    """Work that takes three times as long while the other side is at work."""
+    """Work that takes three times as long while the other side runs."""
 
     def __init__(self) -> None:
         self.at_work = threading.Event()
@@ -63,7 +63,7 @@ class Beside:
         self.at_work.clear()
 
 
-def test_isolation_sees_who_waits_for_whom() -> None:
+def test_interference_tells_the_side_that_waits() -> None:
     everywhere = Partition(Cores(cores()), Cores(cores()))
     alone = measure_interference(Beside(), Beside(), everywhere)
     assert alone.verify_slowdown < 1.5 and alone.draft_slowdown < 1.5

@@ -1,4 +1,4 @@
-"""Both stores of requests on one bench, with a switch for who lives."""
+"""Both stores of requests on one bench, with a switch for the owners that live."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ NAMESPACE = "test"
 
 @dataclass(frozen=True)
 class Bench:
-    """A store, and who lives in its world."""
+    """A store, and the owners that live."""
 
     store: Requests
     revive: Callable[[str], None]

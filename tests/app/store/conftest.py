@@ -22,7 +22,7 @@ def short_lived(request: pytest.FixtureRequest) -> Bench:
 
 @pytest.fixture
 def running(bench: Bench) -> Bench:
-    """With request r1, owned by the living v1."""
+    """Give a bench with request r1, owned by the living v1."""
     bench.revive("v1")
     assert bench.store.create(make_record(), limit=10)
     assert bench.store.assign("r1", "v1")

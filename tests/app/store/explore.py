@@ -1,8 +1,8 @@
 """Explore every interleaving of a few processes whose steps are atomic calls, with crashes at any point.
 
-A process is a generator that yields calls and is sent their replies, so where it stands follows from what
-it was told. Two paths that lead to the same state and the same replies are one world, explored once; of a
-process that has finished or crashed nothing is remembered.
+A process is a generator that yields calls and is sent their replies, so its place follows from the
+replies it had. Two paths that lead to the same state and the same replies are one world, explored
+once; of a process that has finished or crashed nothing is remembered.
 """
 
 from collections import deque
@@ -18,10 +18,10 @@ Replies = tuple[tuple[Hashable, ...] | None, ...]
 
 @dataclass(frozen=True)
 class World:
-    """The shared state, and what every process has been told."""
+    """The shared state, and the replies that every process has had."""
 
     state: Any
-    replies: Replies  # None: it is over, finished or crashed
+    replies: Replies  # None: the process finished or crashed
     is_disturbed: bool = False  # a crash or an expiry has happened
 
 
@@ -36,15 +36,16 @@ class Step:
 
     @property
     def is_move(self) -> bool:
-        """A process went on, neither crash nor environment."""
+        """Tell whether a process went on: neither crash nor environment."""
         return self.call is not None and self.before.replies != self.after.replies
 
 
 class Explorer:
     """All worlds reachable from `start`.
 
-    `apply(state, call)` gives (state, reply), or None while the call would block; `environment(state)` lists
-    calls that may happen at any time without a process, such as a lease running out.
+    `apply(state, call)` gives (state, reply), or None while the call would block;
+    `environment(state)` lists calls that may happen at any time without a process, such as a lease
+    running out.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Explorer:
         self._calls: dict[tuple[int, tuple[Hashable, ...]], Call | None] = {}
 
     def explore(self, on_step: Callable[[Step], None], on_end: Callable[[World], None]) -> int:
-        """Visit every step once, and every world in which no process can go on; the number of worlds."""
+        """Visit every step once, and every world where no process can go on; return the number of worlds."""
         seen, waiting = {self._start}, deque([self._start])
         while waiting:
             world = waiting.popleft()
@@ -77,7 +78,7 @@ class Explorer:
         return len(seen)
 
     def walk(self, random: Random) -> Iterator[Step]:
-        """One schedule from the start until no process can go on."""
+        """Yield one schedule from the start until no process can go on."""
         world = self._start
         while True:
             steps = list(self.steps(world))
@@ -89,17 +90,17 @@ class Explorer:
             world = step.after
 
     def steps(self, world: World) -> Iterator[Step]:
-        """Everything that can happen next."""
-        for index, told in enumerate(world.replies):
-            call = None if told is None else self._next(index, told)
-            if told is None or call is None:
+        """List everything that can happen next."""
+        for index, known in enumerate(world.replies):
+            call = None if known is None else self._next(index, known)
+            if known is None or call is None:
                 continue
             crashed = _replace(world.replies, index, None)
             yield Step(world, replace(world, replies=crashed, is_disturbed=True), None)
             result = self._apply(world.state, call)
             if result is not None:
                 state, reply = result
-                more = (*told, reply)
+                more = (*known, reply)
                 replies = _replace(world.replies, index, more if self._next(index, more) else None)
                 yield Step(world, replace(world, state=state, replies=replies), call, reply)
         for call in self._environment(world.state):
@@ -114,8 +115,8 @@ class Explorer:
         return self._calls[key]
 
 
-def _replace(replies: Replies, index: int, told: tuple[Hashable, ...] | None) -> Replies:
-    return (*replies[:index], told, *replies[index + 1 :])
+def _replace(replies: Replies, index: int, known: tuple[Hashable, ...] | None) -> Replies:
+    return (*replies[:index], known, *replies[index + 1 :])
 
 
 def _resume(process: Generator[Call, Any, None], replies: tuple[Hashable, ...]) -> Call | None:

@@ -1,4 +1,4 @@
-"""What the Lua scripts mean, in plain Python: a state and a call give the next state and a reply.
+"""Model the Lua scripts in plain Python: a state and a call give the next state and a reply.
 
 The hand-off tests explore these models and hold the real scripts against every step of theirs.
 """
@@ -14,7 +14,7 @@ RINGING = "ringing"
 
 
 class Mail(NamedTuple):
-    """One mailbox; and, kept in no key of it, the doorbells in Celery's queue and what attendants took."""
+    """One mailbox; and, in no key of Redis, the doorbells in Celery's queue and the items taken."""
 
     items: tuple[str, ...] = ()
     attend: str = ""
@@ -90,7 +90,7 @@ _MAIL: dict[str, Callable[..., tuple[Mail, Any]]] = {
 
 
 class Entry(NamedTuple):
-    """An event of a request: who committed how many tokens from where."""
+    """An event of a request: its owner, the offset, and the number of tokens."""
 
     offset: int
     size: int
@@ -99,7 +99,7 @@ class Entry(NamedTuple):
 
 
 class Req(NamedTuple):
-    """One request, and which owners' leases live."""
+    """One request, and the owners whose leases live."""
 
     owner: str = ""
     status: Status = Status.ACTIVE
@@ -109,7 +109,7 @@ class Req(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Committed tokens."""
+        """Count the committed tokens."""
         return sum(entry.size for entry in self.entries)
 
 

@@ -1,4 +1,4 @@
-"""The real scripts behind the models' calls: load a state into the server, call, read the state back."""
+"""Run the real scripts behind the models' calls: load a state, call, read the state back."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ class RealMail:
         pipe.execute()
 
     def call(self, call: Call) -> Any:
-        """Do it, and reply as the model does."""
+        """Run a call, and reply as the model does."""
         name, *args = call
         if name == "expire":
             self._client.delete("model:attend:m")
@@ -54,7 +54,7 @@ class RealMail:
         return getattr(self._boxes, name)("m", *args)
 
     def read(self) -> Mail:
-        """What the server holds."""
+        """Read the server's state."""
         pipe = self._client.pipeline()
         pipe.lrange("model:mail:m", 0, -1)
         pipe.get("model:attend:m")
@@ -91,7 +91,7 @@ class RealRequest:
         pipe.execute()
 
     def call(self, call: Call) -> Any:
-        """Do it, and reply as the model does."""
+        """Run a call, and reply as the model does."""
         name, *args = call
         if name == "beat":
             return self._nodes.beat("verify", args[0], args[0], progress_s=0.0, info={})
@@ -109,7 +109,7 @@ class RealRequest:
         return getattr(self._store, name)("r", *args)
 
     def read(self) -> Req:
-        """What the server holds; the indexes must agree with the request."""
+        """Read the server's state; the indexes must agree with the request."""
         pipe = self._client.pipeline()
         pipe.hgetall("model:request:r")
         pipe.xrange("model:events:r")

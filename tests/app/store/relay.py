@@ -1,4 +1,4 @@
-"""A way to a server that loses replies: bytes go there as they come, and back only while it is told to let them."""
+"""Relay bytes to a server as they come, and its replies back only while that is allowed."""
 
 import socket
 import threading
@@ -8,8 +8,7 @@ from typing import Self
 
 
 class Relay:
-    """Listens on a free port for connections to `port`. All of them are cut by `cut`, and those of the block at its
-    end."""
+    """A relay on a free port for connections to `port`; `cut`, or the block's end, cuts them all."""
 
     def __init__(self, port: int) -> None:
         self._to = ("127.0.0.1", port)
@@ -20,7 +19,7 @@ class Relay:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Return the port that the relay listens on."""
         return int(self._listening.getsockname()[1])
 
     def __enter__(self) -> Self:
@@ -32,15 +31,15 @@ class Relay:
         self.cut()
 
     def hold(self) -> None:
-        """From now on keep what the server says."""
+        """Keep the server's replies from now on."""
         self._may_answer.clear()
 
     def let_go(self) -> None:
-        """Pass on what was kept, late as it is."""
+        """Pass on the kept replies, late as they are."""
         self._may_answer.set()
 
     def cut(self) -> None:
-        """End all connections; what was kept is lost. New ones are as they should be."""
+        """End all connections; kept replies are lost. New connections work."""
         cut, self._open = self._open, []
         for end in cut:
             with suppress(OSError):
@@ -60,9 +59,9 @@ class Relay:
     def _pass_on(self, of: socket.socket, to: socket.socket, wait: Callable[[], object]) -> None:
         def run() -> None:
             with suppress(OSError):
-                while said := of.recv(65536):
+                while data := of.recv(65536):
                     wait()
-                    to.sendall(said)
+                    to.sendall(data)
             with suppress(OSError):
                 to.shutdown(socket.SHUT_WR)
 

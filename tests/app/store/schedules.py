@@ -1,4 +1,4 @@
-"""The processes whose interleavings are explored: posters, attendants, verifiers and those who clean up."""
+"""The processes whose interleavings are explored: posters, attendants, verifiers, sweepers."""
 
 from collections.abc import Callable, Generator
 from typing import Any
@@ -56,7 +56,7 @@ def attendant(holder: str, answers: int) -> Steps:
 
 
 def hasty_attendant(holder: str, answers: int) -> Steps:
-    """Takes once and hands over, as after its longest stay."""
+    """Take once and release, as after the longest stay."""
     for _ in range(answers):
         yield ("answer",)
         # Asked twice: a reply got lost, and the client library sent the call again.

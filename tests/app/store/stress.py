@@ -16,7 +16,7 @@ LEASE_S = 0.4
 
 
 def mailboxes(client: redis.Redis) -> Mailboxes:
-    """The mailboxes under test; leases short enough for a test to see them die."""
+    """Make the mailboxes under test; their leases are short enough to run out in it."""
     return Mailboxes(client, NAMESPACE, lease_s=LEASE_S)
 
 
@@ -32,10 +32,10 @@ def post_all(url: str, name: str, count: int) -> None:
 def attend_all(url: str, threads: int) -> None:
     """Answer doorbells until the key STOP appears."""
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(_answer_bells, [url] * threads))
+        list(pool.map(_answer_doorbells, [url] * threads))
 
 
-def _answer_bells(url: str) -> None:
+def _answer_doorbells(url: str) -> None:
     client = connect(url)
     boxes = mailboxes(client)
     while not client.exists(STOP):

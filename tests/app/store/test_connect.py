@@ -1,4 +1,4 @@
-"""The client: what it does when the server is away, back, or never there."""
+"""The client while its server is away, back, or never there."""
 
 import subprocess
 import sys
@@ -46,7 +46,7 @@ def test_calls_outlast_a_restart_of_the_server(redis_url: str, free_port: int) -
 
 
 def test_a_server_that_cannot_write_is_unavailable_and_comes_back(redis_client: redis.Redis) -> None:
-    """Neither a fault of ours nor the caller's: whoever waits for a server that is away waits for this one, too."""
+    """It counts as away: those that wait for a server that is away wait for this one, too."""
     store = RequestStore(redis_client, "test", ttl_s=60.0, active_ttl_s=60.0)
     store.create(make_record("r1"), limit=9)
     assert store.assign("r1", "v1")
@@ -67,14 +67,14 @@ def test_a_server_that_cannot_write_is_unavailable_and_comes_back(redis_client: 
     assert store.commit("v1", [("r1", tokens_event(0, 7))]) == [Outcome.COMMITTED]
 
 
-def test_what_is_to_be_on_disk_is_refused_where_nothing_is_written_to_disk(redis_client: redis.Redis) -> None:
+def test_a_durable_write_is_refused_by_a_server_without_a_disk(redis_client: redis.Redis) -> None:
     store = RequestStore(redis_client, "test", ttl_s=60.0, active_ttl_s=60.0, durable=True)
     with pytest.raises(StoreUnavailable, match="disk"):
         store.create(make_record(), limit=9)
 
 
 def test_indexes_go_by_the_servers_clock(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A verifier whose machine's clock is days ahead must not take its requests for expired."""
+    """A verifier whose clock is days ahead must not count its requests as expired."""
     store = RequestStore(redis_client, "test", ttl_s=60.0, active_ttl_s=60.0)
     store.create(make_record(), limit=9, task="{}")
     assert store.assign("r1", "v1")

@@ -1,8 +1,9 @@
 """No schedule and no crash breaks the hand-off of mailboxes and requests.
 
-Three layers: the models are explored exhaustively (all interleavings, a crash or an expiry anywhere); the
-real scripts run on every distinct (state, call) the exploration met and must do just what the model does; and
-whole schedules run on the real scripts from an empty server, in case a script depends on what no model shows.
+Three layers: the models are explored exhaustively (all interleavings, a crash or an expiry
+anywhere); the real scripts run on every distinct (state, call) the exploration met and must do just
+what the model does; and whole schedules run on the real scripts from an empty server, in case a
+script depends on what no model shows.
 """
 
 from collections.abc import Callable
@@ -28,7 +29,7 @@ MODEL_ONLY = {"ring", "answer"}  # Celery's part
 
 def mail_holds(step: Step) -> None:
     mail: Mail = step.after.state
-    posted = {told for told in ("a", "b") if told in mail.items + mail.taken}
+    posted = {item for item in ("a", "b") if item in mail.items + mail.taken}
     assert len(mail.items + mail.taken) == len(posted), f"an item twice: {mail}"
     if step.call is not None and step.call[0] == "take":
         assert not step.reply or step.before.state.attend == step.call[1], f"took without the lease: {step}"
@@ -77,7 +78,7 @@ def request_holds(step: Step) -> None:
 
 
 def request_ends(world: World) -> None:
-    """Whatever happened, a new verifier can finish the request, and its text is whole."""
+    """Check that a new verifier can finish the request in any world, and that its text is whole."""
     req: Req = world.state._replace(alive=frozenset())
     if req.status == Status.ACTIVE:
         assert _request_reply(req, ("orphans",))
@@ -106,7 +107,7 @@ def explored(
     ends: Callable[[World], None],
     stored: Callable[[Any], Any],
 ) -> dict[tuple[Any, Call], Step]:
-    """Check every world; give one step for every distinct (state of the server, call)."""
+    """Check every world; return one step for every distinct (state of the server, call)."""
     found: dict[tuple[Any, Call], Step] = {}
 
     def visit(step: Step) -> None:
@@ -197,7 +198,7 @@ def test_a_broken_commit_is_found(broken: Callable[[Any, Call], Any]) -> None:
 # --- the real scripts do what the models do
 
 
-def test_mailbox_scripts_do_what_the_model_does(redis_client: redis.Redis) -> None:
+def test_mailbox_scripts_do_as_the_model_does(redis_client: redis.Redis) -> None:
     real = RealMail(redis_client)
     steps = {
         **explored(mail_system, mail_holds, mail_ends, _stored),
@@ -209,7 +210,7 @@ def test_mailbox_scripts_do_what_the_model_does(redis_client: redis.Redis) -> No
     assert {call[0] for _, call in steps} == set(RealMail.CALLS)
 
 
-def test_request_scripts_do_what_the_model_does(redis_client: redis.Redis) -> None:
+def test_request_scripts_do_as_the_model_does(redis_client: redis.Redis) -> None:
     real = RealRequest(redis_client)
     steps = explored(request_system, request_holds, request_ends, _all_stored)
     for (state, call), step in steps.items():

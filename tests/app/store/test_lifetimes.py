@@ -1,5 +1,4 @@
-"""Nothing stays for ever: whatever is written for a request, a process or a key dies by itself, and no index outgrows
-what it points at, though nobody ever comes back for it."""
+"""Everything written for a request, a process or a key dies by itself, and no index outgrows it."""
 
 import time
 
@@ -38,26 +37,26 @@ def test_all_of_an_ended_request_dies_after_its_time(redis_client: redis.Redis, 
 
 @pytest.fixture
 def expired(redis_client: redis.Redis) -> Bench:
-    """With a request of a task that nobody ended, whose time is over."""
+    """Give a bench with an expired request of a task that was never ended."""
     bench = redis_bench(redis_client, LEASE_S, LEASE_S)
     assert bench.store.create(make_record(), limit=1, task="{}")
     time.sleep(1.5 * LEASE_S)
     return bench
 
 
-def test_a_request_that_nobody_ended_is_in_nobodys_way(expired: Bench, redis_client: redis.Redis) -> None:
-    """No verifier lives that would sweep it up."""
+def test_a_request_never_ended_takes_no_place_once_it_expired(expired: Bench, redis_client: redis.Redis) -> None:
+    """No verifier lives that would remove the request."""
     assert expired.store.create(make_record("r2"), limit=1, task="{}")
     for index in ("active", "unsettled"):
         assert redis_client.zrange(f"{NAMESPACE}:{index}", 0, -1) == ["r2"]
 
 
-def test_looking_for_orphans_takes_out_what_has_expired(expired: Bench, redis_client: redis.Redis) -> None:
+def test_a_search_for_orphans_removes_expired_requests(expired: Bench, redis_client: redis.Redis) -> None:
     assert expired.store.orphans() == []
     assert not redis_client.exists(f"{NAMESPACE}:active")
 
 
-def test_the_register_forgets_processes_that_never_come_back(redis_client: redis.Redis) -> None:
+def test_the_register_removes_processes_that_never_come_back(redis_client: redis.Redis) -> None:
     nodes = Nodes(redis_client, NAMESPACE, lease_s=LEASE_S)
     assert nodes.beat("draft", "gone", "o1", progress_s=0.0, info={})
     time.sleep(1.5 * LEASE_S)
@@ -65,7 +64,7 @@ def test_the_register_forgets_processes_that_never_come_back(redis_client: redis
     assert redis_client.zrange(f"{NAMESPACE}:nodes", 0, -1) == ["draft:here"]
 
 
-def test_a_handed_over_mailbox_whose_doorbell_is_lost_is_rung_for_again(
+def test_a_released_mailbox_is_rung_for_again_if_its_doorbell_is_lost(
     redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mailbox, "_RINGING_MS", int(LEASE_S * 1000))
@@ -77,8 +76,8 @@ def test_a_handed_over_mailbox_whose_doorbell_is_lost_is_rung_for_again(
     assert boxes.forgotten() == ["m"]
 
 
-def test_places_that_nobody_stored_leave_no_trace(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The web process died each time before it could store the request, or give its place back."""
+def test_places_never_stored_leave_no_trace(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The web process died each time before it stored the request or released its place."""
     monkeypatch.setattr(rate_limits, "RESERVED_S", 0.02)
     bounds = RateLimits(redis_client, NAMESPACE, active_ttl_s=ACTIVE_TTL_S)
     key = ApiKey(name="me", sha256="0" * 64, tenant="me", concurrent=2)

@@ -1,4 +1,4 @@
-"""A server that did what it was told, and whose reply was lost, late, or that it cannot write."""
+"""Calls that ran on the server and whose replies were lost or late, and servers that cannot write."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def relay(redis_client: redis.Redis, redis_url: str) -> Iterator[Relay]:
 
 @pytest.fixture
 def far(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> Iterator[redis.Redis]:
-    """A client that reaches the server by the relay, with few connections and little patience."""
+    """Make a client that reaches the server by the relay, with few connections and short timeouts."""
     monkeypatch.setattr(module, "MAX_CONNECTIONS", 2)
     monkeypatch.setattr(module, "SOCKET_TIMEOUT_S", TIMEOUT_S)
     client = connect(f"redis://127.0.0.1:{relay.port}/0")
@@ -44,7 +44,7 @@ def store_of(client: redis.Redis) -> RequestStore:
 
 @pytest.fixture
 def near(redis_client: redis.Redis) -> RequestStore:
-    """The store without the relay, with a request of v1's."""
+    """Make the store without the relay, with a request of v1's."""
     store = store_of(redis_client)
     store.create(make_record(), limit=1)
     assert store.assign("r1", "v1")
@@ -58,10 +58,10 @@ def await_tokens(store: RequestStore, count: int) -> None:
         time.sleep(0.002)
 
 
-def test_what_became_of_a_commit_is_heard_though_its_reply_was_lost(
+def test_a_commits_outcome_is_known_though_its_reply_was_lost(
     far: redis.Redis, near: RequestStore, relay: Relay
 ) -> None:
-    """Again and again: no connection stays behind, of those that broke or of those that did not."""
+    """Many times over: no connection is leaked, broken or whole."""
     store = store_of(far)
     for length in range(0, 12, 2):
         assert store.commit_later("v1", [("r1", tokens_event(length, 5))])() == [Outcome.COMMITTED]
@@ -73,7 +73,7 @@ def test_what_became_of_a_commit_is_heard_though_its_reply_was_lost(
     assert near.snapshot("r1").tokens == (5, 6) * 6
 
 
-def test_a_reply_that_comes_too_late_is_nobodys(far: redis.Redis, near: RequestStore, relay: Relay) -> None:
+def test_a_reply_that_comes_too_late_is_dropped(far: redis.Redis, near: RequestStore, relay: Relay) -> None:
     far.set("key", "value")
     outcomes = store_of(far).commit_later("v1", [("r1", tokens_event(0, 5))])
     assert outcomes() == [Outcome.COMMITTED]
@@ -90,7 +90,7 @@ def test_a_reply_that_comes_too_late_is_nobodys(far: redis.Redis, near: RequestS
 
 
 def test_a_long_wait_is_no_silence(far: redis.Redis, near: RequestStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is made of waits that a connection's patience has room for."""
+    """A long wait is made of waits shorter than the socket timeout."""
     monkeypatch.setattr(requests, "BLOCK_S", TIMEOUT_S / 3)
     store, long_s = store_of(far), 3 * TIMEOUT_S
     assert not store.ended("r1", long_s)

@@ -1,4 +1,4 @@
-"""Mailboxes against a real server: who rings, who attends, who takes."""
+"""Mailboxes against a real server: ringing, attending, taking."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ def boxes(redis_client: redis.Redis) -> Mailboxes:
 
 @pytest.fixture
 def hasty(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Mailboxes:
-    """Leases and ringing marks that run out while a test waits."""
+    """Make mailboxes whose leases and ringing marks run out while a test waits."""
     monkeypatch.setattr(mailbox, "_RINGING_MS", int(LEASE_S * 1000))
     return Mailboxes(redis_client, "test", lease_s=LEASE_S)
 
@@ -32,7 +32,7 @@ def test_only_the_first_poster_rings(boxes: Mailboxes) -> None:
     assert boxes.waiting("m") == 3
 
 
-def test_nobody_rings_an_attended_mailbox(boxes: Mailboxes) -> None:
+def test_an_attended_mailbox_is_not_rung_for(boxes: Mailboxes) -> None:
     assert boxes.attend("m", "h1")
     assert not boxes.post("m", ["a"])
 
@@ -181,7 +181,7 @@ def test_emptied_mailboxes_leave_no_key(redis_client: redis.Redis, boxes: Mailbo
     assert redis_client.keys("*") == []
 
 
-def test_a_mailbox_nobody_empties_keeps_the_newest(boxes: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mailbox_never_emptied_keeps_the_newest_items(boxes: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailbox, "MAX_WAITING", 3)
     boxes.post("m", ["a", "b"])
     boxes.post("m", ["c", "d"])

@@ -18,7 +18,7 @@ def nodes(redis_client: redis.Redis) -> Nodes:
     return Nodes(redis_client, "test", lease_s=LEASE_S)
 
 
-def test_a_heartbeat_shows_the_process_until_it_runs_out(nodes: Nodes) -> None:
+def test_a_heartbeat_shows_its_process_until_the_lease_ends(nodes: Nodes) -> None:
     info = {"drafter": "lookup", "pid": 7, "nested": {"a": [1, None]}}
     assert nodes.beat("draft", "draft-1", "o1", progress_s=12.5, info=info)
     assert nodes.live() == [Node("draft", "draft-1", "o1", 12.5, info)]
@@ -72,7 +72,7 @@ def test_only_a_newer_policy_replaces_the_old(nodes: Nodes) -> None:
     assert nodes.set_policy(Policy(version=11))
 
 
-def test_a_lock_is_had_once_until_it_runs_out(nodes: Nodes) -> None:
+def test_a_lock_is_taken_once_until_the_end_of_its_time(nodes: Nodes) -> None:
     assert nodes.try_lock("steer", 0.05)
     assert not nodes.try_lock("steer", 0.05)
     assert nodes.try_lock("sweep", 0.05)
@@ -88,14 +88,14 @@ def test_a_lock_is_had_once_until_it_runs_out(nodes: Nodes) -> None:
         {"sequences": float("nan")}, {"sequences": float("inf")},
     ],
 )  # fmt: skip
-def test_what_a_heartbeat_says_is_left_out_if_it_is_of_another_kind(nodes: Nodes, lie: dict[str, object]) -> None:
+def test_a_heartbeats_facts_of_another_kind_are_left_out(nodes: Nodes, lie: dict[str, object]) -> None:
     sound = {"waiting": 3, "drafters": ["a"], "busy": 0.5, "else": [1]}
     assert nodes.beat("draft", "liar", "o1", progress_s=0.0, info={**sound, **lie})
     (found,) = nodes.live()
     assert found.info == {name: value for name, value in sound.items() if name not in lie}
 
 
-def test_a_heartbeat_that_cannot_be_read_is_nobody(nodes: Nodes, redis_client: redis.Redis) -> None:
+def test_a_heartbeat_that_cannot_be_read_shows_no_process(nodes: Nodes, redis_client: redis.Redis) -> None:
     assert nodes.beat("draft", "sound", "o1", progress_s=0.0, info={})
     assert nodes.beat("draft", "liar", "o2", progress_s=0.0, info={})
     for text in ("", "7", "[]", '{"kind": "draft"}', '{"kind": 7, "name": 7, "owner": 7, "progress_s": 0, "info": {}}'):

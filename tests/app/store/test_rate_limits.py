@@ -1,4 +1,4 @@
-"""What an API key may have at once is counted by the requests themselves, over a real Redis."""
+"""The places of an API key are counted by the requests themselves, over a real Redis."""
 
 import time
 
@@ -49,7 +49,7 @@ def test_places_reserved_by_a_web_process_that_died_come_back(
     bounds.take(KEY, ["c", "d"])
 
 
-def test_a_request_that_was_long_in_coming_holds_its_place_all_the_same(
+def test_a_request_stored_late_holds_its_place_all_the_same(
     bounds: RateLimits, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rate_limits, "RESERVED_S", 0.0)
@@ -66,14 +66,14 @@ def test_a_request_that_was_long_in_coming_holds_its_place_all_the_same(
 
 
 @pytest.mark.parametrize("limit", ["concurrent", "rate_per_minute"])
-def test_a_call_that_can_never_fit_is_not_told_to_wait(bounds: RateLimits, limit: str) -> None:
+def test_a_call_that_can_never_fit_is_refused_without_a_wait(bounds: RateLimits, limit: str) -> None:
     key = KEY.model_copy(update={"concurrent": 5, "rate_per_minute": 5, limit: 2})
     with pytest.raises(InvalidRequest, match="at most 2 texts, not 3"):
         bounds.take(key, ["a", "b", "c"])
     bounds.take(key, ["a", "b"])
 
 
-def test_what_is_over_the_rate_holds_no_place(bounds: RateLimits, redis_client: redis.Redis) -> None:
+def test_a_call_over_the_rate_holds_no_place(bounds: RateLimits, redis_client: redis.Redis) -> None:
     key = KEY.model_copy(update={"rate_per_minute": 1})
     bounds.take(key, ["a"])
     with pytest.raises(OverLimit, match="a minute"):

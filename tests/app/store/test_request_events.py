@@ -76,7 +76,7 @@ def test_a_waiting_reader_wakes_when_the_request_is_cancelled(running: Bench) ->
     writer.join()
 
 
-def test_whoever_waits_for_the_end_wakes_at_the_end(running: Bench) -> None:
+def test_a_reader_that_waits_for_the_end_wakes_at_the_end(running: Bench) -> None:
     assert not running.store.ended("r1", 0.05)
     woken: list[tuple[bool, float]] = []
 
@@ -130,7 +130,7 @@ def test_an_ended_request_is_forgotten_after_its_time(short_lived: Bench) -> Non
     assert short_lived.store.create(make_record(), limit=1)
 
 
-def test_a_request_nobody_ends_frees_its_place(short_lived: Bench) -> None:
+def test_a_request_never_ended_frees_its_place(short_lived: Bench) -> None:
     short_lived.store.create(make_record(), limit=1)
     short_lived.store.assign("r1", "v1")
     short_lived.store.commit("v1", [("r1", tokens_event(0, 1))])
@@ -160,7 +160,7 @@ def test_every_key_has_a_time_to_live_or_dies_empty(redis_client: redis.Redis) -
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """An item for each thing that is sent to Redis."""
+    """Return a list that grows by one item for each sending to Redis."""
     sent: list[int] = []
     send = redis.Connection.send_packed_command
 
@@ -189,7 +189,7 @@ def test_sixteen_commits_are_one_round_trip(redis_client: redis.Redis, sent: lis
 
 
 def test_a_silent_wait_is_two_round_trips(redis_client: redis.Redis, sent: list[int]) -> None:
-    """Hundreds of streams of requests that wait for their turn do nothing else."""
+    """Hundreds of streams of waiting requests do nothing else."""
     bench = redis_bench(redis_client)
     bench.store.create(make_record(), limit=1)
     sent.clear()
@@ -200,7 +200,7 @@ def test_a_silent_wait_is_two_round_trips(redis_client: redis.Redis, sent: list[
 
 
 @given(st.lists(st.integers(1, 4), max_size=6), st.integers(0, 24))
-def test_what_is_past_an_offset_is_the_rest_of_the_tokens(sizes: list[int], offset: int) -> None:
+def test_events_past_an_offset_are_the_rest_of_the_tokens(sizes: list[int], offset: int) -> None:
     events, length = [], 0
     for size in sizes:
         events.append(tokens_event(length, *range(length, length + size)))

@@ -69,7 +69,7 @@ def test_a_dead_owners_request_moves_with_a_strike(running: Bench) -> None:
     assert running.store.snapshot("r1").strikes == 1
 
 
-def test_a_commit_wipes_the_strikes(running: Bench) -> None:
+def test_a_commit_clears_the_strikes(running: Bench) -> None:
     running.bury("v1")
     running.store.assign("r1", "v2")
     running.store.commit("v2", [("r1", tokens_event(0, 1))])
@@ -153,7 +153,7 @@ def test_a_finish_reason_ends_the_request(running: Bench, reason: FinishReason, 
     assert running.store.commit("v1", [("r1", tokens_event(1, 6))]) == [Outcome.ENDED]
 
 
-def test_anybody_may_end_a_request_once(running: Bench) -> None:
+def test_any_process_may_end_a_request_once(running: Bench) -> None:
     running.store.commit("v1", [("r1", tokens_event(0, 5, 6))])
     assert running.store.end("r1", FinishReason.ERROR, 'three "strikes"\n')
     assert not running.store.end("r1", FinishReason.CANCELLED)

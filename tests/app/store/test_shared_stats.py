@@ -1,4 +1,4 @@
-"""What processes learn together, against a real server: merged, lost to no other writer, never counted twice."""
+"""Shared statistics against a real server: merged, never overwritten, never counted twice."""
 
 import os
 import random
@@ -36,7 +36,7 @@ def store(redis_client: redis.Redis) -> SharedStatsStore:
     return SharedStatsStore(redis_client, "test")
 
 
-def test_a_new_process_goes_on_from_what_an_old_one_wrote(store: SharedStatsStore) -> None:
+def test_a_new_process_goes_on_from_an_old_ones_sums(store: SharedStatsStore) -> None:
     old, new = Calibration(), Calibration()
     observed(old, 2000, truth=0.5)
     write(old, store)
@@ -63,7 +63,7 @@ def test_two_writers_make_the_map_that_one_would_have_made(store: SharedStatsSto
     assert (found.observations, found.raw_error) == (1600, pytest.approx(wanted.raw_error))
 
 
-def test_what_is_observed_between_writing_and_its_reply_is_kept(store: SharedStatsStore) -> None:
+def test_updates_between_a_write_and_its_reply_are_kept(store: SharedStatsStore) -> None:
     calibration = Calibration()
     observed(calibration, 100, 0.5)
     changes = calibration.changes(GROUP)
@@ -108,7 +108,7 @@ def test_nothing_is_written_when_nothing_was_learnt(redis_client: redis.Redis, s
     assert redis_client.keys("*") == []
 
 
-def test_it_writes_once_in_a_while_only(store: SharedStatsStore) -> None:
+def test_an_exchange_writes_once_in_a_while_only(store: SharedStatsStore) -> None:
     calibration = Calibration()
     exchange = write(calibration, store)
     observed(calibration, 10, 0.5)
@@ -133,7 +133,7 @@ def test_a_group_has_room_for_so_many_fields_only(redis_client: redis.Redis) -> 
     assert "7" in store.load("g")
 
 
-def test_what_another_version_wrote_is_passed_over(redis_client: redis.Redis, store: SharedStatsStore) -> None:
+def test_fields_of_another_version_are_passed_over(redis_client: redis.Redis, store: SharedStatsStore) -> None:
     for field, text in {"a": "[1, 2]", "b": "no numbers", "c": "7", "d": "[1e999]"}.items():
         redis_client.hset(f"test:sums:{GROUP}", field, text)
     calibration = Calibration()
@@ -162,7 +162,7 @@ WRITER = """
 """
 
 
-def test_a_writer_killed_between_loses_what_it_had_not_written_and_nothing_else(
+def test_a_killed_writer_loses_its_unwritten_updates_only(
     redis_url: str, redis_client: redis.Redis, store: SharedStatsStore
 ) -> None:
     program = [sys.executable, "-c", textwrap.dedent(WRITER), redis_url]

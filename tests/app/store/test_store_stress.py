@@ -68,11 +68,11 @@ def test_every_token_is_committed_once_while_owners_come_and_go(redis_client: re
         assert (found.status, found.tokens) == (Status.DONE, tuple(range(TOKENS)))
         assert read[request_id] == list(range(TOKENS))
     assert outcomes[Outcome.COMMITTED] == len(REQUESTS) * TOKENS
-    assert outcomes[Outcome.FENCED] > 0  # else nobody ever lost a request, and nothing was tested
+    assert outcomes[Outcome.FENCED] > 0  # else no owner ever lost a request, and nothing was tested
 
 
 def _wait(is_done: Callable[[], bool], client: redis.Redis) -> None:
-    """Until `is_done`, sweeping as any live worker would."""
+    """Wait until `is_done`, sweeping as any live worker would."""
     until = time.monotonic() + 20.0
     while not is_done():
         assert time.monotonic() < until, "nothing moves"

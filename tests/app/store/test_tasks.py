@@ -1,4 +1,4 @@
-"""The room where tasks' requests wait, over a real Redis: who goes before whom, and that it has an end."""
+"""The queue of tasks' requests over a real Redis: its order by priority, and its bound."""
 
 import pytest
 import redis
@@ -13,7 +13,7 @@ def room(redis_client: redis.Redis) -> WaitingRoom:
     return WaitingRoom(redis_client, "test")
 
 
-def test_nobody_of_lower_priority_goes_before(room: WaitingRoom) -> None:
+def test_no_item_of_lower_priority_goes_before(room: WaitingRoom) -> None:
     for item, priority in (("a", "low"), ("b", "normal"), ("c", "high"), ("d", "normal")):
         room.put(item, priority)
     assert [room.first(priority) for priority in ("high", "normal", "low")] == ["c", "b", "a"]

@@ -26,7 +26,7 @@ def test_two_processes_add_to_one_timeline(traces: Traces) -> None:
     assert traces.recent(9) == {"a": {"tokens": "5", "created_s": "1.5"}}
 
 
-def test_the_one_that_nothing_was_added_to_for_longest_makes_room(
+def test_the_timeline_longest_without_additions_makes_room(
     traces: Traces, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for i, name in enumerate("abcad"):
@@ -43,7 +43,7 @@ def test_a_timeline_forgets_its_beginning_and_everything_dies(traces: Traces, re
     assert all(redis_client.pttl(key) > 0 for key in redis_client.keys("test:*"))
 
 
-def test_none_are_kept_if_none_are_wanted(redis_client: redis.Redis) -> None:
+def test_no_timeline_is_kept_if_none_is_wanted(redis_client: redis.Redis) -> None:
     Traces(redis_client, "test", most=0).add([Trace("a", {"tokens": "1"}, [span(1.0)])])
     assert redis_client.keys("test:*") == []
 

@@ -1,4 +1,4 @@
-"""What processes count adds up in the store: once, across processes, and within bounds."""
+"""The counts of processes add up in the store: once, across processes, and within bounds."""
 
 import pytest
 import redis
@@ -26,7 +26,7 @@ def test_two_processes_and_a_restarted_one_add_up(sums: SharedStatsStore) -> Non
     assert waits[-1] == pytest.approx(0.009) and sum(waits[:-1]) == 3
 
 
-def test_what_was_written_is_not_written_again(sums: SharedStatsStore) -> None:
+def test_written_counts_are_not_written_again(sums: SharedStatsStore) -> None:
     counters = Counters()
     exchange = StatsExchange(counters, sums)
     counters.count(TOKENS, "target")

@@ -1,4 +1,4 @@
-"""What a verifier counts of its steps is what its requests' own statistics say."""
+"""A verifier's metrics agree with its requests' own statistics."""
 
 import time
 from collections import Counter
@@ -45,7 +45,7 @@ class Counted:
         return found
 
     def histogram(self, name: str, *labels: str) -> tuple[int, float]:
-        """How many values, and their sum."""
+        """Return the number of values, and their sum."""
         *counts, total = self.sums[name, labels]
         return int(sum(counts)), total
 
@@ -113,7 +113,7 @@ def test_progress_of_a_released_request() -> None:
 
 
 @pytest.mark.parametrize("way", ["cancelled", "let go", "failed", "done"])
-def test_of_a_request_that_is_gone_nothing_is_kept_however_it_went(way: str) -> None:
+def test_nothing_is_kept_of_a_request_that_left(way: str) -> None:
     meter = VerifierMetrics(Counters())
     local = fakes.pipeline(fakes.served(), metrics=meter)
     fakes.submit(local, one := record([1, 2, 3], max_tokens=2 if way == "done" else 40))

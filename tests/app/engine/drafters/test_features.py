@@ -19,7 +19,7 @@ STATE = torch.randn(WIDTH, generator=torch.Generator().manual_seed(3)).half()
 
 
 def save(folder: Path, family: str = "llama") -> tuple[Path, Path]:
-    """(drafter's folder, target's folder) of a drafter that reads states, on the target's embedding."""
+    """Save a drafter that reads states; return (its folder, the target's folder)."""
     target, drafter = fakes.tiny(tie_word_embeddings=True), fakes.tiny(family, seed=1)
     target.save_pretrained(folder / "target")
     drafter.config.save_pretrained(folder / "drafter")
@@ -50,7 +50,7 @@ def guess(guesser: ModelGuesser, state: bytes | None, depth: int = 1, sampling: 
 
 
 def reference(state: torch.Tensor | None, ids: list[int]) -> torch.Tensor:
-    """Logits after `ids` of the plain modules: at TEXT's last token W h + b is added, elsewhere the learnt vector."""
+    """Return the plain modules' logits after `ids`, (V,): W h + b is added at TEXT's last token alone."""
     target, model = fakes.tiny(tie_word_embeddings=True), fakes.tiny(seed=1)
     noise = torch.Generator().manual_seed(4)
     weight = torch.randn(WIDTH, WIDTH, generator=noise) * 0.3
@@ -73,7 +73,7 @@ def test_a_state_is_read_at_the_last_committed_token_and_nowhere_else(guesser):
         ids.append(found.token)
 
 
-def test_a_sampled_guess_reads_it_too(guesser):
+def test_a_sampled_guess_reads_the_state_too(guesser):
     sampling = Sampling(temperature=1.0, top_k=1, seed=1)
     (found,) = guess(guesser, STATE.numpy().tobytes(), sampling=sampling)
     assert found.token == int(reference(STATE, TEXT).argmax())
@@ -91,7 +91,7 @@ def test_a_sampled_guess_reads_it_too(guesser):
         np.full(WIDTH, np.inf, "<f2").tobytes(),
     ],
 )
-def test_without_a_state_of_its_kind_it_guesses_as_it_learnt_to_without(guesser, state):
+def test_a_drafter_without_a_sound_state_guesses_as_if_it_were_absent(guesser, state):
     (found,) = guess(guesser, state)
     q = reference(None, TEXT).softmax(-1)
     assert found.token == int(q.argmax())
@@ -104,8 +104,8 @@ def test_only_a_llama_shaped_drafter_can_read_states(tmp_path):
         load_guesser(folder, target, kv_bytes=2**20, page_tokens=PAGE_TOKENS)
 
 
-def test_a_targets_state_is_what_its_head_reads():
-    """And the same bits alone as beside others, in a tree, or after a chunked prompt: like all else of a row."""
+def test_a_targets_state_is_the_one_its_head_reads():
+    """Its bits are the same alone, in a batch, in a tree, and after a chunked prompt."""
     runner = fakes.served()
     first, second = fakes.cached(TEXT, request_id="a"), fakes.cached(TEXT[::-1], request_id="b")
     tree = fakes.tree([5, 6])

@@ -34,7 +34,7 @@ def logits_of(model, ids: list[int]) -> torch.Tensor:
         return model(torch.tensor([ids])).logits[0, -1]
 
 
-def test_a_greedy_guess_is_the_two_likeliest_tokens_and_their_probabilities():
+def test_a_greedy_guess_is_the_two_likeliest_tokens():
     found = guess(ModelGuesser(choose_forward(fakes.tiny()), None, **MEMORY), Sampling())
     q, tokens = logits_of(fakes.tiny(), TEXT).softmax(-1).topk(2)
     assert [found.token, found.second] == tokens.tolist()
@@ -67,7 +67,7 @@ def test_a_chunk_of_a_prompt_has_no_guess():
 
 
 def works_of(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int):
-    """Final works of texts of these lengths, whose prefix is read already up to a last piece of a few tokens."""
+    """Return final entries of texts of these lengths, cached up to a last piece of a few tokens."""
     works = []
     for i, length in enumerate(lengths):
         state = fakes.cached([(i * 13 + j * j * 5 + j) % VOCAB for j in range(length)], request_id=f"r{i}")
@@ -82,7 +82,7 @@ def works_of(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int):
 
 
 def one_by_one(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int):
-    """The guesses of as many calls."""
+    """Return the guesses of as many calls."""
     works = works_of(guesser, lengths, depth)
     found = [[] for _ in works]
     for _ in range(depth):
@@ -119,7 +119,7 @@ def test_a_chain_ends_with_its_last_likely_sequence():
 
 
 def save(folder: Path, hidden_size: int = 32) -> tuple[Path, Path, torch.nn.Module]:
-    """(drafter's folder, target's folder, the drafter's model as it should be put together)."""
+    """Save a drafter; return (its folder, the target's folder, the expected model)."""
     target, drafter = fakes.tiny(tie_word_embeddings=True), fakes.tiny(seed=1, hidden_size=hidden_size)
     target.save_pretrained(folder / "target")
     drafter.config.save_pretrained(folder / "drafter")
@@ -139,7 +139,7 @@ def save(folder: Path, hidden_size: int = 32) -> tuple[Path, Path, torch.nn.Modu
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=5), Sampling(temperature=0.3, seed=6)])
-def test_a_drafter_on_the_targets_embedding_guesses_within_its_trimmed_head(tmp_path, sampling):
+def test_a_drafter_on_the_targets_embedding_guesses_in_its_head(tmp_path, sampling):
     folder, target, model = save(tmp_path)
     found = guess(load_guesser(folder, target, **MEMORY), sampling)
     z = logits_of(model, TEXT)[HEAD_IDS]
@@ -182,7 +182,7 @@ def test_a_drafter_with_weights_missing_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", ["tokens", "chances"])
-def test_compiled_guesses_that_are_not_what_the_logits_say_are_refused(monkeypatch, wrong):
+def test_compiled_guesses_that_differ_from_the_logits_are_refused(monkeypatch, wrong):
     guesser = ModelGuesser(choose_forward(fakes.tiny()), None, **MEMORY)
     guesser.check()
     real = guesser.model.chain

@@ -1,4 +1,4 @@
-"""When a step gets a checkpoint, what survival keeps a row there, and what a cost table is told afterwards."""
+"""Checkpoints of steps: which steps have one, the survival that keeps a row, the step cost reported."""
 
 import pytest
 
@@ -11,7 +11,7 @@ COSTS = StepCosts({1: 0.02, 11: 0.03})  # a row costs a millisecond
 
 
 def batch(survival: list[float], sequences: int = 1) -> list[BatchEntry]:
-    """Works of one token and a chain each."""
+    """Return batch entries of one token and a chain each."""
     found = []
     for _ in range(sequences):
         drafts = fakes.tree(range(len(survival)))
@@ -36,7 +36,7 @@ def test_where_rows_cost_nothing_all_stay():
 @pytest.mark.parametrize(
     "pruning", [EarlyExitController(), EarlyExitController("off", rest=0.5), EarlyExitController("on", rest=0.0)]
 )
-def test_no_step_has_a_checkpoint_where_it_is_off_or_the_target_has_none(pruning):
+def test_no_checkpoint_where_early_exit_is_off_or_impossible(pruning):
     works = batch([0.5, 0.25])
     pruning.allow(works, COSTS)
     pruning.update(works, COSTS)
@@ -46,7 +46,7 @@ def test_no_step_has_a_checkpoint_where_it_is_off_or_the_target_has_none(pruning
 
 
 def play(pruning: EarlyExitController, pruned: dict[int, float], steps: int) -> int:
-    """How many of so many steps had a checkpoint."""
+    """Count the steps, of so many, that had a checkpoint."""
     had = 0
     for _ in range(steps):
         works = batch([0.5, 0.25])
@@ -58,14 +58,14 @@ def play(pruning: EarlyExitController, pruned: dict[int, float], steps: int) -> 
     return had
 
 
-def test_auto_goes_on_where_rows_dropped_save_more_than_a_checkpoint_takes():
+def test_auto_goes_on_where_checkpoints_save_more_than_they_take():
     pruning = EarlyExitController("auto", rest=0.5, spent_s=lambda: 0.0002)
     assert play(pruning, {2: 0.01}, 200) == 200  # half a millisecond each, less a hundredth of a token
     assert (pruning.dropped, pruning.looked_at) == (200, 400)
 
 
 @pytest.mark.parametrize(("spent_s", "pruned"), [(0.0006, {2: 0.01}), (0.0002, {}), (0.0002, {2: 0.06})])
-def test_auto_leaves_off_where_it_takes_more_than_it_saves_or_loses_tokens(spent_s, pruned):
+def test_auto_stops_where_checkpoints_take_more_than_they_save(spent_s, pruned):
     pruning = EarlyExitController("auto", rest=0.5, spent_s=lambda: spent_s)
     assert play(pruning, pruned, TRIES + EVERY - 1) == TRIES
     assert play(pruning, pruned, EVERY) == 1, "and looks again now and then"
@@ -81,7 +81,7 @@ def test_batches_of_other_sizes_are_judged_apart():
     assert (small[0].floor > 0.0, large[0].floor > 0.0) == (False, True)
 
 
-def test_a_cost_table_is_told_what_the_whole_step_would_have_taken():
+def test_step_costs_learn_what_the_whole_step_would_have_taken():
     pruning = EarlyExitController("on", rest=0.5, spent_s=lambda: 0.0003)
     works = batch([0.5, 0.25])
     pruning.allow(works, COSTS)

@@ -1,4 +1,4 @@
-"""Who foretells what a target says: how tokens are weighed, and that a predictor is read for its own target alone."""
+"""Predictors: tokens are weighed by the formula, and a predictor is read for its own target alone."""
 
 import json
 
@@ -64,7 +64,7 @@ def test_signs_are_finite_whatever_drafters_think():
     assert np.isfinite(signs(LensScores(one, -1e9 * one, one), np.array([0.0, 1.0, 0.3]))).all()
 
 
-def test_fasers_rule_keeps_what_is_at_most_delta_below_the_best():
+def test_fasers_rule_keeps_tokens_at_most_delta_below_the_best():
     head = np.eye(V, D, dtype=np.float32)
     state = np.zeros((1, D), np.float32)
     state[0, :3] = 3.0, 2.5, 1.0
@@ -75,7 +75,7 @@ def test_fasers_rule_keeps_what_is_at_most_delta_below_the_best():
 
 
 @pytest.mark.parametrize(("rule", "kind"), [("fitted", FittedPredictor), ("faser", MarginPredictor)])
-def test_a_folder_is_read(tmp_path, target, rule, kind):
+def test_a_predictors_folder_is_read(tmp_path, target, rule, kind):
     loaded = load_predictor(written(tmp_path / "pruner", target), target, rule)
     assert isinstance(loaded.predictor, kind)
     assert (loaded.predictor.layers, loaded.rest) == ((1,), 0.4)
@@ -83,11 +83,11 @@ def test_a_folder_is_read(tmp_path, target, rule, kind):
     assert chances.shape == (2,) and ((chances >= 0.0) & (chances <= 1.0)).all()
 
 
-def test_that_of_another_target_is_left_out(tmp_path, target):
+def test_a_predictor_of_another_target_is_left_out(tmp_path, target):
     folder = written(tmp_path / "pruner", target, embedding_sha256="another")
     assert load_predictor(folder, target, "fitted") is None
 
 
-def test_one_that_is_not_there_is_refused(tmp_path, target):
+def test_a_missing_predictor_is_refused(tmp_path, target):
     with pytest.raises(ModelRefused, match="no predictor"):
         load_predictor(tmp_path / "nowhere", target, "fitted")

@@ -1,4 +1,4 @@
-"""Rows dropped in the middle of a pass: those that stay keep their bits, and what was dropped is never read again."""
+"""Rows dropped in the middle of a pass: the others keep their bits, and dropped ones are not read."""
 
 import math
 from functools import cache
@@ -23,8 +23,8 @@ from tests.fakes import VOCAB
 LAYERS = 4
 
 
-class Said:
-    """A predictor whose chances were written down before: by checkpoint, one for each node in the order of asking."""
+class FixedPredictor:
+    """A predictor of fixed chances: by checkpoint, one for each node in the order of its calls."""
 
     def __init__(self, chances: dict[int, list[float]]) -> None:
         self.layers = tuple(sorted(chances))
@@ -42,7 +42,7 @@ def tiny() -> Forward:
 
 
 def works_of(batch: list[tuple[int, Tree]], runner: ModelRunner, floor: float = 0.0) -> list[BatchEntry]:
-    """Sequences of so many tokens, the last two of them uncached, each with a tree."""
+    """Return entries of sequences of so many tokens, the last two uncached, each with a tree."""
     works = []
     for i, (length, drafts) in enumerate(batch):
         state = fakes.cached([(7 * i + 3 * j) % VOCAB for j in range(length)])
@@ -59,7 +59,7 @@ def works_of(batch: list[tuple[int, Tree]], runner: ModelRunner, floor: float = 
 
 
 def next_rows(runner: ModelRunner, works: list[BatchEntry], paths: list[list[int]]) -> list[torch.Tensor]:
-    """Accept a path of each tree, then what the model says after two tokens more."""
+    """Accept a path of each tree; return the logits after two tokens more, (V,) each."""
     found = []
     for work, path in zip(works, paths, strict=True):
         runner.accept(work, path)
@@ -75,17 +75,19 @@ def next_rows(runner: ModelRunner, works: list[BatchEntry], paths: list[list[int
 
 batches = st.lists(st.tuples(st.integers(1, 40), trees(14)), min_size=1, max_size=4)
 chance = st.sampled_from([0.0, 0.3, 0.6, 0.9, 1.0, math.nan, 1.5])
-said = st.dictionaries(st.integers(1, LAYERS - 1), st.lists(chance, min_size=1, max_size=20), min_size=1, max_size=2)
+fixed_chances = st.dictionaries(
+    st.integers(1, LAYERS - 1), st.lists(chance, min_size=1, max_size=20), min_size=1, max_size=2
+)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(batches, said, st.sampled_from([1e-9, 0.2, 0.5]), st.data())
-def test_rows_that_stay_keep_their_bits_and_dropped_ones_are_never_read(batch, chances, floor, data):
+@given(batches, fixed_chances, st.sampled_from([1e-9, 0.2, 0.5]), st.data())
+def test_kept_rows_keep_their_bits_and_dropped_ones_are_not_read(batch, chances, floor, data):
     plain, pruning = (fakes.runner(tiny(), pages=128) for _ in range(2))
     expected_works = works_of(batch, plain)
     works = works_of(batch, pruning, floor)
     expected = plain.forward(expected_works)
-    pruning.predictor = Said(chances)
+    pruning.predictor = FixedPredictor(chances)
     found = pruning.forward(works)
     paths = []
     for work, whole, rest in zip(works, expected, found, strict=True):
@@ -103,12 +105,12 @@ def test_rows_that_stay_keep_their_bits_and_dropped_ones_are_never_read(batch, c
         assert torch.equal(a, b)
 
 
-def test_a_predictor_is_shown_each_nodes_parent_and_what_drafters_thought():
+def test_a_predictor_sees_each_nodes_parent_and_prior():
     runner = fakes.runner(tiny())
     drafts = fakes.tree([20, 21, 22, 23], [0, 1, 0, 2])
     drafts.survival = [0.8, 0.4, 0.2, 0.1]
     (first, work) = works_of([(9, Tree()), (5, drafts)], runner, 0.01)
-    runner.predictor = Said({1: [1.0], 3: [1.0]})
+    runner.predictor = FixedPredictor({1: [1.0], 3: [1.0]})
     runner.forward([first, work])
     (layer, states, tokens, priors), (later, deeper, *_) = runner.predictor.asked
     assert (layer, later, tokens.tolist()) == (1, 3, [20, 21, 22, 23])
@@ -118,7 +120,7 @@ def test_a_predictor_is_shown_each_nodes_parent_and_what_drafters_thought():
     assert not work.pruned
 
 
-def test_what_is_below_the_floor_goes_with_all_below_it_and_the_walk_ends_there():
+def test_a_node_below_the_floor_leaves_with_its_subtree():
     runner = fakes.runner(tiny())
     prompt = list(range(6))
     (text,) = fakes.texts(fakes.pipeline(fakes.runner(tiny())), fakes.record(prompt, 4))
@@ -126,7 +128,7 @@ def test_what_is_below_the_floor_goes_with_all_below_it_and_the_walk_ends_there(
     (work,) = works_of([(6, drafts)], runner, 0.3)
     work.sequence.tokens[:] = prompt
     work.tokens, work.start, work.sequence.cached = prompt, 0, 0
-    runner.predictor = Said({2: [0.9, 0.3, 1.0, 0.2]})  # survival .9, .27, .27, .2
+    runner.predictor = FixedPredictor({2: [0.9, 0.3, 1.0, 0.2]})  # survival .9, .27, .27, .2
     logits = runner.forward([work])
     assert {node: round(survival, 2) for node, survival in work.pruned.items()} == {2: 0.27, 3: 0.27, 4: 0.2}
     (verdict,) = verify([work], logits)
@@ -138,15 +140,15 @@ def test_only_trees_with_a_floor_are_looked_at(floor):
     runner = fakes.runner(tiny())
     works = works_of([(9, Tree()), (5, fakes.tree([20, 21]))], runner)
     works[0].floor = floor
-    runner.predictor = Said({2: [0.0]})
+    runner.predictor = FixedPredictor({2: [0.0]})
     first, second = runner.forward(works)
     assert (len(first.rows), len(second.rows)) == (1, 3)
     assert runner.predictor.asked == []
 
 
 def test_a_pass_without_nodes_to_look_at_keeps_all():
-    sieve = RowPruner(Said({2: [0.0]}), [])
-    assert sieve.keep(2, np.zeros((0, 8), np.float32)) is None
+    pruner = RowPruner(FixedPredictor({2: [0.0]}), [])
+    assert pruner.keep(2, np.zeros((0, 8), np.float32)) is None
 
 
 def test_logits_of_a_pruned_node_cannot_be_asked_for():

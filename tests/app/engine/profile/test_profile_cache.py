@@ -32,7 +32,7 @@ def settings(tmp_path):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How often costs are really measured; steps of the spot check take what SLOW says."""
+    """Count how often costs are measured; steps of the spot check take the seconds of SLOW."""
     calls = []
     monkeypatch.setattr(module, "measure_costs", lambda *_: calls.append(1) or StepCosts(SLOW, fork_s=0.01))
     monkeypatch.setattr(module, "times", lambda *_: SLOW)
@@ -50,7 +50,7 @@ def test_the_second_start_measures_nothing(folder, settings, counted):
 
 
 @pytest.mark.parametrize("change", ["weights", "config", "settings", "code"])
-def test_what_a_measurement_depends_on_makes_it_anew(folder, settings, counted, change, monkeypatch, tmp_path):
+def test_a_changed_dependency_makes_a_measurement_anew(folder, settings, counted, change, monkeypatch, tmp_path):
     _start(folder, settings)
     if change == "weights":
         (folder / "model.safetensors").write_bytes(b"other weights")
@@ -84,7 +84,7 @@ def test_a_damaged_file_is_measured_over(folder, settings, counted, text):
     assert json.loads(file.read_text().partition("\n")[2])["costs"]["fork_s"] == 0.01
 
 
-def test_bits_that_depend_on_company_are_told_at_every_start(folder, settings, counted, monkeypatch, caplog):
+def test_bits_that_depend_on_the_batch_are_logged_at_every_start(folder, settings, counted, monkeypatch, caplog):
     monkeypatch.setattr(module, "check_exactness", lambda *_: Exactness(12, 3))
     with caplog.at_level(logging.WARNING):
         _start(folder, settings)
@@ -92,6 +92,6 @@ def test_bits_that_depend_on_company_are_told_at_every_start(folder, settings, c
     assert caplog.text.count("3 of 12 rows changed bits") == 2
 
 
-def test_a_place_that_cannot_be_written_only_costs_the_next_start_its_time(folder, tmp_path, counted):
+def test_an_unwritable_disk_costs_the_next_start_its_time_only(folder, tmp_path, counted):
     (tmp_path / "home").write_text("a file")
     assert _start(folder, Settings(home=tmp_path / "home")).seconds(1) == 0.5

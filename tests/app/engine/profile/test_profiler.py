@@ -18,7 +18,7 @@ def test_an_exact_runner_is_found_exact(page_tokens):
     assert runner.pool.num_free == runner.pool.num_pages
 
 
-def test_a_runner_whose_rows_depend_on_their_company_is_told(caplog):
+def test_a_runner_whose_rows_depend_on_their_batch_is_logged(caplog):
     runner = fakes.served()
     logits = runner.model.logits
 
@@ -39,11 +39,11 @@ def test_costs_are_measured_for_all_rows_and_leave_no_page_behind():
     assert all(0 < costs.seconds(rows) < 10 for rows in ROWS)
     assert 0.0 <= costs.fork_s < 10
     assert runner.pool.num_free == runner.pool.num_pages
-    assert runner.adopt(probe(500, fakes.VOCAB)) == 0, "what was reserved and not computed is found by nobody"
+    assert runner.adopt(probe(500, fakes.VOCAB)) == 0, "reserved pages that were not computed are never found"
 
 
-def test_what_contexts_cost_is_measured_without_computing_one(monkeypatch):
-    """Over a runner whose steps take by the clock what this table says, 2 us a cached token and 1 us for each row."""
+def test_the_cost_of_contexts_is_measured_without_computing_one(monkeypatch):
+    """The runner's steps take 2 us a cached token and 1 us for each row, by a fake clock."""
     clock, rows_run, wanted = [0.0], [], {}
 
     class Timed:
@@ -82,7 +82,7 @@ def test_what_contexts_cost_is_measured_without_computing_one(monkeypatch):
 
 
 def test_every_row_is_in_the_vocabulary():
-    """A probe token outside it would take the verifier down at its start."""
+    """A probe token outside the vocabulary would end the verifier at its start."""
     for vocab_size in (2, 3, 50, 61, 101, 257):
         runner = fakes.served(vocab_size=vocab_size, pad_token_id=None)
         assert check_exactness(runner, vocab_size).rows == 12

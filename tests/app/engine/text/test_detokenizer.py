@@ -52,7 +52,7 @@ def test_a_character_comes_whole_with_its_last_token(byte_level: Tokenizer) -> N
     assert not any("\ufffd" in piece for piece in pieces)
 
 
-def test_flush_shows_what_never_became_a_character(byte_level: Tokenizer) -> None:
+def test_flush_shows_bytes_that_never_became_a_character(byte_level: Tokenizer) -> None:
     ids = byte_level.encode("ok 👩")[:-1]
     stream = TextStream(byte_level)
     text = "".join(stream.pieces(ids)) + stream.flush()

@@ -1,4 +1,4 @@
-"""What a schema allows depends on the tokens before alone, and what is said under it is JSON of that schema."""
+"""A grammar's mask depends on the tokens before alone, and an answer under it is JSON of the schema."""
 
 import json
 import random
@@ -31,27 +31,27 @@ def tokenizer() -> Tokenizer:
 
 
 def walk(tokenizer: Tokenizer, schema: dict[str, Any], seed: int, most: int = 120) -> list[int]:
-    """Tokens, each drawn from what is allowed, up to the end token."""
+    """Draw tokens, each one allowed, up to the end token."""
     draw, state = random.Random(seed), tokenizer.grammars.state(json.dumps(schema))
-    said: list[int] = []
-    while EOS not in said and len(said) < most:
-        mask = state.mask(said)
+    tokens: list[int] = []
+    while EOS not in tokens and len(tokens) < most:
+        mask = state.mask(tokens)
         assert mask is not None and mask.shape == (tokenizer.vocab_size,)
-        said.append(int(draw.choice(np.flatnonzero(mask))))
-    return said
+        tokens.append(int(draw.choice(np.flatnonzero(mask))))
+    return tokens
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_is_allowed_ends_as_the_schema_says(tokenizer: Tokenizer, seed: int) -> None:
-    *said, end = walk(tokenizer, PERSON, seed)
+def test_an_allowed_answer_ends_as_the_schema_says(tokenizer: Tokenizer, seed: int) -> None:
+    *tokens, end = walk(tokenizer, PERSON, seed)
     assert end == EOS
-    answer = json.loads(tokenizer.decode(said))
+    answer = json.loads(tokenizer.decode(tokens))
     assert list(answer) == ["name", "age", "tags"]
     assert len(answer["name"]) <= 12 and 0 <= answer["age"] <= 150
     assert 1 <= len(answer["tags"]) <= 3 and set(answer["tags"]) <= {"red", "green"}
 
 
-def test_any_object_begins_with_a_brace_and_ends_where_it_is_closed(tokenizer: Tokenizer) -> None:
+def test_any_object_begins_with_a_brace_and_ends_where_closed(tokenizer: Tokenizer) -> None:
     state = tokenizer.grammars.state('{"type": "object"}')
     first = state.mask([])
     assert first is not None
@@ -61,7 +61,7 @@ def test_any_object_begins_with_a_brace_and_ends_where_it_is_closed(tokenizer: T
 
 
 def test_a_mask_depends_on_the_tokens_before_alone(tokenizer: Tokenizer) -> None:
-    """Asked along one branch, then another, back and forth, as trees and takeovers do."""
+    """The masks are read along one branch, then another, as trees and takeovers do."""
     draw = random.Random(0)
     branches = [walk(tokenizer, PERSON, seed)[:-1] for seed in range(4)]
     state = tokenizer.grammars.state(json.dumps(PERSON))
@@ -76,7 +76,7 @@ def test_a_mask_depends_on_the_tokens_before_alone(tokenizer: Tokenizer) -> None
         assert found is None or fresh is None or np.array_equal(found, fresh)
 
 
-def test_what_a_grammar_does_not_allow_has_no_successor(tokenizer: Tokenizer) -> None:
+def test_a_forbidden_history_has_no_successor(tokenizer: Tokenizer) -> None:
     state = tokenizer.grammars.state(json.dumps(PERSON))
     assert state.mask(tokenizer.encode("Hello")) is None
     assert state.mask([]) is not None

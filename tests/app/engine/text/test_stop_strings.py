@@ -1,4 +1,4 @@
-"""Stop strings end the text at the same character, whatever tokens and runs it comes in, and never show themselves."""
+"""Stop strings end the text at the same character however it is cut, and are never shown."""
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +23,7 @@ class Pieces(Characters):
 
 
 def slowly(text: str, stop: list[str]) -> str:
-    """The specification: read on character by character until the text ends with a stop string."""
+    """Cut a text by the specification: read characters until the text ends with a stop string."""
     for end in range(1, len(text) + 1):
         found = [one for one in stop if text[:end].endswith(one)]
         if found:
@@ -49,7 +49,7 @@ def test_the_text_ends_before_the_first_complete_stop_string(text, stop):
         ("anything", [], "anything"),
     ],
 )
-def test_which_of_several_counts(text, stop, left):
+def test_the_first_complete_stop_string_counts(text, stop, left):
     assert up_to_stop(text, stop) == left
 
 
@@ -68,7 +68,7 @@ def test_a_stream_is_the_text_and_shows_no_part_of_a_stop_string(data, ids, stop
 
 @often
 @given(st.data(), st.lists(st.integers(0, 7), min_size=1, max_size=16), stops)
-def test_the_run_is_cut_at_the_token_that_completes_it_however_long_the_runs_are(data, ids, stop):
+def test_a_run_is_cut_at_the_token_that_completes_a_stop_string(data, ids, stop):
     tokenizer = Pieces()
     texts = [tokenizer.decode(ids[: i + 1]) for i in range(len(ids))]
     expected = next((i for i, text in enumerate(texts) if slowly(text, stop) != text), None)
@@ -95,8 +95,8 @@ def tokenizer(request, tmp_path_factory) -> Tokenizer:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.data())
-def test_with_real_tokens_too(tokenizer, data):
-    """Any tokens at all, and a stop string out of their text: a part of a character is none."""
+def test_stop_strings_cut_runs_of_real_tokens_too(tokenizer, data):
+    """Any tokens, and a stop string of their text; a part of a character is none."""
     ids = data.draw(st.lists(st.integers(0, min(tokenizer.vocab_size, 4000) - 1), min_size=1, max_size=12))
     text = tokenizer.decode(ids)
     start = data.draw(st.integers(0, len(text)))
@@ -111,6 +111,6 @@ def test_with_real_tokens_too(tokenizer, data):
 
 
 def cuts(data: st.DataObject, length: int) -> list[tuple[int, int]]:
-    """Runs of any length that make up the whole."""
+    """Draw runs of any length that make up the whole."""
     bounds = sorted({0, length, *data.draw(st.lists(st.integers(0, length), max_size=6))})
     return list(zip(bounds, bounds[1:], strict=False))

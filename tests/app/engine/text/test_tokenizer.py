@@ -1,4 +1,4 @@
-"""The tokenizer says what Hugging Face's says, text by text and conversation by conversation."""
+"""The tokenizer equals Hugging Face's, text by text and conversation by conversation."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Files that say anything, as a target or drafter: loaded, or refused in a sentence. No other error, no hang."""
+"""Damaged files, as a target or drafter, are loaded or refused in a sentence, without a hang."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @st.composite
 def damages(draw: st.DrawFn) -> tuple[str, Damage]:
-    """What is done to one file of a model's folder, and its description."""
+    """Draw a damage to one file of a model's folder, and its description."""
     kind = draw(st.sampled_from(["value", "value", "missing", "header", "cut", "byte"]))
     if kind in ("value", "missing"):
         name = draw(
@@ -81,7 +81,7 @@ def _too_long(number: int, frame: Any) -> None:
 
 
 def _value(file: Path, path: list[int], odd: Any, *, is_gone: bool) -> None:
-    """Somewhere in a JSON file, another value, or none."""
+    """Put another value, or none, somewhere into a JSON file."""
     whole = json.loads(file.read_text()) if file.exists() else {}
     place = whole
     for i, step in enumerate(path):
@@ -101,7 +101,7 @@ def _value(file: Path, path: list[int], odd: Any, *, is_gone: bool) -> None:
 
 
 def _header(file: Path, which: int, field: str, odd: Any) -> None:
-    """Something else said of one of the weights."""
+    """Write another value of a field of one of the weights into the file's header."""
     whole = file.read_bytes()
     size = int.from_bytes(whole[:8], "little")
     header = json.loads(whole[8 : 8 + size])

