@@ -1,4 +1,6 @@
-"""State that lives in one process: sequences, trees, verdicts, batches and guesses. Nothing here decides or waits.
+"""Hold the state that lives in one process: sequences, trees, verdicts, batches and guesses.
+
+Nothing here decides or waits.
 
 Letters for shapes, everywhere: B sequences, N tree nodes, T packed rows, V vocabulary, L layers,
 H query heads, HK key heads, D head dim, P pages, S tokens a page.
@@ -19,7 +21,7 @@ from app.request import Sampling, TokenLogprobs
 
 MAX_NODES = 63  # of a tree; with the root, one 64-bit word of ancestors a node
 
-Change = tuple[list[float], list[float]]  # to decaying sums: (kept, added); each becomes sum * kept + added
+Change = tuple[list[float], list[float]]  # (kept, added): each sum becomes sum * kept + added
 # (V,) bool: the tokens allowed after every token so far, prompt included; None: all. Raises GenerationFailed where
 # nothing can follow.
 Mask = Callable[[Listed[int]], np.ndarray | None]
@@ -34,7 +36,7 @@ class Walk(NamedTuple):
 
 @dataclass(slots=True)
 class Tree:
-    """Fused drafts. Node i >= 1 is tokens[i - 1]; node 0 is the root, which has no entry.
+    """A sequence's drafts, fused. Node i >= 1 is tokens[i - 1]; node 0, the root, has no entry.
 
     Nodes stand by falling survival, parents before their children, so every prefix of the lists is
     a tree of its own. `confidence` and `skipped` belong to the round: parts of a tree keep them.
@@ -149,34 +151,41 @@ class Tree:
 
 @dataclass(slots=True)
 class Verdict:
-    """What the target said about one tree: the accepted nodes root to leaf, and the tokens to commit."""
+    """The target's answer to one tree: accepted nodes, root to leaf, and tokens to commit."""
 
     path: list[int]  # accepted nodes, from 1; empty when no draft token was right
     tokens: list[int]  # tokens on the path, then the target's own next token
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each token, if the request wants them
     state: bytes | None = None  # the target's last hidden state where it chose that token, d float16
-    error: str | None = None  # why the target can say nothing more; then `tokens` are those on the path alone
+    error: str | None = None  # why no token follows; then `tokens` are the path's alone
 
     def proposers(self, tree: Tree) -> list[str]:
-        """Who proposed each of `tokens`: the most confident drafter behind it, or the target."""
+        """Name the most confident proposer of each of `tokens`; the target of its own."""
         return [tree.proposers[node - 1][0] for node in self.path] + [TARGET]
 
 
 class Stops(Protocol):
     """A request's stop strings (`app.engine.text.stop_strings`)."""
 
-    def first(self, generated: list[int], run: Listed[int], *, is_end: bool) -> int | None: ...
+    def first(self, generated: list[int], run: Listed[int], *, is_end: bool) -> int | None:
+        """Return the index in `run` of the first token that completes a stop string, or None.
+
+        `run` follows the `generated` tokens; `is_end`: no token will follow it.
+        """
+        ...
 
 
 class Grammar(Protocol):
     """The form of a request's answer (`app.engine.text.grammar`)."""
 
-    def mask(self, generated: Listed[int]) -> np.ndarray | None: ...
+    def mask(self, generated: Listed[int]) -> np.ndarray | None:
+        """Return (V,) bool, the tokens allowed next; None after what the grammar does not allow."""
+        ...
 
 
 @dataclass(slots=True)
 class CachedSequence:
-    """A sequence as engine and drafters see it: tokens, and the KV cache of the first `cached` of them.
+    """A sequence for engine and drafters: its tokens, and the KV cache of the first `cached`.
 
     `cached`, `pages` and `page_names` are written by `app.engine.kv` alone.
     """
@@ -212,11 +221,11 @@ class Sequence:
     stops: Stops | None = None
     grammar: Grammar | None = None
     tree: Tree | None = None  # arrived for the present length, not yet verified
-    due_s: float = 0.0  # when the sequence goes on without a tree; 0: it waits for none
+    due_s: float = 0.0  # wall clock when the sequence goes on without a tree; 0: it waits for none
 
     @property
     def tokens(self) -> list[int]:
-        """Return prompt + committed."""
+        """Return the tokens of the prompt and those committed."""
         return self.kv.tokens
 
     @property
@@ -247,7 +256,10 @@ class Sequence:
         )
 
     def _mask(self, history: Listed[int]) -> np.ndarray | None:
-        """See Mask. None, too, after what the grammar does not allow, where the target never comes."""
+        """Return (V,) bool as Mask does; None, too, after what the grammar does not allow.
+
+        The target never gets there.
+        """
         return None if self.grammar is None else self.grammar.mask(history[len(self.record.prompt_ids) :])
 
 
@@ -255,8 +267,9 @@ class Sequence:
 class BatchEntry:
     """One sequence's rows in a batch: tokens from `start` on, then the nodes of `tree` below the last of them.
 
-    `final`: the rows reach the sequence's end, so the target's token is wanted at the last row and at
-    every node; otherwise they are a chunk of a prompt. `forks` is filled when pages are reserved.
+    `final`: the rows reach the sequence's end, so the target's token is wanted at the last row and
+    at every node; otherwise they are a chunk of a prompt. `forks` is filled when pages are
+    reserved.
 
     The forward may drop nodes whose survival, as it computes it on its way, is below `floor`, and
     those below them: they count as not right. They are listed in `pruned`, each with that survival.
@@ -278,9 +291,10 @@ class BatchEntry:
 class Fork:
     """A side branch of a tree: `path` leads from below the root to a leaf, and the nodes from `first` on are its own.
 
-    The branch leaves the main one at `path[leaves]`; the nodes from there to `first` belong to an earlier fork too.
-    All from `leaves` on live in `pages`, copies of the sequence's last pages: so every branch looks like a plain
-    chain, and a row's sums are added in the same order as they would be in one.
+    The branch leaves the main one at `path[leaves]`; the nodes from there to `first` belong to an
+    earlier fork too. All from `leaves` on live in `pages`, copies of the sequence's last pages: so
+    every branch looks like a plain chain, and a row's sums are added in the same order as they
+    would be in one.
     """
 
     path: list[int]  # nodes, root excluded
