@@ -1,4 +1,4 @@
-"""Decide how many draft tokens are worth asking for, sequence by sequence (design D5).
+"""Decide how many draft tokens are worth requesting, sequence by sequence (design D5).
 
 Pure functions of estimates and costs: nothing here sends or changes state.
 """
@@ -64,10 +64,10 @@ def draft_lengths(
     of one sorted list; all prefixes of all caps are tried.
 
     A sequence that did not ask last time must gain HYSTERESIS more to begin again. With `must_ask`
-    one asks for a token at any cost: only asking shows what it costs now. The
+    one asks for a token at any cost: only drafting shows what it costs now. The
     caller records what was asked (`AcceptanceEstimate.record_asked`): nothing changes here. No more
     than `budget` tokens are requested in all: what the verifier may take in a step. The gain is the
-    expected pace over that of asking for nothing, 1 where nothing is requested.
+    expected pace over that of plain decoding, 1 where nothing is requested.
     """
     price = _Price(draft_costs, busy_s, share)
     survivals = [c.expectation.survival(c.limit) for c in candidates]

@@ -70,7 +70,7 @@ def test_a_job_carries_only_tokens_not_sent_before():
     one = parts()
     sequence = start(one, "r", length=5, generated=1)
     (first,) = one.speculation.jobs([sequence], [3], Policy())
-    sequence.tokens += [7, 8]
+    sequence.kv.tokens += [7, 8]
     (second,) = one.speculation.jobs([sequence], [2], Policy())
     (last,) = one.speculation.final_jobs(sequence)
     assert (first.start, first.tokens, first.base, first.max_draft_tokens) == (0, (1,) * 5 + (2,), 6, 3)
