@@ -110,8 +110,7 @@ def test_a_stale_tree_is_not_waited_for_nor_verified():
     fakes.submit(local, one)
     (asked,) = local.verifier.step(0.0)
     local.verifier.step(asked.due_s)
-    _, trees = local.node.run([asked])
-    local.verifier.receive(tree for _, tree in trees)
+    local.verifier.receive(local.draft([asked]))
     assert local.verifier.sequences["r"].tree is None
     fakes.finish(local)
 
@@ -426,6 +425,9 @@ class Relay:
 
     def forward(self, works):
         return RUNNER.forward(works)
+
+    def cover(self, sequence, tokens):
+        RUNNER.cover(sequence, tokens)
 
     def accept(self, work, path):
         RUNNER.accept(work, path)
