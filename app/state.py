@@ -21,7 +21,7 @@ from app.request import Sampling, TokenLogprobs
 
 MAX_NODES = 63  # of a tree; with the root, one 64-bit word of ancestors a node
 
-Change = tuple[list[float], list[float]]  # to decaying sums: (kept, added); each becomes sum * kept + added
+Change = tuple[list[float], list[float]]  # (kept, added): each sum becomes sum * kept + added
 # (V,) bool: the tokens allowed after every token so far, prompt included; None: all. Raises GenerationFailed where
 # nothing can follow.
 Mask = Callable[[Listed[int]], np.ndarray | None]
@@ -36,7 +36,7 @@ class Walk(NamedTuple):
 
 @dataclass(slots=True)
 class Tree:
-    """Fused drafts. Node i >= 1 is tokens[i - 1]; node 0 is the root, which has no entry.
+    """A sequence's drafts, fused. Node i >= 1 is tokens[i - 1]; node 0, the root, has no entry.
 
     Nodes stand by falling survival, parents before their children, so every prefix of the lists is
     a tree of its own. `confidence` and `skipped` belong to the round: parts of a tree keep them.
@@ -160,7 +160,7 @@ class Verdict:
     tokens: list[int]  # tokens on the path, then the target's own next token
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each token, if the request wants them
     state: bytes | None = None  # the target's last hidden state where it chose that token, d float16
-    error: str | None = None  # why the target can say nothing more; then `tokens` are those on the path alone
+    error: str | None = None  # why no token follows; then `tokens` are the path's alone
 
     def proposers(self, tree: Tree) -> list[str]:
         """Name the proposer of each of `tokens`: its most confident drafter, or the target."""
@@ -227,11 +227,11 @@ class Sequence:
     stops: Stops | None = None
     grammar: Grammar | None = None
     tree: Tree | None = None  # arrived for the present length, not yet verified
-    due_s: float = 0.0  # when the sequence goes on without a tree; 0: it waits for none
+    due_s: float = 0.0  # wall clock when the sequence goes on without a tree; 0: it waits for none
 
     @property
     def tokens(self) -> list[int]:
-        """Return prompt + committed."""
+        """Return the tokens of the prompt and those committed."""
         return self.kv.tokens
 
     @property

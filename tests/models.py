@@ -1,4 +1,4 @@
-"""Models that tests run on: the real default target's folder, and tiny tokenizers made on the spot."""
+"""Provide the models of tests: the real default target's folder, and a tiny tokenizer."""
 
 import json
 import os
@@ -16,7 +16,7 @@ TEST_MODEL = "PACELINE_TEST_MODEL"
 
 @cache
 def model_dir() -> Path:
-    """The default target, converted once into the cache; or the folder PACELINE_TEST_MODEL names."""
+    """Return the default target's folder, converted once; or the one PACELINE_TEST_MODEL names."""
     given = os.environ.get(TEST_MODEL)
     return Path(given) if given else resolve.resolve("smollm2-135m", Settings.from_env().home, lambda _: None)
 

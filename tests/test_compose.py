@@ -1,4 +1,4 @@
-"""compose.yaml speaks of settings, modules and roles that exist, and keeps Redis to itself."""
+"""Check that compose.yaml names existing settings, modules and roles, and does not publish Redis."""
 
 import importlib.util
 import re
@@ -23,7 +23,7 @@ OF_COMPOSE |= {f"{name.upper()}_PORT" for name in PUBLISHED - {"web"}}
 OF_COMPOSE |= {f"{name.upper()}_PASSWORD" for name in PUBLISHED - {"web", PROXY}}
 
 
-def test_every_role_has_a_service_and_a_health_check_that_asks_for_it() -> None:
+def test_every_role_has_a_service_and_a_health_check() -> None:
     roles = set(ROLES) - {"engine"}  # verify and draft in one process, where containers scale them apart
     assert roles | {"web", "model", GPU} == MODULES
     for role in roles:
@@ -31,7 +31,7 @@ def test_every_role_has_a_service_and_a_health_check_that_asks_for_it() -> None:
         assert f"workers.healthcheck {role} " in OURS[role]["healthcheck"]["test"][-1]
 
 
-def test_settings_are_settings() -> None:
+def test_environment_variables_are_settings() -> None:
     for service in OURS.values():
         given = {name.removeprefix(PREFIX).lower() for name in service["environment"] if name.startswith(PREFIX)}
         assert given <= Settings.model_fields.keys()
@@ -46,14 +46,14 @@ def test_modules_exist(name: str) -> None:
     assert importlib.util.find_spec(module) is not None
 
 
-def test_redis_is_not_published_and_wants_a_password() -> None:
+def test_redis_is_not_published_and_requires_a_password() -> None:
     assert "ports" not in SERVICES["redis"] and "--requirepass" in SERVICES["redis"]["command"]
     assert {name for name, service in SERVICES.items() if "ports" in service} == PUBLISHED
     for name in PUBLISHED:
         assert SERVICES[name]["ports"][0].startswith("${PACELINE_BIND:-127.0.0.1}")
 
 
-def test_monitoring_is_a_choice_its_images_are_pinned_and_what_it_mounts_is_there() -> None:
+def test_monitoring_is_optional_with_pinned_images_and_existing_mounts() -> None:
     assert {name for name, service in SERVICES.items() if service.get("profiles") == ["monitoring"]} == MONITORING
     for name in MONITORING:
         assert re.search(r":v?\d+\.\d+\.\d+$", SERVICES[name]["image"])
@@ -61,13 +61,13 @@ def test_monitoring_is_a_choice_its_images_are_pinned_and_what_it_mounts_is_ther
         assert mounted and all((ROOT / path).exists() for path in mounted)
 
 
-def test_prometheus_calls_the_web_server_by_a_name_it_has() -> None:
+def test_prometheus_scrapes_the_web_server_by_its_name() -> None:
     (scraped,) = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
     ((target,),) = [config["targets"] for config in scraped["static_configs"]]
     assert f"--name {target.split(':')[0]}" in SERVICES["web"]["command"][-1]
 
 
-def test_a_gpus_verifier_is_a_choice_and_otherwise_as_the_other() -> None:
+def test_the_gpu_verifier_is_optional_and_else_like_the_other() -> None:
     ours, other = SERVICES[GPU], SERVICES["verify"]
     assert ours["profiles"] == ["gpu"] and "profiles" not in other
     (device,) = ours["deploy"]["resources"]["reservations"]["devices"]
@@ -78,7 +78,7 @@ def test_a_gpus_verifier_is_a_choice_and_otherwise_as_the_other() -> None:
     assert f"workers.run verify --node {node}" in ours["command"][-1]
 
 
-def test_a_rolling_restart_reaches_every_service_of_which_there_may_be_two() -> None:
+def test_a_rolling_restart_covers_all_services_that_may_run_twice() -> None:
     script = (ROOT / "deploy" / "rolling-restart.sh").read_text(encoding="utf-8")
     (listed,) = re.findall(r"set -- (.*)", script)
     assert sorted(listed.split()) == sorted(
@@ -89,7 +89,7 @@ def test_a_rolling_restart_reaches_every_service_of_which_there_may_be_two() -> 
     assert [name for name in names if "$$HOSTNAME" not in name] == ["beat-1"]  # the second waits for the first to end
 
 
-def test_a_drill_reaches_every_service_whose_death_nobody_should_notice() -> None:
+def test_a_drill_covers_all_services_that_may_die_unnoticed() -> None:
     script = (ROOT / "deploy" / "drill.sh").read_text(encoding="utf-8")
     (listed,) = re.findall(r"set -- (.*)", script)
     assert sorted(listed.split()) == sorted({*OURS, "redis"} - {"model", "web", "flower", GPU})
@@ -97,7 +97,7 @@ def test_a_drill_reaches_every_service_whose_death_nobody_should_notice() -> Non
     assert all(SERVICES[name]["restart"] == "unless-stopped" for name in listed.split())
 
 
-def test_a_web_server_has_time_to_say_that_it_leaves_and_to_end_its_calls() -> None:
+def test_a_web_server_has_time_to_announce_its_end_and_drain() -> None:
     proxy = (ROOT / "deploy" / "haproxy.cfg").read_text(encoding="utf-8")
     ((seconds, times),) = re.findall(r"check inter (\d+)s fall (\d+) ", proxy)
     assert int(seconds) * int(times) < NOTICE_S and " web:8000 " in proxy and "GET /healthz" in proxy
@@ -105,7 +105,7 @@ def test_a_web_server_has_time_to_say_that_it_leaves_and_to_end_its_calls() -> N
     assert NOTICE_S < int(drain) < int(OURS["web"]["stop_grace_period"].removesuffix("s"))
 
 
-def test_what_is_copied_into_the_image_is_there() -> None:
+def test_files_copied_into_the_image_exist() -> None:
     copied = re.findall(r"^COPY (?!--from)(\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
     assert {"app", "kernels", "workers", "web", "drafters"} <= set(copied)
     assert all((ROOT / name).exists() for name in copied)

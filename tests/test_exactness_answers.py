@@ -1,4 +1,4 @@
-"""Stop strings, forms of answers and log-probabilities are the same whoever drafts, and after a takeover."""
+"""Check that stop strings, schemas and log-probabilities depend on neither drafters nor takeovers."""
 
 import json
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def model(folder: Path) -> Iterator[Forward]:
 
 
 class Shop:
-    """Runs one record in pipelines of every kind over the tiny model."""
+    """Run one request in pipelines of every kind over the tiny model."""
 
     def __init__(self, model: Forward, tokenizer: Tokenizer) -> None:
         self._model, self.tokenizer = model, tokenizer
@@ -86,7 +86,7 @@ class Shop:
         return local.store.snapshot(one.id)
 
     def helped(self, one: Record, text: tuple[int, ...], kill_every: int | None = None) -> Snapshot:
-        """With drafters that know what free text follows, and others; verifiers die after so many steps."""
+        """Run with drafters that know the free text, and others; each verifier dies after `kill_every` steps."""
         book, store = Book(), MemoryStore()
         book.write(one, text)
         local = self.pipeline(book, store)
@@ -128,7 +128,7 @@ def test_json_of_a_schema_is_the_same_with_and_without_drafts_and_after_kills(sh
     assert killed.tokens == plain.tokens and killed.logprobs == plain.logprobs
 
 
-def test_without_the_schema_the_model_would_say_something_else(shop: Shop) -> None:
+def test_text_without_the_schema_is_another(shop: Shop) -> None:
     free = shop.plainly(shop.record(40, SAMPLINGS[0]))
     assert not shop.tokenizer.decode(free.tokens).lstrip().startswith("{")
 
@@ -147,13 +147,13 @@ def test_a_stop_string_ends_the_run_at_the_token_that_completes_it(shop: Shop, s
         killed = shop.helped(one, free.tokens, kill_every=2)
         assert plain.tokens == helped.tokens == killed.tokens == free.tokens[: len(plain.tokens)]
         assert plain.finish_reason is helped.finish_reason is FinishReason.STOP
-        said = shop.tokenizer.decode(plain.tokens)
-        assert said.endswith(stop) and text.startswith(said) and stop not in said[:-1]
-        assert up_to_stop(said, one.stop) == said[: -len(stop)]
-        assert helped.stats.rounds < max(4, len(plain.tokens)), "it was said in runs"
+        answer = shop.tokenizer.decode(plain.tokens)
+        assert answer.endswith(stop) and text.startswith(answer) and stop not in answer[:-1]
+        assert up_to_stop(answer, one.stop) == answer[: -len(stop)]
+        assert helped.stats.rounds < max(4, len(plain.tokens)), "tokens were committed in runs"
 
 
-def test_a_stop_string_that_is_never_said_ends_nothing(shop: Shop) -> None:
+def test_a_stop_string_that_never_occurs_ends_nothing(shop: Shop) -> None:
     one = shop.record(24, SAMPLINGS[0], stop=("never said",))
     free = shop.plainly(shop.record(24, SAMPLINGS[0]))
     assert shop.plainly(one).tokens == free.tokens == shop.helped(one, free.tokens).tokens
@@ -180,7 +180,7 @@ def test_logprobs_are_those_of_transformers_on_the_same_prefix(shop: Shop, folde
 
 
 def test_logprobs_are_after_bias_and_before_filters(shop: Shop) -> None:
-    """The only token that may be said is certain; a temperature and a top-k of one change no log-probability."""
+    """A single allowed token is certain; a temperature and a top-k of one change no log-probability."""
     certain = shop.plainly(shop.record(3, Sampling(seed=0, allowed_token_ids=(70,)), logprobs=4))
     assert certain.logprobs == (TokenLogprobs(logprob=0.0, top=((70, 0.0),)),) * 3
     filtered = Sampling(seed=0, temperature=3.0, top_k=1)
@@ -190,8 +190,8 @@ def test_logprobs_are_after_bias_and_before_filters(shop: Shop) -> None:
     assert biased.logprobs[0].logprob > plain.logprobs[0].logprob and biased.logprobs[0].top == ()
 
 
-def test_a_form_that_cannot_go_on_ends_its_request_alone(shop: Shop) -> None:
-    """Its tokens so far are committed, drafted ones among them; whoever is in the same batch does not notice."""
+def test_a_grammar_that_allows_no_token_ends_its_request_alone(shop: Shop) -> None:
+    """Its tokens so far are committed, drafted ones among them; others of the batch are not affected."""
 
     class Narrow:
         def mask(self, generated):
@@ -214,16 +214,16 @@ def test_a_form_that_cannot_go_on_ends_its_request_alone(shop: Shop) -> None:
     assert not local.verifier.sequences.suspects and not local.verifier.sequences
 
 
-def test_nothing_is_kept_of_logprobs_that_nobody_asked_for(shop: Shop) -> None:
+def test_logprobs_are_kept_only_where_the_request_wants_them(shop: Shop) -> None:
     assert shop.plainly(shop.record(6, SAMPLINGS[1])).logprobs == ()
 
 
 def test_choices_of_one_seed_are_different_texts_and_always_the_same(shop: Shop) -> None:
-    def said(choice: int) -> tuple[int, ...]:
+    def text(choice: int) -> tuple[int, ...]:
         one = shop.record(12, Sampling(seed=9, temperature=1.5, choice=choice))
         plain = shop.plainly(one)
         assert shop.helped(one, plain.tokens).tokens == plain.tokens
         return plain.tokens
 
-    texts = [said(choice) for choice in range(4)]
-    assert len(set(texts)) == 4 and said(2) == texts[2]
+    texts = [text(choice) for choice in range(4)]
+    assert len(set(texts)) == 4 and text(2) == texts[2]

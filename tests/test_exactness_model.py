@@ -1,4 +1,4 @@
-"""The default target says through the whole pipeline what it says alone: SmolLM2, its shipped drafter, all batched."""
+"""Check the default target with its shipped drafter, batched, against its text without a pipeline."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -59,7 +59,7 @@ def threads() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def pipeline(threads: None) -> LocalPipeline:
-    """All that is offered is drafted and verified, whatever it costs: exactness is at stake, not speed."""
+    """Return a pipeline that verifies all drafts at any cost: exactness is tested, not speed."""
     torch.set_num_threads(2)
     settings = Settings(model=str(model_dir()), kv_bytes=800 * 2**20)
     return build_local(settings, replace(load_models(settings), costs=StepCosts(fakes.FLAT).dumps()))
@@ -67,7 +67,7 @@ def pipeline(threads: None) -> LocalPipeline:
 
 @pytest.fixture(scope="module")
 def plain(threads: None) -> PreTrainedModel:
-    """The model as transformers has it."""
+    """Return transformers' own model."""
     model = AutoModelForCausalLM.from_pretrained(model_dir(), dtype=torch.float32, local_files_only=True)
     return model.eval()
 
@@ -79,7 +79,7 @@ def requests(**sampling) -> list[GenerateRequest]:
 
 
 def submit(pipeline: LocalPipeline, asked: list[GenerateRequest]) -> list[Record]:
-    """All at once; the pipeline runs until they have ended."""
+    """Submit all at once, and run the pipeline until they have ended."""
     records = [pipeline.submit(one, Settings()) for one in asked]
     fakes.finish(pipeline)
     return records
@@ -91,7 +91,7 @@ def tokens(pipeline: LocalPipeline, records: list[Record]) -> list[list[int]]:
 
 @torch.inference_mode()
 def together(model: PreTrainedModel, prompts: list[tuple[int, ...]]) -> list[list[int]]:
-    """What `generate` says to all of them in one padded batch, which takes a tenth of the time."""
+    """Return the tokens of `generate` in one padded batch, which takes a tenth of the time."""
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
     mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
@@ -103,7 +103,7 @@ def together(model: PreTrainedModel, prompts: list[tuple[int, ...]]) -> list[lis
 
 @torch.inference_mode()
 def gap(model: PreTrainedModel, ids: list[int]) -> float:
-    """Between the two best logits after these tokens."""
+    """Return the distance of the two best logits after these tokens."""
     best = model(torch.tensor([ids])).logits[0, -1].topk(2).values
     return float(best[0] - best[1])
 
@@ -113,12 +113,12 @@ def test_greedy_text_is_that_of_transformers_generate(pipeline, plain, record_pr
     assert len(records) >= 20
     flips = []
     batched = together(plain, [one.prompt_ids for one in records])
-    for i, (one, said) in enumerate(zip(records, tokens(pipeline, records), strict=True)):
-        # Padding has a rounding of its own; so the judge of a text that differs, and of a few others, is `generate`
-        # on its prompt alone.
-        expected = batched[i] if said == batched[i] and i >= 4 else fakes.alone(plain, one.prompt_ids, TOKENS)
-        if said != expected:
-            at = next(i for i, pair in enumerate(zip(said, expected, strict=False)) if pair[0] != pair[1])
+    for i, (one, text) in enumerate(zip(records, tokens(pipeline, records), strict=True)):
+        # Padding has a rounding of its own; so the reference of a text that differs, and of a few
+        # others, is `generate` on its prompt alone.
+        expected = batched[i] if text == batched[i] and i >= 4 else fakes.alone(plain, one.prompt_ids, TOKENS)
+        if text != expected:
+            at = next(i for i, pair in enumerate(zip(text, expected, strict=False)) if pair[0] != pair[1])
             flips.append((one.prompt_ids[-8:], at, gap(plain, [*one.prompt_ids, *expected[:at]])))
     record_property("near_tie_flips", len(flips))
     print(f"\nnear-tie flips: {len(flips)} in {len(records)} texts")
@@ -159,8 +159,8 @@ def test_penalised_text_is_the_same_with_and_without_speculation(pipeline):
     assert tokens(pipeline, submit(pipeline, asked)) == tokens(pipeline, submit(pipeline, plainly))
 
 
-class ByLot:
-    """Finds nodes wrong at random, at two checkpoints."""
+class RandomPruner:
+    """Find nodes wrong at random, at two checkpoints."""
 
     layers = (9, 20)
 
@@ -171,7 +171,7 @@ class ByLot:
         return self._lot.choice([0.1, 1.0], len(tokens), p=[0.2, 0.8])
 
 
-def test_rows_dropped_on_the_way_change_neither_texts_nor_the_bits_of_others(pipeline, monkeypatch):
+def test_rows_that_leave_early_change_no_text_and_no_bit_of_others(pipeline, monkeypatch):
     runner = pipeline.verifier.target
     asked = [one.model_copy(update={"max_tokens": 16}) for one in requests()[:4]]
     plain = tokens(pipeline, submit(pipeline, asked))
@@ -189,11 +189,11 @@ def test_rows_dropped_on_the_way_change_neither_texts_nor_the_bits_of_others(pip
         return found
 
     monkeypatch.setattr(runner, "forward", both)
-    monkeypatch.setattr(runner, "predictor", ByLot())
+    monkeypatch.setattr(runner, "predictor", RandomPruner())
     assert tokens(pipeline, submit(pipeline, asked)) == plain
     assert sum(dropped) > 10
 
 
-def test_every_page_came_back(pipeline):
+def test_all_pages_are_free_at_the_end(pipeline):
     pool = pipeline.verifier.target.pool
     assert pool.num_free == pool.num_pages

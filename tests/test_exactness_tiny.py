@@ -1,7 +1,8 @@
-"""What is said never depends on who drafts, on the batch, on memory or on chunking: tiny models, everything mixed.
+"""Check that text never depends on drafters, batch, memory or chunking: tiny models, all mixed.
 
-The judge is transformers' own `generate` on an unmodified copy of the model; of sampled texts, the pipeline without
-speculation, whose distribution tests/test_sampling_distribution.py checks.
+The reference of greedy text is transformers' own `generate` on an unmodified copy of the model; of
+sampled texts, the pipeline without speculation, whose distribution
+tests/test_sampling_distribution.py checks.
 """
 
 from functools import cache
@@ -28,7 +29,7 @@ PLAIN = fakes.tiny()
 SERVED = fakes.served().model
 MODELS = [choose_forward(fakes.tiny(seed=seed)) for seed in (1, 0, 2)]  # drafters; the second is the target's twin
 EOS = 17
-PRUNERS = ("none", "all", "random", "nobody knows")
+PRUNERS = ("none", "all", "random", "unknown")
 NAMES = sorted(characters(Book()))
 often = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
@@ -39,7 +40,7 @@ def greedy(prompt: tuple[int, ...], max_tokens: int) -> list[int]:
 
 
 def ended(text: list[int], eos_ids: tuple[int, ...]) -> list[int]:
-    """The text up to its first end token."""
+    """Return the text up to its first end token."""
     end = next((i for i, token in enumerate(text) if token in eos_ids), len(text))
     return text[: end + 1]
 
@@ -52,7 +53,7 @@ loops = st.tuples(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4), s
 
 @st.composite
 def batches(draw, sampling: st.SearchStrategy[Sampling]) -> list[Record]:
-    """A few requests of any length, some of them alike, with bounds of their own."""
+    """Draw a few requests of any length, some of them alike, with bounds of their own."""
     found: list[Record] = []
     for i in range(draw(st.integers(1, 5))):
         prompt = draw(st.sampled_from([one.prompt_ids for one in found])) if found and draw(st.booleans()) else None
@@ -75,7 +76,7 @@ def batches(draw, sampling: st.SearchStrategy[Sampling]) -> list[Record]:
 
 
 class Pruner:
-    """A predictor of any character: it finds every node wrong, or some by lot, or has no number for them."""
+    """A predictor that finds all nodes wrong, or random ones, or gives NaN."""
 
     layers = (1,)
 
@@ -89,7 +90,7 @@ class Pruner:
 
 
 def pruning(target: ModelRunner, predictor: Predictor) -> ModelRunner:
-    """The runner, with floors below every tree: this predictor is heeded whatever rows cost."""
+    """Return the runner with a floor for every tree: rows leave early at any cost."""
     forward = target.forward
 
     def floored(works, added=None):
@@ -103,7 +104,7 @@ def pruning(target: ModelRunner, predictor: Predictor) -> ModelRunner:
 
 @st.composite
 def pipelines(draw) -> tuple[LocalPipeline, Book]:
-    """The pipeline in any shape: drafters of any character, on either side of the hop, memory short, batches small."""
+    """Draw a pipeline: drafters of any behaviour, on either side of the hop, memory short, batches small."""
     book = Book()
     cast = characters(book)
     names = draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=4))
@@ -130,7 +131,7 @@ def pipelines(draw) -> tuple[LocalPipeline, Book]:
 
 
 def run(local: LocalPipeline, book: Book, records: list[Record], texts: list[list[int]], arrivals: list[int]) -> None:
-    """Let the requests arrive a few steps apart; they must say `texts`, and leave no page behind."""
+    """Let the requests arrive a few steps apart; check that they give `texts` and free all pages."""
     for one, text in zip(records, texts, strict=True):
         book.write(one, text)
     for one, steps in zip(records, arrivals, strict=True):
@@ -182,14 +183,14 @@ shapings = st.builds(
 
 
 def plainly(one: Record) -> list[int]:
-    """The request alone, without speculation, on ample memory."""
+    """Run the request alone, without speculation, with ample memory."""
     bare = one.model_copy(update={"speculation": Speculation(enabled=False)})
     return fakes.texts(fakes.pipeline(fakes.runner(SERVED)), bare)[0]
 
 
 @often
 @given(batches(samplings), pipelines(), arrivals)
-def test_sampled_text_of_a_seed_is_the_same_however_it_comes_about(records, shape, arriving):
+def test_sampled_text_of_a_seed_is_the_same_in_any_pipeline(records, shape, arriving):
     run(*shape, records, [plainly(one) for one in records], arriving[: len(records)])
 
 
@@ -201,8 +202,8 @@ def test_penalties_biases_and_masks_fork_along_the_tree(records, shape, arriving
 
 @often
 @given(st.data(), prompts, st.integers(2, 20), samplings | shapings)
-def test_any_tree_from_anywhere_changes_nothing(data, prompt, max_tokens, sampling):
-    """Trees as a hostile fusion might send them, made of what will be said and of what will not."""
+def test_a_hostile_fusers_trees_change_no_text(data, prompt, max_tokens, sampling):
+    """The trees mix tokens that will be committed with others."""
     one = record(prompt, max_tokens, sampling=sampling)
     text = plainly(one)
     local = fakes.pipeline(fakes.runner(SERVED), policy=Policy(max_draft_tokens=40))
@@ -229,22 +230,22 @@ def messages(draw, length: int, future: list[int]) -> TreeMessage:
         tokens=tuple(tokens),
         parents=tuple(parents),
         survival=tuple(draw(st.floats(0.01, 1.0)) for _ in range(size)),
-        proposers=(("anybody",),) * size,
+        proposers=(("any",),) * size,
     )
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("is_resident", [False, True])
-def test_no_drafter_alone_changes_the_text(name, is_resident):
+@pytest.mark.parametrize("is_model_free", [False, True])
+def test_no_drafter_alone_changes_the_text(name, is_model_free):
     book = Book()
     one = characters(book)[name]
-    local = fakes.pipeline(fakes.runner(SERVED), [] if is_resident else [one], [one] if is_resident else [])
+    local = fakes.pipeline(fakes.runner(SERVED), [] if is_model_free else [one], [one] if is_model_free else [])
     records = [record(range(i, i + 12), 20, request_id=f"r{i}") for i in range(3)]
     run(local, book, records, [greedy(each.prompt_ids, 20) for each in records], [2, 1, 0])
     drafted = sum(local.store.snapshot(each.id).stats.drafted for each in records)
     accepted = sum(local.store.snapshot(each.id).stats.accepted for each in records)
     if name in ("oracle", "shy", "half", "long", "nan", "foreign"):
-        assert accepted > 0, "it says something right"
+        assert accepted > 0, "some of its tokens are right"
     if name == "wrong":
         assert drafted > 0 == accepted
     if name in ("infinite", "stale", "stranger", "impostor", "empty", "silent", "torn", "cyclic"):
@@ -253,7 +254,7 @@ def test_no_drafter_alone_changes_the_text(name, is_resident):
 
 @pytest.mark.parametrize("name", PRUNERS[1:])
 def test_no_pruner_changes_the_text(name):
-    """Nor what is said next: the rows that were dropped are gone, those that stayed are whole."""
+    """Nor later text: rows that left early leave nothing behind, and those that stayed are whole."""
     book = Book()
     target = pruning(fakes.runner(SERVED), Pruner(name))
     local = fakes.pipeline(target, [characters(book)["oracle"], characters(book)["half"]])
@@ -265,7 +266,7 @@ def test_no_pruner_changes_the_text(name):
 
 
 def test_memory_for_one_is_enough_for_many():
-    """Sequences lose their cache to older ones all the time, and say what they would have said."""
+    """Older sequences preempt younger ones all the time, and no text changes."""
     released = []
 
     class Counted:

@@ -1,4 +1,4 @@
-"""What `deploy/` asks Prometheus for is what /metrics says."""
+"""Check that the queries of `deploy/` use the series of /metrics."""
 
 import json
 import re
@@ -20,21 +20,21 @@ QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]
 
 
 def known() -> set[str]:
-    """Names of series, as documented (which `tests/web/ops/test_metrics.py` compares with what is shown)."""
+    """Return the documented names of series (`tests/web/ops/test_metrics.py` checks the documents)."""
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     gauges = set(re.findall(r"`(paceline_\w+)`", text))
     histograms = {PREFIX + metric.name for metric in METRICS.values() if metric.buckets}
     return gauges - histograms | {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
 
 
-def test_alerts_and_panels_ask_for_what_there_is() -> None:
+def test_alerts_and_panels_use_existing_series() -> None:
     asked = {
         name for query in (*QUERIES, *(rule["expr"] for rule in RULES)) for name in re.findall(r"paceline_\w+", query)
     }
     assert asked <= known(), asked - known()
 
 
-def test_labels_are_those_of_the_metrics() -> None:
+def test_queries_use_existing_labels() -> None:
     labels = {label for metric in METRICS.values() for label in metric.labels}
     labels |= {"le", "stage", "kind", "missing", "field", "node", "outcome", "drafter", "confidence", "job"}
     queries = (*QUERIES, *(rule["expr"] for rule in RULES))
@@ -48,12 +48,12 @@ def test_labels_are_those_of_the_metrics() -> None:
     assert (grouped | matched) - {""} <= labels
 
 
-def test_everything_that_is_counted_is_on_the_board() -> None:
+def test_all_metrics_are_on_the_dashboard() -> None:
     shown = " ".join(QUERIES)
     assert [name for name in METRICS if PREFIX + name not in shown] == []
 
 
-def test_each_alert_says_what_it_is_about() -> None:
+def test_each_alert_has_a_severity_and_a_description() -> None:
     for rule in RULES:
         assert rule["alert"].startswith("Paceline") and rule["labels"]["severity"] in ("critical", "warning", "info")
         assert rule["annotations"].keys() == {"summary", "description"}
@@ -61,5 +61,5 @@ def test_each_alert_says_what_it_is_about() -> None:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
-def test_promtool_takes_the_rules_and_the_configuration() -> None:
+def test_promtool_accepts_the_rules_and_the_configuration() -> None:
     subprocess.run(["promtool", "check", "config", str(DEPLOY / "prometheus.yml")], check=True, capture_output=True)

@@ -1,7 +1,8 @@
-"""Sampled texts have the target's own distribution: many seeds against exact enumeration, speculation on.
+"""Check that sampled texts have the target's own distribution: many seeds against enumeration.
 
-The judge's probabilities come from the unmodified model, through transformers' own warpers; the statistic is
-chi-square over the first two or three tokens together, so both each token and its dependence on the last count.
+Speculation is on. The reference probabilities come from the unmodified model, through transformers'
+own warpers; the statistic is chi-square over the first two or three tokens together, so that both
+each token and its dependence on the last count.
 """
 
 import math
@@ -23,7 +24,7 @@ SEEDS = 640
 
 @torch.inference_mode()
 def exact(length: int, sampling: Sampling) -> dict[tuple[int, ...], float]:
-    """Probability of every text of this length that can be."""
+    """Return the probability of every possible text of this length."""
     warpers = LogitsProcessorList([TemperatureLogitsWarper(sampling.temperature)])
     if sampling.top_k:
         warpers.append(TopKLogitsWarper(sampling.top_k))
@@ -43,7 +44,7 @@ def exact(length: int, sampling: Sampling) -> dict[tuple[int, ...], float]:
 
 
 def sampled(length: int, sampling: Sampling, drafters: tuple[str, ...] = ("wrong", "random")) -> list[tuple[int, ...]]:
-    """A text for each of many seeds, run in batches with drafters that guess and are sometimes right."""
+    """Return a text for each of many seeds, run in batches with drafters that are sometimes right."""
     cast = characters(Book(), VOCAB)
     local = fakes.pipeline(fakes.runner(SERVED, pages=512), [cast[name] for name in drafters], vocab_size=VOCAB)
     found, accepted = [], 0
@@ -59,7 +60,10 @@ def sampled(length: int, sampling: Sampling, drafters: tuple[str, ...] = ("wrong
 
 
 def excess(texts: list[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> float:
-    """Chi-square over texts expected at least five times, the rest as one, in deviations above its mean."""
+    """Return chi-square in deviations above its mean.
+
+    Texts expected less than five times count as one cell.
+    """
     counts = dict.fromkeys(expected, 0)
     for text in texts:
         counts[text] += 1  # KeyError: a text that cannot be

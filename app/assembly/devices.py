@@ -23,7 +23,7 @@ from app.errors import ModelRefused
 from app.placement.partition import Partition, partition
 
 log = logging.getLogger(__name__)
-SLACK_TOKENS = 256  # pages beyond the longest sequence: its tree and the forks of it
+SLACK_TOKENS = 256  # beyond the longest sequence, for its tree and the forks of it
 
 
 def target_runner(folder: Path, settings: Settings, context_tokens: int) -> ModelRunner | DeviceRunner:
@@ -63,9 +63,9 @@ def _predictor(folder: Path, target: Path, rule: Rule) -> Loaded | None:
 
 
 def sides_of(settings: Settings) -> Partition:
-    """Divide a process that verifies and drafts: its cores, or the GPU's multiprocessors if both run there.
+    """Divide the cores of a process that verifies and drafts, or the GPU's multiprocessors if both run there.
 
-    Raises InstanceError where it cannot be, ModelRefused where there is no such GPU.
+    Raises InstanceError where that is impossible, ModelRefused where there is no such GPU.
     """
     drafting = draft_device(settings)
     if drafting.type == "cuda" == device_of(settings).type:
@@ -99,7 +99,7 @@ def device_of(settings: Settings) -> torch.device:
 
 
 def _wants_gpu(settings: Settings) -> bool:
-    """True if the target should use CUDA; explicit `device=cuda` needs no GPU."""
+    """Tell whether the target should use CUDA; explicit `device=cuda` needs no GPU to be seen."""
     return settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available())
 
 

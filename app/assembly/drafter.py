@@ -31,7 +31,7 @@ def build_drafters(settings: Settings) -> list[ModelDrafter]:
 
 
 def build_drafter_node(settings: Settings, models: list[ModelDrafter], fetch: Fetch, mailbox: str) -> DrafterNode:
-    """Build a drafter node; several models share every token if the settings say so."""
+    """Build a drafter node; several models guess each token together if `fusion` is `token`."""
     is_shared = settings.fusion == "token" and len(models) > 1
     token_fusion = TokenFusion(model.draft_kv for model in models) if is_shared else None
     return DrafterNode(models, fetch, mailbox, token_fusion)

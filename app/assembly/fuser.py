@@ -1,4 +1,4 @@
-"""Put the fuser's segment together: model-free drafters only, so no torch."""
+"""Build the fuser with its model-free drafters; imports no torch."""
 
 import json
 import logging
@@ -22,19 +22,22 @@ log = logging.getLogger(__name__)
 def build_fuser(
     settings: Settings, tokenizer: Tokenizer, store: Requests, calibration: Calibration | None = None
 ) -> Fuser:
-    """Build a fuser's segment, with every model-free drafter. Raises ModelRefused."""
+    """Build a fuser with all model-free drafters. Raises ModelRefused."""
     folder = _phrases_folder(settings, tokenizer)
     stores = [] if folder is None else [phrases(folder, tokenizer.vocab_size)]
     return Fuser([*build(), *stores], tokenizer.vocab_size, fetcher(store), calibration)
 
 
 def model_free_names(settings: Settings, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """The drafters that are found wherever drafts are fused. Raises ModelRefused."""
+    """Name the drafters that run at every fuser. Raises ModelRefused."""
     return MODEL_FREE if _phrases_folder(settings, tokenizer) else tuple(BUILT_IN)
 
 
 def _phrases_folder(settings: Settings, tokenizer: Tokenizer) -> Path | None:
-    """Find the store of phrases; None without one, or if it is of another tokenizer (it comes by default)."""
+    """Return the folder of the store of phrases; None without one, or if its tokenizer is another one.
+
+    The default store does not fit every target, so that is no error.
+    """
     if settings.phrases == "none":
         return None
     folder = drafter_folder(settings.phrases)

@@ -20,7 +20,7 @@ MAILBOX = "local"
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """What of a pipeline in one process is worth loading once: models and measurements, and nothing of any request."""
+    """Hold the models and measurements that several pipelines in one process share; no request's state."""
 
     runner: AnyRunner
     costs: str  # step costs as JSON: each pipeline corrects its own
@@ -36,7 +36,7 @@ def load_models(settings: Settings) -> Models:
 
 
 def build_local(settings: Settings, models: Models | None = None) -> LocalPipeline:
-    """Build a pipeline; over `models`, several of them share what they have in memory. Raises ModelRefused."""
+    """Build a pipeline, over `models` if they are loaded already. Raises ModelRefused."""
     models = models or load_models(settings)
     store = MemoryStore(ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
     measured = measured_target(settings, models.runner, StepCosts.loads(models.costs), models.tokenizer)

@@ -1,4 +1,4 @@
-"""Build a verifier: its target loaded and measured, its strategies chosen by the settings."""
+"""Build a verifier: load and measure its target, choose its strategies by the settings."""
 
 import logging
 import uuid
@@ -45,7 +45,7 @@ def build_verifier(
 ) -> Verifier:
     """Build a verifier with its model loaded, checked and measured. Raises ModelRefused."""
     runner, costs, tokenizer = load_target(settings)
-    tokenizer.grammars.prepare()  # later, sequences would wait for it
+    tokenizer.grammars.prepare()  # now, since later sequences would wait for it
     measured = measured_target(settings, runner, costs, tokenizer)
     return verifier_over(
         settings,
@@ -71,7 +71,10 @@ def load_target(settings: Settings) -> tuple[AnyRunner, StepCosts, Tokenizer]:
 
 
 def measured_target(settings: Settings, runner: AnyRunner, costs: StepCosts, tokenizer: Tokenizer) -> MeasuredTarget:
-    """Describe a loaded target, with early exit where the settings allow it. Raises ModelRefused."""
+    """Bundle a loaded target with its costs, and early exit where the settings allow it.
+
+    Raises ModelRefused.
+    """
     early_exit = pruning(runner, target_folder(settings), settings)
     return MeasuredTarget(runner, costs, tokenizer.vocab_size, early_exit)
 
@@ -112,12 +115,12 @@ def verifier_over(
 
 
 def agreement(settings: Settings) -> Agreement:
-    """Choose the agreement of drafts with the text: by the target's embedding where CoSine's routing needs one."""
+    """Choose how a draft's agreement with the text is rated: by embedding for CoSine's routing."""
     return embedding_agreement(target_folder(settings)) if settings.routing == "cosine" else same_tokens
 
 
 def routing(settings: Settings, agreement: Agreement = same_tokens) -> RoutingStrategy:
-    """Choose how model drafters are chosen."""
+    """Choose the strategy that chooses model drafters."""
     match settings.routing:
         case "learned":
             return LearnedRouting()
@@ -130,13 +133,16 @@ def routing(settings: Settings, agreement: Agreement = same_tokens) -> RoutingSt
 
 
 def lengths(settings: Settings) -> LengthPlanner:
-    """Choose how draft lengths are decided."""
+    """Choose the planner of draft lengths."""
     baseline = length_policy(settings.lengths)
     return LengthController() if baseline is None else BaselineController(baseline)
 
 
 def overlap(settings: Settings) -> Overlap:
-    """Choose what goes on while a verdict is pending. Baseline lengths are for whole batches and whole drafts."""
+    """Choose the overlap of drafting and verifying.
+
+    Baseline lengths are for whole batches and whole drafts.
+    """
     is_baseline = settings.lengths != "marginal"
     match settings.overlap:
         case "auto":
@@ -152,5 +158,5 @@ def overlap(settings: Settings) -> Overlap:
 
 
 def selection(settings: Settings, draft_costs: DraftCosts) -> BatchSelection:
-    """Choose what goes into a step."""
+    """Choose how the trees of a step are selected."""
     return CosineSelection(draft_costs.seconds) if settings.batching == "cosine" else PaceSelection()

@@ -1,7 +1,7 @@
-"""Admit a request: a caller's request in, the record that its text depends on out. Raises InvalidRequest.
+"""Admit a request: a caller's request in, the record that its text depends on out.
 
-Tokenises, checks lengths and token ids against the model, and draws the seed when none is given. Neither
-stores the record nor bounds the queue: that is the store's, in one step with writing (`Requests.create`).
+Tokenises, checks lengths and token ids against the model, and draws the seed when none is given.
+Neither stores the record nor bounds the queue: the store does both at once (`Requests.create`).
 """
 
 import secrets
@@ -13,7 +13,7 @@ from app.errors import InvalidRequest
 from app.messages import PUBLIC_TENANT, Record
 from app.request import MAX_SEED, ChatMessage, GenerateRequest
 
-MAX_SCHEMA_CHARACTERS = 32_768  # the verifier reads it between two steps: some tenths of a second at worst
+MAX_SCHEMA_CHARACTERS = 32_768  # the verifier compiles it between two steps: tenths of a second at worst
 
 
 def admit(
@@ -27,9 +27,10 @@ def admit(
     is_task: bool = False,
     drafters: Collection[str] | None = None,
 ) -> Record:
-    """Check `request` against the model and the settings, and fill in everything that it left open.
+    """Check `request` against the model and the settings, and fill in all that it left open.
 
-    `is_task`: a Celery task waits for the result. `drafters`: those that a request may name; None takes any name.
+    `now_s`: wall clock. `is_task`: a Celery task waits for the result. `drafters`: those that a
+    request may name; None takes any name. Raises InvalidRequest.
     """
     if request.max_tokens > settings.max_tokens:
         raise InvalidRequest("max_tokens", f"at most {settings.max_tokens} here, not {request.max_tokens}")

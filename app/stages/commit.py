@@ -1,6 +1,6 @@
-"""Turn a verdict into the event that commits it: stop rules, who proposed what, the request's running statistics.
+"""Turn a verdict into the event that commits it: stop rules, proposers, the request's statistics.
 
-The store appends the event by compare-and-set on its offset; nothing is committed before it says so.
+The store appends the event by compare-and-set on its offset; before that nothing is committed.
 """
 
 from app.messages import DrafterStats, Event, FinishReason, Stats
@@ -8,8 +8,11 @@ from app.state import Sequence, Tree, Verdict
 
 
 def conclude(sequence: Sequence, tree: Tree, verdict: Verdict, now_s: float) -> Event:
-    """The event for a verdict on `tree` (as verified), cut at an end-of-sequence token, at max_tokens, or at the token
-    that completes a stop string."""
+    """Return the event for a verdict on `tree`, as it was verified.
+
+    It ends at an end-of-sequence token, at max_tokens, or at the token that completes a stop
+    string. `now_s`: wall clock.
+    """
     room = sequence.record.max_tokens - sequence.generated
     tokens, reason = verdict.tokens, None
     end = next((i for i, token in enumerate(tokens) if token in sequence.record.eos_ids), None)

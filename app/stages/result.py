@@ -1,4 +1,4 @@
-"""Make a request's result: a stored snapshot in, what every client gets out.
+"""Make a request's result: a stored snapshot in, the result that every client gets out.
 
 Pure functions of tokens and times; reads no store and knows no transport.
 """

@@ -1,7 +1,7 @@
-"""Walk each tree along the target's own tokens. In: a batch's works and their logits; out: a verdict for each.
+"""Walk each tree along the target's own tokens: batch entries and their logits in, verdicts out.
 
-A draft token is right if it equals the target's token at its place (design D1), so a verdict never depends on what
-was drafted; only how many tokens it holds does.
+A draft token is right if it equals the target's token at its place (design D1), so drafts decide
+how many tokens a verdict holds, and never which.
 """
 
 from collections.abc import Sequence as Listed
@@ -13,8 +13,11 @@ from app.state import BatchEntry, Verdict
 
 
 def verify(works: Listed[BatchEntry], logits: Listed[TargetRows | None]) -> list[Verdict | None]:
-    """Judge every final entry; None for prompt chunks. Rows off the accepted path are never looked at, and
-    nodes that the forward has pruned have none: the walk ends at their parent."""
+    """Return the verdict of every final entry; None for prompt chunks.
+
+    Rows off the accepted path are never read, and nodes that left the pass early have none: the
+    walk ends at their parent. `logits`: for each entry the rows of its last token and of its nodes.
+    """
     return [None if rows is None else _walk(work, rows) for work, rows in zip(works, logits, strict=True)]
 
 
@@ -28,7 +31,7 @@ def _walk(work: BatchEntry, rows: TargetRows) -> Verdict:
     while True:
         try:
             mask = work.mask(history) if work.mask else None
-        except GenerationFailed as error:  # its own fault: the others of the batch must not hear of it
+        except GenerationFailed as error:  # this request's alone: it must not end the others of the batch
             return Verdict(path, tokens, logprobs, error=str(error))
         token = rows.token(node, len(history), sequence.sampling, history, mask)
         if sequence.logprobs is not None:

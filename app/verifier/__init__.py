@@ -1,1 +1,1 @@
-"""What a verifier runs."""
+"""Run the target over sequences: schedule, verify, commit, ask for drafts."""

@@ -1,4 +1,4 @@
-"""Make the jobs that a verifier sends out: to each node only the tokens it has not been sent."""
+"""Make the jobs that a verifier sends to drafters and fusers, with the tokens not sent there yet."""
 
 from base64 import b64encode
 from collections.abc import Iterable, Set
@@ -7,11 +7,11 @@ from app.messages import DraftJob, ToDrafter, ToFuser
 from app.stages.route.router import Route
 from app.state import Sequence
 
-Place = tuple[str, bool]  # mailbox, and whether it is the fuser's half of the node: both keep a replica
+Place = tuple[str, bool]  # mailbox, and whether it is the fuser's replica there or the drafter's
 
 
 class DraftDispatcher:
-    """Remember how much of each sequence every drafter node and fuser knows, and make their jobs."""
+    """Remember how many tokens of each sequence every node was sent, and make the jobs."""
 
     def __init__(self, verifier: str) -> None:
         """Make jobs whose trees go to the mailbox `verifier`."""
@@ -33,7 +33,10 @@ class DraftDispatcher:
         run_ahead: bool = False,
         skip_models_above: float = 1.0,
     ) -> list[DraftJob]:
-        """Make a job for each node that drafts and for the fuser; the target's state goes to drafters that read it."""
+        """Make a job for each node that drafts and for the fuser.
+
+        The target's last hidden state goes to the drafters that read it, `readers`.
+        """
         state = b64encode(sequence.kv.state).decode() if sequence.kv.state and readers else None
         jobs = []
         for mailbox, names in route.recipients.items():
@@ -46,7 +49,7 @@ class DraftDispatcher:
         return jobs
 
     def final_jobs(self, sequence: Sequence, alive: set[str]) -> list[DraftJob]:
-        """Send the last tokens of an ended sequence to those alive that hold a replica."""
+        """Make an ended sequence's last jobs: its last tokens, for replicas at live mailboxes."""
         known = self._sent.pop(sequence.record.id, {})
         jobs = []
         for mailbox in dict.fromkeys(box for box, _ in known if box in alive):
@@ -99,7 +102,7 @@ def _job(
 
 
 def jobs_by_mailbox(jobs: Iterable[DraftJob], fuse: str) -> dict[str, ToDrafter | ToFuser]:
-    """Sort a verifier's jobs by mailbox; `fuse` is the fusion task's."""
+    """Group a verifier's jobs by mailbox; `fuse` is the fusion task's."""
     found: dict[str, list[DraftJob]] = {}
     for job in jobs:
         found.setdefault(job.to, []).append(job)

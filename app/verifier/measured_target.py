@@ -1,4 +1,4 @@
-"""Describe the target as its verifier knows it: the model's runner and the measurements around it."""
+"""Bundle the target with the measurements that its verifier decides by."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from app.estimates.step_costs import StepCosts
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTarget:
-    """A target with the cost of its steps, its vocabulary, and what leaves its passes early."""
+    """A target with its step costs, its vocabulary size and its early exit."""
 
     target: Target
     costs: StepCosts  # corrected with each step

@@ -1,6 +1,6 @@
-"""Retry a step that ran out of memory: that is the machine's state, not the request's fault.
+"""Decide whether to retry a step that ran out of memory, which is not the request's fault.
 
-A batch is split first (its sequences run one by one); this is about a request that runs alone.
+A batch is split first: its sequences run one by one. This is for a request that runs alone.
 """
 
 import time
@@ -8,8 +8,8 @@ import time
 from app.clock import SYSTEM, Clock
 
 PATIENCE_S = 5.0
-PAUSE_S = 0.1  # there is nothing else that a verifier without memory could do
-OUT_OF_MEMORY_TEXTS = (  # by torch on a GPU and on a CPU, and by oneDNN, which does not name it
+PAUSE_S = 0.1  # a verifier without memory has nothing else to do
+OUT_OF_MEMORY_TEXTS = (  # of torch on a GPU and on a CPU, and of oneDNN, which is vague
     "out of memory",
     "allocate memory",
     "could not create a primitive",
@@ -19,19 +19,23 @@ OUT_OF_MEMORY_TEXTS = (  # by torch on a GPU and on a CPU, and by oneDNN, which 
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Tell whether the error is for want of memory."""
+    """Tell whether the error is a lack of memory."""
     return isinstance(error, MemoryError) or any(text in str(error).lower() for text in OUT_OF_MEMORY_TEXTS)
 
 
 class OutOfMemoryRetry:
-    """Remember since when each request has found no memory."""
+    """Remember since when each request has lacked memory."""
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
+        """Measure patience by this clock's monotonic time."""
         self._clock = clock
         self._since_s: dict[str, float] = {}
 
     def may_try_again(self, request_id: str, error: Exception) -> bool:
-        """Tell whether a request failed for memory alone, and not for long yet; pauses, so that others release some."""
+        """Tell whether a request lacks memory and has not for PATIENCE_S; then pause first.
+
+        Other processes may release some meanwhile. Blocks for PAUSE_S.
+        """
         if not is_out_of_memory(error):
             return False
         now_s = self._clock.monotonic()
@@ -41,5 +45,5 @@ class OutOfMemoryRetry:
         return True
 
     def remove(self, request_id: str) -> None:
-        """Remove a request that got on, or ended."""
+        """Remove a request that committed or ended."""
         self._since_s.pop(request_id, None)

@@ -1,4 +1,4 @@
-"""Reserve memory for a batch by age: the oldest sequence always gets on."""
+"""Reserve memory for a batch by age: the oldest sequence always progresses."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,15 +8,15 @@ from app.state import BatchEntry, Sequence, Tree
 
 
 def reserve(entries: list[BatchEntry], target: Target, sequences: Mapping[str, Sequence]) -> list[BatchEntry]:
-    """Return the batch that gets memory: entries as they are, entries without their tree, and some not at all.
+    """Return the entries that get memory, some of them without their tree.
 
-    `sequences` are all that the target caches, by request. Short of memory, trees go first, then the
-    youngest sequences' caches. Memory goes by age, so no two sequences take each other's cache in turn.
+    `sequences` are all that the target caches, by request. Short of memory, trees go first, then
+    the youngest sequences' pages. As age decides, no two sequences preempt each other in turn.
     """
     made: dict[str, BatchEntry] = {}
     for entry in sorted(entries, key=lambda entry: _age(sequences[entry.sequence.id])):
         if entry.sequence.cached != entry.start:
-            continue  # an older one took its cache
+            continue  # an older one took its pages
         reserved = _try_reserve(entry, target, sequences)
         if reserved is not None:
             made[entry.sequence.id] = reserved

@@ -1,4 +1,4 @@
-"""Hold the sequences that a verifier runs: from a snapshot to their end, their memory, which are suspects.
+"""Hold the sequences that a verifier runs, from a snapshot to their end: memory and suspects.
 
 Knows nothing of drafts and decides nothing about text.
 """
@@ -16,7 +16,7 @@ from app.verifier.stats import VerifierStats
 
 
 class Sequences(Mapping[str, Sequence]):
-    """The sequences of one verifier, by request. Not for other threads, but for `all`."""
+    """Map each request of one verifier to its sequence. For one thread, except `all`."""
 
     def __init__(
         self, target: Target, stats: VerifierStats, tokenizer: Tokenizer | None = None, max_running: int = 64
@@ -46,13 +46,13 @@ class Sequences(Mapping[str, Sequence]):
         return [*self._by_request.values()]
 
     def oldest(self) -> list[Sequence]:
-        """Return those that may be at work now, the oldest first."""
+        """Return the sequences that may run now, the oldest first."""
         sequences = sorted(self._by_request.values(), key=lambda s: (s.record.created_s, s.record.id))
         return sequences[: self._max_running]
 
     @property
     def suspects(self) -> AbstractSet[str]:
-        """Requests that may have brought a step or a verifier down: they run alone until they commit."""
+        """Return the requests that may make a step fail: each runs alone until it commits."""
         return self._suspects
 
     def suspect(self, request_id: str) -> None:
@@ -86,10 +86,10 @@ class Sequences(Mapping[str, Sequence]):
         return sequence
 
     def adopt_prefixes(self, sequences: Iterable[Sequence]) -> None:
-        """Start prompts that begin like what others have computed from there."""
+        """Let prompts reuse the cached prefixes that they share with other sequences."""
         for sequence in sequences:
             self._stats.record_reused(self._target.adopt(sequence.kv))
 
     def reserve(self, entries: list[BatchEntry]) -> list[BatchEntry]:
-        """Reserve memory for a batch; returns the entries that got it (`app.verifier.preemption`)."""
+        """Reserve memory for a batch by age; return the entries that got it (`preemption`)."""
         return reserve(entries, self._target, self._by_request)

@@ -24,12 +24,12 @@ from app.verifier.overlap import Overlap
 from app.verifier.sequences import Sequences
 from app.verifier.stats import VerifierStats
 
-MIN_WAIT_S = 0.03  # a tree is waited for at least so long, within the policy
+MIN_WAIT_S = 0.03  # the shortest wait for a tree, within the policy
 
 
 @dataclass(frozen=True, slots=True)
 class DraftStrategies:
-    """The rules by which a verifier asks for drafts: how many tokens, of which drafters, beside which other work."""
+    """Hold the rules by which a verifier asks for drafts: lengths, drafters, overlap."""
 
     lengths: LengthPlanner
     router: Router
@@ -38,7 +38,7 @@ class DraftStrategies:
 
 @dataclass(frozen=True, slots=True)
 class _PendingDraft:
-    """A job under way, to measure how long drafts take. A probe, which is not waited for, does not show that."""
+    """Hold a job under way, to measure how long drafts take; probes are not measured."""
 
     base: int
     at_s: float = 0.0  # monotonic
@@ -83,7 +83,7 @@ class Speculation:
 
     @property
     def pool(self) -> DrafterPool:
-        """The drafters that are asked."""
+        """Return the drafters that are asked."""
         return self._pool
 
     def follow(self, pool: DrafterPool) -> None:
@@ -92,7 +92,7 @@ class Speculation:
 
     @property
     def is_together(self) -> bool:
-        """Do the sequences go in one batch, or one half while the other half drafts?"""
+        """Tell whether the sequences go in one batch; else one half drafts meanwhile."""
         return self._is_together
 
     def receive(self, message: TreeMessage) -> None:
@@ -108,7 +108,7 @@ class Speculation:
             return
         if message.base == len(sequence.tokens):
             sequence.tree = self.lengths.trim(tree)
-        elif is_answer and message.base < len(sequence.tokens):  # too late to be verified, but what came is known
+        elif is_answer and message.base < len(sequence.tokens):  # late, but its verdict is known
             self._update(sequence, tree, sequence.tokens[message.base :])
 
     def record_verdict(self, sequence: Sequence, committed: Listed[int]) -> None:
@@ -163,10 +163,10 @@ class Speculation:
         *,
         is_model_free: bool = False,
     ) -> list[DraftJob]:
-        """Make the jobs of the sequences that ask for any tokens; from now on they wait for their trees.
+        """Make the jobs of the sequences that ask for tokens, and let these wait for their trees.
 
-        They wait within the policy's bounds and what is usual, and once that has passed no longer
-        than the trees are worth. A probe is a job for one token without a wait.
+        They wait within the policy's bounds for as long as drafts usually take, and beyond that no
+        longer than the trees are worth, `worth_s`. A probe is a job for one token without a wait.
         """
 
         def route_of(sequence: Sequence) -> Route:
@@ -198,7 +198,7 @@ class Speculation:
         ]
 
     def final_jobs(self, sequence: Sequence) -> list[DraftJob]:
-        """Send those that hold a replica of an ended sequence its last tokens."""
+        """Make the jobs that bring the last tokens of an ended sequence to its replicas."""
         return self._dispatcher.final_jobs(sequence, self._pool.mailboxes())
 
     def _record_answer(self, message: TreeMessage, pending: _PendingDraft) -> None:
@@ -249,7 +249,7 @@ class Speculation:
     def _wait(
         self, asked: Listed[tuple[Sequence, int, Route]], policy: Policy, worth_s: float, is_model_free: bool
     ) -> float:
-        """Let the sequences wait for their trees; returns until when, by the wall clock."""
+        """Let the sequences wait for their trees; return until when, by the wall clock."""
         deepest = max((depth for _, depth, _ in asked), default=0)
         unread = sum(self._unread(sequence, route) for sequence, _, route in asked)
         modes = self.lengths.modes

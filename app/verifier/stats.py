@@ -1,4 +1,4 @@
-"""Measure a verifier's own work: what its heartbeat reports, and the load that the controller reads."""
+"""Measure a verifier's work, for its heartbeat and for the load that the controller reads."""
 
 from collections.abc import Sequence as Listed
 from typing import Final
@@ -28,26 +28,26 @@ class VerifierStats:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of adopted sequences so far."""
+        """Count the tokens of adopted sequences so far."""
         return self._prompt_tokens
 
     @property
     def reused_tokens(self) -> int:
-        """Tokens of them that other sequences had computed."""
+        """Count those of them that other sequences had computed."""
         return self._reused_tokens
 
     def record_adopted(self, record: Record, tokens: int, *, is_new: bool) -> None:
-        """Record a sequence of so many tokens; `is_new`: nothing of it is committed yet."""
+        """Record an adopted sequence of `tokens` tokens; `is_new`: nothing was committed."""
         self._prompt_tokens += tokens
         self.metrics.record_adopted(record, is_new=is_new)
 
     def record_reused(self, tokens: int) -> None:
-        """Record that so many tokens need not be computed."""
+        """Record that `tokens` tokens need not be computed."""
         self._reused_tokens += tokens
         self.metrics.record_reused(tokens)
 
     def record_wait(self, seconds: float) -> None:
-        """Record that drafts came so long after they were asked for, in time or not."""
+        """Record that drafts came `seconds` after they were asked for, in time or not."""
         self._waits = self._waits * DECAY + 1.0
         self._waited_s = self._waited_s * DECAY + seconds
 

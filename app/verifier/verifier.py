@@ -71,19 +71,19 @@ class Verifier:
 
     @property
     def policy(self) -> Policy:
-        """The policy that is followed."""
+        """Return the policy that is followed."""
         return self._policy
 
     @property
     def stepped(self) -> Listed[BatchEntry]:
-        """The last step's entries."""
+        """Return the last step's entries."""
         return self._stepped
 
     def follow(self, pool: DrafterPool, policy: Policy) -> None:
         """Ask these drafters and keep to this policy from now on.
 
         For any thread: two references are swapped, neither object is changed. A step under way may
-        see one of them old and the other new, which costs time at most.
+        see the old one of one and the new one of the other, which costs time at most.
         """
         self.speculation.follow(pool)
         self._policy = policy
@@ -114,28 +114,28 @@ class Verifier:
                 self.sequences.start(snapshot)
 
     def release(self, request_ids: Iterable[str]) -> None:
-        """Drop sequences that are no longer this owner's: cancelled, or taken over by another verifier."""
+        """Drop sequences that this owner has lost: cancelled, or taken over by another verifier."""
         for request_id in request_ids:
             sequence = self._stop(request_id)
             if sequence is not None:
                 self._record_left(sequence, FinishReason.CANCELLED)
 
     def receive(self, trees: Iterable[TreeMessage]) -> None:
-        """Take fused drafts in."""
+        """Receive fused drafts."""
         for tree in trees:
             self.speculation.receive(tree)
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return how long until a sequence can go on without its tree: 0 if one can now, None if there is none.
+        """Return the seconds until a sequence can go on: 0 if one can now, None if there is none.
 
-        It is never longer than the policy's wait, though the clock may have been put back.
+        They are never longer than the policy's wait, though the clock may have been put back.
         """
         sequences = self.sequences.oldest()
         self.speculation.limit_waits(sequences, now_s + self._policy.draft_wait_s)
         return wait_s(sequences, now_s, self.speculation.is_together, self._policy.apart_tokens)
 
     def step(self, now_s: float) -> list[DraftJob]:
-        """Run one batch, if any sequence is ready, and commit its verdicts; returns the jobs for the next drafts."""
+        """Run one batch, if any sequence is ready, and commit it; return the jobs for drafts."""
         jobs = self._settle()
         works = self._stepped = self._compose(now_s)
         if not works:
@@ -146,7 +146,7 @@ class Verifier:
         started = self._clock.perf_counter()
         try:
             verdicts = verify(works, self.target.forward(works))
-        except Exception as error:  # whatever one request does to the target, the others must get on
+        except Exception as error:  # one request's failure must not end the others
             return jobs + self._isolate(works, error)
         took_s = self._clock.perf_counter() - started
         self._early_exit.update(works, self._costs)
@@ -174,7 +174,7 @@ class Verifier:
     def _commit(
         self, works: list[BatchEntry], verdicts: list[Verdict | None], rows: int, took_s: float
     ) -> list[DraftJob]:
-        """Send the verdicts off to be committed, and go on as if they were: `_settle` reads the outcomes."""
+        """Send the commit, and go on as if it succeeded; `_settle` reads the outcomes."""
         now_s = self._clock.time()
         final: list[tuple[BatchEntry, Verdict, Event]] = []
         for work, verdict in zip(works, verdicts, strict=True):
@@ -197,7 +197,7 @@ class Verifier:
         return jobs if len(going_on) == len(final) else jobs + self._settle()
 
     def _settle(self) -> list[DraftJob]:
-        """Read the last commit's outcomes: sequences that ended, or are no longer this owner's, are dropped."""
+        """Read the last commit's outcomes; drop sequences that ended or are lost."""
         jobs: list[DraftJob] = []
         for sequence, event, outcome in self._pending_commit.settle():
             if outcome is Outcome.COMMITTED:
@@ -215,7 +215,7 @@ class Verifier:
         return jobs
 
     def _end(self, sequence: Sequence) -> list[DraftJob]:
-        """Drop a sequence that is over here; returns the last jobs of those that hold a replica."""
+        """Drop a sequence that is over here; return the last jobs for its replicas."""
         if not self._runs(sequence):
             return []  # released since then
         jobs = self.speculation.final_jobs(sequence)
@@ -248,7 +248,7 @@ class Verifier:
         self._memory_retry.remove(sequence.record.id)
 
     def _isolate(self, works: list[BatchEntry], error: Exception) -> list[DraftJob]:
-        """Isolate a failed step's sequences: they run one by one until the one at fault fails alone."""
+        """Run a failed step's sequences one by one, until the one at fault fails alone."""
         log.exception("a step of %d sequences failed", len(works))
         self._metrics.record_failed()
         for work in works:
@@ -270,6 +270,6 @@ class Verifier:
 
 
 def _reading_s(works: Listed[BatchEntry], costs: StepCosts) -> float:
-    """Return what reading the contexts of these entries is expected to take."""
+    """Return the expected seconds of reading the contexts of these entries."""
     reading = costs.reading
     return sum(reading.seconds(work.start, len(work.tokens) + len(work.tree)) for work in works)

@@ -1,9 +1,9 @@
 """Decide draft lengths by other rules than marginal gain (`app.stages.length.marginal`), as baselines.
 
-`fixed:N` asks for N tokens always. `uniform` asks every sequence of a batch for the same number, the best one by the
-very prices of the marginal rule: what per-request lengths are worth. `faser` is FASER's adaptive drafter
-(arXiv:2604.20503), reconstructed: its kernel, state and constants were not to be had. With all of them chains are
-drafted, and all of a chain is verified.
+`fixed:N` always asks for N tokens. `uniform` asks for the same number for every sequence of a
+batch, the best one by the costs of the marginal rule: it shows what lengths by request are worth.
+`faser` is FASER's adaptive drafter (arXiv:2604.20503), reconstructed: its kernel, state and
+constants are not known. All of them draft chains, and all of a chain is verified.
 """
 
 from collections import deque
@@ -25,8 +25,10 @@ from app.state import Tree
 
 WINDOW = 256  # observations that FASER's search keeps
 BETA = 4.0  # of its confidence bound, mean - sqrt(BETA) x deviation
-SCALES = np.array([1.0, 2.0])  # in which its kernel falls by 1/e^0.5: doublings of the batch, draft tokens
-SPREAD, NOISE = 0.3, 0.6  # deviations of what is not predicted, and of one observation; parts of the prediction
+# Doublings of the batch and draft tokens in which its kernel falls by 1/e^0.5.
+SCALES = np.array([1.0, 2.0])
+# Deviations of the residual and of one observation, as parts of the prediction.
+SPREAD, NOISE = 0.3, 0.6
 
 
 class LengthPolicy(Protocol):
@@ -35,7 +37,10 @@ class LengthPolicy(Protocol):
     def depths(
         self, candidates: Listed[Candidate], costs: StepCosts, drafting: DraftCosts, now_s: float, tokens: int
     ) -> list[int]:
-        """Decide the draft lengths. `tokens`: committed by all since the last decision; `now_s`: monotonic."""
+        """Return each candidate's draft length.
+
+        `tokens`: committed by all since the last decision; `now_s`: monotonic.
+        """
         ...
 
 
@@ -50,12 +55,13 @@ class BaselineController:
     """Decide by a baseline policy; a `LengthPlanner` that drafts chains and has all of them verified."""
 
     def __init__(self, policy: LengthPolicy) -> None:
+        """Decide by `policy`."""
         self.modes: Final = DraftModes()
         self._policy = policy
         self._last: Mapping[str, int] = {}  # tokens of the last batch's sequences, by request
 
     def is_quiet(self, records: Listed[Record]) -> bool:
-        """Decide at every step: a baseline has no rule for when nothing pays."""
+        """Return False: a baseline decides at every step."""
         return False
 
     def plan(self, batch: DraftBatch) -> LengthDecision:
@@ -100,11 +106,13 @@ class FixedLength:
     """Ask for the same number of tokens at every step."""
 
     def __init__(self, tokens: int) -> None:
+        """Ask for `tokens` tokens."""
         self._tokens = tokens
 
     def depths(
         self, candidates: Listed[Candidate], costs: StepCosts, drafting: DraftCosts, now_s: float, tokens: int
     ) -> list[int]:
+        """Return the fixed length, within each candidate's limit."""
         return [min(self._tokens, c.limit) for c in candidates]
 
 
@@ -114,14 +122,16 @@ class UniformLength:
     def depths(
         self, candidates: Listed[Candidate], costs: StepCosts, drafting: DraftCosts, now_s: float, tokens: int
     ) -> list[int]:
+        """Return the best common length, within each candidate's limit."""
         every = range(max((c.limit for c in candidates), default=0) + 1)
         return _cut(candidates, min(every, key=lambda length: _token_s(candidates, length, costs, drafting)))
 
 
 class FaserLength:
-    """GP-LCB over (batch, mean length) -> seconds a token, around what the cost tables predict; lengths from 1.
+    """Ask for the lengths of the least seconds a token, by GP-LCB over (batch, mean length).
 
-    The batch's tokens go to those whose next one is likeliest to be right, so lengths are per request.
+    The process models the residual of what the costs predict; mean lengths start at 1. A batch's
+    tokens go to the sequences whose next one is likeliest to be right, so lengths are per request.
     """
 
     def __init__(self) -> None:
@@ -131,6 +141,7 @@ class FaserLength:
     def depths(
         self, candidates: Listed[Candidate], costs: StepCosts, drafting: DraftCosts, now_s: float, tokens: int
     ) -> list[int]:
+        """Update the process with the last choice, then choose the mean length of the lowest bound."""
         longest = max((c.limit for c in candidates), default=0)
         self._update(now_s, tokens)
         if not longest:
@@ -143,7 +154,7 @@ class FaserLength:
         return self._shared(candidates, length)
 
     def _update(self, now_s: float, tokens: int) -> None:
-        """Learn what came of the last choice."""
+        """Update the process with the seconds a token of the last choice."""
         if self._last is not None and tokens > 0:
             at_s, batch, length, predicted_s = self._last
             residual = (now_s - at_s) / tokens / predicted_s - 1.0
@@ -151,10 +162,11 @@ class FaserLength:
         self._last = None
 
     def _posterior(self, size: float, every: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(mean (L,), deviation (L,)) of the residual at each length for this batch.
+        """Return the mean and deviation of the residual at each length, both (L,) float64.
 
-        Observations of one batch and length count as their mean, with so much less noise: the same posterior, of few
-        points instead of the whole window.
+        `size`: log2 of the batch; `every`: (L,) int64 lengths. Observations of one batch and length
+        count as their mean with less noise: the same posterior, of few points instead of the
+        window.
         """
         if not self._seen:
             return np.zeros(len(every)), np.full(len(every), SPREAD)
@@ -179,7 +191,7 @@ class FaserLength:
 
 
 def _kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(A, B) covariances of points (A, 2) and (B, 2)."""
+    """Return the covariances (A, B) of points (A, 2) and (B, 2), all float64."""
     apart = (a[:, None, :] - b[None, :, :]) / SCALES
     return np.asarray(SPREAD**2 * np.exp(-0.5 * (apart**2).sum(axis=2)))
 
@@ -189,7 +201,7 @@ def _cut(candidates: Listed[Candidate], length: int) -> list[int]:
 
 
 def _token_s(candidates: Listed[Candidate], length: int, costs: StepCosts, drafting: DraftCosts) -> float:
-    """Return seconds a token if all asked for so many, by the cost tables and the sequences' estimates."""
+    """Return seconds a token if all asked for so many, by the costs and estimates."""
     depths = _cut(candidates, length)
     tokens = sum(1.0 + sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))
     reading = costs.reading

@@ -1,6 +1,6 @@
-"""Decide what the sequences of a batch ask for next: drafts of models, of model-free drafters alone, or none.
+"""Decide the next drafts of a batch: with models, of model-free drafters alone, or none.
 
-The state around `draft_lengths`: which mode was chosen of late, and when the other one is due again.
+Holds the state around `draft_lengths`: the modes chosen recently, and when the other one is due.
 """
 
 import logging
@@ -16,9 +16,9 @@ from app.stages.length.planner import DraftBatch, LengthDecision
 from app.state import Tree
 
 log = logging.getLogger(__name__)
-ASK_AFTER_STEPS = 128  # without models, or without any draft: then one is asked for, whatever it is believed to cost
-QUIET_AFTER_STEPS = 8  # without any draft, among as many sequences: from then on what pays is decided
-QUIET_STEPS = 4  # only every so many steps; expectations change slowly without drafts, and deciding takes time
+ASK_AFTER_STEPS = 128  # without models, or without any draft: then one is asked for at any cost
+QUIET_AFTER_STEPS = 8  # without any draft, at the same number of sequences: from then on lengths are decided
+QUIET_STEPS = 4  # only at each fourth step: estimates hardly change without drafts, and deciding takes time
 FIRST_FULL_ASKS = 8  # with models, before model-free drafters alone are chosen
 FULL_AFTER_ASKS = 32  # of model-free drafters alone: then models are asked once
 
@@ -30,11 +30,11 @@ class LengthController:
         self.modes: Final = DraftModes()
         self._silent_steps = 0
         self._steps_without_models = 0
-        self._silent_crowd = 0  # sequences when what pays was last decided
-        self._model_free_rounds = -FIRST_FULL_ASKS  # since models drafted; below 0 they do whatever is believed
+        self._silent_crowd = 0  # sequences at the last decision
+        self._model_free_rounds = -FIRST_FULL_ASKS  # since models drafted; below 0 they draft in any case
 
     def is_quiet(self, records: Listed[Record]) -> bool:
-        """Tell whether these go on without drafts, without deciding anew; that counts as a silent step."""
+        """Tell whether these go on without drafts and without a decision; if so, count a silent step."""
         silent = self._silent_steps
         if silent < QUIET_AFTER_STEPS or silent % QUIET_STEPS == 0 or self._silent_crowd != len(records):
             return False
@@ -48,7 +48,8 @@ class LengthController:
     def plan(self, batch: DraftBatch) -> LengthDecision:
         """Decide for one batch; a lone sequence of model-free drafters asks for all it may.
 
-        Their drafts cost next to nothing for one sequence, and say themselves what of them pays.
+        Their drafts cost next to nothing for one sequence, and their tree is cut by survival
+        anyway.
         """
         full = batch.candidates
         found = self.decide(
@@ -59,7 +60,7 @@ class LengthController:
         return found
 
     def trim(self, tree: Tree) -> Tree:
-        """Leave the tree whole: `cut` decides by survival."""
+        """Return the tree whole: `tree_budget` cuts it by survival."""
         return tree
 
     def decide(
@@ -76,11 +77,11 @@ class LengthController:
 
         `model_free` is None where there are no models or no model-free drafters. `busy_s`, `share`,
         `budget`: see `app.stages.length.marginal.draft_lengths`. Every sequence that may asks for
-        `least`, if the budget holds that, whatever it is believed to gain.
+        `least` tokens at least, if the budget holds that, whatever their expected gain.
         """
         self._silent_steps, self._silent_crowd = self._silent_steps + 1, len(full)
         self._steps_without_models += 1
-        must_ask = self._steps_without_models > ASK_AFTER_STEPS  # or a price that was wrong once would stay for ever
+        must_ask = self._steps_without_models > ASK_AFTER_STEPS  # or a cost that was once measured wrong would stay so
 
         def asked(of: list[Candidate], mode: DraftMode, must_ask: bool, beat: float = 1.0) -> tuple[list[int], float]:
             return draft_lengths(

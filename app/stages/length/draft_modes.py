@@ -1,8 +1,8 @@
-"""Learn the two ways of drafting apart: with models, or with model-free drafters alone.
+"""Learn the two modes of drafting apart: with models, or with model-free drafters alone.
 
 Model-free drafters cost next to nothing and models do not, so each mode has its own costs and its
-own expectations, and every round with models also shows what the model-free part of its tree would
-have been alone.
+own estimates of acceptance, and every round with models also shows what the model-free part of its
+tree would have been alone.
 """
 
 from collections.abc import Sequence as Listed
@@ -17,13 +17,13 @@ from app.state import Tree
 
 @dataclass(frozen=True, slots=True)
 class DraftMode:
-    """Hold the estimates of one way of drafting: seconds it takes, and tokens it gets right."""
+    """Hold the estimates of one mode: the seconds it takes, and the tokens it gets right."""
 
     costs: DraftCosts = field(default_factory=DraftCosts)
     expectations: AcceptanceEstimates = field(default_factory=AcceptanceEstimates)
 
     def of(self, record: Record) -> AcceptanceEstimate:
-        """Return what is expected of drafts for this request."""
+        """Return the estimate of acceptance for this request."""
         return self.expectations.of(record.id, record.tenant)
 
 
@@ -35,7 +35,7 @@ class DraftModes:
         self.model_free: Final = DraftMode()
 
     def remove(self, request_id: str) -> None:
-        """Remove an ended request; what its tenant's others taught stays."""
+        """Remove an ended request; its tenant's prior stays."""
         self.with_models.expectations.remove(request_id)
         self.model_free.expectations.remove(request_id)
 

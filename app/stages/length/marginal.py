@@ -1,6 +1,6 @@
-"""Decide how many draft tokens are worth asking for, sequence by sequence (design D5).
+"""Decide how many draft tokens are worth requesting, sequence by sequence (design D5).
 
-Pure functions of what is expected and what things cost: nothing here sends or changes state.
+Pure functions of estimates and costs: nothing here sends or changes state.
 """
 
 from collections.abc import Callable
@@ -13,19 +13,19 @@ from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
 
 DEPTH_CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # draft lengths tried
-MIN_GAIN = 1.05  # expected pace over that of asking for nothing: costs and chances are estimates
-HYSTERESIS = 0.05  # a silent sequence's survivals count for so much less, so that it does not flicker
-MIN_SURVIVAL = 0.02  # less likely tokens are not worth asking for at any price list; bounds the search
-HORIZON_TOKENS = 64  # how far ahead a sequence is believed to go on: what is spent on it must come in by then
-PROBE_CHANCE = 0.1  # that the text got easier since the sequence fell silent,
-PROBE_ACCEPTANCE = 0.8  # so that drafts are right so often
+MIN_GAIN = 1.05  # least expected pace over plain decoding: costs and chances are estimates
+HYSTERESIS = 0.05  # by which a silent sequence's survivals count less, so that it does not flicker
+MIN_SURVIVAL = 0.02  # less likely tokens never pay; bounds the search
+HORIZON_TOKENS = 64  # that a sequence is expected to go on: its costs must pay off within them
+PROBE_CHANCE = 0.1  # that the text got easier since the sequence fell silent
+PROBE_ACCEPTANCE = 0.8  # of its drafts in that case
 MODELS_PART = 0.34  # of the tokens that drafts get right: without one SmolLM2 gets 0.68 a round, with a model 0.88
 LEAST_ENOUGH = 0.15  # where model-free drafters are less sure than this a model drafts, or its worth stays unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A sequence that goes into its next round, as a rule of draft lengths sees it."""
+    """A sequence that goes into its next round, as the rules of draft lengths see it."""
 
     expectation: AcceptanceEstimate
     limit: int  # most draft tokens it may ask for, 0 without a live drafter
@@ -35,7 +35,7 @@ class Candidate:
 
     @property
     def horizon(self) -> int:
-        """Rounds within which what is spent on it should come in, at two tokens a round."""
+        """Return the rounds within which its costs should pay off, at two tokens a round."""
         return max(1, min(HORIZON_TOKENS, self.remaining) // 2)
 
 
@@ -50,7 +50,7 @@ def draft_lengths(
     budget: int | None = None,
     beat: float = 1.0,
 ) -> tuple[list[int], float]:
-    """Return how many draft tokens to request of each of B candidates, and the gain.
+    """Return the draft tokens to request for each of B candidates, and the gain.
 
     The candidates go into their next round together. Drafts that do not exist yet have a price, so
     it is in the denominator: of all draft lengths, take the one that maximises (B + expected
@@ -64,10 +64,10 @@ def draft_lengths(
     of one sorted list; all prefixes of all caps are tried.
 
     A sequence that did not ask last time must gain HYSTERESIS more to begin again. With `must_ask`
-    one asks for a little, whatever it is believed to cost: only asking shows what it costs now. The
+    one asks for a token at any cost: only drafting shows what it costs now. The
     caller records what was asked (`AcceptanceEstimate.record_asked`): nothing changes here. No more
     than `budget` tokens are requested in all: what the verifier may take in a step. The gain is the
-    expected pace over that of asking for nothing, 1 where nothing is requested.
+    expected pace over that of plain decoding, 1 where nothing is requested.
     """
     price = _Price(draft_costs, busy_s, share)
     survivals = [c.expectation.survival(c.limit) for c in candidates]
@@ -86,8 +86,8 @@ def probe(
 
     They are due after a growing number of silent rounds (`AcceptanceEstimate.is_probing`), if what
     drafters take from the verifier's cores meanwhile is less than what it may bring: with
-    PROBE_CHANCE, the gain there would be if drafts were right PROBE_ACCEPTANCE of the time, over the
-    candidate's horizon.
+    PROBE_CHANCE, the gain there would be if drafts were right PROBE_ACCEPTANCE of the time, over
+    the candidate's horizon.
     """
     chosen = [not n and c.limit > 0 and c.expectation.is_probing for n, c in zip(asked, candidates, strict=True)]
     if not any(chosen):
@@ -103,10 +103,10 @@ def probe(
 
 
 def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts) -> float:
-    """Return how long drafts of these depths may take before going on without any is faster.
+    """Return the seconds that drafts of these depths may take before plain decoding is faster.
 
-    In that time w plain decoding commits as much as the drafts do: (B + S) / (T(B + n) + w) = B / T(B), S being the
-    expected survival of the n tokens asked.
+    With that time w both commit at the same pace: (B + S) / (T(B + n) + w) = B / T(B), S being the
+    expected survival of the n tokens requested.
     """
     if not candidates:
         return 0.0
@@ -122,30 +122,30 @@ def skip_models_above(expected: float, round_s: float, model_s: float) -> float:
     """Return the chance of a model-free first token from which on no model is run.
 
     Of the `expected` draft tokens that are right in a round, models bring MODELS_PART. Where the
-    model-free drafters are right with chance p, a model can add (1 - p) of that, each at the price of
-    a token at present, round_s / (1 + expected); it takes `model_s`. They are even at
-    1 - p = model_s / (its part x the token's price).
+    model-free drafters are right with chance p, a model can add (1 - p) of that, each at the price
+    of a token at present, round_s / (1 + expected); it takes `model_s`. They are even at 1 - p =
+    model_s / (its part x the token's price).
     """
     gain_s = MODELS_PART * max(0.0, expected) * round_s / (1.0 + max(0.0, expected))
     return max(LEAST_ENOUGH, 1.0 - model_s / gain_s) if gain_s > 0.0 else LEAST_ENOUGH
 
 
 class _Price:
-    """Price drafts: what asking costs the round, in seconds."""
+    """Price drafts: the seconds that they add to the round."""
 
     def __init__(self, draft_costs: DraftCosts, busy_s: float, share: float) -> None:
         self._draft_costs, self._busy_s, self._share = draft_costs, busy_s, share
         self._known: dict[tuple[int, int], float] = {}
 
     def drafting_s(self, batch: int, depth: int) -> float:
-        """Return the part that nothing hides of drafting at most `depth` tokens for `batch` sequences."""
+        """Return the exposed seconds of drafting at most `depth` tokens for `batch` sequences."""
         if (batch, depth) not in self._known:
             draft_s = self._draft_costs.seconds(batch, depth)
             self._known[batch, depth] = draft_s - min(draft_s, self._busy_s) * (1.0 - self._share)
         return self._known[batch, depth]
 
     def reading_s(self, candidate: Candidate) -> float:
-        """Return the part that nothing hides of reading what drafters have not seen of it."""
+        """Return the exposed seconds of reading what drafters have not seen of it."""
         return candidate.read_s * (self._share if self._busy_s else 1.0)
 
 
@@ -161,7 +161,7 @@ def _best(
     budget: int | None = None,
     beat: float = 1.0,
 ) -> tuple[list[int], float]:
-    """Return the draft lengths of the best pace, and that pace over the one of asking for nothing."""
+    """Return the draft lengths of the best pace, and that pace over that of plain decoding."""
     if not candidates:
         return [], 1.0
     tokens: list[Token] = sorted(
@@ -177,11 +177,11 @@ def _best(
     least_s = min(price.drafting_s(1 << power, 1) for power in range(len(candidates).bit_length()))
     hoped = max(c / (s + least_s) for c, s in zip(committed, verify_s, strict=True))
     if hoped <= plain * max(MIN_GAIN, beat):
-        return [0] * len(candidates), 1.0  # not even if all drafts cost the least: the usual case under load
+        return [0] * len(candidates), 1.0  # not even at the least draft cost: the usual case under load
     deepest = max((depth for _, depth, _ in tokens), default=0)
     best, best_pace = [0] * len(candidates), plain * MIN_GAIN
     token_s = [c.context * costs.reading.row_token_s for c in candidates]
-    if any(token_s):  # the worth of a token, less what reading its context is worth at that pace
+    if any(token_s):  # a token's worth, less that of the time to read its context, at the plain pace
         tokens.sort(key=lambda token: (token[0] + plain * token_s[token[2]], *token[1:]))
     reading_s = [price.reading_s(c) / c.horizon for c in candidates]
     # Of one sequence every prefix is a depth of its own, so one cap tries them all.

@@ -1,4 +1,4 @@
-"""Define what every rule of draft lengths is asked and what it answers: one interface for all of them."""
+"""Define the interface of all rules of draft lengths: a batch in, a decision out."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
@@ -28,15 +28,15 @@ class DraftBatch:
     busy_s: float = 0.0
     core_share: float = 0.0
     budget: int | None = None
-    least: int = 0  # draft tokens that each sequence asks for, whatever they are believed to gain
+    least: int = 0  # draft tokens that each sequence asks for, whatever their expected gain
 
 
 @dataclass(frozen=True, slots=True)
 class LengthDecision:
-    """Draft tokens for each candidate, which have one drafted without waiting for it, and whether without models.
+    """Hold the draft tokens for each candidate, the probes among them, and the mode.
 
     `worth_s`: how long the drafts may take before going on without them is faster. `is_priced`: the
-    time that deciding took counts as a part of what drafts cost.
+    time that deciding took counts as a part of the draft cost.
     """
 
     depths: list[int]
@@ -51,11 +51,11 @@ class LengthPlanner(Protocol):
 
     @property
     def modes(self) -> DraftModes:
-        """The estimates that it decides by."""
+        """Return the estimates that it decides by."""
         ...
 
     def is_quiet(self, records: Listed[Record]) -> bool:
-        """Tell whether these go on without drafts, without deciding anew; that counts as a silent step."""
+        """Tell whether these go on without drafts and without a decision; if so, count a silent step."""
         ...
 
     def plan(self, batch: DraftBatch) -> LengthDecision:

@@ -11,7 +11,7 @@ from app.store.protocol import Node
 
 @dataclass(frozen=True, slots=True)
 class DrafterPool:
-    """The drafters alive: models by name with their node's mailbox, model-free ones wherever drafts are fused.
+    """Hold the live drafters: models by name with their mailbox, model-free ones at every fuser.
 
     `core_share` is 1.0 when the drafters run on the verifier's own cores, 0.0 on other machines.
     `fuser` is the fusion task's mailbox. `hosts` has all the nodes of the drafters that several
@@ -30,9 +30,9 @@ class DrafterPool:
 
     @classmethod
     def of(cls, live: Sequence[Node], tokenizer_sha256: str, model_free: tuple[str, ...], machine: str) -> Self:
-        """Collect the drafters of the live nodes that speak the target's tokens, as a verifier on `machine` sees them.
+        """Collect the live nodes' drafters with this tokenizer, for a verifier on `machine`.
 
-        Without a fusion task there are only those of one node, which fuses for itself.
+        Without a fusion task these are the drafters of one node, which fuses for itself.
         """
         nodes = [node for node in live if node.kind == "draft"]
         boxes = hosts(nodes, tokenizer_sha256)

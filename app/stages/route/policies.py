@@ -20,15 +20,19 @@ BEST_SHARE = 0.8  # CoSine's beta, of the best ones while exploiting
 
 
 def verifier(live: Listed[Node], held: Mapping[str, int]) -> Node | None:
-    """The verifier that holds the fewest requests, by owner; None when none lives.
+    """Choose the verifier that holds the fewest requests, by owner; None when none is alive.
 
-    Not by what heartbeats say: they are half a second old, and a burst would all go to one verifier.
+    Heartbeats are no measure of it: they are half a second old, and a burst would all go to one
+    verifier.
     """
     return min(live, key=lambda node: (held.get(node.owner, 0), node.name), default=None)
 
 
 def hosts(live: Listed[Node], tokenizer_sha256: str) -> dict[str, tuple[str, ...]]:
-    """Drafter name -> mailboxes of the nodes alive that host it and speak the target's tokens, the least busy first."""
+    """Return, by drafter, the mailboxes of the live nodes that host it, the least busy first.
+
+    Nodes whose tokenizer is not the target's are left out.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for node in sorted(live, key=lambda node: (node.info.get("waiting", 0), node.name)):
         if node.info.get("tokenizer") == tokenizer_sha256:
@@ -46,12 +50,12 @@ class Option:
     doubt: float = 0.0  # standard deviation of that chance
     price: float = 0.0  # tokens of plain decoding that waiting for it, and its reading, take
     is_here: bool = False  # on the verifier's own cores
-    match: float = 0.5  # CoSine's score
+    match: float = 0.5  # its entry in CoSine's routing matrix
     rounds: int = 0  # in which it was asked
-    is_expected: bool = False  # does `acceptance` rest on enough prompts like this one?
+    is_expected: bool = False  # `acceptance` rests on enough prompts like this one
 
     def tokens(self, depth: int, acceptance: float | None = None) -> float:
-        """Right tokens to be expected of a draft of `depth`."""
+        """Return the expected right tokens of a draft of `depth`."""
         p = min(SURE, self.acceptance if acceptance is None else acceptance)
         return p * (1.0 - p**depth) / (1.0 - p)
 
@@ -62,10 +66,11 @@ def is_short(accepted_length: float | None) -> bool:
 
 
 def learned(options: Listed[Option], depth: int, most: int, *, is_exploring: bool) -> list[str]:
-    """The drafter of the highest expected gain, less what waiting for it takes; then others that add MIN_GAIN.
+    """Choose the drafter of the highest expected gain less price; then others that add MIN_GAIN.
 
-    While exploring, doubt counts for a drafter: it is asked unless it is known to be worse. One more drafter adds what
-    it gets right where those before it are wrong; not on the verifier's own cores, where drafting is not free.
+    While exploring, doubt counts for a drafter: it is asked unless it is known to be worse. One
+    more drafter adds what it gets right where those before it are wrong; none is added on the
+    verifier's own cores, where drafting is not free.
     """
     if not options:
         return []
@@ -84,8 +89,11 @@ def learned(options: Listed[Option], depth: int, most: int, *, is_exploring: boo
 
 
 def cosine(options: Listed[Option], most: int, *, is_exploring: bool) -> list[str]:
-    """CoSine's choice (arXiv:2503.10325, reconstructed): a share of `most` by score, the rest by least tried; while
-    exploring, the shares lean to those little tried."""
+    """Choose as CoSine does (papers 1.2, reconstructed).
+
+    A share of `most` goes to the best scores, the rest to those least tried. While exploring, the
+    larger share goes to those little tried.
+    """
     by_match = sorted(options, key=lambda option: -option.match)
     by_rounds = sorted(options, key=lambda option: option.rounds)
     first, then = (by_rounds, by_match) if is_exploring else (by_match, by_rounds)
@@ -98,9 +106,10 @@ def cosine(options: Listed[Option], most: int, *, is_exploring: bool) -> list[st
 def outcomes(tree: Tree, committed: Listed[int], asked: Collection[str]) -> tuple[dict[str, tuple[int, int]], int]:
     """Count (draft tokens right, draft tokens tried) of each drafter asked, and the length of the tree's right path.
 
-    `committed` are the tokens after the tree's root. A drafter is right as long as it is among the proposers of the
-    right path; the first place at which it proposed other tokens counts as tried. Where it stopped earlier of its own
-    accord nothing is known, unless it proposed nothing at all: silent or too late is as good as wrong.
+    `committed` are the tokens after the tree's root. A drafter is right as long as it is among the
+    proposers of the right path; the first place at which it proposed other tokens counts as tried.
+    A draft that ended earlier shows nothing more, unless it was empty: silent or too late counts as
+    wrong.
     """
     found: dict[str, tuple[int, int]] = {}
     walk, going_on = tree.walk(committed), set(asked)
@@ -116,7 +125,10 @@ def outcomes(tree: Tree, committed: Listed[int], asked: Collection[str]) -> tupl
 
 
 def guesses(tree: Tree, drafter: str, depth: int) -> list[int]:
-    """List the tokens of a drafter's likeliest branch in the tree, at most `depth` of them: CoSine
-    compares them with the committed ones position by position, beyond the first wrong one, too."""
+    """List the tokens of a drafter's likeliest branch in the tree, at most `depth` of them.
+
+    CoSine compares them with the committed ones position by position, also beyond the first wrong
+    one.
+    """
     own = tree.of({drafter})
     return [own.tokens[node - 1] for node in own.main_branch()[:depth]]

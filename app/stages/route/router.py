@@ -27,10 +27,10 @@ class Route:
     drafters: tuple[str, ...] = ()
     homes: Mapping[str, str] = field(default_factory=dict)
     fuser: str = "fuse"
-    is_choice: bool = False  # were others left out, or could they have been?
+    is_choice: bool = False  # there were several model drafters to choose from
 
     def without_models(self) -> "Route":
-        """The same without its model drafters."""
+        """Return the same route without its model drafters."""
         return Route(tuple(name for name in self.drafters if name not in self.homes), {}, self.fuser)
 
     @property

@@ -17,7 +17,7 @@ class RoundOptions:
 
     names: Sequence[str]  # in the pool's order
     options: Sequence[Option]  # another one first for each request: the order breaks ties
-    accepted_length: float | None  # of the sequence's recent rounds, the target's own token included
+    accepted_length: float | None  # of the sequence's recent rounds
     depth: int  # draft tokens at most
     most: int  # model drafters at most
 
@@ -26,7 +26,7 @@ class RoutingStrategy(Protocol):
     """Choose among several model drafters; stateless, since a request's scores hold what is learnt."""
 
     def choose(self, found: RoundOptions) -> list[str]:
-        """Choose by drafter name."""
+        """Return the names of the chosen drafters."""
         ...
 
     def rate(
@@ -40,8 +40,9 @@ class LearnedRouting:
     """Ask the drafters of the highest expected gain, by what they got right on requests like this one."""
 
     def choose(self, found: RoundOptions) -> list[str]:
+        """Choose by the expected gain of each option (`policies.learned`)."""
         options, recent = found.options, found.accepted_length
-        if recent is None:  # what requests like it led to expect stands in for its own
+        if recent is None:  # a new request: expect what similar requests had
             recent = max((1.0 + o.tokens(found.depth) for o in options if o.is_expected), default=None)
         return learned(options, found.depth, found.most, is_exploring=is_short(recent))
 
@@ -55,9 +56,11 @@ class CosineRouting:
     """Choose as CoSine does (arXiv:2503.10325), by a matrix of scores from confidence and agreement."""
 
     def __init__(self, agreement: Agreement) -> None:
+        """Rate by `agreement` of drafted and committed tokens, 0 ... 1."""
         self._agreement = agreement
 
     def choose(self, found: RoundOptions) -> list[str]:
+        """Choose by score and by how often each was asked (`policies.cosine`)."""
         return cosine(found.options, found.most, is_exploring=is_short(found.accepted_length))
 
     def rate(
@@ -74,9 +77,11 @@ class FixedRouting:
     """Ask the first `count` of the pool's drafters, or all; a baseline."""
 
     def __init__(self, count: int | None = None) -> None:
+        """Ask `count` drafters; None for all."""
         self._count = count
 
     def choose(self, found: RoundOptions) -> list[str]:
+        """Choose the first ones in the pool's order."""
         return list(found.names[: self._count])
 
     def rate(

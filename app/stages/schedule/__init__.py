@@ -1,1 +1,1 @@
-"""Compose the next batch, and cut each tree."""
+"""Compose the next batch and cut each tree."""

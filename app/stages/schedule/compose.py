@@ -1,7 +1,7 @@
 """Compose a verifier's next batch: which sequences go into the step, and how much of each tree.
 
 Pure functions of the sequences, the policy and the time: nothing here waits, sends or changes
-state. How much of each tree is worth its rows is a batch selection's to say (`tree_budget`).
+state. A batch selection decides how much of each tree is worth its rows (`tree_budget`).
 """
 
 from collections.abc import Sequence as Listed
@@ -15,7 +15,7 @@ from app.stages.schedule.tree_budget import BatchRows, BatchSelection, PaceSelec
 from app.state import BatchEntry, Sequence, Tree
 
 PACE = PaceSelection()
-OTHERS_TIME = 3.0  # for every second of long contexts' own steps the others get so many
+OTHERS_TIME = 3.0  # seconds that the others get for each second of the long contexts' own steps
 TAIL_TOKENS = 8  # a running sequence with no more than this uncached decodes; else it is refilled
 
 
@@ -31,15 +31,15 @@ def compose(
 ) -> list[BatchEntry]:
     """Compose the next batch, empty if all wait for trees (see `wait_s`); at most `max_batch_tokens` rows.
 
-    Oldest first. Running sequences that are ready get their rows first, but while a prompt waits a
-    chunk is kept free for it (`app.stages.schedule.prefill` shares it out), so neither side starves
-    the other; trees get what rows are left, cut to what pays. Suspects of having brought a verifier
-    down run alone, in turn with the others: the one that committed longest ago is next. With
-    `is_together` the running sequences go in one batch, so while one waits only prompts are read.
-    With `in_halves`, where all could go, those that waited longest do, so that the others' turn
-    comes while these draft. `selection` says how much of each tree, and may leave sequences out.
-    Contexts of `apart_tokens` or more go in steps of their own, and trees get no more than the
-    policy's `verify_budget`.
+    The oldest come first. Running sequences that are ready get their rows before prompts, but while
+    a prompt waits a chunk is kept free for it (`app.stages.schedule.prefill` divides it), so that
+    neither starves the other; trees get the rows that are left, cut to what pays. Suspects run
+    alone, in turn with the others: the one that committed longest ago is next. With `is_together`
+    the running sequences go in one batch, so while one waits only prompts are read. With
+    `in_halves`, where all could go, the half that waited longest does, so that the other half's
+    turn comes while these draft. `selection` decides how much of each tree, and may leave sequences
+    out. Contexts of the policy's `apart_tokens` or more go in steps of their own, and trees get no
+    more than its `verify_budget`. `now_s`: wall clock.
     """
     sequences = _turn(sequences, policy, now_s, costs, is_together)
     is_held = is_together and any(not _is_ready(s, now_s) for s in sequences)
@@ -85,7 +85,7 @@ def compose(
 def wait_s(
     sequences: Listed[Sequence], now_s: float, is_together: bool = False, apart_tokens: int | None = None
 ) -> float | None:
-    """Return how long until a sequence can go on without its tree: 0 if one is ready now, None if there is none."""
+    """Return the seconds until a sequence can go on: 0 if one is ready now, None if there is none."""
     return min((_wait_s(group, now_s, is_together) for group in _by_context(sequences, apart_tokens)), default=None)
 
 
@@ -94,8 +94,8 @@ def _turn(
 ) -> Listed[Sequence]:
     """Choose the sequences that the step is composed of.
 
-    Where others and long contexts are both ready, the latter have their turn once the others have gone
-    on for OTHERS_TIME times what that turn takes: so neither side waits for ever.
+    Where others and long contexts are both ready, the latter have their turn once the others have
+    run for OTHERS_TIME times what that turn takes: so neither side waits for ever.
     """
     groups = _by_context(sequences, policy.apart_tokens)
     if len(groups) < 2:
@@ -111,7 +111,10 @@ def _turn(
 
 
 def _by_context(sequences: Listed[Sequence], apart_tokens: int | None) -> list[Listed[Sequence]]:
-    """All of them; or the others and the running ones of long contexts, where there are running ones of both kinds."""
+    """Return all sequences as one group, or two: the others, and the running ones of long contexts.
+
+    There are two where sequences of both kinds are running.
+    """
     if not sequences:
         return []
     if apart_tokens is not None:
@@ -124,23 +127,23 @@ def _by_context(sequences: Listed[Sequence], apart_tokens: int | None) -> list[L
 
 
 def _wait_s(group: Listed[Sequence], now_s: float, is_together: bool) -> float:
-    """Return how long until a sequence of the group can go on."""
+    """Return the seconds until a sequence of the group can go on."""
     waits = [0.0 if _is_ready(s, now_s) else s.due_s - now_s for s in group]
     return max(waits) if is_together and any(waits) and all(_is_running(s) for s in group) else min(waits)
 
 
 def _last_s(sequence: Sequence) -> float:
-    """Since when it waits for its next token."""
+    """Return since when it waits for its next token, by the wall clock."""
     return sequence.stats.last_token_s or sequence.record.created_s
 
 
 def _is_running(sequence: Sequence) -> bool:
-    """Past its prompt and up to date: it decodes. Otherwise a prompt, or one that lost its cache."""
+    """Tell whether a sequence decodes; else its prompt, or what preemption took, is still to be read."""
     return sequence.generated > 0 and sequence.uncached <= TAIL_TOKENS
 
 
 def _is_ready(sequence: Sequence, now_s: float) -> bool:
-    """A prompt never waits; a running sequence does for its tree, until it is due."""
+    """Tell whether a sequence can go on: a prompt always, a running one with its tree or once it is due."""
     return sequence.tree is not None or sequence.due_s <= now_s or not _is_running(sequence)
 
 
@@ -155,32 +158,34 @@ def _suspects_apart(ready: list[Sequence], suspects: Set[str]) -> list[Sequence]
 
 
 def _plain_s(sequences: Listed[Sequence], costs: StepCosts) -> float:
-    """What a step of these takes without trees; 0 for none."""
+    """Return the seconds of a step of these without trees; 0 for none."""
     if not sequences:
         return 0.0
     return costs.seconds(len(sequences)) + sum(costs.reading.seconds(s.cached, 1) for s in sequences)
 
 
 def _reserve(policy: Policy) -> int:
-    """Rows that running sequences leave to a waiting prompt: a chunk, but at most half of the step."""
+    """Return the rows kept for a waiting prompt: a chunk, but at most half of the step."""
     return min(policy.prefill_chunk_tokens, policy.max_batch_tokens // 2)
 
 
 def _longest_waiting_half(running: list[Sequence]) -> list[Sequence]:
-    """In the order they are in."""
+    """Choose the half that waited longest, in the order given."""
     chosen = {s.record.id for s in sorted(running, key=_last_s)[: (len(running) + 1) // 2]}
     return [s for s in running if s.record.id in chosen]
 
 
 def _first(running: list[Sequence], max_rows: int) -> list[Sequence]:
-    """As many of the oldest as fit."""
+    """Choose as many of the first ones as fit into `max_rows`."""
     ends = accumulate(s.uncached for s in running)
     return [s for s, end in zip(running, ends, strict=True) if end <= max_rows]
 
 
 def _allowed_tree(sequence: Sequence, policy: Policy) -> Tree:
-    """What of the sequence's tree may be verified at all: its own and the policy's bounds, and no node so
-    deep that the target's own token would already end the request."""
+    """Return the part of the sequence's tree that may be verified, by its own and the policy's bounds.
+
+    No node is so deep that the target's own token would already end the request.
+    """
     speculation = sequence.record.speculation
     if sequence.tree is None or not speculation.enabled:
         return Tree()
@@ -197,8 +202,11 @@ def _shallow(tree: Tree, max_depth: int) -> Tree:
 
 
 def _worthwhile(trees: list[Tree], base_rows: int, costs: StepCosts, others: int, base_s: float) -> list[Tree]:
-    """Without the side branches that cost more than they bring: a branch off the main one (first children) costs
-    `fork_s` beside its rows, so its survival must be worth that time at the pace of the step as a whole."""
+    """Return the trees without the side branches that cost more than they bring.
+
+    A branch off the main one (first children) costs `fork_s` beside its rows, so its survival must
+    be worth that time at the pace of the step as a whole.
+    """
     if costs.fork_s == 0.0 or not any(len(set(tree.parents)) < len(tree) for tree in trees):
         return trees
     whole = base_rows + sum(len(tree) for tree in trees)
@@ -211,7 +219,7 @@ def _worthwhile(trees: list[Tree], base_rows: int, costs: StepCosts, others: int
 
 def _without_branches(tree: Tree, least: float) -> Tree:
     """Keep the main branch, and side branches whose nodes' survival sums to `least`."""
-    tip, branch = 0, [0]  # branch: of every node the side branch it is on, named by its first node; 0 is the main one
+    tip, branch = 0, [0]  # branch: by node, the first node of its side branch; 0 is the main one
     worth: dict[int, float] = {0: least}
     for node, parent in enumerate(tree.parents, start=1):
         if parent == tip and branch[parent] == 0:

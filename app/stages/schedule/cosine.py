@@ -1,13 +1,14 @@
-"""Select a batch by CoSine's objective (docs/papers.md, section 1.4), a baseline.
+"""Select a batch by CoSine's objective (papers 1.4), a baseline.
 
     min over B, gamma   T(B) / |B| + lambda * Gamma,    Gamma = sum of gamma_i
     subject to          T(B) <= T_max,  Gamma <= Gamma_max,  rows within the step
 
-T is the longer of drafting and verifying, as in their steady pipeline, from measured tables. Memory is the caller's
-to check. The solver is not known; here: windows over the pool sorted by length, so that one very long sequence does
-not stretch a batch. Where Gamma > Gamma_max the sequence with the most candidates loses one at a time (their 1.5).
-Two things are ours: every window holds the sequence that has waited longest, or some would never be in one; and a
-single sequence may take longer than T_max, since something must run.
+T is the longer of drafting and verifying, as in CoSine's steady pipeline, by measured costs. The
+caller checks memory. CoSine's solver is not known; here it is windows over the pool sorted by
+length, so that one very long sequence does not stretch a batch. Where Gamma > Gamma_max the
+sequence with the most candidates loses one at a time (papers 1.5). Two rules are Paceline's own:
+every window holds the sequence that has waited longest, or some would never be in one; and a single
+sequence may take longer than T_max, since some batch must run.
 """
 
 from collections.abc import Callable
@@ -21,8 +22,11 @@ from app.state import Sequence, Tree
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """A sequence that is ready: its length in tokens, rows it needs without candidates, candidates, and since when it
-    waits (wall clock)."""
+    """A sequence that is ready.
+
+    `length` counts its tokens, `rows` those it needs without candidates, `candidates` its draft
+    tokens; it waits since `since_s` (wall clock).
+    """
 
     length: int
     rows: int
@@ -32,24 +36,26 @@ class Pooled:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Weights and caps. The paper's values are not known; these leave a small model's batch alone."""
+    """Hold weights and caps. The paper's values are not known; these do not bind for a small model."""
 
     token_weight_s: float = 1e-4  # lambda, seconds a candidate
     max_s: float = 1.0  # T_max
     max_candidates: int = 64  # Gamma_max
 
     def value(self, batch_s: float, size: int, candidates: int) -> float:
-        """What is minimised: seconds."""
+        """Return what is minimised, in seconds."""
         return batch_s / size + self.token_weight_s * candidates
 
 
 class CosineSelection:
-    """Select by CoSine's objective; `draft_s(batch, depth)` is what drafting takes."""
+    """Select by CoSine's objective."""
 
     def __init__(self, draft_s: Callable[[int, int], float]) -> None:
+        """Price drafts by `draft_s(batch, depth)`, in seconds."""
         self._draft_s = draft_s
 
     def select(self, sequences: Listed[Sequence], trees: Listed[Tree], rows: BatchRows) -> Listed[int | None]:
+        """Return the nodes of each sequence's tree; None leaves the sequence out of the step."""
         pool = [
             Pooled(len(s.tokens), s.uncached, len(tree), s.stats.last_token_s or s.record.created_s)
             for s, tree in zip(sequences, trees, strict=True)
@@ -66,8 +72,8 @@ def choose(
 ) -> list[int | None]:
     """Return for each of the pool how many of its candidates to verify; None leaves it out of the batch.
 
-    `draft_s(batch, depth)` is what drafting takes. Windows are tried from every start, and grow by the next longer one
-    to any size: O(n^2) of them, n being a verifier's sequences.
+    `draft_s(batch, depth)` returns the seconds of drafting. Windows are tried from every start, and
+    grow by the next longer sequence to any size: O(n^2) of them, n being a verifier's sequences.
     """
     objective = objective or Objective()
     if not pool:
@@ -90,7 +96,7 @@ def choose(
 
 
 def _kept(window: list[int], pool: Listed[Pooled], max_rows: int, objective: Objective) -> dict[int, int]:
-    """The window's candidates after shrinking the largest until they fit."""
+    """Return the window's candidates, the largest shrunk until they fit."""
     kept = {i: pool[i].candidates for i in window}
     room = max(0, min(objective.max_candidates, max_rows - sum(pool[i].rows for i in window)))
     for _ in range(sum(kept.values()) - room):
@@ -102,6 +108,6 @@ def _kept(window: list[int], pool: Listed[Pooled], max_rows: int, objective: Obj
 def _seconds(
     kept: dict[int, int], pool: Listed[Pooled], costs: StepCosts, draft_s: Callable[[int, int], float]
 ) -> float:
-    """T of a batch: the slower of drafting the next candidates and verifying these."""
+    """Return T of a batch: the slower of drafting the next candidates and verifying these."""
     rows = sum(pool[i].rows for i in kept) + sum(kept.values())
     return max(costs.seconds(rows), draft_s(len(kept), max(kept.values())))

@@ -1,8 +1,9 @@
-"""Decide how much of which prompts a verifier step reads: a pure function of the sequences, the policy and the costs.
+"""Decide how much of each prompt a step reads: a pure function of sequences, policy and costs.
 
-A row of a long context takes many times what one of a short context does, so rows are counted by their time. No step
-is held up longer by prompts than reading `prefill_chunk_tokens` without any context takes, and where others decode, a
-prompt that takes longer than that takes only so much of each step that theirs go on at a bounded share of their pace.
+A row of a long context takes many times the time of one of a short context, so rows are counted by
+their time. Prompts take no more of a step than reading `prefill_chunk_tokens` without any context
+takes. Where others decode, a prompt that takes longer than that gets a bounded part of each step,
+so that the others keep a bounded share of their pace.
 """
 
 from collections.abc import Sequence as Listed
@@ -11,19 +12,20 @@ from app.estimates.step_costs import StepCosts
 from app.policy import Policy
 from app.state import BatchEntry, Sequence
 
-BESIDE = 2.0  # a long prompt takes so many times of a step what those that decode beside it take
-LEAST_TOKENS = 8  # of a prompt in a step, whatever they take: each has the whole of its context read
-INSTANT_S = 1e-9  # a row takes no less
+BESIDE = 2.0  # a long prompt's time in a step, in times that of the sequences that decode beside it
+LEAST_TOKENS = 8  # of a prompt in a step, whatever they take: each chunk reads the whole context before it
+INSTANT_S = 1e-9  # least time of a row
 
 
 def split_prefill(
     prompts: Listed[Sequence], max_tokens: int, costs: StepCosts, policy: Policy, running_s: float = 0.0
 ) -> list[BatchEntry]:
-    """The chunks of the step, of at most `max_tokens` and `prefill_chunk_tokens` together, oldest prompt first.
+    """Return the step's chunks of at most `max_tokens` and `prefill_chunk_tokens` tokens together.
 
-    Half goes to the first of `prompts`, one or more, which come oldest first, so that every one is read some day; the
-    rest to those with the fewest tokens left, so that a short one behind a long one is read at once. `running_s` is
-    what a step of those that decode would take alone; 0 if there are none.
+    `prompts` come oldest first, as the chunks do. Half of the room goes to the first, so that each
+    prompt is read at last; the rest to those with the fewest tokens left, so that a short one
+    behind a long one is read at once. `running_s` is what a step of the sequences that decode would
+    take alone; 0 if there are none.
     """
     chunk_tokens = min(max_tokens, policy.prefill_chunk_tokens)
     room = _Room(chunk_tokens, costs, policy, running_s)
@@ -35,7 +37,7 @@ def split_prefill(
 
 
 class _Room:
-    """What is left of a step for prompts: tokens and seconds, and of these, seconds for long prompts."""
+    """Hold the tokens and seconds of a step left for prompts, and the seconds left for long ones."""
 
     def __init__(self, tokens: int, costs: StepCosts, policy: Policy, running_s: float) -> None:
         size = policy.prefill_chunk_tokens
@@ -47,15 +49,17 @@ class _Room:
         self._tokens = tokens
 
     def give(self, sequence: Sequence, most: int, part: float = 1.0) -> None:
-        """As much as there is, `most` tokens and `part` of the seconds left at most; at least LEAST_TOKENS to the first
-        that comes, and to the others if there is time for these."""
+        """Give a prompt what is left, at most `most` tokens and `part` of the seconds.
+
+        The first one gets at least LEAST_TOKENS; the others too, if there is time for these.
+        """
         given = self.given.get(sequence.record.id, 0)
         left = sequence.uncached - given
         row_s = self._row_s + sequence.cached * self._reading.row_token_s
         once_s = 0.0 if given else sequence.cached * self._reading.token_s
         is_long = sequence.uncached * row_s + once_s > self._chunk_s
         room_s = part * min(self._s, self._long_s if is_long else self._s)
-        count = int((room_s - once_s) / row_s * (1.0 + 1e-9))  # what just fits does
+        count = int((room_s - once_s) / row_s * (1.0 + 1e-9))  # the factor absorbs rounding
         if count < min(left, LEAST_TOKENS):
             count = 0 if self.given else LEAST_TOKENS
         count = min(count, left, most, self._tokens)

@@ -22,12 +22,12 @@ class BatchRows:
     chunk: int  # of `base`, rows of prompts
     costs: StepCosts
     others: int = 0  # sequences that commit a token in this step without a tree
-    base_s: float = 0.0  # seconds of reading contexts without any node,
-    row_s: Listed[float] = ()  # and by tree those that each node adds
+    base_s: float = 0.0  # seconds of reading contexts without any node
+    row_s: Listed[float] = ()  # by tree, the seconds of reading that each of its nodes adds
 
 
 class BatchSelection(Protocol):
-    """Select what of the running sequences and their trees goes into a step."""
+    """Select the running sequences, and the part of their trees, that go into a step."""
 
     def select(self, sequences: Listed[Sequence], trees: Listed[Tree], rows: BatchRows) -> Listed[int | None]:
         """Return the nodes of each sequence's tree; None leaves the sequence out of the step."""
@@ -35,9 +35,10 @@ class BatchSelection(Protocol):
 
 
 class PaceSelection:
-    """Take all sequences, and of their trees what gives the most tokens a second."""
+    """Take all sequences, and the nodes of their trees that give the most tokens a second."""
 
     def select(self, sequences: Listed[Sequence], trees: Listed[Tree], rows: BatchRows) -> Listed[int | None]:
+        """Return the nodes of each sequence's tree (`cut`)."""
         return cut(trees, rows.base, rows.costs, rows.most, rows.others, rows.base_s, rows.row_s)
 
 
@@ -55,10 +56,11 @@ def cut(
     They are the n best of all by survival, for the n that maximises (sequences + their survival) /
     seconds(base_rows + n).
 
-    The maximum over *all* n: seconds() has steps, behind which more rows can pay again. `other_sequences`
-    commit a token in this step without a tree. Among nodes of equal survival the earlier tree's go first.
-    Reading contexts takes `base_s` without any node, and `row_s` more for each node, by tree: what that is worth at
-    the pace without nodes is taken off a node's survival when the best are picked.
+    The maximum is over *all* n: seconds() has steps, beyond which more rows can pay again.
+    `other_sequences` commit a token in this step without a tree. Of nodes of equal survival those
+    of the earlier tree come first. Reading contexts takes `base_s` without any node, and `row_s`
+    more for each node, by tree: the worth of that time at the pace without nodes is subtracted from
+    a node's survival when the best are picked.
     """
     survival = [s for tree in trees for s in accumulate(tree.survival, min)]  # min: never a child before its parent
     owners = [i for i, tree in enumerate(trees) for _ in tree.survival]

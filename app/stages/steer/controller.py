@@ -1,14 +1,16 @@
-"""The beat's decision: from the load, the time and the present policy to the next one. A pure function.
+"""Decide the next policy from the load, the time and the present policy: a pure function.
 
-Composition of batches and the cut of each tree happen in the verifiers, by measured cost (`schedule`); this sets the
-slower bounds they keep to. Whatever it has to remember is in the policy itself (`Policy.steering`), so a recorded
-log of loads, replayed, gives the same decisions.
+Verifiers compose batches and cut trees themselves, by measured cost (`app.stages.schedule`); the
+policy sets the slower bounds they keep to. All that the controller has to remember is in the policy
+(`Policy.steering`), so a recorded log of loads, replayed, gives the same decisions.
 
-Each field is wanted at some value by the load, with other thresholds for leaving a value than for taking it; it changes
-once that has been wanted for its HOLD, and not again before its REST has passed. Draft lengths also remember where the
-drafters fell behind: beyond that they grow again only if the drafters have time to spare, or after a wait that doubles
-each time it was in vain. So at a constant load at most MOST_SWITCHES ticks of any minute change something, and at most
-SETTLED_SWITCHES once it has lasted for two; under any load each field changes at most 60 / REST times.
+The load asks for some value of each field, with other thresholds for leaving a value than for
+taking it. A field changes once another value has been wanted for its `hold_s`, and not again before
+its `rest_s` has passed. Draft lengths also remember where the drafters fell behind: beyond that
+they grow again only if the drafters have time to spare, or after a wait that doubles each time it
+was in vain. So at a constant load at most MOST_SWITCHES ticks of any minute change something, and
+at most SETTLED_SWITCHES once it has lasted for two minutes; under any load each field changes at
+most 60 / `rest_s` times a minute.
 """
 
 from collections.abc import Mapping
@@ -22,42 +24,46 @@ from app.stages.steer.load import Load, VerifierLoad
 DEFAULT = Policy()
 LONGEST_DRAFT = DEFAULT.max_draft_tokens
 BACKLOG = 4  # items a worker's mailbox may hold without falling behind,
-STALE_S = 0.5  # and so long the first of them may wait
+STALE_S = 0.5  # and seconds that the first of them may wait
 CROWD, SPARSE = 24, 18  # sequences on one verifier from which long drafts cannot pay, and below which they can again
 CROWDED_DRAFT = 4
 SPARE = 0.45  # busy part of the busiest drafter up to which twice the work does not overload it
 FULL = 0.95  # and from which it is overloaded
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 5.0, 120.0
-REOPENED_S = 3.0  # after a pause everybody drafts a little for so long: prices and chances of before say nothing
+REOPENED_S = 3.0  # after a pause, when all draft a little: costs and chances from before are stale
 LONG_WAITS_S = (DEFAULT.draft_wait_s, 0.5, 1.0, 2.0)
-MANY_PROMPTS, FEW_PROMPTS = 4.0, 1.0  # chunks of prompts that a verifier has before it
-APART, TOGETHER = 1.5, 1.2  # a step beside what it would be without its longest context
+MANY_PROMPTS, FEW_PROMPTS = 4.0, 1.0  # chunks of prompts that a verifier still has to read
+APART, TOGETHER = 1.5, 1.2  # ratio of a step to the same step without its longest contexts
 PRUNE_FROM, PRUNE_TO = 16, 8  # sequences on one verifier
-PRUNE_WRONG, PRUNE_RIGHT = (
-    0.7,
-    0.8,
-)  # part of the verified draft tokens that is right: up to here, and no more from here
+# Part of the verified draft tokens that is right: rows leave passes early up to the first, and no
+# more above the second.
+PRUNE_WRONG, PRUNE_RIGHT = 0.7, 0.8
 MOST_SWITCHES, SETTLED_SWITCHES = 24, 6  # a minute at constant load
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How quickly a field may change: seconds for which another value must be wanted, and for which the last stays."""
+    """Bound how quickly a field changes.
+
+    Another value must be wanted for `hold_s` seconds; each value stays for `rest_s` seconds.
+    """
 
     hold_s: float
     rest_s: float
 
 
-CALM = "calm"  # since when drafters are not behind
-CALM_S = 0.9  # for so long before drafts grow: a tick, and what ticks are early at times
+CALM = "calm"  # key of the time since which drafters are not behind
+CALM_S = 0.9  # seconds before drafts grow: a tick, less what a tick may come early
 LENGTHS = Pace(0.0, 0.5)  # both draft lengths
 SLOW = Pace(2.0, 5.0)
 PACES = {"min_draft_tokens": LENGTHS, "verify_budget": Pace(1.0, 5.0)}
 
 
 def steer(load: Load, now_s: float, policy: Policy) -> Policy:
-    """The next policy; the very same object when nothing changes, not even what is remembered, else one version
-    higher."""
+    """Return the next policy, one version higher, or the very same object when nothing changes.
+
+    `now_s` is the wall clock. A change of what is remembered alone also counts as a change.
+    """
     memory = _Memory(policy.steering, now_s)
     is_behind = _is_behind(load)
     length = _length(load, policy, memory, is_behind)
@@ -81,7 +87,7 @@ def steer(load: Load, now_s: float, policy: Policy) -> Policy:
 
 
 class _Memory:
-    """What is remembered, while it changes within one tick."""
+    """Hold what the policy remembers, while it changes within one tick."""
 
     def __init__(self, steering: Steering, now_s: float) -> None:
         self.now_s = now_s
@@ -89,21 +95,21 @@ class _Memory:
         self._since_s, self.changed_s = dict(steering.since_s), dict(steering.changed_s)
 
     def was_true(self, what: str) -> bool:
-        """Was it so at the last tick?"""
+        """Tell whether this condition held at the last tick."""
         return what in self._since_s
 
     def since(self, what: str, is_so: bool) -> float:
-        """For how many seconds it has been so."""
+        """Return for how many seconds this condition has held, and remember since when."""
         if not is_so:
             self._since_s.pop(what, None)
             return 0.0
         return self.now_s - self._since_s.setdefault(what, self.now_s)
 
     def may_change(self, field: str, present: object, wanted: object, pace: Pace) -> bool:
-        """Has the field been wanted elsewhere for long enough, and did it rest? Then it is noted as changed now."""
+        """Tell whether a field may change now, by its pace; if so, record that it does."""
         wanted_s = self.since(field, wanted != present)
         rested_s = self.now_s - self.changed_s.get(field, float("-inf"))
-        # A clock that was set back must not stop anything.
+        # A clock that was set back must not block changes.
         if wanted == present or 0.0 <= wanted_s < pace.hold_s or 0.0 <= rested_s < pace.rest_s:
             return False
         self.since(field, False)
@@ -111,6 +117,7 @@ class _Memory:
         return True
 
     def steering(self) -> Steering:
+        """Return what the next policy remembers."""
         return Steering(
             since_s=self._since_s,
             changed_s=self.changed_s,
@@ -121,13 +128,13 @@ class _Memory:
 
 
 def _is_behind(load: Load) -> bool:
-    """Do drafters or fusion fall behind?"""
+    """Tell whether drafters or fusion fall behind."""
     boxes = [*load.of("draft"), *load.of("fuse")]
     return any(box.waiting > BACKLOG or (box.waiting and box.oldest_s > STALE_S) for box in boxes)
 
 
 def _length(load: Load, policy: Policy, memory: _Memory, is_behind: bool) -> int:
-    """The longest draft: halved each tick while drafters are behind, doubled when they are not any more."""
+    """Return the longest draft: halved each tick while drafters are behind, then doubled again."""
     present, crowd = policy.max_draft_tokens, load.running / max(1, len(load.verifiers))
     was_calm = memory.was_true(CALM)
     calm_s = memory.since(CALM, not is_behind)
@@ -144,7 +151,10 @@ def _length(load: Load, policy: Policy, memory: _Memory, is_behind: bool) -> int
 
 
 def _note_choke(memory: _Memory, length: int, was_calm: bool) -> None:
-    """Drafters are behind. What began it is the length at which they were when they last were not."""
+    """Record that drafters fell behind at this length, and when to try it again.
+
+    The length that caused it is the one at which they were when they last were not behind.
+    """
     if was_calm or not memory.choked:
         is_again = memory.choked and memory.now_s < memory.retry_s + 2.0 * memory.backoff_s
         memory.backoff_s = min(LONGEST_BACKOFF_S, 2.0 * memory.backoff_s) if is_again else FIRST_BACKOFF_S
@@ -153,7 +163,7 @@ def _note_choke(memory: _Memory, length: int, was_calm: bool) -> None:
 
 
 def _unchoked(load: Load, memory: _Memory, present: int) -> int:
-    """The longest draft at which drafters are not believed to fall behind."""
+    """Return the longest draft at which drafters are not expected to fall behind."""
     if not memory.choked or memory.now_s >= memory.retry_s + memory.backoff_s:
         return LONGEST_DRAFT
     if memory.now_s >= memory.retry_s:
@@ -165,7 +175,7 @@ def _unchoked(load: Load, memory: _Memory, present: int) -> int:
 
 
 def _least(policy: Policy, memory: _Memory, length: int) -> int:
-    """1 just after a pause: it is the price of drafting again, paid once, to learn what it is worth now."""
+    """Return the shortest draft: 1 just after a pause, to learn its worth anew; else 0."""
     if policy.max_draft_tokens == 0 and length > 0:
         return 1
     is_new = 0.0 <= memory.now_s - memory.changed_s.get("min_draft_tokens", memory.now_s) < REOPENED_S
@@ -173,8 +183,10 @@ def _least(policy: Policy, memory: _Memory, length: int) -> int:
 
 
 def _budget(load: Load, policy: Policy) -> int | None:
-    """A draft token a sequence while prompts queue up: what drafts gain the running, the waiting pay with their first
-    token, which the verifier's rule does not count."""
+    """Return a step's draft tokens at most: one a sequence while prompts queue up; None: any.
+
+    Drafts delay the first token of waiting prompts, which the verifier's own rule does not count.
+    """
     chunks = [one.prompt_tokens / policy.prefill_chunk_tokens for one in load.verifiers]
     bound = FEW_PROMPTS if policy.verify_budget is not None else MANY_PROMPTS
     if max(chunks, default=0.0) < bound:
@@ -185,26 +197,29 @@ def _budget(load: Load, policy: Policy) -> int | None:
 
 
 def _apart(verifiers: tuple[VerifierLoad, ...], present: int | None) -> int | None:
-    """The contexts that stretch a step too much: a power of two, so that it stays while they grow."""
+    """Return from which length contexts stretch a step too much.
+
+    It is a power of two, so that it stays while they grow.
+    """
     found = [bound for one in verifiers if (bound := _stretching(one, present)) is not None]
     return min(found, default=None)
 
 
 def _stretching(one: VerifierLoad, present: int | None) -> int | None:
-    """Above which context the longest of this verifier's stretch its step."""
+    """Return from which length a verifier's contexts stretch its step too much, or None."""
     if len(one.contexts) < 2 or not one.context_token_s:
         return None
     longest, typical = one.contexts[0], median_low(one.contexts[1:])
     bound = 1 << max(0, longest.bit_length() - 1)  # at most the longest, more than its half
     if bound <= 2 * typical:
-        return None  # there is nobody to be spared
+        return None  # no shorter sequences gain from it
     saved_s = one.context_token_s * sum(context for context in one.contexts if context >= bound)
     stretch = one.step_s / max(1e-9, one.step_s - saved_s)
     return bound if stretch >= (TOGETHER if present is not None else APART) else None
 
 
 def _wait_s(load: Load, policy: Policy) -> float:
-    """The longest wait for drafts: longer where drafts take longer than the usual bound and steps do, too."""
+    """Return the longest wait for drafts: more where drafts and steps both exceed the usual."""
     slowest = max((one.draft_wait_s for one in load.verifiers if one.step_s >= one.draft_wait_s), default=0.0)
     if 0.5 * policy.draft_wait_s <= 1.5 * slowest <= policy.draft_wait_s:
         return policy.draft_wait_s
@@ -212,7 +227,7 @@ def _wait_s(load: Load, policy: Policy) -> float:
 
 
 def _drafters(load: Load, policy: Policy, is_behind: bool) -> int:
-    """Fewer for each sequence where they are overloaded; all there are, as far as the settings allow, where not."""
+    """Return the drafters a sequence: fewer where they are overloaded, else all allowed ones."""
     present = min(policy.drafters_per_sequence, max(1, load.drafters))
     busy = load.busiest("draft")
     if load.drafters < 2 or busy is None:
@@ -225,7 +240,10 @@ def _drafters(load: Load, policy: Policy, is_behind: bool) -> int:
 
 
 def _prunes(load: Load, policy: Policy) -> bool:
-    """Many rows in a step, and many of them wrong. Whether it pays is the verifier's to say, by its cost table."""
+    """Tell whether rows may leave passes early: many rows a step, many of them wrong.
+
+    Each verifier decides by its step costs whether it pays.
+    """
     most = max((len(one.contexts) for one in load.verifiers), default=0)
     counts = [stats for one in load.verifiers for stats in one.by_drafter.values()]
     drafted = sum(stats.drafted for stats in counts)
@@ -235,5 +253,5 @@ def _prunes(load: Load, policy: Policy) -> bool:
 
 
 def decisions(policy: Policy) -> Mapping[str, Any]:
-    """What of a policy its followers see: a switch is a change of it."""
+    """Return the fields of a policy that verifiers see; a switch is a change of one of them."""
     return policy.model_dump(exclude={"version", "steering"})

@@ -1,6 +1,7 @@
-"""How loaded a deployment is at one moment: what the scheduler decides by. Frozen, JSON only, so that it can be logged.
+"""Describe the load of a deployment at one time, by which the controller decides.
 
-Everything is as the processes last said it of themselves, so it is a heartbeat old at most.
+Frozen and JSON only, so that it can be logged. All values are as the processes last reported them,
+at most one heartbeat old.
 """
 
 from pydantic import Field
@@ -10,7 +11,7 @@ from app.request import Message
 
 
 class MailboxLoad(Message):
-    """A mailbox that somebody alive serves."""
+    """A mailbox that a live process serves."""
 
     waiting: int = 0  # items
     oldest_s: float = 0.0  # how long the first of them has waited, by the clocks of two processes
@@ -22,9 +23,9 @@ class VerifierLoad(Message):
     sequences: int = 0  # that it runs, those still in their prompt included
     prompt_tokens: int = 0  # of theirs, still to be read
     contexts: tuple[int, ...] = ()  # cached tokens of those past their prompt, falling
-    step_s: float = 0.0  # a step without drafts, of all of these, by the cost table
+    step_s: float = 0.0  # a step of all of these without drafts, by its step costs
     context_token_s: float = 0.0  # of that, what one cached token costs
-    draft_wait_s: float = 0.0  # from asking for drafts to having them
+    draft_wait_s: float = 0.0  # from requesting drafts to having them
     accepted_length: float = 0.0  # tokens a round, of rounds with drafts
     by_drafter: dict[str, DrafterStats] = Field(default_factory=dict)  # verified and right, since its start
 
@@ -41,18 +42,18 @@ class Load(Message):
 
     @property
     def running(self) -> int:
-        """Sequences on verifiers."""
+        """Count the sequences on verifiers."""
         return sum(one.sequences for one in self.verifiers)
 
     @property
     def unplaced(self) -> int:
-        """Requests admitted that no verifier runs yet."""
+        """Count the admitted requests that no verifier runs yet."""
         return max(0, self.active - self.running)
 
     def of(self, kind: str) -> list[MailboxLoad]:
-        """The mailboxes of one kind of process."""
+        """List the mailboxes of one kind of process."""
         return [box for name, box in self.mailboxes.items() if name.partition(":")[0] == kind]
 
     def busiest(self, kind: str) -> float | None:
-        """The busy part of the busiest process of a kind; None when none tells."""
+        """Return the busy part of a kind's busiest process, 0 ... 1; None when none reports it."""
         return max((part for name, part in self.busy.items() if name.partition(":")[0] == kind), default=None)

@@ -1,3 +1,5 @@
+"""Test which model-free drafters the settings give a fuser."""
+
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +23,7 @@ def store(folder, tokenizer: str = "ours") -> Settings:
     return Settings(phrases=str(folder))
 
 
-def test_a_store_of_the_targets_tokenizer_drafts_wherever_drafts_are_fused(tmp_path):
+def test_a_store_of_the_targets_tokenizer_drafts_at_every_fuser(tmp_path):
     settings = store(tmp_path)
     assert model_free_names(settings, TOKENIZER) == ("lookup", "suffix", "phrases")
     segment = build_fuser(settings, TOKENIZER, MemoryStore())
@@ -38,7 +40,7 @@ def test_a_store_of_another_tokenizer_is_left_out(tmp_path):
     assert model_free_names(store(tmp_path, "theirs"), TOKENIZER) == ("lookup", "suffix")
 
 
-def test_none_is_none_and_a_name_that_is_nowhere_is_refused(tmp_path):
+def test_no_store_is_allowed_and_an_unknown_name_is_refused(tmp_path):
     assert model_free_names(Settings(phrases="none"), TOKENIZER) == ("lookup", "suffix")
     with pytest.raises(ModelRefused, match="no store of phrases"):
         model_free_names(Settings(phrases=str(tmp_path / "nowhere")), TOKENIZER)

@@ -1,4 +1,4 @@
-"""What the settings make of a pipeline: whether requests that begin alike share what was computed."""
+"""Test that the settings decide whether requests with a common prefix share its cache."""
 
 from pathlib import Path
 

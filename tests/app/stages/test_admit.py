@@ -1,4 +1,4 @@
-"""Admission refuses what the model or the settings cannot serve, and settles what the caller left open."""
+"""Test admission: refusals by the model and the settings, and defaults for what is left open."""
 
 from pathlib import Path
 from typing import Any
@@ -91,11 +91,11 @@ def test_refuses_a_lone_surrogate(tokenizer: Tokenizer) -> None:
     assert refused_field(tokenizer, prompt="\ud800", raw=True) == "prompt"
 
 
-def test_a_drafter_that_nobody_has_is_refused_with_the_names_of_those_there_are(tokenizer: Tokenizer) -> None:
+def test_an_unknown_drafter_is_refused_with_the_names_of_the_known(tokenizer: Tokenizer) -> None:
     request = GenerateRequest(prompt="x", speculation=Speculation(drafters=("lookup", "smal")))
     how: dict[str, Any] = {"request_id": "r", "tenant": "t", "now_s": 1.0}
     with pytest.raises(InvalidRequest, match=r"no drafter 'smal' here; there are lookup, small") as caught:
         admit(request, tokenizer, Settings(), **how, drafters={"small", "lookup"})
     assert caught.value.field == "speculation.drafters"
     assert admit(request, tokenizer, Settings(), **how, drafters={"smal", "lookup"}).speculation == request.speculation
-    assert admit(request, tokenizer, Settings(), **how).speculation == request.speculation, "where nobody knows"
+    assert admit(request, tokenizer, Settings(), **how).speculation == request.speculation, "any name passes"

@@ -1,3 +1,5 @@
+"""Test the event that commits a verdict: its end, its proposers and its statistics."""
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,13 +20,13 @@ def state(max_tokens: int = 100, generated: int = 0, stats: Stats | None = None)
     return found
 
 
-def test_accepted_tokens_name_their_most_confident_drafter_and_the_last_one_the_target():
+def test_accepted_tokens_name_their_drafter_and_the_bonus_the_target():
     event = conclude(state(generated=2), CHAIN, Verdict([1, 2], [1, 2, 6]), now_s=50.0)
     assert (event.offset, event.tokens, event.proposers) == (2, (1, 2, 6), ("a", "b", TARGET))
     assert event.finish_reason is None
 
 
-def test_statistics_count_every_node_verified_and_every_drafter_behind_it():
+def test_statistics_count_all_verified_nodes_for_each_proposer():
     old = Stats(
         rounds=3, drafted=10, accepted=4, by_drafter={"a": DrafterStats(drafted=7, accepted=1)}, first_token_s=1.0
     )
@@ -56,7 +58,7 @@ def test_the_first_commit_sets_the_first_tokens_time():
         ([1, 2, 3], 1, (1,), FinishReason.LENGTH),
     ],
 )
-def test_a_run_is_cut_at_an_end_or_at_the_last_token_there_is_room_for(tokens, room, committed, reason):
+def test_an_event_ends_at_an_end_token_or_at_max_tokens(tokens, room, committed, reason):
     event = conclude(state(10, 10 - room), CHAIN, Verdict([1, 2], tokens), now_s=0.0)
     assert (event.tokens, event.finish_reason) == (committed, reason)
     assert len(event.proposers) == len(committed)
@@ -65,7 +67,7 @@ def test_a_run_is_cut_at_an_end_or_at_the_last_token_there_is_room_for(tokens, r
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.integers(0, 4), st.integers(1, 8), st.lists(st.sampled_from([1, 2, 3, 8, EOS]), min_size=5, max_size=5))
-def test_what_was_committed_is_never_more_than_there_is_room_for_nor_past_an_end(depth, room, tokens):
+def test_an_event_is_never_longer_than_its_room_nor_past_an_end(depth, room, tokens):
     event = conclude(state(8, 8 - room), CHAIN, Verdict(CHAIN.parents[1 : depth + 1], tokens[: depth + 1]), now_s=0.0)
     assert 1 <= len(event.tokens) <= min(room, depth + 1)
     assert not {8, EOS} & set(event.tokens[:-1])

@@ -1,4 +1,4 @@
-"""Test the result of a request: what happened to it, from its snapshot."""
+"""Test the result of a request, from its snapshot."""
 
 from typing import Any
 
@@ -28,13 +28,13 @@ def byte_level() -> Tokenizer:
 
 
 def snapshot(**changes: Any) -> Snapshot:
-    """A request that runs and has no tokens yet, but for `changes`."""
+    """Make a request that runs and has no tokens yet, except for `changes`."""
     facts: dict[str, Any] = {"status": Status.ACTIVE, "tokens": (), "logprobs": (), "finish_reason": None}
     facts |= {"error": None, "stats": Stats(), "owner": "", "strikes": 0, "ended_s": None}
     return Snapshot(record=RECORD, **{**facts, **changes})
 
 
-def test_a_finished_request_reports_what_happened(byte_level: Tokenizer) -> None:
+def test_a_finished_request_has_a_full_result(byte_level: Tokenizer) -> None:
     ids = byte_level.encode("one two three four")
     stats = Stats(rounds=2, drafted=6, accepted=2, first_token_s=100.5, last_token_s=102.0)
     end = {"status": Status.DONE, "finish_reason": FinishReason.STOP, "ended_s": 103.0}

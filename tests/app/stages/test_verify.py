@@ -1,3 +1,5 @@
+"""Test verdicts: the walk of a tree along the target's own tokens."""
+
 from collections.abc import Sequence
 
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ VOCAB = 4
 
 
 class Speaker:
-    """A target whose token depends on everything before it, asked as the engine is: by node."""
+    """A target's rows whose token depends on all tokens before."""
 
     def __init__(self, work) -> None:
         self._work = work
@@ -24,7 +26,7 @@ class Speaker:
     def token(self, node: int, position: int, sampling: Sampling, history: list[int], mask=None) -> int:
         self.asked.append((node, position))
         assert position == len(history)
-        assert history == [*self._work.sequence.tokens, *path_tokens(self._work.tree, node)], "what this node follows"
+        assert history == [*self._work.sequence.tokens, *path_tokens(self._work.tree, node)], "the path to this node"
         return says(history)
 
 

@@ -1,4 +1,4 @@
-"""A verifier's parts over a tiny model, for the tests of each."""
+"""Make a verifier's parts over a tiny model, for the tests of each."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,8 @@ MODEL = fakes.served().model
 
 @dataclass(frozen=True)
 class Parts:
+    """Hold a runner, and the sequences, statistics and speculation over it."""
+
     runner: ModelRunner
     stats: VerifierStats
     sequences: Sequences
@@ -40,7 +42,7 @@ class Parts:
         return self.lengths.modes.with_models.costs
 
     def repriced(self, costs: StepCosts, pool: DrafterPool | None = None, **settings: Any) -> "Parts":
-        """The same sequences and estimates by other prices, and other settings."""
+        """Return parts with the same sequences and estimates, other costs and other settings."""
         strategies = DraftStrategies(self.lengths, self.speculation.router, overlap(Settings(**settings)))
         measured = fakes.measured(self.runner, costs)
         speculation = Speculation(measured, self.sequences, self.stats, strategies, "mailbox")
@@ -56,7 +58,7 @@ def parts(
     clock: Clock = SYSTEM,
     **settings: Any,
 ) -> Parts:
-    """Parts that ask a model drafter and a model-free one, by the strategies of these settings."""
+    """Make parts that ask a model drafter and a model-free one, by the strategies of these settings."""
     chosen = Settings.model_validate(settings)
     runner = fakes.runner(MODEL, pages=pages)
     measured = fakes.measured(runner, costs or StepCosts({1: 1.0}))

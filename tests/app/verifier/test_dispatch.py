@@ -1,4 +1,4 @@
-"""Mail of a step: what belongs together travels together, and what came too late is not done."""
+"""Test a step's mail: one message a mailbox, and no work on stale jobs."""
 
 from app.drafter.drafter import in_time
 from app.messages import DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
@@ -31,7 +31,7 @@ def tree(request_id: str) -> TreeMessage:
     return TreeMessage(request_id=request_id, base=1, tokens=(), parents=(), survival=(), proposers=())
 
 
-def test_every_mailbox_gets_one_message_with_all_that_is_for_it() -> None:
+def test_every_mailbox_gets_one_message_with_all_its_jobs() -> None:
     jobs = [job("a"), job("b", to="fuse"), job("c"), job("d", to="draft:e")]
     assert jobs_by_mailbox(jobs, "fuse") == {
         "draft:d": ToDrafter(jobs=(jobs[0], jobs[2])),
@@ -52,7 +52,7 @@ def test_a_job_carries_all_that_its_round_was_given() -> None:
     assert DraftJob.model_validate_json(job.model_dump_json()) == job, "and nothing that no receiver knows"
 
 
-def test_nobody_drafts_for_a_verifier_that_has_gone_on_and_every_end_is_heard() -> None:
+def test_stale_jobs_are_dropped_and_every_end_is_received() -> None:
     jobs = [
         job("late", due_s=4.9),
         job("due", due_s=5.0),

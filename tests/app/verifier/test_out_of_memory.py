@@ -1,4 +1,4 @@
-"""What counts as want of memory, and how long it is put up with."""
+"""Test which errors are a lack of memory, and for how long they are retried."""
 
 import time
 
@@ -9,7 +9,7 @@ from app.verifier.out_of_memory import PATIENCE_S, OutOfMemoryRetry, is_out_of_m
 
 
 class HandClock:
-    """Stands still until it is set."""
+    """A clock that stands still until it is set."""
 
     now_s = 1000.0
 
@@ -37,12 +37,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
         (ValueError("out of bounds"), False),
     ],
 )
-def test_only_want_of_memory_is_nobodys_fault(clock: HandClock, error: Exception, is_one: bool) -> None:
+def test_only_a_lack_of_memory_is_retried(clock: HandClock, error: Exception, is_one: bool) -> None:
     assert is_out_of_memory(error) is is_one
     assert OutOfMemoryRetry(clock).may_try_again("r", error) is is_one
 
 
-def test_it_is_put_up_with_for_a_while_and_anew_after_each_step_that_did_well(clock: HandClock) -> None:
+def test_retries_last_for_a_while_and_anew_after_each_good_step(clock: HandClock) -> None:
     found = OutOfMemoryRetry(clock)
     for is_over in (False, True):
         assert found.may_try_again("r", MemoryError())

@@ -1,4 +1,4 @@
-"""Which work goes on while a verdict is pending."""
+"""Test which work goes on while a verdict is pending."""
 
 import pytest
 
@@ -26,11 +26,11 @@ def chosen(name, lengths="marginal"):
     ],
 )
 @pytest.mark.parametrize("lengths", ["marginal", "faser"])
-def test_drafters_run_ahead_where_asked_to_or_where_it_costs_the_verifier_nothing(name, share, may, lengths):
+def test_drafters_run_ahead_by_setting_or_where_it_is_free(name, share, may, lengths):
     assert chosen(name, lengths).runs_ahead(share) == may
 
 
-def test_groups_take_turns_where_asked_to_or_where_half_a_batch_costs_half():
+def test_halves_take_turns_by_setting_or_where_half_costs_half():
     assert chosen("none").goes_together(STEEP, 8, 1.0)
     assert not chosen("groups").goes_together(FLAT, 8, 0.0)
     assert chosen("groups").goes_together(FLAT, 1, 1.0)  # no other to take turns with
@@ -38,7 +38,7 @@ def test_groups_take_turns_where_asked_to_or_where_half_a_batch_costs_half():
     assert not chosen("auto").goes_together(STEEP, 8, 0.005)
 
 
-def test_of_a_round_in_frontiers_the_first_half_is_waited_for():
+def test_frontiers_wait_for_the_first_half_of_a_draft():
     assert [chosen("frontiers").frontier(depth) for depth in (0, 1, 2, 5, 8)] == [0, 1, 1, 3, 4]
     assert chosen("rounds").frontier(5) == 5
 

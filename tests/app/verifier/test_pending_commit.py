@@ -1,4 +1,4 @@
-"""A commit under way, over a real Redis whose replies are lost."""
+"""Test a pending commit, over a real Redis whose replies are lost."""
 
 from collections.abc import Callable
 
@@ -41,7 +41,7 @@ def store(redis_client: redis.Redis) -> LosesReplies:
 
 
 @pytest.mark.parametrize("finish", [None, FinishReason.STOP])
-def test_a_commit_is_heard_of_once_however_often_its_replies_are_lost(
+def test_a_commits_outcome_comes_once_however_often_replies_are_lost(
     store: LosesReplies, finish: FinishReason | None
 ) -> None:
     record = make_record()

@@ -1,4 +1,4 @@
-"""Sequences from a snapshot to their end, and memory by age."""
+"""Test sequences from a snapshot to their end, and memory by age."""
 
 from tests import fakes
 from tests.app.verifier.parts import parts, start
@@ -11,14 +11,14 @@ def test_a_sequence_starts_from_what_is_committed():
     assert sequence.stats.rounds == 3
 
 
-def test_one_taken_from_a_dead_verifier_is_a_suspect():
+def test_a_sequence_of_a_dead_verifier_is_a_suspect():
     one = parts()
     start(one, "r", strikes=1)
     start(one, "s")
     assert one.sequences.suspects == {"r"}
 
 
-def test_short_of_memory_trees_go_first():
+def test_trees_go_first_where_memory_is_short():
     one = parts(pages=2)
     sequence = start(one, "r", length=2 * PAGE_TOKENS - 1)
     work = fakes.work(sequence, 0, drafts=fakes.tree([1, 2, 3], [0, 0, 1]))
@@ -28,7 +28,7 @@ def test_short_of_memory_trees_go_first():
     assert len(work.tree) == 3, "the caller's entry stays as it was"
 
 
-def test_short_of_memory_the_youngest_lose_their_cache():
+def test_the_youngest_are_preempted_where_memory_is_short():
     one = parts(pages=6)
     old, middle, young = (
         start(one, name, length=2 * PAGE_TOKENS, created_s=created_s)
@@ -44,8 +44,8 @@ def test_short_of_memory_the_youngest_lose_their_cache():
     assert old.cached == middle.cached == 2 * PAGE_TOKENS
 
 
-def test_a_younger_sequence_never_takes_an_older_ones_cache():
-    """Else two that do not fit together would take each other's cache in turn, and neither get on."""
+def test_a_younger_sequence_never_preempts_an_older_one():
+    """Else two that do not fit together would preempt each other in turn, and neither would progress."""
     one = parts(pages=3)
     old = start(one, "old", length=2 * PAGE_TOKENS, created_s=1.0)
     young = start(one, "young", length=2 * PAGE_TOKENS, created_s=2.0)
@@ -64,8 +64,8 @@ def test_memory_goes_by_age_whatever_the_order_in_the_batch():
     assert [work.sequence for work in kept] == [old.kv]
 
 
-def test_a_work_whose_sequence_lost_its_cache_is_not_run():
-    """Though there may be memory again: two caches went for one sequence, and left room for the smaller one."""
+def test_an_entry_of_a_preempted_sequence_is_not_run():
+    """There may be memory again: two were preempted for one sequence, with room left for the smaller."""
     one = parts(pages=7)
     old = start(one, "old", length=3 * PAGE_TOKENS, created_s=1.0)
     large = start(one, "large", length=3 * PAGE_TOKENS - 1, created_s=2.0)

@@ -1,4 +1,4 @@
-"""Drafts asked for, waited for, received and learned from."""
+"""Test how drafts are requested, waited for, received and learned from."""
 
 import time
 
@@ -19,7 +19,7 @@ NOW_S = 1000.0
 
 
 class Still:
-    """A clock that stands."""
+    """A clock that stands still."""
 
     def time(self) -> float:
         return NOW_S
@@ -27,7 +27,7 @@ class Still:
     monotonic = perf_counter = time
 
 
-def test_a_tree_for_the_present_length_is_taken():
+def test_a_tree_for_the_present_length_is_received():
     one = parts()
     sequence = start(one, "r")
     one.speculation.receive(message())
@@ -66,7 +66,7 @@ def test_a_stale_or_malformed_tree_changes_nothing(changes):
     assert sequence.tree is None
 
 
-def test_a_job_carries_only_what_its_receivers_do_not_know():
+def test_a_job_carries_only_tokens_not_sent_before():
     one = parts()
     sequence = start(one, "r", length=5, generated=1)
     (first,) = one.speculation.jobs([sequence], [3], Policy())
@@ -77,10 +77,10 @@ def test_a_job_carries_only_what_its_receivers_do_not_know():
     assert (second.start, second.tokens, second.base, second.max_draft_tokens) == (6, (7, 8), 8, 2)
     assert (last.start, last.tokens, last.is_last) == (8, (), True)
     assert first.drafters == ("small", "lookup")
-    assert one.speculation.final_jobs(sequence) == [], "nobody follows it any more"
+    assert one.speculation.final_jobs(sequence) == [], "no replica follows it any more"
 
 
-def test_drafts_of_one_node_are_fused_there_and_those_of_several_at_the_fusion_task():
+def test_drafts_of_one_node_are_fused_there_others_at_the_fuser():
     one = parts(routing="all")
     sequence = start(one, "r", length=5)
     (job,) = one.speculation.jobs([sequence], [3], Policy())
@@ -102,11 +102,11 @@ def test_drafts_of_one_node_are_fused_there_and_those_of_several_at_the_fusion_t
     assert [job.tokens for job in one.speculation.jobs([sequence], [3], Policy())] == [(8,)] * 3
     one.speculation.follow(DrafterPool({}, ("lookup",)))
     assert [job.fuser for job in one.speculation.jobs([sequence], [3], Policy())] == ["fuse"], (
-        "with nobody else it looks up"
+        "without others it looks up"
     )
 
 
-def test_a_node_that_fuses_again_is_sent_what_its_fusing_half_missed():
+def test_a_node_that_fuses_again_gets_the_tokens_its_fuser_missed():
     one = parts(routing="all")
     sequence = start(one, "r", length=5)
     both = DrafterPool({"small": "draft:1", "other": "draft:2"})
@@ -124,7 +124,7 @@ def test_a_node_that_fuses_again_is_sent_what_its_fusing_half_missed():
     }
 
 
-def test_a_state_goes_along_only_to_drafters_that_read_it():
+def test_the_targets_state_goes_only_to_drafters_that_read_it():
     one = parts()
     sequence = start(one, "r", length=5)
     sequence.kv.state = b"\x00\x01"
@@ -135,7 +135,7 @@ def test_a_state_goes_along_only_to_drafters_that_read_it():
     assert one.speculation.jobs([sequence], [3], Policy())[0].state is None
 
 
-def test_who_asks_waits_for_the_tree_within_the_policys_bound():
+def test_a_sequence_waits_for_its_tree_within_the_policys_bound():
     one = parts()
     eager, silent = start(one, "r"), start(one, "s")
     jobs = one.speculation.jobs([eager, silent], [3, 0], Policy(draft_wait_s=0.02))
@@ -189,7 +189,7 @@ def test_the_requests_own_bounds_hold(wish, limit):
     assert one.speculation.limit(start(one, "r", max_tokens=50, speculation=wish), Policy(max_draft_tokens=8)) == limit
 
 
-def test_the_policys_bounds_on_what_is_asked_hold():
+def test_the_policys_bounds_on_lengths_hold():
     one = parts(costs=StepCosts({1: 1.0, 64: 1.05}))
     sequences = [start(one, name, max_tokens=50) for name in "abc"]
     limited = start(one, "d", max_tokens=50, speculation=Speculation(max_draft_tokens=1))
@@ -215,7 +215,7 @@ def test_the_policys_bounds_on_what_is_asked_hold():
     assert asked(min_draft_tokens=2, verify_budget=3) == [0, 0, 0, 0]
 
 
-def test_of_tables_one_sequence_alone_asks_for_all_it_may():
+def test_a_lone_sequence_asks_model_free_drafters_for_all_it_may():
     costs = StepCosts({1: 1.0, 4: 1.2, 5: 4.0})
     one = parts(costs=costs, pool=DrafterPool(model_free=("lookup",)))
     sequences = [start(one, name, max_tokens=50) for name in "ab"]
@@ -252,7 +252,7 @@ def test_drafts_are_waited_for_by_the_policys_factor_and_bound():
         assert sequence.due_s - asked_s == pytest.approx(wait_s, abs=0.02)
 
 
-def test_no_draft_token_is_asked_for_that_there_is_no_room_for():
+def test_no_draft_token_is_requested_beyond_the_requests_room():
     one = parts()
     for generated, limit in ((0, 4), (2, 2), (4, 0)):
         assert one.speculation.limit(start(one, "r", max_tokens=5, generated=generated), Policy()) == limit
@@ -274,7 +274,7 @@ def test_a_stopped_sequence_leaves_nothing_behind():
     assert one.speculation.final_jobs(sequence) == [], "none holds a replica of it"
 
 
-def test_nobody_waits_for_a_probe_and_a_late_tree_is_learnt_from():
+def test_a_probe_is_not_waited_for_and_a_late_tree_is_learnt_from():
     one = parts()
     sequence = start(one, "r")
     (job,) = one.speculation.jobs([sequence], [0], Policy(), [True])
@@ -287,14 +287,14 @@ def test_nobody_waits_for_a_probe_and_a_late_tree_is_learnt_from():
     one.speculation.receive(message(tokens=(4,), parents=(0,), survival=(0.9,), proposers=(("a",),)))
     assert sequence.tree is None, "too late to be verified"
     assert expectation.survival(1)[0] < hopeful, "but it was wrong"
-    assert one.draft_costs.seconds(1, 1) == before, "when it came says nothing: nobody waited"
+    assert one.draft_costs.seconds(1, 1) == before, "its time shows nothing: there was no wait"
     lowered = expectation.survival(1)[0]
     one.speculation.receive(message(tokens=(4,), parents=(0,), survival=(0.9,), proposers=(("a",),)))
     assert expectation.survival(1)[0] == lowered, "the same answer again is none"
 
 
 class Ticking(Still):
-    """A clock by which thinking takes time, and nothing else does."""
+    """A clock by which only decisions take time."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -304,7 +304,7 @@ class Ticking(Still):
         return self.now_s
 
 
-def test_finding_the_depth_is_part_of_what_drafts_cost():
+def test_the_time_to_decide_lengths_is_part_of_the_draft_cost():
     for clock, thinking_s in ((Still(), 0.0), (Ticking(), 0.25)):
         one = parts(costs=StepCosts({1: 1.0, 64: 1.1}), pool=DrafterPool({}, ("lookup",)), clock=clock)
         (job,) = one.speculation.request_drafts([start(one, "r")], Policy())
@@ -315,7 +315,7 @@ def test_finding_the_depth_is_part_of_what_drafts_cost():
 
 
 def test_a_round_with_skipped_models_teaches_nothing_of_their_costs():
-    """A table's guess comes in no time; taken for a model's it would make drafting and reading look free."""
+    """A model-free draft takes no time; counted as a model's it would make drafting look free."""
     one = parts()
     sequence = start(one, "r", length=200)
     for _ in range(10):
@@ -332,7 +332,7 @@ def test_a_round_with_skipped_models_teaches_nothing_of_their_costs():
     assert one.draft_costs.seconds(1, 3) != before[0]
 
 
-def test_where_tables_alone_are_chosen_no_model_gets_a_job():
+def test_no_model_gets_a_job_in_a_model_free_round():
     one = parts()
     sequence = start(one, "r")
     (job,) = one.speculation.jobs([sequence], [3], Policy(), is_model_free=True)
@@ -359,7 +359,7 @@ def test_group_split_uses_cost_at_requested_length():
     assert not one.speculation.is_together
 
 
-def test_another_rule_of_lengths_has_chains_drafted_and_all_of_them_verified():
+def test_baseline_lengths_draft_chains_and_verify_all_of_them():
     one = parts(lengths="fixed:3")
     sequence, bounded = (
         start(one, "r", max_tokens=50),

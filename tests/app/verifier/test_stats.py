@@ -1,4 +1,4 @@
-"""The load and the figures that a verifier reports of itself."""
+"""Test the load and the figures that a verifier reports of itself."""
 
 import time
 
@@ -12,7 +12,7 @@ from app.state import Tree
 from tests.app.verifier.parts import message, parts, start
 
 
-def test_a_verifier_tells_its_load():
+def test_a_verifier_reports_its_load():
     one = parts(costs=StepCosts({1: 0.02}, reading=Reading(1e-5, 1e-6)))
     long, prompt = start(one, "r", length=30, generated=2), start(one, "p", length=7)
     long.kv.cached = 31

@@ -1,4 +1,4 @@
-"""A verifier over a tiny model: what it commits, waits for, retries, and drops."""
+"""Test a verifier over a tiny model: commits, waits, retries and drops."""
 
 import time
 
@@ -36,13 +36,13 @@ def expected(prompt: list[int], max_tokens: int) -> list[int]:
 
 
 def speculating(*names: str, **how) -> tuple[LocalPipeline, Book]:
-    """A pipeline with drafters of these characters, and the book in which they read."""
+    """Make a pipeline with drafters of these behaviours, and the book that they read."""
     book = Book()
     return fakes.pipeline(how.pop("target", RUNNER), [characters(book)[name] for name in names], **how), book
 
 
 class CountingGuesser(ModelGuesser):
-    """One that counts the rows it reads."""
+    """A guesser that counts the rows that it reads."""
 
     rows = 0
 
@@ -51,7 +51,7 @@ class CountingGuesser(ModelGuesser):
         return super().guess(works, depth, floor)
 
 
-def test_only_active_requests_of_ones_own_are_adopted_and_each_once():
+def test_only_own_active_requests_are_adopted_each_once():
     local, _ = speculating()
     for name, owner in (("mine", "owner"), ("theirs", "other"), ("ended", "owner")):
         local.store.create(record(PROMPTS[0], 4, request_id=name), limit=9)
@@ -116,7 +116,7 @@ def test_a_stale_tree_is_not_waited_for_nor_verified():
 
 
 @pytest.mark.parametrize("outcome", [Outcome.STALE, Outcome.FENCED, Outcome.ENDED])
-def test_a_sequence_that_is_no_longer_ours_is_let_go(outcome):
+def test_a_sequence_that_the_owner_lost_is_dropped(outcome):
     is_dead = []
     store = MemoryStore(is_alive=lambda owner: owner not in is_dead)
     local, book = speculating("shy", store=store)
@@ -148,10 +148,10 @@ def test_a_sequence_that_is_no_longer_ours_is_let_go(outcome):
     fakes.finish(local)
     assert list(store.snapshot("stays").tokens) == expected(PROMPTS[1], 12)
     if outcome is not Outcome.ENDED:
-        assert list(store.snapshot("gone").tokens) == text, "whoever goes on with it says the same"
+        assert list(store.snapshot("gone").tokens) == text, "another verifier commits the same"
 
 
-def test_a_commit_that_was_fenced_is_nothing_to_a_sequence_taken_up_anew_since():
+def test_a_fenced_commit_does_not_touch_a_sequence_adopted_since():
     is_dead = {"owner"}
     store = MemoryStore(is_alive=lambda owner: owner not in is_dead)
     local, _ = speculating(store=store)
@@ -226,7 +226,7 @@ def test_a_request_on_which_the_target_fails_ends_alone(error, monkeypatch):
         RuntimeError("could not create a primitive"),
     ],
 )
-def test_without_memory_a_batch_is_split_and_tried_again_until_there_is_some(error, monkeypatch):
+def test_a_batch_without_memory_is_split_and_retried(error, monkeypatch):
     monkeypatch.setattr(out_of_memory, "PAUSE_S", 0.0)
     local, book = speculating("shy", target=(starved := Starved(error)))
     records = [record(prompt, 8, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]
@@ -242,7 +242,7 @@ def test_without_memory_a_batch_is_split_and_tried_again_until_there_is_some(err
         assert (snapshot.status, list(snapshot.tokens)) == (Status.DONE, expected(list(one.prompt_ids), 8))
 
 
-def test_lasting_want_of_memory_is_reported_and_the_request_is_not_blamed(monkeypatch):
+def test_a_lasting_lack_of_memory_is_reported_without_an_error(monkeypatch):
     monkeypatch.setattr(out_of_memory, "PATIENCE_S", 0.0)
     starved, exhausted = Starved(MemoryError()), []
     local, book = speculating("shy", target=starved, on_exhausted=lambda: exhausted.append(starved.steps))
@@ -253,7 +253,7 @@ def test_lasting_want_of_memory_is_reported_and_the_request_is_not_blamed(monkey
     assert exhausted and list(local.store.snapshot("r").tokens) == expected(PROMPTS[0], 8)
 
 
-def test_a_request_that_is_let_go_and_comes_back_has_patience_anew(monkeypatch):
+def test_a_request_that_is_adopted_again_is_retried_anew(monkeypatch):
     monkeypatch.setattr(out_of_memory, "PATIENCE_S", 0.2)
     starved, exhausted = Starved(MemoryError()), []
     local, book = speculating("shy", target=starved, on_exhausted=lambda: exhausted.append(one))
@@ -268,7 +268,7 @@ def test_a_request_that_is_let_go_and_comes_back_has_patience_anew(monkeypatch):
     assert not exhausted and starved.steps == 0
 
 
-def test_a_request_that_fails_otherwise_is_blamed_and_memory_is_not():
+def test_another_failure_ends_the_request_and_reports_no_memory():
     exhausted = []
     local, _ = speculating(target=Fragile(RuntimeError), on_exhausted=lambda: exhausted.append("verifier"))
     poison, good = record([1, POISON, 2], 8, request_id="poison"), record(PROMPTS[0], 8, request_id="good")
@@ -276,7 +276,7 @@ def test_a_request_that_fails_otherwise_is_blamed_and_memory_is_not():
     assert not exhausted and local.store.snapshot("poison").status is Status.FAILED
 
 
-def test_no_tree_is_waited_for_longer_than_the_policy_says_though_the_clock_was_put_back():
+def test_waits_keep_the_policys_bound_when_the_clock_is_put_back():
     local, book = speculating("shy")
     one = record(PROMPTS[0], 12)
     book.write(one, expected(PROMPTS[0], 12))
@@ -297,8 +297,8 @@ def test_a_request_whose_logits_are_not_numbers_ends_alone():
 
 
 @pytest.mark.parametrize("prompt_length", [3, 40])
-def test_numbers_that_overflow_do_not_reach_those_who_come_after(prompt_length):
-    """Masked or not, a slot that is not a number makes every sum over its page one."""
+def test_overflowing_numbers_do_not_reach_later_sequences(prompt_length):
+    """A slot that is NaN makes every sum over its page NaN, masked or not."""
     model = fakes.tiny()
     with torch.no_grad():
         model.model.embed_tokens.weight[POISON] = torch.inf
@@ -331,7 +331,7 @@ def test_a_suspect_runs_alone_until_it_has_committed():
     assert ["other", "suspect"] in batches[first + 1 :]
 
 
-def test_a_request_let_go_from_outside_leaves_nothing_behind():
+def test_a_released_request_leaves_nothing_behind():
     local, _ = speculating("random")
     fakes.submit(local, record(PROMPTS[0], 50))
     local.step()
@@ -340,7 +340,7 @@ def test_a_request_let_go_from_outside_leaves_nothing_behind():
     local.store.end("r", FinishReason.CANCELLED)
 
 
-def test_no_more_than_max_sequences_run_at_once_and_all_get_their_turn():
+def test_at_most_max_sequences_run_at_once_and_all_get_their_turn():
     sizes = []
 
     class Watched(Relay):
@@ -368,14 +368,14 @@ def test_long_prompts_are_read_beside_running_sequences():
 
 
 def test_after_a_pause_drafts_are_as_right_as_before():
-    """What drafters were not asked about meanwhile they catch up with, though they read only what is new."""
+    """Drafters catch up with the tokens of the pause, though they read only new ones."""
     guesser = CountingGuesser(RUNNER.model, None, kv_bytes=2**20, page_tokens=PAGE_TOKENS)
     local = fakes.pipeline(RUNNER, [ModelDrafter("twin", guesser, 512)])
     record = fakes.record(range(1, 9), 240, request_id="r")
     fakes.submit(local, record)
 
     def right(tokens: int, policy: Policy) -> tuple[int, float]:
-        """Of the next tokens under a policy: draft tokens verified, and the part of them that was right."""
+        """Return the verified draft tokens of the next tokens under a policy, and the part that was right."""
         local.verifier.follow(local.verifier.speculation.pool, policy)
         before = local.store.snapshot("r")
         while len(local.store.snapshot("r").tokens) < len(before.tokens) + tokens:
@@ -440,7 +440,7 @@ class Relay:
 
 
 class Fragile(Relay):
-    """A target on which one prompt brings a whole batch down."""
+    """A target on which one prompt makes a whole batch fail."""
 
     def __init__(self, error: type[Exception]) -> None:
         self._error = error
@@ -452,7 +452,7 @@ class Fragile(Relay):
 
 
 class Starved(Relay):
-    """A target that finds no memory for some steps."""
+    """A target that lacks memory for some steps."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -478,6 +478,6 @@ class NotANumber(Relay):
         return logits
 
 
-def test_the_poison_is_in_no_other_prompt():
+def test_the_poisoned_token_is_in_no_other_prompt():
     assert all(POISON not in prompt for prompt in PROMPTS)
     assert PAGE_TOKENS * RUNNER.pool.num_pages > 500

@@ -1,4 +1,4 @@
-"""Baseline rules for draft lengths: what each asks for, and that FASER's search finds what pays."""
+"""Test the baseline rules of draft lengths: their lengths, and that FASER's search finds the best."""
 
 import pytest
 
@@ -22,7 +22,7 @@ DRAFTING = DraftCosts(0.001)
 
 
 def likely(accepted: int, limit: int = 8, context: int = 0) -> Candidate:
-    """One whose drafts are right so far, and no further."""
+    """Make a candidate of whose drafts the first `accepted` tokens are right."""
     expectation = AcceptanceEstimate(AcceptanceEstimate())
     for _ in range(60):
         expectation.update(8, accepted)
@@ -33,7 +33,7 @@ def test_fixed_asks_for_as_many_always() -> None:
     assert FixedLength(5).depths([likely(0), likely(8, limit=3)], COSTS, DRAFTING, 0.0, 0) == [5, 3]
 
 
-def test_uniform_asks_everybody_for_the_same_number_the_best_for_all() -> None:
+def test_uniform_asks_for_the_best_common_length() -> None:
     def asked(*candidates: Candidate) -> list[int]:
         return UniformLength().depths(candidates, COSTS, DRAFTING, 0.0, 0)
 
@@ -45,7 +45,7 @@ def test_uniform_asks_everybody_for_the_same_number_the_best_for_all() -> None:
 
 
 def search(rule: FaserLength, true_s: dict[int, float], rounds: int = 120) -> list[int]:
-    """The lengths it asks for, one after the other, where a round of a length takes so many seconds a token."""
+    """Return the lengths chosen, one after the other; `true_s`: seconds a token, by length."""
     now_s, found = 0.0, []
     candidate = likely(8)
     for _ in range(rounds):
@@ -56,8 +56,8 @@ def search(rule: FaserLength, true_s: dict[int, float], rounds: int = 120) -> li
 
 
 @pytest.mark.parametrize("best", [2, 5, 8])
-def test_fasers_search_finds_the_length_that_pays_though_the_tables_say_another(best: int) -> None:
-    """The tables would have it as long as can be."""
+def test_fasers_search_finds_the_best_length_despite_wrong_costs(best: int) -> None:
+    """By the costs the longest one would be the best."""
     found = search(FaserLength(), {depth: 0.004 + 0.002 * abs(depth - best) for depth in range(1, 9)})
     late = found[-40:]
     assert sum(abs(depth - best) <= 1 for depth in late) >= 30, found
@@ -86,20 +86,20 @@ def test_a_rule_learns_of_its_last_choice_only_from_the_same_batch() -> None:
 
 
 def test_fasers_lengths_are_per_request() -> None:
-    """The batch's tokens go to the sequence whose next ones are likelier to be right."""
+    """Tokens go to the sequence whose next ones are likelier to be right."""
     dear = StepCosts({1: 0.02, 64: 1.28})  # a row more costs what the first does
     sure, unsure = FaserLength().depths([likely(8), likely(0)], dear, DRAFTING, 0.0, 0)
     assert sure > unsure
     assert FaserLength().depths([likely(8, limit=0)], COSTS, DRAFTING, 0.0, 0) == [0]
 
 
-def test_all_of_a_chain_is_verified_and_nothing_else() -> None:
+def test_the_whole_chain_is_verified_and_nothing_else() -> None:
     tree = Tree([1, 9, 2], [0, 0, 1], [0.5, 0.3, 0.2], [("a",), ("b",), ("a", "b")])
     assert whole_chain(tree) == Tree([1, 2], [0, 1], [1.0, 1.0], [("a",), ("a", "b")])
 
 
 @pytest.mark.parametrize("kind", ["fixed:0", "fixed:65", "fixed", "best"])
-def test_a_rule_that_is_none_is_refused(kind: str) -> None:
+def test_an_unknown_rule_is_refused(kind: str) -> None:
     with pytest.raises(ValueError):
         Settings(lengths=kind)
     assert length_policy(Settings(lengths="marginal").lengths) is None

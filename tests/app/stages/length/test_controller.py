@@ -1,4 +1,4 @@
-"""Models and tables, or tables alone: whichever gains more, each judged by what it takes and what came of it."""
+"""Test the choice between models and model-free drafters alone: the mode of the higher gain, by its own costs."""
 
 import pytest
 
@@ -22,7 +22,7 @@ RIGHT, WRONG = [7, 8, 9], [1, 1, 1]
 
 
 def tree(*proposers: str) -> Tree:
-    """A chain of 7, 8, 9 that all of these stand behind."""
+    """Make a chain of 7, 8, 9 that all of these proposed."""
     return Tree([7, 8, 9], [0, 1, 2], [0.9, 0.8, 0.7], [proposers] * 3)
 
 
@@ -36,13 +36,13 @@ def lengths() -> LengthController:
 
 
 def decide(lengths: LengthController, costs: StepCosts = COSTS) -> bool | None:
-    """Are model-free drafters alone asked? None: none is."""
+    """Tell whether model-free drafters alone are asked; None where none is."""
     full, model_free = ([Candidate(way.of(RECORD), 4)] for way in (lengths.modes.with_models, lengths.modes.model_free))
     found = lengths.decide(full, model_free, costs, 0.0, 0.0)
     return found.is_model_free if any(found.depths) else None
 
 
-def test_tables_that_do_as_well_as_models_are_asked_alone_once_models_were_tried(lengths):
+def test_model_free_drafters_that_do_as_well_are_asked_alone(lengths):
     for _ in range(30):
         lengths.modes.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
     assert [decide(lengths) for _ in range(FIRST_FULL_ASKS)] == [False] * FIRST_FULL_ASKS
@@ -57,25 +57,25 @@ def test_models_that_see_more_are_asked(lengths):
     assert [decide(lengths) for _ in range(50)] == [False] * 50
 
 
-def test_a_round_of_tables_alone_says_nothing_of_models(lengths):
+def test_a_model_free_round_shows_nothing_of_models(lengths):
     before = lengths.modes.with_models.of(RECORD).survival(3)
     lengths.modes.update(RECORD, tree("lookup"), WRONG, ("lookup",), is_model_free=True)
     assert lengths.modes.with_models.of(RECORD).survival(3) == before
     assert lengths.modes.model_free.of(RECORD).survival(1) < LengthController().modes.model_free.of(RECORD).survival(1)
 
 
-def test_tables_that_are_silent_are_as_good_as_wrong(lengths):
+def test_silent_model_free_drafters_count_as_wrong(lengths):
     lengths.modes.update(RECORD, tree("small"), RIGHT, ("lookup",), is_model_free=False)
     assert lengths.modes.model_free.of(RECORD).survival(1) < LengthController().modes.model_free.of(RECORD).survival(1)
 
 
-def test_what_tables_stand_behind_is_a_tree_of_its_own():
+def test_the_model_free_part_of_a_tree_is_a_tree_of_its_own():
     whole = Tree([5, 6, 7, 8], [0, 0, 1, 2], [0.5, 0.4, 0.3, 0.2], [("a",), ("b", "a"), ("b",), ("b",)])
     own = whole.of({"b"})
-    assert (own.tokens, own.parents) == ([6, 8], [0, 1]), "7 hangs below what b never said"
+    assert (own.tokens, own.parents) == ([6, 8], [0, 1]), "7 hangs below a token that b did not propose"
 
 
-def test_nothing_is_asked_where_nothing_pays_and_that_is_not_looked_at_each_time(lengths, monkeypatch):
+def test_no_draft_is_asked_where_none_pays_nor_decided_at_each_step(lengths, monkeypatch):
     steep = StepCosts({1: 0.001, 2: 10.0})
     looks = []
     real = module.draft_lengths
@@ -93,11 +93,11 @@ def test_nothing_is_asked_where_nothing_pays_and_that_is_not_looked_at_each_time
     )
     assert lengths.modes.model_free.of(RECORD).silent_rounds == QUIET_AFTER_STEPS + 3 * QUIET_STEPS
     step([RECORD, fakes.record([1], request_id="s")])
-    assert len(looks) == 2 * (QUIET_AFTER_STEPS + 4), "at once when somebody comes"
+    assert len(looks) == 2 * (QUIET_AFTER_STEPS + 4), "at once when a sequence comes"
 
 
-def test_what_must_be_asked_of_models_is_as_much_as_pays(lengths):
-    """Though tables alone would gain more."""
+def test_a_forced_round_of_models_asks_for_as_much_as_pays(lengths):
+    """Model-free drafters alone would gain more."""
     for _ in range(30):
         lengths.modes.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
     assert [decide(lengths) for _ in range(FIRST_FULL_ASKS)] == [False] * FIRST_FULL_ASKS
@@ -110,8 +110,8 @@ def test_what_must_be_asked_of_models_is_as_much_as_pays(lengths):
     assert not found.is_model_free and found.depths[0] > 1
 
 
-def test_a_price_of_models_that_was_wrong_once_does_not_stay(lengths):
-    """A frozen process makes drafting look dear; only lengths again can tell, even where tables go on paying."""
+def test_a_wrong_draft_cost_of_models_is_corrected(lengths):
+    """A frozen process makes drafting look dear; only drafting shows better, even where model-free drafters pay."""
     for _ in range(30):
         lengths.modes.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
         lengths.modes.with_models.costs.update(1, 4, 60.0)

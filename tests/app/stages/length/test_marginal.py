@@ -1,4 +1,4 @@
-"""How many draft tokens are asked for, and when a probe is worth its price."""
+"""Test how many draft tokens are requested, and when a probe is worth its cost."""
 
 import time
 from dataclasses import replace
@@ -27,10 +27,10 @@ def ask(*words, **rest) -> list[int]:
     return decide(*words, **rest)[0]
 
 
-def learnt(accepted: int, offered: int = 8, rounds: int = 60) -> AcceptanceEstimate:
+def learnt(accepted: int, drafted: int = 8, rounds: int = 60) -> AcceptanceEstimate:
     expectation = AcceptanceEstimate(AcceptanceEstimate())
     for _ in range(rounds):
-        expectation.update(offered, accepted)
+        expectation.update(drafted, accepted)
     return expectation
 
 
@@ -63,7 +63,7 @@ def test_asks_nothing_of_a_drafter_too_slow_to_pay() -> None:
     assert ask(some(fair), MEASURED, drafter(0.100), busy_s=10.0, share=1.0) == [0], "on the same cores"
 
 
-def test_limits_are_kept_and_nothing_is_asked_for_nobody() -> None:
+def test_limits_hold_and_no_candidates_ask_for_nothing() -> None:
     assert ask([Candidate(learnt(8), 3), Candidate(learnt(8), 0)], MEASURED, drafter(0.0001)) == [3, 0]
     assert ask([], MEASURED, drafter(0.001)) == []
 
@@ -75,10 +75,10 @@ def test_limits_are_kept_and_nothing_is_asked_for_nobody() -> None:
     st.floats(0, 0.2),
     st.floats(0, 1),
 )
-def test_what_is_asked_is_expected_to_be_faster_than_asking_nothing(
+def test_requested_drafts_are_expected_to_be_faster_than_none(
     sequences: list[tuple[int, int]], step_s: float, busy_s: float, share: float
 ) -> None:
-    expectations = [learnt(accepted, offered=4) for accepted, _ in sequences]
+    expectations = [learnt(accepted, drafted=4) for accepted, _ in sequences]
     costs = drafter(step_s)
     candidates = [Candidate(e, limit) for e, (_, limit) in zip(expectations, sequences, strict=True)]
     asked = ask(candidates, MEASURED, costs, busy_s=busy_s, share=share)
@@ -92,7 +92,7 @@ def test_what_is_asked_is_expected_to_be_faster_than_asking_nothing(
 
 def test_a_silent_sequence_must_gain_more_to_begin_again() -> None:
     slope = StepCosts({1: 1.0, 2: 1.6})
-    expectation = learnt(0, offered=1)
+    expectation = learnt(0, drafted=1)
     expectation.update(1, 1)
     gain = 1 + expectation.survival(1)[0]
     even = StepCosts({1: 1.0, 2: gain * 0.999 / MIN_GAIN})
@@ -104,7 +104,7 @@ def test_a_silent_sequence_must_gain_more_to_begin_again() -> None:
 
 
 def run_rounds(expectation: AcceptanceEstimate, rounds: int, accepted: int, costs: DraftCosts) -> list[int]:
-    """Draft tokens a round; a probe's are negative."""
+    """Return the draft tokens of each round; a probe's are negative."""
     history = []
     for _ in range(rounds):
         candidates = some(expectation)
@@ -117,7 +117,7 @@ def run_rounds(expectation: AcceptanceEstimate, rounds: int, accepted: int, cost
     return history
 
 
-def test_probing_is_rare_where_it_never_pays_and_recovers_where_it_does_again() -> None:
+def test_probes_are_rare_where_drafts_never_pay_and_find_when_they_do() -> None:
     expectation, costs = learnt(0), drafter(0.003)
     hopeless = run_rounds(expectation, 1000, 0, costs)
     assert set(hopeless) == {0, -1}
@@ -126,7 +126,7 @@ def test_probing_is_rare_where_it_never_pays_and_recovers_where_it_does_again() 
     assert recovered[-1] == 8
 
 
-def test_asking_for_64_sequences_takes_milliseconds() -> None:
+def test_lengths_of_64_sequences_take_milliseconds() -> None:
     expectations, costs, best = [learnt(i % 9) for i in range(64)], drafter(0.003), 1.0
     for _ in range(5):
         start = time.perf_counter()
@@ -150,7 +150,7 @@ def test_a_probe_is_made_where_it_may_be_worth_its_price() -> None:
     (one,) = some(probing())
     assert probed(one, drafter(0.003))
     assert not probed(one, drafter(0.003), asked=3), "it asks anyway"
-    assert not probed(replace(one, limit=0), drafter(0.003)), "nobody drafts for it"
+    assert not probed(replace(one, limit=0), drafter(0.003)), "no drafter may draft for it"
     assert not probed(replace(one, expectation=learnt(0)), drafter(0.003)), "it asked a moment ago"
     assert not probed(one, drafter(1.0)), "the drafter is too slow for any gain"
     assert probed(one, drafter(0.008))
@@ -159,14 +159,14 @@ def test_a_probe_is_made_where_it_may_be_worth_its_price() -> None:
     assert probed(replace(one, read_s=0.5), drafter(0.003), share=0.0), "which costs nothing on another machine"
 
 
-def test_nobody_probes_where_even_the_best_drafts_would_gain_nothing() -> None:
+def test_no_probe_is_made_where_the_best_drafts_gain_nothing() -> None:
     saturated = StepCosts({1: 0.01, 1000: 10.0})
     candidates = some(*(probing() for _ in range(16)))
     assert ask(candidates, saturated, drafter(0.003)) == [0] * 16
     assert probe(candidates, [0] * 16, saturated, drafter(0.003), 1.0) == [False] * 16
 
 
-def test_what_must_be_read_first_is_worth_it_for_a_long_answer_only() -> None:
+def test_unread_tokens_are_worth_reading_for_a_long_answer_only() -> None:
     unread = Candidate(learnt(4), 8, read_s=0.6)
     assert ask([unread], MEASURED, drafter(0.001))[0] > 0
     assert ask([replace(unread, remaining=4)], MEASURED, drafter(0.001)) == [0]
@@ -176,7 +176,7 @@ def test_what_must_be_read_first_is_worth_it_for_a_long_answer_only() -> None:
     assert unread.horizon == HORIZON_TOKENS // 2
 
 
-def test_what_is_believed_of_the_price_is_tried_again_some_day() -> None:
+def test_a_wrong_draft_cost_is_measured_again() -> None:
     dear = [Candidate(learnt(0), 0), Candidate(learnt(0), 8, read_s=2.0), Candidate(learnt(0), 8, read_s=1.0)]
     assert ask(dear, MEASURED, drafter(10.0)) == [0, 0, 0]
     assert ask(dear, MEASURED, drafter(10.0), must_ask=True) == [0, 0, 1]
@@ -184,7 +184,7 @@ def test_what_is_believed_of_the_price_is_tried_again_some_day() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=6))
-def test_waiting_as_long_as_drafts_are_worth_is_as_fast_as_waiting_for_none(sequences: list[tuple[int, int]]) -> None:
+def test_waiting_as_long_as_drafts_are_worth_equals_plain_decoding(sequences: list[tuple[int, int]]) -> None:
     candidates = some(*(learnt(accepted) for accepted, _ in sequences))
     depths = [depth for _, depth in sequences]
     worth = worth_s(candidates, depths, MEASURED)
@@ -202,13 +202,13 @@ def test_waiting_for_nothing_is_worth_nothing() -> None:
     assert worth_s([], [], MEASURED) == worth_s(some(learnt(8)), [0], MEASURED) == 0.0
 
 
-def test_a_model_is_spared_the_sooner_the_more_its_steps_cost():
+def test_a_model_is_skipped_the_sooner_the_more_its_steps_cost():
     assert skip_models_above(0.8, 0.03, 0.0) == 1.0, "what costs nothing is always worth taking"
     assert skip_models_above(0.8, 0.1, 0.001) > skip_models_above(0.8, 0.1, 0.004) > skip_models_above(0.8, 0.1, 0.008)
     assert skip_models_above(0.8, 0.1, 0.004) > skip_models_above(0.4, 0.1, 0.004), "the more is expected, the rather"
     assert skip_models_above(0.8, 1.0, 0.004) > 0.95, "a large target's tokens are worth a drafter's time"
     assert skip_models_above(0.0, 0.03, 0.004) == skip_models_above(0.8, 0.03, 1.0) == LEAST_ENOUGH, (
-        "where tables know nothing models are run"
+        "where model-free drafters know nothing models are run"
     )
 
 
@@ -220,22 +220,20 @@ def test_the_gain_is_the_pace_over_that_without_drafts():
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=9), st.floats(0, 0.02), st.floats(1, 2))
-def test_what_would_gain_more_than_another_way_is_found_all_the_same(
-    accepted: list[int], step_s: float, beat: float
-) -> None:
-    candidates = some(*(learnt(n, offered=4) for n in accepted))
+def test_lengths_that_gain_more_than_the_other_mode_are_found(accepted: list[int], step_s: float, beat: float) -> None:
+    candidates = some(*(learnt(n, drafted=4) for n in accepted))
     found = decide(candidates, MEASURED, drafter(step_s))
     assert decide(candidates, MEASURED, drafter(step_s), beat=beat) in (found, ([0] * len(accepted), 1.0))
     assert found[1] <= beat or decide(candidates, MEASURED, drafter(step_s), beat=beat) == found
 
 
-def test_a_way_that_cannot_gain_as_much_as_another_is_not_searched() -> None:
+def test_a_mode_that_cannot_gain_as_much_as_the_other_is_not_searched() -> None:
     candidates = some(learnt(1), learnt(2))
     gain = decide(candidates, MEASURED, drafter(0.001))[1]
     assert decide(candidates, MEASURED, drafter(0.001), beat=2 * gain) == ([0, 0], 1.0)
 
 
-def test_no_more_is_asked_for_than_the_verifier_may_take() -> None:
+def test_no_more_is_requested_than_the_verifiers_budget() -> None:
     candidates = some(learnt(8), learnt(4), learnt(1))
     free = ask(candidates, MEASURED, drafter(0.0001))
     assert sum(free) > 6
@@ -247,7 +245,7 @@ def test_no_more_is_asked_for_than_the_verifier_may_take() -> None:
 
 
 def test_a_long_context_asks_for_less() -> None:
-    """Every row of it reads all of it."""
+    """Every row reads the whole context."""
     costs = StepCosts({1: 0.020, 64: 0.083}, reading=Reading(1e-6, 2e-6))
     short, long = (Candidate(learnt(3), 8, context=context) for context in (50, 6000))
     assert ask([short], costs, drafter(0.0005)) == [3]

@@ -1,3 +1,5 @@
+"""Test the pure rules of routing: the verifier, the nodes, and the drafters of a round."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +57,7 @@ def test_a_drafter_with_another_tokenizer_is_not_asked():
     assert hosts(live, HASH) == {"small": ("draft:d3",)}
 
 
-def test_a_node_that_says_nothing_of_drafters_has_none():
+def test_a_node_that_reports_no_drafters_has_none():
     assert hosts([node("d1", tokenizer=HASH)], HASH) == {}
 
 
@@ -82,7 +84,7 @@ options = st.lists(
 
 
 @given(options, st.integers(1, 16), st.integers(1, 8), st.booleans())
-def test_somebody_is_asked_nobody_twice_and_no_more_than_allowed(listed, depth, most, is_exploring):
+def test_at_least_one_drafter_is_asked_none_twice_and_within_the_bound(listed, depth, most, is_exploring):
     for chosen in (
         learned(listed, depth, most, is_exploring=is_exploring),
         cosine(listed, most, is_exploring=is_exploring),
@@ -115,18 +117,18 @@ def test_doubt_counts_while_exploring_only():
     assert learned(listed, 4, 1, is_exploring=False) == ["known"]
 
 
-def test_a_little_better_is_not_worth_waiting_for_and_much_better_is():
+def test_only_a_much_better_drafter_is_worth_waiting_for():
     def chosen(loaded: float) -> list[str]:
         return learned([Option("loaded", loaded, price=1.0), Option("idle", 0.5)], 8, 1, is_exploring=False)
 
     assert (chosen(0.55), chosen(0.9)) == (["idle"], ["loaded"])
 
 
-def test_one_that_is_as_good_as_sure_leaves_nothing_for_a_second():
+def test_a_nearly_sure_drafter_leaves_nothing_for_a_second():
     assert learned([Option("sure", 0.98), Option("good", 0.8)], 4, 2, is_exploring=False) == ["sure"]
 
 
-def test_cosine_leans_to_the_least_tried_while_exploring_and_to_the_best_afterwards():
+def test_cosine_explores_the_least_tried_and_exploits_the_best():
     listed = [Option("best", 0.5, match=0.9, rounds=9), Option("new", 0.5, match=0.1), Option("old", 0.5, rounds=5)]
     assert cosine(listed, 1, is_exploring=True) == ["new"]
     assert cosine(listed, 2, is_exploring=True) == ["new", "best"]
@@ -154,7 +156,7 @@ TREE = Tree([1, 9, 2, 8, 3], [0, 0, 1, 1, 3], [0.9, 0.1, 0.8, 0.2, 0.7], [("a", 
         ([], {"a": (0, 0), "b": (0, 0), "c": (0, 0), "silent": (0, 0)}, 0),
     ],
 )
-def test_a_drafter_is_right_as_long_as_it_is_behind_the_right_path(committed, found, length):
+def test_a_drafter_is_right_while_it_proposes_the_right_path(committed, found, length):
     assert outcomes(TREE, committed, ("a", "b", "c", "silent")) == (found, length)
 
 

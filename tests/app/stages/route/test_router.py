@@ -1,4 +1,4 @@
-"""Routing over a simulated mix: three drafters, each good in one domain. Texts and luck come from seeds."""
+"""Test routing over a simulated mix: three drafters, each good in one domain; all random by seeds."""
 
 import random
 from collections import Counter
@@ -38,7 +38,7 @@ def build(kind: str = "learned", most: int = 2) -> Router:
 
 
 def prompt(domain: str, seed: int) -> tuple[int, ...]:
-    """Words that all have, some of the domain's fifty, some of no domain's."""
+    """Draw a prompt: common words, some of the domain's fifty, some of no domain."""
     rng = random.Random(f"{domain} {seed}")
     first = 1000 * (1 + DOMAINS.index(domain))
     return (*COMMON, *rng.sample(range(first, first + 50), 15), *rng.sample(range(10_000, 40_000), 10))
@@ -53,7 +53,7 @@ class Mix:
         self._prices = prices or {}
 
     def round(self, record: Record, domain: str, length: int, rng: random.Random) -> tuple[Route, int]:
-        """Ask, draft, verify, learn; the route, and the tokens committed."""
+        """Ask, draft, verify and learn; return the route and the number of committed tokens."""
         router = self.router
         route = router.route(record, length, self.pool, DEPTH, 8, lambda box: self._prices.get(box, 0.0))
         router.record_asked(record, route)
@@ -65,12 +65,12 @@ class Mix:
         return route, len(committed)
 
     def run(self, request_id: str, domain: str, seed: int, rounds: int = 30, tenant: str = "public") -> list[list[str]]:
-        """The model drafters asked, round by round."""
+        """Return the model drafters asked, round by round."""
         record = fakes.record(prompt(domain, seed), request_id=request_id).model_copy(update={"tenant": tenant})
         rng, length, asked = random.Random(request_id), len(record.prompt_ids), []
         for _ in range(rounds):
             route, committed = self.round(record, domain, length, rng)
-            assert "lookup" in route.drafters, "resident ones are always asked"
+            assert "lookup" in route.drafters, "model-free ones are always asked"
             length += committed
             asked.append(list(route.homes))
         self.router.remove(request_id)
@@ -82,7 +82,7 @@ class Mix:
 
 
 def tree_of(chains: dict[str, Sequence[int]]) -> Tree:
-    """Chains merged where they agree, all of the first level first: parents stand before children."""
+    """Merge chains where they agree, level by level, so that parents come before children."""
     nodes: dict[tuple[int, ...], list[str]] = {}
     for depth in range(1, DEPTH + 1):
         for name, chain in chains.items():
@@ -94,14 +94,14 @@ def tree_of(chains: dict[str, Sequence[int]]) -> Tree:
 
 
 def share(asked: Iterable[list[str]], domain: str) -> float:
-    """Of the rounds in which the domain's own drafter was asked."""
+    """Return the share of the rounds in which the domain's own drafter was asked."""
     rounds = list(asked)
     return sum(domain in names for names in rounds) / len(rounds)
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_a_request_finds_its_drafter_within_some_rounds(domain: str) -> None:
-    """Whatever it tries first: over many requests, each new to its tenant."""
+    """This holds over many requests, each new to its tenant, in any order of first tries."""
     late = []
     for seed in range(20):
         asked = Mix(build()).run(f"r{seed}", domain, seed)
@@ -110,7 +110,7 @@ def test_a_request_finds_its_drafter_within_some_rounds(domain: str) -> None:
     assert share(late, domain) > 0.85
 
 
-def test_the_next_prompt_like_those_before_asks_the_right_one_at_once() -> None:
+def test_a_prompt_like_earlier_ones_asks_the_right_drafter_at_once() -> None:
     mix = Mix(build())
     for i, domain in enumerate(DOMAINS):
         mix.run(f"first {domain}", domain, i)
@@ -127,7 +127,7 @@ def test_tenants_share_nothing() -> None:
     assert set(firsts) == set(DOMAINS), "for all that is known here each may be the best"
 
 
-def test_a_new_process_knows_what_an_old_one_learnt(redis_client: redis.Redis) -> None:
+def test_a_new_process_starts_from_the_stored_priors(redis_client: redis.Redis) -> None:
     store, old = SharedStatsStore(redis_client, "test"), build()
     for i, domain in enumerate(DOMAINS):
         Mix(old).run(f"old {domain}", domain, i)
@@ -144,7 +144,7 @@ def test_the_same_requests_are_routed_the_same_way() -> None:
     assert runs[0] == runs[1]
 
 
-def test_one_drafter_is_no_choice_and_no_cost() -> None:
+def test_a_lone_drafter_is_no_choice_and_no_cost() -> None:
     router = build()
     mix = Mix(router, DrafterPool({"code": "draft:1"}, ("lookup",)))
     assert mix.run("r", "code", 0, rounds=3) == [["code"]] * 3
@@ -168,7 +168,7 @@ def test_a_long_queue_is_not_worth_a_small_gain() -> None:
         assert (share(asked, "code") > 0.5) is is_asked
 
 
-def test_on_other_machines_as_many_are_asked_as_add_something() -> None:
+def test_all_drafters_that_gain_are_asked_on_other_machines() -> None:
     away = DrafterPool(NODES, ("lookup",), core_share=0.0)
     for most, longest in ((1, 1), (2, 2), (8, 3)):
         mix = Mix(build(most=most), away)
@@ -182,7 +182,7 @@ def test_the_policy_bounds_what_the_settings_allow() -> None:
     assert len(route.homes) == 1
 
 
-def test_a_node_that_never_answers_is_left_alone() -> None:
+def test_a_node_that_never_answers_is_no_longer_asked() -> None:
     router, pool = build(), DrafterPool(NODES, ())
     record = fakes.record(prompt("code", 1), request_id="r")
     asked = []
@@ -207,7 +207,7 @@ def test_a_round_without_any_answer_is_a_miss() -> None:
 
 
 class TestNodes:
-    """Several nodes host the same drafter."""
+    """Test several nodes that host the same drafter."""
 
     HOSTS = ("draft:1", "draft:2", "draft:3")
 
@@ -218,20 +218,20 @@ class TestNodes:
         record = fakes.record([1, 2], request_id=request_id)
         return router.route(record, length, pool, DEPTH, 8, lambda _: 0.0).homes["code"]
 
-    def test_a_sequence_stays_where_its_cache_is_until_the_node_dies(self) -> None:
+    def test_a_sequence_stays_at_its_node_until_the_node_dies(self) -> None:
         router = build()
         assert self.home(router, "r", 2, self.pool(*self.HOSTS, waiting={"draft:1": 3, "draft:3": 1})) == "draft:2"
         assert self.home(router, "r", 3, self.pool(*self.HOSTS, waiting={"draft:2": 9})) == "draft:2"
         assert self.home(router, "r", 4, self.pool("draft:1", "draft:3", waiting={"draft:1": 1})) == "draft:3"
         assert self.home(router, "r", 5, self.pool(*self.HOSTS)) == "draft:3", "the node is back, its cache is not"
 
-    def test_a_node_that_died_since_is_not_asked_again_though_the_sequence_stands_still(self) -> None:
+    def test_a_dead_node_is_not_asked_again_at_the_same_length(self) -> None:
         router = build()
         first = self.home(router, "r", 2, self.pool("draft:1", "draft:2"))
         other = {"draft:1": "draft:2", "draft:2": "draft:1"}[first]
         assert self.home(router, "r", 2, self.pool(other)) == other
 
-    def test_requests_that_come_together_are_spread(self) -> None:
+    def test_simultaneous_requests_are_spread_over_nodes(self) -> None:
         router, pool = build(), self.pool(*self.HOSTS)
         assert Counter(self.home(router, str(i), 2, pool) for i in range(9)) == dict.fromkeys(self.HOSTS, 3)
         for i in range(9):
@@ -242,7 +242,7 @@ class TestNodes:
 @pytest.mark.parametrize(
     ("kind", "firsts"), [("all", list(DOMAINS)), ("first", ["code"])], ids=["union", "first drafter"]
 )
-def test_the_baselines_that_choose_nothing(kind: str, firsts: list[str]) -> None:
+def test_fixed_baselines_ask_all_or_the_first(kind: str, firsts: list[str]) -> None:
     assert Mix(build(kind)).run("r", "qa", 0, rounds=5) == [firsts] * 5
 
 

@@ -1,3 +1,5 @@
+"""Test how a batch is composed: bounds, order, turns, and the trees of the policy."""
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -133,7 +135,7 @@ def test_the_oldest_prompt_always_moves_and_so_does_the_oldest_running(
 
 @settings(max_examples=50, deadline=None)
 @given(populations(), steered, st.sets(st.integers(0, 12).map("s{}".format), max_size=3))
-def test_everybody_gets_to_the_end(sequences: list[Sequence], policy: Policy, suspects: set[str]) -> None:
+def test_all_sequences_get_to_their_end(sequences: list[Sequence], policy: Policy, suspects: set[str]) -> None:
     live = [s for s in sequences if s.generated < 99]
     for s in live:
         s.record = s.record.model_copy(update={"max_tokens": s.generated + 3})
@@ -153,8 +155,10 @@ def test_everybody_gets_to_the_end(sequences: list[Sequence], policy: Policy, su
 
 
 def turns(policy: Policy, costs: StepCosts, count: int) -> list[tuple[str, float]]:
-    """Who is in each of so many steps and how long it takes: three short sequences and a long one, none of which ever
-    waits."""
+    """Return the sequences and the seconds of each of `count` steps.
+
+    There are three short sequences and a long one, none of which ever waits.
+    """
     sequences = [sequence(name, 10, 2, last_token_s=NOW) for name in "abc"]
     sequences.append(sequence("z", 900, 2, last_token_s=NOW))
     now_s, found = NOW, []
@@ -171,7 +175,7 @@ def turns(policy: Policy, costs: StepCosts, count: int) -> list[tuple[str, float
     return found
 
 
-def test_a_long_context_goes_in_steps_of_its_own_and_nobody_starves() -> None:
+def test_a_long_context_goes_in_steps_of_its_own_and_none_starves() -> None:
     costs = StepCosts({1: 0.02, 4: 0.021}, reading=Reading(1e-4))  # the long one's step takes five times as long
     assert [who for who, _ in turns(Policy(), costs, 3)] == ["abcz"] * 3
     apart = turns(Policy(apart_tokens=512), costs, 150)
@@ -295,4 +299,4 @@ def test_halves_take_turns_where_all_could_go() -> None:
     drafting = sequence("x", 3, 2, due_s=NOW + 1, last_token_s=0.0)
     ready = [sequence(name, 3, 2, tree=chain([0.5]), last_token_s=1.0) for name in "ab"]
     found = compose([drafting, *ready], Policy(), NOW, FLAT, in_halves=True)
-    assert [work.sequence.id for work in found] == ["a", "b"], "the other half drafts: nobody is kept back"
+    assert [work.sequence.id for work in found] == ["a", "b"], "the other half drafts: none is kept back"

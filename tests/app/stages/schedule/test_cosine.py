@@ -1,4 +1,4 @@
-"""CoSine's batch: the objective's minimum over windows by length, and what it never does."""
+"""Test CoSine's batch: the objective's minimum over windows by length, within its bounds."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +38,7 @@ objectives = st.builds(
 
 
 @given(pools, objectives, st.integers(0, 30))
-def test_caps_hold_and_whoever_waits_longest_is_in(pool: list[Pooled], objective: Objective, spare_rows: int) -> None:
+def test_caps_hold_and_the_longest_waiting_is_in(pool: list[Pooled], objective: Objective, spare_rows: int) -> None:
     max_rows = sum(one.rows for one in pool) + spare_rows
     chosen = choose(pool, COSTS, no_drafting, max_rows, objective)
     assert len(chosen) == len(pool)
@@ -58,7 +58,7 @@ def test_caps_hold_and_whoever_waits_longest_is_in(pool: list[Pooled], objective
 
 @given(pools, objectives)
 def test_no_window_around_the_longest_waiting_does_better(pool: list[Pooled], objective: Objective) -> None:
-    """Against all of them, each with its candidates shrunk by hand."""
+    """Compare with all windows, each with its candidates shrunk here."""
     max_rows = 200
     chosen = choose(pool, COSTS, no_drafting, max_rows, objective)
     batch = {i: kept for i, kept in enumerate(chosen) if kept is not None}
@@ -80,7 +80,7 @@ def test_no_window_around_the_longest_waiting_does_better(pool: list[Pooled], ob
                 assert value(batch) <= value(kept) + 1e-12
 
 
-def test_the_largest_gives_way_first() -> None:
+def test_the_largest_candidate_list_shrinks_first() -> None:
     chosen = choose([pooled(5, 3), pooled(5, 9), pooled(5, 4)], COSTS, no_drafting, 100, Objective(0.0, 9.0, 10))
     assert chosen == [3, 3, 4]
 
@@ -92,7 +92,7 @@ def test_a_step_that_costs_more_than_it_shares_is_not_filled() -> None:
 
 
 def test_a_slow_drafter_makes_room_for_more() -> None:
-    """The longer of drafting and verifying counts: what is drafted for anyway is shared by all."""
+    """The longer of drafting and verifying counts, so all share the drafting time."""
     assert choose([pooled(10), pooled(11)], STEEP, lambda batch, depth: 0.2, 100) == [0, 0]
 
 

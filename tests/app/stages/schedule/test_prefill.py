@@ -1,4 +1,4 @@
-"""Sharing a step's rows among prompts: a short one behind a long one, a long one beside those that decode."""
+"""Test how prompts share a step's rows: short behind long ones, long ones beside decoding sequences."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,14 +29,14 @@ def prompt(name: str, tokens: int, cached: int = 0) -> Sequence:
 
 
 def seconds(works: list[BatchEntry], costs: StepCosts = COSTS) -> float:
-    """Of the prompts' rows."""
+    """Return the seconds of the prompts' rows."""
     rows = sum(len(work.tokens) for work in works)
     reading_s = sum(costs.reading.seconds(work.start, len(work.tokens)) for work in works)
     return costs.seconds(1 + rows) - costs.seconds(1) + reading_s
 
 
 def read(prompts: list[Sequence], running_s: float = 0.0, policy: Policy | None = None) -> dict[str, tuple[int, float]]:
-    """Of each prompt the steps and the seconds after which it is read."""
+    """Return for each prompt the steps and the seconds after which it is read."""
     waiting, steps, now_s = list(prompts), 0, 0.0
     done: dict[str, tuple[int, float]] = {}
     while waiting:
@@ -58,7 +58,7 @@ def test_a_short_prompt_behind_a_huge_one_is_read_in_the_next_step() -> None:
     assert done["short"][1] <= 0.012 + CHUNK_S
 
 
-def test_the_huge_one_takes_little_longer_in_pieces_of_bounded_time() -> None:
+def test_a_huge_prompt_takes_little_longer_in_bounded_chunks() -> None:
     s = prompt("huge", 7000)
     steps, took_s = read([s])["huge"]
     whole_s = sum(seconds([BatchEntry(s, at, s.tokens[at : at + 256], None, False)]) for at in range(0, 7000, 256))  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def test_the_huge_one_takes_little_longer_in_pieces_of_bounded_time() -> None:
     assert steps > 7000 / 256 * 2
 
 
-def test_beside_those_that_decode_a_long_prompt_takes_a_bounded_part_of_each_step() -> None:
+def test_a_long_prompt_takes_a_bounded_part_of_steps_that_decode() -> None:
     running_s = 0.012
     works = split_prefill([prompt("huge", 7000)], 10_000, COSTS, Policy(), running_s)
     assert 0.8 * BESIDE * running_s < seconds(works) <= BESIDE * running_s + 1e-6
@@ -82,7 +82,7 @@ def test_equal_prompts_are_read_one_after_the_other() -> None:
     assert done["a"][0] == 2
 
 
-def test_a_stream_of_short_prompts_does_not_keep_the_huge_one_waiting() -> None:
+def test_a_stream_of_short_prompts_does_not_starve_a_huge_one() -> None:
     huge = prompt("huge", 3000)
     steps = 0
     while huge.uncached:
@@ -112,7 +112,7 @@ def test_every_share_is_sound(
 ) -> None:
     policy = Policy(prefill_chunk_tokens=chunk)
     works = split_prefill(waiting, max_tokens, table, policy, running_s)
-    assert works and works[0].sequence is waiting[0].kv, "the oldest moves, whoever else is there"
+    assert works and works[0].sequence is waiting[0].kv, "the oldest moves, whatever else waits"
     assert sum(len(work.tokens) for work in works) <= min(max_tokens, chunk)
     assert len(works[0].tokens) >= min(waiting[0].uncached, LEAST_TOKENS, max_tokens // 2)
     order = [[s.kv for s in waiting].index(work.sequence) for work in works]
@@ -126,7 +126,7 @@ def test_every_share_is_sound(
 
 @settings(max_examples=100, deadline=None)
 @given(prompts, st.just(0.0) | st.floats(1e-3, 0.1))
-def test_no_step_is_held_up_for_longer_than_a_chunk(waiting: list[Sequence], running_s: float) -> None:
+def test_prompts_take_no_longer_of_a_step_than_a_chunk(waiting: list[Sequence], running_s: float) -> None:
     works = split_prefill(waiting, 10_000, COSTS, Policy(), running_s)
     least_s = max(
         COSTS.seconds(1 + LEAST_TOKENS) - COSTS.seconds(1) + COSTS.reading.seconds(s.cached, LEAST_TOKENS)

@@ -1,4 +1,4 @@
-"""The marginal-gain rule of app/stages/schedule/tree_budget.py: how much of each tree to verify."""
+"""Test the marginal-gain rule of `app.stages.schedule.tree_budget`: how much of each tree to verify."""
 
 import random
 import time
@@ -48,7 +48,7 @@ def test_cut_looks_past_a_step_in_the_cost() -> None:
     assert cut([chain([0.9, 0.8, 0.7])], 1, stairs, 8) == [3]
 
 
-def test_cut_takes_nothing_that_does_not_pay() -> None:
+def test_cut_takes_no_node_that_does_not_pay() -> None:
     assert cut([chain([0.02, 0.01])], 1, MEASURED, 64) == [0]
     assert cut([chain([0.9, 0.8]), chain([0.01])], 2, MEASURED, 64) == [2, 0]
     assert cut([], 0, MEASURED, 64) == []

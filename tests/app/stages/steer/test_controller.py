@@ -1,4 +1,4 @@
-"""The tick's decision: a pure function of the load, the time and the present policy."""
+"""Test the controller's decision: a pure function of the load, the time and the present policy."""
 
 from collections.abc import Callable
 
@@ -71,7 +71,7 @@ Feedback = Callable[[Policy], Load]
 
 
 def run(feedback: Feedback | Load, ticks: int, policy: Policy | None = None, start_s: float = 1000.0) -> list[Policy]:
-    """The policies of so many ticks, one a second."""
+    """Return the policies of `ticks` ticks, one a second."""
     found, policy = [], policy or Policy()
     for i in range(ticks):
         now = feedback if isinstance(feedback, Load) else feedback(policy)
@@ -81,8 +81,8 @@ def run(feedback: Feedback | Load, ticks: int, policy: Policy | None = None, sta
 
 
 def switches(policies: list[Policy]) -> int:
-    told = [decisions(policy) for policy in policies]
-    return sum(before != after for before, after in zip(told, told[1:], strict=False))
+    seen = [decisions(policy) for policy in policies]
+    return sum(before != after for before, after in zip(seen, seen[1:], strict=False))
 
 
 def lengths(policies: list[Policy]) -> list[int]:
@@ -100,7 +100,7 @@ def test_next_policy_is_the_same_object_or_one_version_higher(load: Load, now_s:
 
 @settings(max_examples=40, deadline=None)
 @given(loads, st.floats(0, 2e9), policies)
-def test_the_same_is_decided_of_what_was_written_and_read_again(load: Load, now_s: float, policy: Policy) -> None:
+def test_decisions_survive_a_round_trip_through_json(load: Load, now_s: float, policy: Policy) -> None:
     again = steer(
         Load.model_validate_json(load.model_dump_json()), now_s, Policy.model_validate_json(policy.model_dump_json())
     )
@@ -109,8 +109,8 @@ def test_the_same_is_decided_of_what_was_written_and_read_again(load: Load, now_
 
 @settings(max_examples=20, deadline=None)
 @given(loads, policies)
-def test_whatever_the_load_a_constant_one_leads_to_a_steady_policy(load: Load, policy: Policy) -> None:
-    """Not even what is remembered changes any more, so nothing is written; a load that stays behind is one of them."""
+def test_any_constant_load_leads_to_a_steady_policy(load: Load, policy: Policy) -> None:
+    """What is remembered does not change either, unless a load stays behind, so nothing is written."""
     *_, before, after = run(load, 200, policy)
     assert decisions(before) == decisions(after)
     if max((box.waiting for box in load.mailboxes.values()), default=0) == 0:
@@ -119,7 +119,7 @@ def test_whatever_the_load_a_constant_one_leads_to_a_steady_policy(load: Load, p
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(loads, st.integers(1, 9)), min_size=1, max_size=5), st.randoms(use_true_random=False))
-def test_no_load_makes_a_field_change_more_often_than_it_may(parts: list[tuple[Load, int]], random: object) -> None:
+def test_no_load_changes_a_field_more_often_than_allowed(parts: list[tuple[Load, int]], random: object) -> None:
     policies = run(lambda _: parts[random.randrange(len(parts))][0], 120)  # type: ignore[attr-defined]
     for field in (
         "verify_budget",
@@ -134,7 +134,7 @@ def test_no_load_makes_a_field_change_more_often_than_it_may(parts: list[tuple[L
 
 
 @pytest.mark.parametrize("at", ["draft:a", "fuse"])
-def test_backlog_halves_drafts_down_to_none_and_they_are_back_within_five_seconds(at: str) -> None:
+def test_a_backlog_halves_drafts_to_none_and_they_return_in_five_s(at: str) -> None:
     behind = load(BACKLOG + 1, 1.0, at=at)
     policies = run(behind, 5)
     assert lengths(policies) == [4, 2, 1, 0, 0]
@@ -148,8 +148,8 @@ def test_an_old_item_is_a_backlog_and_a_few_new_ones_are_none() -> None:
 
 
 @pytest.mark.parametrize("capacity", [0.5, 1, 2, 3, 5])
-def test_drafters_that_manage_so_much_and_no_more_lead_to_few_switches(capacity: float) -> None:
-    """At constant load: mail piles up as long as more is asked for than they manage, and is worked off otherwise."""
+def test_drafters_of_limited_pace_lead_to_few_switches(capacity: float) -> None:
+    """Mail piles up while more is asked for than drafters manage, and shrinks otherwise."""
     backlog = 0.0
 
     def feedback(policy: Policy) -> Load:
@@ -164,14 +164,14 @@ def test_drafters_that_manage_so_much_and_no_more_lead_to_few_switches(capacity:
     assert max(lengths(policies)[300:]) <= 2 * capacity + 2
 
 
-def test_after_a_pause_everybody_drafts_a_little_for_a_while() -> None:
+def test_all_sequences_draft_a_little_after_a_pause() -> None:
     paused = run(BEHIND, 6)[-1]
     assert paused.max_draft_tokens == 0
     least = [policy.min_draft_tokens for policy in run(IDLE, 8, paused, 1006.0)]
     assert least == [0, 1, 1, 1, 0, 0, 0, 0]
 
 
-def test_a_crowd_shortens_drafts_for_each_verifier_it_fills() -> None:
+def test_many_sequences_a_verifier_shorten_drafts() -> None:
     crowd = load(verifiers=(verifier(CROWD),))
     policy = run(crowd, 5)[-1]
     assert policy.max_draft_tokens == CROWDED_DRAFT
@@ -181,7 +181,7 @@ def test_a_crowd_shortens_drafts_for_each_verifier_it_fills() -> None:
     assert lengths(run(two, 3))[-1] == LONGEST_DRAFT
 
 
-def test_prompts_that_queue_up_bound_what_drafts_may_take_of_a_step() -> None:
+def test_queued_prompts_bound_the_draft_tokens_of_a_step() -> None:
     waiting = load(verifiers=(verifier(6, prompt_tokens=3000),))
     assert [policy.verify_budget for policy in run(waiting, 3)] == [None, 6, 6]
     bounded = run(waiting, 3)[-1]
@@ -190,7 +190,7 @@ def test_prompts_that_queue_up_bound_what_drafts_may_take_of_a_step() -> None:
     assert run(IDLE, 20, bounded, 1010.0)[-1].verify_budget is None
 
 
-def test_a_context_that_stretches_the_step_is_set_apart_until_it_does_not() -> None:
+def test_a_context_is_set_apart_while_it_stretches_the_step() -> None:
     def of(longest: int, token_s: float) -> Load:
         contexts = (longest, 200, 200, 200)
         step_s = 0.02 + token_s * sum(contexts)
@@ -212,7 +212,7 @@ def test_slow_drafters_of_a_slow_target_are_waited_for() -> None:
     assert run(IDLE, 10, policy, 1010.0)[-1].draft_wait_s == 0.25
 
 
-def test_who_falls_behind_is_waited_for_less() -> None:
+def test_drafters_that_fall_behind_are_waited_for_less() -> None:
     policy = run(BEHIND, 4)[-1]
     assert policy.draft_wait_factor == 1.5
     assert run(IDLE, 10, policy, 1010.0)[-1].draft_wait_factor == 3.0
@@ -226,7 +226,7 @@ def test_overloaded_drafters_are_asked_one_at_a_time() -> None:
     assert run(load(0, 1.0, drafters=1), 20)[-1].drafters_per_sequence == 64, "there is no choice"
 
 
-def test_pruning_is_for_large_batches_whose_drafts_are_often_wrong() -> None:
+def test_early_exit_is_for_large_batches_of_often_wrong_drafts() -> None:
     def of(running: int, accepted: int) -> Load:
         return load(verifiers=(verifier(running, by_drafter={"a": {"drafted": 100, "accepted": accepted}}),))
 
@@ -243,5 +243,5 @@ def test_a_clock_set_back_stops_nothing() -> None:
     assert lengths(run(IDLE, 9, paused, 1000.0))[-1] >= 1
 
 
-def test_no_verifier_is_no_crash() -> None:
+def test_a_load_without_verifiers_is_handled() -> None:
     assert decisions(run(Load(active=5), 3)[-1]) == decisions(Policy())

@@ -15,7 +15,7 @@ from app.engine.profile.profiler import check_exactness
 from app.errors import ModelRefused
 from app.request import Sampling
 from tests import fakes
-from tests.fakes import VOCAB, Book, characters, record, said
+from tests.fakes import VOCAB, Book, characters, drafted, record
 from tests.kernels.device.places import DEVICE, INTERPRETED
 
 PAGE_TOKENS = 16
@@ -50,7 +50,7 @@ def forking(book):
         tokens = [wrong[0], right[0], wrong[1], right[1], *right[2:]]
         parents = [0, 0, 2, 2, 4][: len(tokens)]
         confidences = [0.9, 0.8, 0.9, 0.8, 0.8][: len(tokens)]
-        return [said(context, "forking", tokens, parents=tuple(parents), confidences=tuple(confidences))]
+        return [drafted(context, "forking", tokens, parents=tuple(parents), confidences=tuple(confidences))]
 
     return fakes.Scripted("forking", say)
 
