@@ -1,7 +1,8 @@
-"""Inject the faults of `./paceline chaos`: one function a fault, which returns when the fault itself is over.
+"""Inject the faults of `./paceline chaos`: one function a fault, which returns when the fault
+itself is over.
 
-The caller checks that the deployment recovers. Signals go only to processes that the supervisor of that very
-instance started. A fault's docstring is its line in `./paceline chaos --list`.
+The caller checks that the deployment recovers. Signals go only to processes that the supervisor of
+that very instance started. A fault's docstring is its line in `./paceline chaos --list`.
 """
 
 import os
@@ -48,7 +49,7 @@ def _freeze(role: str) -> Fault:
 
 
 def _kill_one_of_two(site: Site) -> None:
-    """Start a second verifier and kill the first: the second takes its requests over, and stops in the end."""
+    """Start a second verifier and kill the first: the second takes its requests over."""
     environ = {**os.environ, **settings_environment(site.deployment.settings)}
     command = [sys.executable, "-m", "workers.run", "verify", "--node", SECOND]
     log = site.instance.logs / f"{SECOND}.log"

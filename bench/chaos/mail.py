@@ -1,7 +1,8 @@
-"""Inject faults by mail: items that are no messages, and messages that are stale, foreign, repeated, reordered,
-damaged, or lies.
+"""Inject faults by mail: items that are no messages, and messages that are stale, foreign,
+repeated, reordered, damaged, or lies.
 
-A fault's docstring is its line in `./paceline chaos --list`. Writes to mailboxes, queues and the drafter pool only.
+A fault's docstring is its line in `./paceline chaos --list`. Writes to mailboxes, queues and the
+drafter pool only.
 """
 
 import itertools
@@ -39,7 +40,7 @@ def garbage(site: Site) -> None:
 
 
 def stale_and_foreign(site: Site) -> None:
-    """Send valid and wrong messages of every type: of other lengths, of no request, twice, to the wrong kind."""
+    """Send valid but wrong messages: of other lengths, of no request, twice, to wrong mailboxes."""
     trees = [_tree(name, base) for name in [*active(site), "nobody"] for base in (1, 2, 10**6)]
     jobs = [_job(name) for name in [*active(site), "nobody"]]
     for mailbox in mailboxes_of(site):
@@ -49,7 +50,7 @@ def stale_and_foreign(site: Site) -> None:
 
 
 def lying_trees(site: Site) -> None:
-    """Send wrong trees for every running request for a while: in tokens, vocabulary, shape and confidence."""
+    """Send wrong trees for running requests: in tokens, vocabulary, shape and confidence."""
     until_s = time.monotonic() + 2.0
     verifiers = [mailbox_of("verify", node.name) for node in site.deployment.nodes.live("verify")]
     while time.monotonic() < until_s:

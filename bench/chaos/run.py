@@ -1,8 +1,10 @@
-"""`./paceline chaos`: inject faults of every kind into a deployment under load and check every request.
+"""`./paceline chaos`: inject faults of every kind into a deployment under load and check every
+request.
 
-Starts an instance of its own, asks for a set of texts undisturbed, then asks for them again and again while faults
-are injected: each once, or with --minutes at random times (the same for the same --seed). Every accepted request must
-end once, with the very tokens it has undisturbed, or with a clear error; afterwards nothing may be left behind.
+Starts an instance of its own, asks for a set of texts undisturbed, then asks for them again and
+again while faults are injected: each once, or with --minutes at random times (the same for the same
+--seed). Every accepted request must end once, with the very tokens it has undisturbed, or with a
+clear error; afterwards nothing may be left behind.
 """
 
 import argparse
@@ -40,8 +42,8 @@ MEASURED = ("lasted_s", "ready_s", "moved_s", "longest_stall_s")
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """Hold one fault's times, in seconds: when it began, how long it lasted, how long after its end every process and
-    every client went on, and the longest silence that a client met."""
+    """Hold one fault's times, in seconds: when it began, how long it lasted, how long after its end
+    every process and every client went on, and the longest silence that a client met."""
 
     at_s: float
     fault: str
@@ -52,7 +54,8 @@ class Injected:
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Run the faults, print and write the report; return 0 if no promise was broken. Raises InstanceError."""
+    """Run the faults, print and write the report; return 0 if no promise was broken. Raises
+    InstanceError."""
     args = parse_args(argv)
     if args.list:
         print("\n".join(_fault_line(name) for name in FAULTS))
@@ -171,7 +174,8 @@ def storm(
 
 
 def inject(site: Site, name: str, crowd: Clients, since_s: float) -> Injected:
-    """Inject one fault and time how the deployment recovers. Raises TimeoutError when it does not."""
+    """Inject one fault and time how the deployment recovers. Raises TimeoutError when it does
+    not."""
     began_s = time.monotonic()
     FAULTS[name](site)
     ended_s = time.monotonic()

@@ -1,9 +1,10 @@
 """`./paceline bench load`: send requests at realistic times and report what clients see.
 
-Sends prompts of five domains to a deployment (its own, or a running one at --url) at Poisson, bursty, rising and
-falling or recorded times, or a fixed number at once. Reports time to first token, time a token, all of it (p50, p95,
-p99), tokens/s, goodput under an objective, acceptance, draft waste, and each node's busy time. With several --arms
-the same arrivals are run for each, in turn.
+Sends prompts of five domains to a deployment (its own, or a running one at --url) at Poisson,
+bursty, rising and falling or recorded times, or a fixed number at once. Reports time to first
+token, time a token, all of it (p50, p95, p99), tokens/s, goodput under an objective, acceptance,
+draft waste, and each node's busy time. With several --arms the same arrivals are run for each, in
+turn.
 """
 
 import argparse
@@ -125,7 +126,8 @@ def arrivals(args: argparse.Namespace, rate: float) -> list[Arrival]:
 def run(
     url: str, load: Listed[Arrival], arm: str, args: argparse.Namespace, new: "count[int]"
 ) -> tuple[list[Served], float]:
-    """Send the load and wait for its end; return each request as its client met it, and the seconds all took.
+    """Send the load and wait for its end; return each request as its client met it, and the seconds
+    all took.
 
     One thread a request. In a closed loop each request is followed by another for `args.seconds`.
     """
@@ -174,7 +176,8 @@ def ask(url: str, arrival: Arrival, number: int, arm: str, started: float, api_k
 
 
 def prompt(number: int, tokens: int | None) -> tuple[str, str]:
-    """Return (domain, text) of the n-th request: the domains in turn, no text twice, about `tokens` long."""
+    """Return (domain, text) of the n-th request: the domains in turn, no text twice, about `tokens`
+    long."""
     domains = [*PROMPTS]
     domain = domains[number % len(domains)]
     of_domain = PROMPTS[domain]
@@ -184,7 +187,8 @@ def prompt(number: int, tokens: int | None) -> tuple[str, str]:
 
 @contextmanager
 def deployment(url: str | None) -> Iterator[tuple[str, Path | None]]:
-    """Yield (URL, folder of spans or None) of the instance to load; start and stop one where no URL is given."""
+    """Yield (URL, folder of spans or None) of the instance to load; start and stop one where no URL
+    is given."""
     if url is not None:
         yield url.rstrip("/"), None
         return

@@ -103,7 +103,8 @@ def spread(values: Iterable[float | None]) -> dict[str, float]:
 
 
 def series(served: Listed[Served], seconds: float, parts: int = 60) -> dict[str, list[float]]:
-    """Return requests under way over time, and draft tokens a round of those that ended in each part."""
+    """Return requests under way over time, and draft tokens a round of those that ended in each
+    part."""
     width = max(1e-9, seconds / parts)
     found: dict[str, list[float]] = {"at_s": [], "under_way": [], "drafted_per_round": []}
     for i in range(parts):
@@ -134,7 +135,8 @@ def table(loads: Iterable[Figures]) -> str:
 
 
 def draw(loads: Listed[Figures], out: Path) -> None:
-    """Draw percentiles by rate, or for one rate requests under way and draft length over time, into a PNG file."""
+    """Draw percentiles by rate, or for one rate requests under way and draft length over time, into
+    a PNG file."""
     by_rate = len({one["rate"] for one in loads}) > 1
     names = MEANINGS if by_rate else OVER_TIME
     figure, axes = pyplot.subplots(1, len(names), figsize=(4.2 * len(names), 3.4), squeeze=False, layout="constrained")

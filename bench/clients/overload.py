@@ -1,8 +1,9 @@
-"""`./paceline bench overload`: send ten times more requests than can be served and report all of them.
+"""`./paceline bench overload`: send ten times more requests than can be served and report all of
+them.
 
-Starts an instance of its own and sends requests at Poisson times in three parts of equal length: as many as it can
-serve, ten times as many, and the first number again. Admitted requests must still be served, the others be refused
-at once.
+Starts an instance of its own and sends requests at Poisson times in three parts of equal length: as
+many as it can serve, ten times as many, and the first number again. Admitted requests must still be
+served, the others be refused at once.
 """
 
 import argparse
@@ -96,9 +97,11 @@ def is_refused(one: Served) -> bool:
 
 
 def recovered_s(served: Iterable[Served], seconds: float) -> float | None:
-    """Return the seconds from the overload's end until requests are answered as before it; None: never.
+    """Return the seconds from the overload's end until requests are answered as before it; None:
+    never.
 
-    Recovered at the first of FEW requests in a row that take at most CALM times the 95th percentile from before.
+    Recovered at the first of FEW requests in a row that take at most CALM times the 95th percentile
+    from before.
     """
     done = sorted((one for one in served if one.error is None), key=lambda one: one.sent_s)
     before = spread(one.total_s for one in done if one.sent_s < seconds)["p95"]

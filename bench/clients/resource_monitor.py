@@ -1,7 +1,7 @@
 """Sample a deployment's processes and its Redis: memory, open files, threads, keys, connections.
 
-Takes a running instance; returns series by resource and process, and restarts. Knows nothing of the load. Reads
-/proc, so Linux only.
+Takes a running instance; returns series by resource and process, and restarts. Knows nothing of the
+load. Reads /proc, so Linux only.
 """
 
 import os
@@ -35,7 +35,8 @@ Series = dict[str, dict[str, list[float]]]
 class Watcher(threading.Thread):
     """A thread that samples an instance's processes and its Redis every few seconds.
 
-    Read `series`, `at_s` and `restarts` after `end`. Raises SystemExit when the instance does not run.
+    Read `series`, `at_s` and `restarts` after `end`. Raises SystemExit when the instance does not
+    run.
     """
 
     def __init__(self, instance: Instance, every_s: float) -> None:

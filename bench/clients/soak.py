@@ -1,8 +1,9 @@
-"""`./paceline bench soak`: load a deployment steadily for an hour and check that nothing in it grows.
+"""`./paceline bench soak`: load a deployment steadily for an hour and check that nothing in it
+grows.
 
-Starts an instance of its own, sends prompts of five domains at Poisson times, and samples each process' memory and
-open files and Redis' memory, keys and connections every few seconds. Compares the run's second quarter with its last;
-the first is for filling caches, which are kept small here.
+Starts an instance of its own, sends prompts of five domains at Poisson times, and samples each
+process' memory and open files and Redis' memory, keys and connections every few seconds. Compares
+the run's second quarter with its last; the first is for filling caches, which are kept small here.
 """
 
 import argparse
@@ -33,7 +34,8 @@ SLACK = {"memory": 8.0, "files": 4.0, "threads": 2.0, "redis": 2.0, "keys": 60.0
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Run the load, print, write figures and picture; return 0 if all stayed flat and no request failed."""
+    """Run the load, print, write figures and picture; return 0 if all stayed flat and no request
+    failed."""
     args = parse_args(argv)
     small = {**SMALL, **{name: value for name, value in os.environ.items() if name in SMALL}}
     os.environ.update(small)
@@ -78,7 +80,8 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 
 def growth(what: str, series: Mapping[str, Listed[float]]) -> dict[str, dict[str, Any]]:
-    """Return, by process, the medians of the second and of the last quarter, and whether the last is higher."""
+    """Return, by process, the medians of the second and of the last quarter, and whether the last
+    is higher."""
     found = {}
     for whose, values in series.items():
         quarter = max(1, len(values) // 4)

@@ -1,7 +1,8 @@
 """Read many event streams at once in one thread and check each token.
 
-The first reader of a request sends it, the others follow it from its start. HTTP/1.0, so that a body ends with its
-connection and is not cut into chunks. A stream that breaks is not resumed here: it is an error.
+The first reader of a request sends it, the others follow it from its start. HTTP/1.0, so that a
+body ends with its connection and is not cut into chunks. A stream that breaks is not resumed here:
+it is an error.
 """
 
 import asyncio
@@ -33,7 +34,8 @@ class Read:
 
 
 class Fleet:
-    """A constant number of streams of the server at `url`, opened again as they end until `end` is called.
+    """A constant number of streams of the server at `url`, opened again as they end until `end` is
+    called.
 
     All methods run in one event loop.
     """
@@ -141,7 +143,8 @@ class Fleet:
 
 
 async def _take(reader: asyncio.StreamReader, tokens: list[int], kinds: Counter[str]) -> None:
-    """Read events to the end. Raises ValueError unless every token came once, and the end with the same ones."""
+    """Read events to the end. Raises ValueError unless every token came once, and the end with the
+    same ones."""
     while not kinds["end"]:
         async with asyncio.timeout(SILENCE_S):
             block = (await reader.readuntil(b"\n\n")).decode()

@@ -1,8 +1,9 @@
-"""`./paceline bench streams`: hold hundreds of open event streams on one web process and check that nothing grows.
+"""`./paceline bench streams`: hold hundreds of open event streams on one web process and check that
+nothing grows.
 
-Starts an instance of its own and keeps the streams open, some of running requests, the others of requests that wait
-for their turn; the first reader of each sends it, the others follow it. Compares every token of every stream.
-Meanwhile samples the web process and times small calls to it.
+Starts an instance of its own and keeps the streams open, some of running requests, the others of
+requests that wait for their turn; the first reader of each sends it, the others follow it. Compares
+every token of every stream. Meanwhile samples the web process and times small calls to it.
 """
 
 import argparse
@@ -33,7 +34,8 @@ SHOWN = ("memory", "threads", "files", "connections")
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Hold the streams, print, write figures and picture; return 0 if every stream was whole and nothing grew."""
+    """Hold the streams, print, write figures and picture; return 0 if every stream was whole and
+    nothing grew."""
     args = parse_args(argv)
     instance = Instance(Settings.from_env().state, INSTANCE)
     with deployment(None) as (url, _):
@@ -85,7 +87,8 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 
 async def _hold(fleet: Fleet, watcher: Watcher, args: argparse.Namespace) -> dict[str, Any]:
-    """Keep the streams open for the time asked for; return what was measured from outside meanwhile."""
+    """Keep the streams open for the time asked for; return what was measured from outside
+    meanwhile."""
     running = asyncio.create_task(fleet.run())
     began_s = time.monotonic()
     while fleet.open < args.streams and not running.done() and time.monotonic() - began_s < OPENING_S:

@@ -1,8 +1,9 @@
-"""`./paceline bench sweep`: compare fixed draft lengths with the adaptive one from idle to overload.
+"""`./paceline bench sweep`: compare fixed draft lengths with the adaptive one from idle to
+overload.
 
-Requests come at Poisson times whether or not others have ended, to a pipeline in this process. Every arm gets the
-same requests at the same times, one arm after the other, in an order that rotates with every repeat; a request's
-times in two arms are a pair.
+Requests come at Poisson times whether or not others have ended, to a pipeline in this process.
+Every arm gets the same requests at the same times, one arm after the other, in an order that
+rotates with every repeat; a request's times in two arms are a pair.
 """
 
 import argparse
@@ -37,7 +38,8 @@ ABLATIONS = [Plan("without pruning", {"pruning": "off"}), Plan(f"{FULL} again")]
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Run the sweep, print, write the figures; return the exit status. Raises SystemExit when texts differ."""
+    """Run the sweep, print, write the figures; return the exit status. Raises SystemExit when texts
+    differ."""
     args = parse_args(argv)
     settings = Settings.from_env()
     models = load_models(settings)
@@ -95,7 +97,8 @@ def warm_up(arms: Arms) -> int:
 def served(ends: Listed[Snapshot], texts: Listed[Text], started_s: float) -> list[Served]:
     """Return the requests as their clients would have met them: each waits from when it was due.
 
-    The pipeline admits between steps only, so a request's own times begin later. `started_s`: wall clock.
+    The pipeline admits between steps only, so a request's own times begin later. `started_s`: wall
+    clock.
     """
     return [
         Served(
@@ -120,7 +123,8 @@ def turned(names: list[str], by: int) -> list[str]:
 
 
 def rate_figures(rate: float, runs: Mapping[str, Listed[Listed[Served]]]) -> dict[str, Any]:
-    """Compute one rate's figures, and every arm's ratio to the adaptive one by the same requests' times."""
+    """Compute one rate's figures, and every arm's ratio to the adaptive one by the same requests'
+    times."""
     everything = {name: [one for repeat in own for one in repeat] for name, own in runs.items()}
     totals = {name: [one.total_s for one in own] for name, own in everything.items()}
     ratios = {name: paired_ratio(own, totals[FULL]) for name, own in totals.items() if name != FULL}

@@ -1,8 +1,9 @@
-"""`./paceline bench meanwhile --url URL -- COMMAND ...`: run clients at a deployment while a command changes it.
+"""`./paceline bench meanwhile --url URL -- COMMAND ...`: run clients at a deployment while a
+command changes it.
 
-Asks for a set of texts undisturbed, then again and again, from the command's start to its end. Half of the clients
-follow streams and resume one that breaks; the others wait for one answer on one connection. Prints the command's
-lines with their times, then the clients' counts.
+Asks for a set of texts undisturbed, then again and again, from the command's start to its end. Half
+of the clients follow streams and resume one that breaks; the others wait for one answer on one
+connection. Prints the command's lines with their times, then the clients' counts.
 """
 
 import argparse
@@ -33,7 +34,8 @@ LONGEST = 10  # silences that are reported
 
 
 class Waiting(Clients):
-    """Clients that ask once and wait for the whole answer: a connection that breaks counts as a lost request."""
+    """Clients that ask once and wait for the whole answer: a connection that breaks counts as a
+    lost request."""
 
     def _ask(self, number: int) -> tuple[Result, float]:
         started_s = time.monotonic()
@@ -59,8 +61,8 @@ class Waiting(Clients):
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Run clients and command, print, write the report; return 0 if every request got its text and the command
-    succeeded."""
+    """Run clients and command, print, write the report; return 0 if every request got its text and
+    the command succeeded."""
     args = parse_args(argv)
     report = heading("bench meanwhile", argv) | storm(args)
     if args.out is not None:

@@ -1,7 +1,8 @@
-"""Run transformers beside the pipeline in `bench cooperate`: `generate`, and assisted generation with our drafter.
+"""Run transformers beside the pipeline in `bench cooperate`: `generate`, and assisted generation
+with our drafter.
 
-The assistant is made as fast for transformers as it is for us: a drafter with a trimmed head keeps it, and its logits
-are spread over the whole vocabulary, minus infinity where it has no row.
+The assistant is made as fast for transformers as it is for us: a drafter with a trimmed head keeps
+it, and its logits are spread over the whole vocabulary, minus infinity where it has no row.
 """
 
 import json
@@ -62,7 +63,8 @@ class AssistedArm:
         return Run(ends_s[-1], tuple(texts), tuple(first_s), tuple(ends_s))
 
     def _one(self, prompt: str) -> tuple[tuple[int, ...], float]:
-        """Return the prompt's generated token ids, and when the first of them were there (`time.perf_counter`)."""
+        """Return the prompt's generated token ids, and when the first of them were there
+        (`time.perf_counter`)."""
         ids = torch.tensor([self._tokenizer.chat([ChatMessage(role="user", content=prompt)])])
         seen_s: list[float] = []
 
@@ -86,7 +88,8 @@ class AssistedArm:
 
 
 def assistant(folder: Path, target: Path) -> Any:
-    """Load the drafter as a transformers model with the target's whole vocabulary. Raises ModelRefused."""
+    """Load the drafter as a transformers model with the target's whole vocabulary. Raises
+    ModelRefused."""
     card = folder / "drafter.json"
     if not card.exists() or json.loads(card.read_text()).get("embedding") != "target":
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -100,7 +103,8 @@ def assistant(folder: Path, target: Path) -> Any:
 
 
 class SpreadHead(nn.Module):
-    """A trimmed head (Vh rows) whose logits are spread to their places in the whole vocabulary (V)."""
+    """A trimmed head (Vh rows) whose logits are spread to their places in the whole vocabulary
+    (V)."""
 
     def __init__(self, head: nn.Linear, head_ids: torch.Tensor, vocab_size: int) -> None:
         super().__init__()
@@ -109,7 +113,8 @@ class SpreadHead(nn.Module):
         self._head_ids = head_ids  # (Vh,)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Map hidden states (..., d) to logits (..., V) of the same dtype, -inf for a token without a row."""
+        """Map hidden states (..., d) to logits (..., V) of the same dtype, -inf for a token without
+        a row."""
         logits = hidden.new_full((*hidden.shape[:-1], self._vocab_size), float("-inf"))
         logits[..., self._head_ids] = self._head(hidden)
         return logits

@@ -1,4 +1,5 @@
-"""Define the arms of `bench cooperate`: ways of drafting, as changes to the settings and the drafter pool.
+"""Define the arms of `bench cooperate`: ways of drafting, as changes to the settings and the
+drafter pool.
 
 Holds data only; loads no model and runs nothing.
 """
@@ -41,7 +42,8 @@ class Plan:
 
 
 def fixed(drafter: str, length: int, name: str | None = None) -> Plan:
-    """Return the arm of one model drafter with chains of one length: speculation as first published."""
+    """Return the arm of one model drafter with chains of one length: speculation as first
+    published."""
     return Plan(name or f"{drafter} x {length}", {"overlap": "none"}, drafters=(drafter,), model_free=(), length=length)
 
 
@@ -51,7 +53,8 @@ def pilot(drafters: Iterable[str]) -> list[Plan]:
 
 
 def plans(best: Plan | None, generalist: str | None) -> list[Plan]:
-    """Return all arms but the peers'; `best` is the pilot's winner, `generalist` the drafter trained on the mixture."""
+    """Return all arms but the peers'; `best` is the pilot's winner, `generalist` the drafter
+    trained on the mixture."""
     single = [] if best is None or best.drafters is None else [fixed(best.drafters[0], best.length or 1, SINGLE)]
     alone = (generalist,) if generalist else ()
     generalists = [Plan("generalist", drafters=alone, model_free=()), Plan("generalist + tables", drafters=alone)]
@@ -74,7 +77,8 @@ def plans(best: Plan | None, generalist: str | None) -> list[Plan]:
 
 
 def by_length(lengths: Iterable[int], model_free: tuple[str, ...] = MODEL_FREE) -> list[Plan]:
-    """Return arms without speculation, with the same drafters at each fixed length, and with the adaptive length."""
+    """Return arms without speculation, with the same drafters at each fixed length, and with the
+    adaptive length."""
     chains = [Plan(f"fixed {n}", {"overlap": "none"}, model_free=model_free, length=n) for n in lengths]
     return [Plan(OFF, model_free=model_free, speculates=False), *chains, Plan(FULL, model_free=model_free)]
 
@@ -85,7 +89,8 @@ def rules(model_free: tuple[str, ...] = MODEL_FREE) -> list[Plan]:
 
 
 def overlaps() -> list[Plan]:
-    """Return arms for each way to overlap drafting and verifying, with all drafters and with model drafters alone."""
+    """Return arms for each way to overlap drafting and verifying, with all drafters and with model
+    drafters alone."""
     whole = [Plan(way, {"overlap": way}) for way in get_args(Overlap)]
     alone = [Plan(f"{way}, models alone", {"overlap": way}, model_free=()) for way in get_args(Overlap)]
     return [Plan(OFF, speculates=False), *whole, *alone]

@@ -1,4 +1,5 @@
-"""Turn the runs of `bench cooperate` into figures: rates, accepted lengths, the parts of a step's time, and the bars.
+"""Turn the runs of `bench cooperate` into figures: rates, accepted lengths, the parts of a step's
+time, and the bars.
 
 Takes runs by arm; knows nothing of how they were made.
 """
@@ -54,7 +55,8 @@ def figures(runs: Mapping[str, Listed[Run]], measured: Listed[Group]) -> Figures
 
 
 def summary(runs: Listed[Run]) -> Figures:
-    """Return medians over groups of prompts, and a step's milliseconds: one pass of the target for all streams."""
+    """Return medians over groups of prompts, and a step's milliseconds: one pass of the target for
+    all streams."""
     steps = sum(run.steps for run in runs) or 1
     decode_s, draft_s, verify_s = (sum(getattr(run, name) for run in runs) for name in SPLIT)
     return {
@@ -101,7 +103,8 @@ def ratios(new: Listed[Run], old: Listed[Run], measured: Listed[Group], domains:
 
 
 def bars(streams: Mapping[str, Figures]) -> Figures:
-    """Compare one stream's figures with their aims: what was measured, the least, and whether it holds."""
+    """Compare one stream's figures with their aims: what was measured, the least, and whether it
+    holds."""
     one = streams.get("1")
     if one is None:
         return {}

@@ -1,10 +1,11 @@
 """`./paceline bench cooperate`: compare every way of drafting on held-out prompts of five domains.
 
-In one process and one run, interleaved prompt by prompt in changing order: no speculation, the best single drafter at
-its best fixed length (found in a pilot on prompts of their own), the generalist, the union of all drafters, CoSine's
-form, the full system and the same without each of its parts; transformers' `generate` and its assisted generation.
-Our own arms must all commit the same tokens; texts that differ by transformers' rounding are counted. An arm whose
-setting this version does not have is reported and left out.
+In one process and one run, interleaved prompt by prompt in changing order: no speculation, the best
+single drafter at its best fixed length (found in a pilot on prompts of their own), the generalist,
+the union of all drafters, CoSine's form, the full system and the same without each of its parts;
+transformers' `generate` and its assisted generation. Our own arms must all commit the same tokens;
+texts that differ by transformers' rounding are counted. An arm whose setting this version does not
+have is reported and left out.
 """
 
 import argparse
@@ -86,7 +87,8 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 
 def make_peers(settings: Settings, args: argparse.Namespace) -> dict[str, Arm]:
-    """Make the arm of transformers' `generate`, if wanted; the assisted one needs the pilot's best drafter first."""
+    """Make the arm of transformers' `generate`, if wanted; the assisted one needs the pilot's best
+    drafter first."""
     wanted = not args.no_peers and (args.arms is None or GENERATE in args.arms)
     return {GENERATE: generate_arm(settings, args.max_tokens)} if wanted else {}
 
@@ -116,7 +118,8 @@ def at_streams(
 def best_single(
     settings: Settings, models: Models, pilots: list[Group], args: argparse.Namespace
 ) -> tuple[Plan | None, dict[str, float]]:
-    """Find the drafter and length that are fastest on the pilot's prompts; return them, and tokens/s of all."""
+    """Find the drafter and length that are fastest on the pilot's prompts; return them, and
+    tokens/s of all."""
     tried = pilot(models.guessers)
     arms: dict[str, Arm] = {plan.name: PipelineArm(plan, settings, models, args.max_tokens) for plan in tried}
     if not arms or not pilots:
@@ -137,7 +140,8 @@ def choose(wanted: list[Plan], args: argparse.Namespace) -> tuple[list[Plan], di
 
 
 def assisted(settings: Settings, best: Plan, pilots: list[Group], args: argparse.Namespace) -> Arm:
-    """Make the assisted peer with our best drafter, at the faster of the pilot's length and its own schedule."""
+    """Make the assisted peer with our best drafter, at the faster of the pilot's length and its own
+    schedule."""
     folder = next(name for name in settings.drafters if Path(name).name == (best.drafters or ("",))[0])
     arm = AssistedArm(settings, folder, args.max_tokens)
     arm([WARM_UP])
@@ -151,7 +155,8 @@ def assisted(settings: Settings, best: Plan, pilots: list[Group], args: argparse
 
 
 def groups(prompts: Mapping[str, Listed[str]], streams: int) -> list[Group]:
-    """Return (domain, prompts that run at once) for each measurement; `streams` 0: all at once, of any domain."""
+    """Return (domain, prompts that run at once) for each measurement; `streams` 0: all at once, of
+    any domain."""
     if streams == 0:
         return [("all", [prompt for of_domain in prompts.values() for prompt in of_domain])]
     return [
@@ -162,7 +167,8 @@ def groups(prompts: Mapping[str, Listed[str]], streams: int) -> list[Group]:
 
 
 def interleaved(arms: Mapping[str, Arm], measured: list[Group]) -> dict[str, list[Run]]:
-    """Run every arm on every group, in turn and in changing order, so that all meet the same disturbances."""
+    """Run every arm on every group, in turn and in changing order, so that all meet the same
+    disturbances."""
     runs: dict[str, list[Run]] = {name: [] for name in arms}
     for i, (domain, prompts) in enumerate(measured):
         for name in random.Random(i).sample([*arms], len(arms)):
@@ -174,7 +180,8 @@ def interleaved(arms: Mapping[str, Arm], measured: list[Group]) -> dict[str, lis
 
 
 def check_same(runs: Mapping[str, Run]) -> None:
-    """Raise SystemExit unless our arms all committed the same tokens: a difference is a bug, not a figure."""
+    """Raise SystemExit unless our arms all committed the same tokens: a difference is a bug, not a
+    figure."""
     texts = {name: run.token_ids for name, run in runs.items()}
     first = next(iter(texts))
     different = [name for name in texts if texts[name] != texts[first]]

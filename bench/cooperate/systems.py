@@ -1,7 +1,8 @@
 """Build, run and time an arm of `bench cooperate` as a pipeline in this process.
 
-Takes a plan and loaded models, returns runs. All arms share one target and one copy of every drafter
-(`app.assembly.local.Models`); caches, model-free drafters and calibration are each arm's own.
+Takes a plan and loaded models, returns runs. All arms share one target and one copy of every
+drafter (`app.assembly.local.Models`); caches, model-free drafters and calibration are each arm's
+own.
 """
 
 import time
@@ -30,7 +31,8 @@ Shape = Callable[[TreeMessage], TreeMessage]
 class Run:
     """Hold one run of prompts at once through one arm; times in seconds.
 
-    `steps` and the `decode_s`, `draft_s` and `verify_s` count from when all prompts have a first token.
+    `steps` and the `decode_s`, `draft_s` and `verify_s` count from when all prompts have a first
+    token.
     """
 
     seconds: float
@@ -67,7 +69,8 @@ class PipelineArm:
         _set_up(self._pipeline, plan, models)
 
     def __call__(self, prompts: list[str]) -> Run:
-        """Run the prompts at once, to their ends. Raises SystemExit when the prefix cache was used."""
+        """Run the prompts at once, to their ends. Raises SystemExit when the prefix cache was
+        used."""
         pipeline, sequences = self._pipeline, self._pipeline.verifier.sequences
         started = time.perf_counter()
         records = [pipeline.submit(self._request(prompt), self._settings) for prompt in prompts]
@@ -95,7 +98,8 @@ class PipelineArm:
         )
 
     def load(self, arrivals: Listed[tuple[float, str]]) -> list[Snapshot]:
-        """Send requests at these seconds from now, whether or not others have ended; return all, ended."""
+        """Send requests at these seconds from now, whether or not others have ended; return all,
+        ended."""
         pipeline, sequences = self._pipeline, self._pipeline.verifier.sequences
         started, records, waiting = time.perf_counter(), [], deque(arrivals)
         while waiting or sequences:
@@ -167,7 +171,8 @@ class ArmPipeline(LocalPipeline):
 
 
 def shape_of(plan: Plan) -> Shape | None:
-    """Return the function that changes the plan's trees before the verifier sees them; None for no change."""
+    """Return the function that changes the plan's trees before the verifier sees them; None for no
+    change."""
     return lone if plan.without == "fusion" else None
 
 

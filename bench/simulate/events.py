@@ -1,7 +1,9 @@
-"""Simulate discrete events: machines that work through their mail, each on a clock of its own, and a network.
+"""Simulate discrete events: machines that work through their mail, each on a clock of its own, and
+a network.
 
-A machine takes all its mail as one batch, as a worker does; what it sends leaves when the work is done and arrives a
-hop later. Mail that comes while it works waits. Knows nothing of drafting; has no randomness.
+A machine takes all its mail as one batch, as a worker does; what it sends leaves when the work is
+done and arrives a hop later. Mail that comes while it works waits. Knows nothing of drafting; has
+no randomness.
 """
 
 from collections.abc import Callable
@@ -18,7 +20,8 @@ Handle = Callable[[list[Any]], float | None]  # mail in; seconds after which to 
 
 @dataclass(slots=True)
 class Machine:
-    """A mailbox and the worker that takes from it; `busy_s`: the simulated time in which it worked."""
+    """A mailbox and the worker that takes from it; `busy_s`: the simulated time in which it
+    worked."""
 
     name: str
     clock: SimClock
@@ -29,7 +32,8 @@ class Machine:
 
 
 class Network:
-    """All machines, and the messages between them; `now_s`: the simulated time of the present event."""
+    """All machines, and the messages between them; `now_s`: the simulated time of the present
+    event."""
 
     def __init__(self, hop_s: float) -> None:
         self.now_s = 0.0

@@ -1,7 +1,9 @@
-"""`./paceline bench simulate load`: compare fixed draft lengths with the adaptive one from idle to overload.
+"""`./paceline bench simulate load`: compare fixed draft lengths with the adaptive one from idle to
+overload.
 
-Requests come at Poisson times whether or not others have ended; the texts of a recording in turn, each many times, so
-that the suffix drafter, which would know them, is left out everywhere. The adaptive arm is the very code that serves.
+Requests come at Poisson times whether or not others have ended; the texts of a recording in turn,
+each many times, so that the suffix drafter, which would know them, is left out everywhere. The
+adaptive arm is the very code that serves.
 """
 
 import argparse
@@ -24,7 +26,8 @@ USED = tuple(name for name in MODEL_FREE if name != "suffix")
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """Hold the latencies that clients of one load met, in seconds; means but where a percentile is named."""
+    """Hold the latencies that clients of one load met, in seconds; means but where a percentile is
+    named."""
 
     total_s: float
     total_p95_s: float
@@ -60,7 +63,8 @@ def arms(lengths: Listed[int]) -> list[Plan]:
 
 
 def load(log: Log, plan: Plan, setting: Setting, arrivals_s: Listed[float], fresh: MakeModelFree) -> Met:
-    """Run requests that arrive at these seconds, drafted as the plan says; return what their clients met."""
+    """Run requests that arrive at these seconds, drafted as the plan says; return what their
+    clients met."""
     world = build(log, plan, setting, fresh)
     world.run(arrivals_s)
     ends = [world.store.snapshot(record.id) for record in world.ended]
@@ -83,7 +87,8 @@ def load(log: Log, plan: Plan, setting: Setting, arrivals_s: Listed[float], fres
 
 
 def load_figures(rate: float, requests: int, met: Mapping[str, Met]) -> dict[str, Any]:
-    """Compute one load's figures, and the ratio of the best other arm to the adaptive one by mean request time."""
+    """Compute one load's figures, and the ratio of the best other arm to the adaptive one by mean
+    request time."""
     others = {name: one.total_s for name, one in met.items() if name != FULL}
     best = min(others, key=others.__getitem__)
     return {
@@ -96,8 +101,8 @@ def load_figures(rate: float, requests: int, met: Mapping[str, Met]) -> dict[str
 
 
 def overall(rates: Listed[dict[str, Any]]) -> dict[str, Any]:
-    """Return each arm's ratio to the adaptive one by mean request time, a geometric mean over the rates, and the
-    lowest ratio of the best fixed arm to it."""
+    """Return each arm's ratio to the adaptive one by mean request time, a geometric mean over the
+    rates, and the lowest ratio of the best fixed arm to it."""
     names = [name for name in rates[0]["arms"] if name != FULL]
     return {
         "arm / adaptive": {

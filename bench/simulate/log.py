@@ -1,8 +1,9 @@
-"""Record real drafts: every model drafter's guesses after every token of the target's own texts, and the costs.
+"""Record real drafts: every model drafter's guesses after every token of the target's own texts,
+and the costs.
 
-The text never depends on drafts (design D1), so such a log holds all that any way of routing, fusing, cutting and
-scheduling them can lead to. Model-free drafters (lookup, suffix, phrases) are not in it: they cost next to nothing,
-so a replay runs them. Knows nothing of replays.
+The text never depends on drafts (design D1), so such a log holds all that any way of routing,
+fusing, cutting and scheduling them can lead to. Model-free drafters (lookup, suffix, phrases) are
+not in it: they cost next to nothing, so a replay runs them. Knows nothing of replays.
 """
 
 import time
@@ -42,7 +43,8 @@ class Text(Base):
 class DrafterLog(Base):
     """A drafter's guesses and costs.
 
-    `guesses[text][i]`: its chain after the text's first i tokens, with the target's state if it reads that.
+    `guesses[text][i]`: its chain after the text's first i tokens, with the target's state if it
+    reads that.
     """
 
     guesses: tuple[tuple[tuple[Guess, ...], ...], ...]

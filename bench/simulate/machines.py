@@ -1,7 +1,9 @@
-"""Build the deployment that a simulation runs: a machine for each verifier, drafter node and fuser, and the beat.
+"""Build the deployment that a simulation runs: a machine for each verifier, drafter node and fuser,
+and the beat.
 
-Holds only what the Celery workers do around verifier, drafters and fuser. Drafters that share their tokens are one
-node of several machines, for which a token takes a hop there and back beside the slowest one's work.
+Holds only what the Celery workers do around verifier, drafters and fuser. Drafters that share their
+tokens are one node of several machines, for which a token takes a hop there and back beside the
+slowest one's work.
 """
 
 import random
@@ -43,7 +45,8 @@ FUSE_S = 0.0003  # a batch of trees, measured
 
 
 def build(log: Log, plan: Plan, setting: Setting, model_free: MakeModelFree) -> World:
-    """Build a deployment as the plan has it; every machine that fuses gets drafters of its own from `model_free`."""
+    """Build a deployment as the plan has it; every machine that fuses gets drafters of its own from
+    `model_free`."""
     settings = Settings().model_copy(update=plan.settings)
     network = Network(setting.hop_s)
 
@@ -70,7 +73,8 @@ def build(log: Log, plan: Plan, setting: Setting, model_free: MakeModelFree) -> 
 
 
 def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:
-    """Add one machine for everything: a step, and the drafts for the next one, in turn on one clock."""
+    """Add one machine for everything: a step, and the drafts for the next one, in turn on one
+    clock."""
     clock = SimClock(is_serial=True)
     verifier = verifier_of(world, LOCAL, clock)
     segment, fuser = node_of(world, names, LOCAL, clock, is_shared), fuser_of(world)

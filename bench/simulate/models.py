@@ -1,9 +1,10 @@
 """Stand in for the models: replay a log of real drafts on the clock of a simulated machine.
 
-The stand-ins return the recorded tokens and let the recorded time pass. Two things are approximated. Where several
-drafters share their tokens and the shared one leaves the text, a drafter continues its own recorded chain; all of it
-is wrong by then, so it costs rows and time, and changes no text. And guesses beyond those recorded, made while
-running ahead or after a token of another drafter, are as good as if the target's state were known there.
+The stand-ins return the recorded tokens and let the recorded time pass. Two things are
+approximated. Where several drafters share their tokens and the shared one leaves the text, a
+drafter continues its own recorded chain; all of it is wrong by then, so it costs rows and time, and
+changes no text. And guesses beyond those recorded, made while running ahead or after a token of
+another drafter, are as good as if the target's state were known there.
 """
 
 from collections.abc import Sequence as Listed
@@ -23,7 +24,8 @@ PLENTY = 2**40  # tokens
 
 @dataclass(slots=True)
 class SimClock:
-    """A machine's clock, in simulated seconds; work on several lanes in one step passes at the same time."""
+    """A machine's clock, in simulated seconds; work on several lanes in one step passes at the same
+    time."""
 
     now_s: float = 0.0
     step_s: float = 0.0  # between two steps of several lanes: the time to agree
@@ -44,7 +46,8 @@ class SimClock:
         return self.now_s
 
     def run(self, lane: str, seconds: float) -> None:
-        """Let time pass on one lane; the second piece of work on a lane begins when all of the step is done."""
+        """Let time pass on one lane; the second piece of work on a lane begins when all of the step
+        is done."""
         if self.is_serial or lane in self._lanes:
             self._lanes = set()
         if not self._lanes:
@@ -63,7 +66,8 @@ class LogTarget:
     capacity_tokens = free_tokens = PLENTY
 
     def __init__(self, log: Log, costs: StepCosts, clock: SimClock) -> None:
-        """Hold the texts, and `costs`: the true step costs, which the verifier's own estimate follows."""
+        """Hold the texts, and `costs`: the true step costs, which the verifier's own estimate
+        follows."""
         self._texts = log.texts
         self._costs = costs
         self._clock = clock
@@ -112,7 +116,8 @@ class LogTarget:
 
 @dataclass(frozen=True, slots=True)
 class LogRows:
-    """The target's rows of one batch entry: its recorded text continues. Rows off the accepted path are never read."""
+    """The target's rows of one batch entry: its recorded text continues. Rows off the accepted path
+    are never read."""
 
     text: Text
 
@@ -148,7 +153,8 @@ class LogGuesser:
         return True
 
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """Return a chain of up to `depth` guesses for each batch entry, and let the recorded time pass."""
+        """Return a chain of up to `depth` guesses for each batch entry, and let the recorded time
+        pass."""
         found = [self._chain(work.sequence)[:depth] or [NOTHING] for work in works]
         unread = sum(len(work.tokens) - 1 for work in works)
         seconds = max(map(len, found)) * _per_token(self._log.token_s, len(works)) + unread * self._log.read_s
@@ -170,8 +176,8 @@ class LogGuesser:
     def _chain(self, sequence: CachedSequence) -> list[Guess]:
         """Return the recorded guesses after these tokens.
 
-        They are of the chain that began where a state was given; where that chain has other tokens or no more, of the
-        chain from where the tokens leave the text.
+        They are of the chain that began where a state was given; where that chain has other tokens
+        or no more, of the chain from where the tokens leave the text.
         """
         tokens, request_id = sequence.tokens, sequence.id
         if sequence.state is not None or request_id not in self._bases:
@@ -206,7 +212,8 @@ def _branches(tree: Tree) -> int:
 
 
 def _per_token(token_s: dict[int, float], batch: int) -> float:
-    """Return the seconds of the nearest measured batch that is not smaller; beyond the largest, in proportion."""
+    """Return the seconds of the nearest measured batch that is not smaller; beyond the largest, in
+    proportion."""
     larger = [size for size in sorted(token_s) if size >= batch]
     if larger:
         return token_s[larger[0]]

@@ -1,8 +1,10 @@
-"""`./paceline bench simulate`: simulate ways of drafting where drafters do not share the verifier's cores.
+"""`./paceline bench simulate`: simulate ways of drafting where drafters do not share the verifier's
+cores.
 
-`record` has the real target generate its texts and the real drafters guess after every token of them; `replay` runs
-the real code (schedule, routes, lengths, fusion, calibration) over that log on a virtual clock, with drafters and
-verifiers on machines of their own, the verifier as fast as measured or slowed to a larger target's step.
+`record` has the real target generate its texts and the real drafters guess after every token of
+them; `replay` runs the real code (schedule, routes, lengths, fusion, calibration) over that log on
+a virtual clock, with drafters and verifiers on machines of their own, the verifier as fast as
+measured or slowed to a larger target's step.
 """
 
 import argparse
@@ -139,7 +141,8 @@ def outcomes_of(log: Log, wanted: Listed[Plan], setting: Setting, fresh: MakeMod
 
 
 def ways(log: Log, setting: Setting, generalist: str, fresh: MakeModelFree) -> list[Plan]:
-    """Return the plans to compare; the best single drafter is found among all lengths in this very setting."""
+    """Return the plans to compare; the best single drafter is found among all lengths in this very
+    setting."""
     singles = [fixed(name, length) for name in log.drafters for length in LENGTHS]
     rates = {plan.name: simulate(log, plan, setting, fresh).tokens_per_s for plan in singles}
     best = max(singles, key=lambda plan: rates[plan.name]) if singles else None
@@ -158,7 +161,8 @@ def simulate(log: Log, plan: Plan, setting: Setting, fresh: MakeModelFree) -> Ou
 
 
 def acceptance(log: Log) -> dict[str, dict[str, float]]:
-    """Return, by drafter and domain, how often its first token is right, over every position but the first."""
+    """Return, by drafter and domain, how often its first token is right, over every position but
+    the first."""
     found: dict[str, dict[str, float]] = {}
     for name, drafter in log.drafters.items():
         counts: dict[str, list[int]] = {}

@@ -1,6 +1,8 @@
-"""Hold the state of a simulation: the real verifiers, drafters and fusers over a log, and the texts still to come.
+"""Hold the state of a simulation: the real verifiers, drafters and fusers over a log, and the texts
+still to come.
 
-Schedule, routes, lengths, fusion, calibration, batches and waits are those of `app`, not copies of them.
+Schedule, routes, lengths, fusion, calibration, batches and waits are those of `app`, not copies of
+them.
 """
 
 from collections import deque
@@ -38,9 +40,11 @@ MakeModelFree = Callable[[], list[Drafter]]  # makes new model-free drafters
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The machines of a simulation: sequences at once, verifiers, how much slower one is than measured, and a hop.
+    """The machines of a simulation: sequences at once, verifiers, how much slower one is than
+    measured, and a hop.
 
-    `is_local`: no network; one process drafts and verifies in turn, on the same cores (`app.pipeline.LocalPipeline`).
+    `is_local`: no network; one process drafts and verifies in turn, on the same cores
+    (`app.pipeline.LocalPipeline`).
     """
 
     streams: int = 8
@@ -81,7 +85,8 @@ class World:
     is_open: bool = False  # do requests come whether or not others have ended?
 
     def run(self, arrivals_s: Listed[float] | None = None) -> None:
-        """Run every text once, `streams` at a time; or a text at each of these seconds, all texts in turn.
+        """Run every text once, `streams` at a time; or a text at each of these seconds, all texts
+        in turn.
 
         Raises RuntimeError when a text does not end within LONGEST_S.
         """
@@ -139,7 +144,8 @@ def costs_of(world: World) -> StepCosts:
 
 
 def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock, is_shared: bool) -> DrafterNode:
-    """Build a node of these model drafters over the log, which share their tokens if `is_shared`."""
+    """Build a node of these model drafters over the log, which share their tokens if
+    `is_shared`."""
     models = [
         ModelDrafter(name, LogGuesser(name, world.log.texts, world.log.drafters[name], clock), PLENTY, True)
         for name in names

@@ -1,4 +1,5 @@
-"""Run the clients of `./paceline chaos` against a real HTTP server: every outcome of a request is counted."""
+"""Run the clients of `./paceline chaos` against a real HTTP server: every outcome of a request is
+counted."""
 
 import json
 import threading

@@ -1,4 +1,5 @@
-"""Test the report of `bench load` over requests made by hand; `tests/workers/test_load.py` sends real ones."""
+"""Test the report of `bench load` over requests made by hand; `tests/workers/test_load.py` sends
+real ones."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Test the live sweep over a tiny target: same texts in every arm, figures of the very requests that were sent."""
+"""Test the live sweep over a tiny target: same texts in every arm, figures of the very requests
+that were sent."""
 
 import json
 from pathlib import Path

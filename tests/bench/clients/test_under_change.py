@@ -1,4 +1,5 @@
-"""Test the clients of `bench meanwhile` that wait for one answer: broken is lost, refused is not."""
+"""Test the clients of `bench meanwhile` that wait for one answer: broken is lost, refused is
+not."""
 
 import threading
 import time

@@ -1,4 +1,5 @@
-"""Test the GPU's benchmark: all of it runs on tiny models in Triton's interpreter, and its bars are right."""
+"""Test the GPU's benchmark: all of it runs on tiny models in Triton's interpreter, and its bars are
+right."""
 
 import importlib.util
 import json

@@ -1,4 +1,5 @@
-"""Test the simulation of drafters and verifiers on machines of their own, over a small log made by hand."""
+"""Test the simulation of drafters and verifiers on machines of their own, over a small log made by
+hand."""
 
 import json
 
@@ -130,7 +131,8 @@ class Calls:
 
 
 def test_a_stand_in_goes_on_from_its_own_guesses(log: Log) -> None:
-    """Continue the chain of the round's beginning: a model that reads states knows less later in the round."""
+    """Continue the chain of the round's beginning: a model that reads states knows less later in
+    the round."""
     mine = list(log.drafters["coder"].guesses[0])
     mine[5] = chain((7, 7, 7), 0.9)
     other = DrafterLog(guesses=(tuple(mine), *log.drafters["coder"].guesses[1:]), token_s={1: TOKEN_S})
