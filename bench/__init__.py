@@ -1,1 +1,1 @@
-"""Measuring Paceline against itself and against its peers."""
+"""Measure Paceline against itself and against its peers."""

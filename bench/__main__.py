@@ -1,4 +1,5 @@
-"""`./paceline bench [WHAT] ...`: one of the benchmarks by name, or without one the usual comparison (`bench.run`)."""
+"""`./paceline bench [NAME] ...`: run a benchmark by name, or without one the usual comparison
+(`bench.run`)."""
 
 import importlib
 import os
@@ -18,26 +19,27 @@ MODULES = {
     "pruning": ("bench.early_exit", "rows dropped in the middle of a pass: what a step saves, and the whole"),
     "simulate": ("bench.simulate.run", "drafters and verifiers on machines of their own, replayed from real drafts"),
     "soak": ("bench.clients.soak", "an hour of steady load: does anything grow?"),
-    "steer": ("bench.steer_replay", "decide again what a recorded scheduler decided"),
+    "steer": ("bench.steer_replay", "decide again what a recorded controller decided"),
     "streams": ("bench.clients.streams", "hundreds of open event streams on one web process"),
     "sweep": ("bench.clients.sweep", "fixed draft lengths and the adaptive one from idle to overload"),
-    "timeline": ("bench.timeline", "a picture of who was busy when"),
+    "timeline": ("bench.timeline", "a picture of each node's busy times"),
 }
 
 
-# The same prompts come in every arm: one that found what another computed would do less work than it.
+# The same prompts come in every arm: with a prefix cache a later arm would reuse the work of an
+# earlier one.
 ALIKE = {"PACELINE_PREFIX_CACHE": "0"}
 HAVE_ARMS = {"cooperate", "load", "pruning", "sweep"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one benchmark; the exit status."""
+    """Run one benchmark; return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     is_named = bool(words) and words[0] in MODULES
     if not is_named or words[0] in HAVE_ARMS:
-        os.environ.update(ALIKE)  # for those that are started, too
+        os.environ.update(ALIKE)  # inherited by started instances, too
     if is_named:
-        module = importlib.import_module(MODULES[words[0]][0])  # only this one: some need what others do not
+        module = importlib.import_module(MODULES[words[0]][0])  # only this one: each has needs of its own
         return int(module.main(words[1:]))
     return compare(words, epilog="others, each with a --help of its own:\n" + "\n".join(_listed()))
 

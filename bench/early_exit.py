@@ -1,4 +1,5 @@
-"""`./paceline bench pruning`: what dropping rows in the middle of a pass saves, by the step and from end to end."""
+"""`./paceline bench pruning`: time early exit, rows that leave a pass before its last layer, a step
+and end to end."""
 
 import argparse
 import json
@@ -38,19 +39,23 @@ ARMS: dict[str, dict[str, str]] = {
 
 
 class _Part:
-    """Finds a share of all nodes wrong."""
+    """A predictor that finds a fixed share of each tree's nodes wrong."""
 
     def __init__(self, layer: int, share: float) -> None:
         self.layers: tuple[int, ...] = (layer,)
         self._share = share
 
     def chances(self, layer: int, states: np.ndarray, tokens: np.ndarray, priors: np.ndarray) -> np.ndarray:
-        """The last ones of each tree."""
+        """Return chances (N,) float64: 0 for the last nodes of each tree, 1 for the others.
+
+        `states`: (N, d) float32; `tokens`, `priors`: (N,).
+        """
         return np.where(np.arange(len(tokens)) % NODES < NODES * (1.0 - self._share), 1.0, 0.0)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run it and write the figures; the exit status."""
+    """Run the benchmark, print and write the figures; return the exit status. Raises SystemExit off
+    a CPU."""
     parser = parser_of("bench pruning", __doc__)
     parser.add_argument("--prompts", type=int, default=4, help="of each domain")
     parser.add_argument("--max-tokens", type=int, default=48, help="tokens a request")
@@ -66,7 +71,7 @@ def main(words: Sequence[str] | None = None) -> int:
     models = load_models(settings)
     clock = time.process_time if args.cpu_time else time.perf_counter
     if args.cpu_time:
-        models = replace(models, costs=table(models, clock).dumps())
+        models = replace(models, costs=step_costs(models, clock).dumps())
     found: dict[str, Any] = {"steps_ms": steps(settings, models, args, clock), "end_to_end": {}}
     for streams in args.streams:
         found["end_to_end"][str(streams)] = end_to_end(settings, models, args, streams, clock)
@@ -77,7 +82,11 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def steps(settings: Settings, models: Models, args: argparse.Namespace, clock: Clock) -> dict[str, dict[str, float]]:
-    """Medians in ms by sequences at once, each with a chain of NODES: interleaved, of every way."""
+    """Return each variant's median step in ms by sequences at once, each with a chain of NODES;
+    interleaved.
+
+    Raises SystemExit where the target runs on a GPU.
+    """
     runner = models.runner
     if not isinstance(runner, ModelRunner):
         raise SystemExit("rows are pruned on a CPU only")
@@ -96,8 +105,8 @@ def steps(settings: Settings, models: Models, args: argparse.Namespace, clock: C
     return found
 
 
-def table(models: Models, clock: Clock) -> StepCosts:
-    """What steps cost by this clock: the verifier's own table is of the wall's."""
+def step_costs(models: Models, clock: Clock) -> StepCosts:
+    """Measure step costs by this clock: the verifier's own are by the wall clock."""
     runner = models.runner
     assert isinstance(runner, ModelRunner)
     taken: dict[int, list[float]] = {rows: [] for rows in ROWS}
@@ -138,7 +147,7 @@ class _Arm:
         self._predictor = getattr(models.runner, "predictor", None)
 
     def __call__(self, prompts: Sequence[str], max_tokens: int) -> tuple[float, list[tuple[int, ...]], int]:
-        """(seconds, texts, rounds)."""
+        """Run the prompts at once; return (seconds, token ids by prompt, rounds)."""
         if isinstance(self._runner, ModelRunner):
             self._runner.predictor = self._predictor  # the arms share the runner
         started = self._clock()
@@ -156,7 +165,11 @@ class _Arm:
 def end_to_end(
     settings: Settings, models: Models, args: argparse.Namespace, streams: int, clock: Clock
 ) -> dict[str, Any]:
-    """Every arm on every group of prompts in changing order; ratios to `off` with lower bounds."""
+    """Run every arm on every group of prompts in changing order; return figures with paired ratios
+    to `off`.
+
+    Raises SystemExit when two arms commit different tokens.
+    """
     arms = {name: _Arm(settings.model_copy(update=update), models, clock) for name, update in ARMS.items()}
     asked = [prompt for of_domain in PROMPTS.values() for prompt in of_domain[: args.prompts]]
     random.Random(0).shuffle(asked)

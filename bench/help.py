@@ -1,4 +1,5 @@
-"""How the benchmarks' commands explain themselves: one parser for all, which says every flag's default."""
+"""Make the argument parsers of the benchmarks' commands: one kind for all, which shows every flag's
+default."""
 
 import argparse
 from pathlib import Path
@@ -7,13 +8,17 @@ from app.config import ROOT
 
 
 def parser(name: str, doc: str | None, epilog: str | None = None) -> argparse.ArgumentParser:
-    """A parser of `./paceline NAME`, described by a module's first paragraph."""
-    told = (doc or "").split("\n\n")[0]
-    return argparse.ArgumentParser(prog=f"paceline {name}", description=told, epilog=epilog, formatter_class=Defaults)
+    """Return a parser of `./paceline NAME`, described by the first paragraph of `doc`, a module's
+    docstring."""
+    summary = (doc or "").split("\n\n")[0]
+    return argparse.ArgumentParser(
+        prog=f"paceline {name}", description=summary, epilog=epilog, formatter_class=Defaults
+    )
 
 
 class Defaults(argparse.RawDescriptionHelpFormatter):
-    """Adds a flag's default to its help, where it has one and does not say so itself."""
+    """A help formatter that adds a flag's default to its help, where it has one and does not say so
+    itself."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""

@@ -1,8 +1,9 @@
-"""`python -m bench.memory_roofline`: how near a one-token step comes to what memory allows.
+"""`python -m bench.memory_roofline`: compare a one-token step with the memory's read bandwidth.
 
-The floor of a step is the time it takes to read every weight once: bytes / read bandwidth. Both are measured in turn,
-with the same threads, so that a machine whose pace changes cannot favour either. Each thread reads from several places
-by turns: one stream a thread does not show what memory can give.
+The floor of a step is the time it takes to read every weight once: bytes / read bandwidth. Both are
+measured in turn, with the same threads, so that a machine whose pace changes cannot favour either.
+Each thread reads from several places by turns: one stream a thread does not show what memory can
+give.
 """
 
 import json
@@ -39,6 +40,7 @@ REST_S = 0.003  # torch's threads spin for a while behind their last operator, o
 
 
 def main() -> int:
+    """Measure, print and write the figures; return the exit status."""
     settings = Settings.from_env()
     folder = target_folder(settings)
     runner: Any = target_runner(folder, settings, Tokenizer(folder).context_tokens)
@@ -78,7 +80,8 @@ def main() -> int:
 
 @entry
 def read(where: int, part: int) -> float:
-    """The sum of four parts of so many bytes, which are read by turns."""
+    """Sum four adjacent parts of `part` bytes each, float32, from address `where`, reading them by
+    turns."""
     totals = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
     for i in range(0, part - part % LINE, LINE):
         a, b, c, d = totals
@@ -94,7 +97,8 @@ def _step(runner: Any, sequence: Any, start: int, rows: int) -> None:
 
 
 def _weight_bytes(folder: Path, weights: str) -> int:
-    """Of all layers and the head; of the embedding a step reads a row only, unless it is the head."""
+    """Return the bytes of all layers and the head; of the embedding a step reads one row, unless it
+    is the head."""
     config = json.loads((folder / "config.json").read_text())
     d, layers, inner = config["hidden_size"], config["num_hidden_layers"], config["intermediate_size"]
     heads = config["num_attention_heads"]

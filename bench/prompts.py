@@ -1,4 +1,5 @@
-"""Prompts of five domains, written for this benchmark; no two alike: nothing is learnt from one for the next."""
+"""Hold prompts of five domains, written for this benchmark; no two are alike, so none helps with
+the next."""
 
 PROMPTS: dict[str, tuple[str, ...]] = {
     "code": (

@@ -1,4 +1,4 @@
-"""What each report begins with: the command that made it, the machine it ran on, the day."""
+"""Make the head of each report: the command that made it, the machine it ran on, the day."""
 
 import os
 import platform
@@ -14,16 +14,18 @@ COUNTED = ("torch", "transformers", "celery", "redis")  # packages whose version
 
 
 def heading(command: str, argv: Listed[str] | None) -> dict[str, Any]:
-    """`command` as after `./paceline`, with its arguments: `argv`, or this process's."""
+    """Return a report's head; `command` as after `./paceline`, with its arguments: `argv`, or this
+    process's."""
     words = ["./paceline", command, *(sys.argv[1:] if argv is None else argv)]
     return {"command": " ".join(words), "machine": machine(), "at": today()}
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, and the versions of what does the work."""
+    """Return processor, cores, and the versions of the packages that change figures."""
     packages = {name: version(name) for name in COUNTED}
     return {"cpu": processor(), "cores": os.cpu_count(), "python": platform.python_version(), **packages}
 
 
 def today() -> str:
+    """Return the local date, YYYY-MM-DD."""
     return time.strftime("%Y-%m-%d")

@@ -1,8 +1,10 @@
-"""`./paceline bench`: Paceline against transformers' `generate` and against itself, in one interleaved run.
+"""`./paceline bench`: compare Paceline with transformers' `generate` and with itself, in one
+interleaved run.
 
-Measures tokens/s and time to first token with speculation on and off at several concurrencies, in one process and
-through a whole deployment (Celery, Redis, web), and on against off for each prompt domain. Every run's tokens are
-compared: a figure with other tokens is no figure. Bars are printed beside what was measured.
+Measures tokens/s and time to first token with speculation on and off at several concurrencies, in
+one process and through a whole deployment (Celery, Redis, web), and on against off for each prompt
+domain. Every run's tokens are compared: a figure with other tokens is no figure. Bars are printed
+beside what was measured.
 """
 
 import argparse
@@ -29,7 +31,8 @@ Figures = dict[str, Any]
 
 
 def main(argv: Sequence[str] | None = None, epilog: str | None = None) -> int:
-    """Measure, print, and write the figures with the machine named; `epilog` ends the help."""
+    """Measure, print, and write the figures with the machine named; return the exit status.
+    `epilog` ends the help."""
     args = parse_args(argv, epilog)
     settings = Settings.from_env()
     url = None if args.no_server else start_server()
@@ -53,6 +56,7 @@ def main(argv: Sequence[str] | None = None, epilog: str | None = None) -> int:
 
 
 def parse_args(argv: Sequence[str] | None, epilog: str | None) -> argparse.Namespace:
+    """Parse the command line; exit on a wrong one."""
     parser = parser_of("bench", __doc__, epilog)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16], help="requests at once")
     parser.add_argument("--repeats", type=int, default=5, help="rounds over all arms at each concurrency")
@@ -65,7 +69,7 @@ def parse_args(argv: Sequence[str] | None, epilog: str | None) -> argparse.Names
 
 
 def make_arms(settings: Settings, max_tokens: int, url: str | None) -> dict[str, Arm]:
-    """All arms, loaded and warm."""
+    """Load all arms and warm them up."""
     on, off = local_arms(settings, max_tokens)
     arms = {"transformers": transformers_arm(settings, max_tokens), "local_on": on, "local_off": off}
     if url:
@@ -76,7 +80,8 @@ def make_arms(settings: Settings, max_tokens: int, url: str | None) -> dict[str,
 
 
 def at_concurrency(arms: dict[str, Arm], n: int, repeats: int) -> Figures:
-    """Every arm on the same n prompts, in turn and in changing order, so that all meet the same disturbances."""
+    """Run every arm on the same n prompts, in turn and in changing order, so that all meet the same
+    disturbances."""
     prompts = [prompt for group in zip(*PROMPTS.values(), strict=True) for prompt in group]
     new = count()  # no prompt twice: the suffix drafter would know the answer
     names = list(arms)
@@ -104,7 +109,8 @@ COMPARED = (
 
 
 def by_domain(arms: dict[str, Arm], prompts_each: int) -> Figures:
-    """Speculation on against off for each domain, one request at a time, paired and interleaved."""
+    """Compare speculation on with off for each domain, one request at a time, paired and
+    interleaved."""
     kind = "server" if "server_on" in arms else "local"
     found: Figures = {"arm": kind}
     for domain, prompts in PROMPTS.items():
@@ -123,6 +129,7 @@ def by_domain(arms: dict[str, Arm], prompts_each: int) -> Figures:
 
 
 def summary(runs: list[Run]) -> Figures:
+    """Return an arm's medians over its runs, and its tokens a round."""
     return {
         "tokens_per_s": round(median([run.tokens_per_s for run in runs]), 2),
         "ttft_s": round(median([t for run in runs for t in run.ttft_s]), 4),
@@ -132,17 +139,19 @@ def summary(runs: list[Run]) -> Figures:
 
 
 def ratio(new: list[Run], old: list[Run]) -> dict[str, float]:
+    """Return the paired ratio of tokens/s, with its lower bound."""
     return paired_ratio([r.tokens_per_s for r in new], [r.tokens_per_s for r in old]).asdict()
 
 
 def check_same(runs: list[Run]) -> None:
-    """All arms must have said the same; anything else is a bug, not a figure."""
+    """Raise SystemExit unless all arms committed the same tokens: a difference is a bug, not a
+    figure."""
     if any(run.token_ids != runs[0].token_ids for run in runs):
         raise SystemExit("the arms generated different tokens: no figures")
 
 
 def bars(figures: Figures) -> Figures:
-    """What was promised, what was measured, and whether it holds."""
+    """Compare the figures with the bars: what was measured, the least, and whether it holds."""
     found: Figures = {}
 
     def bar(name: str, value: float, least: float) -> None:

@@ -1,4 +1,4 @@
-"""Medians, and paired ratios with a confidence bound."""
+"""Compute medians, and paired ratios with a confidence bound."""
 
 import math
 import random
@@ -12,18 +12,20 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Geometric mean of paired ratios, its one-sided lower confidence bound (bootstrap over pairs), and the pairs."""
+    """Geometric mean of paired ratios, its one-sided lower confidence bound (bootstrap over pairs),
+    and the pairs."""
 
     mean: float
     lower: float
     pairs: int
 
     def asdict(self) -> dict[str, float]:
+        """Return the fields by name."""
         return asdict(self)
 
 
 def paired_ratio(new: Sequence[float], old: Sequence[float], seed: int = 0) -> Ratio:
-    """new[i] / old[i] over pairs measured side by side."""
+    """Return the ratio of new[i] / old[i] over pairs measured side by side, all positive."""
     logs = [math.log(a / b) for a, b in zip(new, old, strict=True)]
     draw = random.Random(seed)
     means = sorted(statistics.fmean(draw.choices(logs, k=len(logs))) for _ in range(RESAMPLES))
@@ -32,5 +34,5 @@ def paired_ratio(new: Sequence[float], old: Sequence[float], seed: int = 0) -> R
 
 
 def median(values: Sequence[float]) -> float:
-    """Median; 0 for nothing measured."""
+    """Return the median; 0 for no values."""
     return statistics.median(values) if values else 0.0

@@ -1,7 +1,9 @@
-"""`./paceline bench steer LOG`: decide again what a recorded scheduler decided, and say where it would differ.
+"""`./paceline bench steer LOG`: decide again what a recorded controller decided, and print where it
+would differ.
 
-A log is what control writes under PACELINE_STEER_LOG: a line for each tick with the load, the time, the policy before
-and the one after. The exit status is 1 where any decision differs, and 2 where the log cannot be read.
+The control worker writes the log under PACELINE_STEER_LOG: a line for each tick with the load, the
+time, the policy before and the one after. The exit status is 1 where any decision differs, and 2
+where the log cannot be read.
 """
 
 import sys
@@ -18,7 +20,7 @@ from workers.tasks.steer import Tick
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What became of a log."""
+    """Hold the result of replaying a log."""
 
     ticks: int
     switches: int  # ticks that changed what verifiers follow
@@ -27,7 +29,7 @@ class Replay:
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Replay one log; the exit status."""
+    """Replay one log; return the exit status."""
     parser = parser_of("bench steer", __doc__)
     parser.add_argument("log", type=Path, help="as written under PACELINE_STEER_LOG")
     args = parser.parse_args(argv)
@@ -43,12 +45,12 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def read(log: Path) -> list[Tick]:
-    """The ticks of a log. Raises OSError, pydantic.ValidationError."""
+    """Read the ticks of a log. Raises OSError, pydantic.ValidationError."""
     return [Tick.model_validate_json(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
 def replay(ticks: Listed[Tick]) -> Replay:
-    """Decide each tick again from what was recorded of it."""
+    """Decide each tick again from its recorded load, time and policy."""
     again = [steer(tick.load, tick.now_s, tick.before) for tick in ticks]
     return Replay(
         ticks=len(ticks),

@@ -1,7 +1,8 @@
-"""The things compared: the same prompts through transformers, the in-process pipeline, and a whole deployment.
+"""Make the arms that `./paceline bench` compares: transformers, the in-process pipeline, and a
+whole deployment.
 
-An arm runs a list of prompts at once and says how many tokens came out, in how long, and when the first one did.
-All of them decode greedily from the chat template.
+An arm runs a list of prompts at once and returns the token ids, the seconds, and the times to the
+first token. All decode greedily from the chat template.
 """
 
 import json
@@ -27,7 +28,8 @@ from app.request import ChatMessage, GenerateRequest
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measurement. `token_ids` by prompt: exactness is checked on every run."""
+    """Hold one measurement, in seconds; `token_ids` by prompt: exactness is checked on every
+    run."""
 
     seconds: float
     token_ids: tuple[tuple[int, ...], ...]
@@ -36,10 +38,12 @@ class Run:
 
     @property
     def tokens(self) -> int:
+        """Return the tokens of all prompts."""
         return sum(len(ids) for ids in self.token_ids)
 
     @property
     def tokens_per_s(self) -> float:
+        """Return the tokens of all prompts a second."""
         return self.tokens / self.seconds
 
 
@@ -47,7 +51,8 @@ Arm = Callable[[list[str]], Run]
 
 
 def transformers_arm(settings: Settings, max_tokens: int) -> Arm:
-    """`generate` of the unmodified model, float32: all prompts as one batch, padded on the left."""
+    """Return the arm of the unmodified model's `generate`, float32: all prompts as one batch,
+    padded on the left."""
     folder = target_folder(settings)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = Tokenizer(folder)
@@ -80,13 +85,13 @@ def transformers_arm(settings: Settings, max_tokens: int) -> Arm:
 
 
 def _ended(tokens: list[int], eos_ids: Collection[int]) -> tuple[int, ...]:
-    """Up to the first end token; what pads the batch behind it is no text."""
+    """Cut after the first end token: padding follows it."""
     end = next((i for i, token in enumerate(tokens) if token in eos_ids), len(tokens))
     return tuple(tokens[: end + 1])
 
 
 def local_arms(settings: Settings, max_tokens: int) -> tuple[Arm, Arm]:
-    """(speculation on, off) of one in-process pipeline."""
+    """Return the arms (speculation on, off) of one in-process pipeline."""
     pipeline = build_local(settings)
 
     def run(prompts: list[str], speculation: bool) -> Run:
@@ -103,7 +108,8 @@ def local_arms(settings: Settings, max_tokens: int) -> tuple[Arm, Arm]:
 
 
 def server_arms(url: str, max_tokens: int) -> tuple[Arm, Arm]:
-    """(speculation on, off) of a running deployment, through its JSON API; one thread a prompt."""
+    """Return the arms (speculation on, off) of a running deployment, through its JSON API; one
+    thread a prompt."""
 
     def run(prompts: list[str], speculation: bool) -> Run:
         answers: list[dict[str, Any]] = [{} for _ in prompts]
@@ -143,7 +149,8 @@ INSTANCE = "bench"
 
 
 def start_server() -> str:
-    """A deployment of its own. Its URL."""
+    """Start the benchmarks' own deployment and return its URL. Raises CalledProcessError when it
+    does not start."""
     environment = {**os.environ, "PACELINE_KEYS": ""}
     subprocess.run([*PACELINE, "up", "-d", "--instance", INSTANCE], check=True, cwd=ROOT, env=environment)
     command = [*PACELINE, "status", "--json", "--instance", INSTANCE]
@@ -152,6 +159,7 @@ def start_server() -> str:
 
 
 def stop_server() -> None:
+    """Stop the benchmarks' own deployment. Raises CalledProcessError."""
     subprocess.run([*PACELINE, "down", "--instance", INSTANCE], check=True, cwd=ROOT)
 
 

@@ -1,8 +1,9 @@
-"""`./paceline bench timeline FOLDER --out picture.png`: who was busy when, from the spans of a real run.
+"""`./paceline bench timeline FOLDER --out picture.png`: draw each node's busy times from the spans
+of a real run.
 
-A deployment writes them with PACELINE_SPANS=FOLDER (`workers/tracing/sinks.py`). The upper panel is the whole run,
-the lower one a part of it in which single rounds can be seen; beside each row stands the fraction of that time it was
-busy.
+A deployment writes the spans with PACELINE_SPANS=FOLDER (`workers/tracing/sinks.py`). The upper
+panel shows the whole run, the lower one a part of it in which single rounds can be seen; beside
+each node stands its busy fraction.
 """
 
 import argparse
@@ -23,13 +24,13 @@ from bench.help import parser as parser_of
 
 ROWS = ("verify", "draft", "fuse", "control")  # from the top
 COLOURS = {"verify": "#1f5fa8", "draft": "#d9822b", "fuse": "#4f9d4f", "control": "#888888"}
-SHORTEST_S = 0.0002  # drawn so wide at least, or a look into an empty mailbox would not be seen
+SHORTEST_S = 0.0002  # least width drawn, so that a look into an empty mailbox can be seen
 DPI = 110
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One node's piece of work, in seconds of the wall clock."""
+    """A node's piece of work, in seconds of the wall clock."""
 
     node: str
     kind: str
@@ -39,7 +40,7 @@ class Span:
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Draw the picture; the exit status."""
+    """Draw the picture, print busy fractions; return the exit status."""
     args = parse_args(argv)
     spans = read(args.folder)
     if not spans:
@@ -55,6 +56,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    """Parse the command line; exit on a wrong one."""
     parser = parser_of("bench timeline", __doc__)
     parser.add_argument("folder", type=Path, help="what PACELINE_SPANS named")
     parser.add_argument("--out", type=Path, default=Path("timeline.png"), help="picture to write")
@@ -64,7 +66,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 
 def read(folder: Path) -> list[Span]:
-    """All spans of a folder, by start. A line cut short by a kill is left out."""
+    """Read all spans of a folder, by start; leave out lines cut short by a kill."""
     found = []
     for file in sorted(folder.glob("*.jsonl")):
         for line in file.read_text(encoding="utf-8").splitlines():
@@ -76,7 +78,8 @@ def read(folder: Path) -> list[Span]:
 
 
 def active(spans: Listed[Span]) -> list[Span]:
-    """The spans from the first to the last piece of work on sequences: what surrounds them is waiting for requests."""
+    """Keep the spans from the first to the last work on sequences; the others are waits for
+    requests."""
     working = [span for span in spans if span.sequences]
     if not working:
         return [*spans]
@@ -85,7 +88,8 @@ def active(spans: Listed[Span]) -> list[Span]:
 
 
 def busy(spans: Iterable[Span], first_s: float, last_s: float) -> dict[str, float]:
-    """Of the time between the two, the fraction each node was busy. One node's spans do not overlap."""
+    """Return each node's busy fraction between two times, seconds; a node's spans do not
+    overlap."""
     seconds: dict[str, float] = {}
     for span in spans:
         inside_s = max(0.0, min(span.end_s, last_s) - max(span.start_s, first_s))
@@ -95,7 +99,7 @@ def busy(spans: Iterable[Span], first_s: float, last_s: float) -> dict[str, floa
 
 
 def draw(spans: Listed[Span], windows: Listed[tuple[float, float]], out: Path) -> None:
-    """One panel a window, one row a node; a PNG file."""
+    """Draw one panel a window, one line a node, into a PNG file."""
     kinds = {span.node: span.kind for span in spans}
     nodes = sorted(kinds, key=lambda node: (ROWS.index(kinds[node]) if kinds[node] in ROWS else len(ROWS), node))
     height = 0.8 + len(windows) * (0.5 + 0.36 * len(nodes))

@@ -1,1 +1,1 @@
-"""Break a deployment in every way while it serves."""
+"""Break a deployment in every way while it serves, and check every request."""

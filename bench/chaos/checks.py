@@ -1,4 +1,9 @@
-"""What must not be left behind once all requests have ended: keys without a life time, mail, requests, cache pages."""
+"""Look for what a deployment leaves behind once all requests have ended: requests, mail, cache
+pages, and keys without a time to live.
+
+Takes the deployment under test, returns a line for each finding. Knows nothing of faults or
+clients.
+"""
 
 import time
 from typing import Any
@@ -9,13 +14,14 @@ from app.store.keys import Keys
 from bench.chaos.deployment import Site, mailboxes_of
 
 QUIET_S = 60.0  # within which all must be gone
-# Keys that may stay for ever: one small hash, one small index of those alive; and one of mailboxes, as long as there is
-# mail, which has a life time, for somebody who never was.
+# Keys that may stay for ever: one small hash, one small index of the live nodes, and the index of mailboxes while mail
+# waits for a node that never existed (the mail itself has a time to live).
 STANDING = ("policy", "nodes", "mailboxes")
 
 
 def left_behind(site: Site) -> list[str]:
-    """One line for each thing that is; empty as it must be."""
+    """Return a line for each thing left behind; an empty list is right. Wait up to QUIET_S for it
+    to go."""
     deadline = time.monotonic() + QUIET_S
     while (found := _left(site)) and time.monotonic() < deadline:
         time.sleep(0.5)

@@ -1,4 +1,9 @@
-"""The clients of `./paceline chaos`: they know what every request must say, and come back when a stream breaks."""
+"""Run the clients of `./paceline chaos`: they know every request's right tokens and resume a stream
+that breaks.
+
+Takes a URL, requests and the tokens expected of each; counts what became of them. Knows nothing of
+faults.
+"""
 
 import random
 import threading
@@ -17,19 +22,22 @@ STALL_S = 0.5  # a shorter silence is an ordinary one
 
 @dataclass(slots=True)
 class ClientCounts:
-    """What became of the requests so far."""
+    """Hold what became of the requests so far."""
 
     right: int = 0
-    wrong: list[str] = field(default_factory=list)  # ended with other tokens than it must
+    wrong: list[str] = field(default_factory=list)  # ended with other tokens than expected
     failed: list[str] = field(default_factory=list)  # ended with an error, which says what
-    lost: list[str] = field(default_factory=list)  # accepted, and no end was heard of
+    lost: list[str] = field(default_factory=list)  # accepted, and no end was received
     refused: int = 0  # never accepted: the client tried again
-    longest_s: float = 0.0  # of one that ended right
+    longest_s: float = 0.0  # of a request that ended right
     stalls: list[tuple[float, float]] = field(default_factory=list)  # between two pieces of an answer: (start, end)
 
 
 class Clients:
-    """So many at once, each with one request after another out of `requests`, until told to stop."""
+    """Clients at work at once, each with one request after another out of `requests`, until `stop`.
+
+    One thread a client; `counts` is written under a lock and may be read at any time.
+    """
 
     def __init__(
         self, url: str, requests: Listed[GenerateRequest], expected: Listed[tuple[int, ...]], seed: int
@@ -44,18 +52,20 @@ class Clients:
         self._moved_s: dict[str, float] = {}  # by client
 
     def start(self, count: int) -> None:
-        """Let them come."""
+        """Start this number of clients."""
         self._moved_s = {f"client-{i}": 0.0 for i in range(count)}
         self._threads = [threading.Thread(target=self._run, daemon=True, name=f"client-{i}") for i in range(count)]
         for thread in self._threads:
             thread.start()
 
-    def all_moved_since(self, moment_s: float) -> bool:
-        """Has every client got something, an answer's piece or its end, since then (monotonic)?"""
-        return all(moved_s > moment_s for moved_s in [*self._moved_s.values()])
+    def all_moved_since(self, since_s: float) -> bool:
+        """Tell whether every client has received a piece of an answer or its end since then
+        (monotonic, seconds)."""
+        return all(moved_s > since_s for moved_s in [*self._moved_s.values()])
 
     def stop(self, limit_s: float) -> None:
-        """No new requests; wait for the ends of those under way. Whoever still waits after `limit_s` counts as lost."""
+        """Send no new requests and wait for those under way; what still waits after `limit_s`
+        counts as lost."""
         self._stopping.set()
         deadline = time.monotonic() + limit_s
         for thread in self._threads:
@@ -70,17 +80,17 @@ class Clients:
                 number = self._draw.randrange(len(self._requests))
             try:
                 self._judge(number, *self._ask(number))
-            except (GenerationFailed, InvalidRequest) as error:  # it had been accepted
-                self._note(self.counts.lost, f"request {number}: {error}")
+            except (GenerationFailed, InvalidRequest) as error:  # the request had been accepted
+                self._record(self.counts.lost, f"request {number}: {error}")
             except PacelineError:
                 with self._lock:
                     self.counts.refused += 1
                 time.sleep(RETRY_S)
-            except Exception as error:  # whatever it is: nobody heard of an end, and this client must not end with it
-                self._note(self.counts.lost, f"request {number}: {error!r}")
+            except Exception as error:  # no end was received, and this client must outlive any error
+                self._record(self.counts.lost, f"request {number}: {error!r}")
 
     def _ask(self, number: int) -> tuple[Result, float]:
-        """The result, and the seconds it took."""
+        """Return the result and the seconds it took."""
         started_s = last_s = time.monotonic()
 
         def came(text: str) -> None:
@@ -94,14 +104,14 @@ class Clients:
 
     def _judge(self, number: int, result: Result, took_s: float) -> None:
         if result.status is not Status.DONE:
-            self._note(self.counts.failed, f"request {number}: {result.status}: {result.error}")
+            self._record(self.counts.failed, f"request {number}: {result.status}: {result.error}")
         elif result.token_ids != self._expected[number]:
-            self._note(self.counts.wrong, f"request {number} ({result.id}): {result.token_ids[:8]}...")
+            self._record(self.counts.wrong, f"request {number} ({result.id}): {result.token_ids[:8]}...")
         else:
             with self._lock:
                 self.counts.right += 1
                 self.counts.longest_s = max(self.counts.longest_s, took_s)
 
-    def _note(self, where: list[str], what: str) -> None:
+    def _record(self, where: list[str], what: str) -> None:
         with self._lock:
             where.append(what)

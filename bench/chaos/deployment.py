@@ -1,4 +1,7 @@
-"""The deployment that `./paceline chaos` breaks, as the faults see it."""
+"""Give faults access to the deployment under test: its processes, mailboxes, requests and Redis.
+
+Knows nothing of any one fault, nor of the clients.
+"""
 
 import os
 import random
@@ -22,18 +25,19 @@ READY_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The deployment under test."""
+    """A deployment under test, and the random numbers that faults draw."""
 
     instance: Instance
     deployment: Deployment
     draw: random.Random
 
     def health(self) -> Health:
-        """What `./paceline status --json` says."""
+        """Return the health that `./paceline status --json` prints."""
         return check(self.instance.name, self.instance.running(), self.deployment.settings.lease_s)
 
     def await_ready(self) -> float:
-        """Until every role gets on again, by processes that are there; seconds. Raises TimeoutError.
+        """Wait until every role works again, in processes that exist; return the seconds. Raises
+        TimeoutError.
 
         A process just killed seems well for as long as its last heartbeat holds.
         """
@@ -45,14 +49,15 @@ class Site:
         return time.monotonic() - started
 
     def dead(self) -> list[str]:
-        """Nodes whose last heartbeat still holds, and whose process is gone; or Redis."""
+        """List nodes whose last heartbeat still holds but whose process is gone; ["redis"] when
+        Redis is."""
         try:
             return [node.name for node in self.deployment.nodes.live() if not runs(node.info.get("pid"))]
         except StoreUnavailable:
             return ["redis"]
 
     def signal(self, role: str, number: signal.Signals) -> list[int]:
-        """Send a signal to the role's processes; their pids."""
+        """Send a signal to the role's processes and return their pids."""
         pids = list(self.health().processes[role])
         for pid in pids:
             with suppress(ProcessLookupError):
@@ -61,7 +66,7 @@ class Site:
 
 
 def runs(pid: object) -> bool:
-    """Not gone, and no zombie, which its stopped parent leaves it."""
+    """Tell whether the process runs: neither gone nor a zombie of a stopped parent."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
@@ -69,7 +74,7 @@ def runs(pid: object) -> bool:
 
 
 def mailboxes_of(site: Site) -> list[str]:
-    """Those of the living, and those that they share."""
+    """List the mailboxes of the live nodes, and those that nodes share."""
     nodes = [
         mailbox_of(node.kind, node.name) for node in site.deployment.nodes.live() if node.kind in ("verify", "draft")
     ]
@@ -77,12 +82,12 @@ def mailboxes_of(site: Site) -> list[str]:
 
 
 def active(site: Site) -> Iterable[str]:
-    """Some requests that run."""
+    """Return the ids of some running requests."""
     owners = [node.owner for node in site.deployment.nodes.live("verify")]
     return sorted(name for owner in owners for name in site.deployment.requests.owned(owner))[:16]
 
 
 def client(site: Site) -> redis.Redis:
-    """A connection to its Redis that tries nothing again."""
+    """Connect to the deployment's Redis without retries."""
     assert site.deployment.settings.redis_url is not None
     return redis.Redis.from_url(site.deployment.settings.redis_url)

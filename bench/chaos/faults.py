@@ -1,7 +1,8 @@
-"""What `./paceline chaos` does to a deployment: one function a fault, each returns when the fault itself is over.
+"""Inject the faults of `./paceline chaos`: one function a fault, which returns when the fault
+itself is over.
 
-Whether the deployment is well again is looked at by the caller. Signals go to processes that the supervisor of that
-very instance started, and to no others.
+The caller checks that the deployment recovers. Signals go only to processes that the supervisor of
+that very instance started. A fault's docstring is its line in `./paceline chaos --list`.
 """
 
 import os
@@ -29,7 +30,7 @@ Fault = Callable[[Site], None]
 
 def _kill(role: str) -> Fault:
     def fault(site: Site) -> None:
-        """The process is killed."""
+        """Kill the process."""
         site.signal(role, signal.SIGKILL)
 
     return fault
@@ -37,7 +38,7 @@ def _kill(role: str) -> Fault:
 
 def _freeze(role: str) -> Fault:
     def fault(site: Site) -> None:
-        """The process stands still, longer than any lease lasts, and goes on."""
+        """Stop the process for longer than any lease lasts, then continue it."""
         pids = site.signal(role, signal.SIGSTOP)
         time.sleep(FROZEN_S)
         for pid in pids:
@@ -48,7 +49,7 @@ def _freeze(role: str) -> Fault:
 
 
 def _kill_one_of_two(site: Site) -> None:
-    """A second verifier comes, and the first is killed: the second takes its requests over, and leaves in the end."""
+    """Start a second verifier and kill the first: the second takes its requests over."""
     environ = {**os.environ, **settings_environment(site.deployment.settings)}
     command = [sys.executable, "-m", "workers.run", "verify", "--node", SECOND]
     log = site.instance.logs / f"{SECOND}.log"
@@ -72,20 +73,20 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _restart_all(site: Site) -> None:
-    """Tell every process to stop, one role after another, as an upgrade would."""
+    """Ask every process to stop, one role after another, as an upgrade would."""
     for role in ROLES:
         _await_gone(site, role, site.signal(role, signal.SIGTERM))
         site.await_ready()
 
 
 def _pause_redis(site: Site) -> None:
-    """Nobody gets an answer out of Redis for a while."""
+    """Let Redis answer no client for a while."""
     client(site).execute_command("CLIENT", "PAUSE", PAUSE_MS, "ALL")
     time.sleep(PAUSE_MS / 1000.0)
 
 
 def _starve_redis(site: Site) -> None:
-    """No write finds room in Redis for a while."""
+    """Leave no room for writes in Redis for a while."""
     redis = client(site)
     redis.config_set("maxmemory", 1)
     try:
@@ -95,7 +96,7 @@ def _starve_redis(site: Site) -> None:
 
 
 def _slow_redis(site: Site) -> None:
-    """Redis answers late: it is stopped for 50 of every 100 ms."""
+    """Make Redis answer late: stop it for 50 of every 100 ms."""
     for _ in range(40):
         pids = site.signal("redis", signal.SIGSTOP)
         time.sleep(0.05)
@@ -105,7 +106,7 @@ def _slow_redis(site: Site) -> None:
 
 
 def _cut_connections(site: Site) -> None:
-    """Every connection to Redis breaks, again and again."""
+    """Cut every connection to Redis, again and again."""
     redis = client(site)
     for _ in range(5):
         redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")

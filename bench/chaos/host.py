@@ -1,6 +1,8 @@
-"""Faults of `./paceline chaos` below the processes: their memory, disk, clock, connections, and the machine's power.
+"""Inject faults below the processes: in their memory, disk, clock, connections, and the machine's
+power.
 
-Each needs something of the machine that not every one allows; what is missing is said by `lacking`.
+Each needs something of the machine that not every machine allows; `lacking` says what is missing. A
+fault's docstring is its line in `./paceline chaos --list`.
 """
 
 import ctypes
@@ -36,7 +38,7 @@ DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # a BPF program: return 0, which 
 
 
 def lacking(fault: str) -> str | None:
-    """Why this machine cannot have the fault; None if it can."""
+    """Return why this machine cannot have the fault; None if it can."""
     if fault in ("full disk", "half-open connections", "half-open clients") and os.geteuid() != 0:
         return "needs root"
     return None
@@ -44,12 +46,16 @@ def lacking(fault: str) -> str | None:
 
 @contextmanager
 def prepared(instance: Instance, faults: Collection[str]) -> Iterator[dict[str, str]]:
-    """What these faults need around the instance while it runs; what its processes need in their environment."""
+    """Prepare the host for these faults while the instance runs; yield its processes' extra
+    environment variables.
+
+    Raises CalledProcessError when a file system for "full disk" cannot be mounted.
+    """
     environ: dict[str, str] = {}
     if "clock jumps" in faults:
         environ |= _clock(instance)
     if "power loss" in faults:
-        environ["PACELINE_DURABLE"] = "true"  # or the requests of the last second are gone with it, as documented
+        environ["PACELINE_DURABLE"] = "true"  # else the requests of the last second are lost with it, as documented
     if "full disk" not in faults:
         yield environ
         return
@@ -62,10 +68,11 @@ def prepared(instance: Instance, faults: Collection[str]) -> Iterator[dict[str, 
 
 
 def power_loss(site: Site) -> None:
-    """Everything dies at once, and Redis' file has lost what was not on the disk yet.
+    """Kill everything at once, and lose what Redis' file did not have on the disk yet.
 
-    Redis writes to its disk each second, and sooner while somebody waits for that: who asks for a request does, and is
-    told that it is safe. So nothing older than the last new request can be lost; all that came after it is.
+    Redis writes to its disk each second, and sooner while a client waits for that: a new request
+    does, and is accepted once it is safe. So nothing older than the last new request can be lost;
+    all that came after it is.
     """
     state = site.instance.running()
     assert state is not None
@@ -77,7 +84,7 @@ def power_loss(site: Site) -> None:
             known |= found
             size = file.stat().st_size
         time.sleep(LOOK_S)
-    os.kill(state.supervisor.pid, signal.SIGSTOP)  # or it would start Redis again before the file is cut
+    os.kill(state.supervisor.pid, signal.SIGSTOP)  # else it starts Redis again before the file is cut
     try:
         _end([one.pid for role in ("redis", *WORKERS) for one in state.processes[role]])
         os.truncate(file, size)
@@ -86,7 +93,7 @@ def power_loss(site: Site) -> None:
 
 
 def full_disk(site: Site) -> None:
-    """Nothing more can be written where Redis keeps its file."""
+    """Fill the disk where Redis keeps its file."""
     ballast = site.instance.redis / "ballast"
     try:
         with ballast.open("wb") as file, suppress(OSError):
@@ -99,7 +106,7 @@ def full_disk(site: Site) -> None:
 
 
 def starve(site: Site, role: str) -> None:
-    """The role's processes get no more memory from the system for a while."""
+    """Give the role's processes no more memory for a while."""
     pids = site.health().processes[role]
     limits = {pid: resource.prlimit(pid, resource.RLIMIT_AS) for pid in pids}
     for pid, (_, hard) in limits.items():
@@ -112,14 +119,14 @@ def starve(site: Site, role: str) -> None:
 
 
 def clock_jumps(site: Site) -> None:
-    """The wall clock of every process but Redis jumps ahead, back, days ahead, and to where it belongs."""
+    """Move every wall clock but Redis' ahead, back, days ahead, and to the right time."""
     for jump_s in JUMPS_S:
         _set_clock(site.instance, jump_s)
         time.sleep(STARVED_S)
 
 
 def half_open_connections(site: Site) -> None:
-    """All connections of workers and web server to Redis are dead, and nobody is told."""
+    """Kill all connections of workers and web server to Redis without a word to either end."""
     port = urlsplit(site.deployment.settings.redis_url or "").port
     for role in WORKERS:
         for pid in site.health().processes[role]:
@@ -127,17 +134,18 @@ def half_open_connections(site: Site) -> None:
 
 
 def half_open_clients(site: Site) -> None:
-    """The web server hears nothing more from any of its clients, and nobody is told."""
+    """Let the web server receive nothing more from its clients, without a word to either end."""
     port = urlsplit(site.health().url or "").port
     for pid in site.health().processes["web"]:
         _silence(pid, lambda end: end.getsockname()[1] == port)
 
 
 def _silence(pid: int, is_wanted: Callable[[socket.socket], bool]) -> None:
-    """No packet reaches these connections of the process any more: not even what says that they are over."""
+    """Let no packet reach these connections of the process any more, not even the one that closes
+    them."""
     libc = ctypes.CDLL(None, use_errno=True)
     program = ctypes.create_string_buffer(DROP_ALL)
-    told = struct.pack("HL", 1, ctypes.addressof(program))
+    packet_filter = struct.pack("HL", 1, ctypes.addressof(program))
     process = os.pidfd_open(pid)
     try:
         for number in [int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()]:
@@ -147,15 +155,15 @@ def _silence(pid: int, is_wanted: Callable[[socket.socket], bool]) -> None:
             if not os.readlink(f"/proc/self/fd/{copy}").startswith("socket:"):
                 os.close(copy)
                 continue
-            with socket.socket(fileno=copy) as end, suppress(OSError):  # one that listens has no peer
+            with socket.socket(fileno=copy) as end, suppress(OSError):  # a listening socket has no peer
                 if end.family == socket.AF_INET and end.getpeername() and is_wanted(end):
-                    end.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, told)
+                    end.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, packet_filter)
     finally:
         os.close(process)
 
 
 def _end(pids: Listed[int]) -> None:
-    """Kill, and wait until none of them writes any more."""
+    """Kill the processes and wait until none of them writes any more."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -168,7 +176,11 @@ def _append_only_file(site: Site) -> Path:
 
 
 def _clock(instance: Instance) -> dict[str, str]:
-    """What lets a process's wall clock be set from outside (bench/clock); its monotonic one runs on, as it would."""
+    """Return the environment that lets a process's wall clock be set from outside
+    (`bench.chaos.clock`).
+
+    The monotonic clock runs on, as it would.
+    """
     _set_clock(instance, 0.0)
     path = os.pathsep.join(part for part in (str(CLOCK), os.environ.get("PYTHONPATH")) if part)
     return {"PYTHONPATH": path, "PACELINE_CHAOS_CLOCK": str(instance.folder / CLOCK_FILE)}

@@ -1,5 +1,9 @@
-"""Faults of `./paceline chaos` that come by mail: what is no message, and messages that are stale, foreign, repeated,
-in another order, damaged, or lies."""
+"""Inject faults by mail: items that are no messages, and messages that are stale, foreign,
+repeated, reordered, damaged, or lies.
+
+A fault's docstring is its line in `./paceline chaos --list`. Writes to mailboxes, queues and the
+drafter pool only.
+"""
 
 import itertools
 import json
@@ -24,11 +28,11 @@ LIAR = "liar"
 LISTEN_S = 1.0
 TELL_S = 3.0
 AT_ONCE = 32
-QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"')  # an argument in what MONITOR tells
+QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"')  # an argument in a line of MONITOR
 
 
 def garbage(site: Site) -> None:
-    """Items that are no messages, in every mailbox."""
+    """Put items that are no messages into every mailbox."""
     for mailbox in mailboxes_of(site):
         for item in GARBAGE:
             site.deployment.mailboxes.post(mailbox, [item])
@@ -36,7 +40,7 @@ def garbage(site: Site) -> None:
 
 
 def stale_and_foreign(site: Site) -> None:
-    """Messages of every type that are valid and wrong: of other lengths, of nobody, twice, of the wrong kind."""
+    """Send valid but wrong messages: of other lengths, of no request, twice, to wrong mailboxes."""
     trees = [_tree(name, base) for name in [*active(site), "nobody"] for base in (1, 2, 10**6)]
     jobs = [_job(name) for name in [*active(site), "nobody"]]
     for mailbox in mailboxes_of(site):
@@ -46,7 +50,7 @@ def stale_and_foreign(site: Site) -> None:
 
 
 def lying_trees(site: Site) -> None:
-    """For a while, drafts that are wrong for every running request: in tokens, vocabulary, shape and confidence."""
+    """Send wrong trees for running requests: in tokens, vocabulary, shape and confidence."""
     until_s = time.monotonic() + 2.0
     verifiers = [mailbox_of("verify", node.name) for node in site.deployment.nodes.live("verify")]
     while time.monotonic() < until_s:
@@ -63,14 +67,14 @@ def lying_trees(site: Site) -> None:
 
 
 def ring_all(site: Site) -> None:
-    """Doorbells that nobody has rung."""
+    """Ring the doorbell of every mailbox without mail."""
     for mailbox in mailboxes_of(site):
         for _ in range(10):
             site.deployment.ring(mailbox)
 
 
 def replayed(site: Site) -> None:
-    """The mail of a second, and the doorbells, come again: in another order, twice, and damaged."""
+    """Send a second's mail again, with its doorbells: in another order, twice, and damaged."""
     connection, heard = client(site), [*_overheard(site, LISTEN_S)]
     until_s = time.monotonic() + TELL_S
     while heard and time.monotonic() < until_s:
@@ -83,7 +87,7 @@ def replayed(site: Site) -> None:
 
 
 def broken_tasks(site: Site) -> None:
-    """Items in Celery's own queues that are no tasks, or tasks that nobody knows."""
+    """Put items that are no tasks, and unknown tasks, into Celery's own queues."""
     settings, connection = site.deployment.settings, client(site)
     queues = [mailbox_queue(settings, mailbox) for mailbox in mailboxes_of(site)]
     for queue in {*queues, control_queue(settings), settings.queue}:
@@ -95,7 +99,7 @@ def broken_tasks(site: Site) -> None:
 
 
 def lying_drafter(site: Site) -> None:
-    """A drafter joins and answers every job with one lie after another; its heartbeat lies, too."""
+    """Add a drafter that answers every job with one lie after another; its heartbeat lies, too."""
     deployment, owner, lies = site.deployment, uuid.uuid4().hex, itertools.cycle(range(len(DRAFT_LIES)))
     mailbox = mailbox_of("draft", LIAR)
     until_s = time.monotonic() + 2 * TELL_S
@@ -106,14 +110,14 @@ def lying_drafter(site: Site) -> None:
         )
         if deployment.mailboxes.attend(mailbox, owner):
             for item in deployment.mailboxes.take(mailbox, owner, 64, 0.02):
-                with suppress(ValidationError):  # it is asked to fuse as well, and then its own lies come here
+                with suppress(ValidationError):  # it fuses as well, and then receives its own lies
                     for job in ToDrafter.model_validate_json(item).jobs:
                         _answer(site, job, next(lies))
     deployment.nodes.retire("draft", LIAR, owner)
     deployment.mailboxes.release(mailbox, owner)
 
 
-# What a draft says in the place of the truth; "{}" alone would be a sound one that is wrong.
+# Fields that replace those of a sound draft; "{}" leaves it sound, with wrong tokens.
 DRAFT_LIES: tuple[dict[str, Any], ...] = (
     {},
     {"tokens": [10**9, 1, 1]},
@@ -148,7 +152,7 @@ INFO_LIES: tuple[dict[str, Any], ...] = (
 
 
 def _answer(site: Site, job: DraftJob, lie: int) -> None:
-    """To whoever fuses; and, as if it were that one, to the verifier."""
+    """Send the lie to the job's fuser, and in the fuser's name to the verifier."""
     draft = {
         "request_id": job.request_id,
         "base": job.base,
@@ -167,7 +171,7 @@ def _answer(site: Site, job: DraftJob, lie: int) -> None:
 
 
 def _overheard(site: Site, for_s: float) -> Iterator[tuple[str, bytes]]:
-    """(key, item) of what is put into mailboxes."""
+    """Yield (key, item) of everything put into mailboxes for `for_s` seconds."""
     prefix = Keys(site.deployment.settings.namespace).mail("")
     connection = client(site)
     with connection.monitor() as monitor:
@@ -183,7 +187,7 @@ def _unquoted(text: bytes) -> bytes:
 
 
 def _damaged(item: bytes, site: Site) -> bytes:
-    """Cut off, or with another digit, byte, or end somewhere."""
+    """Return the item cut off, or with another byte or digit somewhere."""
     place, kind = site.draw.randrange(max(1, len(item))), site.draw.randrange(3)
     if kind == 0:
         return item[:place]
@@ -195,7 +199,7 @@ def _damaged(item: bytes, site: Site) -> bytes:
 
 
 def _tree(request_id: str, base: int, lie: int = 0) -> TreeMessage:
-    """A tree that is wrong in one of LIES ways."""
+    """Return a tree that is wrong in one of LIES ways."""
     tokens: tuple[int, ...] = ((7, 7, 7), (10**9, 1, 1), (3,), (1,) * 500, (-5, 2), (5, 6, 7))[lie]
     parents = tuple(range(len(tokens))) if lie != 2 else (9,)
     sure = float("nan") if lie == 5 else 0.999

@@ -1,8 +1,10 @@
-"""`./paceline chaos`: a deployment under load, faults of every kind, and what became of every request.
+"""`./paceline chaos`: inject faults of every kind into a deployment under load and check every
+request.
 
-Starts an instance of its own, asks for a set of texts undisturbed, then asks for them again and again while faults are
-injected: each once, or with --minutes at random moments (the same for the same --seed). Every accepted request must end
-once, with the very tokens it has undisturbed, or with a clear error; afterwards nothing may be left behind.
+Starts an instance of its own, asks for a set of texts undisturbed, then asks for them again and
+again while faults are injected: each once, or with --minutes at random times (the same for the same
+--seed). Every accepted request must end once, with the very tokens it has undisturbed, or with a
+clear error; afterwards nothing may be left behind.
 """
 
 import argparse
@@ -40,8 +42,8 @@ MEASURED = ("lasted_s", "ready_s", "moved_s", "longest_stall_s")
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """One fault: when, how long it lasted, how long after its end every process and every client got on again, and the
-    longest silence that a client met; seconds."""
+    """Hold one fault's times, in seconds: when it began, how long it lasted, how long after its end
+    every process and every client went on, and the longest silence that a client met."""
 
     at_s: float
     fault: str
@@ -52,10 +54,11 @@ class Injected:
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Run, print, write the report; 0 if no promise was broken."""
+    """Run the faults, print and write the report; return 0 if no promise was broken. Raises
+    InstanceError."""
     args = parse_args(argv)
     if args.list:
-        print("\n".join(_told(name) for name in FAULTS))
+        print("\n".join(_fault_line(name) for name in FAULTS))
         return 0
     if missing := [f"{name} {why}" for name in args.faults if (why := lacking(name)) is not None]:
         raise InstanceError("; ".join(missing))
@@ -75,6 +78,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    """Parse the command line; exit on a wrong one."""
     parser = parser_of("chaos", __doc__)
     possible = [name for name in FAULTS if lacking(name) is None]
     parser.add_argument("--faults", nargs="+", metavar="FAULT", choices=FAULTS, default=possible, help=FAULTS_HELP)
@@ -90,15 +94,15 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _told(name: str) -> str:
-    """A fault, why this machine cannot have it if so, and what it does."""
+def _fault_line(name: str) -> str:
+    """Describe a fault in a line, with the reason when this machine cannot have it."""
     fault, why = FAULTS[name], lacking(name)
-    told = (getattr(fault, "func", fault).__doc__ or "").split("\n\n")[0]
-    return f"{name:<26}{told}" + ("" if why is None else f" (not here: {why})")
+    summary = (getattr(fault, "func", fault).__doc__ or "").split("\n\n")[0]
+    return f"{name:<26}{summary}" + ("" if why is None else f" (not here: {why})")
 
 
 def plan(args: argparse.Namespace) -> Iterator[tuple[float, str]]:
-    """(seconds to wait, fault), one after another."""
+    """Yield (seconds to wait, name of a fault), one after another."""
     if args.minutes is None:
         yield from ((args.gap, fault) for fault in args.faults)
         return
@@ -108,7 +112,7 @@ def plan(args: argparse.Namespace) -> Iterator[tuple[float, str]]:
 
 
 def requests(count: int, max_tokens: int) -> list[GenerateRequest]:
-    """Texts of several domains and lengths, greedy and sampled."""
+    """Make requests of several domains and lengths, greedy and sampled."""
     prompts = [prompt for of_domain in zip(*PROMPTS.values(), strict=False) for prompt in of_domain]
     return [
         GenerateRequest(
@@ -122,7 +126,7 @@ def requests(count: int, max_tokens: int) -> list[GenerateRequest]:
 
 
 def enter(instance: Instance, settings: Settings, seed: int) -> Site:
-    """A way into a running instance. Raises InstanceError."""
+    """Open a running instance for faults. Raises InstanceError when it does not run."""
     state = instance.running()
     if state is None:
         raise InstanceError(f"instance {instance.name!r} does not run")
@@ -138,7 +142,7 @@ def storm(
     gap_s: float,
     seed: int,
 ) -> dict[str, Any]:
-    """Undisturbed first, then under faults; what became of it."""
+    """Ask for all texts undisturbed, then under faults; return the report's figures."""
     url = site.health().url or ""
     expected = [generate(url, text, None).token_ids for text in texts]
     crowd = Clients(url, texts, expected, seed)
@@ -170,7 +174,8 @@ def storm(
 
 
 def inject(site: Site, name: str, crowd: Clients, since_s: float) -> Injected:
-    """One fault, and how the deployment comes back."""
+    """Inject one fault and time how the deployment recovers. Raises TimeoutError when it does
+    not."""
     began_s = time.monotonic()
     FAULTS[name](site)
     ended_s = time.monotonic()
@@ -185,19 +190,19 @@ def inject(site: Site, name: str, crowd: Clients, since_s: float) -> Injected:
 
 
 def broken(report: dict[str, Any]) -> list[str]:
-    """The promises that were not kept."""
-    told = report["requests"]
+    """List the promises that were not kept."""
+    outcomes = report["requests"]
     stuck = [
         f"{one['fault']}: {DRAIN_S:.0f} s later some client had got nothing yet"
         for one in report["faults"]
         if one["moved_s"] - one["ready_s"] >= DRAIN_S - 1.0
     ]
-    ends = [f"{what}: {one}" for what in ("wrong", "failed", "lost") for one in told[what]]
+    ends = [f"{what}: {one}" for what in ("wrong", "failed", "lost") for one in outcomes[what]]
     return [*ends, *report["left behind"], *stuck]
 
 
 def table(report: dict[str, Any]) -> str:
-    """By kind of fault, as lines of Markdown; then the requests."""
+    """Return the faults by kind as a Markdown table, then the requests and the broken promises."""
     lines = [
         "| fault | times | lasted, s | ready again after, s (worst) | all went on after, s | longest silence, s |",
         "|---" * 6 + "|",
@@ -206,11 +211,11 @@ def table(report: dict[str, Any]) -> str:
         own = [one for one in report["faults"] if one["fault"] == name]
         worst = {key: max(one[key] for one in own) for key in MEASURED}
         lines.append(f"| {name} | {len(own)} | " + " | ".join(str(worst[key]) for key in MEASURED) + " |")
-    told = report["requests"]
+    outcomes = report["requests"]
     lines.append(
-        f"\n{told['right']} requests right, {len(told['wrong'])} wrong, {len(told['failed'])} failed, "
-        f"{len(told['lost'])} lost; {told['refused, tried again']} times refused; "
-        f"the longest took {told['longest_s']} s"
+        f"\n{outcomes['right']} requests right, {len(outcomes['wrong'])} wrong, {len(outcomes['failed'])} failed, "
+        f"{len(outcomes['lost'])} lost; {outcomes['refused, tried again']} times refused; "
+        f"the longest took {outcomes['longest_s']} s"
     )
     return "\n".join([*lines, *(f"BROKEN {one}" for one in broken(report))])
 

@@ -1,1 +1,1 @@
-"""Measure under many clients."""
+"""Measure a deployment under many clients."""

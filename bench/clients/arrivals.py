@@ -1,7 +1,8 @@
-"""When requests come, and how long they are: what a load is made of. Pure; the same for the same seed.
+"""Make loads: lists of the times at which requests come and of how long they are. Pure; the same
+for the same seed.
 
-Times are seconds after the start. A trace file is CSV with a header, or JSON lines, of timestamp (seconds),
-prompt_tokens and output_tokens.
+Times are seconds after the start. A trace file is CSV with a header, or JSON lines, of timestamp
+(seconds), prompt_tokens and output_tokens.
 """
 
 import csv
@@ -19,7 +20,8 @@ COLUMNS = ("timestamp", "prompt_tokens", "output_tokens")
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request. `prompt_tokens` None: as long as the prompt happens to be."""
+    """A request's time, and its lengths in tokens; `prompt_tokens` None: as long as the prompt
+    happens to be."""
 
     at_s: float
     output_tokens: int
@@ -27,18 +29,20 @@ class Arrival:
 
 
 def poisson(rate: float, seconds: float, output_tokens: int, seed: int = 0) -> list[Arrival]:
-    """Independent requests, `rate` of them a second on average."""
+    """Return independent arrivals, `rate` of them a second on average."""
     return gamma(rate, seconds, output_tokens, seed, variation=1.0)
 
 
 def gamma(rate: float, seconds: float, output_tokens: int, seed: int = 0, variation: float = 3.0) -> list[Arrival]:
-    """Gaps of a gamma distribution; their coefficient of variation is 1 for Poisson, more for bursts."""
+    """Return arrivals with gamma-distributed gaps; a coefficient of variation of 1 is Poisson, more
+    is bursty."""
     draw, shape = random.Random(seed), 1.0 / variation**2
     return [*_until(seconds, output_tokens, lambda _: draw.gammavariate(shape, 1.0 / (rate * shape)))]
 
 
 def ramp(rates: list[float], seconds: float, output_tokens: int, seed: int = 0) -> list[Arrival]:
-    """Poisson arrivals whose rate goes in straight lines from each of `rates` to the next, in equal times."""
+    """Return Poisson arrivals whose rate goes in straight lines from each of `rates` to the next,
+    in equal times."""
     draw, top = random.Random(seed), max(rates)
     kept = []
     for arrival in _until(seconds, output_tokens, lambda _: draw.expovariate(top)):
@@ -51,7 +55,8 @@ def ramp(rates: list[float], seconds: float, output_tokens: int, seed: int = 0) 
 
 
 def steps(rates: list[float], seconds: float, output_tokens: int, seed: int = 0) -> list[Arrival]:
-    """Poisson arrivals at each of `rates` in turn, in equal times: a burst is low, high, low."""
+    """Return Poisson arrivals at each of `rates` in turn, in equal times: a burst is low, high,
+    low."""
     each = seconds / len(rates)
     return [
         Arrival(i * each + arrival.at_s, arrival.output_tokens)
@@ -61,7 +66,8 @@ def steps(rates: list[float], seconds: float, output_tokens: int, seed: int = 0)
 
 
 def trace(path: Path, speed: float = 1.0, longest: int = 4096) -> list[Arrival]:
-    """Requests as they once came, `speed` times as fast. Raises InvalidRequest for what is no trace."""
+    """Read a recorded load, to be replayed `speed` times as fast. Raises InvalidRequest for what is
+    no trace."""
     try:
         text = path.read_text()
         lines = [line for line in text.splitlines() if line.strip()]
@@ -73,16 +79,16 @@ def trace(path: Path, speed: float = 1.0, longest: int = 4096) -> list[Arrival]:
         raise InvalidRequest("trace", f"{path} is empty")
     start = min(at for at, _, _ in found)
     return sorted(
-        (Arrival((at - start) / speed, min(said, longest), read) for at, read, said in found),
+        (Arrival((at - start) / speed, min(output, longest), prompt) for at, prompt, output in found),
         key=lambda arrival: arrival.at_s,
     )
 
 
 def _row(row: dict[str, Any]) -> tuple[float, int, int]:
-    at, read, said = float(row[COLUMNS[0]]), int(row[COLUMNS[1]]), int(row[COLUMNS[2]])
-    if not (read >= 1 and said >= 1 and -1e12 < at < 1e12):
+    at, prompt, output = float(row[COLUMNS[0]]), int(row[COLUMNS[1]]), int(row[COLUMNS[2]])
+    if not (prompt >= 1 and output >= 1 and -1e12 < at < 1e12):
         raise ValueError(f"{row} is no request")
-    return at, read, said
+    return at, prompt, output
 
 
 def _until(seconds: float, output_tokens: int, gap: Any) -> Iterator[Arrival]:

@@ -1,9 +1,10 @@
-"""`./paceline bench load`: requests that come as they do in real life, and what becomes of them.
+"""`./paceline bench load`: send requests at realistic times and report what clients see.
 
-Sends prompts of five domains to a deployment (its own, or a running one at --url) at Poisson, bursty, rising and
-falling or recorded times, or a fixed number at once, and reports what clients see: time to first token, time a token,
-all of it (p50, p95, p99), tokens/s, goodput under an objective, acceptance and draft waste, and who was busy. With
-several --arms the same arrivals are run for each, in turn.
+Sends prompts of five domains to a deployment (its own, or a running one at --url) at Poisson,
+bursty, rising and falling or recorded times, or a fixed number at once. Reports time to first
+token, time a token, all of it (p50, p95, p99), tokens/s, goodput under an objective, acceptance,
+draft waste, and each node's busy time. With several --arms the same arrivals are run for each, in
+turn.
 """
 
 import argparse
@@ -48,7 +49,7 @@ ARMS: dict[str, dict[str, Any]] = {"on": {"speculation": True}, "off": {"specula
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Run the loads, print, write figures and picture; the exit status."""
+    """Run the loads, print, write figures and picture; return the exit status."""
     args = parse_args(argv)
     try:
         loads = {rate: arrivals(args, rate) for rate in args.rate}
@@ -77,6 +78,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    """Parse the command line; exit on a wrong one."""
     parser = parser_of("bench load", __doc__)
     parser.add_argument("--url", help="a running instance (default: one of its own, started and stopped)")
     parser.add_argument("--arrivals", choices=KINDS, default="poisson", help="how requests come")
@@ -105,7 +107,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 
 def arrivals(args: argparse.Namespace, rate: float) -> list[Arrival]:
-    """The load as asked for. Raises InvalidRequest for a bad trace."""
+    """Make the load that the arguments ask for. Raises InvalidRequest for a bad trace."""
     match args.arrivals:
         case "poisson":
             return poisson(rate, args.seconds, args.max_tokens, args.seed)
@@ -124,8 +126,11 @@ def arrivals(args: argparse.Namespace, rate: float) -> list[Arrival]:
 def run(
     url: str, load: Listed[Arrival], arm: str, args: argparse.Namespace, new: "count[int]"
 ) -> tuple[list[Served], float]:
-    """Send the load, wait for all that came of it; what each request met, and how long it took. In a closed loop every
-    one of the load is followed by another for `args.seconds`."""
+    """Send the load and wait for its end; return each request as its client met it, and the seconds
+    all took.
+
+    One thread a request. In a closed loop each request is followed by another for `args.seconds`.
+    """
     served: list[Served] = []
     started = time.monotonic()
     api_key = Settings.from_env().api_key
@@ -148,7 +153,7 @@ def run(
 
 
 def ask(url: str, arrival: Arrival, number: int, arm: str, started: float, api_key: SecretStr | None) -> Served:
-    """One request, followed to its end."""
+    """Send one request and follow it to its end; times are seconds since `started` (monotonic)."""
     domain, text = prompt(number, arrival.prompt_tokens)
     request = GenerateRequest.model_validate({"prompt": text, "max_tokens": arrival.output_tokens, **ARMS[arm]})
     seen_s: list[float] = []
@@ -171,7 +176,8 @@ def ask(url: str, arrival: Arrival, number: int, arm: str, started: float, api_k
 
 
 def prompt(number: int, tokens: int | None) -> tuple[str, str]:
-    """(domain, text) of the n-th request: the domains in turn, no text twice, about as long as asked for."""
+    """Return (domain, text) of the n-th request: the domains in turn, no text twice, about `tokens`
+    long."""
     domains = [*PROMPTS]
     domain = domains[number % len(domains)]
     of_domain = PROMPTS[domain]
@@ -181,7 +187,8 @@ def prompt(number: int, tokens: int | None) -> tuple[str, str]:
 
 @contextmanager
 def deployment(url: str | None) -> Iterator[tuple[str, Path | None]]:
-    """(URL, folder of spans or None) of the instance to load."""
+    """Yield (URL, folder of spans or None) of the instance to load; start and stop one where no URL
+    is given."""
     if url is not None:
         yield url.rstrip("/"), None
         return
@@ -195,7 +202,7 @@ def deployment(url: str | None) -> Iterator[tuple[str, Path | None]]:
 
 
 def _busy(folder: Path, served: Listed[Served]) -> dict[str, float]:
-    """Busy fraction of each node while this load ran."""
+    """Return the busy fraction of each node while this load ran."""
     now_s, last_s = time.time(), max((one.end_s for one in served), default=0.0)
     time.sleep(1.0)  # the workers write what they did with their heartbeat
     found = busy(active(read(folder)), now_s - last_s, now_s)

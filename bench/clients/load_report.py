@@ -1,4 +1,7 @@
-"""What `bench load` says of a load: what clients met, goodput, drafts; as figures, lines and a picture."""
+"""Report a load as figures, lines and a picture: latencies, goodput, drafts.
+
+Takes requests as their clients met them; knows nothing of how they were sent.
+"""
 
 import statistics
 from collections.abc import Iterable
@@ -24,12 +27,12 @@ OVER_TIME = {"under_way": "requests under way", "drafted_per_round": "draft toke
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One request as its client met it; seconds since the load's start."""
+    """A request as its client met it; times in seconds since the load's start."""
 
     domain: str
     sent_s: float
     end_s: float
-    first_s: float | None = None  # None: nothing came
+    first_s: float | None = None  # None: no token came
     tokens: int = 0
     rounds: int = 0
     drafted: int = 0
@@ -38,33 +41,36 @@ class Served:
 
     @property
     def ttft_s(self) -> float | None:
+        """Return the time to the first token, seconds; None where none came."""
         return None if self.first_s is None else self.first_s - self.sent_s
 
     @property
     def tpot_s(self) -> float | None:
-        """Of every token but the first."""
+        """Return the mean time of every token but the first, seconds."""
         return None if self.first_s is None or self.tokens < 2 else (self.end_s - self.first_s) / (self.tokens - 1)
 
     @property
     def total_s(self) -> float:
+        """Return the time of the whole request, seconds."""
         return self.end_s - self.sent_s
 
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """An objective for a request."""
+    """A latency objective for a request, in seconds."""
 
     ttft_s: float
     tpot_s: float
 
     def holds(self, one: Served) -> bool:
+        """Tell whether a request met the objective; a failed one or one without a token did not."""
         if one.error is not None or one.ttft_s is None:
             return False
         return one.ttft_s <= self.ttft_s and (one.tpot_s or 0.0) <= self.tpot_s
 
 
 def figures(served: Listed[Served], seconds: float, slo: Slo) -> Figures:
-    """Of one load that took so long until its last answer."""
+    """Compute a load's figures; `seconds`: from its start to its last answer."""
     done = [one for one in served if one.error is None]
     tokens, rounds = sum(one.tokens for one in done), sum(one.rounds for one in done)
     drafted, accepted = sum(one.drafted for one in done), sum(one.accepted for one in done)
@@ -88,7 +94,7 @@ def figures(served: Listed[Served], seconds: float, slo: Slo) -> Figures:
 
 
 def spread(values: Iterable[float | None]) -> dict[str, float]:
-    """Percentiles of what is known; 0 where nothing is."""
+    """Return percentiles of the known values; 0 where none is known."""
     known = sorted(value for value in values if value is not None)
     if len(known) < 2:
         return {f"p{p}": round(known[0], 4) if known else 0.0 for p in PERCENTILES}
@@ -97,7 +103,8 @@ def spread(values: Iterable[float | None]) -> dict[str, float]:
 
 
 def series(served: Listed[Served], seconds: float, parts: int = 60) -> dict[str, list[float]]:
-    """Over time: requests under way, and draft tokens a round of those that ended in each part."""
+    """Return requests under way over time, and draft tokens a round of those that ended in each
+    part."""
     width = max(1e-9, seconds / parts)
     found: dict[str, list[float]] = {"at_s": [], "under_way": [], "drafted_per_round": []}
     for i in range(parts):
@@ -111,7 +118,7 @@ def series(served: Listed[Served], seconds: float, parts: int = 60) -> dict[str,
 
 
 def table(loads: Iterable[Figures]) -> str:
-    """As lines of Markdown."""
+    """Return the loads as a Markdown table."""
     lines = [
         "| rate, 1/s | arm | tokens/s | goodput, 1/s | first token p50 / p99, s | a token p50 / p99, ms "
         "| tokens a round | waste | failed |",
@@ -128,7 +135,8 @@ def table(loads: Iterable[Figures]) -> str:
 
 
 def draw(loads: Listed[Figures], out: Path) -> None:
-    """Percentiles by rate where there are several, else requests under way and draft length over time; a PNG file."""
+    """Draw percentiles by rate, or for one rate requests under way and draft length over time, into
+    a PNG file."""
     by_rate = len({one["rate"] for one in loads}) > 1
     names = MEANINGS if by_rate else OVER_TIME
     figure, axes = pyplot.subplots(1, len(names), figsize=(4.2 * len(names), 3.4), squeeze=False, layout="constrained")

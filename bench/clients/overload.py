@@ -1,8 +1,9 @@
-"""`./paceline bench overload`: ten times more requests than can be served, and what becomes of all of them.
+"""`./paceline bench overload`: send ten times more requests than can be served and report all of
+them.
 
-Starts an instance of its own and sends requests at Poisson times: for a while as many as it manages, as long ten times
-as many, and as long again the first number. Those that are admitted must go on being served, the others be refused at
-once.
+Starts an instance of its own and sends requests at Poisson times in three parts of equal length: as
+many as it can serve, ten times as many, and the first number again. Admitted requests must still be
+served, the others be refused at once.
 """
 
 import argparse
@@ -26,12 +27,12 @@ from bench.report_header import heading
 from bench.systems import INSTANCE
 
 PHASES = ("before", "overload", "after")
-CALM = 1.5  # times the 95th percentile from before: as fast as that, it has recovered
+CALM = 1.5  # times the 95th percentile from before: requests as fast as that show recovery
 FEW = 5  # requests in a row
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Run, print, write figures and picture; 0 if nothing failed but by being refused."""
+    """Run the load, print, write figures and picture; return 0 if no admitted request failed."""
     args = parse_args(argv)
     if args.admit is not None:
         os.environ["PACELINE_MAX_ACTIVE_REQUESTS"] = str(args.admit)
@@ -42,7 +43,7 @@ def main(argv: Listed[str] | None = None) -> int:
         watcher.start()
         served, _ = run(url, load, "on", argparse.Namespace(arrivals="steps", seconds=seconds), count())
         watcher.end()
-    phases = told(served, args.seconds)
+    phases = by_phase(served, args.seconds)
     report = {
         **heading("bench overload", argv),
         "phases": phases,
@@ -59,6 +60,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    """Parse the command line; exit on a wrong one."""
     parser = parser_of("bench overload", __doc__)
     parser.add_argument("--rate", type=float, default=2.0, help="requests a second that can be served for ever")
     parser.add_argument("--factor", type=float, default=10.0, help="how many times as many come in between")
@@ -74,29 +76,33 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     return args
 
 
-def told(served: Iterable[Served], seconds: float) -> dict[str, dict[str, Any]]:
-    """What those met that were sent in each part: the admitted, and the refused, apart."""
+def by_phase(served: Iterable[Served], seconds: float) -> dict[str, dict[str, Any]]:
+    """Return figures of the requests sent in each part of `seconds`, admitted and refused apart."""
     found = {}
-    everybody = [*served]
+    requests = [*served]
     for i, phase in enumerate(PHASES):
-        own = [one for one in everybody if i * seconds <= one.sent_s < (i + 1) * seconds]
+        own = [one for one in requests if i * seconds <= one.sent_s < (i + 1) * seconds]
         admitted = [one for one in own if not is_refused(one)]
         refused = [one for one in own if is_refused(one)]
         took_s = max((one.end_s for one in admitted), default=seconds) - i * seconds
-        said = figures(admitted, took_s, Slo(2.0, 0.15))
-        del said["series"]
-        found[phase] = {**said, "refused": len(refused), "refused_s": spread(one.total_s for one in refused)}
+        of_admitted = figures(admitted, took_s, Slo(2.0, 0.15))
+        del of_admitted["series"]
+        found[phase] = {**of_admitted, "refused": len(refused), "refused_s": spread(one.total_s for one in refused)}
     return found
 
 
 def is_refused(one: Served) -> bool:
-    """Was it told to come again later?"""
+    """Tell whether the server refused the request and asked to try again later."""
     return one.error is not None and "try again" in one.error
 
 
 def recovered_s(served: Iterable[Served], seconds: float) -> float | None:
-    """After the overload's end, the moment from which requests are answered as before it: the first of FEW in a row
-    that take no more than CALM times what most took before. None: never."""
+    """Return the seconds from the overload's end until requests are answered as before it; None:
+    never.
+
+    Recovered at the first of FEW requests in a row that take at most CALM times the 95th percentile
+    from before.
+    """
     done = sorted((one for one in served if one.error is None), key=lambda one: one.sent_s)
     before = spread(one.total_s for one in done if one.sent_s < seconds)["p95"]
     after = [one for one in done if one.sent_s >= 2 * seconds]
@@ -107,7 +113,7 @@ def recovered_s(served: Iterable[Served], seconds: float) -> float | None:
 
 
 def table(report: dict[str, Any]) -> str:
-    """As lines of Markdown."""
+    """Return the phases as a Markdown table, then the time to recover and the memory."""
     lines = [
         "| | requests | refused | refused in, s (p99) | first token p50 / p99, s | all of it p50 / p99, s | failed |",
         "|---" * 7 + "|",

@@ -1,7 +1,7 @@
-"""Looks at a deployment's processes and its Redis while something else loads it: memory, open files, threads, keys,
-connections.
+"""Sample a deployment's processes and its Redis: memory, open files, threads, keys, connections.
 
-Reads /proc, so Linux only.
+Takes a running instance; returns series by resource and process, and restarts. Knows nothing of the
+load. Reads /proc, so Linux only.
 """
 
 import os
@@ -28,12 +28,16 @@ UNITS = {
     "keys": "keys",
     "connections": "connections",
 }
-Sample = dict[str, dict[str, float]]  # what is looked at -> whose -> value
+Sample = dict[str, dict[str, float]]  # resource -> process -> value
 Series = dict[str, dict[str, list[float]]]
 
 
 class Watcher(threading.Thread):
-    """Looks at an instance's processes and its Redis every few seconds."""
+    """A thread that samples an instance's processes and its Redis every few seconds.
+
+    Read `series`, `at_s` and `restarts` after `end`. Raises SystemExit when the instance does not
+    run.
+    """
 
     def __init__(self, instance: Instance, every_s: float) -> None:
         super().__init__(name="watcher", daemon=True)
@@ -49,6 +53,7 @@ class Watcher(threading.Thread):
         self.restarts: list[str] = []
 
     def run(self) -> None:
+        """Sample until `end`, or until the instance is gone."""
         while not self._over.wait(self._every_s):
             state = self._instance.running()
             if state is None:
@@ -57,23 +62,23 @@ class Watcher(threading.Thread):
             if state.processes != self._first.processes:
                 self.restarts += [role for role, own in state.processes.items() if own != self._first.processes[role]]
                 self._first = state
-            self._note(look(state, self._redis))
+            self._record(look(state, self._redis))
 
     def now(self) -> Sample:
-        """A look that is not noted."""
+        """Return a sample without recording it."""
         return look(self._first, self._redis)
 
     def pid(self, role: str) -> int:
-        """Of the role's first process."""
+        """Return the pid of the role's first process."""
         return self._first.processes[role][0].pid
 
     def end(self) -> None:
-        """No more looks."""
+        """Stop sampling and wait for the thread."""
         self._over.set()
         self.join()
         self._redis.close()
 
-    def _note(self, sample: Sample) -> None:
+    def _record(self, sample: Sample) -> None:
         self.at_s.append(round(time.monotonic() - self._began_s, 1))
         for what, values in sample.items():
             for whose, value in values.items():
@@ -81,7 +86,7 @@ class Watcher(threading.Thread):
 
 
 def look(state: State, client: Any) -> Sample:
-    """All that is looked at, now. A process that is just gone counts as nothing."""
+    """Take a sample now; a process that has just ended counts as 0."""
     pids = {f"{role}-{i}" if i else role: own.pid for role, ids in state.processes.items() for i, own in enumerate(ids)}
     info = client.info()
     return {
@@ -95,7 +100,7 @@ def look(state: State, client: Any) -> Sample:
 
 
 def draw(at_s: Listed[float], series: Series, out: Path) -> None:
-    """One panel for each thing looked at; a PNG file."""
+    """Draw one panel a resource into a PNG file."""
     figure, axes = pyplot.subplots(
         1, len(series), figsize=(4.0 * len(series), 3.4), squeeze=False, layout="constrained"
     )
@@ -113,13 +118,13 @@ def draw(at_s: Listed[float], series: Series, out: Path) -> None:
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds of cores' time that a living process has taken."""
+    """Return the processor seconds that a live process has taken."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _number(pid: int, name: str) -> float:
-    """Of its status; VmRSS, what is resident, is in KiB."""
+    """Return a number of the process's status; VmRSS, its resident memory, is in KiB."""
     return float(sum(int(line.split()[1]) for line in _status(pid) if line.startswith(f"{name}:")))
 
 

@@ -1,8 +1,9 @@
-"""`./paceline bench soak`: a deployment under steady load for an hour, and whether anything in it grows.
+"""`./paceline bench soak`: load a deployment steadily for an hour and check that nothing in it
+grows.
 
-Starts an instance of its own, sends prompts of five domains at Poisson times, and looks every few seconds at each
-process' memory and open files and at Redis' memory, keys and connections. What was there in the run's second quarter is
-compared with its last; the first is for filling caches, which are kept small here.
+Starts an instance of its own, sends prompts of five domains at Poisson times, and samples each
+process' memory and open files and Redis' memory, keys and connections every few seconds. Compares
+the run's second quarter with its last; the first is for filling caches, which are kept small here.
 """
 
 import argparse
@@ -26,14 +27,15 @@ from bench.help import parser as parser_of
 from bench.report_header import heading
 from bench.systems import INSTANCE
 
-# Bounded ones, which would be full only after hours: what is left of ended requests, and the target's cache.
+# Bounded caches that would fill only after hours: the records of ended requests, and the target's KV cache.
 SMALL = {"PACELINE_REQUEST_TTL_S": "300", "PACELINE_KV_BYTES": str(2**29)}
-GROWTH = 0.05  # of the median that is still called flat,
-SLACK = {"memory": 8.0, "files": 4.0, "threads": 2.0, "redis": 2.0, "keys": 60.0, "connections": 4.0}  # or so much
+GROWTH = 0.05  # share of the median by which a series may rise and still be flat; SLACK is allowed on top of it,
+SLACK = {"memory": 8.0, "files": 4.0, "threads": 2.0, "redis": 2.0, "keys": 60.0, "connections": 4.0}  # if larger
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Run, print, write figures and picture; 0 if all stayed flat and every request was answered."""
+    """Run the load, print, write figures and picture; return 0 if all stayed flat and no request
+    failed."""
     args = parse_args(argv)
     small = {**SMALL, **{name: value for name, value in os.environ.items() if name in SMALL}}
     os.environ.update(small)
@@ -63,6 +65,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    """Parse the command line; exit on a wrong one."""
     parser = parser_of("bench soak", __doc__)
     parser.add_argument("--minutes", type=float, default=60.0, help="how long requests come")
     parser.add_argument("--rate", type=float, default=0.5, help="requests a second")
@@ -77,7 +80,8 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 
 def growth(what: str, series: Mapping[str, Listed[float]]) -> dict[str, dict[str, Any]]:
-    """Of each: the median of the second quarter, that of the last, and whether that is more."""
+    """Return, by process, the medians of the second and of the last quarter, and whether the last
+    is higher."""
     found = {}
     for whose, values in series.items():
         quarter = max(1, len(values) // 4)
@@ -88,7 +92,7 @@ def growth(what: str, series: Mapping[str, Listed[float]]) -> dict[str, dict[str
 
 
 def table(grown: Mapping[str, Mapping[str, Mapping[str, Any]]], clients: Mapping[str, Any]) -> str:
-    """As lines of Markdown."""
+    """Return the clients' figures and the growth as Markdown lines."""
     lines = [
         f"{clients['requests']} requests in {clients['seconds']:.0f} s, {clients['failed']} failed, "
         f"{clients['tokens_per_s']:.1f} tokens/s, a request p99 {clients['total_s']['p99']:.2f} s",

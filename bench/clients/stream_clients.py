@@ -1,7 +1,8 @@
-"""Many event streams at once, read in one thread, each token looked at: what `bench streams` opens.
+"""Read many event streams at once in one thread and check each token.
 
-A request is sent by the first of its readers and followed from its start by the others. HTTP/1.0, so that a body ends
-with its connection and is not cut into chunks. A stream that breaks is not taken up again here: it is an error.
+The first reader of a request sends it, the others follow it from its start. HTTP/1.0, so that a
+body ends with its connection and is not cut into chunks. A stream that breaks is not resumed here:
+it is an error.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ LONGEST = 2**24  # bytes of an event
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What one stream brought."""
+    """Hold what one stream delivered."""
 
     tokens: int
     heartbeats: int
@@ -33,10 +34,14 @@ class Read:
 
 
 class Fleet:
-    """So many streams of a server at `url`, opened again as they end until `end` is called."""
+    """A constant number of streams of the server at `url`, opened again as they end until `end` is
+    called.
+
+    All methods run in one event loop.
+    """
 
     def __init__(self, url: str, streams: int, readers: int, max_tokens: int) -> None:
-        """`readers` of each request, in the last one maybe fewer."""
+        """Hold `streams` in all, `readers` of each request, maybe fewer of the last one."""
         where = urlsplit(url)
         self._host, self._port = str(where.hostname), int(where.port or 80)
         self._streams, self._readers, self._max_tokens = streams, readers, max_tokens
@@ -47,19 +52,19 @@ class Fleet:
         self.reads: list[Read] = []
 
     async def run(self) -> None:
-        """Until all streams have ended, which `end` sees to."""
+        """Keep the streams open until `end` is called and all have ended."""
         left = [min(self._readers, self._streams - i) for i in range(0, self._streams, self._readers)]
         async with asyncio.TaskGroup() as group:
             for readers in left:
                 group.create_task(self._again_and_again(readers))
 
     async def end(self) -> None:
-        """Cancel what runs: its streams end in order."""
+        """Cancel the running requests, so that their streams end in order."""
         self._is_over = True
         await asyncio.gather(*(self.ask("DELETE", f"/api/requests/{one}") for one in [*self._running]))
 
     async def ask(self, method: str, path: str) -> tuple[int, float]:
-        """A small call: its status, and how long it took."""
+        """Make a small call; return its status and the seconds it took."""
         began_s = time.monotonic()
         async with self._call(method, path) as (status, _, reader):
             await reader.read()
@@ -71,7 +76,7 @@ class Fleet:
             await self._request(readers)
 
     async def _request(self, readers: int) -> None:
-        """One request, from its sending to the end of all its streams."""
+        """Send one request and read all its streams to their ends."""
         _, text = prompt(next(self._numbers), None)
         wanted = {"prompt": text, "max_tokens": self._max_tokens, "stream": True}
         known: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -99,7 +104,7 @@ class Fleet:
         wanted: dict[str, Any] | None = None,
         on_id: Callable[[str], None] = lambda request_id: None,
     ) -> tuple[Read, list[int]]:
-        """One stream to its end, and its tokens."""
+        """Read one stream to its end; return the reading and the token ids."""
         tokens: list[int] = []
         kinds: Counter[str] = Counter()
         began_s = time.monotonic()
@@ -122,7 +127,7 @@ class Fleet:
     async def _call(
         self, method: str, path: str, wanted: dict[str, Any] | None = None
     ) -> AsyncIterator[tuple[int, dict[str, str], asyncio.StreamReader]]:
-        """Status, headers and what the body is read from."""
+        """Yield status, headers and the reader of the body."""
         body = b"" if wanted is None else json.dumps(wanted).encode()
         head = [f"{method} {path} HTTP/1.0", f"Host: {self._host}:{self._port}", f"Content-Length: {len(body)}"]
         head += ["Content-Type: application/json"] * bool(body)
@@ -138,7 +143,8 @@ class Fleet:
 
 
 async def _take(reader: asyncio.StreamReader, tokens: list[int], kinds: Counter[str]) -> None:
-    """Read events to the end. Raises ValueError unless every token came once, and the end with the same ones."""
+    """Read events to the end. Raises ValueError unless every token came once, and the end with the
+    same ones."""
     while not kinds["end"]:
         async with asyncio.timeout(SILENCE_S):
             block = (await reader.readuntil(b"\n\n")).decode()

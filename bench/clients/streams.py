@@ -1,8 +1,9 @@
-"""`./paceline bench streams`: hundreds of open event streams on one web process, and whether anything in it grows.
+"""`./paceline bench streams`: hold hundreds of open event streams on one web process and check that
+nothing grows.
 
-Starts an instance of its own and keeps so many streams open, some of requests that are worked on, the others of
-requests that wait their turn; the first reader of each sends it, the others follow it. Every token of every stream is
-compared. Meanwhile the web process is looked at, and asked small things as others would.
+Starts an instance of its own and keeps the streams open, some of running requests, the others of
+requests that wait for their turn; the first reader of each sends it, the others follow it. Compares
+every token of every stream. Meanwhile samples the web process and times small calls to it.
 """
 
 import argparse
@@ -28,12 +29,13 @@ from bench.report_header import heading
 from bench.systems import INSTANCE
 
 ASKED = ("/healthz", "/v1/models", "/readyz")  # of the process alone, of it with no wait, and of it and Redis
-OPENING_S = 60.0  # they are waited for no longer
+OPENING_S = 60.0  # longest wait for all streams to open
 SHOWN = ("memory", "threads", "files", "connections")
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Run, print, write figures and picture; 0 if every stream was whole and nothing grew."""
+    """Hold the streams, print, write figures and picture; return 0 if every stream was whole and
+    nothing grew."""
     args = parse_args(argv)
     instance = Instance(Settings.from_env().state, INSTANCE)
     with deployment(None) as (url, _):
@@ -70,6 +72,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    """Parse the command line; exit on a wrong one."""
     parser = parser_of("bench streams", __doc__)
     parser.add_argument("--streams", type=int, default=500, help="open at once")
     parser.add_argument("--readers", type=int, default=2, help="of each request, its sender among them")
@@ -84,7 +87,8 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 
 async def _hold(fleet: Fleet, watcher: Watcher, args: argparse.Namespace) -> dict[str, Any]:
-    """Keep the streams open for the time asked for; what was seen from outside meanwhile."""
+    """Keep the streams open for the time asked for; return what was measured from outside
+    meanwhile."""
     running = asyncio.create_task(fleet.run())
     began_s = time.monotonic()
     while fleet.open < args.streams and not running.done() and time.monotonic() - began_s < OPENING_S:
@@ -116,7 +120,7 @@ async def _hold(fleet: Fleet, watcher: Watcher, args: argparse.Namespace) -> dic
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """As lines of Markdown."""
+    """Return the streams' counts, the small calls' times and the growth as Markdown lines."""
     streams, asked = report["streams"], report["asked"]
     lines = [
         f"{report['open']['mean']:.0f} streams open (at least {report['open']['least']}), {streams['ended']} ended, "
@@ -130,8 +134,8 @@ def table(report: Mapping[str, Any]) -> str:
     for what, own in report["growth"].items():
         for one in own.values():
             numbers = " | ".join(f"{one[key]:.1f}" for key in ("second quarter", "last quarter", "highest"))
-            said = "GREW" if one["grew"] else "flat"
-            lines.append(f"| {what}, {UNITS[what]} | {report['before'][what]:.1f} | {numbers} | {said} |")
+            result = "GREW" if one["grew"] else "flat"
+            lines.append(f"| {what}, {UNITS[what]} | {report['before'][what]:.1f} | {numbers} | {result} |")
     return "\n".join(lines)
 
 

@@ -1,8 +1,9 @@
-"""`./paceline bench sweep`: fixed draft lengths and the adaptive one from idle to overload, on this machine.
+"""`./paceline bench sweep`: compare fixed draft lengths with the adaptive one from idle to
+overload.
 
-Requests come at Poisson times whether or not others have ended, to a pipeline in this process. Every arm gets the
-same requests at the same times, one arm after the other, in an order that turns with every repeat; each request's time
-beside the same request's in another arm is a pair.
+Requests come at Poisson times whether or not others have ended, to a pipeline in this process.
+Every arm gets the same requests at the same times, one arm after the other, in an order that
+rotates with every repeat; a request's times in two arms are a pair.
 """
 
 import argparse
@@ -37,7 +38,8 @@ ABLATIONS = [Plan("without pruning", {"pruning": "off"}), Plan(f"{FULL} again")]
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Run the sweep, print, write the figures; the exit status."""
+    """Run the sweep, print, write the figures; return the exit status. Raises SystemExit when texts
+    differ."""
     args = parse_args(argv)
     settings = Settings.from_env()
     models = load_models(settings)
@@ -54,21 +56,22 @@ def main(argv: Listed[str] | None = None) -> int:
             requests = [arrival.at_s for arrival in poisson(rate, args.seconds, args.max_tokens, repeat)]
             texts: list[Text] = [(at_s, prompt(number + i, None)) for i, at_s in enumerate(requests)]
             number += len(texts)
-            said: set[tuple[tuple[int, ...], ...]] = set()
+            generated: set[tuple[tuple[int, ...], ...]] = set()
             for name in turned([*arms], repeat * max(1, len(arms) // args.repeats)):
                 started_s = time.time()
                 ends = arms[name].load([(at_s, text) for at_s, (_, text) in texts])
-                said.add(tuple(end.tokens for end in ends))
+                generated.add(tuple(end.tokens for end in ends))
                 runs[name].append(served(ends, texts, started_s))
-            if len(said) > 1:
+            if len(generated) > 1:
                 raise SystemExit("two arms said different texts")
-        found["rates"].append(told(rate, runs))
+        found["rates"].append(rate_figures(rate, runs))
         print(table(found["rates"][-1]), flush=True)
     args.out.write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    """Parse the command line; exit on a wrong one."""
     parser = parser_of("bench sweep", __doc__)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 2.0, 4.0], help="requests a second")
     parser.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 5, 7], help="fixed draft lengths")
@@ -84,7 +87,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 
 def warm_up(arms: Arms) -> int:
-    """A few requests through every arm, uncounted; the number of the next prompt."""
+    """Send a few requests through every arm, uncounted; return the number of the next prompt."""
     texts = [(0.0, prompt(i, None)[1]) for i in range(WARM_UP)]
     for arm in arms.values():
         arm.load(texts)
@@ -92,8 +95,11 @@ def warm_up(arms: Arms) -> int:
 
 
 def served(ends: Listed[Snapshot], texts: Listed[Text], started_s: float) -> list[Served]:
-    """What the requests met, as their clients would have: each waits from when it was due, not from when a step had
-    ended and it was let in. `started_s`: wall clock."""
+    """Return the requests as their clients would have met them: each waits from when it was due.
+
+    The pipeline admits between steps only, so a request's own times begin later. `started_s`: wall
+    clock.
+    """
     return [
         Served(
             domain,
@@ -111,13 +117,14 @@ def served(ends: Listed[Snapshot], texts: Listed[Text], started_s: float) -> lis
 
 
 def turned(names: list[str], by: int) -> list[str]:
-    """Whoever came first comes last: a machine that slows down slows everybody."""
+    """Rotate the arms by `by` places, so that a machine that slows down slows all arms alike."""
     places = by % len(names)
     return names[places:] + names[:places]
 
 
-def told(rate: float, runs: Mapping[str, Listed[Listed[Served]]]) -> dict[str, Any]:
-    """One rate's figures, and the adaptive arm beside every other by the same requests' times."""
+def rate_figures(rate: float, runs: Mapping[str, Listed[Listed[Served]]]) -> dict[str, Any]:
+    """Compute one rate's figures, and every arm's ratio to the adaptive one by the same requests'
+    times."""
     everything = {name: [one for repeat in own for one in repeat] for name, own in runs.items()}
     totals = {name: [one.total_s for one in own] for name, own in everything.items()}
     ratios = {name: paired_ratio(own, totals[FULL]) for name, own in totals.items() if name != FULL}
@@ -135,7 +142,7 @@ def told(rate: float, runs: Mapping[str, Listed[Listed[Served]]]) -> dict[str, A
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """One rate as lines of Markdown."""
+    """Return one rate as a Markdown table."""
     lines = [
         f"{found['rate']:g} requests a second, {found['requests']} in all",
         "| arm | a request, s | p95 | first token p50, s | a token p50, ms | tokens a round | drafted "

@@ -1,8 +1,9 @@
-"""`./paceline bench meanwhile --url URL -- COMMAND ...`: clients at a deployment while a command changes it under them.
+"""`./paceline bench meanwhile --url URL -- COMMAND ...`: run clients at a deployment while a
+command changes it.
 
-Asks for a set of texts undisturbed, then again and again, from the command's start to its end. Half of the clients
-follow streams and come back when one breaks; the others wait for one answer on one connection, and know no more. Says
-when the command printed each of its lines; then what the clients met.
+Asks for a set of texts undisturbed, then again and again, from the command's start to its end. Half
+of the clients follow streams and resume one that breaks; the others wait for one answer on one
+connection. Prints the command's lines with their times, then the clients' counts.
 """
 
 import argparse
@@ -28,12 +29,13 @@ from bench.chaos.run import DRAIN_S, requests
 from bench.help import parser as parser_of
 from bench.report_header import heading
 
-ANSWER_S = 300.0  # the longest that one answer is waited for
-LONGEST = 10  # silences that are told of
+ANSWER_S = 300.0  # longest wait for one answer
+LONGEST = 10  # silences that are reported
 
 
 class Waiting(Clients):
-    """Clients that ask once and wait for the whole answer: what breaks their connection has lost them the answer."""
+    """Clients that ask once and wait for the whole answer: a connection that breaks counts as a
+    lost request."""
 
     def _ask(self, number: int) -> tuple[Result, float]:
         started_s = time.monotonic()
@@ -59,7 +61,8 @@ class Waiting(Clients):
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Run, print, write the report; 0 if every request ended with its own text and the command did well."""
+    """Run clients and command, print, write the report; return 0 if every request got its text and
+    the command succeeded."""
     args = parse_args(argv)
     report = heading("bench meanwhile", argv) | storm(args)
     if args.out is not None:
@@ -72,6 +75,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    """Parse the command line; exit on a wrong one."""
     parser = parser_of("bench meanwhile", __doc__)
     parser.add_argument("--url", required=True, help="of a web server that wants no key, or of the proxy before it")
     parser.add_argument("--clients", type=int, default=4, help="of each kind")
@@ -85,7 +89,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 
 def storm(args: argparse.Namespace) -> dict[str, Any]:
-    """Undisturbed first, then with the command; what became of it."""
+    """Ask for all texts undisturbed, then while the command runs; return the report's figures."""
     texts = requests(args.requests, args.max_tokens)
     expected = [generate(args.url, text, None).token_ids for text in texts]
     crowds = [kind(args.url, texts, expected, args.seed) for kind in (Clients, Waiting)]
@@ -97,20 +101,20 @@ def storm(args: argparse.Namespace) -> dict[str, Any]:
     time.sleep(args.after)
     for crowd in crowds:
         crowd.stop(DRAIN_S)
-    streams, answers = (_told(crowd.counts, started_s) for crowd in crowds)
+    streams, answers = (_client_figures(crowd.counts, started_s) for crowd in crowds)
     seconds = round(time.monotonic() - started_s, 1)
     return {"exit_status": status, "seconds": seconds, "streams": streams, "answers": answers}
 
 
 def _run(command: list[str], started_s: float) -> int:
-    """Run it to its end, each of its lines with the second at which it came; the exit status."""
+    """Run the command, print each of its lines with its time; return its exit status."""
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         for line in process.stdout or ():
             print(f"{time.monotonic() - started_s:7.1f} s  {line}", end="", flush=True)
     return process.returncode
 
 
-def _told(counters: ClientCounts, started_s: float) -> dict[str, Any]:
+def _client_figures(counters: ClientCounts, started_s: float) -> dict[str, Any]:
     longest = sorted(counters.stalls, key=lambda stall: stall[0] - stall[1])[:LONGEST]
     silences = [{"at_s": round(start - started_s, 1), "lasted_s": round(end - start, 2)} for start, end in longest]
     return {key: value for key, value in asdict(counters).items() if key != "stalls"} | {"silences": silences}

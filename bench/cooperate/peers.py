@@ -1,7 +1,8 @@
-"""transformers beside the pipeline in `bench cooperate`: `generate`, and its assisted generation with our drafter.
+"""Run transformers beside the pipeline in `bench cooperate`: `generate`, and assisted generation
+with our drafter.
 
-The assistant is made as fast for transformers as it is for us: a drafter with a trimmed head keeps it, and its logits
-are spread over the whole vocabulary, minus infinity where it has no row.
+The assistant is made as fast for transformers as it is for us: a drafter with a trimmed head keeps
+it, and its logits are spread over the whole vocabulary, minus infinity where it has no row.
 """
 
 import json
@@ -24,7 +25,7 @@ from bench.systems import transformers_arm
 
 
 def generate_arm(settings: Settings, max_tokens: int) -> Callable[[list[str]], Run]:
-    """transformers' `generate`; several prompts are one padded batch."""
+    """Return the arm of transformers' `generate`; several prompts are one padded batch."""
     arm = transformers_arm(settings, max_tokens)
 
     def run(prompts: list[str]) -> Run:
@@ -35,7 +36,7 @@ def generate_arm(settings: Settings, max_tokens: int) -> Callable[[list[str]], R
 
 
 class AssistedArm:
-    """transformers' assisted generation, one prompt at a time: it takes no batches."""
+    """An arm of transformers' assisted generation, one prompt at a time: it takes no batches."""
 
     def __init__(self, settings: Settings, drafter: str, max_tokens: int) -> None:
         folder = target_folder(settings)
@@ -48,6 +49,7 @@ class AssistedArm:
 
     @torch.inference_mode()
     def __call__(self, prompts: list[str]) -> Run:
+        """Run the prompts one after the other."""
         threads = torch.get_num_threads()
         torch.set_num_threads(self._threads)  # the pipeline beside it keeps torch to one
         started = time.perf_counter()
@@ -61,7 +63,8 @@ class AssistedArm:
         return Run(ends_s[-1], tuple(texts), tuple(first_s), tuple(ends_s))
 
     def _one(self, prompt: str) -> tuple[tuple[int, ...], float]:
-        """Its tokens, and when the first of them were there."""
+        """Return the prompt's generated token ids, and when the first of them were there
+        (`time.perf_counter`)."""
         ids = torch.tensor([self._tokenizer.chat([ChatMessage(role="user", content=prompt)])])
         seen_s: list[float] = []
 
@@ -85,13 +88,14 @@ class AssistedArm:
 
 
 def assistant(folder: Path, target: Path) -> Any:
-    """The drafter as a transformers model with the target's whole vocabulary. Raises ModelRefused."""
+    """Load the drafter as a transformers model with the target's whole vocabulary. Raises
+    ModelRefused."""
     card = folder / "drafter.json"
     if not card.exists() or json.loads(card.read_text()).get("embedding") != "target":
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     parts = parts_of(folder, target, None)
     whole: Any = modules_of(folder, parts)
-    if parts.features is not None:  # transformers has no states to give it: what stands in for them is added everywhere
+    if parts.features is not None:  # transformers gives it no target states: add the absent one everywhere
         table = whole.model.embed_tokens
         table.weight = nn.Parameter(table.weight + torch.from_numpy(parts.features.absent), requires_grad=False)
     whole.lm_head = SpreadHead(whole.lm_head, parts.head_ids, whole.config.vocab_size)
@@ -99,7 +103,8 @@ def assistant(folder: Path, target: Path) -> Any:
 
 
 class SpreadHead(nn.Module):
-    """A trimmed head's logits at their places in the whole vocabulary."""
+    """A trimmed head (Vh rows) whose logits are spread to their places in the whole vocabulary
+    (V)."""
 
     def __init__(self, head: nn.Linear, head_ids: torch.Tensor, vocab_size: int) -> None:
         super().__init__()
@@ -108,7 +113,8 @@ class SpreadHead(nn.Module):
         self._head_ids = head_ids  # (Vh,)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """(..., d) -> (..., V) logits, -inf for a token without a row."""
+        """Map hidden states (..., d) to logits (..., V) of the same dtype, -inf for a token without
+        a row."""
         logits = hidden.new_full((*hidden.shape[:-1], self._vocab_size), float("-inf"))
         logits[..., self._head_ids] = self._head(hidden)
         return logits

@@ -1,4 +1,8 @@
-"""The arms of `bench cooperate`: every way of drafting that is compared, as changes to the settings and the pool."""
+"""Define the arms of `bench cooperate`: ways of drafting, as changes to the settings and the
+drafter pool.
+
+Holds data only; loads no model and runs nothing.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,42 +20,44 @@ FULL, OFF, SINGLE = "full", "off", "best single"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One arm. What it does not name is as the settings have it: the full system's."""
+    """An arm. A field that it does not name is as the settings have it, as in the full system."""
 
     name: str
     changes: Mapping[str, object] = field(default_factory=dict)  # fields of Settings and their values
     drafters: tuple[str, ...] | None = None  # model drafters; None: all
-    tables: tuple[str, ...] = MODEL_FREE
+    model_free: tuple[str, ...] = MODEL_FREE  # names of model-free drafters
     length: int | None = None  # draft tokens every round; None: as many as pay
     speculates: bool = True
     without: Literal["fusion", "calibration"] | None = None  # an ablation that no setting names
 
     @property
     def settings(self) -> dict[str, object]:
-        """All that is changed of the settings."""
+        """Return the changed settings by name, the fixed length among them."""
         return {**self.changes, **({} if self.length is None else {"lengths": f"fixed:{self.length}"})}
 
     def missing(self) -> list[str]:
-        """The settings that this version of Paceline does not have, or not with this value."""
+        """List the settings that this version of Paceline does not have, or not with this value."""
         defaults = Settings()
         return [name for name, value in self.settings.items() if not _takes(defaults, name, value)]
 
 
 def fixed(drafter: str, length: int, name: str | None = None) -> Plan:
-    """One model drafter alone, a chain of always the same length: speculation as first published."""
-    return Plan(name or f"{drafter} x {length}", {"overlap": "none"}, drafters=(drafter,), tables=(), length=length)
+    """Return the arm of one model drafter with chains of one length: speculation as first
+    published."""
+    return Plan(name or f"{drafter} x {length}", {"overlap": "none"}, drafters=(drafter,), model_free=(), length=length)
 
 
 def pilot(drafters: Iterable[str]) -> list[Plan]:
-    """Every drafter with every length."""
+    """Return an arm for every drafter at every length."""
     return [fixed(drafter, length) for drafter in drafters for length in LENGTHS]
 
 
 def plans(best: Plan | None, generalist: str | None) -> list[Plan]:
-    """All arms but the rivals'; `best` is the pilot's winner, `generalist` the drafter trained on the mixture."""
+    """Return all arms but the peers'; `best` is the pilot's winner, `generalist` the drafter
+    trained on the mixture."""
     single = [] if best is None or best.drafters is None else [fixed(best.drafters[0], best.length or 1, SINGLE)]
     alone = (generalist,) if generalist else ()
-    generalists = [Plan("generalist", drafters=alone, tables=()), Plan("generalist + tables", drafters=alone)]
+    generalists = [Plan("generalist", drafters=alone, model_free=()), Plan("generalist + tables", drafters=alone)]
     return [
         Plan(OFF, speculates=False),
         *single,
@@ -63,28 +69,30 @@ def plans(best: Plan | None, generalist: str | None) -> list[Plan]:
         Plan("without fusion", without="fusion"),
         Plan("without calibration", without="calibration"),
         Plan("without run-ahead", {"overlap": "none"}),
-        Plan("without suffix", tables=tuple(name for name in MODEL_FREE if name != "suffix")),
-        Plan("without phrases", tables=tuple(name for name in MODEL_FREE if name != Phrases.name)),
+        Plan("without suffix", model_free=tuple(name for name in MODEL_FREE if name != "suffix")),
+        Plan("without phrases", model_free=tuple(name for name in MODEL_FREE if name != Phrases.name)),
         Plan("tables only", drafters=()),
-        Plan("lookup only", drafters=(), tables=("lookup",)),
+        Plan("lookup only", drafters=(), model_free=("lookup",)),
     ]
 
 
-def by_length(lengths: Iterable[int], tables: tuple[str, ...] = MODEL_FREE) -> list[Plan]:
-    """No speculation, the same drafters at each fixed length, and what serves."""
-    chains = [Plan(f"fixed {n}", {"overlap": "none"}, tables=tables, length=n) for n in lengths]
-    return [Plan(OFF, tables=tables, speculates=False), *chains, Plan(FULL, tables=tables)]
+def by_length(lengths: Iterable[int], model_free: tuple[str, ...] = MODEL_FREE) -> list[Plan]:
+    """Return arms without speculation, with the same drafters at each fixed length, and with the
+    adaptive length."""
+    chains = [Plan(f"fixed {n}", {"overlap": "none"}, model_free=model_free, length=n) for n in lengths]
+    return [Plan(OFF, model_free=model_free, speculates=False), *chains, Plan(FULL, model_free=model_free)]
 
 
-def rules(tables: tuple[str, ...] = MODEL_FREE) -> list[Plan]:
-    """Other rules for the length than the one that serves."""
-    return [Plan(name, {"overlap": "none", "lengths": name}, tables=tables) for name in RULES]
+def rules(model_free: tuple[str, ...] = MODEL_FREE) -> list[Plan]:
+    """Return an arm for each rule for the length beside the default one."""
+    return [Plan(name, {"overlap": "none", "lengths": name}, model_free=model_free) for name in RULES]
 
 
 def overlaps() -> list[Plan]:
-    """Each way of overlapping drafting and verifying, of the whole system and of model drafters alone."""
+    """Return arms for each way to overlap drafting and verifying, with all drafters and with model
+    drafters alone."""
     whole = [Plan(way, {"overlap": way}) for way in get_args(Overlap)]
-    alone = [Plan(f"{way}, models alone", {"overlap": way}, tables=()) for way in get_args(Overlap)]
+    alone = [Plan(f"{way}, models alone", {"overlap": way}, model_free=()) for way in get_args(Overlap)]
     return [Plan(OFF, speculates=False), *whole, *alone]
 
 

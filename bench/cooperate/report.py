@@ -1,4 +1,8 @@
-"""What the runs of `bench cooperate` say: rates, accepted lengths, where a step's time went, and the bars."""
+"""Turn the runs of `bench cooperate` into figures: rates, accepted lengths, the parts of a step's
+time, and the bars.
+
+Takes runs by arm; knows nothing of how they were made.
+"""
 
 import statistics
 from collections.abc import Iterable, Mapping
@@ -33,7 +37,7 @@ Group = tuple[str, list[str]]  # a domain, and its prompts that ran at once
 
 
 def figures(runs: Mapping[str, Listed[Run]], measured: Listed[Group]) -> Figures:
-    """Everything about one number of streams."""
+    """Compute all figures of one number of streams."""
     domains = list(dict.fromkeys(domain for domain, _ in measured))
     found: Figures = {"arms": {}, "ratios": {}, "acceptance": {}}
     for name, own in runs.items():
@@ -51,7 +55,8 @@ def figures(runs: Mapping[str, Listed[Run]], measured: Listed[Group]) -> Figures
 
 
 def summary(runs: Listed[Run]) -> Figures:
-    """Medians over groups of prompts, and a step's milliseconds: of the target that is one pass for all streams."""
+    """Return medians over groups of prompts, and a step's milliseconds: one pass of the target for
+    all streams."""
     steps = sum(run.steps for run in runs) or 1
     decode_s, draft_s, verify_s = (sum(getattr(run, name) for run in runs) for name in SPLIT)
     return {
@@ -72,14 +77,14 @@ SPLIT = ("decode_s", "draft_s", "verify_s")
 
 
 def accepted_length(runs: Iterable[Run]) -> float:
-    """Tokens committed a round, the target's own included; 0 where rounds are not known."""
+    """Return tokens committed a round, the target's own included; 0 where rounds are not known."""
     runs = [*runs]
     rounds = sum(run.rounds for run in runs)
     return sum(run.tokens for run in runs) / rounds if rounds else 0.0
 
 
 def acceptance(runs: Iterable[Run]) -> dict[str, float]:
-    """Of the tokens a drafter stood behind and that were verified, the part that was right."""
+    """Return, by drafter, the share of its verified tokens that was right."""
     totals: dict[str, tuple[int, int]] = {}
     for run in runs:
         for name, (drafted, accepted) in run.by_drafter.items():
@@ -89,7 +94,7 @@ def acceptance(runs: Iterable[Run]) -> dict[str, float]:
 
 
 def ratios(new: Listed[Run], old: Listed[Run], measured: Listed[Group], domains: Listed[str]) -> Figures:
-    """Paired ratios of tokens/s: over all groups, and for each domain that has more than one."""
+    """Return paired ratios of tokens/s: over all groups, and for each domain."""
     pairs = [(domain, a.tokens_per_s, b.tokens_per_s) for (domain, _), a, b in zip(measured, new, old, strict=True)]
     found: Figures = {"all": _ratio(pairs)}
     for domain in domains:
@@ -98,7 +103,8 @@ def ratios(new: Listed[Run], old: Listed[Run], measured: Listed[Group], domains:
 
 
 def bars(streams: Mapping[str, Figures]) -> Figures:
-    """What was aimed at at one stream, what was measured, and whether it holds."""
+    """Compare one stream's figures with their aims: what was measured, the least, and whether it
+    holds."""
     one = streams.get("1")
     if one is None:
         return {}
@@ -120,7 +126,7 @@ def bars(streams: Mapping[str, Figures]) -> Figures:
 
 
 def table(found: Figures) -> str:
-    """The arms as lines of Markdown."""
+    """Return the arms as a Markdown table."""
     domains = list(found["arms"][OFF]["domains"])
     lines = [f"| arm | tokens/s | latency, s | tokens a round | draft / verify / rest, ms | {' | '.join(domains)} |"]
     lines.append("|---" * (5 + len(domains)) + "|")

@@ -1,10 +1,11 @@
-"""`./paceline bench cooperate`: every way of drafting beside each other, on held-out prompts of five domains.
+"""`./paceline bench cooperate`: compare every way of drafting on held-out prompts of five domains.
 
-In one process and one run, interleaved prompt by prompt in changing order: no speculation, the best single drafter at
-its best fixed length (found in a pilot on prompts of their own), the generalist, the union of all drafters, CoSine's
-form, the full system and what it is without each of its parts; transformers' `generate` and its assisted generation.
-Our own arms must all say the same, token by token; where transformers' rounding makes it say something else is counted.
-An arm whose setting this version does not have is left out, and said to be.
+In one process and one run, interleaved prompt by prompt in changing order: no speculation, the best
+single drafter at its best fixed length (found in a pilot on prompts of their own), the generalist,
+the union of all drafters, CoSine's form, the full system and the same without each of its parts;
+transformers' `generate` and its assisted generation. Our own arms must all commit the same tokens;
+texts that differ by transformers' rounding are counted. An arm whose setting this version does not
+have is reported and left out.
 """
 
 import argparse
@@ -44,7 +45,7 @@ Arm = Callable[[list[str]], Run]
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Measure, print, and write the figures with the machine named."""
+    """Measure, print, and write the figures with the machine named; return the exit status."""
     args = parse_args(argv)
     settings = Settings.from_env()
     models = load_models(settings)
@@ -68,6 +69,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    """Parse the command line; exit on a wrong one."""
     parser = parser_of("bench cooperate", __doc__)
     parser.add_argument("--prompts", type=int, default=8, help="prompts of each domain")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens a request")
@@ -85,7 +87,8 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 
 def make_peers(settings: Settings, args: argparse.Namespace) -> dict[str, Arm]:
-    """transformers' `generate`; the assisted one is made when the pilot has said by whom."""
+    """Make the arm of transformers' `generate`, if wanted; the assisted one needs the pilot's best
+    drafter first."""
     wanted = not args.no_peers and (args.arms is None or GENERATE in args.arms)
     return {GENERATE: generate_arm(settings, args.max_tokens)} if wanted else {}
 
@@ -93,7 +96,7 @@ def make_peers(settings: Settings, args: argparse.Namespace) -> dict[str, Arm]:
 def at_streams(
     streams: int, settings: Settings, models: Models, peers: dict[str, Arm], args: argparse.Namespace
 ) -> Figures:
-    """All arms on the same prompts, `streams` at once."""
+    """Run all arms on the same prompts, `streams` at once; return their figures."""
     pilots = groups({d: p[len(p) - args.pilot_prompts :] for d, p in PROMPTS.items()}, 1 if streams == 1 else 0)
     best, tried = best_single(settings, models, pilots, args)
     chosen, skipped = choose(plans(best, args.generalist if args.generalist in models.guessers else None), args)
@@ -115,7 +118,8 @@ def at_streams(
 def best_single(
     settings: Settings, models: Models, pilots: list[Group], args: argparse.Namespace
 ) -> tuple[Plan | None, dict[str, float]]:
-    """The drafter and length that went fastest on the pilot's prompts; tokens/s of all."""
+    """Find the drafter and length that are fastest on the pilot's prompts; return them, and
+    tokens/s of all."""
     tried = pilot(models.guessers)
     arms: dict[str, Arm] = {plan.name: PipelineArm(plan, settings, models, args.max_tokens) for plan in tried}
     if not arms or not pilots:
@@ -126,7 +130,7 @@ def best_single(
 
 
 def choose(wanted: list[Plan], args: argparse.Namespace) -> tuple[list[Plan], dict[str, str]]:
-    """The plans that can be run, and why others cannot."""
+    """Return the plans that can be run, and why others cannot, by name."""
     if args.arms is not None:
         wanted = [plan for plan in wanted if plan.name in {OFF, *args.arms}]
     skipped = {plan.name: f"no setting {', '.join(plan.missing())} here" for plan in wanted if plan.missing()}
@@ -136,7 +140,8 @@ def choose(wanted: list[Plan], args: argparse.Namespace) -> tuple[list[Plan], di
 
 
 def assisted(settings: Settings, best: Plan, pilots: list[Group], args: argparse.Namespace) -> Arm:
-    """The rival with our best drafter, at whichever of the pilot's length and its own schedule is faster."""
+    """Make the assisted peer with our best drafter, at the faster of the pilot's length and its own
+    schedule."""
     folder = next(name for name in settings.drafters if Path(name).name == (best.drafters or ("",))[0])
     arm = AssistedArm(settings, folder, args.max_tokens)
     arm([WARM_UP])
@@ -150,7 +155,8 @@ def assisted(settings: Settings, best: Plan, pilots: list[Group], args: argparse
 
 
 def groups(prompts: Mapping[str, Listed[str]], streams: int) -> list[Group]:
-    """(domain, prompts that run at once) for each measurement; 0: everything at once, whatever its domain."""
+    """Return (domain, prompts that run at once) for each measurement; `streams` 0: all at once, of
+    any domain."""
     if streams == 0:
         return [("all", [prompt for of_domain in prompts.values() for prompt in of_domain])]
     return [
@@ -161,7 +167,8 @@ def groups(prompts: Mapping[str, Listed[str]], streams: int) -> list[Group]:
 
 
 def interleaved(arms: Mapping[str, Arm], measured: list[Group]) -> dict[str, list[Run]]:
-    """Every arm on every group, in turn and in changing order, so that all meet the same disturbances."""
+    """Run every arm on every group, in turn and in changing order, so that all meet the same
+    disturbances."""
     runs: dict[str, list[Run]] = {name: [] for name in arms}
     for i, (domain, prompts) in enumerate(measured):
         for name in random.Random(i).sample([*arms], len(arms)):
@@ -173,7 +180,8 @@ def interleaved(arms: Mapping[str, Arm], measured: list[Group]) -> dict[str, lis
 
 
 def check_same(runs: Mapping[str, Run]) -> None:
-    """Our arms must all have said the same; anything else is a bug, not a figure."""
+    """Raise SystemExit unless our arms all committed the same tokens: a difference is a bug, not a
+    figure."""
     texts = {name: run.token_ids for name, run in runs.items()}
     first = next(iter(texts))
     different = [name for name in texts if texts[name] != texts[first]]

@@ -1,7 +1,8 @@
-"""An arm of `bench cooperate` as a pipeline in this process: what it is built of, how it runs and is timed.
+"""Build, run and time an arm of `bench cooperate` as a pipeline in this process.
 
-All arms share one target and one copy of every drafter (`app.assembly.local.Models`); caches, tables of past text and
-what is learnt of drafters are each arm's own.
+Takes a plan and loaded models, returns runs. All arms share one target and one copy of every
+drafter (`app.assembly.local.Models`); caches, model-free drafters and calibration are each arm's
+own.
 """
 
 import time
@@ -28,7 +29,11 @@ Shape = Callable[[TreeMessage], TreeMessage]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Some prompts at once through one arm. The split of the time is over the steps after all have a first token."""
+    """Hold one run of prompts at once through one arm; times in seconds.
+
+    `steps` and the `decode_s`, `draft_s` and `verify_s` count from when all prompts have a first
+    token.
+    """
 
     seconds: float
     token_ids: tuple[tuple[int, ...], ...]  # by prompt
@@ -43,15 +48,17 @@ class Run:
 
     @property
     def tokens(self) -> int:
+        """Return the tokens of all prompts."""
         return sum(len(ids) for ids in self.token_ids)
 
     @property
     def tokens_per_s(self) -> float:
+        """Return the tokens of all prompts a second."""
         return self.tokens / self.seconds
 
 
 class PipelineArm:
-    """One plan's pipeline. No prompt should come twice: its suffix table would know the answer."""
+    """A plan's pipeline. Send no prompt twice: the suffix drafter would know the answer."""
 
     def __init__(self, plan: Plan, settings: Settings, models: Models, max_tokens: int) -> None:
         self._settings = settings.model_copy(update=plan.settings)
@@ -62,7 +69,8 @@ class PipelineArm:
         _set_up(self._pipeline, plan, models)
 
     def __call__(self, prompts: list[str]) -> Run:
-        """Run the prompts at once, to their ends."""
+        """Run the prompts at once, to their ends. Raises SystemExit when the prefix cache was
+        used."""
         pipeline, sequences = self._pipeline, self._pipeline.verifier.sequences
         started = time.perf_counter()
         records = [pipeline.submit(self._request(prompt), self._settings) for prompt in prompts]
@@ -90,7 +98,8 @@ class PipelineArm:
         )
 
     def load(self, arrivals: Listed[tuple[float, str]]) -> list[Snapshot]:
-        """Requests that come at these seconds from now, whether or not others have ended; all of them, ended."""
+        """Send requests at these seconds from now, whether or not others have ended; return all,
+        ended."""
         pipeline, sequences = self._pipeline, self._pipeline.verifier.sequences
         started, records, waiting = time.perf_counter(), [], deque(arrivals)
         while waiting or sequences:
@@ -103,7 +112,7 @@ class PipelineArm:
         return [pipeline.store.snapshot(record.id) for record in records]
 
     def calibration(self) -> dict[str, dict[str, float]]:
-        """How well each drafter knew itself so far: see `app.estimates.calibration.CalibrationReport`."""
+        """Return how well each drafter's confidence was calibrated so far, by drafter."""
         return self._pipeline.fuser.calibration.info()
 
     def _request(self, prompt: str) -> GenerateRequest:
@@ -113,7 +122,7 @@ class PipelineArm:
 
 
 class Timed:
-    """Stands in for an object and adds up the calls and seconds of one of its methods."""
+    """A stand-in for an object that adds up the calls and seconds of one of its methods."""
 
     def __init__(self, inner: object, method: str) -> None:
         self._inner, self._method = inner, method
@@ -136,14 +145,15 @@ class Timed:
 
 
 class Uncalibrated(Calibration):
-    """Takes every drafter at its word, whatever came."""
+    """A calibration that takes every drafter's confidence as it is."""
 
     def value(self, drafter: str, confidence: float) -> float:
+        """Return the confidence, kept away from 0 and 1."""
         return min(1.0 - FLOOR, max(FLOOR, confidence))
 
 
 class ArmPipeline(LocalPipeline):
-    """Time drafting, and change trees before the verifier sees them."""
+    """A pipeline that times drafting and may change trees before the verifier sees them."""
 
     def __init__(self, built: LocalPipeline, fuser: Fuser, shape: Shape | None) -> None:
         super().__init__(built.verifier, built.node, fuser, built.store, built.tokenizer)
@@ -151,6 +161,7 @@ class ArmPipeline(LocalPipeline):
         self._shape = shape
 
     def draft(self, jobs: Iterable[DraftJob]) -> list[TreeMessage]:
+        """Draft and fuse the jobs, and change the trees as the plan says."""
         started = time.perf_counter()
         try:
             trees = super().draft(jobs)
@@ -160,12 +171,13 @@ class ArmPipeline(LocalPipeline):
 
 
 def shape_of(plan: Plan) -> Shape | None:
-    """How the plan's trees are changed before the verifier sees them, if they are."""
+    """Return the function that changes the plan's trees before the verifier sees them; None for no
+    change."""
     return lone if plan.without == "fusion" else None
 
 
 def lone(tree: TreeMessage) -> TreeMessage:
-    """What the one drafter said that promises the most tokens: a tree without fusion."""
+    """Reduce a tree to the drafter that promises the most tokens: a tree without fusion."""
     promise: dict[str, float] = {}
     for names, survival in zip(tree.proposers, tree.survival, strict=True):
         for name in names:
@@ -189,7 +201,7 @@ def _set_up(pipeline: LocalPipeline, plan: Plan, models: Models) -> None:
     """Have the verifier ask the plan's drafters."""
     verifier = pipeline.verifier
     names = models.guessers if plan.drafters is None else plan.drafters
-    pool = replace(verifier.speculation.pool, models=dict.fromkeys(names, "local"), model_free=plan.tables)
+    pool = replace(verifier.speculation.pool, models=dict.fromkeys(names, "local"), model_free=plan.model_free)
     verifier.follow(pool, verifier.policy)
 
 

@@ -1,1 +1,1 @@
-"""Run all of the GPU's path in one call."""
+"""Measure the GPU's kernels and engine in one call."""

@@ -1,7 +1,7 @@
-"""What stands in for pydantic where it is missing: enough to make the records that the engine reads.
+"""Stand in for pydantic where it is missing: make the records that the engine reads.
 
-Nothing is validated. The engine takes the sampling and the lengths of a request from such records and knows no more
-of pydantic than their fields and defaults.
+Validates nothing. The engine takes the sampling and the lengths of a request from such records and
+needs no more of pydantic than their fields and defaults.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class BaseModel:
-    """Fields are the annotated names of the class and of its bases."""
+    """A record whose fields are the annotated names of the class and of its bases."""
 
     model_config: Any = None
     model_fields: dict[str, Any]
@@ -39,29 +39,32 @@ class BaseModel:
 
     @classmethod
     def model_construct(cls, **given: Any) -> Any:
+        """Make a record, as the constructor does."""
         return cls(**given)
 
     def model_copy(self, *, update: dict[str, Any]) -> Any:
+        """Return a copy with some fields changed."""
         return type(self)(**{**self.__dict__, **update})
 
 
 class _Made:
-    """A default that is made anew."""
+    """A default that is made anew for each record."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make = make
 
 
 def field(default: Any = ..., *, default_factory: Callable[[], Any] | None = None, **_: Any) -> Any:
-    """Its default; bounds and descriptions are forgotten."""
+    """Return a field's default; bounds and descriptions are ignored."""
     return default if default_factory is None else _Made(default_factory)
 
 
 def stand_in() -> list[str]:
-    """Take pydantic's place where it cannot be imported. The names of what was replaced."""
+    """Take pydantic's place where it cannot be imported; return the names of the replaced
+    packages."""
     if importlib.util.find_spec("pydantic") is not None:
         return []
-    import transformers  # noqa: F401  (it asks itself which packages there are, and must find the truth)
+    import transformers  # noqa: F401  (it looks which packages there are, before the stand-in is one of them)
 
     module: Any = ModuleType("pydantic", __doc__)
     module.__spec__ = ModuleSpec("pydantic", None)

@@ -1,4 +1,4 @@
-"""Llama-shaped models with random weights, made on the device, and runners over them."""
+"""Make Llama-shaped models with random weights on the device, and runners over them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ POSITIONS = 16384
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of a Llama."""
+    """The dimensions of a Llama."""
 
     name: str
     hidden: int
@@ -34,7 +34,8 @@ TINY = Shape("tiny", 64, 2, 2, 1, 32, 96, 64)
 
 
 def random_model(setting: Setting, shape: Shape, seed: int = 0) -> Any:
-    """An unmodified Llama of this shape."""
+    """Make an unmodified Llama of this shape with random weights of the setting's dtype, on its
+    device."""
     config = LlamaConfig(
         hidden_size=shape.hidden,
         intermediate_size=shape.inner,
@@ -56,7 +57,7 @@ def random_model(setting: Setting, shape: Shape, seed: int = 0) -> Any:
 
 
 def silent(model: Any) -> Any:
-    """Without gradients, and saying as many tokens as it is asked for."""
+    """Set a model to run without gradients, greedily, and without an end token; return it."""
     model.eval().requires_grad_(False)
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
@@ -65,11 +66,11 @@ def silent(model: Any) -> Any:
 
 
 def runner_of(weights: Weights, tokens: int, **rest: Any) -> DeviceRunner:
-    """A runner whose cache holds `tokens`, in whole pages."""
+    """Make a runner whose cache holds `tokens`, in whole pages."""
     pages = -(-tokens // PAGE_TOKENS)
     return DeviceRunner(weights, kv_bytes=pages * PAGE_TOKENS * weights.token_bytes, page_tokens=PAGE_TOKENS, **rest)
 
 
 def room(sequences: int, tokens: int) -> int:
-    """Tokens of a cache for so many sequences, each with its last page half empty."""
+    """Return the cache tokens to hold sequences of `tokens` each, with a last page half empty."""
     return sequences * (tokens + PAGE_TOKENS)

@@ -1,9 +1,11 @@
-"""`python bench/gpu/run.py`: the GPU's kernels and engine against what the hardware can do, on a bare machine.
+"""`python bench/gpu/run.py`: measure the GPU's kernels and engine against the hardware's limits, on
+a bare machine.
 
-Needs torch with CUDA, triton, transformers and numpy; without pydantic it goes on with a stand-in. Runs section by
-section, each with a time of its own in seconds, at which it leaves the rest of its points out. What fails is written
-down with its traceback, and the others go on; the exit status then is 1. The figures are written after every
-section, with the hardware and the versions named: a run that is killed leaves what it has.
+Needs torch with CUDA, triton, transformers and numpy; without pydantic it goes on with a stand-in.
+Runs section by section, each with a time of its own in seconds, at which it leaves the rest of its
+points out. Writes the traceback of a section that fails and goes on with the others; the exit
+status then is 1. Writes the figures after every section, with the hardware and the versions: a run
+that is killed leaves what it has.
 
     python bench/gpu/run.py --model FOLDER              all of it, under 10 minutes on an H200
     python bench/gpu/run.py --quick                     a minute on tiny models: does everything run here?
@@ -24,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if not __package__:
     sys.path[0] = str(ROOT)  # run as a file: the packages lie beside its folder, not in it
 
-SECTIONS = {  # name: seconds; what is measured needs what the first one finds
+SECTIONS = {  # name: seconds; the others need the first one's figures
     "machine": 20,
     "kernels": 100,
     "bandwidth": 45,
@@ -40,7 +42,7 @@ NEEDED = ("torch", "triton", "transformers", "numpy")
 
 
 def main() -> int:
-    """Run the sections asked for, print and write what they find."""
+    """Run the sections asked for, print and write their figures; return the exit status."""
     args = parse_args()
     from bench.gpu.pydantic_stub import stand_in  # not before the packages are known to be there
     from bench.gpu.setting import Figures, setting_of
@@ -73,6 +75,7 @@ def main() -> int:
 
 
 def parse_args() -> argparse.Namespace:
+    """Parse the command line; exit on a wrong one, or where packages are missing."""
     parser = argparse.ArgumentParser(prog="python bench/gpu/run.py", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "gpu.json", help="file to write")
     parser.add_argument("--model", type=Path, help="folder of a real model, such as SmolLM2: its text is compared")
@@ -97,7 +100,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def write(out: Path, figures: object) -> None:
-    """All at once, so that a killed run leaves a whole file."""
+    """Write the figures at once, so that a killed run leaves a whole file."""
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(out.name + ".part")
     part.write_text(json.dumps(figures, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""What all sections share: the device, its clock, what was found before, and how long they may take."""
+"""Hold what all sections share: the device, its clock, earlier figures, and the time left."""
 
 import gc
 import statistics
@@ -17,40 +17,44 @@ WARM_UPS = 2
 
 @dataclass(slots=True)
 class Setting:
-    """Given to each section."""
+    """The device and limits of a run, given to each section; `ends_s` on `time.perf_counter`."""
 
     device: torch.device
     is_quick: bool
     folder: Path | None  # of a real model
     figures: Figures  # of the sections before
-    ends_s: float = 0.0  # when this section should
+    ends_s: float = 0.0  # when this section should end
 
     @property
     def runs(self) -> int:
-        """Timings a median is of. Triton's interpreter takes its time for each."""
+        """Return the timings for a median; one in Triton's interpreter, which is slow."""
         if self.device.type != "cuda":
             return 1
         return 3 if self.is_quick else 15
 
     @property
     def dtype(self) -> torch.dtype:
-        """What models run in. Triton's interpreter is wrong with bfloat16."""
+        """Return the dtype of models: bfloat16, but float32 in Triton's interpreter, which is wrong
+        with bfloat16."""
         return torch.bfloat16 if self.device.type == "cuda" else torch.float32
 
     def has_time(self) -> bool:
+        """Tell whether the section's time has not run out."""
         return time.perf_counter() < self.ends_s
 
     def left_s(self) -> float:
+        """Return the section's seconds left, at least 0."""
         return max(0.0, self.ends_s - time.perf_counter())
 
     def machine(self, name: str) -> float:
-        """A figure of the first section."""
+        """Return a figure of the machine's section. Raises KeyError."""
         return float(self.figures["machine"][name])
 
     def device_ms(self, run: Callable[[], Any], *, times: int = 1, is_cold: bool = False) -> float:
-        """Median of the device's own time for `run`, called `times` times in a row; the host may not read back.
+        """Return the median of the device's own time for `run`, ms, called `times` times in a row.
 
-        Cold: with nothing of the last run in the cache.
+        `run` may not read results back on the host. Cold: with nothing of the last run in the
+        device's cache.
         """
         if self.device.type != "cuda":
             return self.wall_ms(run)
@@ -69,7 +73,7 @@ class Setting:
         return statistics.median(start.elapsed_time(end) / times for start, end in pairs)
 
     def wall_ms(self, run: Callable[[], Any]) -> float:
-        """Median of the host's time for `run`, until the device is done too."""
+        """Return the median of the host's time for `run`, ms, until the device is done too."""
 
         def finished() -> None:
             run()
@@ -80,19 +84,19 @@ class Setting:
         return statistics.median(_host_ms(finished) for _ in range(self.runs))
 
     def wait(self) -> None:
-        """Until the device has done all it was given."""
+        """Wait until the device has done all its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
     def free(self) -> None:
-        """Give the device's memory back that nothing refers to any more."""
+        """Give back the device's memory that is no longer referred to."""
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
 
 def setting_of(device: str, is_quick: bool, folder: Path | None, figures: Figures) -> Setting:
-    """Ends the program where there is no such device."""
+    """Make the setting of a run. Raises SystemExit where there is no such device."""
     if device == "cuda" and not torch.cuda.is_available():
         raise SystemExit(
             "torch sees no GPU; without one: TRITON_INTERPRET=1 python bench/gpu/run.py --quick --device cpu"

@@ -1,4 +1,7 @@
-"""What is done with a runner: greedy texts, and the same texts read again in other company."""
+"""Generate greedy texts with a GPU runner, and read the same texts again in other batches.
+
+Takes a runner and token ids; knows nothing of tokenizers, devices or timing.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +11,8 @@ from app.state import BatchEntry, CachedSequence, Tree
 
 
 def generate(runner: DeviceRunner, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
-    """`count` greedy tokens after each prompt, all prompts in one batch, nothing drafted."""
+    """Return `count` greedy token ids after each prompt, all prompts in one batch, without
+    drafts."""
     states = [_read(runner, prompt) for prompt in prompts]
     for _ in range(count):
         for state, answer in zip(states, _step(runner, states, [[]] * len(states)), strict=True):
@@ -19,7 +23,7 @@ def generate(runner: DeviceRunner, prompts: Sequence[list[int]], count: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """A position whose token came out otherwise."""
+    """A position where another token than before came out."""
 
     sequence: int
     position: int  # among the generated
@@ -29,7 +33,11 @@ class Flip:
 def flips(
     runner: DeviceRunner, prompts: Sequence[list[int]], texts: Sequence[list[int]], drafted: int = 0
 ) -> list[Flip]:
-    """Read the same texts in one batch, with `drafted` of their own tokens as chains: where is another token said?"""
+    """Read the texts again in one batch, with `drafted` of their own tokens as chains; list every
+    other token.
+
+    The texts are of one length, each generated after its prompt.
+    """
     states = [_read(runner, prompt) for prompt in prompts]
     found = []
     length = len(texts[0])
@@ -39,10 +47,10 @@ def flips(
         chains = [text[done : done + ahead] for text in texts]
         for i, (state, answer) in enumerate(zip(states, _step(runner, states, chains), strict=True)):
             expected = texts[i][done : done + ahead + 1]
-            for j, (said, token) in enumerate(zip(answer.tokens, expected, strict=True)):
-                if said != token:
+            for j, (chosen, token) in enumerate(zip(answer.tokens, expected, strict=True)):
+                if chosen != token:
                     row = answer.rows[j].float()
-                    found.append(Flip(i, done + j, float(row[said] - row[token])))
+                    found.append(Flip(i, done + j, float(row[chosen] - row[token])))
             state.tokens += expected
         done += ahead + 1
     _release(runner, states)
@@ -50,19 +58,19 @@ def flips(
 
 
 def chain(tokens: Sequence[int]) -> Tree:
-    """Each a child of the one before."""
+    """Return a tree in which each token is the child of the one before."""
     return Tree(list(tokens), list(range(len(tokens))), [1.0] * len(tokens), [("bench",)] * len(tokens))
 
 
 def reserve(runner: DeviceRunner, work: BatchEntry) -> BatchEntry:
-    """The work, with its pages. Raises MemoryError."""
+    """Reserve the batch entry's pages and return it. Raises MemoryError."""
     if not runner.try_reserve(work):
         raise MemoryError("the cache of this measurement was made too small")
     return work
 
 
 def _read(runner: DeviceRunner, prompt: list[int]) -> CachedSequence:
-    """A sequence whose cache holds all of the prompt but its last token."""
+    """Return a sequence whose cache holds all of the prompt but its last token."""
     state = CachedSequence("bench", list(prompt))
     if len(prompt) > 1:
         work = reserve(runner, BatchEntry(state, 0, state.tokens[:-1], Tree(), final=False))
@@ -72,7 +80,8 @@ def _read(runner: DeviceRunner, prompt: list[int]) -> CachedSequence:
 
 
 def _step(runner: DeviceRunner, states: Sequence[CachedSequence], chains: Sequence[list[int]]) -> list[ChosenRows]:
-    """One step of all sequences, each with a chain below its last token that is accepted whole."""
+    """Run one step of all sequences, each with a chain below its last token that is accepted
+    whole."""
     works = [
         reserve(runner, BatchEntry(state, len(state.tokens) - 1, state.tokens[-1:], chain(tokens), final=True))
         for state, tokens in zip(states, chains, strict=True)

@@ -1,1 +1,1 @@
-"""Paceline beside the engines people would take instead, each in a process and an environment of its own."""
+"""Compare Paceline with other engines, each in a process and an environment of its own."""

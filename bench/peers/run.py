@@ -1,8 +1,10 @@
-"""`python -m bench.peers.run`: Paceline and its rivals on the same prompts, in turn, in one run.
+"""`python -m bench.peers.run`: compare Paceline and its peers on the same prompts, in turn, in one
+run.
 
-Rivals are not installed here: name a Python that has `llama_cpp` (`--llama-python`, with the target's GGUF file) or
-`vllm` (`--vllm-python`); what is not named is left out. Each engine lives in a process of its own for the whole
-run and answers one job at a time, in changing order, so that all meet the same disturbances.
+Peers are not installed here: name a Python that has `llama_cpp` (`--llama-python`, with the
+target's GGUF file) or `vllm` (`--vllm-python`); an engine that is not named is left out. Each
+engine runs in a process of its own for the whole run and answers one job at a time, in changing
+order, so that all meet the same disturbances.
 """
 
 import argparse
@@ -35,7 +37,8 @@ Figures = dict[str, Any]
 
 @dataclass(slots=True)
 class Engine:
-    """A running engine."""
+    """An engine in a process of its own; `concurrencies`: requests at once that it is measured
+    at."""
 
     name: str
     process: subprocess.Popen[str]
@@ -43,7 +46,8 @@ class Engine:
 
     @classmethod
     def start(cls, name: str, python: str, *arguments: object, at: tuple[int, ...], **environ: str) -> Self:
-        """Raises RuntimeError when it does not get ready."""
+        """Start an engine and wait until it is ready. Raises RuntimeError when it does not get
+        ready."""
         command = [python, *(str(argument) for argument in arguments)]
         process = subprocess.Popen(
             command, cwd=HERE, env={**os.environ, **environ}, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -56,19 +60,21 @@ class Engine:
         return cls(name, process, at)
 
     def stop(self) -> None:
-        """End it, and whatever it has started."""
+        """Kill the engine and all processes that it has started."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def ask(self, prompts: list[list[int]], max_tokens: int) -> Figures:
-        """Its answer."""
+        """Have the engine generate `max_tokens` after each prompt; return its answer (see
+        `bench.peers.child`)."""
         assert self.process.stdin is not None and self.process.stdout is not None
         print(json.dumps({"prompts": prompts, "max_tokens": max_tokens}), file=self.process.stdin, flush=True)
         return dict(json.loads(self.process.stdout.readline()))
 
 
 def main() -> int:
+    """Run all engines, print and write the figures; return the exit status."""
     args = parse_args()
     engines = start(args)
     try:
@@ -84,6 +90,7 @@ def main() -> int:
 
 
 def parse_args() -> argparse.Namespace:
+    """Parse the command line; exit on a wrong one."""
     parser = argparse.ArgumentParser(prog="python -m bench.peers.run", description=__doc__.split("\n\n")[0])
     parser.add_argument("--llama-python", help="a Python that has llama_cpp")
     parser.add_argument("--gguf", type=Path, help="the target for llama.cpp; converted files are written beside it")
@@ -99,6 +106,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def start(args: argparse.Namespace) -> list[Engine]:
+    """Start all engines that were named. Raises RuntimeError."""
     settings = Settings.from_env()
     folder, threads = target_folder(settings), settings.verify_threads
     all_at, alone = tuple(args.concurrency), (1,)
@@ -118,7 +126,8 @@ def start(args: argparse.Namespace) -> list[Engine]:
 
 
 def compare(engines: list[Engine], n: int, args: argparse.Namespace) -> Figures:
-    """Every engine on the same n prompts, in turn; no prompt twice."""
+    """Run every engine on the same n prompts, in turn, no prompt twice; return rates and paired
+    ratios."""
     tokenizer = Tokenizer(target_folder(Settings.from_env()))
     texts = [prompt for group in zip(*PROMPTS.values(), strict=True) for prompt in group]
     engines = [engine for engine in engines if n in engine.concurrencies]
@@ -143,7 +152,7 @@ def compare(engines: list[Engine], n: int, args: argparse.Namespace) -> Figures:
 
 
 def bars(found: dict[int, Figures]) -> list[Figures]:
-    """What was promised beside what was measured."""
+    """Compare the ratios with their bars: the least, what was measured, and whether it is met."""
     out = []
     for n, ours, theirs, least in BARS:
         ratio = found.get(n, {}).get("ratios", {}).get(f"{ours} / {theirs}")

@@ -1,4 +1,5 @@
-"""llama.cpp through llama-cpp-python: `serve_llama.py MODEL.gguf THREADS TYPE`; the file is converted to TYPE once."""
+"""Serve llama.cpp through llama-cpp-python: `serve_llama.py MODEL.gguf THREADS TYPE`; converts the
+file once."""
 
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ TYPES = {"F32": llama_cpp.LLAMA_FTYPE_ALL_F32, "F16": llama_cpp.LLAMA_FTYPE_MOST
 
 
 def load() -> Run:
-    """One prompt at a time: its Python interface batches nothing."""
+    """Load the model; prompts run one at a time, as its Python interface batches nothing."""
     source, threads, kind = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     file = source.with_suffix(f".{kind}.gguf")
     if not file.exists():

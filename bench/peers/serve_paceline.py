@@ -1,4 +1,5 @@
-"""Paceline's pipeline in one process, as the environment's settings say: `serve_paceline.py on|off`."""
+"""Serve Paceline's pipeline in one process, as the environment's settings say: `serve_paceline.py
+on|off`."""
 
 import os
 import sys
@@ -20,6 +21,7 @@ from app.request import Sampling, Speculation
 
 
 def load() -> Run:
+    """Build the pipeline; all prompts of a job run at once."""
     pipeline, speculation = build_local(Settings.from_env()), Speculation(enabled=sys.argv[1] == "on")
 
     def run(prompts: list[list[int]], max_tokens: int) -> Answer:

@@ -1,4 +1,5 @@
-"""transformers' `generate`, float32, one prompt after the other: `serve_transformers.py FOLDER THREADS`."""
+"""Serve transformers' `generate`, float32, one prompt after the other: `serve_transformers.py
+FOLDER THREADS`."""
 
 import sys
 
@@ -8,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 
 def load() -> Run:
+    """Load the model, without an end token."""
     torch.set_num_threads(int(sys.argv[2]))
     model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None

@@ -1,4 +1,4 @@
-"""vLLM on the CPU, eager, float32: `serve_vllm.py FOLDER THREADS`."""
+"""Serve vLLM on the CPU, eager, float32: `serve_vllm.py FOLDER THREADS`."""
 
 import os
 import sys
@@ -10,7 +10,8 @@ os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{int(sys.argv[2]) - 1}")
 
 
 def load() -> Run:
-    """All prompts at once, prefix caching off: no prompt is asked twice, and beginnings are alike."""
+    """Load the model; prompts of a job run at once, without prefix caching, as the prompts'
+    beginnings are alike."""
     from vllm import LLM, SamplingParams
 
     model = LLM(sys.argv[1], dtype="float32", enforce_eager=True, max_model_len=2048, enable_prefix_caching=False)
@@ -23,5 +24,5 @@ def load() -> Run:
     return run
 
 
-if __name__ == "__main__":  # it starts processes that import this file
+if __name__ == "__main__":  # vLLM starts processes that import this file
     serve(load)

@@ -1,1 +1,1 @@
-"""Replay recorded drafts on machines you do not have."""
+"""Replay recorded drafts on simulated machines."""

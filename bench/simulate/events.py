@@ -1,7 +1,9 @@
-"""Discrete events: machines that work through their mail, each on a clock of its own, and a network between them.
+"""Simulate discrete events: machines that work through their mail, each on a clock of its own, and
+a network.
 
-A machine takes all that has come as one batch, as a mailbox's attendant does; what it sends leaves when the work is
-done and arrives a hop later. What comes while it works waits. No randomness here.
+A machine takes all its mail as one batch, as a worker does; what it sends leaves when the work is
+done and arrives a hop later. Mail that comes while it works waits. Knows nothing of drafting; has
+no randomness.
 """
 
 from collections.abc import Callable
@@ -12,13 +14,14 @@ from typing import Any
 
 from bench.simulate.models import SimClock
 
-DELIVER, WAKE = 0, 1  # at the same moment mail comes in first
+DELIVER, WAKE = 0, 1  # at equal times mail comes in first
 Handle = Callable[[list[Any]], float | None]  # mail in; seconds after which to be called without any, or None
 
 
 @dataclass(slots=True)
 class Machine:
-    """A mailbox and what attends it. `busy_s`: time in which it worked."""
+    """A mailbox and the worker that takes from it; `busy_s`: the simulated time in which it
+    worked."""
 
     name: str
     clock: SimClock
@@ -29,7 +32,8 @@ class Machine:
 
 
 class Network:
-    """All machines, and what is on its way between them."""
+    """All machines, and the messages between them; `now_s`: the simulated time of the present
+    event."""
 
     def __init__(self, hop_s: float) -> None:
         self.now_s = 0.0
@@ -39,15 +43,16 @@ class Network:
         self._order = count()
 
     def add(self, machine: Machine) -> None:
+        """Add a machine under its name."""
         self.machines[machine.name] = machine
 
     def send(self, to: str, message: Any, at_s: float, hop_s: float | None = None) -> None:
-        """A message leaves at `at_s`."""
+        """Send a message that leaves at `at_s` and arrives `hop_s` later (None: the network's)."""
         arrives_s = at_s + (self._hop_s if hop_s is None else hop_s)
         heappush(self._events, (arrives_s, DELIVER, next(self._order), to, message))
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Until it is over, or nothing happens any more."""
+        """Run events in order of time until `is_over`, or until none is left."""
         while self._events and not is_over():
             self.now_s, kind, number, name, message = heappop(self._events)
             machine = self.machines[name]

@@ -1,7 +1,9 @@
-"""`./paceline bench simulate load`: fixed draft lengths and the adaptive one from idle to overload, by simulation.
+"""`./paceline bench simulate load`: compare fixed draft lengths with the adaptive one from idle to
+overload.
 
-Requests come at Poisson times whether or not others have ended; the texts of a recording in turn, each many times, so
-that the suffix table, which would know them, is left out everywhere. The adaptive arm is the very code that serves.
+Requests come at Poisson times whether or not others have ended; the texts of a recording in turn,
+each many times, so that the suffix drafter, which would know them, is left out everywhere. The
+adaptive arm is the very code that serves.
 """
 
 import argparse
@@ -17,14 +19,15 @@ from bench.clients.arrivals import poisson, steps
 from bench.cooperate.plans import FULL, Plan, by_length, rules
 from bench.simulate.log import Log
 from bench.simulate.machines import build
-from bench.simulate.world import Setting, Tables
+from bench.simulate.world import MakeModelFree, Setting
 
 USED = tuple(name for name in MODEL_FREE if name != "suffix")
 
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """What clients of one load met, in seconds; means but where a percentile is named."""
+    """Hold the latencies that clients of one load met, in seconds; means but where a percentile is
+    named."""
 
     total_s: float
     total_p95_s: float
@@ -35,19 +38,19 @@ class Met:
     drafted_per_round: float
 
 
-def replay_load(log: Log, args: argparse.Namespace, fresh: Tables) -> dict[str, Any]:
-    """Every arm at every rate, and in a burst of ten times the first rate."""
+def replay_load(log: Log, args: argparse.Namespace, fresh: MakeModelFree) -> dict[str, Any]:
+    """Run every arm at every rate, and in a burst of ten times the first rate."""
     found: dict[str, Any] = {"texts": len(log.texts), "seconds": args.seconds, "rates": []}
     setting = Setting(1, args.verifiers, args.slowdown[0], 1e-3 * args.hop_ms, args.seed, is_local=args.local)
     for rate in args.rates:
-        moments = [arrival.at_s for arrival in poisson(rate, args.seconds, 1, args.seed)]
-        met = {plan.name: load(log, plan, setting, moments, fresh) for plan in arms(args.lengths)}
-        found["rates"].append(told(rate, len(moments), met))
+        arrivals_s = [arrival.at_s for arrival in poisson(rate, args.seconds, 1, args.seed)]
+        met = {plan.name: load(log, plan, setting, arrivals_s, fresh) for plan in arms(args.lengths)}
+        found["rates"].append(load_figures(rate, len(arrivals_s), met))
         print(table(found["rates"][-1]), flush=True)
     calm = args.rates[0]
-    moments = [arrival.at_s for arrival in steps([calm, 10 * calm, calm], args.seconds, 1, args.seed)]
-    met = {plan.name: load(log, plan, setting, moments, fresh) for plan in arms(args.lengths)}
-    found["burst"] = told(calm, len(moments), met)
+    arrivals_s = [arrival.at_s for arrival in steps([calm, 10 * calm, calm], args.seconds, 1, args.seed)]
+    met = {plan.name: load(log, plan, setting, arrivals_s, fresh) for plan in arms(args.lengths)}
+    found["burst"] = load_figures(calm, len(arrivals_s), met)
     print(table(found["burst"]), flush=True)
     found["over all rates"] = overall(found["rates"])
     print(json.dumps(found["over all rates"], indent=1))
@@ -55,14 +58,15 @@ def replay_load(log: Log, args: argparse.Namespace, fresh: Tables) -> dict[str, 
 
 
 def arms(lengths: Listed[int]) -> list[Plan]:
-    """All that is compared."""
+    """Return the arms that are compared."""
     return [*by_length(lengths, USED), *rules(USED)]
 
 
-def load(log: Log, plan: Plan, setting: Setting, moments: Listed[float], fresh: Tables) -> Met:
-    """Requests at these moments, drafted in this way."""
+def load(log: Log, plan: Plan, setting: Setting, arrivals_s: Listed[float], fresh: MakeModelFree) -> Met:
+    """Run requests that arrive at these seconds, drafted as the plan says; return what their
+    clients met."""
     world = build(log, plan, setting, fresh)
-    world.run(moments)
+    world.run(arrivals_s)
     ends = [world.store.snapshot(record.id) for record in world.ended]
     spans = [
         (end.record.created_s, end.stats.first_token_s or 0.0, end.stats.last_token_s or 0.0, len(end.tokens))
@@ -82,8 +86,9 @@ def load(log: Log, plan: Plan, setting: Setting, moments: Listed[float], fresh: 
     )
 
 
-def told(rate: float, requests: int, met: Mapping[str, Met]) -> dict[str, Any]:
-    """One load's figures, and how the adaptive arm stands beside the best of the others by mean time of a request."""
+def load_figures(rate: float, requests: int, met: Mapping[str, Met]) -> dict[str, Any]:
+    """Compute one load's figures, and the ratio of the best other arm to the adaptive one by mean
+    request time."""
     others = {name: one.total_s for name, one in met.items() if name != FULL}
     best = min(others, key=others.__getitem__)
     return {
@@ -96,8 +101,8 @@ def told(rate: float, requests: int, met: Mapping[str, Met]) -> dict[str, Any]:
 
 
 def overall(rates: Listed[dict[str, Any]]) -> dict[str, Any]:
-    """The geometric mean over the rates of each arm's mean time of a request beside the adaptive one's, and the worst
-    place of the adaptive arm beside the best fixed one."""
+    """Return each arm's ratio to the adaptive one by mean request time, a geometric mean over the
+    rates, and the lowest ratio of the best fixed arm to it."""
     names = [name for name in rates[0]["arms"] if name != FULL]
     return {
         "arm / adaptive": {
@@ -111,7 +116,7 @@ def overall(rates: Listed[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """One load as lines of Markdown."""
+    """Return one load as a Markdown table."""
     lines = [
         f"{found['rate']:g} requests a second, {found['requests']} of them; best fixed / adaptive "
         f"{found['best fixed / adaptive']:.3f} ({found['best fixed']})",

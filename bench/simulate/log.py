@@ -1,7 +1,9 @@
-"""Logs of real drafts: what every drafter guesses after every token of the target's own texts, and what things cost.
+"""Record real drafts: every model drafter's guesses after every token of the target's own texts,
+and the costs.
 
-By D1 the text never depends on drafts, so such a log holds all that any way of routing, fusing, cutting and scheduling
-them can lead to. Tables (lookup, suffix, phrases) are not in it: they cost next to nothing, so a replay runs them.
+The text never depends on drafts (design D1), so such a log holds all that any way of routing,
+fusing, cutting and scheduling them can lead to. Model-free drafters (lookup, suffix, phrases) are
+not in it: they cost next to nothing, so a replay runs them. Knows nothing of replays.
 """
 
 import time
@@ -25,11 +27,13 @@ TIMED = 12  # calls for each
 
 
 class Base(BaseModel):
+    """A frozen record of a log."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Text(Base):
-    """One prompt, and what the target says."""
+    """A prompt, and the target's own text after it, as token ids."""
 
     domain: str
     prompt_ids: tuple[int, ...]
@@ -37,7 +41,11 @@ class Text(Base):
 
 
 class DrafterLog(Base):
-    """`guesses[text][i]`: its chain after the text's first i tokens, with the target's state if it reads that."""
+    """A drafter's guesses and costs.
+
+    `guesses[text][i]`: its chain after the text's first i tokens, with the target's state if it
+    reads that.
+    """
 
     guesses: tuple[tuple[tuple[Guess, ...], ...], ...]
     token_s: dict[int, float]  # seconds of one more guess by sequences at once
@@ -45,22 +53,22 @@ class DrafterLog(Base):
 
 
 class Log(Base):
-    """A recording."""
+    """A recording: the target's texts and costs, and every model drafter's guesses."""
 
-    costs: str  # the target's CostTable as JSON
+    costs: str  # the target's StepCosts as JSON
     vocab_size: int
     texts: tuple[Text, ...]
     drafters: dict[str, DrafterLog]
 
 
 def record(settings: Settings, models: Models, prompts: Mapping[str, Listed[str]], max_tokens: int) -> Log:
-    """Have the target say its texts and every drafter guess at them."""
+    """Have the target generate its texts and every model drafter guess at them."""
     texts, states = _texts(settings, models, prompts, max_tokens)
     drafters = {name: _drafter(name, guesser, texts, states) for name, guesser in models.guessers.items()}
     return Log(costs=models.costs, vocab_size=models.tokenizer.vocab_size, texts=tuple(texts), drafters=drafters)
 
 
-States = list[list[bytes | None]]  # [text][i]: the target's where it chose the text's i-th token
+States = list[list[bytes | None]]  # [text][i]: the target's state where it chose the text's i-th token
 
 
 def _texts(
@@ -89,51 +97,51 @@ def _texts(
 
 
 def _drafter(name: str, guesser: AnyGuesser, texts: Listed[Text], states: States) -> DrafterLog:
-    reader = DraftKV(name, guesser, guesser.max_context)
-    read_s = _reading(reader, texts)
-    guesses = _guesses(reader, texts, states)
-    token_s = {batch: _token_s(reader, texts[:batch], states) for batch in BATCHES if batch <= len(texts)}
+    draft_kv = DraftKV(name, guesser, guesser.max_context)
+    read_s = _reading(draft_kv, texts)
+    guesses = _guesses(draft_kv, texts, states)
+    token_s = {batch: _token_s(draft_kv, texts[:batch], states) for batch in BATCHES if batch <= len(texts)}
     for i in range(len(texts)):
-        reader.remove(str(i))
+        draft_kv.remove(str(i))
     return DrafterLog(guesses=guesses, token_s=token_s, read_s=read_s)
 
 
-def _guesses(reader: DraftKV, texts: Listed[Text], states: States) -> tuple[tuple[tuple[Guess, ...], ...], ...]:
-    """All texts in step, which is faster."""
+def _guesses(draft_kv: DraftKV, texts: Listed[Text], states: States) -> tuple[tuple[tuple[Guess, ...], ...], ...]:
+    """Guess in all texts at once, which is faster; return guesses[text][i]."""
     found: list[list[tuple[Guess, ...]]] = [[()] for _ in texts]  # no drafter guesses before the first token
     for at in range(1, max(len(text.tokens) for text in texts)):
-        ids = [_align(reader, i, text, states, at) for i, text in enumerate(texts) if at < len(text.tokens)]
-        guessed = reader.guess(ids, DEPTH)
+        ids = [_align(draft_kv, i, text, states, at) for i, text in enumerate(texts) if at < len(text.tokens)]
+        guessed = draft_kv.guess(ids, DEPTH)
         for request_id in ids:
             found[int(request_id)].append(tuple(guessed.get(request_id, ())))
     return tuple(map(tuple, found))
 
 
-def _token_s(reader: DraftKV, texts: Listed[Text], states: States) -> float:
-    """Seconds of a guess for each of these, next to nothing unread."""
+def _token_s(draft_kv: DraftKV, texts: Listed[Text], states: States) -> float:
+    """Return the seconds of one more guess for these texts at once, next to nothing unread."""
     taken = []
     for at in range(2, 2 + TIMED):
-        ids = [_align(reader, i, text, states, min(at, len(text.tokens) - 1)) for i, text in enumerate(texts)]
+        ids = [_align(draft_kv, i, text, states, min(at, len(text.tokens) - 1)) for i, text in enumerate(texts)]
         started = time.perf_counter()
-        guessed = reader.guess(ids, DEPTH)
+        guessed = draft_kv.guess(ids, DEPTH)
         taken.append((time.perf_counter() - started) / max(1, *map(len, guessed.values())))
     return median(taken)
 
 
-def _reading(reader: DraftKV, texts: Listed[Text]) -> float:
-    """Seconds of one token, of prompts read whole."""
+def _reading(draft_kv: DraftKV, texts: Listed[Text]) -> float:
+    """Return the seconds of reading one token of a prompt that is read whole."""
     taken = []
     for i, text in enumerate(texts[:TIMED]):
-        reader.align(_context(i, text, 0, None), [*text.prompt_ids])
+        draft_kv.align(_context(i, text, 0, None), [*text.prompt_ids])
         started = time.perf_counter()
-        reader.guess([str(i)], 1)
+        draft_kv.guess([str(i)], 1)
         taken.append((time.perf_counter() - started) / len(text.prompt_ids))
     return median(taken)
 
 
-def _align(reader: DraftKV, i: int, text: Text, states: States, at: int) -> str:
+def _align(draft_kv: DraftKV, i: int, text: Text, states: States, at: int) -> str:
     context = _context(i, text, at, states[i][at])
-    reader.align(context, context.tokens)
+    draft_kv.align(context, context.tokens)
     return context.request_id
 
 

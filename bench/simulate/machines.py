@@ -1,7 +1,9 @@
-"""The deployment that a simulation runs: a machine for each verifier, drafter node and fusion, and the beat.
+"""Build the deployment that a simulation runs: a machine for each verifier, drafter node and fuser,
+and the beat.
 
-Here is only what the Celery workers do around the segments. Drafters that share their tokens are one node of several
-machines, for which a token takes a hop there and back beside the slowest one's work.
+Holds only what the Celery workers do around verifier, drafters and fuser. Drafters that share their
+tokens are one node of several machines, for which a token takes a hop there and back beside the
+slowest one's work.
 """
 
 import random
@@ -24,9 +26,9 @@ from bench.simulate.models import SimClock
 from bench.simulate.world import (
     GATE,
     LONGEST_S,
+    MakeModelFree,
     Setting,
     SimVerifier,
-    Tables,
     World,
     fuser_of,
     node_of,
@@ -42,13 +44,14 @@ LOOK_EVERY_S = 0.5
 FUSE_S = 0.0003  # a batch of trees, measured
 
 
-def build(log: Log, plan: Plan, setting: Setting, tables: Tables) -> World:
-    """A deployment as the plan has it. Every process that fuses gets resident drafters of its own from `tables`."""
+def build(log: Log, plan: Plan, setting: Setting, model_free: MakeModelFree) -> World:
+    """Build a deployment as the plan has it; every machine that fuses gets drafters of its own from
+    `model_free`."""
     settings = Settings().model_copy(update=plan.settings)
     network = Network(setting.hop_s)
 
     def used() -> list[Drafter]:
-        return [table for table in tables() if table.name in plan.tables]
+        return [drafter for drafter in model_free() if drafter.name in plan.model_free]
 
     world = World(log, plan, setting, used, settings, network, MemoryStore(ttl_s=LONGEST_S, active_ttl_s=LONGEST_S))
     order = [i for i, text in enumerate(log.texts) if len(text.tokens) > 1]
@@ -70,12 +73,13 @@ def build(log: Log, plan: Plan, setting: Setting, tables: Tables) -> World:
 
 
 def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:
-    """Everything on one clock, a step and the drafts for the next in turn."""
+    """Add one machine for everything: a step, and the drafts for the next one, in turn on one
+    clock."""
     clock = SimClock(is_serial=True)
     verifier = verifier_of(world, LOCAL, clock)
     segment, fuser = node_of(world, names, LOCAL, clock, is_shared), fuser_of(world)
     pool = DrafterPool(
-        models=dict.fromkeys(names, LOCAL), model_free=world.plan.tables, fuser=LOCAL, readers=frozenset(names)
+        models=dict.fromkeys(names, LOCAL), model_free=world.plan.model_free, fuser=LOCAL, readers=frozenset(names)
     )
     verifier.segment.follow(pool, world.policy)
 
@@ -125,7 +129,7 @@ def _add_verifier(world: World, name: str) -> None:
 
 
 def _go_on(world: World, verifier: SimVerifier) -> None:
-    """For each text that ended the next one comes."""
+    """Record the ended texts, and admit the next one for each in a closed loop."""
     for record in verifier.segment.take_ended():
         world.ended.append(record)
         verifier.requests -= 1
@@ -171,7 +175,7 @@ def _add_fuser(world: World) -> None:
 
 
 def _add_beat(world: World) -> None:
-    """What heartbeats tell verifiers of drafters' queues, and the scheduler's tick."""
+    """Add the beat: heartbeats report drafters' queues to verifiers, and the controller ticks."""
     clock = SimClock()
     ticks = 0
 
@@ -203,7 +207,7 @@ def _load(world: World, now_s: float) -> Load:
 def _pool(world: World) -> DrafterPool:
     """Collect the drafters, each node on a machine of its own."""
     nodes = [_node(mailbox, names, len(world.network.machines[mailbox].mail)) for mailbox, names in world.nodes.items()]
-    return DrafterPool.of([*nodes, Node(FUSE, FUSE, "", 0.0, {})], TOKENIZER, world.plan.tables, VERIFIERS)
+    return DrafterPool.of([*nodes, Node(FUSE, FUSE, "", 0.0, {})], TOKENIZER, world.plan.model_free, VERIFIERS)
 
 
 def _node(mailbox: str, names: tuple[str, ...], waiting: int) -> Node:

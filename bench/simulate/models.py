@@ -1,9 +1,10 @@
-"""Stand-ins for the models over a log of real drafts, on a clock of their machine's own.
+"""Stand in for the models: replay a log of real drafts on the clock of a simulated machine.
 
-They say what the real ones said, and let the time pass that those took. Two things are approximated. Where several
-drafters share their tokens and the shared one leaves the text, a drafter goes on with what it said from there on its
-own; all of it is wrong by then, so it costs rows and time, and changes no text. And guesses beyond those recorded, made
-while running ahead or after a token of another's, are as good as if the target's state were known there.
+The stand-ins return the recorded tokens and let the recorded time pass. Two things are
+approximated. Where several drafters share their tokens and the shared one leaves the text, a
+drafter continues its own recorded chain; all of it is wrong by then, so it costs rows and time, and
+changes no text. And guesses beyond those recorded, made while running ahead or after a token of
+another drafter, are as good as if the target's state were known there.
 """
 
 from collections.abc import Sequence as Listed
@@ -16,32 +17,37 @@ from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry, CachedSequence, Guess, Tree
 from bench.simulate.log import DrafterLog, Log, Text
 
-WORD = b"\0\0"  # for a state: that there is one
-NOTHING = Guess(0, 0.01, 1, 0.0)  # what a drafter says where the log knows nothing
+WORD = b"\0\0"  # stands for a state
+NOTHING = Guess(0, 0.01, 1, 0.0)  # the guess where the log has none
 PLENTY = 2**40  # tokens
 
 
 @dataclass(slots=True)
 class SimClock:
-    """A machine's clock, in simulated seconds. Work of several lanes in one step passes at the same time."""
+    """A machine's clock, in simulated seconds; work on several lanes in one step passes at the same
+    time."""
 
     now_s: float = 0.0
-    step_s: float = 0.0  # between two steps of several lanes: what agreeing takes
+    step_s: float = 0.0  # between two steps of several lanes: the time to agree
     is_serial: bool = False  # one set of cores: lanes wait for each other
     _lanes: set[str] = field(default_factory=set)
     _began_s: float = 0.0
 
     def time(self) -> float:
+        """Return the simulated seconds, as `time.time`."""
         return self.now_s
 
     def monotonic(self) -> float:
+        """Return the simulated seconds, as `time.monotonic`."""
         return self.now_s
 
     def perf_counter(self) -> float:
+        """Return the simulated seconds, as `time.perf_counter`."""
         return self.now_s
 
     def run(self, lane: str, seconds: float) -> None:
-        """Let time pass on one lane; the second piece of work on a lane begins when all of the step is done."""
+        """Let time pass on one lane; the second piece of work on a lane begins when all of the step
+        is done."""
         if self.is_serial or lane in self._lanes:
             self._lanes = set()
         if not self._lanes:
@@ -50,17 +56,18 @@ class SimClock:
         self.now_s = max(self.now_s, self._began_s + seconds)
 
     def rest(self) -> None:
-        """A piece of work has ended; the next one begins a step."""
+        """End a piece of work, so that the next one begins a step."""
         self._lanes = set()
 
 
 class LogTarget:
-    """A model runner that says the log's texts. Has memory for everything."""
+    """A model runner that generates the log's texts, with memory for everything."""
 
     capacity_tokens = free_tokens = PLENTY
 
     def __init__(self, log: Log, costs: StepCosts, clock: SimClock) -> None:
-        """`costs`: the truth, which the verifier's own table follows."""
+        """Hold the texts, and `costs`: the true step costs, which the verifier's own estimate
+        follows."""
         self._texts = log.texts
         self._costs = costs
         self._clock = clock
@@ -68,19 +75,23 @@ class LogTarget:
         self.rows = 0
 
     def try_reserve(self, work: BatchEntry) -> bool:
+        """Return True: there is always memory."""
         return True
 
     def release(self, sequence: CachedSequence) -> None:
+        """Release the sequence's cache."""
         sequence.cached = 0
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
+        """Count so many tokens as cached."""
         sequence.cached = tokens
 
     def adopt(self, sequence: CachedSequence) -> int:
+        """Return 0: no prefix is cached."""
         return 0
 
     def forward(self, works: list[BatchEntry]) -> "list[LogRows | None]":
-        """Rows for final works; meanwhile the time passes that so many rows and branches take."""
+        """Return rows for final batch entries, and let the time of all rows and branches pass."""
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
         reading = self._costs.reading
         seconds = self._costs.seconds(rows) + self._costs.fork_s * sum(_branches(work.tree) for work in works)
@@ -92,37 +103,43 @@ class LogTarget:
         return [LogRows(self._texts[text_of(w.sequence.id)]) if w.final else None for w in works]
 
     def accept(self, work: BatchEntry, path: list[int]) -> None:
+        """Keep the entry's tokens and the accepted path in the cache."""
         work.sequence.cached = work.start + len(work.tokens) + len(path)
 
     def drop(self, work: BatchEntry) -> None:
-        """There is nothing to give back."""
+        """Drop the entry: there is no memory to give back."""
 
     def invalidate(self, work: BatchEntry) -> None:
+        """Release the cache of the entry's sequence."""
         self.release(work.sequence)
 
 
 @dataclass(frozen=True, slots=True)
 class LogRows:
-    """The target's opinion on one work: its text goes on as it did. Rows off the accepted path are never looked at."""
+    """The target's rows of one batch entry: its recorded text continues. Rows off the accepted path
+    are never read."""
 
     text: Text
 
     def token(
         self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
     ) -> int:
+        """Return the recorded token at the position; `mask`, (V,) bool, is ignored."""
         return self.text.tokens[position - len(self.text.prompt_ids)]
 
     def logprobs(
         self, node: int, token: int, top: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
+        """Raise NotImplementedError: a log has no probabilities."""
         raise NotImplementedError("no log has any, and no simulated request wants them")
 
     def state(self, node: int) -> bytes | None:
+        """Return a placeholder for the target's state."""
         return WORD
 
 
 class LogGuesser:
-    """A drafter's model that guesses what the log says."""
+    """A drafter's model that returns the log's guesses."""
 
     def __init__(self, name: str, texts: Listed[Text], log: DrafterLog, clock: SimClock) -> None:
         self._name = name
@@ -132,9 +149,12 @@ class LogGuesser:
         self._bases: dict[str, int] = {}  # by request: the length at which it was given a state last
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
+        """Return True: there is always memory."""
         return True
 
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
+        """Return a chain of up to `depth` guesses for each batch entry, and let the recorded time
+        pass."""
         found = [self._chain(work.sequence)[:depth] or [NOTHING] for work in works]
         unread = sum(len(work.tokens) - 1 for work in works)
         seconds = max(map(len, found)) * _per_token(self._log.token_s, len(works)) + unread * self._log.read_s
@@ -142,17 +162,23 @@ class LogGuesser:
         return found
 
     def release(self, sequence: CachedSequence) -> None:
+        """Remove what is held of the sequence."""
         self._bases.pop(sequence.id, None)
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
+        """Count so many tokens as cached."""
         sequence.cached = tokens
 
     def invalidate(self, work: BatchEntry) -> None:
+        """Release the cache of the entry's sequence."""
         self.release(work.sequence)
 
     def _chain(self, sequence: CachedSequence) -> list[Guess]:
-        """What it said after these tokens: on the chain that began where it was given a state; where that says nothing
-        of them, or no more, on the one from where the tokens leave the text."""
+        """Return the recorded guesses after these tokens.
+
+        They are of the chain that began where a state was given; where that chain has other tokens
+        or no more, of the chain from where the tokens leave the text.
+        """
         tokens, request_id = sequence.tokens, sequence.id
         if sequence.state is not None or request_id not in self._bases:
             self._bases[request_id] = len(tokens)
@@ -169,24 +195,25 @@ class LogGuesser:
         return [*chains[at]] if 0 <= at < len(chains) else []
 
     def _follows_text(self, request_id: str, tokens: Listed[int]) -> int:
-        """The longest part of the tokens that the text begins with."""
+        """Count the tokens that agree with the text from its beginning."""
         text = self._texts[text_of(request_id)]
         whole = (*text.prompt_ids, *text.tokens)
         return next((i for i, pair in enumerate(zip(tokens, whole, strict=False)) if pair[0] != pair[1]), len(tokens))
 
 
 def text_of(request_id: str) -> int:
-    """The text that a request says: `text.number`."""
+    """Return the index of a request's text: its id is `text.number`."""
     return int(request_id.partition(".")[0])
 
 
 def _branches(tree: Tree) -> int:
-    """Leaves beside the main one."""
+    """Count the leaves beside the main one."""
     return len(tree) - len(set(tree.parents)) if len(tree) else 0
 
 
 def _per_token(token_s: dict[int, float], batch: int) -> float:
-    """Of the nearest measured batch that is not smaller; beyond the largest, in proportion."""
+    """Return the seconds of the nearest measured batch that is not smaller; beyond the largest, in
+    proportion."""
     larger = [size for size in sorted(token_s) if size >= batch]
     if larger:
         return token_s[larger[0]]

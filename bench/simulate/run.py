@@ -1,8 +1,10 @@
-"""`./paceline bench simulate`: ways of drafting where drafters do not share the verifier's cores, by simulation.
+"""`./paceline bench simulate`: simulate ways of drafting where drafters do not share the verifier's
+cores.
 
-`record` has the real target say its texts and the real drafters guess after every token of them; `replay` runs the
-real segments (schedule, routes, lengths, fusion, calibration) over that log on a virtual clock, with drafters and
-verifiers on machines of their own, the verifier as fast as measured or slowed to a larger target's step.
+`record` has the real target generate its texts and the real drafters guess after every token of
+them; `replay` runs the real code (schedule, routes, lengths, fusion, calibration) over that log on
+a virtual clock, with drafters and verifiers on machines of their own, the verifier as fast as
+measured or slowed to a larger target's step.
 """
 
 import argparse
@@ -25,7 +27,7 @@ from app.assembly.fuser import phrases
 from app.assembly.local import load_models
 from app.engine.weights.resolve import drafter_folder
 from app.stages.draft.protocol import Drafter
-from app.stages.draft.registry import build as build_tables
+from app.stages.draft.registry import build as build_model_free
 from bench.cooperate.plans import (
     LENGTHS,
     OFF,
@@ -42,7 +44,7 @@ from bench.simulate.load import replay_load
 from bench.simulate.log import Log, record
 from bench.simulate.machines import build
 from bench.simulate.models import text_of
-from bench.simulate.world import Setting, Tables, World
+from bench.simulate.world import MakeModelFree, Setting, World
 
 RESULTS = ROOT / "bench" / "results"
 PHRASES = drafter_folder("smol-phrases")
@@ -50,7 +52,7 @@ PHRASES = drafter_folder("smol-phrases")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one way came to. Busy parts are of the whole time."""
+    """Hold the figures of one way of drafting; busy parts are of the whole time."""
 
     stream_tokens_per_s: float  # mean over texts of tokens / the time from admission to the last one
     tokens_per_s: float  # of all verifiers together
@@ -63,10 +65,10 @@ class Outcome:
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Record or replay; the exit status."""
+    """Record or replay, and write the figures; return the exit status."""
     args = parse_args(argv)
     if args.command == "record":
-        # Chains whole: on a GPU a guess comes by itself.
+        # On a CPU a drafter returns whole chains, on a GPU one guess at a time.
         settings = Settings.from_env().model_copy(update={"draft_device": "cpu"})
         prompts = {domain: of_domain[: args.prompts] for domain, of_domain in PROMPTS.items()}
         log = record(settings, load_models(settings), prompts, args.max_tokens)
@@ -78,13 +80,14 @@ def main(argv: Listed[str] | None = None) -> int:
         log = Log.model_validate_json(file.read())
     if args.costs:
         log = log.model_copy(update={"costs": args.costs.read_text()})
-    replayed = replay_load(log, args, lambda: tables(log)) if args.command == "load" else replay(log, args)
+    replayed = replay_load(log, args, lambda: model_free(log)) if args.command == "load" else replay(log, args)
     found = heading("bench simulate", argv) | replayed
     args.out.write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    """Parse the command line; exit on a wrong one."""
     parser = parser_of("bench simulate", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("record", help="write a log of real drafts; loads the models", formatter_class=Defaults)
@@ -94,15 +97,15 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     two.add_argument("--streams", type=int, nargs="+", default=[1, 8], help="sequences at once")
     two.add_argument("--generalist", default="smol-general", help="the drafter that was trained on the mixture")
     two.add_argument("--overlaps", action="store_true", help="instead, every way to overlap drafting and verifying")
-    told = "fixed draft lengths and the adaptive one from idle to overload"
-    three = commands.add_parser("load", help=told, formatter_class=Defaults)
+    summary = "fixed draft lengths and the adaptive one from idle to overload"
+    three = commands.add_parser("load", help=summary, formatter_class=Defaults)
     three.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.3, 0.6, 1.0, 1.5, 2.5], help="requests/s")
     three.add_argument("--seconds", type=float, default=120.0, help="how long requests come")
     three.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 5, 7], help="fixed draft lengths")
     three.add_argument("--local", action="store_true", help="one process on the verifier's cores, no network")
     for command, slowdowns, name in ((two, [1.0, 5.0, 20.0], "simulate"), (three, [1.0], "simulate-load")):
         command.add_argument("--slowdown", type=float, nargs="+", default=slowdowns, help="of the verifier")
-        command.add_argument("--costs", type=Path, help="another target's CostTable, as JSON (default: the recorded)")
+        command.add_argument("--costs", type=Path, help="another target's step costs, as JSON (default: the recorded)")
         command.add_argument("--verifiers", type=int, default=1, help="how many there are")
         command.add_argument("--hop-ms", type=float, default=0.5, help="one way between two machines")
         command.add_argument("--seed", type=int, default=0, help="of the texts' order and the arrivals")
@@ -113,32 +116,33 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 
 def replay(log: Log, args: argparse.Namespace) -> dict[str, Any]:
-    """Every way in every setting."""
+    """Run every way of drafting in every setting."""
     found: dict[str, Any] = {"texts": len(log.texts), "acceptance": acceptance(log), "settings": []}
     for slowdown in args.slowdown:
         for streams in args.streams:
             setting = Setting(streams, args.verifiers, slowdown, 1e-3 * args.hop_ms, args.seed)
-            fresh = partial(tables, log)
+            fresh = partial(model_free, log)
             wanted = overlaps() if args.overlaps else ways(log, setting, args.generalist, fresh)
             outcomes = outcomes_of(log, wanted, setting, fresh)
-            told = {name: _rounded(outcome) for name, outcome in outcomes.items()}
-            found["settings"].append({**asdict(setting), "ways": told})
+            rounded = {name: _rounded(outcome) for name, outcome in outcomes.items()}
+            found["settings"].append({**asdict(setting), "ways": rounded})
             print(table(setting, outcomes), flush=True)
     return found
 
 
-def tables(log: Log) -> list[Drafter]:
-    """The resident drafters, new but for the phrases: these never change."""
-    return [*build_tables(), phrases(PHRASES, log.vocab_size)]
+def model_free(log: Log) -> list[Drafter]:
+    """Return the model-free drafters, new but for the phrases: these never change."""
+    return [*build_model_free(), phrases(PHRASES, log.vocab_size)]
 
 
-def outcomes_of(log: Log, wanted: Listed[Plan], setting: Setting, fresh: Tables) -> dict[str, Outcome]:
-    """By plan's name."""
+def outcomes_of(log: Log, wanted: Listed[Plan], setting: Setting, fresh: MakeModelFree) -> dict[str, Outcome]:
+    """Simulate every plan in one setting; return the outcomes by plan's name."""
     return {plan.name: simulate(log, plan, setting, fresh) for plan in wanted}
 
 
-def ways(log: Log, setting: Setting, generalist: str, fresh: Tables) -> list[Plan]:
-    """All to compare. The best single drafter is the best of all drafters and lengths in this very setting."""
+def ways(log: Log, setting: Setting, generalist: str, fresh: MakeModelFree) -> list[Plan]:
+    """Return the plans to compare; the best single drafter is found among all lengths in this very
+    setting."""
     singles = [fixed(name, length) for name in log.drafters for length in LENGTHS]
     rates = {plan.name: simulate(log, plan, setting, fresh).tokens_per_s for plan in singles}
     best = max(singles, key=lambda plan: rates[plan.name]) if singles else None
@@ -149,15 +153,16 @@ def ways(log: Log, setting: Setting, generalist: str, fresh: Tables) -> list[Pla
     ]
 
 
-def simulate(log: Log, plan: Plan, setting: Setting, fresh: Tables) -> Outcome:
-    """Run every text of the log once, drafted in this way."""
+def simulate(log: Log, plan: Plan, setting: Setting, fresh: MakeModelFree) -> Outcome:
+    """Run every text of the log once, drafted as the plan says."""
     world = build(log, plan, setting, fresh)
     world.run()
     return _outcome(world)
 
 
 def acceptance(log: Log) -> dict[str, dict[str, float]]:
-    """Drafter by domain: how often its first token is right, over every position of the texts but the first."""
+    """Return, by drafter and domain, how often its first token is right, over every position but
+    the first."""
     found: dict[str, dict[str, float]] = {}
     for name, drafter in log.drafters.items():
         counts: dict[str, list[int]] = {}
@@ -169,7 +174,7 @@ def acceptance(log: Log) -> dict[str, dict[str, float]]:
 
 
 def table(setting: Setting, outcomes: dict[str, Outcome]) -> str:
-    """One setting as lines of Markdown."""
+    """Return one setting as a Markdown table."""
     base = outcomes[OFF].tokens_per_s
     lines = [
         f"{setting.streams} streams, {setting.verifiers} verifier(s) x{setting.slowdown:g} slower",

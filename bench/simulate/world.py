@@ -1,6 +1,8 @@
-"""What a simulation runs: the real segments over a log of real drafts, and the texts that are still to come.
+"""Hold the state of a simulation: the real verifiers, drafters and fusers over a log, and the texts
+still to come.
 
-Schedule, routes, lengths, fusion, calibration, batches and waits are those of `app`, not copies of them.
+Schedule, routes, lengths, fusion, calibration, batches and waits are those of `app`, not copies of
+them.
 """
 
 from collections import deque
@@ -33,14 +35,16 @@ from bench.simulate.models import PLENTY, LogGuesser, LogTarget, SimClock, text_
 
 GATE = "gate"
 LONGEST_S = 36000.0
-Tables = Callable[[], list[Drafter]]
+MakeModelFree = Callable[[], list[Drafter]]  # makes new model-free drafters
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The machines: how many sequences at once, how many verifiers, how slow one is beside the measured, a hop.
+    """The machines of a simulation: sequences at once, verifiers, how much slower one is than
+    measured, and a hop.
 
-    `is_local`: no network; one process drafts and verifies in turn, on the same cores (`app.pipeline.Local`).
+    `is_local`: no network; one process drafts and verifies in turn, on the same cores
+    (`app.pipeline.LocalPipeline`).
     """
 
     streams: int = 8
@@ -53,7 +57,7 @@ class Setting:
 
 @dataclass(slots=True)
 class SimVerifier:
-    """A verifier's machine, and what of it is looked at from outside."""
+    """A verifier on its simulated machine."""
 
     name: str
     segment: Verifier
@@ -64,12 +68,12 @@ class SimVerifier:
 
 @dataclass(slots=True)
 class World:
-    """Everything that runs, and the texts that are still to come."""
+    """All machines of a simulation, and the texts still to come."""
 
     log: Log
     plan: Plan
     setting: Setting
-    tables: Tables
+    model_free: MakeModelFree
     settings: Settings
     network: Network
     store: MemoryStore
@@ -81,7 +85,11 @@ class World:
     is_open: bool = False  # do requests come whether or not others have ended?
 
     def run(self, arrivals_s: Listed[float] | None = None) -> None:
-        """Every text once, `streams` of them at a time; or a text at each of these moments, all of them in turn."""
+        """Run every text once, `streams` at a time; or a text at each of these seconds, all texts
+        in turn.
+
+        Raises RuntimeError when a text does not end within LONGEST_S.
+        """
         total = len(self.waiting)
         if arrivals_s is None:
             for _ in range(self.setting.streams):
@@ -97,7 +105,7 @@ class World:
             raise RuntimeError(f"{total - len(self.ended)} texts never ended")
 
     def admit(self, now_s: float) -> None:
-        """The next text begins at the verifier with the fewest."""
+        """Start the next text, if there is one, at the verifier with the fewest requests."""
         if not self.waiting:
             return
         request_id = self.waiting.popleft()
@@ -129,13 +137,15 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
 
 
 def costs_of(world: World) -> StepCosts:
-    """The target's steps, as slow as the setting has them, at the pace at which they were measured."""
+    """Return the target's step costs at the setting's slowdown."""
     costs = StepCosts.loads(world.log.costs, world.setting.slowdown)
     costs.ratio = 1.0
     return costs
 
 
 def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock, is_shared: bool) -> DrafterNode:
+    """Build a node of these model drafters over the log, which share their tokens if
+    `is_shared`."""
     models = [
         ModelDrafter(name, LogGuesser(name, world.log.texts, world.log.drafters[name], clock), PLENTY, True)
         for name in names
@@ -147,10 +157,10 @@ def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock,
 def fuser_of(world: World) -> Fuser:
     """Build a fuser with model-free drafters of its own, as every process has them."""
     calibration = Uncalibrated() if world.plan.without == "calibration" else Calibration()
-    return Fuser(world.tables(), world.log.vocab_size, fetcher(world.store), calibration)
+    return Fuser(world.model_free(), world.log.vocab_size, fetcher(world.store), calibration)
 
 
 def shaped(world: World, trees: list[tuple[str, TreeMessage]]) -> list[TreeMessage]:
-    """As the plan changes them before the verifier sees them."""
+    """Return the trees as the plan changes them before the verifier sees them."""
     shape = shape_of(world.plan)
     return [shape(tree) if shape else tree for _, tree in trees]

@@ -1,4 +1,4 @@
-"""What the benchmarks' commands say of themselves."""
+"""Test the help of the benchmarks' commands."""
 
 import pytest
 
@@ -8,15 +8,15 @@ from bench.chaos.faults import FAULTS
 from bench.chaos.run import main as chaos
 
 
-def told(main: object, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def printed(main: object, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as exit_:
         main(words)  # type: ignore[operator]
     assert exit_.value.code == 0
     return " ".join(capsys.readouterr().out.split())
 
 
-def test_every_default_is_told_and_none_twice(capsys: pytest.CaptureFixture[str]) -> None:
-    text = told(bench, ["load", "--help"], capsys)
+def test_every_default_is_in_the_help_and_none_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(bench, ["load", "--help"], capsys)
     assert "of ramp and steps, in turn (default: 0.5 5.0 0.5)" in text
     assert "of the arrivals (default: 0)" in text
     assert "file to write (default: bench/results/load.json)" in text
@@ -24,13 +24,13 @@ def test_every_default_is_told_and_none_twice(capsys: pytest.CaptureFixture[str]
 
 
 def test_every_benchmark_is_named_and_calls_itself_by_that_name(capsys: pytest.CaptureFixture[str]) -> None:
-    text = told(bench, ["--help"], capsys)
+    text = printed(bench, ["--help"], capsys)
     for name, (_, what) in MODULES.items():
         assert f"bench {name} {what}" in text
-        assert told(bench, [name, "--help"], capsys).startswith(f"usage: paceline bench {name} ")
+        assert printed(bench, [name, "--help"], capsys).startswith(f"usage: paceline bench {name} ")
 
 
-def test_every_fault_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_fault_is_listed_with_a_description(capsys: pytest.CaptureFixture[str]) -> None:
     assert chaos(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(FAULTS)

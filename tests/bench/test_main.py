@@ -1,4 +1,4 @@
-"""The benchmarks' command: what all with arms have in common."""
+"""Test the benchmarks' command: the environment of those with arms."""
 
 import os
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from bench.__main__ import main
 
 
 @pytest.mark.parametrize(("name", "cache"), [("sweep", "0"), ("cooperate", "0"), ("soak", "1")])
-def test_where_arms_get_the_same_prompts_none_finds_what_another_read(
+def test_benchmarks_with_arms_run_without_the_prefix_cache(
     name: str, cache: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACELINE_PREFIX_CACHE", "1")

@@ -1,4 +1,4 @@
-"""The timeline's picture from files of spans."""
+"""Test the timeline's picture from files of spans."""
 
 import json
 from pathlib import Path
@@ -21,18 +21,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_picture_is_written_and_the_busy_parts_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_picture_is_written_and_busy_parts_are_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = folder / "picture.png"
     assert main([str(folder), "--out", str(out), "--seconds", "0.2"]) == 0
     assert out.read_bytes().startswith(b"\x89PNG") and out.stat().st_size < 150_000
-    said = capsys.readouterr().out
-    assert "80.0%" in said and "20.0%" in said, "of the half second from the first work to the last"
+    printed = capsys.readouterr().out
+    assert "80.0%" in printed and "20.0%" in printed, "of the half second from the first work to the last"
 
 
 def test_idle_looks_before_and_after_are_left_out(folder: Path) -> None:
     assert [span.start_s for span in active(read(folder))] == [10.0, 10.4]
 
 
-def test_without_spans_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_spans_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 1
     assert "PACELINE_SPANS" in capsys.readouterr().err

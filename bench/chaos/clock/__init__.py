@@ -1,1 +1,1 @@
-"""What `./paceline chaos` has Python run first."""
+"""Hold the module that `./paceline chaos` has Python run first."""

@@ -1,13 +1,14 @@
-"""Python runs this first where `./paceline chaos` has put its folder on the path.
+"""Shift the wall clock, and no other, by the seconds in the file that PACELINE_CHAOS_CLOCK names.
 
-There the wall clock, and no other, is off by the seconds in the file that PACELINE_CHAOS_CLOCK names."""
+Python runs this first where `./paceline chaos` has put its folder on the path.
+"""
 
 import os
 import time
 
 FILE = os.environ.get("PACELINE_CHAOS_CLOCK")
 LOOK_EVERY_S = 0.1
-_right, _seen = time.time, [0.0, 0.0]  # when it was looked at last (monotonic), and what was found
+_right, _seen = time.time, [0.0, 0.0]  # the last reading's time (monotonic) and value, seconds
 
 
 def _off_s() -> float:

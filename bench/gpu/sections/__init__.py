@@ -1,1 +1,1 @@
-"""The parts of the GPU's run."""
+"""Measure one part of the GPU's path each."""

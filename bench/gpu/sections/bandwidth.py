@@ -1,7 +1,9 @@
-"""How near to the copy bandwidth do kernels read? Attention at decode shapes, and every kernel's benchmark case.
+"""Compare kernels' read rates with the copy bandwidth: attention at decode shapes, and every
+kernel's benchmark case.
 
-All timed with an empty cache. Attention is timed twice: laid out for the batch as it is, and as a captured step lays
-it out, with room for a power of two of sequences and for keys up to the tier's end.
+All timed with an empty cache. Attention is timed twice: laid out for the batch as it is, and as a
+captured step lays it out, with room for a power of two of sequences and for keys up to the tier's
+end.
 """
 
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ TILINGS = (  # keys of a step, keys of a program, warps, steps under way
 
 
 def measure(setting: Setting, found: Figures) -> None:
+    """Write the rates of attention, its tilings and all kernels into `found`."""
     attention = found["attention"] = []
     for batch, context, rows in _shapes(setting):
         if not setting.has_time():
@@ -49,7 +52,7 @@ def measure(setting: Setting, found: Figures) -> None:
 
 
 def _shapes(setting: Setting) -> Iterator[tuple[int, int, int]]:
-    """(sequences, keys, new rows), the longest context first."""
+    """Yield (sequences, keys, new rows), the longest context first."""
     if setting.is_quick:
         return iter([(1, 40, 2)])
     return ((batch, context, rows) for context, batch, rows in product((32768, 8192), (64, 8, 1), (1, 8)))
@@ -73,7 +76,7 @@ def _attention(setting: Setting, batch: int, context: int, rows: int) -> Figures
 
 
 def _tilings(setting: Setting) -> list[Figures]:
-    """Would attention be faster if it were cut otherwise? The present way comes first."""
+    """Time attention with other tilings; the present one comes first."""
     batch, context = (1, 40) if setting.is_quick else (8, 32768)
     kv, q = _inputs(setting, batch, context, 1)
     laid = _batch(setting, batch, context, 1, batch, context)
@@ -94,14 +97,16 @@ def _tilings(setting: Setting) -> list[Figures]:
 
 
 def _inputs(setting: Setting, batch: int, context: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pages of keys and values, and queries."""
+    """Return random pages (2, P, PAGE, KEY_HEADS, HEAD_DIM) of keys and values, and queries (R,
+    HEADS, HEAD_DIM)."""
     shape = 2, batch * -(-context // PAGE), PAGE, KEY_HEADS, HEAD_DIM
     kv = torch.randn(shape, device=setting.device, dtype=setting.dtype)
     return kv, torch.randn(batch * rows, HEADS, HEAD_DIM, device=setting.device, dtype=setting.dtype)
 
 
 def _batch(setting: Setting, batch: int, context: int, rows: int, sequences: int, max_keys: int) -> Batch:
-    """Chains of `rows` at the end of `context` keys, pages in no order; then sequences without rows."""
+    """Lay out chains of `rows` at the end of `context` keys, pages in no order; then sequences
+    without rows."""
     table = -(-context // PAGE)
     blocks = torch.zeros(sequences, table, dtype=torch.int32)
     blocks[:batch] = torch.randperm(batch * table).view(batch, table)

@@ -1,4 +1,5 @@
-"""What was asked for, and whether it holds. A bar whose figures are missing says so."""
+"""Compare the figures with their bars: measured, bound, and whether it holds; None where figures
+are missing."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,7 @@ EIGHT_TOKENS = 1.15  # times a step of one token, at most
 
 
 def measure(setting: Setting, found: Figures) -> None:
+    """Write every bar into `found`, from the figures of the other sections."""
     figures = setting.figures
     for kind, name in (("of_copy", "as it is"), ("tier_of_copy", "as a captured step lays it out")):
         least = partial(_attention, figures, kind)

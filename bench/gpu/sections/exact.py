@@ -1,7 +1,9 @@
-"""Rows that keep their bits whatever runs beside them (design D1): does it hold, what does it cost, what is it worth?
+"""Measure exact mode, in which rows keep their bits in any batch (design D1): its truth, its cost
+and its worth.
 
-Every prompt's text is generated alone; then the same texts are read again in a batch and as chains. A position whose
-token comes out otherwise is a flip. Random weights are the worst case: their best tokens are nearly level.
+Every prompt's text is generated alone; then the same texts are read again in a batch and as chains.
+A position whose token comes out otherwise is a flip. Random weights are the worst case: their best
+tokens are nearly level.
 """
 
 import random
@@ -21,6 +23,7 @@ from bench.gpu.texts import Flip, flips, generate
 
 
 def measure(setting: Setting, found: Figures) -> None:
+    """Write rows with other bits, step times and flips, exact and default, into `found`."""
     shape = replace(TINY, layers=1) if setting.is_quick else ONE_B
     _model(setting, take(random_model(setting, shape)), shape.vocab, found.setdefault(shape.name, {}))
     setting.free()
@@ -41,7 +44,7 @@ def _model(setting: Setting, weights: Weights, vocab_size: int, found: Figures) 
         checked = check_exactness(runner, vocab_size)
         found[name] = {"rows": checked.rows, "rows_with_other_bits": checked.different}
         found[name]["step_ms"] = {p.batch: _step_ms(setting, runner, p, vocab_size) for p in points}
-        found[name]["flips"] = _company(setting, runner, prompts, length)
+        found[name]["flips"] = _flips_by_batch(setting, runner, prompts, length)
         print(f"{name:8} {found[name]}", flush=True)
         del runner
         setting.free()
@@ -61,8 +64,9 @@ def _step_ms(setting: Setting, runner: DeviceRunner, point: Point, vocab_size: i
     return round(ms, 4)
 
 
-def _company(setting: Setting, runner: DeviceRunner, prompts: Sequence[list[int]], length: int) -> Figures:
-    """Flips of the texts that were generated alone, by what they were read beside."""
+def _flips_by_batch(setting: Setting, runner: DeviceRunner, prompts: Sequence[list[int]], length: int) -> Figures:
+    """Return the flips of texts that were generated alone, by the batch in which they are read
+    again."""
     texts: list[list[int]] = []
     for prompt in prompts:
         if texts and not setting.has_time():
@@ -81,7 +85,8 @@ def _company(setting: Setting, runner: DeviceRunner, prompts: Sequence[list[int]
 
 
 def _summary(found: list[Flip], tokens: int) -> Figures:
-    """A flip per so many tokens, texts it would have changed and from where on, the widest gap overcome."""
+    """Return flips per 10000 tokens, the texts that change and from where on, and the widest gap in
+    logits."""
     first = {i: min(flip.position for flip in found if flip.sequence == i) for i in {flip.sequence for flip in found}}
     return {
         "flips_per_10000": round(len(found) * 1e4 / tokens, 2),

@@ -1,6 +1,7 @@
-"""Is it right? The tests of every kernel and of the engine on this device, a process a file.
+"""Run the tests of every kernel and of the engine on this device, a process a file.
 
-Where there is no pytest, the results of the kernels' own benchmark against their references instead.
+Without pytest, compares the results of the kernels' own benchmark cases with their references
+instead.
 """
 
 import importlib.util
@@ -31,6 +32,7 @@ sys.exit(pytest.main(["-q", "--noconftest", "-p", "no:cacheprovider", "-W", "def
 
 
 def measure(setting: Setting, found: Figures) -> None:
+    """Write each test file's result into `found`. Raises AssertionError for a test that fails."""
     if importlib.util.find_spec("pytest") is None:
         print("pytest is not installed: only the benchmark's own cases are compared", flush=True)
         _compare_cases(setting, found)
@@ -50,7 +52,7 @@ def measure(setting: Setting, found: Figures) -> None:
 
 
 def _test(path: Path, setting: Setting) -> Figures:
-    """Status, last line, and the output of a file that failed."""
+    """Run one file of tests; return its status, last line, and the output if it failed."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     if setting.device.type != "cuda":
@@ -86,7 +88,7 @@ def _compare_cases(setting: Setting, found: Figures) -> None:
         if case.run is None:
             continue
         result: Any = case.run()
-        if not isinstance(result, torch.Tensor):  # it changed what it was given, or its reference says it otherwise
+        if not isinstance(result, torch.Tensor):  # a kernel that writes in place, or with another kind of reference
             continue
         expected = case.reference().float().to(result.device)
         off = float((result.float() - expected).norm() / expected.norm())

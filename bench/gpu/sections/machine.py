@@ -1,4 +1,5 @@
-"""The machine: its names and versions, and what it can do at best. All other figures are held against these."""
+"""Measure the machine: its names and versions, its bandwidths and products. Other figures are
+compared with these."""
 
 import os
 import platform
@@ -13,6 +14,7 @@ PACKAGES = ("torch", "triton", "transformers", "numpy", "pydantic", "numba", "py
 
 
 def measure(setting: Setting, found: Figures) -> None:
+    """Write names, versions and rates into `found`."""
     found |= {"python": platform.python_version(), "host": platform.platform(), "cores": os.cpu_count()}
     found["packages"] = {name: installed(name) for name in PACKAGES}
     found["cuda"] = torch.version.cuda
@@ -47,7 +49,8 @@ def _gpu() -> Figures:
 
 
 def _bandwidths(setting: Setting) -> Figures:
-    """Bytes read and written each count. `bandwidth_gb_s`, the higher of the two, is what floors are made of."""
+    """Measure rates; a copy counts bytes read and written. Floors use `bandwidth_gb_s`, the higher
+    of copy and read."""
     copied, read = _copied_and_read(setting, 2**18 if setting.is_quick else 2**30)
     setting.free()
     side = 256 if setting.is_quick else 8192

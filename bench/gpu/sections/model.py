@@ -1,6 +1,8 @@
-"""A real model's texts: the engine's greedy tokens, all prompts in one batch, against transformers' `generate`.
+"""Compare a real model's texts: the engine's greedy tokens, all prompts in one batch, with
+transformers' `generate`.
 
-In float32 they must be the same. In bfloat16 near ties fall either way: the tokens up to the first other one count.
+In float32 they must be the same. In bfloat16 near ties fall either way: the tokens up to the first
+other one count.
 """
 
 from collections.abc import Sequence
@@ -19,6 +21,8 @@ from bench.prompts import PROMPTS
 
 
 def measure(setting: Setting, found: Figures) -> None:
+    """Write texts alike and different by dtype into `found`. Raises AssertionError for a difference
+    in float32."""
     if setting.folder is None:
         found["left_out"] = "no --model was given"
         return
@@ -46,22 +50,23 @@ def _texts(setting: Setting, folder: Path, dtype: torch.dtype) -> Figures:
 
 
 def loaded(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
-    """The folder's model on the device."""
+    """Load the folder's model onto the device."""
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
     return silent(model.to(device))
 
 
 @torch.inference_mode()
 def own_text(model: Any, prompt: Sequence[int], length: int, **rest: Any) -> list[int]:
-    """The tokens that `generate` of the model says."""
+    """Return the `length` token ids that the model's own `generate` adds to the prompt."""
     ids = torch.tensor([list(prompt)], device=model.device)
     out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=length, **rest)
-    said: list[int] = out[0, ids.shape[1] :].tolist()
-    return said
+    text: list[int] = out[0, ids.shape[1] :].tolist()
+    return text
 
 
 def _prompts(folder: Path, vocab_size: int, count: int) -> list[list[int]]:
-    """Through the folder's tokenizer, some of every domain; ids from all over the vocabulary where it has none."""
+    """Return prompts of every domain through the folder's tokenizer; spread token ids where it has
+    none."""
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, ImportError) as error:
@@ -72,6 +77,6 @@ def _prompts(folder: Path, vocab_size: int, count: int) -> list[list[int]]:
 
 
 def _alike(text: Sequence[int], expected: Sequence[int]) -> int:
-    """Tokens before the first other one."""
+    """Count the tokens before the first different one."""
     pairs = enumerate(zip(text, expected, strict=True))
     return next((i for i, (a, b) in pairs if a != b), len(text))

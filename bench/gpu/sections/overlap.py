@@ -1,9 +1,11 @@
-"""What is gained by drafting beside verifying on one GPU, its multiprocessors divided between the two or not?
+"""Measure the gain of drafting beside verifying on one GPU, its multiprocessors divided between the
+two or not.
 
-`verify_ms`: a captured step of the target, `draft_ms`: GUESSES captured steps of a drafter of two of its layers, each
-alone on its side; `both_ms` until both are done, begun at once. `gain` is what they take one after the other with all
-multiprocessors, over that. Both sides' streams are of one division (`app.engine.gpu.sm_partition`); kernels say
-themselves on which multiprocessors they ran, and a division that is none is an error.
+`verify_ms`: a captured step of the target, `draft_ms`: GUESSES captured steps of a drafter of two
+of its layers, each alone on its side; `both_ms` until both are done, begun at once. `gain`: the
+time of one after the other with all multiprocessors, over `both_ms`. Both sides' streams are of one
+division (`app.engine.gpu.sm_partition`); kernels report on which multiprocessors they ran, and a
+division that divides nothing is an error.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +31,7 @@ LAYERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Weights of a target and of its drafter."""
+    """The weights of a target and of its drafter, and the vocabulary that they share."""
 
     target: Weights
     drafter: Weights
@@ -37,6 +39,7 @@ class Models:
 
 
 def measure(setting: Setting, found: Figures) -> None:
+    """Write the times of every batch and division into `found`."""
     shape = TINY if setting.is_quick else EIGHT_B
     small = replace(shape, name=f"{shape.name}, {LAYERS} layers", layers=LAYERS, vocab=min(shape.vocab, 16384))
     models = Models(take(random_model(setting, shape)), take(random_model(setting, small)), small.vocab)
@@ -65,7 +68,7 @@ def _points(is_quick: bool) -> Iterator[Point]:
 
 
 def _divisions(setting: Setting) -> dict[int, Partition | str]:
-    """All of them, each made once; of those that the driver cannot make, why."""
+    """Make every division once; for one that the driver cannot make, the reason."""
     found: dict[int, Partition | str] = {}
     for drafting in DIVISIONS:
         try:
@@ -78,7 +81,7 @@ def _divisions(setting: Setting) -> dict[int, Partition | str]:
 def _divided(
     setting: Setting, models: Models, point: Point, drafting: int, sides: Partition, serial: Figures
 ) -> Figures:
-    """One division's line."""
+    """Measure one division; return its line."""
     assert isinstance(sides.verify, Multiprocessors) and isinstance(sides.draft, Multiprocessors)
     line = _line(setting, models, point, (sides.verify, sides.draft), {"drafting": drafting})
     places = {"verify_multiprocessors": len(sides.verify.places), "draft_multiprocessors": len(sides.draft.places)}
@@ -112,7 +115,7 @@ def _line(
 
 
 def _step(runner: DeviceRunner, point: Point, vocab: int, stream: Any) -> Callable[[], None]:
-    """The replay of a step that was captured on this stream."""
+    """Capture a step on this stream and return its replay."""
     with _on(stream):
         works = works_of(runner, point, vocab)
         replay = replay_of(runner, works, vocab)
@@ -121,7 +124,7 @@ def _step(runner: DeviceRunner, point: Point, vocab: int, stream: Any) -> Callab
 
 
 def _run(works: list[tuple[Callable[[], None], Any]]) -> None:
-    """All of them, each on its stream; whatever comes on the present stream waits for all."""
+    """Run each piece of work on its stream; later work on the present stream waits for all."""
     streams = [stream for _, stream in works if stream is not None]
     for stream in streams:
         stream.wait_stream(torch.cuda.current_stream())

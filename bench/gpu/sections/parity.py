@@ -1,7 +1,8 @@
-"""How far are the engine's logits from those of the model in float32, and how far are the model's own modules?
+"""Compare the engine's logits, and those of the model's own modules, with the model's in float32.
 
-The same ids, read in two pieces by the engine and whole by the modules; mean distance in deviations of the logits.
-In bfloat16 both are off, and the engine should not be further off than the modules are.
+The same ids, read in two pieces by the engine and whole by the modules; mean distance in deviations
+of the logits. In bfloat16 both are off, and the engine should not be further off than the modules
+are.
 """
 
 import copy
@@ -30,6 +31,7 @@ HALF = 48  # ids of each piece
 
 
 def measure(setting: Setting, found: Figures) -> None:
+    """Write mean distances, in standard deviations of the logits, into `found`."""
     for shape in (TINY,) if setting.is_quick else (ONE_B, EIGHT_B):
         found[shape.name] = _model(setting, shape, 8 if setting.is_quick else HALF)
         setting.free()
@@ -54,13 +56,14 @@ def _model(setting: Setting, shape: Shape, half: int) -> Figures:
 
 @torch.inference_mode()
 def _modules(model: Any, ids: list[int], half: int) -> torch.Tensor:
-    """(half, V) float32: the second piece."""
+    """Return logits (half, V) float32 of the second piece, from the model's own modules."""
     logits: torch.Tensor = model(torch.tensor([ids], device=model.device), use_cache=False).logits[0, half:].float()
     return logits
 
 
 def _engine(runner: DeviceRunner, ids: Sequence[int], half: int) -> torch.Tensor:
-    """The same, the second piece as a chain so that all of its rows are wanted."""
+    """Return logits (half, V) float32 of the second piece, given as a chain so that all of its rows
+    are wanted."""
     sequence = probe(1, 2)
     runner.forward([reserve(runner, BatchEntry(sequence, 0, list(ids[:half]), Tree(), final=False))])
     work = reserve(runner, BatchEntry(sequence, half, [ids[half]], chain(ids[half + 1 :]), final=True))

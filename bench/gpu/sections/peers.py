@@ -1,7 +1,8 @@
-"""The engine's plain loop against transformers' `generate`: one request, the 1B shape, tokens a second.
+"""Compare plain decoding by the engine with transformers' `generate`: one request, the 1B shape,
+tokens a second.
 
-Assisted generation has a random assistant of two layers, which is hardly ever right: what it costs shows, not what it
-gains. The compiled static cache comes last, and only if there is time to compile.
+Assisted generation has a random assistant of two layers, which is hardly ever right: its cost
+shows, not its gain. The compiled static cache comes last, and only if there is time to compile.
 """
 
 import time
@@ -20,6 +21,7 @@ COMPILING_S = 50.0  # to be left for it
 
 
 def measure(setting: Setting, found: Figures) -> None:
+    """Write each version's tokens a second, and whether the texts are the same, into `found`."""
     shape = TINY if setting.is_quick else ONE_B
     length = 4 if setting.is_quick else 128
     prompt = [(i * 7919 + 13) % shape.vocab for i in range(8 if setting.is_quick else 64)]
@@ -37,7 +39,7 @@ def measure(setting: Setting, found: Figures) -> None:
 
 
 def _try(setting: Setting, name: str, say: Callable[[], list[int]], found: Figures) -> None:
-    """What a version of transformers cannot do is written down and no failure of ours."""
+    """Measure a rate; record an error, as a version of transformers may lack the feature."""
     try:
         _rate(setting, name, say, found)
     except Exception as error:
@@ -46,7 +48,8 @@ def _try(setting: Setting, name: str, say: Callable[[], list[int]], found: Figur
 
 
 def _rate(setting: Setting, name: str, say: Callable[[], list[int]], found: Figures) -> list[int]:
-    """Median tokens a second, the prompt's reading included; the text."""
+    """Write the median tokens a second, the prompt's reading included, into `found`; return the
+    text's token ids."""
     text = say()
     rates = []
     for _ in range(2):

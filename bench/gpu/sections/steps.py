@@ -1,8 +1,9 @@
-"""How long does a step take, and how long would reading the weights and the cache alone?
+"""Time steps, beside the time of reading the weights and the cache alone.
 
-floor = (weights + keys and values) / bandwidth. `gpu_ms` is a captured step's replay by the device's own clock;
-`wall_ms` all of `forward`, with filling the arrays, sending them and reading the tokens back; `eager_ms` the same
-without a graph. `compute_ms` is what the products alone take at the measured rate: the floor of large steps.
+floor = (weights + keys and values) / bandwidth. `gpu_ms` is a captured step's replay by the
+device's own clock; `wall_ms` all of `forward`, with filling the arrays, sending them and reading
+the tokens back; `eager_ms` the same without a graph. `compute_ms` is the time of the products alone
+at the measured rate: the floor of large steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ REPLAYS = 4  # between two readings of the clock
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measurement."""
+    """The sizes of one measured step."""
 
     context: int  # tokens in the cache of each sequence
     batch: int
@@ -42,6 +43,7 @@ class Point:
 
 
 def measure(setting: Setting, found: Figures) -> None:
+    """Write each shape's steps, their floors and times, into `found`."""
     for shape in (TINY,) if setting.is_quick else (EIGHT_B, ONE_B):
         found[shape.name] = {}
         _model(setting, take(random_model(setting, shape)), shape, found[shape.name])
@@ -70,7 +72,7 @@ def _model(setting: Setting, weights: Weights, shape: Shape, found: Figures) -> 
 
 
 def _points(is_quick: bool) -> Iterator[Point]:
-    """Those the bars are about first: time may run out."""
+    """Yield the points, those of the bars first: time may run out."""
     if is_quick:
         yield from (Point(24, 1, 0), Point(24, 2, 1))
         return
@@ -107,7 +109,8 @@ def _time(setting: Setting, runner: DeviceRunner, point: Point, line: Figures, v
 
 
 def works_of(runner: DeviceRunner, point: Point, vocab_size: int) -> list[BatchEntry]:
-    """Sequences in the middle of their texts. Whatever lies in their pages is their cache."""
+    """Return batch entries of sequences in the middle of their texts; their pages' present contents
+    are the cache."""
     works = []
     for i in range(point.batch):
         sequence = probe(1, vocab_size)
@@ -117,7 +120,8 @@ def works_of(runner: DeviceRunner, point: Point, vocab_size: int) -> list[BatchE
 
 
 def replay_of(runner: DeviceRunner, works: list[BatchEntry], vocab_size: int) -> Callable[[], None] | None:
-    """The captured step that the runner takes for these works, filled and sent; None without graphs."""
+    """Return the captured step that the runner takes for these batch entries, filled and sent; None
+    without graphs."""
     tier = runner._graphs.tier(size_of(works)) if runner._graphs else None  # what `forward` hides from its callers
     if tier is None:
         return None

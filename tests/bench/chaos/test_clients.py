@@ -1,4 +1,5 @@
-"""The clients of `./paceline chaos` against a real HTTP server: nothing that happens to a request escapes them."""
+"""Run the clients of `./paceline chaos` against a real HTTP server: every outcome of a request is
+counted."""
 
 import json
 import threading
@@ -19,9 +20,9 @@ LIMIT_S = 20.0
 
 
 class Api(BaseHTTPRequestHandler):
-    """What becomes of a request is its prompt."""
+    """A server whose answer to a request is named by the request's prompt."""
 
-    may_go: threading.Event  # those that wait go on
+    may_go: threading.Event  # answers that wait go on
 
     def do_POST(self) -> None:
         fate = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["prompt"]
@@ -43,7 +44,7 @@ class Api(BaseHTTPRequestHandler):
             self._frame("end", _result("failed" if fate == "fails" else "done", [1, 3] if fate == "wrong" else [1, 2]))
 
     def do_GET(self) -> None:
-        """Whose stream broke off finds nothing any more, or nobody."""
+        """Refuse to resume a stream: the request is unknown, or the server away."""
         self.send_response(404 if "forgotten" in self.path else 503)
         self.end_headers()
         self.wfile.write(b'{"error": {"message": "gone"}}')
@@ -71,7 +72,7 @@ def _result(status: str, token_ids: list[int]) -> dict[str, Any]:
 
 @pytest.fixture
 def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Clients]]:
-    """Clients who ask for nothing but requests of one fate."""
+    """Make clients whose requests all have one fate."""
     monkeypatch.setattr(client, "RESUME_S", 0.2)
     monkeypatch.setattr(client, "RETRY_S", 0.02)
     monkeypatch.setattr(chaos_clients, "RETRY_S", 0.02)
@@ -116,7 +117,7 @@ def _counts(counters: ClientCounts) -> dict[str, int]:
         ("refused as wrong", "lost"),
     ],
 )
-def test_whatever_becomes_of_a_request_is_counted_as_that(
+def test_every_outcome_of_a_request_is_counted_as_such(
     clients: Callable[[str], Clients], fate: str, counted: str
 ) -> None:
     crowd = clients(fate)
@@ -126,7 +127,7 @@ def test_whatever_becomes_of_a_request_is_counted_as_that(
     assert _counts(crowd.counts).keys() == {counted}
 
 
-def test_who_still_waits_at_the_end_is_lost(clients: Callable[[str], Clients]) -> None:
+def test_a_request_still_waiting_at_the_end_is_lost(clients: Callable[[str], Clients]) -> None:
     crowd = clients("waits")
     crowd.start(1)
     _until(lambda: crowd.all_moved_since(0.0))
@@ -134,7 +135,7 @@ def test_who_still_waits_at_the_end_is_lost(clients: Callable[[str], Clients]) -
     assert crowd.counts.lost == ["client-0 still waits after 0 s"]
 
 
-def test_all_have_moved_when_the_last_one_has(clients: Callable[[str], Clients]) -> None:
+def test_clients_have_all_moved_once_the_last_one_has(clients: Callable[[str], Clients]) -> None:
     crowd = clients("waits")
     crowd.start(2)
     _until(lambda: crowd.all_moved_since(0.0))

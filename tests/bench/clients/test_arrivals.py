@@ -1,4 +1,4 @@
-"""Loads: as many requests as asked for, as bursty as asked for, the same for the same seed."""
+"""Test loads: as many requests as asked for, as bursty as asked for, the same for the same seed."""
 
 import statistics
 from itertools import pairwise
@@ -63,7 +63,7 @@ def test_a_trace_is_read_in_either_form_and_replayed_faster(tmp_path: Path) -> N
     "text",
     ["", "timestamp,prompt_tokens\n1,2\n", "{", '{"timestamp": 1}', "timestamp,prompt_tokens,output_tokens\n1,0,5\n"],
 )
-def test_what_is_no_trace_is_refused_by_name(tmp_path: Path, text: str) -> None:
+def test_a_broken_trace_is_refused_by_name(tmp_path: Path, text: str) -> None:
     (tmp_path / "trace").write_text(text)
     with pytest.raises(InvalidRequest, match="trace"):
         trace(tmp_path / "trace")

@@ -1,4 +1,5 @@
-"""What a load's report says of requests made up by hand; `tests/workers/test_load.py` sends real ones."""
+"""Test the report of `bench load` over requests made by hand; `tests/workers/test_load.py` sends
+real ones."""
 
 import pytest
 
@@ -14,7 +15,7 @@ def served(sent_s: float, ttft_s: float = 0.5, tpot_s: float = 0.05, tokens: int
     return Served("code", sent_s, first_s + tpot_s * (tokens - 1), first_s, tokens, **rest)  # type: ignore[arg-type]
 
 
-def test_percentiles_are_of_what_clients_met() -> None:
+def test_percentiles_are_of_the_times_clients_met() -> None:
     found = figures([served(float(i), ttft_s=i / 100) for i in range(101)], 200.0, SLO)
     assert found["ttft_s"] == pytest.approx({"p50": 0.5, "p95": 0.95, "p99": 0.99})
     assert found["tpot_s"]["p50"] == pytest.approx(0.05)
@@ -24,7 +25,7 @@ def test_percentiles_are_of_what_clients_met() -> None:
     )
 
 
-def test_goodput_counts_what_keeps_the_objective_and_nothing_else() -> None:
+def test_goodput_counts_only_requests_within_the_objective() -> None:
     late, slow = served(0.0, ttft_s=2.0), served(0.0, tpot_s=0.2)
     failed, silent = Served("qa", 0.0, 1.0, error="queue full"), Served("qa", 0.0, 1.0)
     found = figures([served(0.0), late, slow, failed, silent], 10.0, SLO)
@@ -32,13 +33,13 @@ def test_goodput_counts_what_keeps_the_objective_and_nothing_else() -> None:
     assert (found["failed"], found["errors"]) == (1, ["queue full"])
 
 
-def test_waste_is_what_was_verified_in_vain() -> None:
+def test_waste_is_the_share_of_drafts_verified_in_vain() -> None:
     found = figures([served(0.0, rounds=5, drafted=12, accepted=6), served(1.0, rounds=5, drafted=8)], 5.0, SLO)
     assert found["draft_waste"] == pytest.approx(0.7)
     assert found["tokens_per_round"] == pytest.approx(2.2) and found["drafted_per_round"] == pytest.approx(2.0)
 
 
-def test_series_say_who_was_under_way() -> None:
+def test_series_count_the_requests_under_way() -> None:
     found = figures([served(0.0, tpot_s=0.95), served(5.0, ttft_s=1.0, tpot_s=0.4)], 10.0, SLO)["series"]
     assert found["under_way"][3] == 1.0 and found["under_way"][35] == 2.0
     assert len(found["at_s"]) == 60

@@ -1,9 +1,9 @@
-"""What is said of an overload: who was admitted, who was refused, when all was as before."""
+"""Test the report of an overload: requests admitted, requests refused, the time to recover."""
 
 import pytest
 
 from bench.clients.load_report import Served
-from bench.clients.overload import is_refused, recovered_s, told
+from bench.clients.overload import by_phase, is_refused, recovered_s
 
 REFUSED = "too many requests wait; try again in 2 s"
 
@@ -14,7 +14,7 @@ def one(sent_s: float, total_s: float, error: str | None = None) -> Served:
 
 def test_refusals_are_no_failures_and_no_answers() -> None:
     served = [one(1.0, 1.0), one(11.0, 3.0), one(12.0, 0.01, REFUSED), one(13.0, 5.0, "lost"), one(21.0, 1.0)]
-    found = told(served, 10.0)
+    found = by_phase(served, 10.0)
     assert [found[phase]["refused"] for phase in ("before", "overload", "after")] == [0, 1, 0]
     assert [found[phase]["failed"] for phase in ("before", "overload", "after")] == [0, 1, 0]
     assert found["overload"]["refused_s"]["p99"] == pytest.approx(0.01)
@@ -22,7 +22,7 @@ def test_refusals_are_no_failures_and_no_answers() -> None:
     assert [is_refused(x) for x in served] == [False, False, True, False, False]
 
 
-def test_it_has_recovered_when_several_in_a_row_are_as_fast_as_before() -> None:
+def test_recovery_takes_several_requests_in_a_row_as_fast_as_before() -> None:
     before = [one(i, 1.0) for i in range(10)]
     slow = [one(20.0 + i / 10, 4.0) for i in range(8)]
     lucky = [one(21.05, 1.0), one(21.5, 4.0)]

@@ -1,4 +1,4 @@
-"""What is looked at in a long run, and what is said of it."""
+"""Test the samples of a long run, and the growth found in them."""
 
 import os
 from contextlib import ExitStack
@@ -10,7 +10,7 @@ from bench.clients.resource_monitor import look
 from bench.clients.soak import growth
 
 
-def test_what_grows_is_told_from_what_is_only_filled() -> None:
+def test_growth_tells_a_leak_from_a_cache_that_fills() -> None:
     filled = [min(500.0, 100.0 + 20.0 * i) + i % 3 for i in range(80)]
     leaking = [500.0 + 2.0 * i for i in range(80)]
     found = growth("memory", {"filled": filled, "leaking": leaking})
@@ -18,7 +18,7 @@ def test_what_grows_is_told_from_what_is_only_filled() -> None:
     assert found["filled"]["highest"] == 502.0
 
 
-def test_processes_and_redis_are_looked_at(redis_url: str, redis_client: redis.Redis) -> None:
+def test_processes_and_redis_are_sampled(redis_url: str, redis_client: redis.Redis) -> None:
     me = ProcessId.of(os.getpid())
     assert me is not None
     gone = ProcessId(pid=2**22 + 1, started="never")

@@ -1,4 +1,4 @@
-"""The readers of `bench streams` miss nothing of what can be wrong with a stream."""
+"""Test the readers of `bench streams`: every flaw of a stream is found."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ BAD = {
 
 
 def reads(second: str) -> list[Read]:
-    """Two readers of one request; the server sends `second` to the one that follows it."""
+    """Read one request twice; the server sends `second` to the reader that follows it."""
     return asyncio.run(_reads(second))
 
 

@@ -1,4 +1,5 @@
-"""The live sweep over a tiny target: same texts in every arm, figures of the very requests that were sent."""
+"""Test the live sweep over a tiny target: same texts in every arm, figures of the very requests
+that were sent."""
 
 import json
 from pathlib import Path
@@ -6,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.clients.load_report import Served
-from bench.clients.sweep import main, told, turned
+from bench.clients.sweep import main, rate_figures, turned
 from tests.workers.tiny import make_model
 
 
@@ -14,9 +15,9 @@ def one(total_s: float) -> Served:
     return Served("code", 1.0, 1.0 + total_s, 1.2, tokens=5, rounds=5)
 
 
-def test_every_arm_is_compared_with_the_adaptive_one_request_by_request() -> None:
+def test_arms_are_compared_with_the_adaptive_one_by_request() -> None:
     runs = {"off": [[one(4.0), one(2.0)], [one(1.0)]], "full": [[one(2.0), one(1.0)], [one(0.5)]]}
-    found = told(0.5, runs)
+    found = rate_figures(0.5, runs)
     assert found["requests"] == 3
     assert found["arm / adaptive"]["off"]["mean"] == pytest.approx(2.0)
     assert found["arms"]["full"]["mean_s"] == pytest.approx(3.5 / 3, abs=1e-3)

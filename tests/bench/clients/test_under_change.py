@@ -1,4 +1,5 @@
-"""Those of `bench meanwhile` who wait for one answer: what breaks it has lost it, what refuses it has not."""
+"""Test the clients of `bench meanwhile` that wait for one answer: broken is lost, refused is
+not."""
 
 import threading
 import time
@@ -27,7 +28,7 @@ def wrong(handler: BaseHTTPRequestHandler) -> None:
 
 
 def answered(handler: BaseHTTPRequestHandler, tokens: tuple[int, ...]) -> None:
-    told = SpeculationReport(rounds=3, drafted=0, accepted=0, mean_accepted_length=1.0, by_drafter={})
+    speculation = SpeculationReport(rounds=3, drafted=0, accepted=0, mean_accepted_length=1.0, by_drafter={})
     result = Result(
         id="r",
         status=Status.DONE,
@@ -36,7 +37,7 @@ def answered(handler: BaseHTTPRequestHandler, tokens: tuple[int, ...]) -> None:
         finish_reason=FinishReason.LENGTH,
         usage=Usage(prompt_tokens=1, completion_tokens=3),
         timing=Timing(ttft_s=0.1, total_s=0.2),
-        speculation=told,
+        speculation=speculation,
     )
     handler.send_response(200)
     handler.end_headers()
@@ -67,14 +68,14 @@ def torn(handler: BaseHTTPRequestHandler) -> None:
     ("answer", "counted"),
     [(right, "right"), (wrong, "wrong"), (accepted, "lost"), (full, "refused"), (dead, "lost"), (torn, "lost")],
 )
-def test_what_an_answer_counts_as(answer: Answer, counted: str) -> None:
+def test_every_kind_of_answer_is_counted_as_such(answer: Answer, counted: str) -> None:
     with serving(answer) as url:
         found = asked(url)
     met = {name for name in COUNTED if getattr(found, name)}
     assert met == {counted}
 
 
-def test_nobody_there_is_a_refusal() -> None:
+def test_a_server_that_is_gone_counts_as_a_refusal() -> None:
     with serving(right) as url:
         pass
     found = asked(url)
@@ -82,7 +83,7 @@ def test_nobody_there_is_a_refusal() -> None:
 
 
 def asked(url: str) -> ClientCounts:
-    """What one client of one request came to count."""
+    """Run one client with one request; return its counts."""
     clients = Waiting(url, [GenerateRequest(prompt="x", max_tokens=3)], [TOKENS], seed=0)
     clients.start(1)
     deadline = time.monotonic() + 30.0

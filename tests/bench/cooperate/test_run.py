@@ -1,4 +1,4 @@
-"""What `bench cooperate` is made of: its arms as settings, its trees, its figures."""
+"""Test the parts of `bench cooperate`: its arms as settings, its trees, its figures."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def run(seconds: float, tokens: int = 10, rounds: int = 5) -> Run:
     return Run(seconds, ids, (0.1,), (seconds,), rounds, rounds, seconds, 0.2, 0.3, {"one": (8, 4)})
 
 
-def test_a_tree_without_fusion_is_what_one_drafter_said() -> None:
+def test_a_tree_without_fusion_is_one_drafters_own() -> None:
     kept = lone(TREE)
     assert (kept.tokens, kept.parents) == ((1, 4, 5), (0, 0, 2)), "the other promises 1.15 tokens, the one 1.1"
     assert set(kept.proposers) == {("other",)}
@@ -74,7 +74,7 @@ def test_other_tokens_are_no_figures() -> None:
         check_same({OFF: run(1.0), "wrong": run(1.0, tokens=9)})
 
 
-def test_figures_pair_what_ran_side_by_side() -> None:
+def test_figures_pair_runs_of_the_same_prompts() -> None:
     measured = [("code", ["a"]), ("code", ["b"]), ("prose", ["c"])]
     runs = {OFF: [run(2.0), run(4.0), run(2.0)], FULL: [run(1.0), run(2.0), run(2.0)]}
     found = figures(runs, measured)
@@ -84,8 +84,12 @@ def test_figures_pair_what_ran_side_by_side() -> None:
     assert found["arms"][FULL]["texts_differ"] == 0
     assert found["acceptance"][FULL] == {"code": {"one": 0.5}, "prose": {"one": 0.5}}
     assert "| full | 5.0 | 2.00 | 2.00 | 40.0 / 60.0 / 233.33 | 7.5 | 5.0 |" in table(found)
-    said = bars({"1": found})
-    assert said[f"{FULL} / {OFF}, mean over the domains"] == {"measured": 1.587, "at_least": 1.5, "holds": True}
+    found_bars = bars({"1": found})
+    assert found_bars[f"{FULL} / {OFF}, mean over the domains"] == {
+        "measured": 1.587,
+        "at_least": 1.5,
+        "holds": True,
+    }
 
 
 def test_timing_counts_one_method_and_hands_all_through() -> None:

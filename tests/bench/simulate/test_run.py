@@ -1,11 +1,12 @@
-"""The simulation of drafters and verifiers on machines of their own, over a small log made by hand."""
+"""Test the simulation of drafters and verifiers on machines of their own, over a small log made by
+hand."""
 
 import json
 
 import pytest
 
 from app.stages.draft.protocol import Drafter
-from app.stages.draft.registry import build as tables
+from app.stages.draft.registry import build as model_free
 from app.state import Guess
 from bench.cooperate.plans import FULL, OFF, Plan, fixed, overlaps
 from bench.simulate.load import arms, load
@@ -25,7 +26,7 @@ def chain(tokens: tuple[int, ...], confidence: float) -> tuple[Guess, ...]:
 
 
 def expert(texts: list[Text], domain: str, confidence: float = 0.9) -> DrafterLog:
-    """Right in its domain, wrong elsewhere and less sure of it."""
+    """Make a drafter that is right in its domain, and elsewhere wrong and less confident."""
     guesses = tuple(
         tuple(
             chain(text.tokens[i : i + DEPTH], confidence)
@@ -49,11 +50,11 @@ def log() -> Log:
 
 
 def run(log: Log, plan: Plan, **setting: float) -> Outcome:
-    return simulate(log, plan, Setting(**setting), tables)  # type: ignore[arg-type]
+    return simulate(log, plan, Setting(**setting), model_free)  # type: ignore[arg-type]
 
 
 def model(name: str) -> Plan:
-    return Plan(name, drafters=(name,), tables=())
+    return Plan(name, drafters=(name,), model_free=())
 
 
 def test_without_drafts_every_token_is_a_step(log: Log) -> None:
@@ -74,38 +75,38 @@ def test_a_chain_costs_its_hops_its_tokens_and_its_rows(log: Log) -> None:
 
 def test_drafts_of_several_nodes_go_by_the_fusion(log: Log) -> None:
     only = log.model_copy(update={"texts": log.texts[:1]})
-    both = Plan("", {"routing": "all", "overlap": "none"}, tables=())
-    world = build(only, both, Setting(streams=1, hop_s=0.004), tables)
+    both = Plan("", {"routing": "all", "overlap": "none"}, model_free=())
+    world = build(only, both, Setting(streams=1, hop_s=0.004), model_free)
     world.run()
-    one = build(only, model("coder"), Setting(streams=1, hop_s=0.004), tables)
+    one = build(only, model("coder"), Setting(streams=1, hop_s=0.004), model_free)
     one.run()
     assert world.network.machines["fuse"].busy_s >= FUSE_S
     assert one.network.machines["fuse"].busy_s == 0.0
     assert world.store.snapshot("0").tokens == one.store.snapshot("0").tokens == log.texts[0].tokens
 
 
-def test_every_way_says_the_texts_and_the_same_seed_gives_the_same_figures(log: Log) -> None:
+def test_every_way_commits_the_texts_and_a_seed_repeats_figures(log: Log) -> None:
     setting = Setting(streams=3, seed=1)
-    first, second = (outcomes_of(log, ways(log, setting, "coder", tables), setting, tables) for _ in range(2))
+    first, second = (outcomes_of(log, ways(log, setting, "coder", model_free), setting, model_free) for _ in range(2))
     assert first == second
     assert {"full", "cosine", "union", "without routing"} <= first.keys()
     for way in (Plan(""), Plan("", {"routing": "cosine", "fusion": "token", "batching": "cosine"})):
-        world = build(log, way, Setting(streams=3), tables)
+        world = build(log, way, Setting(streams=3), model_free)
         world.run()
         assert [world.store.snapshot(str(i)).tokens for i in range(8)] == [text.tokens for text in log.texts]
 
 
 def test_a_router_finds_the_expert_of_each_text(log: Log) -> None:
     setting = Setting(streams=2)
-    outcomes = outcomes_of(log, [*ways(log, setting, "coder", tables), *overlaps()], setting, tables)
+    outcomes = outcomes_of(log, [*ways(log, setting, "coder", model_free), *overlaps()], setting, model_free)
     assert outcomes["full"].tokens_per_s > 1.3 * outcomes["best single"].tokens_per_s
     assert outcomes["full"].tokens_per_s > 1.3 * outcomes[OFF].tokens_per_s
 
 
-def test_sharing_each_token_takes_a_hop_there_and_back_and_no_more_than_the_slowest(log: Log) -> None:
+def test_sharing_a_token_takes_two_hops_and_the_slowest_drafter(log: Log) -> None:
     only = log.model_copy(update={"texts": log.texts[:1]})
-    together = Plan("", {"routing": "all", "fusion": "token", "overlap": "none"}, tables=())
-    world = build(only, together, Setting(streams=1, hop_s=0.004), tables)
+    together = Plan("", {"routing": "all", "fusion": "token", "overlap": "none"}, model_free=())
+    world = build(only, together, Setting(streams=1, hop_s=0.004), model_free)
     world.run()
     (node,) = world.nodes
     tokens = world.verifiers[0].target.rows - world.store.snapshot("0").stats.rounds
@@ -114,23 +115,24 @@ def test_sharing_each_token_takes_a_hop_there_and_back_and_no_more_than_the_slow
 
 
 class Calls:
-    """What a stand-in says after some tokens."""
+    """The guesses of a stand-in after some tokens."""
 
     def __init__(self, log: Log, drafter: str) -> None:
         from app.drafter.draft_kv import DraftKV
         from app.request import Sampling
         from app.stages.draft.protocol import Context
 
-        self.reader = DraftKV(drafter, LogGuesser(drafter, log.texts, log.drafters[drafter], SimClock()), 1000)
+        self.draft_kv = DraftKV(drafter, LogGuesser(drafter, log.texts, log.drafters[drafter], SimClock()), 1000)
         self.context = Context("0", "public", [1, *log.texts[0].tokens[:4]], 1, 8, Sampling(seed=0), b"\0\0")
 
     def after(self, *tokens: int) -> list[int]:
-        self.reader.align(self.context, [*self.context.tokens, *tokens])
-        return [guess.token for guess in self.reader.guess(["0"], 3)["0"]]
+        self.draft_kv.align(self.context, [*self.context.tokens, *tokens])
+        return [guess.token for guess in self.draft_kv.guess(["0"], 3)["0"]]
 
 
 def test_a_stand_in_goes_on_from_its_own_guesses(log: Log) -> None:
-    """From those of the round's beginning: a model that reads states knows less later in the round."""
+    """Continue the chain of the round's beginning: a model that reads states knows less later in
+    the round."""
     mine = list(log.drafters["coder"].guesses[0])
     mine[5] = chain((7, 7, 7), 0.9)
     other = DrafterLog(guesses=(tuple(mine), *log.drafters["coder"].guesses[1:]), token_s={1: TOKEN_S})
@@ -140,7 +142,7 @@ def test_a_stand_in_goes_on_from_its_own_guesses(log: Log) -> None:
     assert calls.after(text[4]) == [*text[5:8]]  # not 7: the chain that began at 4 goes on
 
 
-def test_a_stand_in_follows_what_others_said_as_far_as_it_is_right(log: Log) -> None:
+def test_a_stand_in_follows_the_others_tokens_while_they_are_right(log: Log) -> None:
     calls = Calls(log, "writer")  # wrong everywhere in this text
     text = log.texts[0].tokens
     assert calls.after() == [999, 999, 999]
@@ -161,28 +163,28 @@ def test_two_verifiers_share_the_texts(log: Log) -> None:
     assert two.tokens_per_s > 1.5 * one.tokens_per_s
 
 
-def test_the_tables_are_the_real_ones(log: Log) -> None:
-    """A text that repeats itself is looked up."""
+def test_the_model_free_drafters_are_the_real_ones(log: Log) -> None:
+    """Look up a text that repeats itself."""
     text = Text(domain="code", prompt_ids=(1,), tokens=(5, 6, 7, 8, 9, 10, 11, 12) * 5)
     nothing = DrafterLog(guesses=(((),) * LENGTH,), token_s={1: TOKEN_S})
     again = log.model_copy(update={"texts": (text,), "drafters": {"coder": nothing}})
-    looked_up: list[Drafter] = tables()
-    assert {"lookup", "suffix"} <= {table.name for table in looked_up}
+    looked_up: list[Drafter] = model_free()
+    assert {"lookup", "suffix"} <= {drafter.name for drafter in looked_up}
     assert run(again, Plan("", drafters=()), streams=1).accepted_length > 1.5
 
 
-def test_requests_that_come_on_their_own_wait_where_the_verifier_is_busy(log: Log) -> None:
+def test_requests_at_times_of_their_own_wait_for_a_busy_verifier(log: Log) -> None:
     plan = Plan(OFF, speculates=False)
     setting = Setting(streams=1, is_local=True)
-    calm, busy = (load(log, plan, setting, moments, tables) for moments in ([0.0, 5.0, 10.0], [0.0] * 64))
+    calm, busy = (load(log, plan, setting, moments, model_free) for moments in ([0.0, 5.0, 10.0], [0.0] * 64))
     assert calm.total_s == pytest.approx(LENGTH * STEP_S, rel=0.02) == calm.ttft_s + 39 * calm.tpot_s
     assert busy.total_s > 1.5 * calm.total_s and busy.tokens_per_s > 10 * calm.tokens_per_s
 
 
-def test_where_rows_cost_next_to_nothing_the_adaptive_length_is_near_the_longest(log: Log) -> None:
+def test_the_adaptive_length_is_near_the_longest_where_rows_are_cheap(log: Log) -> None:
     moments = [0.5 * i for i in range(24)]
     setting = Setting(streams=1, is_local=True)
-    met = {plan.name: load(log, plan, setting, moments, tables) for plan in arms([1, 3, 7])}
+    met = {plan.name: load(log, plan, setting, moments, model_free) for plan in arms([1, 3, 7])}
     best = min(one.total_s for name, one in met.items() if name != FULL)
     assert best == met["fixed 7"].total_s < 0.6 * met[OFF].total_s
     assert met[FULL].total_s < 1.05 * best
