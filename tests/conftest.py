@@ -36,6 +36,7 @@ LONG = (
 # model that is run or a kernel that is compiled. `./paceline test --quick` runs the first tier alone.
 TIERS = {
     "tests": "unit",
+    "tests/app/assembly/test_local.py": "model",
     "tests/app/engine": "model",
     "tests/app/engine/kv": "unit",
     "tests/app/engine/text/test_chat_template.py": "unit",
