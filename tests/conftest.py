@@ -37,6 +37,7 @@ LONG = (
 # first tier alone.
 TIERS = {
     "tests": "unit",
+    "tests/app/assembly/test_local.py": "model",
     "tests/app/engine": "model",
     "tests/app/engine/kv": "unit",
     "tests/app/engine/text/test_chat_template.py": "unit",

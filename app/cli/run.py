@@ -19,7 +19,7 @@ Commands = argparse._SubParsersAction  # type of add_subparsers(); argparse has 
 
 NOT_READY, NOT_RUNNING = 1, 3
 MODULES = {
-    "test": ("pytest", "run the tests; arguments go to pytest"),
+    "test": ("pytest", "run the tests (--quick: those that need no process and no model); arguments go to pytest"),
     "bench": ("bench", "measure; `bench --help` names what else it measures"),
     "chaos": ("bench.chaos.run", "break a deployment in every way while it serves, and look whether all was well"),
     "train": ("training.distill", "train a drafter; arguments go to training.distill"),
@@ -27,6 +27,7 @@ MODULES = {
 }
 # Two processes, each with whole files in the order of tests/conftest.py; a later flag beats an earlier one.
 DEFAULTS = {"test": ("-n2", "--dist=loadfile", "--no-loadscope-reorder")}
+FLAGS = {"test": {"--quick": ("-m", "unit")}}  # a flag of ours, and the module's own for it
 UP_TEXT = """\
 Start Redis, the workers and the web server, and print the URL when everything answers. Ctrl-C stops it all;
 with -d it runs on in the background until `paceline down`. The first start also fetches the model and compiles the
@@ -71,7 +72,9 @@ def run_module(name: str, arguments: Sequence[str]) -> int:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ[FILE_VARIABLE] = str(find_file(os.environ) or os.devnull)  # the search depends on the folder
     # -P: that folder is no place for modules
-    command = [sys.executable, "-P", "-m", MODULES[name][0], *DEFAULTS.get(name, ()), *arguments]
+    flags = FLAGS.get(name, {})
+    words = [word for argument in arguments for word in flags.get(argument, (argument,))]
+    command = [sys.executable, "-P", "-m", MODULES[name][0], *DEFAULTS.get(name, ()), *words]
     os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
     return subprocess.call(command, cwd=None if MODULES[name][0].startswith("training") else ROOT)
 

@@ -211,7 +211,7 @@ def test_no_slot_is_blocked_while_requests_generate(client: Celery, deployment: 
         names = [task["name"] for tasks in running.values() for task in tasks]
         assert GENERATE not in names
         assert deployment.requests.active() == 32
-        assert took_s < 2.0
+        assert took_s < WAIT_S / 6, "far from waiting for one of the requests"
         print(f"with 32 requests running, a light task takes {1e3 * took_s:.0f} ms")
     finally:
         _cancel(deployment, [result.id for result in sent])

@@ -68,7 +68,7 @@ def test_a_cancelled_request_ends_within_a_round_and_frees_its_pages(cluster: Cl
     took_s = time.monotonic() - started
     assert stream.result["finish_reason"] == "cancelled"
     assert stream.tokens == committed == cluster.get(f"/api/requests/{stream.id}")["token_ids"]
-    assert took_s < 2.0
+    assert took_s < STARVED_S and len(committed) < 4000, "its round ends, not the request"
     wait_for(lambda: not _running(deployment), limit_s=5.0, what="the verifier to let go")
     print(f"cancelled: the stream ended {1e3 * took_s:.0f} ms later")
 

@@ -149,6 +149,15 @@ def test_flags_of_test_go_to_pytest() -> None:
     assert done.returncode == 0 and "pytest" in done.stdout + done.stderr
 
 
+def test_quick_means_the_unit_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr("app.cli.run.os.environ", dict(os.environ))
+    monkeypatch.setattr("app.cli.run.subprocess.call", lambda command, cwd: commands.append(command) or 0)
+    assert main(["test", "--quick", "tests/app", "-q"]) == main(["bench", "--quick"]) == 0
+    assert commands[0][-4:] == ["-m", "unit", "tests/app", "-q"] and "pytest" in commands[0]
+    assert commands[1][-1] == "--quick", "a flag of test alone"
+
+
 def test_named_instance_must_run(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "Hello", "--instance", "nope"]) == 1
     assert "instance 'nope' does not run" in capsys.readouterr().err

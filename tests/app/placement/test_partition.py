@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,8 +51,17 @@ def test_a_bound_thread_and_those_it_starts_stay_where_they_are() -> None:
     assert seen == [one] and cores() == before != one
 
 
+class Spent(threading.local):
+    """Seconds that work has taken, of each thread by itself."""
+
+    s = 0.0
+
+
+SPENT = Spent()
+
+
 class Beside:
-    """Work that takes three times as long while the other side runs."""
+    """Work that takes three times as long, by `SPENT`, while the other side is at work."""
 
     def __init__(self) -> None:
         self.at_work = threading.Event()
@@ -59,11 +69,13 @@ class Beside:
 
     def __call__(self) -> None:
         self.at_work.set()
-        time.sleep(0.03 if self.other and self.other.at_work.is_set() else 0.01)
+        SPENT.s += 0.03 if self.other and self.other.at_work.is_set() else 0.01
+        time.sleep(0.01)
         self.at_work.clear()
 
 
-def test_interference_tells_the_side_that_waits() -> None:
+def test_interference_tells_the_side_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.placement.interference.time", SimpleNamespace(perf_counter=lambda: SPENT.s))
     everywhere = Partition(Cores(cores()), Cores(cores()))
     alone = measure_interference(Beside(), Beside(), everywhere)
     assert alone.verify_slowdown < 1.5 and alone.draft_slowdown < 1.5

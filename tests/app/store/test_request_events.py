@@ -49,9 +49,13 @@ def test_log_probabilities_stay_with_their_tokens(running: Bench) -> None:
 
 
 def test_events_do_not_wait_unless_asked(running: Bench) -> None:
+    at_once_s = []
+    for _ in range(5):  # a busy machine may hold one of them up
+        started = time.monotonic()
+        assert running.store.events("r1", 0) == []
+        at_once_s.append(time.monotonic() - started)
+    assert min(at_once_s) < 0.5
     started = time.monotonic()
-    assert running.store.events("r1", 0) == []
-    assert time.monotonic() - started < 0.5
     assert running.store.events("r1", 0, 0.1) == []
     assert time.monotonic() - started >= 0.1
 
@@ -82,7 +86,7 @@ def test_a_reader_that_waits_for_the_end_wakes_at_the_end(running: Bench) -> Non
 
     def wait() -> None:
         started = time.monotonic()
-        woken.append((running.store.ended("r1", 2.0), time.monotonic() - started))
+        woken.append((running.store.ended("r1", 20.0), time.monotonic() - started))
 
     waiting = [threading.Thread(target=wait) for _ in range(3)]
     for thread in waiting:
@@ -92,7 +96,7 @@ def test_a_reader_that_waits_for_the_end_wakes_at_the_end(running: Bench) -> Non
     for thread in waiting:
         thread.join()
     assert [ended for ended, _ in woken] == [True] * 3
-    assert max(seconds for _, seconds in woken) < 1.5
+    assert max(seconds for _, seconds in woken) < 10.0, "half of the time that they would wait"
     assert running.store.ended("r1")
     with pytest.raises(NotFound):
         running.store.ended("unknown")

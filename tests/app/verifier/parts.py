@@ -24,6 +24,18 @@ from tests import fakes
 MODEL = fakes.served().model
 
 
+class HandClock:
+    """Stand still at `now_s` until that is set."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def time(self) -> float:
+        return self.now_s
+
+    monotonic = perf_counter = time
+
+
 @dataclass(frozen=True)
 class Parts:
     """Hold a runner, and the sequences, statistics and speculation over it."""

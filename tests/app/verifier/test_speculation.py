@@ -1,7 +1,5 @@
 """Test how drafts are requested, waited for, received and learned from."""
 
-import time
-
 import pytest
 
 from app.estimates.draft_costs import DraftCosts
@@ -12,7 +10,7 @@ from app.stages.route.drafter_pool import DrafterPool
 from app.state import MAX_NODES, Tree
 from app.verifier.speculation import MIN_WAIT_S
 from tests import fakes
-from tests.app.verifier.parts import message, parts, start
+from tests.app.verifier.parts import HandClock, message, parts, start
 from tests.fakes import VOCAB
 
 NOW_S = 1000.0
@@ -237,7 +235,7 @@ def test_a_lone_sequence_asks_model_free_drafters_for_all_it_may():
 
 
 def test_drafts_are_waited_for_by_the_policys_factor_and_bound():
-    one = parts()
+    one = parts(clock=(clock := HandClock()))
     for _ in range(50):
         one.draft_costs.update(1, 3, 0.2)
     usual_s = one.draft_costs.seconds(1, 3)
@@ -247,9 +245,8 @@ def test_drafts_are_waited_for_by_the_policys_factor_and_bound():
         (Policy(draft_wait_s=5.0, draft_wait_factor=1.5), 1.5 * usual_s),
         (Policy(draft_wait_s=0.05), 0.05),
     ):
-        asked_s = time.time()
         one.speculation.jobs([sequence], [3], policy)
-        assert sequence.due_s - asked_s == pytest.approx(wait_s, abs=0.02)
+        assert sequence.due_s - clock.now_s == pytest.approx(wait_s)
 
 
 def test_no_draft_token_is_requested_beyond_the_requests_room():
@@ -316,7 +313,7 @@ def test_the_time_to_decide_lengths_is_part_of_the_draft_cost():
 
 def test_a_round_with_skipped_models_teaches_nothing_of_their_costs():
     """A model-free draft takes no time; counted as a model's it would make drafting look free."""
-    one = parts()
+    one = parts(clock=(clock := HandClock()))
     sequence = start(one, "r", length=200)
     for _ in range(10):
         one.draft_costs.update(1, 3, 0.010)
@@ -326,7 +323,7 @@ def test_a_round_with_skipped_models_teaches_nothing_of_their_costs():
     assert (one.draft_costs.seconds(1, 3), one.draft_costs.read_s(200)) == before
     sequence.tree = None
     one.speculation.jobs([sequence], [3], Policy())
-    time.sleep(0.03)
+    clock.now_s += 0.03
     one.speculation.receive(message(base=200))
     assert one.draft_costs.read_s(200) == 0.0, "a job sent twice tells only what is new"
     assert one.draft_costs.seconds(1, 3) != before[0]

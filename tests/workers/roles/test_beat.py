@@ -1,30 +1,45 @@
 """Test the progress that the beat process reports."""
 
-import time
+from types import SimpleNamespace
+
+import pytest
 
 from app.store.protocol import Node
+from tests.workers.cluster import wait_for
 from workers.deployment import Deployment
 from workers.heartbeat import Heartbeat
 from workers.roles.beat import _ticking
 
 
-def test_a_ticking_beat_is_not_busy_and_a_hung_one_has_no_progress(lone_deployment: Deployment) -> None:
-    heartbeat = Heartbeat(lone_deployment, "beat", "beat-1")
+def test_a_ticking_beat_is_not_busy_and_a_hung_one_has_no_progress(
+    lone_deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, beats = 1000.0, 0
+
+    def info() -> dict[str, int]:
+        nonlocal beats
+        beats += 1
+        return {"beats": beats}
+
+    def seen() -> Node:
+        """Wait for a heartbeat that begins from now on."""
+        first = beats + 1
+        return wait_for(lambda: next((n for n in deployment.nodes.live("beat") if n.info["beats"] >= first), None))
+
+    deployment = lone_deployment
+    clock = SimpleNamespace(time=lambda: now_s, monotonic=lambda: now_s)
+    monkeypatch.setattr("workers.heartbeat.time", clock)
+    heartbeat = Heartbeat(deployment, "beat", "beat-1", info=info)
     heartbeat.begin()
     try:
-        scheduler = _ticking(heartbeat)(app=lone_deployment.celery, lazy=True)
+        scheduler = _ticking(heartbeat)(app=deployment.celery, lazy=True)
         for _ in range(10):
             scheduler.tick()
-            time.sleep(0.1)
-        ticked_s = time.time()
-        ticking = seen(lone_deployment)
+            ticked_s = now_s
+            now_s += 0.1
+        ticking = seen()
         assert ticking.info["busy"] < 0.1, "it sleeps between ticks"
-        time.sleep(1.0)  # no tick: it hangs
-        assert ticking.progress_s - 0.5 < seen(lone_deployment).progress_s < ticked_s + 0.1
+        now_s += 60.0  # no tick: it hangs
+        assert ticking.progress_s == pytest.approx(ticked_s) == seen().progress_s
     finally:
         heartbeat.end()
-
-
-def seen(deployment: Deployment) -> Node:
-    (node,) = deployment.nodes.live("beat")
-    return node

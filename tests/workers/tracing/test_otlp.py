@@ -114,12 +114,16 @@ def test_an_unset_or_unreachable_collector_delays_nothing(
     assert not [sink for sink in without.recorder.sinks if isinstance(sink, OtlpSink)]
     nowhere = with_settings(deployment, otlp_url="http://127.0.0.1:9")
     heartbeat = Heartbeat(nowhere, "draft", "draft-1")
-    _work(heartbeat, "a request")
+    flushes_s = []
+    for _ in range(3):  # a busy machine may hold one of them up
+        _work(heartbeat, "a request")
+        started = time.monotonic()
+        heartbeat.recorder.flush({})
+        flushes_s.append(time.monotonic() - started)
+    assert min(flushes_s) < PATIENCE_S / 4
     started = time.monotonic()
-    heartbeat.recorder.flush({})
-    assert time.monotonic() - started < 0.5
     heartbeat.end()
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 5 * PATIENCE_S
     monkeypatch.setitem(sys.modules, "workers.tracing.otlp", None)
     with pytest.raises(InvalidSettings, match="requirements-tracing.txt"):
         Heartbeat(nowhere, "draft", "draft-2")

@@ -1,5 +1,4 @@
 import random
-import time
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +7,7 @@ from app.messages import Draft
 from app.request import Sampling
 from app.stages.draft.protocol import Context
 from app.stages.draft.suffix import MAX_FOLLOWING, Suffix
+from tests.steps import lines_run
 
 outputs = st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=30), min_size=1, max_size=8)
 
@@ -105,15 +105,18 @@ def test_a_sequence_that_changed_does_no_harm(calls: list[tuple[int, list[int]]]
             assert all(0.0 < c < 1.0 for c in found.confidences)
 
 
-def test_a_round_takes_microseconds() -> None:
+def test_a_round_takes_few_steps() -> None:
     rng, drafter = random.Random(0), Suffix()
     for i in range(50):
         drafter.update(context(rng.choices(range(20), k=200), str(i)))
-    tokens, best = rng.choices(range(20), k=200), 1.0
-    for _ in range(20):
-        tokens += rng.choices(range(20), k=3)
-        start = time.perf_counter()
+    tokens, most = rng.choices(range(20), k=200), 0
+
+    def work() -> None:
         drafter.update(context(tokens))
         drafter.draft([context(tokens, most=8)])
-        best = min(best, time.perf_counter() - start)
-    assert best < 0.002
+
+    work()  # learns all that is there
+    for _ in range(20):
+        tokens += rng.choices(range(20), k=3)
+        most = max(most, lines_run(work))
+    assert most < 800, "microseconds"
