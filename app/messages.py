@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from app.request import Message, Sampling, Speculation, TokenId, TokenLogprobs
+from app.request import Message, Sampling, SpeculationBounds, TokenId, TokenLogprobs
 
 TARGET = "target"  # the proposer of a token that no drafter guessed
 PUBLIC_TENANT = "public"  # the tenant of requests without an API key: Celery's tasks, or all where no keys are used
@@ -42,7 +42,7 @@ class Record(Message):
     max_tokens: int = Field(ge=1)  # already capped by the context
     eos_ids: tuple[TokenId, ...]
     sampling: Sampling
-    speculation: Speculation
+    speculation: SpeculationBounds
     stop: tuple[str, ...] = ()
     logprobs: int | None = None  # likeliest tokens wanted beside each token's own log-probability; None: not even that
     json_schema: str | None = None

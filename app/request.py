@@ -83,7 +83,7 @@ class Sampling(Message):
     )
 
 
-class Speculation(Message):
+class SpeculationBounds(Message):
     """Bound a request's speculation. The bounds change its speed, never its text."""
 
     enabled: bool = True
@@ -112,7 +112,9 @@ class GenerateRequest(Sampling):
         None, ge=0, le=MAX_LOGPROBS, description="give each token's log-probability, and so many likeliest tokens"
     )
     response_format: ResponseFormat | None = Field(None, description="JSON, or JSON of a schema")
-    speculation: Speculation = Field(default_factory=Speculation, description="bounds, or just true or false")
+    speculation: SpeculationBounds = Field(
+        default_factory=SpeculationBounds, description="bounds, or just true or false"
+    )
 
     @field_validator("stop", mode="before")
     @classmethod

@@ -25,7 +25,7 @@ from app.fuser.fuser import Fuser
 from app.messages import Draft, DraftJob, Record
 from app.pipeline import LocalPipeline
 from app.policy import Policy
-from app.request import ChatMessage, Sampling, Speculation
+from app.request import ChatMessage, Sampling, SpeculationBounds
 from app.stages.draft.protocol import Context, Drafter
 from app.stages.route.drafter_pool import DrafterPool
 from app.state import BatchEntry, CachedSequence, Guess, Tree
@@ -112,7 +112,7 @@ def record(
     *,
     request_id: str = "r",
     sampling: Sampling | None = None,
-    speculation: Speculation | None = None,
+    speculation: SpeculationBounds | None = None,
     eos_ids: tuple[int, ...] = (),
     created_s: float = 0.0,
 ) -> Record:
@@ -123,7 +123,7 @@ def record(
         max_tokens=max_tokens,
         eos_ids=eos_ids,
         sampling=sampling or Sampling(seed=0),
-        speculation=speculation or Speculation(),
+        speculation=speculation or SpeculationBounds(),
         created_s=created_s,
     )
 

@@ -20,7 +20,7 @@ from app.engine.early_exit.rows import Predictor
 from app.messages import Record, TreeMessage
 from app.pipeline import LocalPipeline
 from app.policy import Policy
-from app.request import Sampling, Speculation
+from app.request import Sampling, SpeculationBounds
 from app.stages.draft.registry import BUILT_IN, build
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB, Book, characters, record
@@ -57,7 +57,7 @@ def batches(draw, sampling: st.SearchStrategy[Sampling]) -> list[Record]:
     found: list[Record] = []
     for i in range(draw(st.integers(1, 5))):
         prompt = draw(st.sampled_from([one.prompt_ids for one in found])) if found and draw(st.booleans()) else None
-        wish = Speculation(
+        wish = SpeculationBounds(
             enabled=draw(st.sampled_from([True, True, True, False])),
             max_draft_tokens=draw(st.sampled_from([None, None, 0, 1, 3, 64])),
         )
@@ -184,7 +184,7 @@ shapings = st.builds(
 
 def plainly(one: Record) -> list[int]:
     """Run the request alone, without speculation, with ample memory."""
-    bare = one.model_copy(update={"speculation": Speculation(enabled=False)})
+    bare = one.model_copy(update={"speculation": SpeculationBounds(enabled=False)})
     return fakes.texts(fakes.pipeline(fakes.runner(SERVED)), bare)[0]
 
 

@@ -20,7 +20,7 @@ from app.estimates.calibration import FLOOR, Calibration
 from app.fuser.fuser import Fuser
 from app.messages import DraftJob, TreeMessage
 from app.pipeline import LocalPipeline
-from app.request import GenerateRequest, Speculation
+from app.request import GenerateRequest, SpeculationBounds
 from app.store.protocol import Snapshot
 from bench.cooperate.plans import Plan
 
@@ -117,7 +117,7 @@ class PipelineArm:
 
     def _request(self, prompt: str) -> GenerateRequest:
         return GenerateRequest(
-            prompt=prompt, max_tokens=self._max_tokens, speculation=Speculation(enabled=self._speculates)
+            prompt=prompt, max_tokens=self._max_tokens, speculation=SpeculationBounds(enabled=self._speculates)
         )
 
 

@@ -17,12 +17,12 @@ from child import Answer, Run, serve
 
 from app.assembly.local import build_local
 from app.messages import Record
-from app.request import Sampling, Speculation
+from app.request import Sampling, SpeculationBounds
 
 
 def load() -> Run:
     """Build the pipeline; all prompts of a job run at once."""
-    pipeline, speculation = build_local(Settings.from_env()), Speculation(enabled=sys.argv[1] == "on")
+    pipeline, speculation = build_local(Settings.from_env()), SpeculationBounds(enabled=sys.argv[1] == "on")
 
     def run(prompts: list[list[int]], max_tokens: int) -> Answer:
         records = [_record(prompt, max_tokens, speculation) for prompt in prompts]
@@ -37,7 +37,7 @@ def load() -> Run:
     return run
 
 
-def _record(prompt: list[int], max_tokens: int, speculation: Speculation) -> Record:
+def _record(prompt: list[int], max_tokens: int, speculation: SpeculationBounds) -> Record:
     return Record(
         id=uuid.uuid4().hex, prompt_ids=tuple(prompt), max_tokens=max_tokens, eos_ids=(),
         sampling=Sampling(seed=0), speculation=speculation, created_s=time.time(),

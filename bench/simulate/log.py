@@ -16,7 +16,7 @@ from app.assembly.drafter import AnyGuesser
 from app.assembly.local import Models, build_local
 from app.config import Settings
 from app.drafter.draft_kv import DraftKV
-from app.request import GenerateRequest, Sampling, Speculation
+from app.request import GenerateRequest, Sampling, SpeculationBounds
 from app.stages.draft.protocol import Context
 from app.state import Guess
 from bench.stats import median
@@ -77,7 +77,7 @@ def _texts(
     pipeline = build_local(settings, models)
     sequences = pipeline.verifier.sequences
     asked = [(domain, prompt) for domain, of_domain in prompts.items() for prompt in of_domain]
-    off = Speculation(enabled=False)
+    off = SpeculationBounds(enabled=False)
     requests = [GenerateRequest(prompt=prompt, max_tokens=max_tokens, speculation=off) for _, prompt in asked]
     records = [pipeline.submit(request, settings) for request in requests]
     seen: dict[str, dict[int, bytes | None]] = {record.id: {} for record in records}

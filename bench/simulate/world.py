@@ -22,7 +22,7 @@ from app.estimates.step_costs import StepCosts
 from app.fuser.fuser import Fuser
 from app.messages import Record, ToVerifier, TreeMessage
 from app.policy import Policy
-from app.request import Sampling, Speculation
+from app.request import Sampling, SpeculationBounds
 from app.stages.draft.protocol import Drafter
 from app.store.memory import MemoryStore
 from app.verifier.measured_target import MeasuredTarget
@@ -118,7 +118,7 @@ class World:
             max_tokens=len(self.log.texts[text].tokens),
             eos_ids=(),
             sampling=Sampling(seed=0),
-            speculation=Speculation(enabled=self.plan.speculates),
+            speculation=SpeculationBounds(enabled=self.plan.speculates),
             created_s=now_s,
         )
         self.store.create(record, limit=PLENTY)

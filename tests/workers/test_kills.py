@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from app.request import GenerateRequest, Speculation
+from app.request import GenerateRequest, SpeculationBounds
 from tests.workers.cluster import RECOVERY_S, Cluster, wait_for
 from tests.workers.conftest import Alone
 from workers.deployment import Deployment
@@ -141,7 +141,7 @@ def test_stopped_idle_process_leaves_in_time(cluster: Cluster, role: str) -> Non
 @pytest.mark.slow
 def test_the_real_model_gives_the_same_text_while_workers_are_killed(real: Cluster) -> None:
     request = GenerateRequest(prompt="Explain in a few sentences why the sky is blue.", max_tokens=75)
-    undisturbed = real.stream(request.model_copy(update={"speculation": Speculation(enabled=False)})).read()
+    undisturbed = real.stream(request.model_copy(update={"speculation": SpeculationBounds(enabled=False)})).read()
     stream = real.stream(request)
     for role, at in (("draft", 10), ("fuse", 25), ("beat", 35), ("verify", 45)):
         stream.read(until=at)

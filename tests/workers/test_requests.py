@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from app.local.client import generate
-from app.request import GenerateRequest, Speculation
+from app.request import GenerateRequest, SpeculationBounds
 from tests.workers.cluster import Cluster, Stream, wait_for
 from tests.workers.conftest import Alone
 from workers.deployment import Deployment
@@ -27,7 +27,7 @@ def _mixed(i: int) -> GenerateRequest:
         top_p=(1.0, 0.9)[i % 3 == 0],
         top_k=(0, 20)[i % 5 == 0],
         seed=1000 + i,
-        speculation=Speculation(enabled=i % 7 != 0),
+        speculation=SpeculationBounds(enabled=i % 7 != 0),
     )
 
 

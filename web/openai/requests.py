@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, WithJsonSchema
 
 from app.errors import Unsupported
-from app.request import MAX_LOGPROBS, ChatMessage, GenerateRequest, ResponseFormat, Speculation
+from app.request import MAX_LOGPROBS, ChatMessage, GenerateRequest, ResponseFormat, SpeculationBounds
 from web.errors import InvalidBody
 
 MAX_CHOICES = 16  # of one call; each is a request of its own
@@ -78,7 +78,7 @@ class Body(BaseModel):
     top_k: int | None = Field(None, description="Paceline's own")
     min_p: float | None = Field(None, description="Paceline's own")
     allowed_token_ids: list[int] | None = Field(None, description="Paceline's own: no other token can be said")
-    speculation: Annotated[Speculation | None, BeforeValidator(_switch)] = Field(
+    speculation: Annotated[SpeculationBounds | None, BeforeValidator(_switch)] = Field(
         None, description="Paceline's own: bounds, or just true or false; changes speed, never the text"
     )
 

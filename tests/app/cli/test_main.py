@@ -15,7 +15,7 @@ from app.cli.main import main
 from app.config import ROOT
 from app.errors import InvalidRequest
 from app.local.instance import Instance, ProcessId, State
-from app.request import GenerateRequest, Speculation
+from app.request import GenerateRequest, SpeculationBounds
 
 
 @pytest.fixture(autouse=True)
@@ -201,13 +201,13 @@ def test_version_of_an_installed_package(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_speculation_bounds_are_flags() -> None:
-    def bounds(*flags: str) -> Speculation:
+    def bounds(*flags: str) -> SpeculationBounds:
         return parse(*flags).speculation
 
-    assert bounds() == Speculation()
-    assert bounds("--max-draft-tokens", "3", "--drafters", "lookup,small") == Speculation(
+    assert bounds() == SpeculationBounds()
+    assert bounds("--max-draft-tokens", "3", "--drafters", "lookup,small") == SpeculationBounds(
         max_draft_tokens=3, drafters=("lookup", "small")
     )
-    assert bounds("--no-speculation") == Speculation(enabled=False)
+    assert bounds("--no-speculation") == SpeculationBounds(enabled=False)
     with pytest.raises(InvalidRequest, match="max_draft_tokens"):
         bounds("--max-draft-tokens", "-1")

@@ -9,7 +9,7 @@ from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidRequest
 from app.messages import Record
-from app.request import ChatMessage, GenerateRequest, Speculation
+from app.request import ChatMessage, GenerateRequest, SpeculationBounds
 from app.stages.admit import admit
 from tests.models import byte_fallback_tokenizer, model_dir
 
@@ -92,7 +92,7 @@ def test_refuses_a_lone_surrogate(tokenizer: Tokenizer) -> None:
 
 
 def test_an_unknown_drafter_is_refused_with_the_names_of_the_known(tokenizer: Tokenizer) -> None:
-    request = GenerateRequest(prompt="x", speculation=Speculation(drafters=("lookup", "smal")))
+    request = GenerateRequest(prompt="x", speculation=SpeculationBounds(drafters=("lookup", "smal")))
     how: dict[str, Any] = {"request_id": "r", "tenant": "t", "now_s": 1.0}
     with pytest.raises(InvalidRequest, match=r"no drafter 'smal' here; there are lookup, small") as caught:
         admit(request, tokenizer, Settings(), **how, drafters={"small", "lookup"})

@@ -6,7 +6,7 @@ import pytest
 
 from app.engine.text.tokenizer import Tokenizer
 from app.messages import FinishReason, Record, Stats, Status
-from app.request import Sampling, Speculation
+from app.request import Sampling, SpeculationBounds
 from app.stages.result import result
 from app.store.protocol import Snapshot
 from tests.models import model_dir
@@ -17,7 +17,7 @@ RECORD = Record(
     max_tokens=9,
     eos_ids=(2,),
     sampling=Sampling(seed=1),
-    speculation=Speculation(),
+    speculation=SpeculationBounds(),
     created_s=100.0,
 )
 

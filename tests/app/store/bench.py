@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import redis
 
 from app.messages import DrafterStats, Event, FinishReason, Record, Stats
-from app.request import Sampling, Speculation
+from app.request import Sampling, SpeculationBounds
 from app.store.memory import MemoryStore
 from app.store.nodes import Nodes
 from app.store.protocol import Requests
@@ -31,7 +31,7 @@ def make_record(request_id: str = "r1") -> Record:
         max_tokens=64,
         eos_ids=(0,),
         sampling=Sampling(temperature=0.5, seed=7, logit_bias={3: 1.5}),
-        speculation=Speculation(),
+        speculation=SpeculationBounds(),
         created_s=1.0,
     )
 

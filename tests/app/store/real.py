@@ -5,7 +5,7 @@ from typing import Any
 import redis
 
 from app.messages import Event, FinishReason, Record, Status
-from app.request import Sampling, Speculation
+from app.request import Sampling, SpeculationBounds
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
 from app.store.requests import RequestStore
@@ -166,6 +166,6 @@ _RECORD = Record(
     max_tokens=8,
     eos_ids=(0,),
     sampling=Sampling(seed=1),
-    speculation=Speculation(),
+    speculation=SpeculationBounds(),
     created_s=0.0,
 )

@@ -10,7 +10,7 @@ from random import Random
 import redis
 
 from app.messages import Event, FinishReason, Record, Status
-from app.request import Sampling, Speculation
+from app.request import Sampling, SpeculationBounds
 from app.store.nodes import Nodes
 from app.store.protocol import Outcome
 from app.store.requests import RequestStore
@@ -116,6 +116,6 @@ def _record(request_id: str) -> Record:
         max_tokens=TOKENS,
         eos_ids=(0,),
         sampling=Sampling(seed=1),
-        speculation=Speculation(),
+        speculation=SpeculationBounds(),
         created_s=0.0,
     )

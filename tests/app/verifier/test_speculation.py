@@ -5,7 +5,7 @@ import pytest
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
 from app.policy import Policy
-from app.request import Speculation
+from app.request import SpeculationBounds
 from app.stages.route.drafter_pool import DrafterPool
 from app.state import MAX_NODES, Tree
 from app.verifier.speculation import MIN_WAIT_S
@@ -172,14 +172,14 @@ def test_the_end_of_a_sequence_goes_to_no_node_that_has_no_replica():
 @pytest.mark.parametrize(
     ("wish", "limit"),
     [
-        (Speculation(), 8),
-        (Speculation(enabled=False), 0),
-        (Speculation(max_draft_tokens=0), 0),
-        (Speculation(max_draft_tokens=3), 3),
-        (Speculation(max_draft_tokens=60), 8),
-        (Speculation(drafters=("lookup",)), 8),
-        (Speculation(drafters=("nobody",)), 0),
-        (Speculation(drafters=()), 0),
+        (SpeculationBounds(), 8),
+        (SpeculationBounds(enabled=False), 0),
+        (SpeculationBounds(max_draft_tokens=0), 0),
+        (SpeculationBounds(max_draft_tokens=3), 3),
+        (SpeculationBounds(max_draft_tokens=60), 8),
+        (SpeculationBounds(drafters=("lookup",)), 8),
+        (SpeculationBounds(drafters=("nobody",)), 0),
+        (SpeculationBounds(drafters=()), 0),
     ],
 )
 def test_the_requests_own_bounds_hold(wish, limit):
@@ -190,7 +190,7 @@ def test_the_requests_own_bounds_hold(wish, limit):
 def test_the_policys_bounds_on_lengths_hold():
     one = parts(costs=StepCosts({1: 1.0, 64: 1.05}))
     sequences = [start(one, name, max_tokens=50) for name in "abc"]
-    limited = start(one, "d", max_tokens=50, speculation=Speculation(max_draft_tokens=1))
+    limited = start(one, "d", max_tokens=50, speculation=SpeculationBounds(max_draft_tokens=1))
     sequences.append(limited)
 
     def asked(**policy: object) -> list[int]:
@@ -360,7 +360,7 @@ def test_baseline_lengths_draft_chains_and_verify_all_of_them():
     one = parts(lengths="fixed:3")
     sequence, bounded = (
         start(one, "r", max_tokens=50),
-        start(one, "s", max_tokens=50, speculation=Speculation(max_draft_tokens=1)),
+        start(one, "s", max_tokens=50, speculation=SpeculationBounds(max_draft_tokens=1)),
     )
     for _ in range(80):
         one.lengths.modes.with_models.of(sequence.record).update(8, 0)

@@ -12,7 +12,7 @@ from app.errors import StoreUnavailable
 from app.messages import TARGET, Event, FinishReason, Status
 from app.pipeline import LocalPipeline
 from app.policy import Policy
-from app.request import Sampling, Speculation
+from app.request import Sampling, SpeculationBounds
 from app.store.memory import MemoryStore
 from app.store.protocol import Outcome
 from app.verifier import out_of_memory
@@ -400,7 +400,9 @@ def test_a_request_that_wants_no_speculation_gets_none():
     local, book = speculating("oracle")
     records = [
         record(PROMPTS[0], 6, request_id=f"r{i}", speculation=wish)
-        for i, wish in enumerate((Speculation(enabled=False), Speculation(drafters=("nobody",)), Speculation()))
+        for i, wish in enumerate(
+            (SpeculationBounds(enabled=False), SpeculationBounds(drafters=("nobody",)), SpeculationBounds())
+        )
     ]
     for one in records:
         book.write(one, expected(PROMPTS[0], 6))

@@ -9,7 +9,7 @@ import redis
 
 from app.estimates.drafter_priors import DrafterPriors
 from app.messages import Record
-from app.request import Speculation
+from app.request import SpeculationBounds
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.policies import SHORT
 from app.stages.route.router import Route, Router
@@ -154,7 +154,7 @@ def test_a_lone_drafter_is_no_choice_and_no_cost() -> None:
 def test_a_request_that_names_drafters_gets_no_others() -> None:
     router, pool = build(), DrafterPool(NODES, ("lookup",))
     for names, wanted in ((("prose",), {"prose"}), (("lookup",), set()), ((), set())):
-        record = fakes.record([1, 2], request_id=str(names), speculation=Speculation(drafters=names))
+        record = fakes.record([1, 2], request_id=str(names), speculation=SpeculationBounds(drafters=names))
         route = router.route(record, 2, pool, DEPTH, 8, lambda _: 0.0)
         assert set(route.homes) == wanted
         assert set(route.drafters) == set(names)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from app.estimates.step_costs import Reading, StepCosts
 from app.messages import Record, Stats
 from app.policy import Policy
-from app.request import Sampling, Speculation
+from app.request import Sampling, SpeculationBounds
 from app.stages.schedule.compose import OTHERS_TIME, TAIL_TOKENS, compose, wait_s
 from app.state import CachedSequence, Sequence, Tree
 
@@ -31,7 +31,7 @@ def sequence(
     due_s: float = 0.0,
     created_s: float = 0.0,
     max_tokens: int = 100,
-    speculation: Speculation | None = None,
+    speculation: SpeculationBounds | None = None,
     last_token_s: float | None = None,
 ) -> Sequence:
     record = Record(
@@ -40,7 +40,7 @@ def sequence(
         max_tokens=max_tokens,
         eos_ids=(),
         sampling=Sampling(),
-        speculation=speculation or Speculation(),
+        speculation=speculation or SpeculationBounds(),
         created_s=created_s,
     )
     tokens = list(range(prompt + generated))
@@ -252,8 +252,8 @@ def test_no_draft_token_past_the_requests_end_or_its_own_bounds() -> None:
     assert len(tree_of()) == 4
     assert len(tree_of(max_tokens=5)) == 2, "the target's own token is the third"
     assert len(tree_of(max_tokens=3)) == 0
-    assert len(tree_of(speculation=Speculation(max_draft_tokens=1))) == 1
-    assert len(tree_of(speculation=Speculation(enabled=False))) == 0
+    assert len(tree_of(speculation=SpeculationBounds(max_draft_tokens=1))) == 1
+    assert len(tree_of(speculation=SpeculationBounds(enabled=False))) == 0
 
 
 def test_too_deep_branches_leave_and_the_others_keep_their_parents() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from app.estimates.step_costs import Reading, StepCosts
 from app.messages import Record
 from app.policy import Policy
-from app.request import Sampling, Speculation
+from app.request import Sampling, SpeculationBounds
 from app.stages.schedule.prefill import BESIDE, LEAST_TOKENS, split_prefill
 from app.state import BatchEntry, CachedSequence, Sequence
 
@@ -22,7 +22,7 @@ def prompt(name: str, tokens: int, cached: int = 0) -> Sequence:
         max_tokens=8,
         eos_ids=(),
         sampling=Sampling(),
-        speculation=Speculation(),
+        speculation=SpeculationBounds(),
         created_s=0.0,
     )
     return Sequence(record, CachedSequence(name, list(range(tokens)), cached=cached))
