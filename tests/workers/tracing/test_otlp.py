@@ -21,7 +21,7 @@ from tests.workers.conftest import with_settings
 from workers.celery_app import make_celery
 from workers.deployment import Deployment
 from workers.heartbeat import Heartbeat
-from workers.tracing.otlp import is_traced
+from workers.tracing.otlp import PATIENCE_S, is_traced
 from workers.tracing.sinks import OtlpSink
 
 
