@@ -39,7 +39,6 @@ TIERS = {
     "tests/app/assembly/test_local.py": "model",
     "tests/app/engine": "model",
     "tests/app/engine/kv": "unit",
-    "tests/app/engine/text/test_chat_template.py": "unit",
     "tests/app/engine/text/test_detokenizer.py": "unit",
     "tests/app/local": "process",
     "tests/app/store": "process",
