@@ -1,22 +1,10 @@
 """Test which errors are a lack of memory, and for how long they are retried."""
 
-import time
-
 import pytest
 
 from app.verifier import out_of_memory
 from app.verifier.out_of_memory import PATIENCE_S, OutOfMemoryRetry, is_out_of_memory
-
-
-class HandClock:
-    """A clock that stands still until it is set."""
-
-    now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    time = perf_counter = staticmethod(time.time)
+from tests.app.verifier.parts import HandClock
 
 
 @pytest.fixture

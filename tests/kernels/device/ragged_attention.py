@@ -9,14 +9,14 @@ from kernels.attention.ragged_attention import (
     FLOAT32,
     PREFILL,
     VERIFY,
+    AttentionTiling,
     Batch,
-    Tiling,
     ragged_attention,
     ragged_attention_reference,
 )
 from tests.kernels.device.places import DEVICE, DTYPES, INTERPRETED, TOLERANCE
 
-SMALL = Tiling(rows=16, keys=32, split_keys=0, num_warps=4, num_stages=2)  # many steps in few keys
+SMALL = AttentionTiling(rows=16, keys=32, split_keys=0, num_warps=4, num_stages=2)  # many steps in few keys
 SPLIT = dataclasses.replace(SMALL, split_keys=32)
 CHAINS = [(37, 5), (0, 1), (62, 3), (130, 1)]  # (prefix, new rows) of each sequence
 FOREST = [(37, 6), (0, 3), (63, 1), (122, 9)]
