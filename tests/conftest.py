@@ -61,6 +61,7 @@ TIERS = {
     "tests/workers": "process",
 }
 NEED_PROCESS = {"redis_url", "redis_client", "cluster"}  # fixtures
+COLLECTED = pytest.StashKey[set[str]]()
 
 
 def tier_of(path: str) -> str:
@@ -77,11 +78,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test's tier, and sort the files; the order within a file stays."""
+    config.stash[COLLECTED] = {item.path.relative_to(config.rootpath).as_posix() for item in items}
     for item in items:
         tier = tier_of(item.path.relative_to(config.rootpath).as_posix())
         needs_process = tier == "unit" and NEED_PROCESS.intersection(getattr(item, "fixturenames", ()))
         item.add_marker("process" if needs_process else tier)
     items.sort(key=lambda item: next((i for i, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG)))
+
+
+@pytest.fixture
+def collected(request: pytest.FixtureRequest) -> set[str]:
+    """Return the test files that this run collected; skips where it is not of the whole suite."""
+    config = request.config
+    if config.option.markexpr or {Path(arg).resolve() for arg in config.args} != {config.rootpath / "tests"}:
+        pytest.skip("a part of the suite")
+    return config.stash[COLLECTED]
 
 
 @pytest.fixture
