@@ -45,11 +45,6 @@ class Load(Message):
         """Count the sequences on verifiers."""
         return sum(one.sequences for one in self.verifiers)
 
-    @property
-    def unplaced(self) -> int:
-        """Count the admitted requests that no verifier runs yet."""
-        return max(0, self.active - self.running)
-
     def of(self, kind: str) -> list[MailboxLoad]:
         """List the mailboxes of one kind of process."""
         return [box for name, box in self.mailboxes.items() if name.partition(":")[0] == kind]
