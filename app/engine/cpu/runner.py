@@ -112,8 +112,9 @@ class ModelRunner(PagedRunner):
     def _checkpoints(self, works: list[BatchEntry]) -> Checkpoints | None:
         """Return the pruner of this pass; None where no batch entry may lose rows, or there is no
         predictor."""
-        may = self.predictor is not None and any(work.floor > 0.0 and len(work.tree) for work in works)
-        return RowPruner(self.predictor, works) if may and self.predictor is not None else None
+        if self.predictor is None or not any(work.floor > 0.0 and len(work.tree) for work in works):
+            return None
+        return RowPruner(self.predictor, works)
 
     def try_reserve(self, work: BatchEntry, ahead: int = 0) -> bool:
         """Reserve pages for a batch entry's rows: the sequence's own, its tree's forks, and `ahead`
