@@ -8,8 +8,10 @@ rolled back like any wrong guess. No choice between drafters is made here.
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from math import prod
+from typing import Protocol
 
 from app.drafter.draft_kv import MAX_SEQUENCES, MIN_SURVIVAL, DraftKV
 from app.messages import Draft
@@ -109,6 +111,14 @@ class DraftPath:
         return 2 * self.context.max_draft_tokens + 1
 
 
+class DraftSteps(Protocol):
+    """Extend aligned paths, by one drafter or by several."""
+
+    def __call__(self, paths: list[DraftPath], depth: int, *, in_spare_time: bool = False) -> None:
+        """Let each path take up to `depth` steps; more than one only where each has a single drafter."""
+        ...
+
+
 class DraftPaths:
     """The last path of every sequence; over MAX_SEQUENCES the least recently started are dropped."""
 
@@ -147,14 +157,31 @@ class DraftPaths:
             self._paths.popitem(last=False)
         return path
 
-    def open_ahead(self, request_ids: Iterable[str]) -> list[DraftPath]:
-        """Return the paths of these sequences that can run ahead, aligned and with room to grow."""
+    def draft(self, paths: Listed[DraftPath], extend: DraftSteps) -> list[Draft]:
+        """Extend started paths until each is done or has no drafter left; return their drafts."""
+        active = [path for path in paths if path.drafters and not path.is_done]
+        for path in active:
+            path.align()
+        while active:
+            is_single = all(len(path.drafters) == 1 for path in active)
+            extend(active, min(path.room for path in active) if is_single else 1)
+            active = [path for path in active if path.drafters and not path.is_done]
+        return [draft for path in paths for draft in path.drafts()]
+
+    def run_ahead(self, request_ids: Iterable[str], extend: DraftSteps) -> bool:
+        """Guess one token more for each of these sequences where the next round can use it.
+
+        Returns False if there was no token to guess.
+        """
         paths = [self._paths[request_id] for request_id in request_ids if request_id in self._paths]
         paths = [path for path in paths if path.can_run_ahead]
         for path in paths:
             path.open_ahead()
             path.align()
-        return paths
+        extend(paths, 1, in_spare_time=True)
+        for path in paths:
+            path.is_ahead |= bool(path.drafters)
+        return any(path.drafters for path in paths)
 
     def remove(self, request_id: str) -> None:
         """Drop an ended sequence's path. The drafters release its caches."""

@@ -36,24 +36,11 @@ class TokenFusion:
         A drafter whose model or cache a context is too long for has none.
         """
         paths = [self._start(context, names) for context, names in asks]
-        active = [path for path in paths if path.drafters and not path.is_done]
-        for path in active:
-            path.align()
-        while active:
-            is_single = all(len(path.drafters) == 1 for path in active)
-            depth = min(path.room for path in active) if is_single else 1
-            active = [path for path in self._step(active, depth) if not path.is_done]
-        return [draft for path in paths for draft in path.drafts()]
+        return self.paths.draft(paths, self._extend)
 
     def run_ahead(self, request_ids: Iterable[str]) -> bool:
-        """Guess one token more for each of these sequences where the next round can use it.
-
-        Returns False if there was no token to guess.
-        """
-        advanced = self._step(self.paths.open_ahead(request_ids), 1, in_spare_time=True)
-        for path in advanced:
-            path.is_ahead = True
-        return bool(advanced)
+        """Guess one token more for each of these sequences; return False if there was none to guess."""
+        return self.paths.run_ahead(request_ids, self._extend)
 
     def remove(self, request_id: str) -> None:
         """Drop an ended sequence. The drafters release its caches."""
@@ -66,8 +53,8 @@ class TokenFusion:
             self._calibration.update_from_drafts(last.drafts(), context.tokens[last.start :])
         return self.paths.start(context, [drafter for drafter in self._drafters if drafter.name in names])
 
-    def _step(self, paths: list[DraftPath], depth: int, *, in_spare_time: bool = False) -> list[DraftPath]:
-        """Extend paths by up to `depth` tokens, more than one only for single drafters; return those that grew."""
+    def _extend(self, paths: list[DraftPath], depth: int, *, in_spare_time: bool = False) -> None:
+        """Extend paths by up to `depth` tokens, more than one only for single drafters."""
         guesses: dict[str, dict[DraftKV, list[Guess]]] = {path.id: {} for path in paths}
         for drafter in self._drafters:
             request_ids = [path.id for path in paths if drafter in path.drafters]
@@ -75,7 +62,6 @@ class TokenFusion:
                 guesses[request_id][drafter] = found
         for path in paths:
             path.take(self._steps(guesses[path.id]), tuple(guesses[path.id]))
-        return [path for path in paths if path.drafters]
 
     def _steps(self, guesses: dict[DraftKV, list[Guess]]) -> list[DraftStep]:
         """Return one drafter's own steps, or the one step that several share."""
