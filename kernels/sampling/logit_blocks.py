@@ -74,6 +74,12 @@ def first_of(values, ids, above_all):
     return best, tl.min(tl.where(values == best, ids, above_all), 0)
 
 
+@triton.jit
+def exp_sum(y, highest):
+    """Return the sum of exp(y - highest), 0 where no token is allowed; `highest` is the highest y."""
+    return tl.sum(tl.exp(y - tl.where(highest == -float("inf"), 0.0, highest)), 0)
+
+
 def num_blocks_of(vocab_size: int, edits: Edits | None) -> tuple[int, int]:
     """Return (blocks of the vocabulary, blocks of the longest row with its edits)."""
     dense = triton.cdiv(vocab_size, BLOCK)

@@ -31,6 +31,7 @@ from kernels.sampling.gumbel_noise_batch import gumbel, noise_bits, noise_key
 from kernels.sampling.logit_blocks import (
     BLOCK,
     block_arguments,
+    exp_sum,
     first_of,
     num_blocks_of,
     read_block,
@@ -90,7 +91,7 @@ def _first_pass_kernel(
     tl.store(parts_ptr + part * 4, highest)
     tl.store(parts_ptr + part * 4 + 1, best)
     tl.store(parts_ptr + part * 4 + 2, tl.max(tl.where(ids == token, y, -float("inf")), 0))
-    tl.store(parts_ptr + part * 4 + 3, tl.sum(tl.exp(y - tl.where(highest == -float("inf"), 0.0, highest)), 0))
+    tl.store(parts_ptr + part * 4 + 3, exp_sum(y, highest))
     tl.store(part_ids_ptr + part, token)
 
 

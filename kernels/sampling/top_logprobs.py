@@ -18,6 +18,7 @@ from kernels.sampling.choices import Edits, meta_edits
 from kernels.sampling.logit_blocks import (
     BLOCK,
     block_arguments,
+    exp_sum,
     first_of,
     num_blocks_of,
     read_block,
@@ -66,7 +67,7 @@ def _block_top_kernel(
     )  # fmt: skip
     part = row * tl.num_programs(1) + block
     highest = tl.max(y, 0)
-    tl.store(sums_ptr + part, tl.sum(tl.exp(y - tl.where(highest == -float("inf"), 0.0, highest)), 0))
+    tl.store(sums_ptr + part, exp_sum(y, highest))
     for i in range(0, n):
         best, token = first_of(y, ids, V)
         tl.store(best_ptr + part * n + i, best)
