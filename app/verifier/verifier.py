@@ -167,7 +167,6 @@ class Verifier:
             self.sequences.suspects,
             is_together,
             self._selection,
-            in_halves=not is_together,
         )
         return self.sequences.reserve(batch)
 

@@ -25,9 +25,8 @@ def compose(
     now_s: float,
     costs: StepCosts,
     suspects: Set[str] = frozenset(),
-    is_together: bool = False,
+    is_together: bool = True,
     selection: BatchSelection = PACE,
-    in_halves: bool = False,
 ) -> list[BatchEntry]:
     """Compose the next batch, empty if all wait for trees (see `wait_s`); at most `max_batch_tokens` rows.
 
@@ -35,9 +34,9 @@ def compose(
     a prompt waits a chunk is kept free for it (`app.stages.schedule.prefill` divides it), so that
     neither starves the other; trees get the rows that are left, cut to what pays. Suspects run
     alone, in turn with the others: the one that committed longest ago is next. With `is_together`
-    the running sequences go in one batch, so while one waits only prompts are read. With
-    `in_halves`, where all could go, the half that waited longest does, so that the other half's
-    turn comes while these draft. `selection` decides how much of each tree, and may leave sequences
+    the running sequences go in one batch, so while one waits only prompts are read. Without it,
+    where all could go, the half that waited longest does, so that the other half's turn comes while
+    these draft. `selection` decides how much of each tree, and may leave sequences
     out. Contexts of the policy's `apart_tokens` or more go in steps of their own, and trees get no
     more than its `verify_budget`. `now_s`: wall clock.
     """
@@ -52,7 +51,7 @@ def compose(
     chunk_tokens = min(policy.prefill_chunk_tokens, policy.max_batch_tokens)
     wanted = min(chunk_tokens, sum(s.uncached for s in prompts))
     running = [s for s in ready if _is_running(s)]
-    if in_halves and len(running) == sum(_is_running(s) for s in sequences):
+    if not is_together and len(running) == sum(_is_running(s) for s in sequences):
         running = _longest_waiting_half(running)
     running = _first(running, policy.max_batch_tokens - min(wanted, _reserve(policy)))
     base_rows = sum(s.uncached for s in running)
@@ -83,7 +82,7 @@ def compose(
 
 
 def wait_s(
-    sequences: Listed[Sequence], now_s: float, is_together: bool = False, apart_tokens: int | None = None
+    sequences: Listed[Sequence], now_s: float, is_together: bool = True, apart_tokens: int | None = None
 ) -> float | None:
     """Return the seconds until a sequence can go on: 0 if one is ready now, None if there is none."""
     return min((_wait_s(group, now_s, is_together) for group in _by_context(sequences, apart_tokens)), default=None)

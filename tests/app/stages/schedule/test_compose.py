@@ -87,9 +87,9 @@ steered = st.builds(
 
 
 @settings(max_examples=300, deadline=None)
-@given(populations(), steered, st.sets(st.integers(0, 12).map("s{}".format), max_size=3))
-def test_every_batch_is_sound(sequences: list[Sequence], policy: Policy, suspects: set[str]) -> None:
-    batch = compose(sequences, policy, NOW, MEASURED, suspects)
+@given(populations(), steered, st.sets(st.integers(0, 12).map("s{}".format), max_size=3), st.booleans())
+def test_every_batch_is_sound(sequences: list[Sequence], policy: Policy, suspects: set[str], is_together: bool) -> None:
+    batch = compose(sequences, policy, NOW, MEASURED, suspects, is_together)
     rows = sum(len(work.tokens) + len(work.tree) for work in batch)
     assert rows <= policy.max_batch_tokens
     names = [work.sequence.id for work in batch]
@@ -116,33 +116,42 @@ def test_every_batch_is_sound(sequences: list[Sequence], policy: Policy, suspect
         if len(work.tree):
             assert s.tree is not None and work.tree == s.tree.cut(len(work.tree))
     assert prompt_tokens <= policy.prefill_chunk_tokens
-    wait = wait_s(sequences, NOW, apart_tokens=policy.apart_tokens)
+    wait = wait_s(sequences, NOW, is_together, policy.apart_tokens)
     assert (wait == 0.0) == bool(batch)
     assert (wait is None) == (not sequences)
 
 
-@given(populations(), policies)
+@given(populations(), policies, st.booleans())
 def test_the_oldest_prompt_always_moves_and_so_does_the_oldest_running(
-    sequences: list[Sequence], policy: Policy
+    sequences: list[Sequence], policy: Policy, is_together: bool
 ) -> None:
-    batch = {work.sequence.id for work in compose(sequences, policy, NOW, MEASURED)}
+    batch = {work.sequence.id for work in compose(sequences, policy, NOW, MEASURED, is_together=is_together)}
     by_age = sorted(sequences, key=lambda s: (s.record.created_s, s.record.id))
     running = [s for s in by_age if s.generated > 0 and len(s.tokens) - s.cached <= TAIL_TOKENS]
     prompts = [s for s in by_age if s not in running]
     ready = [s for s in running if s.tree is not None or s.due_s <= NOW]
-    assert all(s.record.id in batch for s in prompts[:1] + ready[:1])
+    assert all(s.record.id in batch for s in prompts[:1])
+    all_could_go = len(ready) == len(running)
+    if is_together:
+        assert not ready or (ready[0].record.id in batch) == all_could_go, "they go in one batch, or wait for it"
+    elif all_could_go:
+        assert not ready or any(s.record.id in batch for s in ready), "the half that waited longest"
+    else:
+        assert all(s.record.id in batch for s in ready[:1])
 
 
 @settings(max_examples=50, deadline=None)
-@given(populations(), steered, st.sets(st.integers(0, 12).map("s{}".format), max_size=3))
-def test_all_sequences_get_to_their_end(sequences: list[Sequence], policy: Policy, suspects: set[str]) -> None:
+@given(populations(), steered, st.sets(st.integers(0, 12).map("s{}".format), max_size=3), st.booleans())
+def test_all_sequences_get_to_their_end(
+    sequences: list[Sequence], policy: Policy, suspects: set[str], is_together: bool
+) -> None:
     live = [s for s in sequences if s.generated < 99]
     for s in live:
         s.record = s.record.model_copy(update={"max_tokens": s.generated + 3})
     now_s, steps = NOW, 0
     while live:
-        now_s += (wait_s(live, now_s, apart_tokens=policy.apart_tokens) or 0.0) + 0.001
-        for work in compose(live, policy, now_s, MEASURED, suspects):
+        now_s += (wait_s(live, now_s, is_together, policy.apart_tokens) or 0.0) + 0.001
+        for work in compose(live, policy, now_s, MEASURED, suspects, is_together):
             s = next(s for s in live if s.kv is work.sequence)
             s.kv.cached += len(work.tokens)
             if work.final:
@@ -193,9 +202,9 @@ def test_a_long_context_goes_in_steps_of_its_own_and_none_starves() -> None:
 def test_a_long_context_that_is_ready_alone_does_not_wait_for_its_turn() -> None:
     sequences = [sequence("a", 3, 2, due_s=NOW + 1, last_token_s=NOW), sequence("z", 900, 2, last_token_s=NOW)]
     policy = Policy(apart_tokens=512)
-    assert [work.sequence.id for work in compose(sequences, policy, NOW, FLAT, is_together=True)] == ["z"]
-    assert wait_s(sequences, NOW, is_together=True, apart_tokens=512) == 0.0
-    assert compose(sequences, Policy(), NOW, FLAT, is_together=True) == []
+    assert [work.sequence.id for work in compose(sequences, policy, NOW, FLAT)] == ["z"]
+    assert wait_s(sequences, NOW, apart_tokens=512) == 0.0
+    assert compose(sequences, Policy(), NOW, FLAT) == []
 
 
 def test_the_budget_bounds_draft_rows_of_all_trees_together() -> None:
@@ -225,9 +234,10 @@ def test_waits_while_all_trees_are_on_their_way() -> None:
         sequence("b", 3, 2, due_s=NOW + 0.1),
     ]
     assert compose(waiting, Policy(), NOW, MEASURED) == []
-    assert wait_s(waiting, NOW) == pytest.approx(0.1)
+    assert wait_s(waiting, NOW) == pytest.approx(0.2)
+    assert wait_s(waiting, NOW, is_together=False) == pytest.approx(0.1)
     waiting[0].tree = Tree()
-    assert [work.sequence.id for work in compose(waiting, Policy(), NOW, MEASURED)] == ["a"]
+    assert [work.sequence.id for work in compose(waiting, Policy(), NOW, MEASURED, is_together=False)] == ["a"]
     assert len(compose(waiting, Policy(), NOW + 0.1, MEASURED)) == 2
 
 
@@ -289,7 +299,7 @@ def test_halves_take_turns_where_all_could_go() -> None:
             sequence(name, 3, 2, tree=chain([0.5]), last_token_s=at_s)
             for name, at_s in zip("abcde", last_s, strict=False)
         ]
-        batch = compose(all_of_them, Policy(), NOW, FLAT, in_halves=True)
+        batch = compose(all_of_them, Policy(), NOW, FLAT, is_together=False)
         return [work.sequence.id for work in batch]
 
     assert gone(4.0, 1.0, 3.0, 2.0) == ["b", "d"]
@@ -298,5 +308,5 @@ def test_halves_take_turns_where_all_could_go() -> None:
     assert gone(5.0) == ["a"]
     drafting = sequence("x", 3, 2, due_s=NOW + 1, last_token_s=0.0)
     ready = [sequence(name, 3, 2, tree=chain([0.5]), last_token_s=1.0) for name in "ab"]
-    found = compose([drafting, *ready], Policy(), NOW, FLAT, in_halves=True)
+    found = compose([drafting, *ready], Policy(), NOW, FLAT, is_together=False)
     assert [work.sequence.id for work in found] == ["a", "b"], "the other half drafts: none is kept back"
