@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Listed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from app.local.client import generate
 from app.local.instance import Instance
 from app.request import GenerateRequest
 from bench.chaos.checks import left_behind
-from bench.chaos.clients import Clients
+from bench.chaos.clients import STALL_S, Clients
 from bench.chaos.deployment import Site
 from bench.chaos.faults import FAULTS
 from bench.chaos.host import lacking, prepared
@@ -43,14 +43,14 @@ MEASURED = ("lasted_s", "ready_s", "moved_s", "longest_stall_s")
 @dataclass(frozen=True, slots=True)
 class Injected:
     """Hold one fault's times, in seconds: when it began, how long it lasted, how long after its end
-    every process and every client went on, and the longest silence that a client met."""
+    every process and every client went on, and the longest silence of a client that it began."""
 
     at_s: float
     fault: str
     lasted_s: float
     ready_s: float
     moved_s: float
-    longest_stall_s: float
+    longest_stall_s: float = 0.0
 
 
 def main(argv: Listed[str] | None = None) -> int:
@@ -148,7 +148,7 @@ def storm(
     crowd = Clients(url, texts, expected, seed)
     started = time.monotonic()
     crowd.start(clients)
-    injected = []
+    injected: list[Injected] = []
     for wait_s, name in faults:
         time.sleep(wait_s)
         injected.append(inject(site, name, crowd, started))
@@ -156,6 +156,7 @@ def storm(
     time.sleep(gap_s)
     crowd.stop(DRAIN_S)
     counters = crowd.counts
+    injected = with_stalls(injected, [(begin - started, end - started) for begin, end in counters.stalls])
     return {
         "seed": seed,
         "clients": clients,
@@ -166,7 +167,8 @@ def storm(
             "wrong": counters.wrong,
             "failed": counters.failed,
             "lost": counters.lost,
-            "refused, tried again": counters.refused,
+            "refused, tried again": counters.refused.total(),
+            "reasons": dict(counters.refused),
             "longest_s": round(counters.longest_s, 2),
         },
         "left behind": left_behind(site),
@@ -183,10 +185,22 @@ def inject(site: Site, name: str, crowd: Clients, since_s: float) -> Injected:
     while not crowd.all_moved_since(ended_s) and time.monotonic() - ended_s < ready_s + DRAIN_S:
         time.sleep(0.05)
     moved_s = time.monotonic() - ended_s
-    stalls = [end - start for start, end in [*crowd.counts.stalls] if end >= began_s]
-    times = (began_s - since_s, ended_s - began_s, ready_s, moved_s, max(stalls, default=0.0))
-    at_s, lasted_s, ready_s, moved_s, stall_s = (round(seconds, 2) for seconds in times)
-    return Injected(at_s, name, lasted_s, ready_s, moved_s, stall_s)
+    at_s, *times = (round(seconds, 2) for seconds in (began_s - since_s, ended_s - began_s, ready_s, moved_s))
+    return Injected(at_s, name, *times)
+
+
+def with_stalls(injected: Listed[Injected], stalls: Listed[tuple[float, float]]) -> list[Injected]:
+    """Give each silence (start, end), in seconds as `at_s`, to the fault that began it.
+
+    A silence may outlast its fault and the next ones: a client of a half-open connection waits until
+    its own time limit. It begins with the piece before, an ordinary silence ahead of its fault.
+    """
+    longest = [0.0] * len(injected)
+    for begin_s, end_s in stalls:
+        began = [i for i, one in enumerate(injected) if one.at_s < begin_s + STALL_S]
+        if began:
+            longest[began[-1]] = max(longest[began[-1]], round(end_s - begin_s, 2))
+    return [replace(one, longest_stall_s=stall_s) for one, stall_s in zip(injected, longest, strict=True)]
 
 
 def broken(report: dict[str, Any]) -> list[str]:
@@ -214,9 +228,10 @@ def table(report: dict[str, Any]) -> str:
     outcomes = report["requests"]
     lines.append(
         f"\n{outcomes['right']} requests right, {len(outcomes['wrong'])} wrong, {len(outcomes['failed'])} failed, "
-        f"{len(outcomes['lost'])} lost; {outcomes['refused, tried again']} times refused; "
+        f"{len(outcomes['lost'])} lost; {outcomes['refused, tried again']} times refused and tried again; "
         f"the longest took {outcomes['longest_s']} s"
     )
+    lines += [f"refused {count} times: {reason}" for reason, count in outcomes["reasons"].items()]
     return "\n".join([*lines, *(f"BROKEN {one}" for one in broken(report))])
 
 
