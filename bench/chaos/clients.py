@@ -8,7 +8,6 @@ faults.
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 
@@ -29,7 +28,7 @@ class ClientCounts:
     wrong: list[str] = field(default_factory=list)  # ended with other tokens than expected
     failed: list[str] = field(default_factory=list)  # ended with an error, which says what
     lost: list[str] = field(default_factory=list)  # accepted, and no end was received
-    refused: Counter[str] = field(default_factory=Counter)  # never accepted and tried again, by reason
+    refused: dict[str, int] = field(default_factory=dict)  # never accepted and tried again, by reason
     longest_s: float = 0.0  # of a request that ended right
     stalls: list[tuple[float, float]] = field(default_factory=list)  # between two pieces of an answer: (start, end)
 
@@ -85,7 +84,7 @@ class Clients:
                 self._record(self.counts.lost, f"request {number}: {error}")
             except PacelineError as error:
                 with self._lock:
-                    self.counts.refused[str(error)] += 1
+                    self.counts.refused[str(error)] = self.counts.refused.get(str(error), 0) + 1
                 time.sleep(RETRY_S)
             except Exception as error:  # no end was received, and this client must outlive any error
                 self._record(self.counts.lost, f"request {number}: {error!r}")

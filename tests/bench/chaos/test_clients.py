@@ -99,7 +99,7 @@ def _counts(counters: ClientCounts) -> dict[str, int]:
         "failed": len(counters.failed),
         "lost": len(counters.lost),
     }
-    return {name: count for name, count in {**counts, "refused": counters.refused.total()}.items() if count}
+    return {name: count for name, count in {**counts, "refused": sum(counters.refused.values())}.items() if count}
 
 
 @pytest.mark.parametrize(
