@@ -3,6 +3,7 @@
 `./paceline config` lists them all (app/cli/config.py). Why not pydantic-settings: docs/decisions/0018.
 """
 
+import logging
 import os
 import tomllib
 from collections.abc import Collection, Mapping
@@ -14,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from app.errors import InvalidSettings
 
+log = logging.getLogger(__name__)
 PREFIX = "PACELINE_"
 FILE_VARIABLE = "PACELINE_CONFIG"
 NO_FILE = {FILE_VARIABLE: "/dev/null"}  # for processes that are given every setting in their environment
@@ -23,6 +25,14 @@ def home_of(environ: Mapping[str, str], variable: str, usual: str) -> Path:
     """Look up a folder of the XDG base directories, which ask to ignore a relative path."""
     named = Path(environ.get(variable, ""))
     return named if named.is_absolute() else Path.home() / usual
+
+
+def _without_int8(value: Any) -> Any:
+    """Take the name of an earlier version's rounding, column by column, for the one that took its place."""
+    if value == "int8":
+        log.warning("weights are no longer rounded as int8 was: taking q8_0, ggml's blocks of 32")
+        return "q8_0"
+    return value
 
 
 LENGTHS = r"^(marginal|uniform|faser|fixed:([1-9]|[1-5]\d|6[0-4]))$"  # app/stages/length/
@@ -43,6 +53,8 @@ UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 Host = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$")]
 NONE = ("none", ("none",), ["none"])
 OR_NONE = BeforeValidator(lambda names: () if names in NONE else names)
+WeightsAs = Literal["stored", "float32", "q8_0", "q4_0"]
+NO_INT8 = BeforeValidator(_without_int8)
 REMOVED = {  # once settings, which nothing set: the constant that took the place of each, and why
     "page_tokens": "16 (the least that the kernels take, so the least memory lost in a last page)",
     "traced_requests": "64 (more than the dashboard lists)",
@@ -73,7 +85,9 @@ class Settings(BaseModel):
     )
     namespace: str = Field("paceline", pattern=r"^[A-Za-z0-9_-]{1,40}$", description="prefix of every Redis key")
     model: str = Field("smollm2-135m", description="the target: a known name or a model folder")
-    weights: Literal["float32", "int8"] = Field("float32", description="of the target; int8 is a target of its own")
+    weights: Annotated[WeightsAs, NO_INT8] = Field(
+        "stored", description="of the target: as its file has them, or rounded when loaded, a target of its own"
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="of the target; auto: a GPU if there is one")
     gpu_dtype: Literal["bfloat16", "float16", "float32"] = Field("bfloat16", description="of a GPU's weights and cache")
     gpu_exact: bool = Field(False, description="on a GPU, bits that depend on nothing beside a row; slower, no trees")
@@ -139,7 +153,7 @@ class Settings(BaseModel):
     max_strikes: int = Field(5, ge=1, description="verifiers a request may take down before it fails alone")
 
     draft_device: Literal["cpu", "cuda"] = Field("cpu", description="of model drafters; cuda: in PACELINE_GPU_DTYPE")
-    draft_weights: Literal["float32", "int8"] = Field("int8", description="of model drafters: they only guess")
+    draft_weights: Annotated[WeightsAs, NO_INT8] = Field("q8_0", description="of model drafters: they only guess")
     verify_threads: int = Field(2, ge=1, description="CPU threads of a verifier")
     draft_threads: int = Field(2, ge=1, description="CPU threads of a drafter")
     placement: Literal["apart", "together"] = Field(

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from app.config import ROOT, THREAD_ENVIRONMENT, Settings
@@ -61,7 +60,7 @@ def main() -> int:
             times[name].append(time.perf_counter() - started)
             time.sleep(REST_S)
     bandwidth = BYTES / median(times["read"])
-    floor_s = _weight_bytes(folder, settings.weights) / bandwidth
+    floor_s = runner.model.weight_bytes / bandwidth
     figures = {
         "machine": machine(),
         "weights": settings.weights,
@@ -94,18 +93,6 @@ def _step(runner: Any, sequence: Any, start: int, rows: int) -> None:
     work = BatchEntry(sequence, start, sequence.tokens[start : start + rows], Tree(), final=True)
     runner.try_reserve(work)
     runner.forward([work])
-
-
-def _weight_bytes(folder: Path, weights: str) -> int:
-    """Return the bytes of all layers and the head; of the embedding a step reads one row, unless it
-    is the head."""
-    config = json.loads((folder / "config.json").read_text())
-    d, layers, inner = config["hidden_size"], config["num_hidden_layers"], config["intermediate_size"]
-    heads = config["num_attention_heads"]
-    head_dim = config.get("head_dim") or d // heads
-    attention = d * head_dim * (2 * heads + 2 * config.get("num_key_value_heads", heads))
-    numbers = layers * (attention + 3 * d * inner) + config["vocab_size"] * d
-    return numbers * (1 if weights == "int8" else 4)
 
 
 if __name__ == "__main__":

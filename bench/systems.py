@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, StoppingCriteriaList
+from transformers import StoppingCriteriaList
 
 from app.assembly.local import build_local
 from app.config import ROOT, Settings
 from app.engine.text.tokenizer import Tokenizer
+from app.engine.weights.hf_reader import read
 from app.engine.weights.resolve import target_folder
 from app.request import ChatMessage, GenerateRequest
 
@@ -54,7 +55,7 @@ def transformers_arm(settings: Settings, max_tokens: int) -> Arm:
     """Return the arm of the unmodified model's `generate`, float32: all prompts as one batch,
     padded on the left."""
     folder = target_folder(settings)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model: Any = read(folder).eval()
     tokenizer = Tokenizer(folder)
 
     @torch.inference_mode()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import gguf
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,8 @@ from kernels.attention.ragged_attention import (
 )
 from kernels.cpu.attention import SPLIT, attend, join
 from kernels.cpu.jit import entry
-from kernels.cpu.linear import linear, pack, pack_int8
+from kernels.cpu.linear import LINEAR, call_linear
+from kernels.cpu.pack import pack, pack_stored
 from kernels.cpu.packed_linear import PackedLinear, packed_linear_reference
 from kernels.layers.fixed_linear import fixed_linear, fixed_linear_reference
 from kernels.layers.gated_silu import gated_silu, gated_silu_reference
@@ -73,18 +75,28 @@ def _cpu_products() -> Iterator[Case]:
     name = f"{rows} rows, {depth} -> {columns}"
     packed = PackedLinear(weight, None)
     yield Case("packed_linear", name, reference, CPU, lambda: packed(x), weight.nbytes)
-    out, flat, no_scales = np.empty((rows, columns), np.float32), x.numpy(), np.zeros(0, np.float32)
-    blocks = pack(weight.numpy())
-    yield Case("cpu.linear", name, reference, CPU, lambda: _multiply(flat, blocks, no_scales, out), blocks.nbytes)
-    small, scales = pack_int8(weight.numpy())
-    yield Case("cpu.linear int8", name, reference, CPU, lambda: _multiply(flat, small, scales, out), small.nbytes)
+    out, flat = np.empty((rows, columns), np.float32), x.numpy()
+    for kind in ("F32", "BF16", "Q8_0", "Q4_0", "Q4_1"):
+        blocks, dense = _packed(kind, weight.numpy())
+        reference = partial(packed_linear_reference, x, torch.from_numpy(dense), None)
+        run = partial(_multiply, LINEAR[kind].address, flat, blocks.reshape(len(blocks), -1).view(np.uint8), out)
+        yield Case(f"cpu.linear {kind}", name, reference, CPU, run, blocks.nbytes)
+
+
+def _packed(kind: str, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Round a weight (N, K) to one of ggml's types; return it packed, and what it stands for."""
+    if kind == "F32":
+        return pack(weight), weight
+    named = gguf.GGMLQuantizationType[kind]
+    rows = gguf.quants.quantize(weight, named)
+    return pack_stored(kind, rows.view(np.uint8), weight.shape[1]), gguf.quants.dequantize(rows, named)
 
 
 @entry
-def _multiply(x: np.ndarray, w: np.ndarray, scales: np.ndarray, out: np.ndarray) -> np.ndarray:
-    linear(
-        x.shape[0], x.ctypes.data, 4 * x.shape[1], w.ctypes.data, x.shape[1],
-        scales.ctypes.data if len(scales) else 0, 0, 0, w.shape[0], out.ctypes.data, 4 * out.shape[1],
+def _multiply(kernel: int, x: np.ndarray, w: np.ndarray, out: np.ndarray) -> np.ndarray:
+    call_linear(
+        kernel, x.shape[0], x.ctypes.data, 4 * x.shape[1], w.ctypes.data, x.shape[1],
+        0, 0, w.shape[0], out.ctypes.data, 4 * out.shape[1],
     )  # fmt: skip
     return out
 

@@ -68,7 +68,9 @@ def pipeline(threads: None) -> LocalPipeline:
 @pytest.fixture(scope="module")
 def plain(threads: None) -> PreTrainedModel:
     """Return transformers' own model."""
-    model = AutoModelForCausalLM.from_pretrained(model_dir(), dtype=torch.float32, local_files_only=True)
+    folder = model_dir()
+    file = next((path.name for path in folder.glob("*.gguf")), None)  # read and dequantised by transformers itself
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32, local_files_only=True)
     return model.eval()
 
 

@@ -58,13 +58,13 @@ def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuess
     if not (folder / "config.json").exists():
         raise ModelRefused(f"no drafter {name!r}: {folder} holds no config.json")
     memory = {"kv_bytes": DRAFT_KV_BYTES, "page_tokens": PAGE_TOKENS}
-    is_int8, device = settings.draft_weights == "int8", draft_device(settings)
+    device = draft_device(settings)
     with refusing(folder):
         _check_tokenizer(folder, target)
         if device.type == "cuda":
             dtype = getattr(torch, settings.gpu_dtype)
             return folder.name, load_device_guesser(folder, target, device, dtype, **memory)
-        return folder.name, load_guesser(folder, target, **memory, is_int8=is_int8, home=settings.home)
+        return folder.name, load_guesser(folder, target, **memory, weights=settings.draft_weights, home=settings.home)
 
 
 def _check_tokenizer(folder: Path, target: Path) -> None:

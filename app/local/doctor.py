@@ -238,7 +238,7 @@ def drafters_problems(settings: Settings, target: Path) -> list[str]:
 def drafter_problem(name: str, target: Path) -> str | None:
     """Explain the problem of a drafter (a name in drafters/ or a folder); None if there is none."""
     folder = drafter_folder(name)
-    if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
+    if not (folder / "config.json").is_file() or not any([*folder.glob("*.safetensors"), *folder.glob("*.gguf")]):
         return f"there is no drafter {name!r} in drafters/, nor a folder of that name with config.json and weights"
     if not target.is_dir():
         return None  # no tokenizer to compare with yet

@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, StoppingCriteriaList
+from transformers import StoppingCriteriaList
 
 from app.config import Settings
 from app.engine.drafters.loader import modules_of, parts_of
 from app.engine.text.tokenizer import Tokenizer
+from app.engine.weights.hf_reader import read
 from app.engine.weights.resolve import drafter_folder, target_folder
 from app.request import ChatMessage
 from bench.cooperate.systems import Run
@@ -40,7 +41,7 @@ class AssistedArm:
 
     def __init__(self, settings: Settings, drafter: str, max_tokens: int) -> None:
         folder = target_folder(settings)
-        self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self._model: Any = read(folder).eval()
         self._assistant = assistant(drafter_folder(drafter), folder)
         self._tokenizer = Tokenizer(folder)
         self._threads = settings.verify_threads
@@ -92,7 +93,7 @@ def assistant(folder: Path, target: Path) -> Any:
     ModelRefused."""
     card = folder / "drafter.json"
     if not card.exists() or json.loads(card.read_text()).get("embedding") != "target":
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        return read(folder).eval()
     parts = parts_of(folder, target, None)
     whole: Any = modules_of(folder, parts)
     if parts.features is not None:  # transformers gives it no target states: add the absent one everywhere

@@ -114,7 +114,7 @@ def start(args: argparse.Namespace) -> list[Engine]:
     engines = [
         Engine.start("paceline", sys.executable, ours, "off", at=all_at),
         Engine.start("paceline, speculating", sys.executable, ours, "on", at=all_at),
-        Engine.start("paceline int8", sys.executable, ours, "off", at=all_at, PACELINE_WEIGHTS="int8"),
+        Engine.start("paceline q8_0", sys.executable, ours, "off", at=all_at, PACELINE_WEIGHTS="q8_0"),
         Engine.start("transformers", sys.executable, HERE / "serve_transformers.py", folder, threads, at=alone),
     ]
     for kind in ("F32", "F16", "Q8_0") if args.llama_python else ():

@@ -2,16 +2,20 @@
 FOLDER THREADS`."""
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 from child import Answer, Run, serve
-from transformers import AutoModelForCausalLM
+
+from app.engine.weights.hf_reader import read
 
 
 def load() -> Run:
     """Load the model, without an end token."""
     torch.set_num_threads(int(sys.argv[2]))
-    model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32).eval()
+    model = read(Path(sys.argv[1])).eval()
     model.generation_config.eos_token_id = None
 
     @torch.inference_mode()

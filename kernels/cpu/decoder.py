@@ -9,16 +9,16 @@ Llama, Mistral, Qwen2 and Qwen3 are of this shape. `app/engine/cpu/fused.py` fil
 the reference.
 """
 
+from typing import Any
+
 from kernels.cpu.attention_block import columns, fork, mix, place
 from kernels.cpu.jit import entry, kernel
-from kernels.cpu.linear import PANEL, linear
+from kernels.cpu.linear import PANEL, call_linear
 from kernels.cpu.row_ops import add_to, best, copy, gate, rms_norm
 from kernels.cpu.shapes import (
     DOWN,
     DOWN_BIAS,
-    DOWN_SCALES,
     GATE_UP,
-    GATE_UP_SCALES,
     NORM1,
     NORM2,
     ON_DOWN,
@@ -30,14 +30,14 @@ from kernels.cpu.shapes import (
     ON_UPDATE,
     OUT,
     OUT_BIAS,
-    OUT_SCALES,
     PARTS,
-    QKV,
     QKV_BIAS,
-    QKV_SCALES,
+    K,
     Model,
+    Q,
     Room,
     Step,
+    V,
 )
 from kernels.cpu.simd import BYTES, LANES
 from kernels.cpu.threads import meet, take
@@ -66,8 +66,9 @@ def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
     """Compute one layer, and leave in `normed` what the next one, or the head, reads."""
     first = PARTS * (layer + 1)
     w = m.layers[layer]
-    qkv = (w[QKV], w[QKV_SCALES], w[QKV_BIAS])
-    project(s, r, first + ON_QKV, r.normed, m.hidden, qkv, r.mixed, columns(m))
+    of_query, of_key = m.num_heads * m.head_dim // LANES, m.num_key_heads * m.head_dim // LANES
+    qkv = ((w[Q], w[Q + 1], of_query), (w[K], w[K + 1], of_key), (w[V], w[V + 1], of_key))
+    project(s, r, first + ON_QKV, r.normed, m.hidden, qkv, w[QKV_BIAS], r.mixed, columns(m))
     meet(r.words, r.threads)
     place(m, s, r, first + ON_PLACE, layer)
     meet(r.words, r.threads)
@@ -75,15 +76,15 @@ def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
         fork(m, s, r, first, layer)
     mix(m, s, r, first, layer, thread)
     meet(r.words, r.threads)
-    out = (w[OUT], w[OUT_SCALES], w[OUT_BIAS])
-    project(s, r, first + ON_OUT, r.attended, m.num_heads * m.head_dim, out, r.update, m.hidden)
+    out = ((w[OUT], w[OUT + 1], m.hidden // LANES),)
+    project(s, r, first + ON_OUT, r.attended, m.num_heads * m.head_dim, out, w[OUT_BIAS], r.update, m.hidden)
     meet(r.words, r.threads)
     update(m, s, r, first + ON_UPDATE, w[NORM2])
     meet(r.words, r.threads)
-    open_gate(m, s, r, first + ON_GATE, w[GATE_UP], w[GATE_UP_SCALES], thread)
+    open_gate(m, s, r, first + ON_GATE, w[GATE_UP], w[GATE_UP + 1], thread)
     meet(r.words, r.threads)
-    down = (w[DOWN], w[DOWN_SCALES], w[DOWN_BIAS])
-    project(s, r, first + ON_DOWN, r.gated, m.inner, down, r.update, m.hidden)
+    down = ((w[DOWN], w[DOWN + 1], m.hidden // LANES),)
+    project(s, r, first + ON_DOWN, r.gated, m.inner, down, w[DOWN_BIAS], r.update, m.hidden)
     meet(r.words, r.threads)
     last = layer == m.num_layers - 1
     update(m, s, r, first + ON_NEXT, m.final_norm if last else m.layers[layer + 1, NORM1])
@@ -105,24 +106,28 @@ def embed(m: Model, s: Step, r: Room, part: int) -> None:
 
 
 @kernel
-def project(
-    s: Step, r: Room, part: int, x: int, depth: int, weights: tuple[int, int, int], out: int, width: int
-) -> None:
+def project(s: Step, r: Room, part: int, x: int, depth: int, weights: Any, bias: int, out: int, width: int) -> None:
     """Compute out = x W + b for all rows, some blocks of columns at a time.
 
-    weights: addresses of packed W, its scales (0: float32) and b (0: none); x: (T, depth), out: (T,
-    width) float32.
+    weights: those that make up W, one after another: (address of the kernel, of the packed weight,
+    blocks of columns); bias: address of b (0: none); x: (T, depth), out: (T, width) float32.
     """
     blocks = -(-width // LANES)
     piece = max(1, blocks // (8 * r.threads))
     piece -= piece % 2 if piece > 1 else 0  # pairs are read faster
-    w, scales, bias = weights
     while True:
         first = take(r.words, part, piece)
         if first >= blocks:
             return
         end = min(first + piece, blocks)
-        linear(len(s.ids), x, 4 * depth, w, depth, scales, bias, first, end, out, 4 * width)
+        before = 0
+        for code, w, size in weights:
+            own, own_end = max(first - before, 0), min(end - before, size)
+            if own < own_end:
+                b = 0 if bias == 0 else bias + before * BYTES
+                to = out + before * BYTES
+                call_linear(code, len(s.ids), x, 4 * depth, w, depth, b, own, own_end, to, 4 * width)
+            before += size
 
 
 @kernel
@@ -138,14 +143,13 @@ def update(m: Model, s: Step, r: Room, part: int, norm: int) -> None:
 
 
 @kernel
-def open_gate(m: Model, s: Step, r: Room, part: int, w: int, scales: int, thread: int) -> None:
+def open_gate(m: Model, s: Step, r: Room, part: int, code: int, w: int, thread: int) -> None:
     """Compute silu(x W_g) * (x W_u).
 
     Blocks of the two weights lie in turn, so that a pair is made and used on the spot.
     """
     pairs = m.inner // LANES
     piece = max(1, pairs // (8 * r.threads))
-    pair_bytes = 2 * m.hidden * (LANES if scales != 0 else BYTES)
     room = r.scores + thread * r.scores_bytes
     while True:
         first = take(r.words, part, piece)
@@ -155,8 +159,9 @@ def open_gate(m: Model, s: Step, r: Room, part: int, w: int, scales: int, thread
             rows = min(PANEL, len(s.ids) - top)
             for pair in range(first, min(first + piece, pairs)):
                 x = r.normed + 4 * top * m.hidden
-                own = 0 if scales == 0 else scales + pair * 2 * BYTES
-                linear(rows, x, 4 * m.hidden, w + pair * pair_bytes, m.hidden, own, 0, 0, 2, room, 2 * BYTES)
+                first_block = 2 * pair
+                to = room - first_block * BYTES
+                call_linear(code, rows, x, 4 * m.hidden, w, m.hidden, 0, first_block, first_block + 2, to, 2 * BYTES)
                 for row in range(rows):
                     gate(room + 2 * BYTES * row, r.gated + 4 * ((top + row) * m.inner + pair * LANES))
 
@@ -175,8 +180,8 @@ def finish(m: Model, s: Step, r: Room, part: int, thread: int) -> None:
         if first >= blocks:
             break
         end = min(first + 16, blocks)
-        x, scales, bias = r.update, m.head_scales, m.head_bias
-        linear(n, x, 4 * m.hidden, m.head, m.hidden, scales, bias, first, end, r.logits, BYTES * blocks)
+        x, row = r.update, 4 * m.hidden
+        call_linear(m.head_kernel, n, x, row, m.head, m.hidden, m.head_bias, first, end, r.logits, BYTES * blocks)
     meet(r.words, r.threads)
     while True:
         i = take(r.words, part + 1, 1)

@@ -9,10 +9,15 @@ import fcntl
 import hashlib
 import tempfile
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba import types
+from numba.core import sigutils
+from numba.core.caching import FunctionCache
+from numba.core.ccallback import CFunc
 
 F = TypeVar("F", bound=Callable[..., Any])
 GIVEN: str | None = vars(numba.config)["CACHE_DIR"]  # as the environment has it; `entry` sets it anew
@@ -31,6 +36,40 @@ def entry(function: F) -> F:
     files = vars(compiled)["_cache"]._cache_file
     files.save = one_at_a_time(folder / "lock", files.save)
     return cast(F, compiled)
+
+
+class Native:
+    """A kernel that compiled code calls by its address; compiled, and kept, when that is first asked for."""
+
+    def __init__(self, function: Callable[..., None], name: str, arguments: int) -> None:
+        """Take a function of so many integers, and a name that no other kernel has."""
+        function.__name__ = function.__qualname__ = name
+        self._function = function
+        self._signature = types.void(*[types.intp] * arguments)
+
+    @cached_property
+    def address(self) -> int:
+        """Return the address of the machine code, which lives as long as this object."""
+        folder = _cache()
+        vars(numba.config)["CACHE_DIR"] = str(folder)
+        compiled = CFunc(self._function, sigutils.normalize_signature(self._signature), {}, {"nogil": True})
+        cache = _NamedCache(self._function)
+        vars(compiled)["_cache"] = cache
+        files = cache._cache_file
+        vars(files)["save"] = one_at_a_time(folder / "lock", files.save)
+        compiled.compile()
+        self._code = compiled
+        address = compiled.address
+        assert address is not None
+        return address
+
+
+class _NamedCache(FunctionCache):
+    """numba's cache, by a function's name alone: its own key hashes what a closure holds, which no two
+    processes write alike. The folder's digest stands for the code."""
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return sig, codegen.magic_tuple(), self._py_func.__qualname__
 
 
 def one_at_a_time(lock: Path, save: Callable[..., None]) -> Callable[..., None]:

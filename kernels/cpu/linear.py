@@ -3,91 +3,48 @@ given.
 
     y = x W^T (+ b)
 
-`pack` lays (N, K) out as (ceil(N / 16), K, 16), so that a block streams from memory in order;
-missing columns are zero.
+One kernel for each kind of stored weight, behind an address, so that a model compiles those its
+file has. All of them add in the same order, so a kind changes the bytes read and no bit of y.
+`kernels.cpu.pack` lays weights out.
 """
 
-import numpy as np
+from typing import Any
 
-from kernels.cpu.jit import kernel
+from llvmlite import ir
+from numba.core import cgutils
+
+from kernels.cpu.format_tile import expander, pair_of, product_of
+from kernels.cpu.formats import FORMATS, Format
+from kernels.cpu.jit import Native, kernel
 from kernels.cpu.row_ops import ZERO
-from kernels.cpu.simd import (
-    BYTES,
-    LANES,
-    fma,
-    load,
-    mul,
-    splat,
-    store,
-)
-from kernels.cpu.tile import (
-    PAIR_ROWS,
-    ROWS,
-    height,
-    product_more,
-    stream,
-    stream_half,
-    stream_int8,
-    stream_pair,
-    stream_pair_int8,
-)
+from kernels.cpu.simd import BYTES, address, index, load, nothing, op, splat, store
+from kernels.cpu.tile import PAIR_ROWS, ROWS, height, product_more, stream, stream_half, stream_pair
 
 PANEL = 48  # rows that go over a few blocks before the next rows do: both stay in the second-level cache
 AHEAD = 2048  # bytes that memory is asked for before they are needed
 CHUNK = 96  # lines of W that more rows than a tile's go over together: 6 KiB
-
-
-def pack(weight: np.ndarray) -> np.ndarray:
-    """Pack a weight: (N, K) float32 -> (ceil(N / 16), K, 16) float32."""
-    columns, depth = weight.shape
-    whole = weight if columns % LANES == 0 else np.pad(weight, ((0, -columns % LANES), (0, 0)))
-    return np.ascontiguousarray(whole.reshape(-1, LANES, depth).transpose(0, 2, 1), np.float32)
-
-
-def pack_int8(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Round and pack a weight: (N, K) float32 -> (ceil(N / 16), K, 16) int8 and scales (16 ceil(N /
-    16),) float32.
-
-    The scales, one a column, are rounded up to 16 significant bits: 127 times one is then a
-    float32, and what was rounded once stays the same when it is rounded again.
-    """
-    scales = np.maximum(np.abs(weight).max(1), np.float32(1e-30)) / np.float32(127)
-    scales = ((scales.view(np.uint32) + np.uint32(0xFF)) & np.uint32(0xFFFFFF00)).view(np.float32)
-    packed = pack(np.rint(weight / scales[:, None]))
-    return packed.astype(np.int8), pack_bias(scales)
-
-
-def pack_bias(bias: np.ndarray) -> np.ndarray:
-    """Pad a bias with zeros: (N,) float32 -> (16 ceil(N / 16),) float32."""
-    return np.pad(bias, (0, -len(bias) % LANES))
+WIDEST = 256  # lines of the largest group
+ARGUMENTS = 10  # of `linear`, and of every kernel behind an address
 
 
 @kernel
 def linear(
-    rows: int, x: int, ldx: int, w: int, depth: int, scales: int, bias: int, first: int, end: int, out: int, ldo: int
+    rows: int, x: int, ldx: int, w: int, depth: int, bias: int, first: int, end: int, out: int, ldo: int
 ) -> None:
-    """Compute blocks `first ... end - 1` of out = x W^T + b.
+    """Compute blocks `first ... end - 1` of out = x W^T + b for W in float32.
 
-    Takes addresses of x (rows, depth) at stride ldx, packed W, the scales of int8 columns (0: W is
-    float32), bias (0: none) and out (rows, 16 blocks) at stride ldo; strides in bytes.
+    Takes addresses of x (rows, depth) at stride ldx, packed W, bias (0: none) and out (rows, 16
+    blocks) at stride ldo; strides in bytes.
     """
-    block_bytes = depth * (LANES if scales != 0 else BYTES)
     for top in range(0, rows, PANEL):
         n, of = min(PANEL, rows - top), x + top * ldx
         block = first
         while block < end:
-            to, weights = out + top * ldo + block * BYTES, w + block * block_bytes
+            to, weights = out + top * ldo + block * BYTES, w + block * depth * BYTES
             count = 2 if n <= PAIR_ROWS and block + 1 < end else 1
             for i in range(count):
-                own = 0 if bias == 0 or scales != 0 else bias + (block + i) * BYTES
-                begin(n, own, to + i * BYTES, ldo)
-            if scales != 0:
-                multiply_int8(n, of, ldx, weights, depth, count, to, ldo)
-                for i in range(count):
-                    own = 0 if bias == 0 else bias + (block + i) * BYTES
-                    rescale(n, scales + (block + i) * BYTES, own, to + i * BYTES, ldo)
-            else:
-                multiply(n, of, ldx, weights, depth, count, to, ldo)
+                begin(n, 0 if bias == 0 else bias + (block + i) * BYTES, to + i * BYTES, ldo)
+            multiply(n, of, ldx, weights, depth, count, to, ldo)
             block += count
 
 
@@ -124,19 +81,63 @@ def multiply(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: i
             product_more(rows - two, of + two * ldx, ldx, line, BYTES, size, out + two * ldo, ldo)
 
 
-@kernel
-def multiply_int8(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
-    """Add x W^T to out for int8 weights, before the columns' scales."""
-    if count == 2:
-        stream_pair_int8(rows, x, ldx, w, LANES, depth, out, ldo)
-    else:
-        stream_int8(rows, x, ldx, w, LANES, depth, out, ldo, w + AHEAD)
+@op(address)
+def scratch(b: ir.IRBuilder) -> Any:
+    """Return the address of room on the stack for a chunk's float32."""
+    room = cgutils.alloca_once(b, ir.ArrayType(ir.FloatType(), WIDEST * BYTES // 4))
+    return b.ptrtoint(room, ir.IntType(64))
 
 
-@kernel
-def rescale(rows: int, scales: int, bias: int, out: int, ldo: int) -> None:
-    """Compute out = out * scales + b for sixteen columns."""
-    factors = load(scales)
-    for row in range(rows):
-        at = out + row * ldo
-        store(at, mul(load(at), factors) if bias == 0 else fma(load(at), factors, load(bias)))
+@op(nothing, address, index, address, index, address, index, address, index, index, address, index)
+def call_linear(b: ir.IRBuilder, kernel: Any, *arguments: Any) -> Any:
+    """Call the kernel behind an address with the arguments of `linear`."""
+    kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * ARGUMENTS)
+    b.call(b.inttoptr(kernel, kind.as_pointer()), arguments)
+
+
+def _float32(
+    rows: int, x: int, ldx: int, w: int, depth: int, bias: int, first: int, end: int, out: int, ldo: int
+) -> None:
+    linear(rows, x, ldx, w, depth, bias, first, end, out, ldo)
+
+
+def _stored(form: Format) -> Native:
+    """Return `linear` for W as a file stores it.
+
+    Up to a tile's rows expand W in registers; more go over chunks of it that are expanded once.
+    """
+    product, pair, expand = product_of(form), pair_of(form), expander(form)
+    lines, group_bytes = form.depth, form.group_bytes
+    chunk = max(lines, CHUNK // lines * lines)
+
+    def stored(
+        rows: int, x: int, ldx: int, w: int, depth: int, bias: int, first: int, end: int, out: int, ldo: int
+    ) -> None:
+        room, block_bytes = scratch(), depth // lines * group_bytes
+        for top in range(0, rows, PANEL):
+            n, of = min(PANEL, rows - top), x + top * ldx
+            block = first
+            while block < end:
+                to, weights = out + top * ldo + block * BYTES, w + block * block_bytes
+                count = 2 if n <= PAIR_ROWS and block + 1 < end else 1
+                for i in range(count):
+                    begin(n, 0 if bias == 0 else bias + (block + i) * BYTES, to + i * BYTES, ldo)
+                if count == 2:
+                    pair(n, of, ldx, weights, depth, to, ldo)
+                elif n <= ROWS:
+                    product(n, of, ldx, weights, depth, to, ldo)
+                else:
+                    for k in range(0, depth, chunk):
+                        size = min(chunk, depth - k)
+                        expand(weights + k // lines * group_bytes, size, room)
+                        product_more(n, of + 4 * k, ldx, room, BYTES, size, to, ldo)
+                block += count
+
+    return Native(stored, f"linear_{form.name}", ARGUMENTS)
+
+
+_OF_FORMAT = {form.name: _stored(form) for form in FORMATS.values()}
+LINEAR = {  # by ggml's name of the weights' type
+    "F32": Native(_float32, "linear_F32", ARGUMENTS),
+    **{kind: _OF_FORMAT[form.name] for kind, form in FORMATS.items()},
+}

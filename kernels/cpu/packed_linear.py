@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from kernels.cpu.jit import entry
-from kernels.cpu.linear import linear, pack, pack_bias
+from kernels.cpu.linear import linear
+from kernels.cpu.pack import pack, pack_bias
 from kernels.cpu.simd import BYTES, LANES
 from kernels.cpu.threads import take, team, words
 
@@ -42,7 +43,7 @@ def packed_linear(
         first = take(counter, 0, piece)
         if first >= blocks:
             return
-        linear(rows, x, 4 * depth, w, depth, 0, bias, first, min(first + piece, blocks), out, blocks * BYTES)
+        linear(rows, x, 4 * depth, w, depth, bias, first, min(first + piece, blocks), out, blocks * BYTES)
 
 
 class PackedLinear(nn.Module):

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-# A layer's slots in `Model.layers`.
-NORM1, QKV, QKV_BIAS, Q_NORM, K_NORM, OUT, OUT_BIAS, NORM2, GATE_UP, DOWN, DOWN_BIAS, WINDOW = range(12)
-QKV_SCALES, OUT_SCALES, GATE_UP_SCALES, DOWN_SCALES = range(12, 16)  # of int8 columns; 0: float32
-NUM_SLOTS = 16
+# A layer's slots in `Model.layers`. A weight has two: the address of its kind's kernel, and its own.
+NORM1, Q_NORM, K_NORM, NORM2, WINDOW = range(5)
+Q, K, V, OUT, GATE_UP, DOWN = range(5, 17, 2)
+QKV_BIAS, OUT_BIAS, DOWN_BIAS = range(17, 20)
+NUM_SLOTS = 20
 
 # A layer's counted parts: each has a counter from which threads take its pieces.
 ON_QKV, ON_PLACE, ON_FORK, ON_FORKED, ON_MIX, ON_JOIN, ON_OUT, ON_UPDATE, ON_GATE, ON_DOWN, ON_NEXT = range(11)
@@ -17,8 +18,8 @@ PARTS = 11  # what comes before and after the layers has some counters of its ow
 
 
 class Model(NamedTuple):
-    """Weights as addresses of packed arrays, 0 where a model has none; the code that fills it owns
-    the arrays."""
+    """Weights as addresses of packed arrays, 0 where a model has none, each with the address of its
+    kernel (`kernels.cpu.linear.LINEAR`); the code that fills it owns the arrays."""
 
     num_layers: int
     hidden: int
@@ -33,8 +34,8 @@ class Model(NamedTuple):
     layers: np.ndarray  # (L, NUM_SLOTS) int64, addresses and the window
     embedding: int  # (V, hidden)
     final_norm: int
+    head_kernel: int
     head: int
-    head_scales: int
     head_bias: int
     cos: int  # (positions, D)
     sin: int

@@ -91,12 +91,6 @@ def read(b: ir.IRBuilder, where: Any) -> Any:
     return b.load(at(b, where, _LANES), align=4)
 
 
-def read_int8(b: ir.IRBuilder, where: Any) -> Any:
-    """Load sixteen int8 from memory, as floats."""
-    small = b.load(at(b, where, ir.VectorType(_I8, LANES)), align=1)
-    return b.sitofp(b.sext(small, _INTS), _LANES)
-
-
 def prefetch(b: ir.IRBuilder, where: Any) -> None:
     """Ask memory for the line at an address, which need not exist."""
     pointer = at(b, where, _I8)

@@ -5,8 +5,7 @@ of.
 
 Each output is one chain of fused multiply-adds over k = 0, 1, ...: the same bits in a tile of one
 row and of six. Six rows by sixteen columns are twelve of AVX2's sixteen registers, and W is read
-once for all of them. W is float32, or int8 that becomes float32 on the way: x is never rounded, so
-a row's result depends on no other row there either.
+once for all of them. `kernels.cpu.format_tile` has the tiles over weights that are no float32 yet.
 
 A processor that multiplies does not look far ahead for what it will need from memory, so tiles over
 weights ask for lines of it in time; one or two rows take two blocks of W at once, which are two
@@ -21,7 +20,6 @@ from llvmlite import ir
 from kernels.cpu.jit import kernel
 from kernels.cpu.simd import (
     BYTES,
-    LANES,
     address,
     at,
     constant,
@@ -31,7 +29,6 @@ from kernels.cpu.simd import (
     op,
     prefetch,
     read,
-    read_int8,
     spread,
 )
 
@@ -42,11 +39,10 @@ _I64, _F32 = ir.IntType(64), ir.FloatType()
 _LANES = constant(0.0).type
 
 
-def _tile(rows: int, fresh: bool = False, blocks: int = 1, weights: Any = read, every: int = 0) -> Any:
+def _tile(rows: int, fresh: bool = False, blocks: int = 1, every: int = 0) -> Any:
     """Return a tile of `rows` rows; `fresh` ones start at zero, others add to `out`.
 
-    `weights` reads sixteen numbers of W; `every` so many lines (0: never) memory is asked for the
-    next 64 bytes from `ask` on.
+    `every` so many lines (0: never) memory is asked for the next 64 bytes from `ask` on.
     """
 
     @op(nothing, address, index, address, index, index, address, index, address)
@@ -58,7 +54,7 @@ def _tile(rows: int, fresh: bool = False, blocks: int = 1, weights: Any = read, 
         xs = [b.add(x, b.mul(ldx, _int(row))) for row in range(rows)]
         outs = [b.add(b.add(out, b.mul(ldo, _int(row))), _int(BYTES * i)) for row in range(rows) for i in range(blocks)]
         start = [constant(0.0) if fresh else read(b, where) for where in outs]
-        lines = _Lines(ws, ldw, weights, ask, every)
+        lines = _Lines(ws, ldw, ask, every)
         first, sums = _loop(b, xs, lines, (_int(0), b.and_(k, _int(-_UNROLL)), _UNROLL), start)
         _, sums = _loop(b, xs, lines, (first, k, 1), sums)
         for where, value in zip(outs, sums, strict=True):
@@ -73,7 +69,6 @@ class _Lines:
 
     ws: list[Any]
     ldw: Any
-    weights: Any
     ask: Any
     every: int
 
@@ -81,7 +76,7 @@ class _Lines:
         """Read line k of each block; `step`: its place in the unrolled loop."""
         if self.every and step % self.every == 0:
             prefetch(b, b.add(self.ask, b.mul(k, _int(BYTES // self.every))))
-        return [self.weights(b, b.add(w, b.mul(k, self.ldw))) for w in self.ws]
+        return [read(b, b.add(w, b.mul(k, self.ldw))) for w in self.ws]
 
 
 def _int(value: int) -> ir.Constant:
@@ -174,7 +169,6 @@ def _pair(name: str, one: Any, two: Any) -> Any:
 
 
 _HEIGHTS, _PAIRS = range(1, ROWS + 1), range(1, PAIR_ROWS + 1)
-_LINES = BYTES // LANES  # of int8 in what memory gives at once
 
 # Addresses and strides in bytes; x (rows, k), w (k, 16), out (rows, 16).
 product = _product("product", *(_tile(rows, fresh=True) for rows in _HEIGHTS))  # out = x W
@@ -183,8 +177,6 @@ product_more = _product("product_more", *(_tile(rows) for rows in _HEIGHTS))  # 
 # The same over weights that come from memory: out += x W, and k lines from `ask` on are asked for, or half as many.
 stream = _product("stream", *(_tile(rows, every=1) for rows in _HEIGHTS))
 stream_half = _product("stream_half", *(_tile(rows, every=2) for rows in _HEIGHTS))
-stream_int8 = _product("stream_int8", *(_tile(rows, weights=read_int8, every=_LINES) for rows in _HEIGHTS))
 
 # w (2, k, 16), out (rows, 32): two streams, which the processor follows by itself.
 stream_pair = _pair("stream_pair", *(_tile(rows, blocks=2) for rows in _PAIRS))
-stream_pair_int8 = _pair("stream_pair_int8", *(_tile(rows, blocks=2, weights=read_int8) for rows in _PAIRS))

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.utils import logging as transformers_logging
+from transformers import AutoConfig
 
 from app.engine.weights.families import NotFusable, check_llama_shape
+from app.engine.weights.hf_reader import read
 from app.errors import InvalidRequest, ModelRefused
 
 FEATURES = ("feature.weight", "feature.bias", "absent")
@@ -28,12 +28,9 @@ LEAST_SPREAD = 1e-3
 
 def load_target(folder: Path) -> Any:
     """Load the target's modules in float32, frozen. Raises ModelRefused for a model that is not Llama-shaped."""
-    transformers_logging.disable_progress_bar()
+    target = read(folder).eval()
     try:
-        target = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
         check_llama_shape(target)
-    except (OSError, ValueError) as error:
-        raise ModelRefused(f"{folder} does not hold a loadable causal LM: {error}") from error
     except NotFusable as error:
         raise ModelRefused(f"no drafter can be made of {folder}'s layers: {error}") from error
     target.requires_grad_(False)

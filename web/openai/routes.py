@@ -108,7 +108,8 @@ def _submit(deployment: Deployment, requests: list[GenerateRequest], names: dict
 
 def _head(deployment: Deployment, writer: ResponseWriter, record: Record) -> Head:
     settings, tokenizer = deployment.settings, deployment.tokenizer
-    served = f"{settings.model_name}|{settings.weights}|{tokenizer.sha256}"  # all a text depends on beside the call
+    weights = "float32" if settings.weights == "stored" else settings.weights  # the same numbers
+    served = f"{settings.model_name}|{weights}|{tokenizer.sha256}"  # all a text depends on beside the call
     return Head(
         id=writer.prefix + record.id,
         created=int(record.created_s),

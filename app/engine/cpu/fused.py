@@ -16,15 +16,19 @@ from app.engine.cpu.step_arrays import Rooms, step_of
 from app.engine.early_exit.rows import without
 from app.engine.kv.pages import KVCache
 from app.engine.packing import PackedBatch
-from app.engine.weights.tensors import EMBEDDING, HEAD, Weights
+from app.engine.weights.blocks import EMBEDDING, HEAD, Blocks, Weight, Weights, dense
 from kernels.cpu import shapes
 from kernels.cpu.attention import NO_WINDOW
 from kernels.cpu.chain import Chain, draft
 from kernels.cpu.decoder import decode
-from kernels.cpu.linear import pack, pack_bias, pack_int8
+from kernels.cpu.formats import FORMATS
+from kernels.cpu.linear import LINEAR
+from kernels.cpu.pack import pack, pack_bias, pack_stored
 from kernels.cpu.shapes import Model, Room, Step
 from kernels.cpu.simd import LANES
 from kernels.cpu.threads import team
+
+TYPES = {torch.bfloat16: "BF16", torch.float16: "F16"}  # ggml's names
 
 
 class FusedForward:
@@ -32,18 +36,17 @@ class FusedForward:
 
     can_prune = True
 
-    def __init__(self, spec: ModelSpec, weights: Weights, is_int8: bool = False) -> None:
-        """Pack the weights, float32, and give the kernels their addresses. Raises KeyError for a
-        missing weight.
+    def __init__(self, spec: ModelSpec, weights: Weights) -> None:
+        """Pack the weights in the types they have, and give the kernels their addresses. Raises
+        KeyError for a missing weight.
 
-        With `is_int8` the linear layers' weights are rounded to int8, column by column: another
-        model, with other logits, whose rows keep their bits in any batch all the same.
+        A type without a kernel is expanded to float32: the same logits, only larger.
         """
-        self._is_int8 = is_int8
         self.shape = KVShape(spec.num_layers, spec.num_key_heads, spec.head_dim)
         self.max_positions, self.vocab_size = spec.max_positions, spec.vocab_size
         self._positions = spec.positions
         self._held: list[np.ndarray] = []  # the arrays behind the addresses
+        self.weight_bytes = 0  # of the linear layers and the head: what a step reads
         self._kv: KVCache | None = None
         self._team = team(torch.get_num_threads())
         self._model = self._take(spec, weights)
@@ -129,10 +132,10 @@ class FusedForward:
         )
 
     def _take(self, spec: ModelSpec, weights: Weights) -> Model:
-        layers = [self._layer(weights, i, window) for i, window in enumerate(spec.windows)]
+        layers = [self._layer(spec, weights, i) for i in range(spec.num_layers)]
         cos, sin = spec.turns()
-        head = _array(weights[HEAD])
-        packed_head, head_scales = self._weights(head)
+        head_size = _shape(weights[HEAD])[0]
+        head_kernel, head = self._linear(weights[HEAD], head_size, spec.hidden)
         return Model(
             num_layers=spec.num_layers,
             hidden=spec.hidden,
@@ -140,15 +143,15 @@ class FusedForward:
             num_key_heads=spec.num_key_heads,
             head_dim=spec.head_dim,
             inner=spec.inner,
-            vocab=head.shape[0],
+            vocab=head_size,
             page_tokens=0,
             epsilon=spec.epsilon,
             scale=spec.scale,
             layers=np.array(layers, np.int64),
             embedding=self._hold(_array(weights[EMBEDDING])),
             final_norm=self._hold(_array(weights["model.norm.weight"])),
-            head=packed_head,
-            head_scales=head_scales,
+            head_kernel=head_kernel,
+            head=head,
             head_bias=self._hold(pack_bias(_array(weights.get("lm_head.bias")))),
             cos=self._hold(_array(cos)),
             sin=self._hold(_array(sin)),
@@ -157,42 +160,49 @@ class FusedForward:
             num_pages=0,
         )
 
-    def _layer(self, weights: Weights, index: int, window: int | None) -> list[int]:
+    def _layer(self, spec: ModelSpec, weights: Weights, index: int) -> list[int]:
         def find(name: str) -> np.ndarray:
             return _array(weights.get(f"model.layers.{index}.{name}"))
 
-        def need(name: str) -> np.ndarray:
-            return _array(weights[f"model.layers.{index}.{name}"])
+        def need(name: str) -> Weight:
+            return weights[f"model.layers.{index}.{name}.weight"]
 
         slots = [0] * shapes.NUM_SLOTS
-        slots[shapes.NORM1] = self._hold(need("input_layernorm.weight"))
-        slots[shapes.NORM2] = self._hold(need("post_attention_layernorm.weight"))
-        siblings = [f"self_attn.{name}_proj" for name in "qkv"]
-        slots[shapes.QKV], slots[shapes.QKV_SCALES] = self._weights(
-            np.concatenate([need(f"{name}.weight") for name in siblings])
-        )
-        slots[shapes.QKV_BIAS] = self._hold(pack_bias(np.concatenate([find(f"{name}.bias") for name in siblings])))
+        slots[shapes.NORM1] = self._hold(_array(need("input_layernorm")))
+        slots[shapes.NORM2] = self._hold(_array(need("post_attention_layernorm")))
         for slot, name in ((shapes.Q_NORM, "q_norm"), (shapes.K_NORM, "k_norm")):
             slots[slot] = self._hold(find(f"self_attn.{name}.weight"))
-        for slot, scales, bias, name in (
-            (shapes.OUT, shapes.OUT_SCALES, shapes.OUT_BIAS, "self_attn.o_proj"),
-            (shapes.DOWN, shapes.DOWN_SCALES, shapes.DOWN_BIAS, "mlp.down_proj"),
-        ):
-            slots[slot], slots[scales] = self._weights(need(f"{name}.weight"))
-            slots[bias] = self._hold(pack_bias(find(f"{name}.bias")))
-        gate, up = need("mlp.gate_proj.weight"), need("mlp.up_proj.weight")
-        depth = gate.shape[1]
-        pairs = np.stack([one.reshape(-1, LANES, depth) for one in (gate, up)], 1)  # sixteen columns of each in turn
-        slots[shapes.GATE_UP], slots[shapes.GATE_UP_SCALES] = self._weights(pairs.reshape(-1, depth))
+        window = spec.windows[index]
         slots[shapes.WINDOW] = NO_WINDOW if window is None else window
+        siblings = [f"self_attn.{name}_proj" for name in "qkv"]
+        slots[shapes.QKV_BIAS] = self._hold(pack_bias(np.concatenate([find(f"{name}.bias") for name in siblings])))
+        slots[shapes.OUT_BIAS] = self._hold(pack_bias(find("self_attn.o_proj.bias")))
+        slots[shapes.DOWN_BIAS] = self._hold(pack_bias(find("mlp.down_proj.bias")))
+        d, inner = spec.hidden, spec.inner
+        query, key = spec.num_heads * spec.head_dim, spec.num_key_heads * spec.head_dim
+        for slot, weight, columns, depth in (
+            *zip((shapes.Q, shapes.K, shapes.V), map(need, siblings), (query, key, key), (d, d, d), strict=True),
+            (shapes.OUT, need("self_attn.o_proj"), d, query),
+            (shapes.GATE_UP, _in_turn(need("mlp.gate_proj"), need("mlp.up_proj")), 2 * inner, d),
+            (shapes.DOWN, need("mlp.down_proj"), d, inner),
+        ):
+            slots[slot], slots[slot + 1] = self._linear(weight, columns, depth)
         return slots
 
-    def _weights(self, weight: np.ndarray) -> tuple[int, int]:
-        """Return the addresses of a packed weight and of its columns' scales."""
-        if not self._is_int8:
-            return self._hold(pack(weight)), 0
-        packed, scales = pack_int8(weight)
-        return self._hold(packed), self._hold(scales)
+    def _linear(self, weight: Weight, columns: int, depth: int) -> tuple[int, int]:
+        """Return the addresses of a weight's kernel and of the weight, packed.
+
+        Raises ValueError for another shape: a kernel would read past its end.
+        """
+        if _shape(weight) != (columns, depth):
+            raise ValueError(f"a weight is {_shape(weight)}, and not {(columns, depth)}")
+        kind, rows = _stored(weight)
+        if kind in FORMATS and depth % FORMATS[kind].depth == 0:
+            packed = pack_stored(kind, rows, depth)
+        else:
+            kind, packed = "F32", pack(_array(weight))
+        self.weight_bytes += packed.nbytes
+        return LINEAR[kind].address, self._hold(packed)
 
     def _hold(self, array: np.ndarray) -> int:
         """Keep an array alive and return its address; 0 for an empty one."""
@@ -206,7 +216,33 @@ def _fits(array: np.ndarray, shape: tuple[int, int]) -> bool:
     return array.shape == shape and array.dtype == np.float32 and bool(array.flags.c_contiguous)
 
 
-def _array(tensor: torch.Tensor | None) -> np.ndarray:
-    if tensor is None:
+def _array(weight: Weight | None) -> np.ndarray:
+    if weight is None:
         return np.zeros(0, np.float32)
-    return np.ascontiguousarray(tensor.detach().float().numpy())
+    return np.ascontiguousarray(dense(weight).numpy())
+
+
+def _shape(weight: Weight) -> tuple[int, int]:
+    return (len(weight.rows), weight.depth) if isinstance(weight, Blocks) else (weight.shape[0], weight.shape[1])
+
+
+def _stored(weight: Weight) -> tuple[str, np.ndarray]:
+    """Return a weight's type by ggml's name, and its rows as bytes, (N, bytes)."""
+    if isinstance(weight, Blocks):
+        return weight.type, weight.rows
+    rows = weight.detach().contiguous()
+    return TYPES.get(rows.dtype, "F32"), rows.view(torch.uint8).numpy()
+
+
+def _in_turn(one: Weight, other: Weight) -> Weight:
+    """Return sixteen rows of each in turn: a pair of blocks is then made and used together."""
+    if isinstance(one, Blocks) and isinstance(other, Blocks) and one.type == other.type:
+        return Blocks(one.type, _pairs(one.rows, other.rows), one.depth)
+    if isinstance(one, Blocks) or isinstance(other, Blocks) or one.dtype != other.dtype:
+        one, other = dense(one), dense(other)
+    both = [tensor.detach().reshape(-1, LANES, tensor.shape[1]) for tensor in (one, other)]
+    return torch.stack(both, 1).reshape(-1, one.shape[1])
+
+
+def _pairs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return np.stack([rows.reshape(-1, LANES, rows.shape[1]) for rows in (one, other)], 1).reshape(-1, one.shape[1])

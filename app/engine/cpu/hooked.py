@@ -14,12 +14,14 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.activations import ACT2CLS
 from transformers.pytorch_utils import Conv1D
 
+from app.config import WeightsAs
 from app.engine.cpu.attention_tiles import Kind, Layout
 from app.engine.cpu.forward import Checkpoints, KVShape, Output
 from app.engine.packing import PackedBatch
+from app.engine.weights.blocks import dense
+from app.engine.weights.rounding import round_linear
 from app.errors import ModelRefused
 from kernels.attention.paged_attention import paged_attention_reference
-from kernels.cpu.linear import pack_int8
 from kernels.cpu.packed_linear import PackedLinear
 
 ATTENTION = "paceline"
@@ -114,15 +116,12 @@ def keep_bits(model: nn.Module) -> None:
                 setattr(parent, name, WholeVectors(layer))
 
 
-def round_weights(model: nn.Module) -> None:
-    """Round the linear layers' weights to what int8 columns can hold. Embeddings, tied ones too,
-    stay as they are."""
+def round_weights(model: nn.Module, wanted: WeightsAs) -> None:
+    """Round the linear layers' weights as `weights_as` does. Embeddings, tied ones too, stay as they
+    are."""
     for layer in model.modules():
         if type(layer) is nn.Linear:
-            packed, scales = pack_int8(layer.weight.detach().float().numpy())
-            columns = packed.transpose(0, 2, 1).reshape(-1, layer.in_features)[: layer.out_features]
-            rounded = torch.from_numpy(columns * scales[: layer.out_features, None])
-            layer.weight = nn.Parameter(rounded, requires_grad=False)
+            layer.weight = nn.Parameter(dense(round_linear(layer.weight, wanted)), requires_grad=False)
 
 
 def _is_linear(module: nn.Module) -> bool:

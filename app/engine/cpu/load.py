@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.config import WeightsAs
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.verified_cache import recall
+from app.engine.weights.blocks import Weights
 from app.engine.weights.fingerprint import digest
-from app.engine.weights.tensors import Stored, Weights
+from app.engine.weights.tensors import Stored
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,23 +27,23 @@ class Source:
     modules: Callable[[], "PreTrainedModel"]
 
 
-def load(source: Path | Source, is_int8: bool = False, home: Path | None = None) -> Forward:
-    """Load a model, to compute in float32. Raises ModelRefused.
+def load(source: Path | Source, wanted: WeightsAs = "stored", home: Path | None = None) -> Forward:
+    """Load a model, to compute in float32, with its weights as wanted. Raises ModelRefused.
 
     With `home`, what is found out about it is kept there, and the next start takes a fraction of
     the time.
     """
     found = source if isinstance(source, Source) else _in_folder(source)
-    keep = None
+    weights, file = found.weights(), None
     if home is not None:
-        keep = home / "known" / f"{digest(found.folders, is_int8=is_int8)}.json", found.weights()
-        if (known := recall(*keep, is_int8)) is not None:
+        file = home / "known" / f"{digest(found.folders, weights=wanted)}.json"
+        if (known := recall(file, weights, wanted)) is not None:
             return known
     from app.engine.cpu.choose_forward import (
         choose_forward,  # transformers takes seconds to import, and mostly need not be
     )
 
-    return choose_forward(found.modules(), is_int8, keep)
+    return choose_forward(found.modules(), wanted, weights, file)
 
 
 def _in_folder(folder: Path) -> Source:

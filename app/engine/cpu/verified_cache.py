@@ -11,17 +11,19 @@ from pathlib import Path
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from app.config import WeightsAs
 from app.engine.cpu.equivalence import TOLERANCE, distance, trial
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.model_spec import ModelSpec
+from app.engine.weights.blocks import Weights
 from app.engine.weights.model_cache import read_cached, write_cached
-from app.engine.weights.tensors import Weights
+from app.engine.weights.rounding import weights_as
 
 COLUMNS = 64  # of each row of the logits, from all over the vocabulary
 
 
 class VerifiedModel(BaseModel):
-    """The spec and sample logits of one model, with its weights as they are or rounded to int8."""
+    """The spec and sample logits of one model, with its weights as they were wanted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,13 +33,13 @@ class VerifiedModel(BaseModel):
     spread: float  # standard deviation of all of them
 
 
-def recall(file: Path, weights: Weights, is_int8: bool) -> FusedForward | None:
+def recall(file: Path, weights: Weights, wanted: WeightsAs) -> FusedForward | None:
     """Build the forward of the model that `file` was written for; None if its logits are no longer
     the modules'."""
 
     def build(text: str) -> FusedForward:
         known = VerifiedModel.model_validate_json(text)
-        forward = FusedForward(known.spec, {name: weights[name] for name in known.names}, is_int8)
+        forward = FusedForward(known.spec, weights_as({name: weights[name] for name in known.names}, wanted))
         off = distance(_sample(trial(forward)), torch.tensor(known.logits), known.spread)
         if not off < TOLERANCE:
             raise ValueError(f"the forward is {off:.1e} deviations off what the model's modules gave")

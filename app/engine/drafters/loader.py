@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import load_file
 
+from app.config import WeightsAs
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.load import Source, load
 from app.engine.drafters.features import Features, features_of
 from app.engine.drafters.guesser import ModelGuesser
-from app.engine.weights.tensors import EMBEDDING, HEAD, Weights, embedding_sha256, target_embedding
+from app.engine.weights.blocks import EMBEDDING, HEAD
+from app.engine.weights.tensors import embedding_sha256, target_embedding
 from app.errors import ModelRefused
 
 if TYPE_CHECKING:
@@ -30,25 +32,31 @@ if TYPE_CHECKING:
 class Parts:
     """The weights of a drafter on the target's embedding."""
 
-    weights: Weights  # by the names of a causal LM's modules, embedding and trimmed head among them
+    weights: dict[str, torch.Tensor]  # by the names of a causal LM's modules, embedding and trimmed head among them
     head_ids: torch.Tensor  # (Vh,) int64, the token each row of the head stands for
     features: Features | None
 
 
 def load_guesser(
-    folder: Path, target: Path, *, kv_bytes: int, page_tokens: int, is_int8: bool = False, home: Path | None = None
+    folder: Path,
+    target: Path,
+    *,
+    kv_bytes: int,
+    page_tokens: int,
+    weights: WeightsAs = "stored",
+    home: Path | None = None,
 ) -> ModelGuesser:
-    """Load the drafter in `folder` for the target in `target`; `home`: see `app.engine.cpu.load.load`.
+    """Load the drafter in `folder` for the target in `target`; `weights`, `home`: see `app.engine.cpu.load.load`.
 
     Compiles its forward too, where that is not on the disk yet. Raises ModelRefused.
     """
     card = card_of(folder)
     if card.get("embedding") != "target":
-        guesser = ModelGuesser(load(folder, is_int8, home), None, kv_bytes=kv_bytes, page_tokens=page_tokens)
+        guesser = ModelGuesser(load(folder, weights, home), None, kv_bytes=kv_bytes, page_tokens=page_tokens)
     else:
         parts = parts_of(folder, target, card.get("embedding_sha256"))
         source = Source((folder, target), lambda: parts.weights, partial(modules_of, folder, parts))
-        forward = load(source, is_int8, home)
+        forward = load(source, weights, home)
         if parts.features and not isinstance(forward, FusedForward):
             raise ModelRefused(f"{folder} reads the target's states, and only Llama-shaped drafters can")
         guesser = ModelGuesser(

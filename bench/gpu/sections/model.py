@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from app.engine.gpu.weights import take
+from app.engine.weights.hf_reader import read
 from bench.gpu.random_models import room, runner_of, silent
 from bench.gpu.setting import Figures, Setting
 from bench.gpu.texts import generate
@@ -51,7 +52,7 @@ def _texts(setting: Setting, folder: Path, dtype: torch.dtype) -> Figures:
 
 def loaded(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
     """Load the folder's model onto the device."""
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    model: Any = read(folder, dtype)
     return silent(model.to(device))
 
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.cpu.jit import kernel
-from kernels.cpu.linear import CHUNK, linear, pack, pack_bias, pack_int8
+from kernels.cpu.linear import CHUNK, LINEAR, call_linear, linear
+from kernels.cpu.pack import CACHE_LINE, pack, pack_bias
 from kernels.cpu.simd import (
     LANES,
     exp,
@@ -45,11 +46,18 @@ def multiply(x, w, out, more):
 
 
 @kernel
-def apply(x, w, scales, bias, out, first, end):
+def apply(x, w, bias, out, first, end):
     linear(
         x.shape[0], x.ctypes.data, 4 * x.shape[1], w.ctypes.data, x.shape[1],
-        scales.ctypes.data if len(scales) else 0, bias.ctypes.data if len(bias) else 0,
-        first, end, out.ctypes.data, 4 * out.shape[1],
+        bias.ctypes.data if len(bias) else 0, first, end, out.ctypes.data, 4 * out.shape[1],
+    )  # fmt: skip
+
+
+@kernel
+def apply_by_address(code, x, w, out):
+    call_linear(
+        code, x.shape[0], x.ctypes.data, 4 * x.shape[1], w.ctypes.data, x.shape[1],
+        0, 0, w.shape[0], out.ctypes.data, 4 * out.shape[1],
     )  # fmt: skip
 
 
@@ -101,47 +109,37 @@ def test_a_rows_product_is_right_with_the_same_bits_in_any_batch(rows, depth, mo
 
 @pytest.mark.parametrize("columns", [16, 48, 61])
 @pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("is_int8", [False, True])
 @pytest.mark.parametrize("depth", [33, 2 * CHUNK + 9])
-def test_a_linear_layer_is_its_definition_in_any_pieces(columns, with_bias, is_int8, depth):
+def test_a_linear_layer_is_its_definition_in_any_pieces(columns, with_bias, depth):
     x, weight = random(2 * ROWS + 37, depth), random(columns, depth)
     bias = random(columns) if with_bias else NONE
     blocks = -(-columns // LANES)
-    if is_int8:
-        packed, scales = pack_int8(weight)
-        steps = scales[:columns, None]
-        rounded = np.rint(weight / steps) * steps
-        assert (steps >= np.abs(weight).max(1, keepdims=True) / 127).all()
-        assert packed.dtype == np.int8 and np.abs(rounded - weight).max() <= steps.max() / 2 * 1.001
-    else:
-        packed, scales, rounded = pack(weight), NONE, weight
+    packed, own = pack(weight), pack_bias(bias) if with_bias else NONE
     out = np.empty((len(x), blocks * LANES), np.float32)
-    apply(x, packed, scales, pack_bias(bias) if with_bias else NONE, out, 0, blocks)
-    exact = x.astype(np.float64) @ rounded.T.astype(np.float64) + (bias if with_bias else 0.0)
+    apply(x, packed, own, out, 0, blocks)
+    exact = x.astype(np.float64) @ weight.T.astype(np.float64) + (bias if with_bias else 0.0)
     np.testing.assert_allclose(out[:, :columns], exact, rtol=1e-4, atol=2e-4)
     assert (out[:, columns:] == 0.0).all()
     pieces = np.empty_like(out)
     for block in reversed(range(blocks)):
         for top, end in ((0, 1), (1, 8), (8, len(x))):
             part = np.empty((end - top, blocks * LANES), np.float32)
-            apply(x[top:end].copy(), packed, scales, pack_bias(bias) if with_bias else NONE, part, block, block + 1)
+            apply(x[top:end].copy(), packed, own, part, block, block + 1)
             pieces[top:end, block * LANES : (block + 1) * LANES] = part[:, block * LANES : (block + 1) * LANES]
     assert (pieces == out).all()
     for rows in range(1, 3 * ROWS):  # one or two take two blocks at once, many go over W in chunks
         few = np.empty((rows, blocks * LANES), np.float32)
-        apply(x[:rows].copy(), packed, scales, pack_bias(bias) if with_bias else NONE, few, 0, blocks)
+        apply(x[:rows].copy(), packed, own, few, 0, blocks)
         assert (few == out[:rows]).all(), rows
 
 
-def test_a_column_of_zeros_stays_zero_in_int8():
-    packed, scales = pack_int8(np.zeros((16, 4), np.float32))
-    assert not packed.any() and np.isfinite(scales).all()
+def test_a_kernel_behind_an_address_is_the_kernel():
+    x, packed = random(9, 96), pack(random(48, 96))
+    expected, found = (np.empty((9, 48), np.float32) for _ in range(2))
+    apply(x, packed, NONE, expected, 0, 3)
+    apply_by_address(LINEAR["F32"].address, x, packed, found)
+    assert (found == expected).all()
 
 
-def test_rounding_to_int8_twice_is_rounding_once():
-    """So the modules, rounded, and the compiled forward of the files' own numbers are one model."""
-    weight = random(4096, 48)
-    packed, scales = pack_int8(weight)
-    columns = packed.transpose(0, 2, 1).reshape(-1, weight.shape[1])
-    again, same = pack_int8(columns * scales[:, None])
-    assert (again == packed).all() and (same == scales).all() and np.abs(columns).max(1).min() == 127
+def test_packed_weights_begin_with_a_cache_line():
+    assert all(pack(random(48, depth)).ctypes.data % CACHE_LINE == 0 for depth in range(16, 40))

@@ -10,6 +10,7 @@ from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.hooked import HookedForward, round_weights
 from app.engine.profile.profiler import check_exactness
+from kernels.cpu.pack import pack
 from tests import fakes
 from tests.fakes import VOCAB
 
@@ -45,7 +46,7 @@ def test_models_of_an_odd_shape_run_on_their_own_modules(odd):
 
 
 def test_a_forward_with_other_logits_is_not_used(monkeypatch, caplog):
-    monkeypatch.setattr(fused, "pack", lambda weight: fused.pack_int8(weight)[0].astype("float32"))
+    monkeypatch.setattr(fused, "pack", lambda weight: pack(weight.round(1)))
     with caplog.at_level("INFO"):
         assert isinstance(choose_forward(fakes.tiny()), HookedForward)
     assert "standard deviations off" in caplog.text
@@ -61,33 +62,46 @@ def test_tokens_and_positions_outside_the_model_are_refused():
         runner.invalidate(work)
 
 
+@pytest.mark.parametrize("wanted", ["q8_0", "q4_0"])
 @pytest.mark.parametrize("family", FUSED)
-def test_int8_gives_other_logits_and_exact_rows(family):
-    exact, rounded = fakes.served(family), fakes.runner(choose_forward(fakes.tiny(family), is_int8=True))
+def test_rounded_weights_give_other_logits_and_exact_rows(family, wanted):
+    exact, rounded = fakes.served(family), fakes.runner(choose_forward(fakes.tiny(family), wanted))
     assert isinstance(rounded.model, FusedForward)
     assert check_exactness(rounded, VOCAB).different == 0
-    rows = []
-    for runner in (exact, rounded):
-        work = fakes.work(fakes.cached(range(30)), 0)
-        assert runner.try_reserve(work)
-        (logits,) = runner.forward([work])
-        rows.append(logits.rows[0])
+    rows = [logits_of(runner) for runner in (exact, rounded)]
     difference = (rows[0] - rows[1]).abs().max()
-    assert 0.0 < difference < 0.5 * rows[0].std()
+    assert 0.0 < difference < (0.5 if wanted == "q8_0" else 5.0) * rows[0].std()
 
 
-def test_int8_on_the_modules_is_the_same_model():
+@pytest.mark.parametrize("wanted", ["q8_0", "q4_0"])
+def test_rounded_weights_on_the_modules_are_the_same_model(wanted):
     """The rounding is in the weights, not in the kernels."""
-    quick = fakes.runner(choose_forward(fakes.tiny(), is_int8=True))
     model = fakes.tiny()
-    round_weights(model)
-    slow = fakes.runner(HookedForward(model.eval()))
-    rows = []
-    for runner in (quick, slow):
-        work = fakes.work(fakes.cached(range(30)), 0)
-        assert runner.try_reserve(work)
-        rows.append(runner.forward([work])[0].rows[0])
-    torch.testing.assert_close(rows[0], rows[1], rtol=1e-3, atol=1e-3)
+    round_weights(model, wanted)
+    quick, slow = fakes.runner(choose_forward(fakes.tiny(), wanted)), fakes.runner(HookedForward(model.eval()))
+    torch.testing.assert_close(logits_of(quick), logits_of(slow), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", FUSED)
+def test_halves_are_kept_and_give_the_bits_of_float32(family, dtype):
+    model, weights = fakes.tiny(family), fakes.tiny(family).to(dtype).state_dict()
+    model.load_state_dict(weights)
+    kept = choose_forward(model, "stored", weights)
+    whole = choose_forward(model, "float32", weights)
+    assert (logits_of(fakes.runner(kept)) == logits_of(fakes.runner(whole))).all()
+    assert held_bytes(kept) < 0.85 * held_bytes(whole)  # embedding and sines stay float32
+
+
+def logits_of(runner):
+    """Return the logits of a text's last row."""
+    work = fakes.work(fakes.cached(range(30)), 0)
+    assert runner.try_reserve(work)
+    return runner.forward([work])[0].rows[0]
+
+
+def held_bytes(forward):
+    return sum(array.nbytes for array in vars(forward)["_held"])
 
 
 def test_a_step_without_memory_leaves_the_next_its_room(monkeypatch):

@@ -230,7 +230,7 @@ def test_models_that_ignore_the_attention_interface_are_refused(family):
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
-    with pytest.raises(ModelRefused, match="does not hold"):
+    with pytest.raises(ModelRefused, match="holds no weights"):
         load(tmp_path)
 
 

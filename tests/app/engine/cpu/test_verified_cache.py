@@ -45,9 +45,9 @@ def asked(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("is_int8", [False, True])
-def test_a_second_start_gives_the_same_bits_without_modules(folder, tmp_path, asked, is_int8):
-    first, second = (load(folder, is_int8, tmp_path) for _ in range(2))
+@pytest.mark.parametrize("wanted", ["stored", "float32", "q8_0", "q4_0"])
+def test_a_second_start_gives_the_same_bits_without_modules(folder, tmp_path, asked, wanted):
+    first, second = (load(folder, wanted, tmp_path) for _ in range(2))
     assert len(asked) == 1
     assert isinstance(second, FusedForward)
     assert torch.equal(trial(first), trial(second))
@@ -59,14 +59,14 @@ def test_a_second_start_gives_the_same_bits_without_modules(folder, tmp_path, as
 
 
 def test_rounded_weights_are_another_model(llama, tmp_path, asked):
-    whole, rounded = load(llama, False, tmp_path), load(llama, True, tmp_path)
+    whole, rounded = load(llama, "stored", tmp_path), load(llama, "q8_0", tmp_path)
     assert len(asked) == 2
     assert not torch.equal(trial(whole), trial(rounded))
 
 
 @pytest.mark.parametrize("change", ["weights", "config", "another model's", "cut off", "one digit", "empty"])
 def test_a_change_makes_the_modules_run_again(llama, tmp_path, asked, change, caplog):
-    load(llama, False, tmp_path)
+    load(llama, "stored", tmp_path)
     (file,) = (tmp_path / "known").iterdir()
     if change == "weights":
         fakes.tiny("llama", seed=3).save_pretrained(llama)
@@ -80,15 +80,15 @@ def test_a_change_makes_the_modules_run_again(llama, tmp_path, asked, change, ca
     else:
         text = file.read_text()
         file.write_text({"cut off": text[:900], "one digit": text.replace("1", "2", 1), "empty": ""}[change])
-    again = load(llama, False, tmp_path)
+    again = load(llama, "stored", tmp_path)
     assert len(asked) == 2
-    assert torch.equal(trial(again), trial(load(llama, False, None)))
+    assert torch.equal(trial(again), trial(load(llama, "stored", None)))
     assert ("again" in caplog.text) == (change not in ("weights", "config"))
 
 
 def test_a_full_disk_costs_the_next_start_time_only(llama, tmp_path, asked):
     (tmp_path / "known").write_text("a file where a folder should be")
-    assert all(isinstance(load(llama, False, tmp_path), FusedForward) for _ in range(2))
+    assert all(isinstance(load(llama, "stored", tmp_path), FusedForward) for _ in range(2))
     assert len(asked) == 2
 
 
@@ -99,7 +99,7 @@ def test_files_may_hold_more_than_the_modules_do(llama, tmp_path, asked):
     table = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(16)}
     table["model.layers.0.self_attn.q_proj.bias"] = bias
     save_file(weights | table, llama / "model.safetensors", {"format": "pt"})
-    first, second = load(llama, False, tmp_path), load(llama, False, tmp_path)
+    first, second = load(llama, "stored", tmp_path), load(llama, "stored", tmp_path)
     assert len(asked) == 1 and torch.equal(trial(first), trial(second))
 
 
@@ -107,7 +107,7 @@ def test_shards_halves_and_a_tied_head_are_read_as_by_modules(tmp_path, asked):
     tiny = fakes.tiny("llama", tie_word_embeddings=True).to(torch.bfloat16)
     tiny.save_pretrained(tmp_path / "model", max_shard_size="10KB")
     assert len([*(tmp_path / "model").glob("*.safetensors")]) > 1
-    first, second = load(tmp_path / "model", False, tmp_path), load(tmp_path / "model", False, tmp_path)
+    first, second = load(tmp_path / "model", "stored", tmp_path), load(tmp_path / "model", "stored", tmp_path)
     assert len(asked) == 1 and torch.equal(trial(first), trial(second))
 
 
@@ -126,21 +126,21 @@ def test_a_drafter_on_the_targets_embedding_is_cached(tmp_path, asked):
 def test_files_with_other_numbers_are_served_and_not_cached(llama, tmp_path, asked, monkeypatch):
     """What a later start would read must be what the modules were made of."""
     monkeypatch.setattr(loading.Stored, "__getitem__", lambda self, name: torch.zeros(1))
-    assert isinstance(load(llama, False, tmp_path), FusedForward)
+    assert isinstance(load(llama, "stored", tmp_path), FusedForward)
     assert not (tmp_path / "known").exists()
 
 
 def test_other_families_load_their_modules_at_every_start(tmp_path, asked):
     fakes.tiny("gpt2").save_pretrained(tmp_path / "model")
-    assert all(isinstance(load(tmp_path / "model", False, tmp_path), HookedForward) for _ in range(2))
+    assert all(isinstance(load(tmp_path / "model", "stored", tmp_path), HookedForward) for _ in range(2))
     assert len(asked) == 2
 
 
 def test_a_second_start_does_not_import_transformers(llama, tmp_path):
-    load(llama, False, tmp_path)
+    load(llama, "stored", tmp_path)
     code = (
         "import sys; from pathlib import Path; import app.assembly.local; from app.engine.cpu.load import load;"
-        f"load(Path({str(llama)!r}), False, Path({str(tmp_path)!r})); print('transformers' in sys.modules)"
+        f"load(Path({str(llama)!r}), 'stored', Path({str(tmp_path)!r})); print('transformers' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "False"

@@ -1,0 +1,104 @@
+"""Read the tensors of a GGUF file of a Llama-shaped model under the names of Hugging Face's modules.
+
+A file goes in, a reader for each weight comes out. The gguf library maps the file into memory; a
+weight is looked at when its reader is called.
+"""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+
+from app.engine.weights.blocks import Blocks, Weight
+from app.errors import ModelRefused
+
+WHOLE = {
+    "token_embd": "model.embed_tokens",
+    "output": "lm_head",
+    "output_norm": "model.norm",
+}
+IN_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+READ = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")  # gguf dequantises them as ggml does
+LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+PERMUTED = ("llama",)  # architectures whose rows of q and k the file has in another order
+
+
+def opened(file: Path) -> Any:
+    """Open a GGUF file. Raises ModelRefused for one that is none, or not whole."""
+    try:
+        return gguf.GGUFReader(file)
+    except (ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:
+        raise ModelRefused(f"{file} is not a whole GGUF file: {error}") from error
+
+
+def field(reader: Any, file: Path, name: str, default: object = None) -> Any:
+    """Return a value of the file's header. Raises ModelRefused where there is none, and no default."""
+    found = reader.get_field(name)
+    if found is None:
+        if default is None:
+            raise ModelRefused(f"{file} lacks {name}")
+        return default
+    return found.contents()
+
+
+def readers(file: Path) -> dict[str, Callable[[], Weight]]:
+    """Return a reader of each weight by its module's name. Raises ModelRefused for a damaged file."""
+    reader = opened(file)
+    architecture = str(field(reader, file, "general.architecture"))
+    heads = int(field(reader, file, f"{architecture}.attention.head_count"))
+    key_heads = int(field(reader, file, f"{architecture}.attention.head_count_kv", heads))
+    is_turned = architecture in PERMUTED
+    found: dict[str, Callable[[], Weight]] = {}
+    for tensor in reader.tensors:
+        name = _name(tensor.name)
+        if name is None:
+            continue  # tables of frequencies, which the config has
+        turned = {"q_proj": heads, "k_proj": key_heads}.get(name.split(".")[-2]) if is_turned else None
+        found[name] = partial(_read, tensor, file, turned)
+    return found
+
+
+def _name(stored: str) -> str | None:
+    """Return the module's name of a tensor; None for one that no module holds."""
+    stem, _, kind = stored.rpartition(".")
+    if stem in WHOLE:
+        return f"{WHOLE[stem]}.{kind}"
+    match = LAYER.fullmatch(stored)
+    if match is None or match[2] not in IN_LAYER:
+        return None
+    return f"model.layers.{match[1]}.{IN_LAYER[match[2]]}.{match[3]}"
+
+
+def _read(tensor: Any, file: Path, heads: int | None) -> Weight:
+    """Return a tensor; `heads`: its rows are put back into the modules' order.
+
+    Row 2 i + j of a head, j = 0 or 1, is the modules' row j D / 2 + i.
+    """
+    kind = tensor.tensor_type.name
+    shape = [int(size) for size in reversed(tensor.shape)]
+    data = np.asarray(tensor.data)
+    if heads is not None:
+        data = data.reshape(heads, shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(data.shape)
+    if kind in FLOATS:
+        return torch.from_numpy(np.array(data).view(np.uint8).reshape(-1)).view(FLOATS[kind]).reshape(shape)
+    if len(shape) != 2 or kind not in READ:
+        raise ModelRefused(f"{file}: {tensor.name} is {kind} of {len(shape)} dimensions, which is not read")
+    return Blocks(kind, np.ascontiguousarray(data).reshape(shape[0], -1), shape[1])

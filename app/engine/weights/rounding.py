@@ -1,0 +1,51 @@
+"""Round a model's linear weights when it is loaded, by ggml's own rules.
+
+Weights go in, weights come out: the same, all in float32, or the linear layers' in one of ggml's
+quantised types, which is another model.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import gguf
+
+from app.config import WeightsAs
+from app.engine.weights.blocks import EMBEDDING, Blocks, Weight, Weights, dense
+
+GROUP = 32  # numbers of a block of Q8_0 and Q4_0
+
+
+def weights_as(weights: Weights, wanted: WeightsAs) -> Weights:
+    """Return the weights as they are wanted, each made when it is looked up."""
+    return weights if wanted == "stored" else _Rounded(weights, wanted)
+
+
+def round_linear(weight: Weight, wanted: WeightsAs) -> Weight:
+    """Make of a linear layer's weight (N, K) the blocks that gguf's own quantiser makes of it.
+
+    A row that is no whole number of blocks stays float32.
+    """
+    if wanted == "stored":
+        return weight
+    whole = dense(weight)
+    if wanted == "float32" or whole.shape[1] % GROUP:
+        return whole
+    kind = gguf.GGMLQuantizationType[wanted.upper()]
+    return Blocks(kind.name, gguf.quants.quantize(whole.numpy(), kind), whole.shape[1])
+
+
+class _Rounded(Mapping[str, Weight]):
+    """Weights of which the linear layers' are rounded; an embedding, tied or not, stays as it is."""
+
+    def __init__(self, weights: Weights, wanted: WeightsAs) -> None:
+        self._weights, self._wanted = weights, wanted
+
+    def __getitem__(self, name: str) -> Weight:
+        weight = self._weights[name]
+        is_linear = name != EMBEDDING and (isinstance(weight, Blocks) or weight.ndim == 2)
+        return round_linear(weight, self._wanted) if is_linear else dense(weight)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)

@@ -1,0 +1,200 @@
+"""Read weights as a file stores them: each line's sixteen columns become, in registers, exactly the
+float32 that dequantising gives.
+
+    BF16, F16: the number itself        Q8_0, Q5_0: d q        Q4_0: d (q - 8)
+    Q4_K, Q5_K: (d sc) q - (dmin mn)    Q4_1, Q5_1: d q + m    Q6_K: (d sc) q
+
+Every product is exact: d has 11 significant bits and q at most 8, (d sc) q of Q6_K 23. So a fused
+multiply-add rounds once, where the definition rounds once. Packed, a weight (N, K) is blocks of
+sixteen columns, each a chain of groups of lines along K: a header with the columns' scales side by
+side, then the lines. `kernels.cpu.pack` makes that of a file's blocks.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from kernels.cpu.simd import LANES, at, constant, fused
+
+PIECE = 8  # lines that a tile's innermost loop goes over
+HALF_BYTES = 2 * LANES  # of sixteen f16
+
+_F32, _F16, _I8, _I16, _I32, _I64 = ir.FloatType(), ir.HalfType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
+_FLOATS, _INTS = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A kind of packed weight: the layout of its groups, and how a line of one is read.
+
+    A group has a header and `parts` parts, each with a header of its own and `lines` lines.
+    """
+
+    name: str  # gguf's
+    lines: int
+    line_bytes: int  # half of a pair's where a byte holds two
+    header_bytes: int = 0
+    part_header_bytes: int = 0
+    parts: int = 1
+
+    @property
+    def depth(self) -> int:
+        """Return the lines of a group, of which K is a multiple."""
+        return self.lines * self.parts
+
+    @property
+    def part_bytes(self) -> int:
+        """Return the bytes of a part with its header."""
+        return self.part_header_bytes + self.lines * self.line_bytes
+
+    @property
+    def group_bytes(self) -> int:
+        """Return the bytes of a group of sixteen columns."""
+        return self.header_bytes + self.parts * self.part_bytes
+
+    def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
+        """Read a group's header at an address."""
+        return ()
+
+    def part_header(self, b: ir.IRBuilder, where: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Read a part's header at an address; return what its lines are made with."""
+        return header
+
+    def piece(self, b: ir.IRBuilder, where: Any, scales: tuple[Any, ...]) -> Iterator[Any]:
+        """Read PIECE lines at an address, one when asked for; sixteen floats each."""
+        raise NotImplementedError
+
+
+class BFloat16(Format):
+    """The upper half of a float32."""
+
+    __slots__ = ()
+
+    def piece(self, b: ir.IRBuilder, where: Any, scales: tuple[Any, ...]) -> Iterator[Any]:
+        for line in range(PIECE):
+            wide = b.zext(_vector(b, where, line * self.line_bytes, _I16), _INTS)
+            yield b.bitcast(b.shl(wide, _ints(16)), _FLOATS)
+
+
+class Float16(Format):
+    """IEEE half precision."""
+
+    __slots__ = ()
+
+    def piece(self, b: ir.IRBuilder, where: Any, scales: tuple[Any, ...]) -> Iterator[Any]:
+        for line in range(PIECE):
+            yield _halves(b, where, line * self.line_bytes)
+
+
+class SignedBytes(Format):
+    """d q, a signed byte each; one f16 a column and group."""
+
+    __slots__ = ()
+
+    def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
+        return (_halves(b, where, 0),)
+
+    def piece(self, b: ir.IRBuilder, where: Any, scales: tuple[Any, ...]) -> Iterator[Any]:
+        (d,) = scales
+        for line in range(PIECE):
+            yield b.fmul(d, _signed(b, where, line * self.line_bytes))
+
+
+class Nibbles(Format):
+    """d q - 8 d, two lines a byte, the first in its low half."""
+
+    __slots__ = ()
+
+    def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
+        d = _halves(b, where, 0)
+        return d, b.fmul(d, constant(-8.0))
+
+    def piece(self, b: ir.IRBuilder, where: Any, scales: tuple[Any, ...]) -> Iterator[Any]:
+        d, m = scales
+        for line in range(0, PIECE, 2):
+            pair = b.zext(_vector(b, where, line * self.line_bytes, _I8), _INTS)
+            for q in (b.and_(pair, _ints(15)), b.lshr(pair, _ints(4))):
+                yield fused(b, d, b.sitofp(q, _FLOATS), m)
+
+
+class NibblesAndMinimum(Nibbles):
+    """d q + m, as `Nibbles`; two f16 a column and group."""
+
+    __slots__ = ()
+
+    def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
+        return _halves(b, where, 0), _halves(b, where, HALF_BYTES)
+
+
+class BytesAndMinimum(NibblesAndMinimum):
+    """d q + m, a byte each."""
+
+    __slots__ = ()
+
+    def piece(self, b: ir.IRBuilder, where: Any, scales: tuple[Any, ...]) -> Iterator[Any]:
+        d, m = scales
+        for line in range(PIECE):
+            yield fused(b, d, _signed(b, where, line * self.line_bytes), m)
+
+
+class KNibbles(Nibbles):
+    """(d sc) q - (dmin mn): two f16 a column and group, two six-bit factors a column and part."""
+
+    __slots__ = ()
+
+    def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
+        return _halves(b, where, 0), b.fneg(_halves(b, where, HALF_BYTES))
+
+    def part_header(self, b: ir.IRBuilder, where: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
+        d, minus = header
+        return b.fmul(d, _signed(b, where, 0)), b.fmul(minus, _signed(b, where, LANES))
+
+
+class KBytes(KNibbles):
+    """(d sc) q - (dmin mn), a byte each."""
+
+    __slots__ = ()
+    piece = BytesAndMinimum.piece
+
+
+class KSignedBytes(SignedBytes):
+    """(d sc) q, a signed byte each: one f16 a column and group, a signed factor a column and part."""
+
+    __slots__ = ()
+
+    def part_header(self, b: ir.IRBuilder, where: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (b.fmul(header[0], _signed(b, where, 0)),)
+
+
+BF16 = BFloat16("BF16", lines=16, line_bytes=2 * LANES)
+F16 = Float16("F16", lines=16, line_bytes=2 * LANES)
+Q8_0 = SignedBytes("Q8_0", lines=32, line_bytes=LANES, header_bytes=HALF_BYTES)
+Q4_0 = Nibbles("Q4_0", lines=32, line_bytes=LANES // 2, header_bytes=HALF_BYTES)
+Q4_1 = NibblesAndMinimum("Q4_1", lines=32, line_bytes=LANES // 2, header_bytes=2 * HALF_BYTES)
+Q4_K = KNibbles(
+    "Q4_K", lines=32, line_bytes=LANES // 2, header_bytes=2 * HALF_BYTES, part_header_bytes=2 * LANES, parts=8
+)
+Q6_K = KSignedBytes("Q6_K", lines=16, line_bytes=LANES, header_bytes=HALF_BYTES, part_header_bytes=LANES, parts=16)
+# Five and six bits are kept as bytes: planes of single bits would take twice the instructions a line.
+Q5_1 = BytesAndMinimum("Q5_1", lines=32, line_bytes=LANES, header_bytes=2 * HALF_BYTES)
+Q5_K = KBytes("Q5_K", lines=32, line_bytes=LANES, header_bytes=2 * HALF_BYTES, part_header_bytes=2 * LANES, parts=8)
+FORMATS = {one.name: one for one in (BF16, F16, Q8_0, Q4_0, Q4_1, Q5_1, Q4_K, Q5_K, Q6_K)} | {"Q5_0": Q8_0}
+
+
+def _ints(value: int) -> ir.Constant:
+    return ir.Constant(_INTS, [value] * LANES)
+
+
+def _vector(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
+    """Load sixteen numbers of a type from memory."""
+    return b.load(at(b, b.add(where, ir.Constant(_I64, offset)), ir.VectorType(kind, LANES)), align=1)
+
+
+def _halves(b: ir.IRBuilder, where: Any, offset: int) -> Any:
+    return b.fpext(_vector(b, where, offset, _F16), _FLOATS)
+
+
+def _signed(b: ir.IRBuilder, where: Any, offset: int) -> Any:
+    return b.sitofp(b.sext(_vector(b, where, offset, _I8), _INTS), _FLOATS)

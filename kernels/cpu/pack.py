@@ -1,0 +1,160 @@
+"""Lay weights out for `kernels.cpu.linear`: blocks of sixteen columns, lines in the order of k.
+
+A weight (N, K) goes in, float32 or as the raw blocks of a GGUF file; what is made of it is read from
+memory in order. Missing columns are zero. Raw blocks lie along K, a row of W after another.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kernels.cpu.formats import FORMATS, Format
+from kernels.cpu.simd import LANES
+
+CACHE_LINE = 64
+
+
+def pack(weight: np.ndarray) -> np.ndarray:
+    """Pack a weight: (N, K) float32 -> (ceil(N / 16), K, 16) float32."""
+    columns, depth = weight.shape
+    whole = weight if columns % LANES == 0 else np.pad(weight, ((0, -columns % LANES), (0, 0)))
+    return aligned(whole.reshape(-1, LANES, depth).transpose(0, 2, 1), np.float32)
+
+
+def pack_bias(bias: np.ndarray) -> np.ndarray:
+    """Pad a bias with zeros: (N,) float32 -> (16 ceil(N / 16),) float32."""
+    return np.pad(bias, (0, -len(bias) % LANES))
+
+
+def pack_stored(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
+    """Pack raw rows of a GGUF type of FORMATS: (N, bytes of a row) uint8 -> (ceil(N / 16), groups,
+    bytes of a group) uint8.
+
+    Raises ValueError where K is no whole number of groups.
+    """
+    form = FORMATS[name]
+    if depth % form.depth:
+        raise ValueError(f"{name} holds whole groups of {form.depth}, not rows of {depth}")
+    columns = len(raw)
+    whole = raw if columns % LANES == 0 else np.pad(raw, ((0, -columns % LANES), (0, 0)))
+    groups = depth // form.depth
+    blocks = whole.reshape(len(whole) // LANES, LANES, groups, -1)  # (NB, 16, groups, bytes)
+    out = aligned_empty((len(blocks), groups, form.group_bytes), np.uint8)
+    _PACKERS[name](blocks, out, form)
+    return out
+
+
+def _pack_halves(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
+    lines = blocks.view(np.uint16).transpose(0, 2, 3, 1)
+    out.view(np.uint16).reshape(lines.shape)[...] = lines
+
+
+def _pack_bytes(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
+    """d, then 32 int8."""
+    _put(out, 0, _scales(blocks, 0))
+    _put(out, form.header_bytes, blocks[..., 2:].transpose(0, 2, 3, 1))
+
+
+def _pack_nibbles(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
+    """d or d and m, then 16 bytes: byte j has q[j] low, q[j + 16] high."""
+    factors = form.header_bytes // (2 * LANES)
+    for i in range(factors):
+        _put(out, 2 * LANES * i, _scales(blocks, i))
+    q = blocks[..., 2 * factors :]
+    _put(out, form.header_bytes, _pairs(np.concatenate([q & 15, q >> 4], -1)))
+
+
+def _pack_fives(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
+    """d or d and m, 4 bytes of fifth bits, 16 bytes as `_pack_nibbles`; Q5_0's are about 16."""
+    factors = form.header_bytes // (2 * LANES)
+    for i in range(factors):
+        _put(out, 2 * LANES * i, _scales(blocks, i))
+    fifth = np.unpackbits(blocks[..., 2 * factors : 2 * factors + 4], axis=-1, bitorder="little")
+    q = blocks[..., 2 * factors + 4 :]
+    q = np.concatenate([q & 15, q >> 4], -1) | fifth << 4
+    if factors == 1:
+        q -= np.uint8(16)  # as a signed byte
+    _put(out, form.header_bytes, q.transpose(0, 2, 3, 1))
+
+
+def _pack_k(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
+    """d, dmin, 12 bytes of eight (sc, mn), for Q5_K 32 bytes of fifth bits, 128 bytes: 32 for 64
+    weights, the low nibbles first."""
+    for i in range(2):
+        _put(out, 2 * LANES * i, _scales(blocks, i))
+    packed = blocks[..., 4:16]
+    low, mid, high = packed[..., :4], packed[..., 4:8], packed[..., 8:]
+    sc = np.concatenate([low & 63, (high & 15) | (low >> 6 << 4)], -1)
+    mn = np.concatenate([mid & 63, (high >> 4) | (mid >> 6 << 4)], -1)
+    q = blocks[..., -128:].reshape(*blocks.shape[:3], 4, 32)
+    q = np.stack([q & 15, q >> 4], -2).reshape(*blocks.shape[:3], 8, 32)
+    has_fifth = form.line_bytes == LANES
+    if has_fifth:
+        fifth = blocks[..., 16:48, None] >> np.arange(8, dtype=np.uint8) & 1
+        q |= fifth.swapaxes(-1, -2) << 4
+    for part in range(form.parts):
+        at = form.header_bytes + part * form.part_bytes
+        _put(out, at, sc[..., part].transpose(0, 2, 1))
+        _put(out, at + LANES, mn[..., part].transpose(0, 2, 1))
+        lines = q[..., part, :].transpose(0, 2, 3, 1) if has_fifth else _pairs(q[..., part, :])
+        _put(out, at + form.part_header_bytes, lines)
+
+
+def _pack_six(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
+    """128 low nibbles in bytes, 64 bytes of high pairs, 16 int8 scales, d (Q6_K)."""
+    _put(out, 0, blocks[..., 208:210].copy().view(np.uint16)[..., 0].transpose(0, 2, 1))
+    shape = blocks.shape[:3]
+    low = blocks[..., :128].reshape(*shape, 2, 64)
+    low = np.stack([low & 15, low >> 4], -2).reshape(*shape, 256)
+    high = blocks[..., 128:192].reshape(*shape, 2, 1, 32)
+    high = (high >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3).reshape(*shape, 256)
+    q = (low | high << 4) - np.uint8(32)  # as a signed byte
+    for part in range(form.parts):
+        at = form.header_bytes + part * form.part_bytes
+        _put(out, at, blocks[..., 192 + part].transpose(0, 2, 1))
+        _put(out, at + LANES, q[..., form.lines * part : form.lines * (part + 1)].transpose(0, 2, 3, 1))
+
+
+_PACKERS: dict[str, Callable[[np.ndarray, np.ndarray, Format], None]] = {
+    "BF16": _pack_halves,
+    "F16": _pack_halves,
+    "Q8_0": _pack_bytes,
+    "Q4_0": _pack_nibbles,
+    "Q4_1": _pack_nibbles,
+    "Q5_0": _pack_fives,
+    "Q5_1": _pack_fives,
+    "Q4_K": _pack_k,
+    "Q5_K": _pack_k,
+    "Q6_K": _pack_six,
+}
+
+
+def _scales(blocks: np.ndarray, index: int) -> np.ndarray:
+    """Return an f16 of each block: (NB, 16, groups, bytes) uint8 -> (NB, groups, 16) uint16."""
+    return blocks[..., 2 * index : 2 * index + 2].copy().view(np.uint16)[..., 0].transpose(0, 2, 1)
+
+
+def _pairs(q: np.ndarray) -> np.ndarray:
+    """Put two lines into a byte, the first low: (NB, 16, groups, lines) -> (NB, groups, lines / 2, 16)."""
+    return (q[..., ::2] | q[..., 1::2] << 4).transpose(0, 2, 3, 1)
+
+
+def _put(out: np.ndarray, at: int, values: np.ndarray) -> None:
+    """Write each group's values at a place in it; out: (NB, groups, bytes), values: (NB, groups, ...)."""
+    flat = np.ascontiguousarray(values).reshape(*values.shape[:2], -1).view(np.uint8)
+    out[..., at : at + flat.shape[-1]] = flat
+
+
+def aligned(array: np.ndarray, dtype: type) -> np.ndarray:
+    """Copy an array to memory that begins with a cache line."""
+    out = aligned_empty(array.shape, dtype)
+    out[...] = array
+    return out
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    """Return an empty array that begins with a cache line: no line of W then lies in two."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    room = np.empty(size + CACHE_LINE, np.uint8)
+    first = -room.ctypes.data % CACHE_LINE
+    return room[first : first + size].view(dtype).reshape(shape)

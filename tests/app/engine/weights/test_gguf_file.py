@@ -1,0 +1,113 @@
+"""Test that a GGUF file is served as it is: its tensors under the modules' names, transformers' own
+logits from its blocks, and a sentence for a file that cannot be read.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from app.engine.cpu.fused import FusedForward
+from app.engine.cpu.load import load
+from app.engine.weights.blocks import Blocks, dense
+from app.engine.weights.hf_reader import read
+from app.engine.weights.resolve import GGUF, resolve
+from app.engine.weights.tensors import Stored
+from app.errors import ModelRefused
+from tests import fakes
+from tests.app.engine.weights.ggufs import as_tensor, write
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+MIXED = ("Q8_0", "Q4_1", "BF16", "Q5_0", "Q4_0", "Q5_1", "F16", "F32")
+
+
+def silent(text: str) -> None:
+    pass
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.mark.parametrize("kinds", [("F32",), ("Q8_0",), MIXED])
+def test_weights_have_the_modules_names_and_order(family: str, kinds: tuple[str, ...], tmp_path: Path) -> None:
+    meant = write(fakes.tiny(family), tmp_path / GGUF, kinds)
+    stored = Stored(tmp_path)
+    assert set(stored) == set(meant)
+    for name, values in meant.items():
+        assert torch.equal(dense(stored[name]), as_tensor(values)), name
+    assert any(isinstance(stored[name], Blocks) for name in stored) == (kinds != ("F32",))
+
+
+@pytest.mark.parametrize("kinds", [("Q8_0",), MIXED])
+def test_a_file_gives_the_logits_of_transformers_own_reading(
+    family: str, kinds: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = tmp_path / "tiny.gguf"
+    write(fakes.tiny(family), file, kinds)
+    folder = resolve(str(file), tmp_path / "home", silent)
+    assert resolve(str(file), tmp_path / "home", silent) == folder
+    forward, again = (load(folder, "stored", tmp_path / "home") for _ in range(2))
+    assert isinstance(forward, FusedForward) and isinstance(again, FusedForward)
+    ids = list(range(3, 33))
+    if not {"Q5_0", "Q5_1"} & set(kinds):  # which transformers' reader does not know
+        config = AutoConfig.from_pretrained(folder)  # their reader of the header drops the heads' size
+        theirs = AutoModelForCausalLM.from_pretrained(folder, config=config, gguf_file=GGUF, dtype=torch.float32)
+        torch.testing.assert_close(last_row(again, ids), theirs(torch.tensor([ids])).logits[0, -1].detach())
+    whole = load(folder, "float32")
+    assert torch.equal(last_row(forward, ids), last_row(whole, ids)), "the same bits, only smaller"
+    ours = read(folder)(torch.tensor([ids])).logits[0, -1].detach()
+    torch.testing.assert_close(last_row(again, ids), ours, rtol=1e-4, atol=1e-4)
+
+
+def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:
+    model = fakes.tiny(tie_word_embeddings=True)
+    state = {name: weight for name, weight in model.state_dict().items() if name != "lm_head.weight"}
+    model.state_dict = lambda: state  # type: ignore[assignment,method-assign]
+    write(model, tmp_path / GGUF, ("Q8_0",))
+    stored = Stored(tmp_path)
+    assert stored.is_head_tied
+    assert torch.equal(dense(stored["lm_head.weight"]), dense(stored["model.embed_tokens.weight"]))
+
+
+def test_a_changed_file_gets_a_folder_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    write(fakes.tiny(), file, ("Q8_0",))
+    first = resolve(str(file), tmp_path / "home", silent)
+    file.unlink()
+    write(fakes.tiny(seed=1), file, ("F16",))
+    assert resolve(str(file), tmp_path / "home", silent) != first
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"split__count": 2}, "one of several parts"),
+        ({"llama__rope__scaling__type": "yarn"}, "scales its positions as yarn"),
+    ],
+)
+def test_a_file_that_is_not_read_whole_is_refused(fields: dict[str, object], message: str, tmp_path: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    write(fakes.tiny(), file, ("Q8_0",), **fields)
+    with pytest.raises(ModelRefused, match=message):
+        resolve(str(file), tmp_path / "home", silent)
+    assert not [path for path in (tmp_path / "home" / "models").iterdir() if path.is_dir()]
+
+
+@pytest.mark.parametrize("keep", [0, 3, 40, 2000, -200])
+def test_a_file_cut_off_is_refused_in_a_sentence(keep: int, tmp_path: Path) -> None:
+    file = tmp_path / GGUF
+    write(fakes.tiny(), file, ("Q8_0",))
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(ModelRefused, match="not a whole GGUF file"):
+        Stored(tmp_path)
+
+
+def last_row(forward: FusedForward, ids: list[int]) -> torch.Tensor:
+    """Return the logits of a text's last row."""
+    runner = fakes.runner(forward)
+    work = fakes.work(fakes.cached(ids), 0)
+    assert runner.try_reserve(work)
+    return runner.forward([work])[0].rows[0]
