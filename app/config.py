@@ -54,6 +54,7 @@ Host = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$")]
 NONE = ("none", ("none",), ["none"])
 OR_NONE = BeforeValidator(lambda names: () if names in NONE else names)
 WeightsAs = Literal["stored", "float32", "q8_0", "q4_0"]
+Activations = Literal["float32", "int8"]
 NO_INT8 = BeforeValidator(_without_int8)
 REMOVED = {  # once settings, which nothing set: the constant that took the place of each, and why
     "page_tokens": "16 (the least that the kernels take, so the least memory lost in a last page)",
@@ -87,6 +88,9 @@ class Settings(BaseModel):
     model: str = Field("smollm2-135m", description="the target: a known name or a model folder")
     weights: Annotated[WeightsAs, NO_INT8] = Field(
         "stored", description="of the target: as its file has them, or rounded when loaded, a target of its own"
+    )
+    activations: Activations = Field(
+        "float32", description="of the target's products; int8 rounds them, too: faster, a target of its own"
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="of the target; auto: a GPU if there is one")
     gpu_dtype: Literal["bfloat16", "float16", "float32"] = Field("bfloat16", description="of a GPU's weights and cache")

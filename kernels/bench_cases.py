@@ -23,9 +23,9 @@ from kernels.attention.ragged_attention import (
 )
 from kernels.cpu.attention import SPLIT, attend, join
 from kernels.cpu.jit import entry
-from kernels.cpu.linear import LINEAR, call_linear
-from kernels.cpu.pack import pack, pack_stored
-from kernels.cpu.packed_linear import PackedLinear, packed_linear_reference
+from kernels.cpu.products.linear import LINEAR, call_linear
+from kernels.cpu.products.pack import pack, pack_stored
+from kernels.cpu.products.packed_linear import PackedLinear, packed_linear_reference
 from kernels.layers.fixed_linear import fixed_linear, fixed_linear_reference
 from kernels.layers.gated_silu import gated_silu, gated_silu_reference
 from kernels.layers.rms_norm import add_rms_norm, add_rms_norm_reference

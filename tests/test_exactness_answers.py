@@ -59,7 +59,7 @@ def tokenizer(folder: Path) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Iterator[Forward]:
-    yield load(folder, False)
+    yield load(folder)
 
 
 class Shop:

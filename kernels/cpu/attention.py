@@ -11,6 +11,7 @@ Keys that a row may not see add exact zeros. All arrays are float32, given by th
 import numpy as np
 
 from kernels.cpu.jit import kernel
+from kernels.cpu.products.tile import product, product_more
 from kernels.cpu.row_ops import LOWEST, ZERO
 from kernels.cpu.simd import (
     LANES,
@@ -29,7 +30,6 @@ from kernels.cpu.simd import (
     sum_of,
     within,
 )
-from kernels.cpu.tile import product, product_more
 
 SPLIT = 512  # keys
 TILE = 8  # rows of a tile at most

@@ -13,7 +13,8 @@ from typing import Any
 
 from kernels.cpu.attention_block import columns, fork, mix, place
 from kernels.cpu.jit import entry, kernel
-from kernels.cpu.linear import PANEL, call_linear
+from kernels.cpu.products.linear import PANEL, call_linear
+from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES, round_row
 from kernels.cpu.row_ops import add_to, best, copy, gate, rms_norm
 from kernels.cpu.shapes import (
     DOWN,
@@ -27,6 +28,7 @@ from kernels.cpu.shapes import (
     ON_OUT,
     ON_PLACE,
     ON_QKV,
+    ON_ROUND,
     ON_UPDATE,
     OUT,
     OUT_BIAS,
@@ -67,7 +69,12 @@ def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
     first = PARTS * (layer + 1)
     w = m.layers[layer]
     of_query, of_key = m.num_heads * m.head_dim // LANES, m.num_key_heads * m.head_dim // LANES
-    qkv = ((w[Q], w[Q + 1], of_query), (w[K], w[K + 1], of_key), (w[V], w[V + 1], of_key))
+    qkv = (
+        (w[Q], w[Q + 1], w[Q + 2], of_query),
+        (w[K], w[K + 1], w[K + 2], of_key),
+        (w[V], w[V + 1], w[V + 2], of_key),
+    )
+    round_all(m, r, first + ON_ROUND, r.normed, m.hidden, len(s.ids))
     project(s, r, first + ON_QKV, r.normed, m.hidden, qkv, w[QKV_BIAS], r.mixed, columns(m))
     meet(r.words, r.threads)
     place(m, s, r, first + ON_PLACE, layer)
@@ -76,14 +83,17 @@ def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
         fork(m, s, r, first, layer)
     mix(m, s, r, first, layer, thread)
     meet(r.words, r.threads)
-    out = ((w[OUT], w[OUT + 1], m.hidden // LANES),)
+    out = ((w[OUT], w[OUT + 1], w[OUT + 2], m.hidden // LANES),)
+    round_all(m, r, first + ON_ROUND + 1, r.attended, m.num_heads * m.head_dim, len(s.ids))
     project(s, r, first + ON_OUT, r.attended, m.num_heads * m.head_dim, out, w[OUT_BIAS], r.update, m.hidden)
     meet(r.words, r.threads)
     update(m, s, r, first + ON_UPDATE, w[NORM2])
     meet(r.words, r.threads)
-    open_gate(m, s, r, first + ON_GATE, w[GATE_UP], w[GATE_UP + 1], thread)
+    round_all(m, r, first + ON_ROUND + 2, r.normed, m.hidden, len(s.ids))
+    open_gate(m, s, r, first + ON_GATE, (w[GATE_UP], w[GATE_UP + 1], w[GATE_UP + 2]), thread)
     meet(r.words, r.threads)
-    down = ((w[DOWN], w[DOWN + 1], m.hidden // LANES),)
+    down = ((w[DOWN], w[DOWN + 1], w[DOWN + 2], m.hidden // LANES),)
+    round_all(m, r, first + ON_ROUND + 3, r.gated, m.inner, len(s.ids))
     project(s, r, first + ON_DOWN, r.gated, m.inner, down, w[DOWN_BIAS], r.update, m.hidden)
     meet(r.words, r.threads)
     last = layer == m.num_layers - 1
@@ -110,7 +120,8 @@ def project(s: Step, r: Room, part: int, x: int, depth: int, weights: Any, bias:
     """Compute out = x W + b for all rows, some blocks of columns at a time.
 
     weights: those that make up W, one after another: (address of the kernel, of the packed weight,
-    blocks of columns); bias: address of b (0: none); x: (T, depth), out: (T, width) float32.
+    whether it takes rounded rows, blocks of columns); bias: address of b (0: none); x: (T, depth),
+    out: (T, width) float32.
     """
     blocks = -(-width // LANES)
     piece = max(1, blocks // (8 * r.threads))
@@ -121,13 +132,36 @@ def project(s: Step, r: Room, part: int, x: int, depth: int, weights: Any, bias:
             return
         end = min(first + piece, blocks)
         before = 0
-        for code, w, size in weights:
+        for code, w, rounds, size in weights:
             own, own_end = max(first - before, 0), min(end - before, size)
             if own < own_end:
                 b = 0 if bias == 0 else bias + before * BYTES
                 to = out + before * BYTES
-                call_linear(code, len(s.ids), x, 4 * depth, w, depth, b, own, own_end, to, 4 * width)
+                rows, row = source(r, x, depth, rounds)
+                call_linear(code, len(s.ids), rows, row, w, depth, b, own, own_end, to, 4 * width)
             before += size
+
+
+@kernel
+def round_all(m: Model, r: Room, part: int, x: int, depth: int, rows: int) -> None:
+    """Round all rows of x (rows, depth) to int8 where some kernel wants that, and wait until it is done."""
+    if m.rounds == 0:
+        return
+    while True:
+        row = take(r.words, part, 1)
+        if row >= rows:
+            break
+        round_row(x + 4 * row * depth, depth, r.rounded + row * (depth // BLOCK * BLOCK_BYTES))
+    meet(r.words, r.threads)
+
+
+@kernel
+def source(r: Room, x: int, depth: int, rounds: int) -> tuple[int, int]:
+    """Return the address and the bytes of a row that a kernel reads: of x (rows, depth), or as `round_all`
+    left it."""
+    if rounds != 0:
+        return r.rounded, depth // BLOCK * BLOCK_BYTES
+    return x, 4 * depth
 
 
 @kernel
@@ -143,7 +177,7 @@ def update(m: Model, s: Step, r: Room, part: int, norm: int) -> None:
 
 
 @kernel
-def open_gate(m: Model, s: Step, r: Room, part: int, code: int, w: int, thread: int) -> None:
+def open_gate(m: Model, s: Step, r: Room, part: int, weight: tuple[int, int, int], thread: int) -> None:
     """Compute silu(x W_g) * (x W_u).
 
     Blocks of the two weights lie in turn, so that a pair is made and used on the spot.
@@ -151,6 +185,8 @@ def open_gate(m: Model, s: Step, r: Room, part: int, code: int, w: int, thread: 
     pairs = m.inner // LANES
     piece = max(1, pairs // (8 * r.threads))
     room = r.scores + thread * r.scores_bytes
+    code, w, rounds = weight
+    of, row_bytes = source(r, r.normed, m.hidden, rounds)
     while True:
         first = take(r.words, part, piece)
         if first >= pairs:
@@ -158,10 +194,10 @@ def open_gate(m: Model, s: Step, r: Room, part: int, code: int, w: int, thread: 
         for top in range(0, len(s.ids), PANEL):
             rows = min(PANEL, len(s.ids) - top)
             for pair in range(first, min(first + piece, pairs)):
-                x = r.normed + 4 * top * m.hidden
+                x = of + top * row_bytes
                 first_block = 2 * pair
                 to = room - first_block * BYTES
-                call_linear(code, rows, x, 4 * m.hidden, w, m.hidden, 0, first_block, first_block + 2, to, 2 * BYTES)
+                call_linear(code, rows, x, row_bytes, w, m.hidden, 0, first_block, first_block + 2, to, 2 * BYTES)
                 for row in range(rows):
                     gate(room + 2 * BYTES * row, r.gated + 4 * ((top + row) * m.inner + pair * LANES))
 
@@ -174,13 +210,14 @@ def finish(m: Model, s: Step, r: Room, part: int, thread: int) -> None:
         for i in range(n):
             copy(r.normed + 4 * s.wanted[i] * m.hidden, r.update + 4 * i * m.hidden, m.hidden)
     meet(r.words, r.threads)
+    round_all(m, r, part + 2, r.update, m.hidden, n)
+    x, row = source(r, r.update, m.hidden, m.head_rounds)
     blocks = -(-m.vocab // LANES)
     while True:
         first = take(r.words, part, 16)
         if first >= blocks:
             break
         end = min(first + 16, blocks)
-        x, row = r.update, 4 * m.hidden
         call_linear(m.head_kernel, n, x, row, m.head, m.hidden, m.head_bias, first, end, r.logits, BYTES * blocks)
     meet(r.words, r.threads)
     while True:

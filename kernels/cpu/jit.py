@@ -88,7 +88,7 @@ def one_at_a_time(lock: Path, save: Callable[..., None]) -> Callable[..., None]:
 
 
 def _cache() -> Path:
-    sources = sorted(Path(__file__).parent.glob("*.py"))
+    sources = sorted(Path(__file__).parent.rglob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     places = [Path(GIVEN) / digest] if GIVEN else []
     places += [Path(__file__).parent / "__pycache__" / digest, Path(tempfile.gettempdir()) / f"paceline-{digest}"]

@@ -6,20 +6,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-# A layer's slots in `Model.layers`. A weight has two: the address of its kind's kernel, and its own.
+# A layer's slots in `Model.layers`. A weight has three: the address of its kind's kernel, its
+# own, and whether that kernel takes rows rounded to int8.
 NORM1, Q_NORM, K_NORM, NORM2, WINDOW = range(5)
-Q, K, V, OUT, GATE_UP, DOWN = range(5, 17, 2)
-QKV_BIAS, OUT_BIAS, DOWN_BIAS = range(17, 20)
-NUM_SLOTS = 20
+Q, K, V, OUT, GATE_UP, DOWN = range(5, 23, 3)
+WEIGHTS = (Q, K, V, OUT, GATE_UP, DOWN)
+QKV_BIAS, OUT_BIAS, DOWN_BIAS = range(23, 26)
+NUM_SLOTS = 26
 
 # A layer's counted parts: each has a counter from which threads take its pieces.
 ON_QKV, ON_PLACE, ON_FORK, ON_FORKED, ON_MIX, ON_JOIN, ON_OUT, ON_UPDATE, ON_GATE, ON_DOWN, ON_NEXT = range(11)
-PARTS = 11  # what comes before and after the layers has some counters of its own
+ON_ROUND = 11  # four: of what each of the four products reads
+PARTS = 15  # what comes before and after the layers has some counters of its own
 
 
 class Model(NamedTuple):
     """Weights as addresses of packed arrays, 0 where a model has none, each with the address of its
-    kernel (`kernels.cpu.linear.LINEAR`); the code that fills it owns the arrays."""
+    kernel (`kernels.cpu.products.linear.LINEAR`); the code that fills it owns the arrays."""
 
     num_layers: int
     hidden: int
@@ -36,6 +39,8 @@ class Model(NamedTuple):
     final_norm: int
     head_kernel: int
     head: int
+    head_rounds: int  # 1: its kernel takes rounded rows
+    rounds: int  # 1: some kernel does
     head_bias: int
     cos: int  # (positions, D)
     sin: int
@@ -72,6 +77,7 @@ class Room(NamedTuple):
     attended: int  # (T, H * D)
     gated: int  # (T, inner)
     update: int  # (T, hidden)
+    rounded: int  # a row's blocks of int8 behind another, of what the next product reads
     sums: int  # (lines * H, D)
     stats: int  # (lines * H, 2)
     queries: int  # per thread (TILE * fold, D)

@@ -6,11 +6,13 @@ every CPU, so that sums keep their bits from machine to machine. Nothing here ch
 callers own their buffers' shapes.
 """
 
+import platform
 from collections.abc import Callable
 from inspect import Parameter, Signature
 from typing import Any
 
-from llvmlite import ir
+import numba
+from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
 from numba.core.datamodel import models
@@ -91,6 +93,32 @@ def read(b: ir.IRBuilder, where: Any) -> Any:
     return b.load(at(b, where, _LANES), align=4)
 
 
+def read_half(b: ir.IRBuilder, where: Any) -> Any:
+    """Load sixteen f16 from memory, as floats."""
+    if platform.machine() not in ("x86_64", "AMD64") or processor_has("f16c"):
+        return b.fpext(b.load(at(b, where, ir.VectorType(ir.HalfType(), LANES)), align=1), _LANES)
+    bits = b.zext(b.load(at(b, where, ir.VectorType(ir.IntType(16), LANES)), align=1), _INTS)
+
+    def ints(value: int) -> ir.Constant:
+        return ir.Constant(_INTS, [value] * LANES)
+
+    # Exponent and fraction in their places, then 2^112 for the exponent's other bias: exact, subnormals too.
+    scaled = b.fmul(b.bitcast(b.shl(b.and_(bits, ints(0x7FFF)), ints(13)), _LANES), constant(2.0**112))
+    special = b.icmp_unsigned("==", b.and_(bits, ints(0x7C00)), ints(0x7C00))  # infinities, and what is no number
+    found = b.bitcast(scaled, _INTS)
+    found = b.select(special, b.or_(found, ints(0x7F800000)), found)
+    return b.bitcast(b.or_(found, b.shl(b.and_(bits, ints(0x8000)), ints(16))), _LANES)
+
+
+def processor_has(feature: str) -> bool:
+    """Return whether the processor that code is compiled for has a feature, by LLVM's name of it."""
+    name, features = (vars(numba.config)[key] for key in ("CPU_NAME", "CPU_FEATURES"))
+    if not name or name == "host" or features is None:
+        return bool(dict(binding.get_host_cpu_features()).get(feature))
+    since = {"avx2": ("haswell", "znver2", "znver3", "znver4"), "f16c": ("haswell", "znver2", "znver3", "znver4")}
+    return f"+{feature}" in features.split(",") or name in since.get(feature, ())  # one named for a test
+
+
 def prefetch(b: ir.IRBuilder, where: Any) -> None:
     """Ask memory for the line at an address, which need not exist."""
     pointer = at(b, where, _I8)
@@ -138,6 +166,31 @@ def splat(b: ir.IRBuilder, value: Any) -> Any:
 def fma(b: ir.IRBuilder, x: Any, y: Any, z: Any) -> Any:
     """Compute x y + z, rounded once."""
     return fused(b, x, y, z)
+
+
+@op(lanes, lanes)
+def absolute(b: ir.IRBuilder, x: Any) -> Any:
+    """Return |x|."""
+    return call(b, "llvm.fabs.v16f32", _LANES, x)
+
+
+@op(lanes, lanes)
+def rint(b: ir.IRBuilder, x: Any) -> Any:
+    """Round to whole numbers, ties to even."""
+    return call(b, "llvm.rint.v16f32", _LANES, x)
+
+
+@op(nothing, address, lanes)
+def store_int8(b: ir.IRBuilder, where: Any, value: Any) -> Any:
+    """Store sixteen whole numbers as int8; what is not a number as 0."""
+    small = ir.VectorType(_I8, LANES)
+    b.store(call(b, "llvm.fptosi.sat.v16i8.v16f32", small, value), at(b, where, small), align=1)
+
+
+@op(nothing, address, number)
+def store_int32(b: ir.IRBuilder, where: Any, value: Any) -> Any:
+    """Store a whole number as int32; what is not a number as 0."""
+    b.store(call(b, "llvm.fptosi.sat.i32.f32", _I32, value), at(b, where, _I32), align=4)
 
 
 @op(lanes, lanes, lanes)

@@ -108,7 +108,9 @@ def _submit(deployment: Deployment, requests: list[GenerateRequest], names: dict
 
 def _head(deployment: Deployment, writer: ResponseWriter, record: Record) -> Head:
     settings, tokenizer = deployment.settings, deployment.tokenizer
-    weights = "float32" if settings.weights == "stored" else settings.weights  # the same numbers
+    weights: str = "float32" if settings.weights == "stored" else settings.weights  # the same numbers
+    if settings.activations != "float32":
+        weights += f"|{settings.activations}"
     served = f"{settings.model_name}|{weights}|{tokenizer.sha256}"  # all a text depends on beside the call
     return Head(
         id=writer.prefix + record.id,

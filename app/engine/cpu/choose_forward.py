@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from app.config import WeightsAs
+from app.config import Activations, WeightsAs
 from app.engine.cpu.equivalence import TOLERANCE, distance, trial
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.fused import FusedForward
@@ -21,21 +21,27 @@ from app.engine.weights.blocks import Weights
 from app.engine.weights.families import NotFusable, check_llama_shape, is_llama_shaped
 from app.engine.weights.rounding import weights_as
 from app.engine.weights.tensors import holds
+from app.errors import ModelRefused
 
 log = logging.getLogger(__name__)
 
 
 @torch.inference_mode()
 def choose_forward(
-    model: PreTrainedModel, wanted: WeightsAs = "stored", weights: Weights | None = None, file: Path | None = None
+    model: PreTrainedModel,
+    wanted: WeightsAs = "stored",
+    weights: Weights | None = None,
+    file: Path | None = None,
+    activations: Activations = "float32",
 ) -> Forward:
     """Return the fused forward if it knows the model's family, else the modules, whose rows keep
     their bits.
 
     `weights`: the model's as its files hold them; the modules' own, in float32, where those are
-    others or none are given. `wanted`: what to make of them. `file`: for what is found out; written
-    where a later start reads the modules' numbers. The model must not be used afterwards. Raises
-    ModelRefused for one that ignores the attention interface.
+    others or none are given. `wanted`: what to make of them. `activations`: see `FusedForward`.
+    `file`: for what is found out; written where a later start reads the modules' numbers. The model
+    must not be used afterwards. Raises ModelRefused for one that ignores the attention interface,
+    and for int8 activations of one that is not fused.
     """
     model.eval()
     model.requires_grad_(False)
@@ -45,23 +51,25 @@ def choose_forward(
     round_weights(model, wanted)
     hooked = HookedForward(model)
     try:
-        return _fuse(hooked, weights_as(given, wanted), file if is_readable else None)
+        return _fuse(hooked, weights_as(given, wanted), file if is_readable else None, activations)
     except NotFusable as reason:
+        if activations == "int8":
+            raise ModelRefused(f"int8 activations are for the compiled forward, and {reason}") from reason
         log.info("%s runs on its own modules: %s", type(model).__name__, reason)
     keep_bits(model)
     return hooked
 
 
-def _fuse(hooked: HookedForward, weights: Weights, file: Path | None) -> FusedForward:
+def _fuse(hooked: HookedForward, weights: Weights, file: Path | None, activations: Activations) -> FusedForward:
     """Return the fused forward, once it has given the modules' logits. Raises NotFusable."""
     check_llama_shape(hooked.model)
     if hooked.model.device.type != "cpu":
         raise NotFusable("it is not on the CPU")
     expected = trial(hooked)  # also shows how each layer attends
     spec = model_spec_of(hooked)
-    fused = FusedForward(spec, weights)
+    fused = FusedForward(spec, weights, activations)
     off = distance(trial(fused), expected, float(expected.std()))
-    if not off < TOLERANCE:
+    if not off < TOLERANCE[activations]:
         raise NotFusable(f"the fused forward is {off:.1e} standard deviations off")
     if file is not None:
         remember(file, spec, tuple(weights), expected)

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import torch
 
+from app.config import Activations
 from app.engine.cpu.draft_chain import chain_of
 from app.engine.cpu.forward import Checkpoints, KVShape, Output
 from app.engine.cpu.model_spec import ModelSpec
@@ -17,13 +18,15 @@ from app.engine.early_exit.rows import without
 from app.engine.kv.pages import KVCache
 from app.engine.packing import PackedBatch
 from app.engine.weights.blocks import EMBEDDING, HEAD, Blocks, Weight, Weights, dense
+from app.errors import ModelRefused
 from kernels.cpu import shapes
 from kernels.cpu.attention import NO_WINDOW
 from kernels.cpu.chain import Chain, draft
 from kernels.cpu.decoder import decode
-from kernels.cpu.formats import FORMATS
-from kernels.cpu.linear import LINEAR
-from kernels.cpu.pack import pack, pack_bias, pack_stored
+from kernels.cpu.products.formats import FORMATS
+from kernels.cpu.products.integer_tile import GROUP, INTEGER_FORMATS
+from kernels.cpu.products.linear import INTEGER_LINEAR, LINEAR
+from kernels.cpu.products.pack import pack, pack_bias, pack_integer, pack_stored
 from kernels.cpu.shapes import Model, Room, Step
 from kernels.cpu.simd import LANES
 from kernels.cpu.threads import team
@@ -36,12 +39,16 @@ class FusedForward:
 
     can_prune = True
 
-    def __init__(self, spec: ModelSpec, weights: Weights) -> None:
+    def __init__(self, spec: ModelSpec, weights: Weights, activations: Activations = "float32") -> None:
         """Pack the weights in the types they have, and give the kernels their addresses. Raises
         KeyError for a missing weight.
 
-        A type without a kernel is expanded to float32: the same logits, only larger.
+        A type without a kernel is expanded to float32: the same logits, only larger. With int8
+        `activations` weights of integers are multiplied by rows rounded to int8: another target,
+        with other logits, whose rows keep their bits in any batch all the same. Raises ModelRefused
+        where no weight is of integers.
         """
+        self._rounds = activations == "int8"
         self.shape = KVShape(spec.num_layers, spec.num_key_heads, spec.head_dim)
         self.max_positions, self.vocab_size = spec.max_positions, spec.vocab_size
         self._positions = spec.positions
@@ -135,7 +142,13 @@ class FusedForward:
         layers = [self._layer(spec, weights, i) for i in range(spec.num_layers)]
         cos, sin = spec.turns()
         head_size = _shape(weights[HEAD])[0]
-        head_kernel, head = self._linear(weights[HEAD], head_size, spec.hidden)
+        head_kernel, head, head_rounds = self._linear(weights[HEAD], head_size, spec.hidden)
+        rounds = head_rounds + sum(layer[slot + 2] for layer in layers for slot in shapes.WEIGHTS)
+        if self._rounds and not rounds:
+            raise ModelRefused(
+                "int8 activations are for weights of integers, and this target has none: PACELINE_WEIGHTS=q8_0 "
+                "rounds them when they are loaded"
+            )
         return Model(
             num_layers=spec.num_layers,
             hidden=spec.hidden,
@@ -152,6 +165,8 @@ class FusedForward:
             final_norm=self._hold(_array(weights["model.norm.weight"])),
             head_kernel=head_kernel,
             head=head,
+            head_rounds=head_rounds,
+            rounds=int(rounds > 0),
             head_bias=self._hold(pack_bias(_array(weights.get("lm_head.bias")))),
             cos=self._hold(_array(cos)),
             sin=self._hold(_array(sin)),
@@ -186,23 +201,28 @@ class FusedForward:
             (shapes.GATE_UP, _in_turn(need("mlp.gate_proj"), need("mlp.up_proj")), 2 * inner, d),
             (shapes.DOWN, need("mlp.down_proj"), d, inner),
         ):
-            slots[slot], slots[slot + 1] = self._linear(weight, columns, depth)
+            slots[slot : slot + 3] = self._linear(weight, columns, depth)
         return slots
 
-    def _linear(self, weight: Weight, columns: int, depth: int) -> tuple[int, int]:
-        """Return the addresses of a weight's kernel and of the weight, packed.
+    def _linear(self, weight: Weight, columns: int, depth: int) -> tuple[int, int, int]:
+        """Return the addresses of a weight's kernel and of the weight, packed, and 1 if the kernel takes
+        rounded rows.
 
         Raises ValueError for another shape: a kernel would read past its end.
         """
         if _shape(weight) != (columns, depth):
             raise ValueError(f"a weight is {_shape(weight)}, and not {(columns, depth)}")
         kind, rows = _stored(weight)
+        if self._rounds and kind in INTEGER_FORMATS and depth % GROUP == 0:
+            packed = pack_integer(kind, rows, depth)
+            self.weight_bytes += packed.nbytes
+            return INTEGER_LINEAR[kind].address, self._hold(packed), 1
         if kind in FORMATS and depth % FORMATS[kind].depth == 0:
             packed = pack_stored(kind, rows, depth)
         else:
             kind, packed = "F32", pack(_array(weight))
         self.weight_bytes += packed.nbytes
-        return LINEAR[kind].address, self._hold(packed)
+        return LINEAR[kind].address, self._hold(packed), 0
 
     def _hold(self, array: np.ndarray) -> int:
         """Keep an array alive and return its address; 0 for an empty one."""

@@ -22,7 +22,7 @@ from app.engine.weights.blocks import dense
 from app.engine.weights.rounding import round_linear
 from app.errors import ModelRefused
 from kernels.attention.paged_attention import paged_attention_reference
-from kernels.cpu.packed_linear import PackedLinear
+from kernels.cpu.products.packed_linear import PackedLinear
 
 ATTENTION = "paceline"
 ACTIVATIONS = {entry[0] if isinstance(entry, tuple) else entry for entry in ACT2CLS.values()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.config import WeightsAs
+from app.config import Activations, WeightsAs
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.verified_cache import recall
 from app.engine.weights.blocks import Weights
@@ -27,8 +27,13 @@ class Source:
     modules: Callable[[], "PreTrainedModel"]
 
 
-def load(source: Path | Source, wanted: WeightsAs = "stored", home: Path | None = None) -> Forward:
-    """Load a model, to compute in float32, with its weights as wanted. Raises ModelRefused.
+def load(
+    source: Path | Source,
+    wanted: WeightsAs = "stored",
+    home: Path | None = None,
+    activations: Activations = "float32",
+) -> Forward:
+    """Load a model, its weights as wanted and its products in these activations. Raises ModelRefused.
 
     With `home`, what is found out about it is kept there, and the next start takes a fraction of
     the time.
@@ -36,14 +41,14 @@ def load(source: Path | Source, wanted: WeightsAs = "stored", home: Path | None 
     found = source if isinstance(source, Source) else _in_folder(source)
     weights, file = found.weights(), None
     if home is not None:
-        file = home / "known" / f"{digest(found.folders, weights=wanted)}.json"
-        if (known := recall(file, weights, wanted)) is not None:
+        file = home / "known" / f"{digest(found.folders, weights=wanted, activations=activations)}.json"
+        if (known := recall(file, weights, wanted, activations)) is not None:
             return known
     from app.engine.cpu.choose_forward import (
         choose_forward,  # transformers takes seconds to import, and mostly need not be
     )
 
-    return choose_forward(found.modules(), wanted, weights, file)
+    return choose_forward(found.modules(), wanted, weights, file, activations)
 
 
 def _in_folder(folder: Path) -> Source:

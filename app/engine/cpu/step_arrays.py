@@ -4,6 +4,7 @@ import numpy as np
 
 from app.engine.packing import PackedBatch
 from kernels.cpu.attention import SPLIT, TILE
+from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES
 from kernels.cpu.shapes import PARTS, Model, Room, Step
 from kernels.cpu.simd import LANES
 from kernels.cpu.threads import HEADER
@@ -79,6 +80,7 @@ class Rooms:
             attended=self._attended.ctypes.data,
             gated=self._gated.ctypes.data,
             update=self._update.ctypes.data,
+            rounded=self._rounded.ctypes.data,
             sums=self._sums.ctypes.data,
             stats=self._stats.ctypes.data,
             queries=self._queries.ctypes.data,
@@ -116,6 +118,8 @@ class Rooms:
             self._hidden, self._normed, self._update, self._mixed, self._attended, self._gated = (
                 np.empty((rows, width), np.float32) for width in (m.hidden, m.hidden, m.hidden, mixed, wide, m.inner)
             )
+            blocks = max(m.hidden, wide, m.inner) // BLOCK if m.rounds else 0
+            self._rounded = np.empty((rows, blocks, BLOCK_BYTES), np.uint8)
             self._rows = rows  # last: without the memory for them the old ones stay, and their size
         if lines > self._lines:
             self._sums, self._stats = (np.empty((lines * m.num_heads, width), np.float32) for width in (m.head_dim, 2))

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from app.config import WeightsAs
+from app.config import Activations, WeightsAs
 from app.engine.cpu.equivalence import TOLERANCE, distance, trial
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.model_spec import ModelSpec
@@ -33,15 +33,17 @@ class VerifiedModel(BaseModel):
     spread: float  # standard deviation of all of them
 
 
-def recall(file: Path, weights: Weights, wanted: WeightsAs) -> FusedForward | None:
+def recall(file: Path, weights: Weights, wanted: WeightsAs, activations: Activations) -> FusedForward | None:
     """Build the forward of the model that `file` was written for; None if its logits are no longer
     the modules'."""
 
     def build(text: str) -> FusedForward:
         known = VerifiedModel.model_validate_json(text)
-        forward = FusedForward(known.spec, weights_as({name: weights[name] for name in known.names}, wanted))
+        forward = FusedForward(
+            known.spec, weights_as({name: weights[name] for name in known.names}, wanted), activations
+        )
         off = distance(_sample(trial(forward)), torch.tensor(known.logits), known.spread)
-        if not off < TOLERANCE:
+        if not off < TOLERANCE[activations]:
             raise ValueError(f"the forward is {off:.1e} deviations off what the model's modules gave")
         return forward
 

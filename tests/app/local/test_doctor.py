@@ -82,7 +82,7 @@ def test_drafter_with_another_tokenizer_fails(settings: Settings, tmp_path: Path
 
 
 UNEVEN = """
-from kernels.cpu.packed_linear import PackedLinear, is_exact
+from kernels.cpu.products.packed_linear import PackedLinear, is_exact
 forward = PackedLinear.forward
 PackedLinear.forward = lambda self, x: forward(self, x) * (1 + 1e-6 * len(x))
 print(is_exact())

@@ -10,7 +10,8 @@ from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.hooked import HookedForward, round_weights
 from app.engine.profile.profiler import check_exactness
-from kernels.cpu.pack import pack
+from app.errors import ModelRefused
+from kernels.cpu.products.pack import pack
 from tests import fakes
 from tests.fakes import VOCAB
 
@@ -80,6 +81,24 @@ def test_rounded_weights_on_the_modules_are_the_same_model(wanted):
     round_weights(model, wanted)
     quick, slow = fakes.runner(choose_forward(fakes.tiny(), wanted)), fakes.runner(HookedForward(model.eval()))
     torch.testing.assert_close(logits_of(quick), logits_of(slow), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("family", FUSED)
+def test_int8_activations_give_other_logits_and_exact_rows(family):
+    exact = fakes.runner(choose_forward(fakes.tiny(family), "q8_0"))
+    rounded = fakes.runner(choose_forward(fakes.tiny(family), "q8_0", activations="int8"))
+    assert isinstance(rounded.model, FusedForward)
+    assert check_exactness(rounded, VOCAB).different == 0
+    rows = [logits_of(runner) for runner in (exact, rounded)]
+    difference = (rows[0] - rows[1]).abs().max()
+    assert 0.0 < difference < 0.5 * rows[0].std()
+
+
+def test_int8_activations_of_a_model_without_integers_are_refused():
+    with pytest.raises(ModelRefused, match="PACELINE_WEIGHTS=q8_0"):
+        choose_forward(fakes.tiny(), activations="int8")
+    with pytest.raises(ModelRefused, match="for the compiled forward"):
+        choose_forward(fakes.tiny("gpt2"), "q8_0", activations="int8")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

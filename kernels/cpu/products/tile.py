@@ -5,7 +5,7 @@ of.
 
 Each output is one chain of fused multiply-adds over k = 0, 1, ...: the same bits in a tile of one
 row and of six. Six rows by sixteen columns are twelve of AVX2's sixteen registers, and W is read
-once for all of them. `kernels.cpu.format_tile` has the tiles over weights that are no float32 yet.
+once for all of them. `kernels.cpu.products.format_tile` has the tiles over weights that are no float32 yet.
 
 A processor that multiplies does not look far ahead for what it will need from memory, so tiles over
 weights ask for lines of it in time; one or two rows take two blocks of W at once, which are two

@@ -1,4 +1,4 @@
-"""Lay weights out for `kernels.cpu.linear`: blocks of sixteen columns, lines in the order of k.
+"""Lay weights out for `kernels.cpu.products.linear`: blocks of sixteen columns, lines in the order of k.
 
 A weight (N, K) goes in, float32 or as the raw blocks of a GGUF file; what is made of it is read from
 memory in order. Missing columns are zero. Raw blocks lie along K, a row of W after another.
@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernels.cpu.formats import FORMATS, Format
+from kernels.cpu.products.formats import FORMATS, Format
+from kernels.cpu.products.integer_tile import GROUP, INTEGER_FORMATS
 from kernels.cpu.simd import LANES
 
 CACHE_LINE = 64
@@ -44,6 +45,35 @@ def pack_stored(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
     return out
 
 
+def pack_integer(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
+    """Pack raw rows of a GGUF type of INTEGER_FORMATS: (N, bytes of a row) uint8 -> (ceil(N / 16),
+    groups, bytes of a group) uint8.
+
+    Raises ValueError where K is no whole number of groups.
+    """
+    form = INTEGER_FORMATS[name]
+    if depth % GROUP:
+        raise ValueError(f"{name} holds whole groups of {GROUP}, not rows of {depth}")
+    columns, groups = len(raw), depth // GROUP
+    whole = raw if columns % LANES == 0 else np.pad(raw, ((0, -columns % LANES), (0, 0)))
+    blocks = whole.reshape(len(whole) // LANES, LANES, groups, -1)
+    out = aligned_empty((len(blocks), groups, form.group_bytes), np.uint8)
+    for i in range(2 if form.has_minimum else 1):
+        _put(out, 2 * LANES * i, _scales(blocks, i))
+    shape = (len(blocks), LANES, groups)
+    if form.is_nibbles:
+        q = _nibbles(blocks[..., -GROUP // 2 :]).reshape(*shape, 4, 2, 4)
+        lines = q[..., 0, :] | q[..., 1, :] << 4  # four lines in the low halves, the next four in the high ones
+    elif name == "Q8_0":
+        lines = (blocks[..., 2:] ^ 0x80).reshape(*shape, 8, 4)
+    elif name == "Q5_0":
+        lines = (_fives(blocks[..., 2:]) + np.uint8(form.offset - 16)).reshape(*shape, 8, 4)
+    else:
+        lines = _fives(blocks[..., 4:]).reshape(*shape, 8, 4)
+    _put(out, form.header_bytes, lines.transpose(0, 2, 3, 1, 4))
+    return out
+
+
 def _pack_halves(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
     lines = blocks.view(np.uint16).transpose(0, 2, 3, 1)
     out.view(np.uint16).reshape(lines.shape)[...] = lines
@@ -60,8 +90,7 @@ def _pack_nibbles(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
     factors = form.header_bytes // (2 * LANES)
     for i in range(factors):
         _put(out, 2 * LANES * i, _scales(blocks, i))
-    q = blocks[..., 2 * factors :]
-    _put(out, form.header_bytes, _pairs(np.concatenate([q & 15, q >> 4], -1)))
+    _put(out, form.header_bytes, _pairs(_nibbles(blocks[..., 2 * factors :])))
 
 
 def _pack_fives(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
@@ -69,9 +98,7 @@ def _pack_fives(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
     factors = form.header_bytes // (2 * LANES)
     for i in range(factors):
         _put(out, 2 * LANES * i, _scales(blocks, i))
-    fifth = np.unpackbits(blocks[..., 2 * factors : 2 * factors + 4], axis=-1, bitorder="little")
-    q = blocks[..., 2 * factors + 4 :]
-    q = np.concatenate([q & 15, q >> 4], -1) | fifth << 4
+    q = _fives(blocks[..., 2 * factors :])
     if factors == 1:
         q -= np.uint8(16)  # as a signed byte
     _put(out, form.header_bytes, q.transpose(0, 2, 3, 1))
@@ -127,6 +154,16 @@ _PACKERS: dict[str, Callable[[np.ndarray, np.ndarray, Format], None]] = {
     "Q5_K": _pack_k,
     "Q6_K": _pack_six,
 }
+
+
+def _nibbles(packed: np.ndarray) -> np.ndarray:
+    """Take 16 bytes apart, (..., 16) -> (..., 32): the low halves first."""
+    return np.concatenate([packed & 15, packed >> 4], -1)
+
+
+def _fives(packed: np.ndarray) -> np.ndarray:
+    """Put 4 bytes of fifth bits upon 16 of nibbles, (..., 20) -> (..., 32)."""
+    return _nibbles(packed[..., 4:]) | np.unpackbits(packed[..., :4], axis=-1, bitorder="little") << 4
 
 
 def _scales(blocks: np.ndarray, index: int) -> np.ndarray:

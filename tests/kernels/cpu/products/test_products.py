@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.cpu.jit import kernel
-from kernels.cpu.linear import CHUNK, LINEAR, call_linear, linear
-from kernels.cpu.pack import CACHE_LINE, pack, pack_bias
+from kernels.cpu.products.linear import CHUNK, LINEAR, call_linear, linear
+from kernels.cpu.products.pack import CACHE_LINE, pack, pack_bias
+from kernels.cpu.products.tile import ROWS, product, product_more
 from kernels.cpu.simd import (
     LANES,
     exp,
@@ -19,7 +20,6 @@ from kernels.cpu.simd import (
     sum_of,
     within,
 )
-from kernels.cpu.tile import ROWS, product, product_more
 
 rng = np.random.default_rng(0)
 

@@ -2,7 +2,7 @@
 
     out += x W
 
-The same chain of fused multiply-adds over k = 0, 1, ... as `kernels.cpu.tile`'s, over the same
+The same chain of fused multiply-adds over k = 0, 1, ... as `kernels.cpu.products.tile`'s, over the same
 float32, so the same bits; only what is read from memory is smaller. Many rows read W as float32
 from a chunk that `expand` made once.
 """
@@ -12,10 +12,10 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.formats import PIECE, Format
 from kernels.cpu.jit import kernel
+from kernels.cpu.products.formats import PIECE, Format
+from kernels.cpu.products.tile import ROWS
 from kernels.cpu.simd import BYTES, address, at, constant, fused, index, nothing, op, prefetch, read, spread
-from kernels.cpu.tile import ROWS
 
 AHEAD = 2048  # bytes that memory is asked for before they are needed
 LINE = 64  # bytes that memory gives at once
@@ -97,11 +97,11 @@ def _walk(
                     sums = visit(b.add(line, _int(step)), list(columns), sums)
                 return sums
 
-            return _repeat(b, _int(form.lines // PIECE), sums, piece)
+            return repeat(b, _int(form.lines // PIECE), sums, piece)
 
-        return _repeat(b, _int(form.parts), sums, part)
+        return repeat(b, _int(form.parts), sums, part)
 
-    return _repeat(b, groups, sums, group)
+    return repeat(b, groups, sums, group)
 
 
 def _ask(b: ir.IRBuilder, places: list[Any], size: int) -> None:
@@ -111,7 +111,7 @@ def _ask(b: ir.IRBuilder, places: list[Any], size: int) -> None:
             prefetch(b, b.add(where, _int(AHEAD + offset)))
 
 
-def _repeat(b: ir.IRBuilder, count: Any, sums: list[Any], body: Body) -> list[Any]:
+def repeat(b: ir.IRBuilder, count: Any, sums: list[Any], body: Body) -> list[Any]:
     """Emit `for i in range(count): sums = body(i, sums)`; return the last sums."""
     before, head, inside, after = b.block, *(b.append_basic_block(name) for name in ("head", "body", "after"))
     b.branch(head)
@@ -184,5 +184,5 @@ def expander(form: Format) -> Any:
 
 
 def _named(function: Any, name: str) -> Any:
-    function.__name__ = function.__qualname__ = name  # as in `kernels.cpu.tile`
+    function.__name__ = function.__qualname__ = name  # as in `kernels.cpu.products.tile`
     return kernel(function)

@@ -5,7 +5,7 @@ given.
 
 One kernel for each kind of stored weight, behind an address, so that a model compiles those its
 file has. All of them add in the same order, so a kind changes the bytes read and no bit of y.
-`kernels.cpu.pack` lays weights out.
+`kernels.cpu.products.pack` lays weights out.
 """
 
 from typing import Any
@@ -13,12 +13,15 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from kernels.cpu.format_tile import expander, pair_of, product_of
-from kernels.cpu.formats import FORMATS, Format
 from kernels.cpu.jit import Native, kernel
+from kernels.cpu.products.format_tile import expander, pair_of, product_of
+from kernels.cpu.products.formats import FORMATS, Format
+from kernels.cpu.products.integer_tile import GROUP, INTEGER_FORMATS, IntegerFormat
+from kernels.cpu.products.integer_tile import pair_of as integer_pair_of
+from kernels.cpu.products.integer_tile import product_of as integer_product_of
+from kernels.cpu.products.tile import PAIR_ROWS, ROWS, height, product_more, stream, stream_half, stream_pair
 from kernels.cpu.row_ops import ZERO
 from kernels.cpu.simd import BYTES, address, index, load, nothing, op, splat, store
-from kernels.cpu.tile import PAIR_ROWS, ROWS, height, product_more, stream, stream_half, stream_pair
 
 PANEL = 48  # rows that go over a few blocks before the next rows do: both stay in the second-level cache
 AHEAD = 2048  # bytes that memory is asked for before they are needed
@@ -136,8 +139,35 @@ def _stored(form: Format) -> Native:
     return Native(stored, f"linear_{form.name}", ARGUMENTS)
 
 
+def _integer(form: IntegerFormat) -> Native:
+    """Return `linear` for rows of x rounded to int8 (`kernels.cpu.products.round_rows`) and weights of integers."""
+    product, pair, group_bytes = integer_product_of(form), integer_pair_of(form), form.group_bytes
+
+    def integer(
+        rows: int, x: int, ldx: int, w: int, depth: int, bias: int, first: int, end: int, out: int, ldo: int
+    ) -> None:
+        block_bytes = depth // GROUP * group_bytes
+        for top in range(0, rows, PANEL):
+            n, of = min(PANEL, rows - top), x + top * ldx
+            block = first
+            while block < end:
+                to, weights = out + top * ldo + block * BYTES, w + block * block_bytes
+                count = 2 if n <= PAIR_ROWS and block + 1 < end else 1
+                for i in range(count):
+                    begin(n, 0 if bias == 0 else bias + (block + i) * BYTES, to + i * BYTES, ldo)
+                if count == 2:
+                    pair(n, of, ldx, weights, depth, to, ldo)
+                else:
+                    product(n, of, ldx, weights, depth, to, ldo)
+                block += count
+
+    return Native(integer, f"integer_linear_{form.name}", ARGUMENTS)
+
+
 _OF_FORMAT = {form.name: _stored(form) for form in FORMATS.values()}
 LINEAR = {  # by ggml's name of the weights' type
     "F32": Native(_float32, "linear_F32", ARGUMENTS),
     **{kind: _OF_FORMAT[form.name] for kind, form in FORMATS.items()},
 }
+_OF_INTEGERS = {form.name: _integer(form) for form in INTEGER_FORMATS.values()}
+INTEGER_LINEAR = {kind: _OF_INTEGERS[form.name] for kind, form in INTEGER_FORMATS.items()}  # of rounded rows

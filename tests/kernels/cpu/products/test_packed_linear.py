@@ -10,13 +10,13 @@ from torch import nn
 
 from app.config import ROOT
 from kernels.cpu import packed_linear as module
-from kernels.cpu.packed_linear import PackedLinear, is_exact, packed_linear_reference
+from kernels.cpu.products.packed_linear import PackedLinear, is_exact, packed_linear_reference
 
 SHAPES = [(1, 1), (3, 5), (7, 16), (16, 17), (64, 48), (192, 576), (1000, 64)]  # (N, K)
 ROWS = [1, 2, 3, 7, 8, 9, 31, 64, 100]
 BITS = """
 import hashlib, torch
-from kernels.cpu.packed_linear import PackedLinear, is_exact
+from kernels.cpu.products.packed_linear import PackedLinear, is_exact
 values = torch.arange(16 * 576, dtype=torch.float32).sin().view(16, 576)
 layer = PackedLinear(torch.cos(torch.arange(40 * 576) * 0.7).view(40, 576), torch.linspace(-1, 1, 40))
 print(is_exact(), hashlib.sha256(layer(values).contiguous().numpy().tobytes()).hexdigest())

@@ -2,7 +2,7 @@
 
     y = x W^T + b
 
-The product is that of the compiled forward (`kernels/cpu/linear.py`): each output is one chain of
+The product is that of the compiled forward (`kernels/cpu/products/linear.py`): each output is one chain of
 fused multiply-adds in the order of k, whatever rows, blocks of columns or threads there are, on
 every processor. torch's own operators, oneDNN's packed one among them, take another way to multiply
 for another number of rows. Rows are packed, float32.
@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from kernels.cpu.jit import entry
-from kernels.cpu.linear import linear
-from kernels.cpu.pack import pack, pack_bias
+from kernels.cpu.products.linear import linear
+from kernels.cpu.products.pack import pack, pack_bias
 from kernels.cpu.simd import BYTES, LANES
 from kernels.cpu.threads import take, team, words
 

@@ -7,7 +7,7 @@ float32 that dequantising gives.
 Every product is exact: d has 11 significant bits and q at most 8, (d sc) q of Q6_K 23. So a fused
 multiply-add rounds once, where the definition rounds once. Packed, a weight (N, K) is blocks of
 sixteen columns, each a chain of groups of lines along K: a header with the columns' scales side by
-side, then the lines. `kernels.cpu.pack` makes that of a file's blocks.
+side, then the lines. `kernels.cpu.products.pack` makes that of a file's blocks.
 """
 
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.simd import LANES, at, constant, fused
+from kernels.cpu.simd import LANES, at, constant, fused, read_half
 
 PIECE = 8  # lines that a tile's innermost loop goes over
 HALF_BYTES = 2 * LANES  # of sixteen f16
 
-_F32, _F16, _I8, _I16, _I32, _I64 = ir.FloatType(), ir.HalfType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
+_F32, _I8, _I16, _I32, _I64 = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
 _FLOATS, _INTS = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES)
 
 
@@ -193,7 +193,7 @@ def _vector(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
 
 
 def _halves(b: ir.IRBuilder, where: Any, offset: int) -> Any:
-    return b.fpext(_vector(b, where, offset, _F16), _FLOATS)
+    return read_half(b, b.add(where, ir.Constant(_I64, offset)))
 
 
 def _signed(b: ir.IRBuilder, where: Any, offset: int) -> Any:

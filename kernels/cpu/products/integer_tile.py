@@ -1,0 +1,271 @@
+"""Multiply a few rows of x, rounded to int8, by sixteen columns of stored integer weights.
+
+    out += sum over blocks of 32 lines: (d_w d_x) (sum of q_w q_x) + m_w s_x,   s_x = d_x (sum of q_x)
+
+That is ggml's arithmetic. A block's integer sum has one value in any order, on any processor; the
+sums of blocks are one chain of fused multiply-adds, as rising k has them; a row's scales depend on
+that row alone (`kernels.cpu.products.round_rows`). So a row has the same bits alone, in a batch, and on
+every processor. It is another target than the one of float32 rows.
+
+A packed weight is blocks of sixteen columns, each a chain of groups of 32 lines: the columns' f16
+scales side by side, then 64 bytes at a time, in which four neighbours are one column's lines. Weights
+are unsigned there: what was added to them is taken off with the row's sum.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from kernels.cpu.jit import kernel
+from kernels.cpu.products.format_tile import repeat
+from kernels.cpu.simd import (
+    BYTES,
+    LANES,
+    address,
+    at,
+    fused,
+    index,
+    nothing,
+    op,
+    prefetch,
+    processor_has,
+    read,
+    read_half,
+    spread,
+)
+
+GROUP = 32  # lines, the block of every row and weight
+ROW_GROUP_BYTES = 48  # of a row's block: 32 int8, d, s (float32), their sum (int32)
+ROWS = 8  # of the largest tile: with 32 registers its sums fit twice
+AHEAD = 3072  # bytes that memory is asked for before they are needed
+HALF_BYTES = 2 * LANES
+
+_F32, _I8, _I16, _I32, _I64 = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
+_FLOATS, _INTS, _QUADS = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES), ir.VectorType(_I8, 4 * LANES)
+_HALF = ir.VectorType(_I8, 2 * LANES)  # what one register of AVX2 holds
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerFormat:
+    """A kind of stored weight in the layout of integer products: d (q - offset), or d q + m."""
+
+    name: str  # ggml's
+    is_nibbles: bool  # 64 bytes hold eight lines, else four
+    has_minimum: bool = False
+    offset: int = 0
+
+    @property
+    def is_eight_bits(self) -> bool:
+        """Return whether a weight, made unsigned, is more than 127."""
+        return self.offset == 128
+
+    @property
+    def header_bytes(self) -> int:
+        """Return the bytes of a group's scales."""
+        return HALF_BYTES * (2 if self.has_minimum else 1)
+
+    @property
+    def group_bytes(self) -> int:
+        """Return the bytes of 32 lines of sixteen columns."""
+        return self.header_bytes + GROUP * LANES // (2 if self.is_nibbles else 1)
+
+
+Q4_0 = IntegerFormat("Q4_0", is_nibbles=True, offset=8)
+Q4_1 = IntegerFormat("Q4_1", is_nibbles=True, has_minimum=True)
+Q5_1 = IntegerFormat("Q5_1", is_nibbles=False, has_minimum=True)
+Q8_0 = IntegerFormat("Q8_0", is_nibbles=False, offset=128)
+INTEGER_FORMATS = {one.name: one for one in (Q4_0, Q4_1, Q5_1, Q8_0)} | {"Q5_0": Q8_0}
+
+
+def instructions() -> str:
+    """Return which instructions multiply bytes on the processor that code is compiled for: vnni,
+    avx2, or any."""
+    if processor_has("avx512vnni") and processor_has("avx512bw"):
+        return "vnni"
+    return "avx2" if processor_has("avx2") else "any"
+
+
+def tile(form: IntegerFormat, rows: int, blocks: int = 1) -> Any:
+    """Return the tile of `rows` rows by `blocks` blocks of sixteen columns."""
+    dot = _DOTS[instructions()]
+
+    @op(nothing, address, index, address, index, address, index)
+    def product(b: ir.IRBuilder, x: Any, ldx: Any, w: Any, k: Any, out: Any, ldo: Any) -> Any:
+        """Add x (rows, k), rounded, at stride ldx times w (blocks, k, 16) to out (rows, 16 blocks) at
+        stride ldo; bytes."""
+        groups = b.udiv(k, _int(GROUP))
+        size = b.mul(groups, _int(form.group_bytes))
+        ws = [b.add(w, b.mul(size, _int(block))) for block in range(blocks)]
+        xs = [b.add(x, b.mul(ldx, _int(row))) for row in range(rows)]
+        outs = [b.add(b.add(out, b.mul(ldo, _int(row))), _int(BYTES * i)) for row in range(rows) for i in range(blocks)]
+
+        def group(g: Any, sums: list[Any]) -> list[Any]:
+            weights = [b.add(at_block, b.mul(g, _int(form.group_bytes))) for at_block in ws]
+            of = [b.add(row, b.mul(g, _int(ROW_GROUP_BYTES))) for row in xs]
+            for where in weights:
+                for offset in range(0, form.group_bytes, BYTES):
+                    prefetch(b, b.add(where, _int(AHEAD + offset)))
+            found = _integers(b, form, dot, weights, of)
+            for row, where in enumerate(of):
+                d, s, n = (_spread_at(b, where, GROUP + 4 * i, kind) for i, kind in enumerate((_F32, _F32, _I32)))
+                for block, scales in enumerate(weights):
+                    i = row * blocks + block
+                    whole = found[i]
+                    if form.offset:
+                        whole = b.sub(whole, b.mul(n, ir.Constant(_INTS, [form.offset] * LANES)))
+                    factor = b.fmul(_halves(b, scales, 0), d)
+                    sums[i] = fused(b, factor, b.sitofp(whole, _FLOATS), sums[i])
+                    if form.has_minimum:
+                        sums[i] = fused(b, _halves(b, scales, HALF_BYTES), s, sums[i])
+            return sums
+
+        sums = repeat(b, groups, [read(b, where) for where in outs], group)
+        for where, value in zip(outs, sums, strict=True):
+            b.store(value, at(b, where, _FLOATS), align=4)
+
+    return product
+
+
+def _integers(b: ir.IRBuilder, form: IntegerFormat, dot: Any, weights: list[Any], of: list[Any]) -> list[Any]:
+    """Return a group's integer sums, of each row with each block, row by row."""
+    sums = [ir.Constant(_INTS, [0] * LANES)] * (len(of) * len(weights))
+    lines = 8 if form.is_nibbles else 4
+    for line in range(0, GROUP, lines):
+        raws = [_at(b, where, form.header_bytes + line // lines * BYTES, _INTS) for where in weights]
+        for half in range(lines // 4):
+            parts = raws
+            if form.is_nibbles:
+                shifted = [b.lshr(raw, ir.Constant(_INTS, [4] * LANES)) for raw in raws] if half else raws
+                parts = [b.and_(raw, ir.Constant(_INTS, [0x0F0F0F0F] * LANES)) for raw in shifted]
+            for row, where in enumerate(of):
+                value = _spread_at(b, where, line + 4 * half, _I32)
+                for i, part in enumerate(parts, start=row * len(weights)):
+                    sums[i] = dot(b, form, sums[i], part, value)
+    return sums
+
+
+def _vnni(b: ir.IRBuilder, form: IntegerFormat, sums: Any, w: Any, x: Any) -> Any:
+    """Add to each of sixteen sums four products of unsigned with signed bytes: one instruction."""
+    kind = ir.FunctionType(_INTS, [_INTS] * 3)
+    return b.call(_declared(b, "llvm.x86.avx512.vpdpbusd.512", kind), [sums, w, x])
+
+
+def _avx2(b: ir.IRBuilder, form: IntegerFormat, sums: Any, w: Any, x: Any) -> Any:
+    """Compute `_vnni` by sums of pairs in 16 bits.
+
+    They would not hold pairs of bytes up to 255, which go in two parts, w & 127 and w & 128: a pair
+    of the first is at most 2 * 127 * 127, of the second 2 * 128 * 127.
+    """
+    if not form.is_eight_bits:
+        return b.add(sums, _pairs_of(b, w, x))
+    low = b.and_(w, ir.Constant(_INTS, [0x7F7F7F7F] * LANES))
+    high = b.and_(w, ir.Constant(_INTS, [-0x7F7F7F80] * LANES))
+    return b.add(b.add(sums, _pairs_of(b, low, x)), _pairs_of(b, high, x))
+
+
+def _pairs_of(b: ir.IRBuilder, w: Any, x: Any) -> Any:
+    """Return sixteen sums of four products of bytes whose pairs fit 16 bits; w unsigned, x signed."""
+    words, ints = ir.VectorType(_I16, LANES), ir.VectorType(_I32, LANES // 2)
+    multiply = _declared(b, "llvm.x86.avx2.pmadd.ub.sw", ir.FunctionType(words, [_HALF, _HALF]))
+    join = _declared(b, "llvm.x86.avx2.pmadd.wd", ir.FunctionType(ints, [words, words]))
+    halves = []
+    for first in (0, 2 * LANES):
+        places = ir.Constant(ir.VectorType(_I32, 2 * LANES), list(range(first, first + 2 * LANES)))
+        sides = [b.bitcast(side, _QUADS) for side in (w, x)]
+        parts = [b.shuffle_vector(side, ir.Constant(_QUADS, ir.Undefined), places) for side in sides]
+        halves.append(b.call(join, [b.call(multiply, parts), ir.Constant(words, [1] * LANES)]))
+    return b.shuffle_vector(halves[0], halves[1], ir.Constant(_INTS, list(range(LANES))))
+
+
+def _any(b: ir.IRBuilder, form: IntegerFormat, sums: Any, w: Any, x: Any) -> Any:
+    """Compute `_vnni` by ordinary multiplications."""
+    for shift in range(24, -8, -8):
+        up, down = ir.Constant(_INTS, [24 - shift] * LANES), ir.Constant(_INTS, [24] * LANES)
+        sums = b.add(sums, b.mul(b.lshr(b.shl(w, up), down), b.ashr(b.shl(x, up), down)))
+    return sums
+
+
+_DOTS: dict[str, Callable[..., Any]] = {"vnni": _vnni, "avx2": _avx2, "any": _any}
+
+
+def _declared(b: ir.IRBuilder, name: str, kind: ir.FunctionType) -> Any:
+    known = b.module.globals.get(name)
+    return known if known is not None else ir.Function(b.module, kind, name)
+
+
+def _at(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
+    return b.load(at(b, b.add(where, _int(offset)), kind), align=1)
+
+
+def _spread_at(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
+    """Load one number and put it in all lanes."""
+    if kind is _F32:
+        return spread(b, _at(b, where, offset, kind))
+    none = ir.Constant(_INTS, ir.Undefined)
+    first = b.insert_element(none, _at(b, where, offset, kind), ir.Constant(_I32, 0))
+    return b.shuffle_vector(first, none, ir.Constant(_INTS, [0] * LANES))
+
+
+def _halves(b: ir.IRBuilder, where: Any, offset: int) -> Any:
+    return read_half(b, b.add(where, _int(offset)))
+
+
+def _int(value: int) -> ir.Constant:
+    return ir.Constant(_I64, value)
+
+
+@kernel
+def height(rows: int) -> int:
+    """Return the rows of the next tile: even parts."""
+    tiles = (rows + ROWS - 1) // ROWS
+    return (rows + tiles - 1) // tiles
+
+
+def product_of(form: IntegerFormat) -> Any:
+    """Return the product of any number of rows with one block of W, made of tiles of one to eight.
+
+    Takes rows, x, ldx, w, k, out, ldo: addresses, and strides in bytes.
+    """
+    one, two, three, four, five, six, seven, eight = (tile(form, rows) for rows in range(1, ROWS + 1))
+
+    def product(rows: int, x: int, ldx: int, w: int, k: int, out: int, ldo: int) -> None:
+        while rows > 0:
+            n = height(rows)
+            if n == 8:
+                eight(x, ldx, w, k, out, ldo)
+            elif n == 7:
+                seven(x, ldx, w, k, out, ldo)
+            elif n == 6:
+                six(x, ldx, w, k, out, ldo)
+            elif n == 5:
+                five(x, ldx, w, k, out, ldo)
+            elif n == 4:
+                four(x, ldx, w, k, out, ldo)
+            elif n == 3:
+                three(x, ldx, w, k, out, ldo)
+            elif n == 2:
+                two(x, ldx, w, k, out, ldo)
+            else:
+                one(x, ldx, w, k, out, ldo)
+            x += n * ldx
+            out += n * ldo
+            rows -= n
+
+    product.__name__ = product.__qualname__ = f"integer_product_{form.name}"  # as in `kernels.cpu.products.tile`
+    return kernel(product)
+
+
+def pair_of(form: IntegerFormat) -> Any:
+    """Return the product of one row or two with two blocks of W that lie one behind the other."""
+    one, two = (tile(form, rows, blocks=2) for rows in (1, 2))
+
+    def pair(rows: int, x: int, ldx: int, w: int, k: int, out: int, ldo: int) -> None:
+        if rows == 1:
+            one(x, ldx, w, k, out, ldo)
+        else:
+            two(x, ldx, w, k, out, ldo)
+
+    pair.__name__ = pair.__qualname__ = f"integer_pair_{form.name}"
+    return kernel(pair)

@@ -1,0 +1,66 @@
+"""Round rows of x to int8 in blocks of 32, by ggml's rule, for `kernels.cpu.products.integer_tile`.
+
+    d = max |x| / 127,  q = round(x / d),  s = d (sum of q)
+
+A block is 32 int8, d and s as float32, and the sum of q as int32: 48 bytes. Rounding is to even. A
+block with a number that is not finite has d = s = NaN, so that its products have, too.
+"""
+
+import numpy as np
+
+from kernels.cpu.jit import kernel
+from kernels.cpu.row_ops import ONE, ZERO
+from kernels.cpu.simd import (
+    BYTES,
+    LANES,
+    absolute,
+    add,
+    fma,
+    larger,
+    load,
+    max_of,
+    mul,
+    rint,
+    splat,
+    store_int8,
+    store_int32,
+    store_one,
+    sum_of,
+)
+
+BLOCK = 32
+BLOCK_BYTES = 48
+STEPS = np.float32(127.0)
+LEAST = np.float32(1e-30)  # of d: the inverse of a smaller one could be infinite
+
+
+def round_rows_reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Round rows (N, K) float32 -> int8 (N, K), d and s (N, K / 32) float32; the specification."""
+    blocks = x.reshape(len(x), -1, BLOCK)
+    d = np.abs(blocks).max(-1) / STEPS
+    d = np.where(d >= LEAST, d, ZERO)
+    inverse = np.divide(ONE, d, out=np.zeros_like(d), where=d > 0)
+    q = np.rint(blocks * inverse[..., None]).astype(np.int8)
+    return q.reshape(x.shape), d, d * q.sum(-1, dtype=np.int32).astype(np.float32)
+
+
+@kernel
+def round_row(x: int, size: int, out: int) -> None:
+    """Write a row's blocks; `size` floats at x, a multiple of 32."""
+    for block in range(size // BLOCK):
+        at, to = x + 4 * BLOCK * block, out + BLOCK_BYTES * block
+        low, high = load(at), load(at + BYTES)
+        d = max_of(larger(absolute(low), absolute(high))) / STEPS
+        inverse = ZERO
+        if d >= LEAST:
+            inverse = ONE / d
+        else:
+            d = ZERO
+        not_finite = sum_of(fma(splat(ZERO), low, mul(splat(ZERO), high)))  # else zero
+        low, high = rint(mul(low, splat(inverse))), rint(mul(high, splat(inverse)))
+        total = sum_of(add(low, high))
+        store_int8(to, low)
+        store_int8(to + LANES, high)
+        store_one(to + BLOCK, d + not_finite)
+        store_one(to + BLOCK + 4, d * total + not_finite)
+        store_int32(to + BLOCK + 8, total)
