@@ -61,9 +61,11 @@ def main() -> int:
             time.sleep(REST_S)
     bandwidth = BYTES / median(times["read"])
     floor_s = runner.model.weight_bytes / bandwidth
+    name = settings.weights if settings.activations == "float32" else "integers"
     figures = {
         "machine": machine(),
         "weights": settings.weights,
+        "activations": settings.activations,
         "read_gb_s": round(bandwidth / 1e9, 1),
         "floor_ms": round(1e3 * floor_s, 2),
         "one_row_ms": round(1e3 * median(times["1 row"]), 2),
@@ -71,7 +73,7 @@ def main() -> int:
         "fraction_of_floor": round(floor_s / median(times["1 row"]), 2),
         "eight_rows_over_one": round(median(times["8 rows"]) / median(times["1 row"]), 2),
     }
-    out = ROOT / "bench" / "results" / f"floor-{settings.weights}.json"
+    out = ROOT / "bench" / "results" / f"floor-{name}.json"
     out.write_text(json.dumps(figures, indent=2) + "\n")
     print(json.dumps(figures, indent=2))
     return 0

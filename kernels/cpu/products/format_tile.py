@@ -15,7 +15,20 @@ from llvmlite import ir
 from kernels.cpu.jit import kernel
 from kernels.cpu.products.formats import PIECE, Format
 from kernels.cpu.products.tile import ROWS
-from kernels.cpu.simd import BYTES, address, at, constant, fused, index, nothing, op, prefetch, read, spread
+from kernels.cpu.simd import (
+    BYTES,
+    address,
+    at,
+    constant,
+    fused,
+    index,
+    nothing,
+    op,
+    prefetch,
+    processor_has,
+    read,
+    spread,
+)
 
 AHEAD = 2048  # bytes that memory is asked for before they are needed
 LINE = 64  # bytes that memory gives at once
@@ -137,27 +150,53 @@ def _int(value: int) -> ir.Constant:
 
 
 def product_of(form: Format) -> Any:
-    """Return the product of up to ROWS rows with one block of W, made of the tiles of one to six.
+    """Return the product of any number of rows with one block of W, made of tiles of even heights.
 
     Takes rows, x, ldx, w, k, out, ldo: addresses, and strides in bytes.
     """
+    most = tallest()
     one, two, three, four, five, six = (_tile(form, rows) for rows in range(1, ROWS + 1))
+    if most == ROWS:
+        seven = eight = ten = twelve = six  # never called
+    else:
+        seven, eight, ten, twelve = (_tile(form, rows) for rows in (7, 8, 10, 12))
 
     def product(rows: int, x: int, ldx: int, w: int, k: int, out: int, ldo: int) -> None:
-        if rows == 6:
-            six(x, ldx, w, k, out, ldo)
-        elif rows == 5:
-            five(x, ldx, w, k, out, ldo)
-        elif rows == 4:
-            four(x, ldx, w, k, out, ldo)
-        elif rows == 3:
-            three(x, ldx, w, k, out, ldo)
-        elif rows == 2:
-            two(x, ldx, w, k, out, ldo)
-        else:
-            one(x, ldx, w, k, out, ldo)
+        while rows > 0:
+            tiles = (rows + most - 1) // most
+            n = (rows + tiles - 1) // tiles
+            if n == 9 or n == 11:
+                n = (n + 1) // 2  # heights that are seldom asked for have no tile
+            if n == 12:
+                twelve(x, ldx, w, k, out, ldo)
+            elif n == 10:
+                ten(x, ldx, w, k, out, ldo)
+            elif n == 8:
+                eight(x, ldx, w, k, out, ldo)
+            elif n == 7:
+                seven(x, ldx, w, k, out, ldo)
+            elif n == 6:
+                six(x, ldx, w, k, out, ldo)
+            elif n == 5:
+                five(x, ldx, w, k, out, ldo)
+            elif n == 4:
+                four(x, ldx, w, k, out, ldo)
+            elif n == 3:
+                three(x, ldx, w, k, out, ldo)
+            elif n == 2:
+                two(x, ldx, w, k, out, ldo)
+            else:
+                one(x, ldx, w, k, out, ldo)
+            x += n * ldx
+            out += n * ldo
+            rows -= n
 
     return _named(product, f"product_{form.name}")
+
+
+def tallest() -> int:
+    """Return the rows of the largest tile: 32 registers of sixteen lanes hold twelve rows' sums and more."""
+    return 12 if processor_has("avx512f") else ROWS
 
 
 def pair_of(form: Format) -> Any:

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from kernels.cpu.jit import Native, kernel
-from kernels.cpu.products.format_tile import expander, pair_of, product_of
+from kernels.cpu.products.format_tile import expander, pair_of, product_of, tallest
 from kernels.cpu.products.formats import FORMATS, Format
 from kernels.cpu.products.integer_tile import GROUP, INTEGER_FORMATS, IntegerFormat
 from kernels.cpu.products.integer_tile import pair_of as integer_pair_of
@@ -107,11 +107,11 @@ def _float32(
 def _stored(form: Format) -> Native:
     """Return `linear` for W as a file stores it.
 
-    Up to a tile's rows expand W in registers; more go over chunks of it that are expanded once.
+    Up to two tiles' rows expand W in registers; more go over chunks of it that are expanded once.
     """
     product, pair, expand = product_of(form), pair_of(form), expander(form)
     lines, group_bytes = form.depth, form.group_bytes
-    chunk = max(lines, CHUNK // lines * lines)
+    chunk, in_tiles = max(lines, CHUNK // lines * lines), 2 * tallest()
 
     def stored(
         rows: int, x: int, ldx: int, w: int, depth: int, bias: int, first: int, end: int, out: int, ldo: int
@@ -127,7 +127,7 @@ def _stored(form: Format) -> Native:
                     begin(n, 0 if bias == 0 else bias + (block + i) * BYTES, to + i * BYTES, ldo)
                 if count == 2:
                     pair(n, of, ldx, weights, depth, to, ldo)
-                elif n <= ROWS:
+                elif n <= in_tiles:
                     product(n, of, ldx, weights, depth, to, ldo)
                 else:
                     for k in range(0, depth, chunk):

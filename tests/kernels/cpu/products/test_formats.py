@@ -19,7 +19,7 @@ from kernels.cpu.products.linear import LINEAR, call_linear
 from kernels.cpu.products.pack import pack, pack_bias, pack_stored
 from kernels.cpu.simd import LANES
 
-ROWS = (*range(1, 15), 48, 49, 67)
+ROWS = (*range(1, 27), 48, 49, 67)
 HALVES = dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (1, 3)) | {"Q6_K": (209,)}  # high bytes of f16; else (1,)
 TYPES = list(FORMATS)
 
