@@ -31,7 +31,7 @@ from app.system import processor
 
 log = logging.getLogger(__name__)
 SHAPING = (
-    "weights", "device", "gpu_dtype", "gpu_exact", "verify_threads",
+    "weights", "activations", "device", "gpu_dtype", "gpu_exact", "verify_threads",
     "placement", "partition", "draft_device",  # these leave the target a part of the machine
 )  # fmt: skip
 SPOTS = (1, 8, 32)  # rows

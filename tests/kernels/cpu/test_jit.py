@@ -54,6 +54,19 @@ def test_code_lies_in_numbas_folder_named_by_the_sources_digest(
     assert jit._cache() == default
 
 
+def test_a_change_to_any_kernel_names_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [tmp_path / "cpu" / name for name in ("jit.py", "decoder.py", "products/tile.py")]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("before")
+    monkeypatch.setattr(jit, "__file__", str(files[0]))
+    seen = {jit._cache()}
+    for file in files:
+        file.write_text("after")
+        seen.add(jit._cache())
+    assert len(seen) == 1 + len(files)
+
+
 def test_processes_that_save_code_at_once_save_each_their_own(tmp_path: Path) -> None:
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(process)], cwd=ROOT) for process in range(2)

@@ -64,6 +64,13 @@ def test_rounded_weights_are_another_model(llama, tmp_path, asked):
     assert not torch.equal(trial(whole), trial(rounded))
 
 
+def test_int8_activations_are_another_model(llama, tmp_path, asked):
+    exact = load(llama, "q8_0", tmp_path)
+    first, second = (load(llama, "q8_0", tmp_path, "int8") for _ in range(2))
+    assert len(asked) == 2
+    assert torch.equal(trial(first), trial(second)) and not torch.equal(trial(exact), trial(first))
+
+
 @pytest.mark.parametrize("change", ["weights", "config", "another model's", "cut off", "one digit", "empty"])
 def test_a_change_makes_the_modules_run_again(llama, tmp_path, asked, change, caplog):
     load(llama, "stored", tmp_path)

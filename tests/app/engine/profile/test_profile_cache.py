@@ -49,19 +49,27 @@ def test_the_second_start_measures_nothing(folder, settings, counted):
     assert second.dumps() == first.dumps()
 
 
-@pytest.mark.parametrize("change", ["weights", "config", "settings", "code"])
+@pytest.mark.parametrize("change", ["weights", "another file", "config", "code"])
 def test_a_changed_dependency_makes_a_measurement_anew(folder, settings, counted, change, monkeypatch, tmp_path):
+    (folder / "model.gguf").write_bytes(b"blocks")
     _start(folder, settings)
     if change == "weights":
         (folder / "model.safetensors").write_bytes(b"other weights")
+    if change == "another file":
+        (folder / "model.gguf").write_bytes(b"other blocks")
     if change == "config":
         (folder / "config.json").write_text('{"a": 1}')
-    if change == "settings":
-        settings = settings.model_copy(update={"verify_threads": settings.verify_threads + 1})
     if change == "code":
         (tmp_path / "new.py").write_text("")
         monkeypatch.setattr(fingerprint, "_sources", lambda: [tmp_path / "new.py"])
     _start(folder, settings)
+    assert len(counted) == 2
+
+
+@pytest.mark.parametrize("change", [{"verify_threads": 5}, {"weights": "q8_0"}, {"activations": "int8"}])
+def test_settings_that_decide_how_a_step_computes_make_a_measurement_anew(folder, settings, counted, change):
+    _start(folder, settings)
+    _start(folder, settings.model_copy(update=change))
     assert len(counted) == 2
 
 
