@@ -14,6 +14,7 @@ import kernels.cpu
 from app.config import ROOT
 from kernels.cpu import jit
 from kernels.cpu.decoder import decode
+from kernels.cpu.products.linear import INTEGER_LINEAR, LINEAR
 
 SAVES = 150
 WRITER = f"""
@@ -33,13 +34,17 @@ def test_no_two_kernels_of_a_module_have_one_name() -> None:
     another.
     """
     found: dict[int, str] = {}
-    for info in pkgutil.iter_modules(kernels.cpu.__path__):
-        module = importlib.import_module(f"kernels.cpu.{info.name}")
-        for value in vars(module).values():
+    for info in pkgutil.walk_packages(kernels.cpu.__path__, "kernels.cpu."):
+        values = [*vars(importlib.import_module(info.name)).values()]
+        for native in {*LINEAR.values(), *INTEGER_LINEAR.values()}:
+            function = vars(native)["_function"]
+            found[id(native)] = f"{function.__module__}.{function.__qualname__}"
+            values += [cell.cell_contents for cell in function.__closure__ or ()]
+        for value in values:
             function = getattr(value, "py_func", None)
             if function is not None:
                 found[id(value)] = f"{function.__module__}.{function.__qualname__}"
-    assert len(found) > 30
+    assert len(found) > 60
     assert {name: count for name, count in Counter(found.values()).items() if count > 1} == {}
 
 
