@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from app.config import ROOT
-from kernels.cpu import packed_linear as module
+from kernels.cpu.products import packed_linear as module
 from kernels.cpu.products.packed_linear import PackedLinear, is_exact, packed_linear_reference
 
 SHAPES = [(1, 1), (3, 5), (7, 16), (16, 17), (64, 48), (192, 576), (1000, 64)]  # (N, K)
