@@ -6,7 +6,7 @@ weight is looked at when its reader is called.
 
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,20 @@ PERMUTED = ("llama",)  # architectures whose rows of q and k the file has in ano
 
 
 def opened(file: Path) -> Any:
-    """Open a GGUF file. Raises ModelRefused for one that is none, or not whole."""
+    """Open a GGUF file. Raises ModelRefused for one that is none, or not whole.
+
+    A process opens a file once: the reader walks over every word of the vocabulary, for seconds.
+    """
     try:
-        return gguf.GGUFReader(file)
+        about = file.stat()
+        return _opened(file, about.st_size, about.st_mtime_ns)
     except (ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:
         raise ModelRefused(f"{file} is not a whole GGUF file: {error}") from error
+
+
+@lru_cache(maxsize=4)
+def _opened(file: Path, size: int, changed_ns: int) -> Any:
+    return gguf.GGUFReader(file)
 
 
 def field(reader: Any, file: Path, name: str, default: object = None) -> Any:
