@@ -71,7 +71,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     home: UserPath = Field(
-        Path.home() / ".cache" / "paceline", description="converted models, and what is known of models"
+        Path.home() / ".cache" / "paceline", description="fetched models, and what is known of models"
     )
     state: UserPath = Field(STATE, description="pids, logs and Redis data of `up`, a folder an instance")
     redis_url: str | None = Field(
@@ -85,7 +85,7 @@ class Settings(BaseModel):
         description="of paceline.generate; with .high and .low behind it, others",
     )
     namespace: str = Field("paceline", pattern=r"^[A-Za-z0-9_-]{1,40}$", description="prefix of every Redis key")
-    model: str = Field("smollm2-135m", description="the target: a known name or a model folder")
+    model: str = Field("smollm2-135m", description="the target: a known name, a model folder or a GGUF file")
     weights: Annotated[WeightsAs, NO_INT8] = Field(
         "stored", description="of the target: as its file has them, or rounded when loaded, a target of its own"
     )

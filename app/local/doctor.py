@@ -112,7 +112,7 @@ def _disk(settings: Settings, instance: Instance) -> Finding:
     free = shutil.disk_usage(place).free
     text = f"{free / 1e9:.1f} GB free on the disk of {settings.home}"
     if free < FREE_BYTES and not (fetched_folder(settings.model, settings.home) / MANIFEST).is_file():
-        return Finding(Level.FAIL, text, f"converting the model needs {FREE_BYTES / 1e9:.1f} GB; or set PACELINE_HOME")
+        return Finding(Level.FAIL, text, f"fetching the model needs {FREE_BYTES / 1e9:.1f} GB; or set PACELINE_HOME")
     return Finding(Level.OK if free > FREE_BYTES else Level.WARN, text)
 
 

@@ -1,1 +1,1 @@
-"""Find, fetch, convert and read a model's files."""
+"""Find, fetch and read a model's files."""

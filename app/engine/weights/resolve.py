@@ -1,4 +1,4 @@
-"""Resolve a target's name to a folder: a known name is fetched and converted once.
+"""Resolve a target's name to a folder: a known name is fetched once, and a GGUF file gets a folder.
 
 A name goes in; a folder with config.json, weights and tokenizer.json comes out, or ModelRefused
 names the missing part. A GGUF file's weights stay in it: only its configuration and tokenizer are
@@ -109,7 +109,7 @@ def refusing(folder: Path) -> Iterator[None]:
 
 
 def damaged(folder: Path) -> list[str]:
-    """List a converted model's files that are missing or differ from what the conversion wrote."""
+    """List a fetched model's files that are missing or differ from what was written."""
     files: dict[str, str] = _read_json(folder / MANIFEST)["files"]
     return [name for name, digest in files.items() if not _intact(folder / name, digest)]
 
@@ -290,7 +290,7 @@ log = logging.getLogger(__name__)
 
 
 def target_folder(settings: Settings) -> Path:
-    """Return the folder of the settings' target, fetched and converted on first use.
+    """Return the folder of the settings' target, fetched on first use.
 
     Raises ModelRefused.
     """

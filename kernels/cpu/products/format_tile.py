@@ -191,7 +191,7 @@ def product_of(form: Format) -> Any:
             out += n * ldo
             rows -= n
 
-    return _named(product, f"product_{form.name}")
+    return named(product, f"product_{form.name}")
 
 
 def tallest() -> int:
@@ -201,15 +201,19 @@ def tallest() -> int:
 
 def pair_of(form: Format) -> Any:
     """Return the product of one row or two with two blocks of W that lie one behind the other."""
-    one, two = (_tile(form, rows, blocks=2) for rows in (1, 2))
+    return pair(f"pair_{form.name}", *(_tile(form, rows, blocks=2) for rows in (1, 2)))
 
-    def pair(rows: int, x: int, ldx: int, w: int, k: int, out: int, ldo: int) -> None:
+
+def pair(name: str, one: Any, two: Any) -> Any:
+    """Return the product of one row or two, made of the tile of each, under a name of its own."""
+
+    def of_two(rows: int, x: int, ldx: int, w: int, k: int, out: int, ldo: int) -> None:
         if rows == 1:
             one(x, ldx, w, k, out, ldo)
         else:
             two(x, ldx, w, k, out, ldo)
 
-    return _named(pair, f"pair_{form.name}")
+    return named(of_two, name)
 
 
 def expander(form: Format) -> Any:
@@ -219,9 +223,10 @@ def expander(form: Format) -> Any:
     def expand(w: int, k: int, out: int) -> None:
         each(w, k, out)
 
-    return _named(expand, f"expand_{form.name}")
+    return named(expand, f"expand_{form.name}")
 
 
-def _named(function: Any, name: str) -> Any:
+def named(function: Any, name: str) -> Any:
+    """Compile a function under a name that no other kernel has."""
     function.__name__ = function.__qualname__ = name  # as in `kernels.cpu.products.tile`
     return kernel(function)

@@ -19,7 +19,8 @@ from typing import Any
 from llvmlite import ir
 
 from kernels.cpu.jit import kernel
-from kernels.cpu.products.format_tile import repeat
+from kernels.cpu.products.format_tile import named, pair, repeat
+from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES
 from kernels.cpu.simd import (
     BYTES,
     LANES,
@@ -36,8 +37,6 @@ from kernels.cpu.simd import (
     spread,
 )
 
-GROUP = 32  # lines, the block of every row and weight
-ROW_GROUP_BYTES = 48  # of a row's block: 32 int8, d, s (float32), their sum (int32)
 ROWS = 8  # of the largest tile: with 32 registers its sums fit twice
 AHEAD = 3072  # bytes that memory is asked for before they are needed
 HALF_BYTES = 2 * LANES
@@ -69,7 +68,7 @@ class IntegerFormat:
     @property
     def group_bytes(self) -> int:
         """Return the bytes of 32 lines of sixteen columns."""
-        return self.header_bytes + GROUP * LANES // (2 if self.is_nibbles else 1)
+        return self.header_bytes + BLOCK * LANES // (2 if self.is_nibbles else 1)
 
 
 Q4_0 = IntegerFormat("Q4_0", is_nibbles=True, offset=8)
@@ -95,7 +94,7 @@ def tile(form: IntegerFormat, rows: int, blocks: int = 1) -> Any:
     def product(b: ir.IRBuilder, x: Any, ldx: Any, w: Any, k: Any, out: Any, ldo: Any) -> Any:
         """Add x (rows, k), rounded, at stride ldx times w (blocks, k, 16) to out (rows, 16 blocks) at
         stride ldo; bytes."""
-        groups = b.udiv(k, _int(GROUP))
+        groups = b.udiv(k, _int(BLOCK))
         size = b.mul(groups, _int(form.group_bytes))
         ws = [b.add(w, b.mul(size, _int(block))) for block in range(blocks)]
         xs = [b.add(x, b.mul(ldx, _int(row))) for row in range(rows)]
@@ -103,13 +102,13 @@ def tile(form: IntegerFormat, rows: int, blocks: int = 1) -> Any:
 
         def group(g: Any, sums: list[Any]) -> list[Any]:
             weights = [b.add(at_block, b.mul(g, _int(form.group_bytes))) for at_block in ws]
-            of = [b.add(row, b.mul(g, _int(ROW_GROUP_BYTES))) for row in xs]
+            of = [b.add(row, b.mul(g, _int(BLOCK_BYTES))) for row in xs]
             for where in weights:
                 for offset in range(0, form.group_bytes, BYTES):
                     prefetch(b, b.add(where, _int(AHEAD + offset)))
             found = _integers(b, form, dot, weights, of)
             for row, where in enumerate(of):
-                d, s, n = (_spread_at(b, where, GROUP + 4 * i, kind) for i, kind in enumerate((_F32, _F32, _I32)))
+                d, s, n = (_spread_at(b, where, BLOCK + 4 * i, kind) for i, kind in enumerate((_F32, _F32, _I32)))
                 for block, scales in enumerate(weights):
                     i = row * blocks + block
                     whole = found[i]
@@ -132,7 +131,7 @@ def _integers(b: ir.IRBuilder, form: IntegerFormat, dot: Any, weights: list[Any]
     """Return a group's integer sums, of each row with each block, row by row."""
     sums = [ir.Constant(_INTS, [0] * LANES)] * (len(of) * len(weights))
     lines = 8 if form.is_nibbles else 4
-    for line in range(0, GROUP, lines):
+    for line in range(0, BLOCK, lines):
         raws = [_at(b, where, form.header_bytes + line // lines * BYTES, _INTS) for where in weights]
         for half in range(lines // 4):
             parts = raws
@@ -253,19 +252,9 @@ def product_of(form: IntegerFormat) -> Any:
             out += n * ldo
             rows -= n
 
-    product.__name__ = product.__qualname__ = f"integer_product_{form.name}"  # as in `kernels.cpu.products.tile`
-    return kernel(product)
+    return named(product, f"integer_product_{form.name}")
 
 
 def pair_of(form: IntegerFormat) -> Any:
     """Return the product of one row or two with two blocks of W that lie one behind the other."""
-    one, two = (tile(form, rows, blocks=2) for rows in (1, 2))
-
-    def pair(rows: int, x: int, ldx: int, w: int, k: int, out: int, ldo: int) -> None:
-        if rows == 1:
-            one(x, ldx, w, k, out, ldo)
-        else:
-            two(x, ldx, w, k, out, ldo)
-
-    pair.__name__ = pair.__qualname__ = f"integer_pair_{form.name}"
-    return kernel(pair)
+    return pair(f"integer_pair_{form.name}", *(tile(form, rows, blocks=2) for rows in (1, 2)))

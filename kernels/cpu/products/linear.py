@@ -14,11 +14,12 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from kernels.cpu.jit import Native, kernel
-from kernels.cpu.products.format_tile import expander, pair_of, product_of, tallest
+from kernels.cpu.products.format_tile import expander, named, pair_of, product_of, tallest
 from kernels.cpu.products.formats import FORMATS, Format
-from kernels.cpu.products.integer_tile import GROUP, INTEGER_FORMATS, IntegerFormat
+from kernels.cpu.products.integer_tile import INTEGER_FORMATS, IntegerFormat
 from kernels.cpu.products.integer_tile import pair_of as integer_pair_of
 from kernels.cpu.products.integer_tile import product_of as integer_product_of
+from kernels.cpu.products.round_rows import BLOCK
 from kernels.cpu.products.tile import PAIR_ROWS, ROWS, height, product_more, stream, stream_half, stream_pair
 from kernels.cpu.row_ops import ZERO
 from kernels.cpu.simd import BYTES, address, index, load, nothing, op, splat, store
@@ -28,27 +29,6 @@ AHEAD = 2048  # bytes that memory is asked for before they are needed
 CHUNK = 96  # lines of W that more rows than a tile's go over together: 6 KiB
 WIDEST = 256  # lines of the largest group
 ARGUMENTS = 10  # of `linear`, and of every kernel behind an address
-
-
-@kernel
-def linear(
-    rows: int, x: int, ldx: int, w: int, depth: int, bias: int, first: int, end: int, out: int, ldo: int
-) -> None:
-    """Compute blocks `first ... end - 1` of out = x W^T + b for W in float32.
-
-    Takes addresses of x (rows, depth) at stride ldx, packed W, bias (0: none) and out (rows, 16
-    blocks) at stride ldo; strides in bytes.
-    """
-    for top in range(0, rows, PANEL):
-        n, of = min(PANEL, rows - top), x + top * ldx
-        block = first
-        while block < end:
-            to, weights = out + top * ldo + block * BYTES, w + block * depth * BYTES
-            count = 2 if n <= PAIR_ROWS and block + 1 < end else 1
-            for i in range(count):
-                begin(n, 0 if bias == 0 else bias + (block + i) * BYTES, to + i * BYTES, ldo)
-            multiply(n, of, ldx, weights, depth, count, to, ldo)
-            block += count
 
 
 @kernel
@@ -98,10 +78,30 @@ def call_linear(b: ir.IRBuilder, kernel: Any, *arguments: Any) -> Any:
     b.call(b.inttoptr(kernel, kind.as_pointer()), arguments)
 
 
-def _float32(
-    rows: int, x: int, ldx: int, w: int, depth: int, bias: int, first: int, end: int, out: int, ldo: int
-) -> None:
-    linear(rows, x, ldx, w, depth, bias, first, end, out, ldo)
+def _over_blocks(multiply: Any, lines: int, group_bytes: int) -> Any:
+    """Return a function that computes blocks `first ... end - 1` of out = x W^T + b.
+
+    It takes addresses of x (rows, depth) at stride ldx, packed W, bias (0: none) and out (rows, 16
+    blocks) at stride ldo; strides in bytes. `multiply` adds x W^T to out for one block, or for two if
+    there are one or two rows; a block has groups of `lines` lines and `group_bytes` bytes.
+    """
+
+    def over_blocks(
+        rows: int, x: int, ldx: int, w: int, depth: int, bias: int, first: int, end: int, out: int, ldo: int
+    ) -> None:
+        block_bytes = depth // lines * group_bytes
+        for top in range(0, rows, PANEL):
+            n, of = min(PANEL, rows - top), x + top * ldx
+            block = first
+            while block < end:
+                to, weights = out + top * ldo + block * BYTES, w + block * block_bytes
+                count = 2 if n <= PAIR_ROWS and block + 1 < end else 1
+                for i in range(count):
+                    begin(n, 0 if bias == 0 else bias + (block + i) * BYTES, to + i * BYTES, ldo)
+                multiply(n, of, ldx, weights, depth, count, to, ldo)
+                block += count
+
+    return over_blocks
 
 
 def _stored(form: Format) -> Native:
@@ -113,60 +113,40 @@ def _stored(form: Format) -> Native:
     lines, group_bytes = form.depth, form.group_bytes
     chunk, in_tiles = max(lines, CHUNK // lines * lines), 2 * tallest()
 
-    def stored(
-        rows: int, x: int, ldx: int, w: int, depth: int, bias: int, first: int, end: int, out: int, ldo: int
-    ) -> None:
-        room, block_bytes = scratch(), depth // lines * group_bytes
-        for top in range(0, rows, PANEL):
-            n, of = min(PANEL, rows - top), x + top * ldx
-            block = first
-            while block < end:
-                to, weights = out + top * ldo + block * BYTES, w + block * block_bytes
-                count = 2 if n <= PAIR_ROWS and block + 1 < end else 1
-                for i in range(count):
-                    begin(n, 0 if bias == 0 else bias + (block + i) * BYTES, to + i * BYTES, ldo)
-                if count == 2:
-                    pair(n, of, ldx, weights, depth, to, ldo)
-                elif n <= in_tiles:
-                    product(n, of, ldx, weights, depth, to, ldo)
-                else:
-                    for k in range(0, depth, chunk):
-                        size = min(chunk, depth - k)
-                        expand(weights + k // lines * group_bytes, size, room)
-                        product_more(n, of + 4 * k, ldx, room, BYTES, size, to, ldo)
-                block += count
+    def multiply_stored(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
+        if count == 2:
+            pair(rows, x, ldx, w, depth, out, ldo)
+        elif rows <= in_tiles:
+            product(rows, x, ldx, w, depth, out, ldo)
+        else:
+            room = scratch()
+            for k in range(0, depth, chunk):
+                size = min(chunk, depth - k)
+                expand(w + k // lines * group_bytes, size, room)
+                product_more(rows, x + 4 * k, ldx, room, BYTES, size, out, ldo)
 
-    return Native(stored, f"linear_{form.name}", ARGUMENTS)
+    multiply = named(multiply_stored, f"multiply_{form.name}")
+    return Native(_over_blocks(multiply, lines, group_bytes), f"linear_{form.name}", ARGUMENTS)
 
 
 def _integer(form: IntegerFormat) -> Native:
     """Return `linear` for rows of x rounded to int8 (`kernels.cpu.products.round_rows`) and weights of integers."""
-    product, pair, group_bytes = integer_product_of(form), integer_pair_of(form), form.group_bytes
+    product, pair = integer_product_of(form), integer_pair_of(form)
 
-    def integer(
-        rows: int, x: int, ldx: int, w: int, depth: int, bias: int, first: int, end: int, out: int, ldo: int
-    ) -> None:
-        block_bytes = depth // GROUP * group_bytes
-        for top in range(0, rows, PANEL):
-            n, of = min(PANEL, rows - top), x + top * ldx
-            block = first
-            while block < end:
-                to, weights = out + top * ldo + block * BYTES, w + block * block_bytes
-                count = 2 if n <= PAIR_ROWS and block + 1 < end else 1
-                for i in range(count):
-                    begin(n, 0 if bias == 0 else bias + (block + i) * BYTES, to + i * BYTES, ldo)
-                if count == 2:
-                    pair(n, of, ldx, weights, depth, to, ldo)
-                else:
-                    product(n, of, ldx, weights, depth, to, ldo)
-                block += count
+    def multiply_integers(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
+        if count == 2:
+            pair(rows, x, ldx, w, depth, out, ldo)
+        else:
+            product(rows, x, ldx, w, depth, out, ldo)
 
-    return Native(integer, f"integer_linear_{form.name}", ARGUMENTS)
+    multiply = named(multiply_integers, f"multiply_integers_{form.name}")
+    return Native(_over_blocks(multiply, BLOCK, form.group_bytes), f"integer_linear_{form.name}", ARGUMENTS)
 
 
+linear = named(_over_blocks(multiply, 1, BYTES), "linear")  # for W in float32, called from other kernels
 _OF_FORMAT = {form.name: _stored(form) for form in FORMATS.values()}
 LINEAR = {  # by ggml's name of the weights' type
-    "F32": Native(_float32, "linear_F32", ARGUMENTS),
+    "F32": Native(_over_blocks(multiply, 1, BYTES), "linear_F32", ARGUMENTS),
     **{kind: _OF_FORMAT[form.name] for kind, form in FORMATS.items()},
 }
 _OF_INTEGERS = {form.name: _integer(form) for form in INTEGER_FORMATS.values()}

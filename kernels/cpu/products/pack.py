@@ -9,7 +9,8 @@ from collections.abc import Callable
 import numpy as np
 
 from kernels.cpu.products.formats import FORMATS, Format
-from kernels.cpu.products.integer_tile import GROUP, INTEGER_FORMATS
+from kernels.cpu.products.integer_tile import INTEGER_FORMATS
+from kernels.cpu.products.round_rows import BLOCK
 from kernels.cpu.simd import LANES
 
 CACHE_LINE = 64
@@ -52,9 +53,9 @@ def pack_integer(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
     Raises ValueError where K is no whole number of groups.
     """
     form = INTEGER_FORMATS[name]
-    if depth % GROUP:
-        raise ValueError(f"{name} holds whole groups of {GROUP}, not rows of {depth}")
-    columns, groups = len(raw), depth // GROUP
+    if depth % BLOCK:
+        raise ValueError(f"{name} holds whole groups of {BLOCK}, not rows of {depth}")
+    columns, groups = len(raw), depth // BLOCK
     whole = raw if columns % LANES == 0 else np.pad(raw, ((0, -columns % LANES), (0, 0)))
     blocks = whole.reshape(len(whole) // LANES, LANES, groups, -1)
     out = aligned_empty((len(blocks), groups, form.group_bytes), np.uint8)
@@ -62,7 +63,7 @@ def pack_integer(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
         _put(out, 2 * LANES * i, _scales(blocks, i))
     shape = (len(blocks), LANES, groups)
     if form.is_nibbles:
-        q = _nibbles(blocks[..., -GROUP // 2 :]).reshape(*shape, 4, 2, 4)
+        q = _nibbles(blocks[..., -BLOCK // 2 :]).reshape(*shape, 4, 2, 4)
         lines = q[..., 0, :] | q[..., 1, :] << 4  # four lines in the low halves, the next four in the high ones
     elif name == "Q8_0":
         lines = (blocks[..., 2:] ^ 0x80).reshape(*shape, 8, 4)
