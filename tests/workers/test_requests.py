@@ -44,12 +44,14 @@ def test_concurrent_requests_get_the_same_texts_as_alone_in_time(cluster: Cluste
 
 
 def test_a_huge_prompt_holds_up_no_request_behind_it(cluster: Cluster, alone: Alone) -> None:
+    """By the order of their ends alone: the huge one takes 28 steps at least, those behind it ten."""
     huge = cluster.stream(GenerateRequest(prompt="river stone " * HUGE, raw=True, max_tokens=2))
-    small = [GenerateRequest(prompt=f"small {i}", raw=True, max_tokens=20) for i in range(3)]
-    with ThreadPoolExecutor(2) as pool:
+    without = SpeculationBounds(enabled=False)
+    small = [GenerateRequest(prompt=f"small {i}", raw=True, max_tokens=8, speculation=without) for i in range(3)]
+    with ThreadPoolExecutor(1 + len(small)) as pool:
         whole = pool.submit(huge.read)
         started = time.monotonic()
-        streams = [cluster.stream(request).read() for request in small]
+        streams = list(pool.map(lambda request: cluster.stream(request).read(), small))
         took_s = time.monotonic() - started
         assert not huge.tokens, "it is still being read"
         whole.result()

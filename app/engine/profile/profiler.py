@@ -107,6 +107,7 @@ def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Re
     seconds = _timed(runner, sequence, points, PASSES)
     runner.release(sequence)
     few, many = ((seconds[longest, rows] - seconds[CONTEXT, rows]) / (longest - CONTEXT) for rows in LONG_ROWS)
+    few = max(0.0, min(few, many))  # more rows never take less: then the few were disturbed
     row_token_s = max(0.0, (many - few) / (LONG_ROWS[1] - LONG_ROWS[0]))
     return Reading(max(0.0, few - row_token_s * LONG_ROWS[0]), row_token_s)
 

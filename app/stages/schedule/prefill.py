@@ -2,8 +2,9 @@
 
 A row of a long context takes many times the time of one of a short context, so rows are counted by
 their time. Prompts take no more of a step than reading `prefill_chunk_tokens` without any context
-takes. Where others decode, a prompt that takes longer than that gets a bounded part of each step,
-so that the others keep a bounded share of their pace.
+takes, or a step of one row where that is more. Where others decode, a prompt that takes longer than that gets a bounded part of each step,
+so that the others keep a bounded share of their pace. A context that is read once for any number of
+rows is read for at least as long a time of rows.
 """
 
 from collections.abc import Sequence as Listed
@@ -44,14 +45,15 @@ class _Room:
         self.given: dict[str, int] = {}
         self._row_s = max(INSTANT_S, (costs.seconds(1 + size) - costs.seconds(1)) / size)
         self._reading = costs.reading
-        self._chunk_s = self._s = size * self._row_s
+        self._chunk_s = self._s = max(size * self._row_s, costs.seconds(1))  # a GPU's rows cost next to nothing
         self._long_s = min(self._s, BESIDE * running_s) if running_s else self._s
         self._tokens = tokens
 
     def give(self, sequence: Sequence, most: int, part: float = 1.0) -> None:
         """Give a prompt what is left, at most `most` tokens and `part` of the seconds.
 
-        The first one gets at least LEAST_TOKENS; the others too, if there is time for these.
+        The first one gets at least LEAST_TOKENS, and rows for as long as its context takes to be read;
+        the others get LEAST_TOKENS if there is time for these.
         """
         given = self.given.get(sequence.record.id, 0)
         left = sequence.uncached - given
@@ -59,7 +61,8 @@ class _Room:
         once_s = 0.0 if given else sequence.cached * self._reading.token_s
         is_long = sequence.uncached * row_s + once_s > self._chunk_s
         room_s = part * min(self._s, self._long_s if is_long else self._s)
-        count = int((room_s - once_s) / row_s * (1.0 + 1e-9))  # the factor absorbs rounding
+        rows_s = room_s - once_s if self.given else max(room_s - once_s, once_s)
+        count = int(rows_s / row_s * (1.0 + 1e-9))  # the factor absorbs rounding
         if count < min(left, LEAST_TOKENS):
             count = 0 if self.given else LEAST_TOKENS
         count = min(count, left, most, self._tokens)
@@ -67,6 +70,6 @@ class _Room:
             return
         self.given[sequence.record.id] = given + count
         self._tokens -= count
-        took_s = count * row_s + once_s
+        took_s = min(count * row_s + once_s, room_s)  # what is beyond is not taken from the others
         self._s -= took_s
         self._long_s -= took_s if is_long else 0.0

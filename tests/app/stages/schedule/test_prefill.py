@@ -1,5 +1,6 @@
 """Test how prompts share a step's rows: short behind long ones, long ones beside decoding sequences."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from app.state import BatchEntry, CachedSequence, Sequence
 # two cores and a model of 135M: a row 1 ms, and as much again for every 1,500 tokens of its context
 COSTS = StepCosts({1: 0.012, 257: 0.268}, reading=Reading(2.4e-6, 6.7e-7))
 CHUNK_S = 0.256
+READ_ONCE = StepCosts({1: 0.012, 257: 0.268}, reading=Reading(1e-5, 0.0))  # a context costs the same for any rows
+FLAT = StepCosts({1: 0.006, 257: 0.0065}, reading=Reading(1e-7, 2e-9))  # a GPU's: rows cost next to nothing
 
 
 def prompt(name: str, tokens: int, cached: int = 0) -> Sequence:
@@ -35,15 +38,15 @@ def seconds(works: list[BatchEntry], costs: StepCosts = COSTS) -> float:
     return costs.seconds(1 + rows) - costs.seconds(1) + reading_s
 
 
-def read(prompts: list[Sequence], running_s: float = 0.0, policy: Policy | None = None) -> dict[str, tuple[int, float]]:
+def read(prompts: list[Sequence], running_s: float = 0.0, costs: StepCosts = COSTS) -> dict[str, tuple[int, float]]:
     """Return for each prompt the steps and the seconds after which it is read."""
     waiting, steps, now_s = list(prompts), 0, 0.0
     done: dict[str, tuple[int, float]] = {}
     while waiting:
         steps += 1
         assert steps < 5000
-        works = split_prefill(waiting, 10_000, COSTS, policy or Policy(), running_s)
-        now_s += COSTS.seconds(1) + seconds(works)
+        works = split_prefill(waiting, 10_000, costs, Policy(), running_s)
+        now_s += costs.seconds(1) + seconds(works, costs)
         for work in works:
             work.sequence.cached += len(work.tokens)
             if work.final:
@@ -56,6 +59,15 @@ def test_a_short_prompt_behind_a_huge_one_is_read_in_the_next_step() -> None:
     done = read([prompt("huge", 7000, cached=3000), prompt("short", 37)])
     assert done["short"][0] == 1
     assert done["short"][1] <= 0.012 + CHUNK_S
+
+
+@pytest.mark.parametrize("running_s", [0.0, 0.012])
+def test_a_short_prompt_is_read_at_once_though_a_huge_one_takes_long_for_its_context(running_s: float) -> None:
+    for cached in (3000, 9000):
+        works = split_prefill(
+            [prompt("huge", 9500, cached), prompt("short", 37)], 10_000, READ_ONCE, Policy(), running_s
+        )
+        assert [work.sequence.id for work in works] == ["huge", "short"] and works[1].final
 
 
 def test_a_huge_prompt_takes_little_longer_in_bounded_chunks() -> None:
@@ -72,8 +84,17 @@ def test_a_long_prompt_takes_a_bounded_part_of_steps_that_decode() -> None:
     assert 0.8 * BESIDE * running_s < seconds(works) <= BESIDE * running_s + 1e-6
     deep = split_prefill([prompt("huge", 7000, cached=6500)], 10_000, COSTS, Policy(), running_s)
     assert len(deep[0].tokens) == LEAST_TOKENS, "less than that would read the context for nothing"
+    works = split_prefill([prompt("huge", 7000, cached=6500)], 10_000, READ_ONCE, Policy(), running_s)
+    assert 0.9 * 0.065 < seconds(works, READ_ONCE) - 0.065 <= 0.065, "as long for rows as for the context"
     short = split_prefill([prompt("short", 250)], 10_000, COSTS, Policy(), running_s)
     assert short[0].final, "what fits into a chunk is read at once"
+
+
+def test_where_rows_cost_next_to_nothing_a_huge_prompt_gets_whole_chunks() -> None:
+    steps, _ = read([prompt("huge", 8192)], costs=FLAT)["huge"]
+    assert steps == 8192 / Policy().prefill_chunk_tokens
+    steps, _ = read([prompt("huge", 8192)], costs=FLAT, running_s=0.006)["huge"]
+    assert steps <= 2 * 8192 / Policy().prefill_chunk_tokens, "beside others at least half a chunk"
 
 
 def test_equal_prompts_are_read_one_after_the_other() -> None:
