@@ -5,6 +5,7 @@ weight is looked at when its reader is called.
 """
 
 import re
+import struct
 from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
@@ -38,13 +39,15 @@ IN_LAYER = {
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 READ = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")  # gguf dequantises them as ggml does
 LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+ARRAY_HEAD = struct.Struct("<IQ")  # type and number of a list's elements
+LENGTH = struct.Struct("<Q")  # of a string
 PERMUTED = ("llama",)  # architectures whose rows of q and k the file has in another order
 
 
 def opened(file: Path) -> Any:
     """Open a GGUF file. Raises ModelRefused for one that is none, or not whole.
 
-    A process opens a file once: the reader walks over every word of the vocabulary, for seconds.
+    A process opens a file once.
     """
     try:
         about = file.stat()
@@ -55,7 +58,38 @@ def opened(file: Path) -> Any:
 
 @lru_cache(maxsize=4)
 def _opened(file: Path, size: int, changed_ns: int) -> Any:
-    return gguf.GGUFReader(file)
+    return _Reader(file)
+
+
+class _Reader(gguf.GGUFReader):
+    """Leave the elements of lists unread: the library makes arrays of every word of the vocabulary, for seconds."""
+
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
+        if raw_type != gguf.GGUFValueType.ARRAY or self.byte_order != "I":
+            return super()._get_field_parts(orig_offs, raw_type)
+        head = orig_offs + ARRAY_HEAD.size
+        kind, count = ARRAY_HEAD.unpack(self.data[orig_offs:head])
+        number = self.gguf_scalar_to_np.get(kind)
+        if number is not None:
+            size = count * np.dtype(number).itemsize
+        elif kind == gguf.GGUFValueType.STRING:
+            size = _bytes_of_strings(memoryview(self.data), head, count)
+        else:
+            return super()._get_field_parts(orig_offs, raw_type)
+        if head + size > len(self.data):
+            raise ValueError(f"a list of {count} elements goes beyond the end")
+        return ARRAY_HEAD.size + size, [], [], [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType(kind)]
+
+
+def _bytes_of_strings(data: memoryview, start: int, count: int) -> int:
+    """Return the bytes of so many strings, each behind its length. Raises ValueError beyond the end."""
+    offset = start
+    try:
+        for _ in range(count):
+            offset += LENGTH.size + LENGTH.unpack_from(data, offset)[0]
+    except struct.error as error:
+        raise ValueError(f"a list of {count} strings goes beyond the end") from error
+    return offset - start
 
 
 def field(reader: Any, file: Path, name: str, default: object = None) -> Any:
