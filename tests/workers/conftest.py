@@ -33,9 +33,18 @@ Alone = Callable[[GenerateRequest], list[int]]
 @pytest.fixture(scope="session")
 def tiny_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return settings for a tiny target whose drafter has its weights, and so guesses well."""
-    folder = tmp_path_factory.mktemp("models")
-    make_model(folder / "target", idle_layers=16)
-    make_model(folder / "twin")
+    return _environ(tmp_path_factory.mktemp("models"), fused=True)
+
+
+@pytest.fixture(scope="session")
+def modules_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the same for a target that runs on its own modules: the one that the old version's requests name."""
+    return _environ(tmp_path_factory.mktemp("models"), fused=False)
+
+
+def _environ(folder: Path, *, fused: bool) -> dict[str, str]:
+    make_model(folder / "target", idle_layers=16, fused=fused)
+    make_model(folder / "twin", fused=fused)
     return {
         "PACELINE_MODEL": str(folder / "target"),
         "PACELINE_DRAFTERS": str(folder / "twin"),
@@ -72,7 +81,17 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def alone(tiny_environ: dict[str, str]) -> Alone:
     """Generate the tiny target's tokens for one request alone, without drafts, in this process."""
-    settings = Settings.from_env(tiny_environ)
+    return _alone(tiny_environ)
+
+
+@pytest.fixture(scope="session")
+def modules_alone(modules_environ: dict[str, str]) -> Alone:
+    """Generate those of the target that runs on its own modules."""
+    return _alone(modules_environ)
+
+
+def _alone(environ: dict[str, str]) -> Alone:
+    settings = Settings.from_env(environ)
     pipeline = build_local(settings.model_copy(update={"drafters": ()}))
     pipeline.verifier.follow(DrafterPool(), pipeline.verifier.policy)
     known: dict[str, list[int]] = {}

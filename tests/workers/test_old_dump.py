@@ -67,15 +67,15 @@ class Takeover:
 
 @pytest.fixture(scope="module")
 def takeover(
-    redis_url: str, tiny_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    redis_url: str, modules_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Takeover]:
     """Share one takeover among this module's tests, each of which checks a part of what was in Redis."""
     client = redis.Redis.from_url(redis_url, decode_responses=True)
     client.flushall()
     load(client, OLD["keys"], OLD["dumped_s"])
-    environ = {**tiny_environ, "PACELINE_REDIS_URL": redis_url, "PACELINE_NAMESPACE": NAMESPACE}
+    environ = {**modules_environ, "PACELINE_REDIS_URL": redis_url, "PACELINE_NAMESPACE": NAMESPACE}
     state = tmp_path_factory.mktemp("state")
-    tokenizer = tokenizers.Tokenizer.from_file(f"{tiny_environ['PACELINE_MODEL']}/tokenizer.json")
+    tokenizer = tokenizers.Tokenizer.from_file(f"{modules_environ['PACELINE_MODEL']}/tokenizer.json")
     with (
         _callbacks(redis_url, state / "callbacks.log"),
         running(f"dump-{os.getpid()}", state, environ) as cluster,
@@ -87,11 +87,11 @@ def takeover(
 
 
 @pytest.mark.parametrize("name", [*ACTIVE, "waiting", "unread", "unsettled"])
-def test_request_ends_with_the_tokens_of_the_target_alone(takeover: Takeover, alone: Alone, name: str) -> None:
+def test_request_ends_with_the_tokens_of_the_target_alone(takeover: Takeover, modules_alone: Alone, name: str) -> None:
     request = REQUESTS[name]
     result = takeover.result(name)
     assert result["status"] == "done"
-    assert result["token_ids"] == alone(GenerateRequest.model_validate(request["fields"]))
+    assert result["token_ids"] == modules_alone(GenerateRequest.model_validate(request["fields"]))
     assert result["text"] == takeover.text(result["token_ids"], request["fields"].get("stop", []))
     assert result["finish_reason"] == request["expected"]["finish_reason"]
 

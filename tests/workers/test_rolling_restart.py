@@ -77,13 +77,13 @@ def old_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def versions(
-    old_code: Path, redis_client: redis.Redis, redis_url: str, tiny_environ: dict[str, str], tmp_path: Path
+    old_code: Path, redis_client: redis.Redis, redis_url: str, modules_environ: dict[str, str], tmp_path: Path
 ) -> Iterator[tuple[Workers, Workers]]:
     """Run workers of the old version and of this one on one empty Redis."""
     with ExitStack() as stack:
         roots = {"old": old_code, "new": ROOT}
         logs = {name: tmp_path / name for name in roots}
-        workers = [Workers(root, redis_url, logs[name], tiny_environ) for name, root in roots.items()]
+        workers = [Workers(root, redis_url, logs[name], modules_environ) for name, root in roots.items()]
         for one in workers:
             stack.callback(one.close)
         yield workers[0], workers[1]
@@ -91,7 +91,7 @@ def versions(
 
 @pytest.mark.slow
 def test_rolling_restart_from_the_old_version_loses_nothing(
-    versions: tuple[Workers, Workers], redis_url: str, alone: Alone
+    versions: tuple[Workers, Workers], redis_url: str, modules_alone: Alone
 ) -> None:
     old, new = versions
     urls = [f"http://127.0.0.1:{free_port()}" for _ in versions]
@@ -119,7 +119,7 @@ def test_rolling_restart_from_the_old_version_loses_nothing(
     assert {result["status"] for result in results.values()} == {"done"}
     assert stream.tokens + rest.tokens == results[ids[0]]["token_ids"]
     for id_, fields in clients.fields.items():
-        assert results[id_]["token_ids"] == alone(GenerateRequest.model_validate(fields)), id_
+        assert results[id_]["token_ids"] == modules_alone(GenerateRequest.model_validate(fields)), id_
 
 
 def _node(role: str, version: str) -> str:

@@ -10,23 +10,25 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 EOS = "<eos>"
 CONTEXT_TOKENS = 8192
+WIDE = 4096  # of the gate: 3 MB a layer
 SHARPNESS = 12.0  # of the head: random weights must not leave near ties, nor a chance for the end token
 
 
-def make_model(folder: Path, idle_layers: int = 0) -> Path:
+def make_model(folder: Path, idle_layers: int = 0, *, fused: bool = False) -> Path:
     """Write a small random Llama of two layers; its texts end by their length only, and are always the same.
 
     Idle layers add time and nothing else: without them a step is too short for any draft to be worth asking for.
+    `fused`: of a shape that the compiled forward takes, whose layers are wide to take as long as the modules'.
     """
     folder.mkdir(parents=True, exist_ok=True)
     vocab_size = _write_tokenizer(folder)
     config = LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=64,
-        intermediate_size=128,
+        intermediate_size=WIDE if fused else 128,
         num_hidden_layers=2 + idle_layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        num_attention_heads=2 if fused else 4,
+        num_key_value_heads=1 if fused else 2,
         max_position_embeddings=CONTEXT_TOKENS,
         bos_token_id=None,
         eos_token_id=0,

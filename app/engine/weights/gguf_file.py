@@ -8,6 +8,7 @@ import re
 import struct
 from collections.abc import Callable
 from functools import lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def opened(file: Path) -> Any:
     try:
         about = file.stat()
         return _opened(file, about.st_size, about.st_mtime_ns)
-    except (ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, OSError, TypeError, ValueError, struct.error) as error:
         raise ModelRefused(f"{file} is not a whole GGUF file: {error}") from error
 
 
@@ -67,16 +68,16 @@ class _Reader(gguf.GGUFReader):
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
         if raw_type != gguf.GGUFValueType.ARRAY or self.byte_order != "I":
             return super()._get_field_parts(orig_offs, raw_type)
-        head = orig_offs + ARRAY_HEAD.size
-        kind, count = ARRAY_HEAD.unpack(self.data[orig_offs:head])
+        data, head = self.data.data, orig_offs + ARRAY_HEAD.size
+        kind, count = ARRAY_HEAD.unpack_from(data, orig_offs)
         number = self.gguf_scalar_to_np.get(kind)
         if number is not None:
             size = count * np.dtype(number).itemsize
         elif kind == gguf.GGUFValueType.STRING:
-            size = _bytes_of_strings(memoryview(self.data), head, count)
+            size = _bytes_of_strings(data, head, count)
         else:
             return super()._get_field_parts(orig_offs, raw_type)
-        if head + size > len(self.data):
+        if head + size > len(data):
             raise ValueError(f"a list of {count} elements goes beyond the end")
         return ARRAY_HEAD.size + size, [], [], [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType(kind)]
 
@@ -109,6 +110,10 @@ def readers(file: Path) -> dict[str, Callable[[], Weight]]:
     heads = int(field(reader, file, f"{architecture}.attention.head_count"))
     key_heads = int(field(reader, file, f"{architecture}.attention.head_count_kv", heads))
     is_turned = architecture in PERMUTED
+    in_order = sorted(reader.tensors, key=lambda tensor: int(tensor.data_offset))
+    for one, after in pairwise(in_order):
+        if int(one.data_offset) + int(one.n_bytes) > int(after.data_offset):
+            raise ModelRefused(f"{file}: {one.name} is {one.tensor_type.name}, and so reaches into {after.name}")
     found: dict[str, Callable[[], Weight]] = {}
     for tensor in reader.tensors:
         name = _name(tensor.name)
@@ -131,12 +136,14 @@ def _name(stored: str) -> str | None:
 
 
 def _read(tensor: Any, file: Path, heads: int | None) -> Weight:
-    """Return a tensor; `heads`: its rows are put back into the modules' order.
+    """Return a tensor; `heads`: its rows are put back into the modules' order. Raises ModelRefused.
 
     Row 2 i + j of a head, j = 0 or 1, is the modules' row j D / 2 + i.
     """
     kind = tensor.tensor_type.name
     shape = [int(size) for size in reversed(tensor.shape)]
+    if not all(shape) or heads is not None and shape[0] % (2 * heads):
+        raise ModelRefused(f"{file}: {tensor.name} is of shape {shape}, which no layer has")
     data = np.asarray(tensor.data)
     if heads is not None:
         data = data.reshape(heads, shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(data.shape)

@@ -2,9 +2,9 @@
 
 A row of a long context takes many times the time of one of a short context, so rows are counted by
 their time. Prompts take no more of a step than reading `prefill_chunk_tokens` without any context
-takes, or a step of one row where that is more. Where others decode, a prompt that takes longer than that gets a bounded part of each step,
-so that the others keep a bounded share of their pace. A context that is read once for any number of
-rows is read for at least as long a time of rows.
+takes, or a step of one row where that is more. Where others decode, a prompt that takes longer than
+that gets a bounded part of each step, so that the others keep a bounded share of their pace. A
+context that is read once for any number of rows is read for at least as long a time of rows.
 """
 
 from collections.abc import Sequence as Listed

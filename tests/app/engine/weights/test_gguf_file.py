@@ -2,16 +2,23 @@
 logits from its blocks, and a sentence for a file that cannot be read.
 """
 
+import os
+import tempfile
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from app.config import Settings
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.load import load
 from app.engine.weights.blocks import Blocks, dense
+from app.engine.weights.gguf_file import opened
 from app.engine.weights.hf_reader import read
 from app.engine.weights.resolve import GGUF, resolve
 from app.engine.weights.tensors import Stored
@@ -20,6 +27,7 @@ from tests import fakes
 from tests.app.engine.weights.ggufs import as_tensor, write
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+EXAMPLES = 40 * int(os.environ.get("PACELINE_FUZZ", "5"))
 MIXED = ("Q8_0", "Q4_1", "BF16", "Q5_0", "Q4_0", "Q5_1", "F16", "F32")
 
 
@@ -105,6 +113,54 @@ def test_a_file_cut_off_is_refused_in_a_sentence(keep: int, tmp_path: Path) -> N
     file.write_bytes(file.read_bytes()[:keep])
     with pytest.raises(ModelRefused, match="not a whole GGUF file"):
         Stored(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("sound") / GGUF
+    write(fakes.tiny(), file, MIXED)
+    return file
+
+
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    place=st.floats(0.0, 1.0),
+    odd=st.sampled_from([0, 1, 2, 7, 8, 9, 12, 127, 128, 255]),
+    many=st.sampled_from([1, 4, 8]),
+)
+def test_a_damaged_file_is_read_or_refused_in_a_sentence(sound: Path, place: float, odd: int, many: int) -> None:
+    """Write a byte, a few times, anywhere before the tensors' data: counts, lengths, types, offsets, names."""
+    whole = sound.read_bytes()
+    start = int(place * (whole.rindex(b".weight") + 64))
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / GGUF).write_bytes(whole[:start] + bytes([odd]) * many + whole[start + many :])
+        try:
+            stored = Stored(Path(folder))
+            with np.errstate(all="ignore"):  # of numbers that are none
+                for name in stored:
+                    dense(stored[name])
+        except ModelRefused as error:
+            assert GGUF in str(error) or "GGUF" in str(error)
+
+
+def test_a_tensor_that_claims_another_type_is_refused_by_name(sound: Path, tmp_path: Path) -> None:
+    whole = bytearray(sound.read_bytes())
+    name = b"blk.0.attn_q.weight"
+    kind = whole.index(name) + len(name) + 4 + 2 * 8  # behind the name: dimensions, type, offset
+    whole[kind] = gguf.GGMLQuantizationType.F32
+    (tmp_path / GGUF).write_bytes(whole)
+    with pytest.raises(ModelRefused, match=r"blk\.0\.attn_q\.weight is F32, and so reaches into"):
+        Stored(tmp_path)
+
+
+def test_lists_are_left_unread_and_tensors_found_where_the_library_finds_them(tmp_path: Path) -> None:
+    file = tmp_path / GGUF
+    write(fakes.tiny(), file, MIXED)
+    ours, theirs = opened(file), gguf.GGUFReader(file)
+    assert [(t.name, t.data_offset, t.tensor_type) for t in ours.tensors] == [
+        (t.name, t.data_offset, t.tensor_type) for t in theirs.tensors
+    ]
+    assert not ours.fields["tokenizer.ggml.tokens"].parts[3:] and theirs.fields["tokenizer.ggml.tokens"].parts[3:]
 
 
 def last_row(forward: FusedForward, ids: list[int]) -> torch.Tensor:
