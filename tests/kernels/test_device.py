@@ -1,7 +1,7 @@
 """Run the Triton kernels against their references: in the interpreter everywhere, on a GPU where
 there is one.
 
-Triton reads TRITON_INTERPRET once, so every file under `device/` gets a pytest of its own. By hand:
+Triton reads TRITON_INTERPRET once, so the files under `device/` run in a pytest of their own. By hand:
 
     TRITON_INTERPRET=1 pytest --noconftest tests/kernels/device/kv_commit.py     (without the variable: on the GPU)
 
@@ -26,20 +26,21 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def run_pytest(file: Path, **environment: str) -> None:
-    """Fail, with its output, unless all tests of the file passed and there were some."""
+def run_pytest(files: list[Path], **environment: str) -> None:
+    """Fail, with its output, unless all tests of the files passed and each has some."""
     inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "pytest", "-q", "-rp", "--noconftest", "-p", "no:cacheprovider", "--durations=20"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "--durations=0", str(file)],
+        [*command, *map(str, files)],
         cwd=ROOT,
         env=inherited | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-    assert re.search(r"\d+ passed", done.stdout), done.stdout[-2000:]
+    assert set(re.findall(r"^PASSED .*/(\w+)\.py::", done.stdout, re.MULTILINE)) == {file.stem for file in files}
 
 
 def test_every_kernel_is_here():
@@ -48,13 +49,11 @@ def test_every_kernel_is_here():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_in_the_interpreter(file):
-    run_pytest(file, TRITON_INTERPRET="1")
+def test_in_the_interpreter():
+    run_pytest(FILES, TRITON_INTERPRET="1")
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_on_the_gpu(file):
-    run_pytest(file)
+def test_on_the_gpu():
+    run_pytest(FILES)

@@ -1,7 +1,7 @@
 """Run the tests of target and drafters on a GPU: in Triton's interpreter everywhere, on a GPU where
 there is one.
 
-Every file under `device/` gets a process of its own.
+The files under `device/` run in a process of their own.
 """
 
 import importlib.util
@@ -20,13 +20,11 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_in_the_interpreter(file):
-    run_pytest(file, TRITON_INTERPRET="1")
+def test_in_the_interpreter():
+    run_pytest(FILES, TRITON_INTERPRET="1")
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_on_the_gpu(file):
-    run_pytest(file)
+def test_on_the_gpu():
+    run_pytest(FILES)
