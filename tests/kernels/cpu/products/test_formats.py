@@ -2,11 +2,8 @@
 dequantises, for every type and any number of rows.
 """
 
-import os
-import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import gguf
 import numpy as np
@@ -103,31 +100,3 @@ def test_the_compiled_kernel_is_kept_for_the_next_process():
     assert LINEAR["Q4_1"].address
     done = subprocess.run([sys.executable, "-c", KEEPS, "Q4_1"], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.split()[1] == "1", done.stdout
-
-
-BITS = """
-import hashlib
-import numpy as np
-from tests.kernels.cpu.products.test_formats import raw, times, pack_stored
-rng, bits = np.random.default_rng(0), hashlib.sha256()
-w, x = pack_stored("Q4_1", raw("Q4_1", 48, 256, rng), 256), rng.standard_normal((9, 256), dtype=np.float32)
-bits.update(times("Q4_1", x, w, np.zeros(48, np.float32)))
-print(bits.hexdigest())
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for others of that kind")
-def test_processors_of_several_ages_compute_the_same_bits(tmp_path):
-    """This one; one with AVX2; and one that knows neither fused multiply-adds nor half precision."""
-    cpus = {"": {}, **{name: {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ""} for name in ("haswell", "nehalem")}}
-    if "avx2" not in Path("/proc/cpuinfo").read_text():
-        del cpus["haswell"]
-    found = set()
-    for name, cpu in cpus.items():
-        environ = {**os.environ, **cpu, "NUMBA_CACHE_DIR": str(tmp_path / f"of-{name}")}
-        done = subprocess.run(
-            [sys.executable, "-c", BITS], env=environ, capture_output=True, text=True, check=True, cwd=ROOT
-        )
-        found.add(done.stdout)
-    assert len(found) == 1

@@ -2,17 +2,10 @@
 processors of several ages.
 """
 
-import os
-import platform
-import subprocess
-import sys
-from pathlib import Path
-
 import gguf
 import numpy as np
 import pytest
 
-from app.config import ROOT
 from kernels.cpu.jit import kernel
 from kernels.cpu.products.integer_tile import INTEGER_FORMATS
 from kernels.cpu.products.linear import INTEGER_LINEAR, call_linear
@@ -131,39 +124,3 @@ def test_the_largest_products_do_not_overflow():
 def test_rows_of_part_of_a_group_are_refused():
     with pytest.raises(ValueError, match="whole groups"):
         pack_integer("Q4_0", np.zeros((16, 27), np.uint8), 48)
-
-
-BITS = """
-import hashlib
-import numpy as np
-from kernels.cpu.products.integer_tile import instructions
-from tests.kernels.cpu.products.test_integer_products import raw, rounded, times, pack_integer
-rng, bits = np.random.default_rng(0), hashlib.sha256()
-for name in ("Q4_1", "Q8_0"):
-    w, x = pack_integer(name, raw(name, 48, 256, rng), 256), rng.standard_normal((9, 256), dtype=np.float32)
-    bits.update(times(name, rounded(x), w, np.zeros(48, np.float32)))
-print(instructions(), bits.hexdigest())
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for others of that kind")
-def test_processors_of_several_ages_compute_the_same_bits(tmp_path):
-    """This one, with VNNI if it has that; one with AVX2; and one without either."""
-    cpus = {"": {}, **{name: {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ""} for name in ("haswell", "nehalem")}}
-    if "avx2" not in Path("/proc/cpuinfo").read_text():
-        del cpus["haswell"]
-    found = {}
-    for name, cpu in cpus.items():
-        done = subprocess.run(
-            [sys.executable, "-c", BITS],
-            env={**os.environ, **cpu, "NUMBA_CACHE_DIR": str(tmp_path / f"of-{name}")},
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=ROOT,
-        )
-        instructions, bits = done.stdout.split()
-        found[name] = bits
-        assert instructions == {"haswell": "avx2", "nehalem": "any"}.get(name, instructions)
-    assert len(set(found.values())) == 1, found

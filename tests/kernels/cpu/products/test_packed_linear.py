@@ -1,26 +1,12 @@
-import os
-import platform
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
-from app.config import ROOT
 from kernels.cpu.products import packed_linear as module
 from kernels.cpu.products.packed_linear import PackedLinear, is_exact, packed_linear_reference
 
 SHAPES = [(1, 1), (3, 5), (7, 16), (16, 17), (64, 48), (192, 576), (1000, 64)]  # (N, K)
 ROWS = [1, 2, 3, 7, 8, 9, 31, 64, 100]
-BITS = """
-import hashlib, torch
-from kernels.cpu.products.packed_linear import PackedLinear, is_exact
-values = torch.arange(16 * 576, dtype=torch.float32).sin().view(16, 576)
-layer = PackedLinear(torch.cos(torch.arange(40 * 576) * 0.7).view(40, 576), torch.linspace(-1, 1, 40))
-print(is_exact(), hashlib.sha256(layer(values).contiguous().numpy().tobytes()).hexdigest())
-"""
 
 
 def layer(n: int, k: int, with_bias: bool = False) -> tuple[PackedLinear, torch.Tensor, torch.Tensor | None]:
@@ -102,24 +88,3 @@ def test_the_self_check_finds_a_product_that_depends_on_rows(monkeypatch):
     forward = PackedLinear.forward
     monkeypatch.setattr(module.PackedLinear, "forward", lambda self, x: forward(self, x) * (1 + 1e-6 * len(x)))
     assert not is_exact()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for others of that kind")
-def test_processors_of_several_ages_compute_the_same_bits(tmp_path):
-    """This one, with AVX-512 if it has that; one with AVX2; and one without fused multiply-add."""
-    cpus = {"": {}, **{name: {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ""} for name in ("haswell", "nehalem")}}
-    if "avx2" not in Path("/proc/cpuinfo").read_text():
-        del cpus["haswell"]
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", BITS],
-            env={**os.environ, **cpu, "NUMBA_CACHE_DIR": str(tmp_path / f"of-{name}")},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name, cpu in cpus.items()
-    ]
-    found = {process.communicate()[0] for process in running}
-    assert len(found) == 1 and found.pop().startswith("True")

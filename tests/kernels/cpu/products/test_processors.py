@@ -1,0 +1,72 @@
+"""Test that processors of several ages compute the same bits: this one, one with AVX2, and one with neither
+fused multiply-adds nor half precision, for which the same code is compiled.
+
+The bits are kept here, so that they are compared with those of other machines, too.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from app.config import ROOT
+from kernels.cpu.products.integer_tile import instructions
+from kernels.cpu.products.pack import pack_integer, pack_stored
+from kernels.cpu.products.packed_linear import PackedLinear, is_exact
+from tests.kernels.cpu.products import test_formats, test_integer_products
+
+KEPT = {
+    "F32": "00d0fc9e0e42621e",
+    "Q4_1": "884869085f54577f",
+    "integers of Q4_1": "1d5ec94bb07831b1",
+    "integers of Q8_0": "03339555f7e1d827",
+}
+INSTRUCTIONS = {"haswell": "avx2", "nehalem": "any"}
+ROWS, COLUMNS, DEPTH = 9, 48, 256
+
+
+def computed() -> dict[str, object]:
+    """Return the digests of the products of numbers that are the same everywhere, and how integers were multiplied."""
+    rng, bias = np.random.default_rng(0), np.zeros(COLUMNS, np.float32)
+    x, weight = (rng.standard_normal((n, DEPTH), dtype=np.float32) for n in (ROWS, COLUMNS))
+    packed = PackedLinear(torch.from_numpy(weight), torch.from_numpy(bias))
+    found = {"F32": packed(torch.from_numpy(x)).contiguous().numpy()}
+    stored = test_formats.raw("Q4_1", COLUMNS, DEPTH, rng)
+    found["Q4_1"] = test_formats.times("Q4_1", x, pack_stored("Q4_1", stored, DEPTH), bias)
+    for name in ("Q4_1", "Q8_0"):
+        w = pack_integer(name, test_integer_products.raw(name, COLUMNS, DEPTH, rng), DEPTH)
+        found[f"integers of {name}"] = test_integer_products.times(name, test_integer_products.rounded(x), w, bias)
+    bits = {name: hashlib.sha256(np.ascontiguousarray(values)).hexdigest()[:16] for name, values in found.items()}
+    return {"bits": bits, "is_exact": is_exact(), "instructions": instructions()}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for others of that kind")
+@pytest.mark.parametrize("processor", ["", "haswell", "nehalem"], ids=lambda name: name or "this one")
+def test_the_bits_are_those_of_any_other_processor(processor: str, tmp_path: Path) -> None:
+    if processor == "haswell" and "avx2" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this one cannot run AVX2")
+    other = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.cpu.products.test_processors"],
+        env={**os.environ, **(other if processor else {})},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    found = json.loads(done.stdout)
+    assert found["bits"] == KEPT
+    assert found["is_exact"]
+    assert found["instructions"] == INSTRUCTIONS.get(processor, found["instructions"])
+
+
+if __name__ == "__main__":
+    print(json.dumps(computed()))
