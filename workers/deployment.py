@@ -32,7 +32,7 @@ from app.messages import (
 from app.metrics import ADMITTED, ENDED, REFUSED
 from app.request import GenerateRequest
 from app.stages.admit import admit
-from app.stages.route.policies import verifier
+from app.stages.route.policies import serving, verifier
 from app.store.connect import connect
 from app.store.history import History
 from app.store.mailbox import Mailboxes
@@ -163,12 +163,15 @@ class Deployment:
         named = {drafter_folder(name).name for name in self.settings.drafters}
         return alive | named | set(model_free_names(self.settings, self.tokenizer))
 
-    def place(self, request_id: str) -> None:
-        """Give an unowned request to a verifier. Without a live one it waits: the sweep places it later."""
-        live = self.nodes.live("verify")
+    def place(self, request_id: str, target: str = "") -> None:
+        """Give an unowned request to a verifier: of the `target` that its tokens are of, if it has any.
+
+        Without a live one it waits: the sweep places it later.
+        """
+        live = serving(self.nodes.live("verify"), self.tokenizer.sha256, target)
         held = self.requests.held(node.owner for node in live) if len(live) > 1 else {}
         node = verifier(live, held)
-        if node is not None and self.requests.assign(request_id, node.owner):
+        if node is not None and self.requests.assign(request_id, node.owner, node.info.get("target", "")):
             self.post(mailbox_of("verify", node.name), [ToVerifier(adopt=(request_id,))])
 
     def post(self, mailbox: str, messages: Iterable[Mail]) -> None:

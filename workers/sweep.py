@@ -24,6 +24,7 @@ class Sweep:
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
         self._swept_s = 0.0  # monotonic
+        self._missed: set[str] = set()
 
     def beat(self) -> None:
         """Sweep if it is time and no other process does. Raises StoreUnavailable."""
@@ -31,15 +32,24 @@ class Sweep:
         if now_s - self._swept_s >= SWEEP_EVERY_S:
             self._swept_s = now_s
             if self._deployment.nodes.try_lock("sweep", SWEEP_EVERY_S * 0.9):
-                sweep(self._deployment)
+                self._report(sweep(self._deployment))
 
     def close(self) -> None:
         """Leave the rest to the other processes."""
 
+    def _report(self, missed: set[str]) -> None:
+        for target in sorted(missed - self._missed):
+            log.warning("requests that target %s began wait for a verifier of that target: none is alive", target)
+        self._missed = missed
 
-def sweep(deployment: Deployment) -> None:
-    """Place requests without a live owner, and ring the doorbells of mailboxes that are not attended."""
+
+def sweep(deployment: Deployment) -> set[str]:
+    """Place requests without a live owner, and ring the doorbells of mailboxes that are not attended.
+
+    Returns the targets that began some of those requests, and that no live verifier has.
+    """
     live = deployment.nodes.live()
+    began: set[str] = set()
     if any(node.kind == "verify" for node in live):
         orphans = deployment.requests.orphans()
         culprit = _culprit(deployment, [one for one in orphans if one.strikes >= deployment.settings.max_strikes])
@@ -47,11 +57,13 @@ def sweep(deployment: Deployment) -> None:
             if orphan is culprit:
                 give_up(deployment, orphan.request_id, orphan.strikes)
             else:
-                deployment.place(orphan.request_id)
+                deployment.place(orphan.request_id, orphan.target)
+                began.add(orphan.target)
     attended = {FUSE, SETTLE, *(mailbox_of(node.kind, node.name) for node in live)}
     for mailbox in deployment.mailboxes.forgotten():
         if mailbox in attended:  # doorbells for a dead instance would pile up; a restarted one rings for itself
             deployment.ring(mailbox)
+    return began - {"", *(node.info.get("target", "") for node in live if node.kind == "verify")}
 
 
 def give_up(deployment: Deployment, request_id: str, strikes: int) -> None:

@@ -4,7 +4,7 @@ import logging
 import uuid
 from collections.abc import Callable
 
-from app.assembly.devices import pruning, target_runner
+from app.assembly.devices import device_of, pruning, target_runner
 from app.clock import SYSTEM, Clock
 from app.config import Settings
 from app.engine.cpu.runner import ModelRunner
@@ -13,6 +13,7 @@ from app.engine.gpu.runner import DeviceRunner
 from app.engine.profile.profile_cache import measured as measure
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import refusing, target_folder
+from app.engine.weights.target_id import target_id
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
 from app.stages.length.baselines import BaselineController, length_policy
@@ -45,6 +46,7 @@ def build_verifier(
 ) -> Verifier:
     """Build a verifier with its model loaded, checked and measured. Raises ModelRefused."""
     runner, costs, tokenizer = load_target(settings)
+    target = target_id(target_folder(settings), settings, tokenizer.sha256, device_of(settings).type)
     tokenizer.grammars.prepare()  # now, since later sequences would wait for it
     measured = measured_target(settings, runner, costs, tokenizer)
     return verifier_over(
@@ -54,6 +56,7 @@ def build_verifier(
         store,
         tokenizer=tokenizer,
         agreement=agreement(settings),
+        target=target,
         metrics=metrics,
         on_exhausted=on_exhausted,
     )
@@ -86,6 +89,7 @@ def verifier_over(
     store: Requests,
     *,
     owner: str | None = None,
+    target: str = "",
     tokenizer: Tokenizer | None = None,
     agreement: Agreement = same_tokens,
     metrics: VerifierMetrics | None = None,
@@ -94,8 +98,8 @@ def verifier_over(
 ) -> Verifier:
     """Build a verifier around a target, with the strategies that the settings select.
 
-    `agreement` rates drafts where CoSine's routing is selected. Without a tokenizer no request may
-    have stop strings or a form to keep.
+    `target`: the target's id, which its requests keep. `agreement` rates drafts where CoSine's
+    routing is selected. Without a tokenizer no request may have stop strings or a form to keep.
     """
     strategies = DraftStrategies(
         lengths(settings), Router(routing(settings, agreement), settings.drafters_per_sequence), overlap(settings)
@@ -109,6 +113,7 @@ def verifier_over(
         measured,
         speculation,
         selection(settings, strategies.lengths.modes.with_models.costs),
+        target_id=target,
         on_exhausted=on_exhausted,
         clock=clock,
     )

@@ -28,6 +28,7 @@ class _Entry:
     finish_reason: FinishReason | None = None
     error: str | None = None
     owner: str = ""
+    target: str = ""
     strikes: int = 0
     ended_s: float | None = None
 
@@ -64,18 +65,26 @@ class MemoryStore:
                 self._unsettled.add(record.id)
             return True
 
-    def assign(self, request_id: str, owner: str) -> bool:
-        """Make `owner` the owner unless the request has a live one or has ended."""
+    def assign(self, request_id: str, owner: str, target: str = "") -> bool:
+        """Make `owner` the owner, unless the request has a live one, has ended or is another target's."""
         with self._changed:
             entry = self._find(request_id)
             if entry is None or entry.status != Status.ACTIVE:
+                return False
+            if entry.length and entry.target not in ("", target):
                 return False
             if entry.owner not in ("", owner):
                 if self._is_alive(entry.owner):
                     return False
                 entry.strikes += 1
-            entry.owner = owner
+            entry.owner, entry.target = owner, target
             return True
+
+    def target(self, request_id: str) -> str:
+        """Return the id of the target of the request's last owner; empty before the first."""
+        with self._changed:
+            entry = self._find(request_id)
+            return "" if entry is None else entry.target
 
     def owned(self, owner: str) -> set[str]:
         """Return the ids of the owner's active requests."""
@@ -123,6 +132,7 @@ class MemoryStore:
                 owner=entry.owner,
                 strikes=entry.strikes,
                 ended_s=entry.ended_s,
+                target=entry.target,
             )
 
     def events(self, request_id: str, offset: int, wait_s: float = 0.0) -> list[Event]:
@@ -150,7 +160,9 @@ class MemoryStore:
         with self._changed:
             self._expire()
             lost = [entry for entry in self._active() if not entry.owner or not self._is_alive(entry.owner)]
-            return [Orphan(entry.record.id, entry.strikes) for entry in lost[:count]]
+            return [
+                Orphan(entry.record.id, entry.strikes, entry.target if entry.length else "") for entry in lost[:count]
+            ]
 
     def active(self) -> int:
         """Count the requests that have not ended."""

@@ -30,6 +30,7 @@ class Orphan(NamedTuple):
 
     request_id: str
     strikes: int
+    target: str = ""  # id of the one that its committed tokens are of; empty before the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Snapshot:
     owner: str  # the last one; empty before the first
     strikes: int
     ended_s: float | None
+    target: str = ""  # id of the last owner's (`app.engine.weights.target_id`)
 
 
 class Requests(Protocol):
@@ -60,11 +62,15 @@ class Requests(Protocol):
         Raises QueueFull when `limit` requests are active.
         """
 
-    def assign(self, request_id: str, owner: str) -> bool:
-        """Make `owner` the owner unless the request has a live one or has ended.
+    def assign(self, request_id: str, owner: str, target: str = "") -> bool:
+        """Make `owner`, which verifies with the target of this id, the owner.
 
-        Taking it from a dead owner is a strike; a commit clears all strikes.
+        False if the request has a live owner, has ended, or has tokens of another target. Taking it
+        from a dead owner is a strike; a commit clears all strikes.
         """
+
+    def target(self, request_id: str) -> str:
+        """Return the id of the target of the request's last owner; empty before the first."""
 
     def owned(self, owner: str) -> set[str]:
         """Return the ids of the owner's active requests."""

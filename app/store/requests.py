@@ -62,11 +62,15 @@ class RequestStore:
             raise QueueFull(active[0], RETRY_AFTER_S)
         return bool(made)
 
-    def assign(self, request_id: str, owner: str) -> bool:
-        """Make `owner` the owner unless the request has a live one or has ended."""
+    def assign(self, request_id: str, owner: str, target: str = "") -> bool:
+        """Make `owner` the owner, unless the request has a live one, has ended or is another target's."""
         keys = [self._keys.request(request_id), self._keys.owned(owner)]
-        args = [request_id, owner, self._active_ttl_ms, self._keys.owned(""), self._keys.lease("")]
+        args = [request_id, owner, self._active_ttl_ms, self._keys.owned(""), self._keys.lease(""), target]
         return bool(self._assign(keys, args))
+
+    def target(self, request_id: str) -> str:
+        """Return the id of the target of the request's last owner; empty before the first."""
+        return cast(str | None, self._client.hget(self._keys.request(request_id), "target")) or ""
 
     def owned(self, owner: str) -> set[str]:
         """Return the ids of the owner's active requests."""
@@ -149,7 +153,7 @@ class RequestStore:
         """List active requests without a live owner, the oldest first."""
         args = [count, self._keys.request(""), self._keys.lease("")]
         flat = self._orphans([self._keys.active], args)
-        return [Orphan(flat[i], int(flat[i + 1])) for i in range(0, len(flat), 2)]
+        return [Orphan(flat[i], int(flat[i + 1]), flat[i + 2]) for i in range(0, len(flat), 3)]
 
     def active(self) -> int:
         """Count the requests that have not ended."""
@@ -224,5 +228,6 @@ def _snapshot(fields: dict[str, str], events: list[Event]) -> Snapshot:
         stats=Stats.model_validate_json(fields["stats"]),
         owner=fields["owner"],
         strikes=int(fields["strikes"]),
+        target=fields.get("target", ""),  # another version's owner gave none
         ended_s=int(ended_ms) / 1000 if ended_ms else None,
     )

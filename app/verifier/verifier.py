@@ -43,15 +43,17 @@ class Verifier:
         speculation: Speculation,
         selection: BatchSelection,
         *,
+        target_id: str = "",
         on_exhausted: Callable[[], None] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Commit to `store` as `owner`.
+        """Commit to `store` as `owner`, tokens of the target of this id.
 
         `on_exhausted` is called where a lone sequence lacks memory for long; without it the request
         fails for that.
         """
         self.owner: Final = owner
+        self.target_id: Final = target_id
         self.target: Final = measured.target
         self.speculation: Final = speculation
         self.sequences: Final = speculation.sequences

@@ -69,7 +69,7 @@ class ScriptedVerifier:
 
     def _adopt(self) -> None:
         for orphan in self.deployment.requests.orphans():
-            self.deployment.requests.assign(orphan.request_id, self._owner)
+            self.deployment.requests.assign(orphan.request_id, self._owner, "stand-in")
         for request_id in self.deployment.requests.owned(self._owner) - self._running.keys():
             found = self.deployment.requests.snapshot(request_id)
             self._running[request_id] = (found.record, len(found.tokens), found.stats)
@@ -77,7 +77,8 @@ class ScriptedVerifier:
 
     def _beat(self) -> None:
         for kind in ("verify", "control"):
-            self.deployment.nodes.beat(kind, self._owner, self._owner, progress_s=time.time(), info={})
+            info = {"target": "stand-in"}
+            self.deployment.nodes.beat(kind, self._owner, self._owner, progress_s=time.time(), info=info)
 
     def _step(self) -> None:
         events = [(request_id, self._event(*state)) for request_id, state in self._running.items()]

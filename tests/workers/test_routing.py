@@ -47,21 +47,21 @@ def ask(cluster: Cluster, prompt: str, speculation: bool | dict[str, object]) ->
 def test_jobs_are_routed_over_two_nodes_and_the_text_is_exact(two_nodes: Cluster) -> None:
     for prompt in PROMPTS:
         assert ask(two_nodes, prompt, speculation=True) == ask(two_nodes, prompt, speculation=False)
-    seen = asking(two_nodes, lambda: two_nodes.status().nodes["verify-1"]["asked_rounds"], "rounds with a choice")
+    seen = ask_until(two_nodes, lambda: two_nodes.status().nodes["verify-1"]["asked_rounds"], "rounds with a choice")
     print(f"asked rounds: {seen}")
     assert set(seen) <= {SHIPPED, COPY}
-    found = asking(two_nodes, lambda: _calibration(two_nodes), "a calibration in the status")
+    found = ask_until(two_nodes, lambda: _calibration(two_nodes), "a calibration in the status")
     print(f"calibration: {found}")
     assert all(0.0 <= own["calibrated_error"] <= 1.0 and own["observations"] > 0 for own in found.values())
     with_redis = two_nodes.deployment()
     try:
         for key in ("calibration", "experience:public"):
-            asking(two_nodes, lambda key=key: with_redis.shared_stats.load(key), f"{key} in Redis")
+            ask_until(two_nodes, lambda key=key: with_redis.shared_stats.load(key), f"{key} in Redis")
     finally:
         with_redis.close()
 
 
-def asking(cluster: Cluster, condition: Callable[[], Any], what: str) -> Any:
+def ask_until(cluster: Cluster, condition: Callable[[], Any], what: str) -> Any:
     """Return the first true value of `condition`, sending requests until then.
 
     Under load tables alone often draft, and models are asked rarely: a wait alone could be in vain.

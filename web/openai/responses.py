@@ -67,7 +67,7 @@ class CompletionBase(BaseModel):
     id: str
     created: int
     model: str
-    system_fingerprint: str
+    system_fingerprint: str | None
 
 
 class ChatCompletion(CompletionBase):

@@ -5,7 +5,6 @@ POST /v1/chat/completions              a conversation goes on
 POST /v1/completions                   a text goes on
 """
 
-import hashlib
 import time
 from threading import Event as Flag
 
@@ -107,16 +106,12 @@ def _submit(deployment: Deployment, requests: list[GenerateRequest], names: dict
 
 
 def _head(deployment: Deployment, writer: ResponseWriter, record: Record) -> Head:
-    settings, tokenizer = deployment.settings, deployment.tokenizer
-    weights: str = "float32" if settings.weights == "stored" else settings.weights  # the same numbers
-    if settings.activations != "float32":
-        weights += f"|{settings.activations}"
-    served = f"{settings.model_name}|{weights}|{tokenizer.sha256}"  # all a text depends on beside the call
+    target = deployment.requests.target(record.id)
     return Head(
         id=writer.prefix + record.id,
         created=int(record.created_s),
-        model=settings.model_name,
-        system_fingerprint="fp_" + hashlib.sha256(served.encode()).hexdigest()[:12],
-        tokenizer=tokenizer,
+        model=deployment.settings.model_name,
+        system_fingerprint=f"fp_{target}" if target else None,
+        tokenizer=deployment.tokenizer,
         top=record.logprobs,
     )

@@ -33,7 +33,7 @@ class Head:
     id: str
     created: int
     model: str
-    system_fingerprint: str
+    system_fingerprint: str | None  # None where no verifier is alive yet
     tokenizer: Tokenizer
     top: int | None  # likeliest tokens wanted beside each; None: no log-probabilities
 

@@ -36,9 +36,10 @@ def serve(
     mailbox = mailbox_of("verify", node)
     verifier = verifier or load(deployment, node)
     metrics = verifier.stats.metrics
+    identity = {"target": verifier.target_id, "tokenizer": deployment.tokenizer.sha256}
 
     def info() -> dict[str, object]:
-        return {**verifier.report(), "host": deployment.machine, **(about or {})}
+        return {**verifier.report(), **identity, "host": deployment.machine, **(about or {})}
 
     heartbeat = Heartbeat(deployment, "verify", node, owner=verifier.owner, info=info, progress=metrics.drain)
     loop = VerifierLoop(deployment, verifier, heartbeat, mailbox)

@@ -28,6 +28,19 @@ def verifier(live: Listed[Node], held: Mapping[str, int]) -> Node | None:
     return min(live, key=lambda node: (held.get(node.owner, 0), node.name), default=None)
 
 
+def serving(live: Listed[Node], tokenizer_sha256: str, target: str = "") -> list[Node]:
+    """List the verifiers that read this tokenizer's ids, and verify with the target of this id, if one is given.
+
+    A verifier of another version may name neither: it can begin a request and go on with none.
+    """
+    return [
+        node
+        for node in live
+        if node.info.get("tokenizer", tokenizer_sha256) == tokenizer_sha256
+        and (not target or node.info.get("target", "") == target)
+    ]
+
+
 def hosts(live: Listed[Node], tokenizer_sha256: str) -> dict[str, tuple[str, ...]]:
     """Return, by drafter, the mailboxes of the live nodes that host it, the least busy first.
 

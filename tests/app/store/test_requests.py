@@ -62,11 +62,36 @@ def test_a_dead_owners_request_moves_with_a_strike(running: Bench) -> None:
     running.bury("v1")
     assert running.store.orphans() == [Orphan("r1", 0)]
     assert running.store.assign("r1", "v2")
-    assert running.store.orphans() == [("r1", 1)]  # v2 has no lease yet
+    assert running.store.orphans() == [Orphan("r1", 1)]  # v2 has no lease yet
     running.revive("v2")
     assert running.store.orphans() == []
     assert (running.store.owned("v1"), running.store.owned("v2")) == (set(), {"r1"})
     assert running.store.snapshot("r1").strikes == 1
+
+
+def test_tokens_of_one_target_are_gone_on_with_by_no_other(bench: Bench) -> None:
+    bench.store.create(make_record(), limit=10)
+    assert bench.store.target("r1") == bench.store.target("no") == ""
+    assert bench.store.assign("r1", "v1", "this")
+    bench.bury("v1")
+    assert bench.store.orphans() == [Orphan("r1", 0)], "nothing is begun, so any target may have it"
+    assert bench.store.assign("r1", "v2", "other")
+    bench.revive("v2")
+    bench.store.commit("v2", [("r1", tokens_event(0, 1))])
+    bench.bury("v2")
+    assert bench.store.orphans() == [Orphan("r1", 0, "other")]
+    assert not bench.store.assign("r1", "v3", "this") and not bench.store.assign("r1", "v3")
+    found = bench.store.snapshot("r1")
+    assert (found.owner, found.target, found.strikes) == ("v2", "other", 0)
+    assert bench.store.assign("r1", "v3", "other")
+    assert (bench.store.snapshot("r1").owner, bench.store.target("r1")) == ("v3", "other")
+
+
+def test_tokens_of_an_owner_that_named_no_target_are_gone_on_with_by_any(running: Bench) -> None:
+    running.store.commit("v1", [("r1", tokens_event(0, 1))])
+    running.bury("v1")
+    assert running.store.orphans() == [Orphan("r1", 0)]
+    assert running.store.assign("r1", "v2", "this")
 
 
 def test_a_commit_clears_the_strikes(running: Bench) -> None:

@@ -84,7 +84,7 @@ def _wait(is_done: Callable[[], bool], client: redis.Redis) -> None:
 def _verify(store: RequestStore, nodes: Nodes, owner: str, outcomes: "Counter[Outcome]") -> None:
     while store.active():
         nodes.beat("verify", owner, owner, progress_s=0.0, info={})
-        for request_id, _ in store.orphans(2):
+        for request_id, *_ in store.orphans(2):
             store.assign(request_id, owner)
         lengths = {request_id: len(store.snapshot(request_id).tokens) for request_id in store.owned(owner)}
         time.sleep(0.002)  # the forward pass, in which others may take over

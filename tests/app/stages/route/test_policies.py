@@ -13,6 +13,7 @@ from app.stages.route.policies import (
     is_short,
     learned,
     outcomes,
+    serving,
     verifier,
 )
 from app.state import Tree
@@ -163,3 +164,18 @@ def test_a_drafter_is_right_while_it_proposes_the_right_path(committed, found, l
 def test_a_drafters_own_branch_is_its_likeliest_nodes():
     assert [guesses(TREE, name, 9) for name in ("a", "b", "c", "silent")] == [[1, 2, 3], [1, 8], [9], []]
     assert guesses(TREE, "a", 2) == [1, 2]
+
+
+def test_a_verifier_serves_requests_of_its_tokenizer_and_its_target() -> None:
+    def node(name: str, **info: str) -> Node:
+        return Node("verify", name, f"owner of {name}", 0.0, dict(info))
+
+    live = [
+        node("a", tokenizer="t", target="1"),
+        node("b", tokenizer="t", target="2"),
+        node("c", tokenizer="u"),
+        node("old"),
+    ]
+    assert [one.name for one in serving(live, "t")] == ["a", "b", "old"]
+    assert [one.name for one in serving(live, "t", "2")] == ["b"]
+    assert serving(live, "t", "3") == []

@@ -1,0 +1,40 @@
+"""Name what a target's texts depend on: 16 hex digits of its weights, their arithmetic and its tokenizer.
+
+A folder and settings go in. Requests begun by one target are never gone on with by another.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+from app.config import Settings
+from app.engine.weights.fingerprint import digest
+from app.engine.weights.model_cache import read_cached, write_cached
+
+
+def target_id(folder: Path, settings: Settings, tokenizer_sha256: str, device: str) -> str:
+    """Return the id of the target in `folder` as these settings compute it on a kind of device.
+
+    Weights as stored and as float32 are the same numbers, and have the same id.
+    """
+    about = {
+        "weights": _contents(folder, settings.home),
+        "rounded": None if settings.weights in ("stored", "float32") else settings.weights,
+        "activations": settings.activations,
+        "arithmetic": "float32" if device == "cpu" else [device, settings.gpu_dtype, settings.gpu_exact],
+        "tokenizer": tokenizer_sha256,
+    }
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _contents(folder: Path, home: Path) -> str:
+    """Return a digest of the model's files; kept, since a large one takes seconds to read."""
+    file = home / "known" / f"contents-{digest([folder])}.txt"
+    if (known := read_cached(file, str)) is not None:
+        return known
+    found = hashlib.sha256()
+    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.gguf"), *folder.glob("config.json")]):
+        with path.open("rb") as opened:
+            found.update(hashlib.file_digest(opened, "sha256").digest())
+    write_cached(file, found.hexdigest())
+    return found.hexdigest()
