@@ -96,6 +96,10 @@ class ModelRefused(PacelineError):
     """Report a model, drafter or tokenizer that cannot be served."""
 
 
+class NoIntegerProducts(ModelRefused):
+    """Int8 activations were asked for, and the model has no product of integers to use them in."""
+
+
 class StoreUnavailable(PacelineError):
     """Report that Redis does not answer."""
 

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from app.config import ROOT
 from app.engine.drafters.loader import load_guesser
 from app.engine.text.tokenizer import Tokenizer
+from app.engine.weights.blocks import Blocks, dense
+from app.engine.weights.tensors import Stored
 from training.distill import main
 from training.model import checkpoint
 
@@ -39,7 +41,7 @@ def test_the_engine_loads_a_trained_drafters_folder(tmp_path: Path, target: Path
     out = tmp_path / "mine"
     assert _train(out, rows_file, "--steps", "3", "--no-features") == 0
     assert {path.name for path in out.iterdir()} == {
-        "config.json", "model.safetensors", "drafter.json", "MODEL_CARD.md"
+        "config.json", "model.gguf", "drafter.json", "MODEL_CARD.md"
     }  # fmt: skip
     guesser = load_guesser(out, target, kv_bytes=2**20, page_tokens=16)
     assert guesser.model.shape.num_layers == 1
@@ -57,12 +59,19 @@ def test_the_engine_loads_a_trained_drafters_folder(tmp_path: Path, target: Path
 
 def test_a_drafter_with_features_stores_their_weights(tmp_path: Path, rows_file: Path) -> None:
     assert _train(tmp_path / "mine", rows_file, "--steps", "2") == 0
-    weights = load_file(tmp_path / "mine" / "model.safetensors")
+    stored = Stored(tmp_path / "mine")
+    weights = weights_in(tmp_path / "mine")
     assert weights["feature.weight"].shape == (WIDTH, WIDTH) and weights["absent"].shape == (WIDTH,)
-    assert weights.pop("head_ids").dtype == torch.int32
-    assert {tensor.dtype for tensor in weights.values()} == {torch.float16}
+    assert stored["head_ids"].dtype == torch.int32
+    assert {weight.type for weight in stored.values() if isinstance(weight, Blocks)} == {"Q8_0"}
+    assert all(isinstance(stored[name], Blocks) for name in weights if weights[name].ndim == 2)
+    assert stored["absent"].dtype == torch.float16
     assert "model.norm.weight" in weights and "model.layers.0.mlp.up_proj.weight" in weights
     assert json.loads((tmp_path / "mine" / "drafter.json").read_text())["features"] is True
+
+
+def weights_in(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: dense(weight) for name, weight in Stored(folder).items()}
 
 
 @pytest.mark.slow
@@ -80,7 +89,7 @@ def test_a_killed_and_resumed_training_ends_with_the_same_weights(tmp_path: Path
         process.wait()
     assert (killed / checkpoint.FILE).exists() and not (killed / "drafter.json").exists()
     assert main(words) == 0
-    one, other = (load_file(folder / "model.safetensors") for folder in (whole, killed))
+    one, other = (weights_in(folder) for folder in (whole, killed))
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     assert not (killed / checkpoint.FILE).exists()
 
@@ -122,7 +131,7 @@ def test_training_goes_on_from_another_drafter_on_one_domain(tmp_path: Path, row
     first, second = tmp_path / "general", tmp_path / "expert"
     assert _train(first, rows_file, "--steps", "2", "--no-features") == 0
     assert _train(second, rows_file, "--steps", "1", "--rate", "1e-9", "--init", str(first), "--domains", "code") == 0
-    one, other = load_file(first / "model.safetensors"), load_file(second / "model.safetensors")
+    one, other = weights_in(first), weights_in(second)
     assert torch.equal(one["head_ids"], other["head_ids"]) and "feature.weight" in other
     for name in one.keys() - {"head_ids"}:
         torch.testing.assert_close(one[name], other[name], atol=2e-3, rtol=1e-2)
@@ -144,7 +153,7 @@ def test_missing_data_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture
     card = json.loads((tmp_path / "one" / "drafter.json").read_text())
     assert "code text in texts, read by the target" in card["data"]["sources"]
     assert card["data"]["with_states"] == card["data"]["rows"]
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    one, two = (weights_in(tmp_path / name) for name in ("one", "two"))
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
@@ -215,7 +224,7 @@ def test_from_scratch_the_layers_start_as_noise_of_equal_spread(tmp_path: Path, 
     made, taken = tmp_path / "noise", tmp_path / "layers"
     assert _train(made, rows_file, "--steps", "1", "--rate", "1e-9", "--scratch") == 0
     assert _train(taken, rows_file, "--steps", "1", "--rate", "1e-9") == 0
-    noise, layers = (load_file(folder / "model.safetensors") for folder in (made, taken))
+    noise, layers = (weights_in(folder) for folder in (made, taken))
     for name in (name for name in noise if "layers" in name and noise[name].dim() > 1):
         assert not torch.allclose(noise[name], layers[name], atol=1e-3)
         spreads = [float(found[name].float().std()) for found in (noise, layers)]

@@ -1,4 +1,4 @@
-"""Write a drafter's folder: config.json, model.safetensors, drafter.json (the card), MODEL_CARD.md.
+"""Write a drafter's folder: config.json, model.gguf, drafter.json (the card), MODEL_CARD.md.
 
 The card is JSON: identity, data, settings and scores of the drafter. MODEL_CARD.md has its numbers for readers.
 """
@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from transformers import AutoConfig
 
 from app.system import make_whole, write_whole
 from training.data.rows import Row
 from training.model.evaluate import ALL, DRAFTED
 from training.model.student import Student
+from training.model.weights_file import WEIGHTS, write_weights
 
 CARD = "drafter.json"
 
@@ -44,7 +44,7 @@ def write(folder: Path, target: Path, layers: list[int], student: Student, card:
         config.layer_types = [config.layer_types[i] for i in layers]
     kept = {name: value for name, value in config.to_dict().items() if name != "_name_or_path"}  # a local path
     write_whole(folder / "config.json", json.dumps(kept, indent=2) + "\n")
-    make_whole(folder / "model.safetensors", lambda scratch: save_file(student.weights(), scratch))
+    make_whole(folder / WEIGHTS, lambda scratch: write_weights(scratch, student.weights()))
     write_whole(folder / "MODEL_CARD.md", model_card(folder.name, card))
     write_whole(folder / CARD, json.dumps(card, indent=2) + "\n")
 

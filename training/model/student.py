@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoConfig
 
+from app.engine.weights.blocks import Blocks
 from app.engine.weights.families import NotFusable, check_llama_shape
 from app.engine.weights.hf_reader import read
+from app.engine.weights.tensors import Stored
 from app.errors import InvalidRequest, ModelRefused
 
 FEATURES = ("feature.weight", "feature.bias", "absent")
@@ -134,12 +135,16 @@ def drafter_weights(folder: Path, embedding: str, tokenizer: str) -> tuple[dict[
     not contradict. Raises InvalidRequest.
     """
     card = folder / "drafter.json"
-    if not card.is_file() or not (folder / "model.safetensors").is_file():
+    try:
+        stored = Stored(folder)
+    except ModelRefused:
+        stored = None
+    if stored is None or not card.is_file():
         raise InvalidRequest("init", f"{folder} holds no drafter that was trained here")
     about = _card(card)
     if about.get("tokenizer_sha256") != tokenizer or about.get("embedding_sha256", embedding) != embedding:
         raise InvalidRequest("init", f"the drafter in {folder} is of another target")
-    weights = load_file(folder / "model.safetensors")
+    weights = {name: weight.dense() if isinstance(weight, Blocks) else weight for name, weight in stored.items()}
     if "head_ids" not in weights:
         raise InvalidRequest("init", f"the drafter in {folder} has a head of its own")
     layers: int = AutoConfig.from_pretrained(folder, local_files_only=True).num_hidden_layers

@@ -21,7 +21,7 @@ from app.engine.weights.blocks import Weights
 from app.engine.weights.families import NotFusable, check_llama_shape, is_llama_shaped
 from app.engine.weights.rounding import weights_as
 from app.engine.weights.tensors import holds
-from app.errors import ModelRefused
+from app.errors import NoIntegerProducts
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def choose_forward(
     others or none are given. `wanted`: what to make of them. `activations`: see `FusedForward`.
     `file`: for what is found out; written where a later start reads the modules' numbers. The model
     must not be used afterwards. Raises ModelRefused for one that ignores the attention interface,
-    and for int8 activations of one that is not fused.
+    NoIntegerProducts for int8 activations of one that is not fused.
     """
     model.eval()
     model.requires_grad_(False)
@@ -54,7 +54,7 @@ def choose_forward(
         return _fuse(hooked, weights_as(given, wanted), file if is_readable else None, activations)
     except NotFusable as reason:
         if activations == "int8":
-            raise ModelRefused(f"int8 activations are for the compiled forward, and {reason}") from reason
+            raise NoIntegerProducts(f"int8 activations are for the compiled forward, and {reason}") from reason
         log.info("%s runs on its own modules: %s", type(model).__name__, reason)
     keep_bits(model)
     return hooked

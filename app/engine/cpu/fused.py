@@ -18,7 +18,7 @@ from app.engine.early_exit.rows import without
 from app.engine.kv.pages import KVCache
 from app.engine.packing import PackedBatch
 from app.engine.weights.blocks import EMBEDDING, HEAD, Blocks, Weight, Weights, dense
-from app.errors import ModelRefused
+from app.errors import NoIntegerProducts
 from kernels.cpu import shapes
 from kernels.cpu.attention import NO_WINDOW
 from kernels.cpu.chain import Chain, draft
@@ -46,8 +46,8 @@ class FusedForward:
 
         A type without a kernel is expanded to float32: the same logits, only larger. With int8
         `activations` weights of integers are multiplied by rows rounded to int8: another target,
-        with other logits, whose rows keep their bits in any batch all the same. Raises ModelRefused
-        where no weight is of integers.
+        with other logits, whose rows keep their bits in any batch all the same. Raises
+        NoIntegerProducts where no weight is of integers.
         """
         self._rounds = activations == "int8"
         self.shape = KVShape(spec.num_layers, spec.num_key_heads, spec.head_dim)
@@ -146,7 +146,7 @@ class FusedForward:
         head_kernel, head, head_rounds = self._linear(weights[HEAD], head_size, spec.hidden)
         rounds = head_rounds + sum(layer[slot + 2] for layer in layers for slot in shapes.WEIGHTS)
         if self._rounds and not rounds:
-            raise ModelRefused(
+            raise NoIntegerProducts(
                 "int8 activations are for weights of integers, and this target has none: PACELINE_WEIGHTS=q8_0 "
                 "rounds them when they are loaded"
             )

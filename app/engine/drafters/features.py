@@ -9,8 +9,8 @@ guesses have no such state, nor have tokens that were read before. (The idea is 
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
+from app.engine.weights.blocks import Weight, dense
 from app.state import BatchEntry
 
 
@@ -47,12 +47,12 @@ class Features:
         return found if np.isfinite(found).all() else None
 
 
-def features_of(weights: dict[str, torch.Tensor]) -> Features | None:
+def features_of(weights: dict[str, Weight]) -> Features | None:
     """Take a drafter's features out of its `weights`; None if it has none.
 
-    `feature.weight` (d, d'), `feature.bias` (d,) and `absent` (d,), of any float dtype.
+    `feature.weight` (d, d'), `feature.bias` (d,) and `absent` (d,), of any type.
     """
     if "feature.weight" not in weights:
         return None
     names = ("feature.weight", "feature.bias", "absent")
-    return Features(*(np.ascontiguousarray(weights.pop(name).float().numpy()) for name in names))
+    return Features(*(np.ascontiguousarray(dense(weights.pop(name)).numpy()) for name in names))

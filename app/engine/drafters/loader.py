@@ -1,6 +1,6 @@
 """Load a drafter's model: a folder and the target's go in, a `ModelGuesser` comes out.
 
-A drafter's folder holds config.json and model.safetensors of a small causal LM. With `"embedding":
+A drafter's folder holds config.json and the weights of a small causal LM, in safetensors or GGUF. With `"embedding":
 "target"` in its drafter.json it brings only its layers: embedding and head are rows of the target's
 embedding, the head trimmed to the tokens in `head_ids`. A drafter with features also reads the
 target's last hidden state (`app.engine.drafters.features`).
@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file
 
-from app.config import WeightsAs
+from app.config import Activations, WeightsAs
+from app.engine.cpu.forward import Forward
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.load import Source, load
 from app.engine.drafters.features import Features, features_of
 from app.engine.drafters.guesser import ModelGuesser
-from app.engine.weights.blocks import EMBEDDING, HEAD
-from app.engine.weights.tensors import embedding_sha256, target_embedding
-from app.errors import ModelRefused
+from app.engine.weights.blocks import EMBEDDING, HEAD, Blocks, Weights, dense
+from app.engine.weights.tensors import Stored, embedding_sha256, stored_embedding, target_embedding
+from app.errors import ModelRefused, NoIntegerProducts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Parts:
     """The weights of a drafter on the target's embedding."""
 
-    weights: dict[str, torch.Tensor]  # by the names of a causal LM's modules, embedding and trimmed head among them
+    weights: Weights  # by the names of a causal LM's modules, embedding and trimmed head among them
     head_ids: torch.Tensor  # (Vh,) int64, the token each row of the head stands for
     features: Features | None
 
@@ -45,18 +45,21 @@ def load_guesser(
     page_tokens: int,
     weights: WeightsAs = "stored",
     home: Path | None = None,
+    activations: Activations = "float32",
 ) -> ModelGuesser:
-    """Load the drafter in `folder` for the target in `target`; `weights`, `home`: see `app.engine.cpu.load.load`.
+    """Load the drafter in `folder` for the target in `target`.
 
-    Compiles its forward too, where that is not on the disk yet. Raises ModelRefused.
+    `weights`, `home`, `activations`: see `app.engine.cpu.load.load`; int8 only where there are products
+    of integers. Compiles its forward too, where that is not on the disk yet. Raises ModelRefused.
     """
     card = card_of(folder)
     if card.get("embedding") != "target":
-        guesser = ModelGuesser(load(folder, weights, home), None, kv_bytes=kv_bytes, page_tokens=page_tokens)
+        forward = _forward(folder, weights, home, activations)
+        guesser = ModelGuesser(forward, None, kv_bytes=kv_bytes, page_tokens=page_tokens)
     else:
         parts = parts_of(folder, target, card.get("embedding_sha256"))
         source = Source((folder, target), lambda: parts.weights, partial(modules_of, folder, parts))
-        forward = load(source, weights, home)
+        forward = _forward(source, weights, home, activations)
         if parts.features and not isinstance(forward, FusedForward):
             raise ModelRefused(f"{folder} reads the target's states, and only Llama-shaped drafters can")
         guesser = ModelGuesser(
@@ -66,6 +69,13 @@ def load_guesser(
     return guesser
 
 
+def _forward(source: Path | Source, weights: WeightsAs, home: Path | None, activations: Activations) -> Forward:
+    try:
+        return load(source, weights, home, activations)
+    except NoIntegerProducts:
+        return load(source, weights, home)
+
+
 def card_of(folder: Path) -> dict[str, Any]:
     """Read the folder's drafter.json; empty where there is none."""
     file = folder / "drafter.json"
@@ -73,7 +83,7 @@ def card_of(folder: Path) -> dict[str, Any]:
 
 
 def parts_of(folder: Path, target: Path, wanted: str | None) -> Parts:
-    """Read the drafter in `folder` and put it on the target's embedding, in float32.
+    """Read the drafter in `folder` and put it on the target's embedding, all as the files hold it but that.
 
     `wanted`: the hash of the embedding that it was distilled on; None: not known. Raises
     ModelRefused where the target's differs.
@@ -81,17 +91,16 @@ def parts_of(folder: Path, target: Path, wanted: str | None) -> Parts:
     embedding = target_embedding(target)  # (V, d)
     if wanted is not None and embedding_sha256(target) != wanted:
         raise ModelRefused(f"{folder} was distilled from another target: its embedding differs")
-    stored = load_file(folder / "model.safetensors")
-    head_ids = stored.pop("head_ids").long()
+    stored = dict(Stored(folder))
+    head_ids = dense(stored.pop("head_ids")).long()
     features = features_of(stored)
-    weights = {name: tensor.float() for name, tensor in stored.items()}
-    weights[EMBEDDING] = embedding
-    weights[HEAD] = embedding[head_ids]
-    return Parts(weights, head_ids, features)
+    whole = stored_embedding(target)
+    head = whole.take(head_ids.numpy()) if isinstance(whole, Blocks) else whole[head_ids]
+    return Parts({**stored, EMBEDDING: embedding, HEAD: head}, head_ids, features)
 
 
-def modules_of(folder: Path, parts: Parts) -> "PreTrainedModel":
-    """Build the drafter's modules. Raises ModelRefused."""
+def modules_of(folder: Path, parts: Parts, dtype: torch.dtype = torch.float32) -> "PreTrainedModel":
+    """Build the drafter's modules, with weights of this type. Raises ModelRefused."""
     from app.engine.weights.hf_reader import build  # transformers takes seconds to import, and mostly need not be
 
-    return build(folder, parts.weights)
+    return build(folder, {name: dense(weight).to(dtype) for name, weight in parts.weights.items()})

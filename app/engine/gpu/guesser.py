@@ -95,8 +95,7 @@ def load_device_guesser(
     if card.get("embedding") != "target":
         return DeviceGuesser(load_weights(folder, device, dtype), None, kv_bytes=kv_bytes, page_tokens=page_tokens)
     parts = parts_of(folder, target, card.get("embedding_sha256"))
-    weights = {name: parts.weights[name].to(dtype) for name in parts.weights}
-    model: Any = modules_of(folder, replace(parts, weights=weights))  # cast later, its rotation would be rounded, too
+    model: Any = modules_of(folder, parts, dtype)  # cast later, its rotation would be rounded, too
     model.to(device)
     if parts.features is not None:  # no state ever comes, so what stands for none is a part of every embedding
         embedding = model.get_input_embeddings()

@@ -21,6 +21,10 @@ class Blocks:
     rows: np.ndarray  # (N, bytes of a row) uint8
     depth: int
 
+    def take(self, rows: np.ndarray) -> "Blocks":
+        """Return some of its rows: (n,) row numbers go in, a weight (n, K) comes out."""
+        return Blocks(self.type, self.rows[rows], self.depth)
+
     def dense(self) -> torch.Tensor:
         """Return what the blocks stand for, (N, K) float32."""
         return torch.from_numpy(gguf.quants.dequantize(self.rows, gguf.GGMLQuantizationType[self.type]))

@@ -8,12 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from app.engine.weights.gguf_file import field, opened
 from app.errors import ModelRefused
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")  # Mistral's files call themselves llama
+# How a byte-level vocabulary splits text into words, by the names that llama.cpp's converter gives the rules:
+DIGIT_BY_DIGIT = ("smollm", "starcoder", "refact", "command-r", "codeshell")  # then as GPT-2 does
+AS_GPT2 = ("gpt-2", "phi-2", "mpt", "olmo", "jais")
+BY_TRANSFORMERS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "smaug-bpe", "tekken", "qwen2", "deepseek-r1-qwen")
 
 
 def describe(file: Path, folder: Path) -> None:
@@ -38,7 +43,29 @@ def describe(file: Path, folder: Path) -> None:
         raise ModelRefused(f"{file} scales its positions as {scaling}; only linear scaling is read")
     config.save_pretrained(folder)
     GenerationConfig.from_model_config(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+    rule = _splitting_rule(reader, file)
+    tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    if rule in DIGIT_BY_DIGIT:  # transformers has no entry for it, and splits as GPT-2 does
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+    tokenizer.save_pretrained(folder)
+
+
+def _splitting_rule(reader: Any, file: Path) -> str | None:
+    """Return the name of the rule by which text is split; None for a vocabulary that needs none.
+
+    Raises ModelRefused for one that is not known: other tokens would be the model's input.
+    """
+    kind = str(field(reader, file, "tokenizer.ggml.model"))
+    if kind == "llama":  # SentencePiece
+        return None
+    if kind != "gpt2":
+        raise ModelRefused(f"{file} has a tokenizer of kind {kind}; gpt2 (byte-level) and llama are read")
+    rule = str(field(reader, file, "tokenizer.ggml.pre", "default"))
+    if rule not in (*DIGIT_BY_DIGIT, *AS_GPT2, *BY_TRANSFORMERS):
+        raise ModelRefused(f"{file} splits text by the rule {rule!r}, which is not known here")
+    return rule
 
 
 def main() -> int:

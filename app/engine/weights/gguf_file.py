@@ -37,11 +37,12 @@ IN_LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32}
 READ = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")  # gguf dequantises them as ggml does
 LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 ARRAY_HEAD = struct.Struct("<IQ")  # type and number of a list's elements
 LENGTH = struct.Struct("<Q")  # of a string
+DRAFTER = "paceline-drafter"  # the architecture of a file whose tensors have the modules' names already
 PERMUTED = ("llama",)  # architectures whose rows of q and k the file has in another order
 
 
@@ -104,16 +105,21 @@ def field(reader: Any, file: Path, name: str, default: object = None) -> Any:
 
 
 def readers(file: Path) -> dict[str, Callable[[], Weight]]:
-    """Return a reader of each weight by its module's name. Raises ModelRefused for a damaged file."""
+    """Return a reader of each weight by its module's name. Raises ModelRefused for a damaged file.
+
+    A drafter's file may hold more than weights of modules (`app.engine.drafters.loader`).
+    """
     reader = opened(file)
     architecture = str(field(reader, file, "general.architecture"))
-    heads = int(field(reader, file, f"{architecture}.attention.head_count"))
-    key_heads = int(field(reader, file, f"{architecture}.attention.head_count_kv", heads))
-    is_turned = architecture in PERMUTED
     in_order = sorted(reader.tensors, key=lambda tensor: int(tensor.data_offset))
     for one, after in pairwise(in_order):
         if int(one.data_offset) + int(one.n_bytes) > int(after.data_offset):
             raise ModelRefused(f"{file}: {one.name} is {one.tensor_type.name}, and so reaches into {after.name}")
+    if architecture == DRAFTER:
+        return {tensor.name: partial(_read, tensor, file, None) for tensor in reader.tensors}
+    heads = int(field(reader, file, f"{architecture}.attention.head_count"))
+    key_heads = int(field(reader, file, f"{architecture}.attention.head_count_kv", heads))
+    is_turned = architecture in PERMUTED
     found: dict[str, Callable[[], Weight]] = {}
     for tensor in reader.tensors:
         name = _name(tensor.name)
@@ -147,8 +153,8 @@ def _read(tensor: Any, file: Path, heads: int | None) -> Weight:
     data = np.asarray(tensor.data)
     if heads is not None:
         data = data.reshape(heads, shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(data.shape)
-    if kind in FLOATS:
-        return torch.from_numpy(np.array(data).view(np.uint8).reshape(-1)).view(FLOATS[kind]).reshape(shape)
+    if kind in PLAIN:
+        return torch.from_numpy(np.array(data).view(np.uint8).reshape(-1)).view(PLAIN[kind]).reshape(shape)
     if len(shape) != 2 or kind not in READ:
         raise ModelRefused(f"{file}: {tensor.name} is {kind} of {len(shape)} dimensions, which is not read")
     return Blocks(kind, np.ascontiguousarray(data).reshape(shape[0], -1), shape[1])

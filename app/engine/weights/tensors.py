@@ -70,7 +70,12 @@ def target_embedding(target: Path) -> torch.Tensor:
 
     Raises ModelRefused where it has none by that name.
     """
+    return dense(stored_embedding(target))
+
+
+def stored_embedding(target: Path) -> Weight:
+    """Return the target's embedding (V, d) as its file holds it. Raises ModelRefused where it has none by that name."""
     weights = Stored(target)
     if EMBEDDING not in weights:
         raise ModelRefused(f"{target} holds no {EMBEDDING}")
-    return dense(weights[EMBEDDING])
+    return weights[EMBEDDING]

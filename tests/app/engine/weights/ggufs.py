@@ -13,7 +13,9 @@ STORED_AS = {module: stored for stored, module in {**WHOLE, **IN_LAYER}.items()}
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 .,!?"
 
 
-def write(model: PreTrainedModel, file: Path, kinds: tuple[str, ...], **fields: object) -> dict[str, np.ndarray]:
+def write(
+    model: PreTrainedModel, file: Path, kinds: tuple[str, ...], *, pre: str = "gpt-2", **fields: object
+) -> dict[str, np.ndarray]:
     """Write a model with its matrices in these types by turns; return what they stand for, by the modules' names.
 
     A matrix whose rows are no whole number of blocks is F16, as llama.cpp's are. `fields`: more of the header.
@@ -36,7 +38,7 @@ def write(model: PreTrainedModel, file: Path, kinds: tuple[str, ...], **fields: 
     tokens = [*LETTERS.replace(" ", "Ġ"), "ab"]
     tokens += [f"<{i}>" for i in range(len(tokens), config.vocab_size)]
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types([1] * len(tokens))
     writer.add_token_merges(["a b"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -96,6 +97,7 @@ def test_a_changed_file_gets_a_folder_of_its_own(tmp_path: Path) -> None:
     [
         ({"split__count": 2}, "one of several parts"),
         ({"llama__rope__scaling__type": "yarn"}, "scales its positions as yarn"),
+        ({"pre": "default"}, "splits text by the rule 'default'"),
     ],
 )
 def test_a_file_that_is_not_read_whole_is_refused(fields: dict[str, object], message: str, tmp_path: Path) -> None:
@@ -104,6 +106,23 @@ def test_a_file_that_is_not_read_whole_is_refused(fields: dict[str, object], mes
     with pytest.raises(ModelRefused, match=message):
         resolve(str(file), tmp_path / "home", silent)
     assert not [*(tmp_path / "home" / "models").glob("*/tiny")]
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("smollm", ["a", "ĠĠĠ", "1", "2", "Ġb"]),
+        ("gpt-2", ["a", "ĠĠ", "Ġ12", "Ġb"]),
+        ("llama-bpe", ["a", "ĠĠ", "Ġ", "12", "Ġb"]),
+        ("qwen2", ["a", "ĠĠ", "Ġ", "1", "2", "Ġb"]),
+    ],
+)
+def test_text_is_split_by_the_rule_that_the_file_names(rule: str, words: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    write(fakes.tiny(), file, ("Q8_0",), pre=rule)
+    folder = resolve(str(file), tmp_path / "home", silent)
+    split = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).pre_tokenizer
+    assert [word for word, _ in split.pre_tokenize_str("a   12 b")] == words
 
 
 @pytest.mark.parametrize("keep", [0, 3, 40, 2000, -200])

