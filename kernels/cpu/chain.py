@@ -14,7 +14,7 @@ import numpy as np
 from kernels.cpu.attention import SPLIT
 from kernels.cpu.decoder import decode
 from kernels.cpu.jit import entry, kernel
-from kernels.cpu.row_ops import LOWEST, ZERO
+from kernels.cpu.row_ops import LOWEST, ZERO, first_at
 from kernels.cpu.shapes import PARTS, Model, Room, Step
 from kernels.cpu.simd import (
     BYTES,
@@ -141,11 +141,7 @@ def highest_at(x: int, size: int) -> int:
     for i in range(0, size, LANES):
         v = load(x + 4 * i)
         top = larger(within(v, 0, size - i, LOWEST) if i + LANES > size else v, top)
-    highest = max_of(top)
-    for i in range(size):
-        if load_one(x + 4 * i) == highest:
-            return i
-    return 0
+    return max(0, first_at(x, size, max_of(top)))
 
 
 @kernel

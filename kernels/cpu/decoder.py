@@ -11,10 +11,10 @@ the reference.
 
 from typing import Any
 
-from kernels.cpu.attention_block import columns, fork, mix, place
+from kernels.cpu.attention_block import columns, fork, mix, place, round_part
 from kernels.cpu.jit import entry, kernel
 from kernels.cpu.products.linear import PANEL, call_linear
-from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES, round_row
+from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES
 from kernels.cpu.row_ops import add_to, best, copy, gate, rms_norm
 from kernels.cpu.shapes import (
     DOWN,
@@ -57,6 +57,8 @@ def decode(m: Model, s: Step, r: Room, first: int, end: int, thread: int) -> Non
     if first == 0:
         embed(m, s, r, 0)
         meet(r.words, r.threads)
+    else:
+        round_all(m, r, PARTS * (first + 1) + ON_ROUND, r.normed, m.hidden, len(s.ids))
     for layer in range(first, end):
         decode_layer(m, s, r, layer, thread)
     if end == m.num_layers:
@@ -65,7 +67,11 @@ def decode(m: Model, s: Step, r: Room, first: int, end: int, thread: int) -> Non
 
 @kernel
 def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
-    """Compute one layer, and leave in `normed` what the next one, or the head, reads."""
+    """Compute one layer, and leave in `normed` what the next one, or the head, reads.
+
+    What a product reads is also left rounded to int8 where some kernel wants that, by the thread that
+    made it.
+    """
     first = PARTS * (layer + 1)
     w = m.layers[layer]
     of_query, of_key = m.num_heads * m.head_dim // LANES, m.num_key_heads * m.head_dim // LANES
@@ -74,8 +80,7 @@ def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
         (w[K], w[K + 1], w[K + 2], of_key),
         (w[V], w[V + 1], w[V + 2], of_key),
     )
-    round_all(m, r, first + ON_ROUND, r.normed, m.hidden, len(s.ids))
-    project(s, r, first + ON_QKV, r.normed, m.hidden, qkv, w[QKV_BIAS], r.mixed, columns(m))
+    project(s, r, first + ON_QKV, r.normed, r.rounded, m.hidden, qkv, w[QKV_BIAS], r.mixed, columns(m))
     meet(r.words, r.threads)
     place(m, s, r, first + ON_PLACE, layer)
     meet(r.words, r.threads)
@@ -84,17 +89,14 @@ def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
     mix(m, s, r, first, layer, thread)
     meet(r.words, r.threads)
     out = ((w[OUT], w[OUT + 1], w[OUT + 2], m.hidden // LANES),)
-    round_all(m, r, first + ON_ROUND + 1, r.attended, m.num_heads * m.head_dim, len(s.ids))
-    project(s, r, first + ON_OUT, r.attended, m.num_heads * m.head_dim, out, w[OUT_BIAS], r.update, m.hidden)
+    project(s, r, first + ON_OUT, r.attended, r.rounded, m.num_heads * m.head_dim, out, w[OUT_BIAS], r.update, m.hidden)
     meet(r.words, r.threads)
     update(m, s, r, first + ON_UPDATE, w[NORM2])
     meet(r.words, r.threads)
-    round_all(m, r, first + ON_ROUND + 2, r.normed, m.hidden, len(s.ids))
     open_gate(m, s, r, first + ON_GATE, (w[GATE_UP], w[GATE_UP + 1], w[GATE_UP + 2]), thread)
     meet(r.words, r.threads)
     down = ((w[DOWN], w[DOWN + 1], w[DOWN + 2], m.hidden // LANES),)
-    round_all(m, r, first + ON_ROUND + 3, r.gated, m.inner, len(s.ids))
-    project(s, r, first + ON_DOWN, r.gated, m.inner, down, w[DOWN_BIAS], r.update, m.hidden)
+    project(s, r, first + ON_DOWN, r.gated, r.gated_rounded, m.inner, down, w[DOWN_BIAS], r.update, m.hidden)
     meet(r.words, r.threads)
     last = layer == m.num_layers - 1
     update(m, s, r, first + ON_NEXT, m.final_norm if last else m.layers[layer + 1, NORM1])
@@ -113,15 +115,18 @@ def embed(m: Model, s: Step, r: Room, part: int) -> None:
         if s.added != 0:
             add_to(r.hidden + at, s.added + at, m.hidden)
         rms_norm(r.hidden + at, m.layers[0, NORM1], m.epsilon, m.hidden, r.normed + at)
+        round_part(m, r.normed, r.rounded, row, m.hidden, 0, m.hidden)
 
 
 @kernel
-def project(s: Step, r: Room, part: int, x: int, depth: int, weights: Any, bias: int, out: int, width: int) -> None:
+def project(
+    s: Step, r: Room, part: int, x: int, rounded: int, depth: int, weights: Any, bias: int, out: int, width: int
+) -> None:
     """Compute out = x W + b for all rows, some blocks of columns at a time.
 
     weights: those that make up W, one after another: (address of the kernel, of the packed weight,
     whether it takes rounded rows, blocks of columns); bias: address of b (0: none); x: (T, depth),
-    out: (T, width) float32.
+    out: (T, width) float32; `rounded`: x rounded.
     """
     blocks = -(-width // LANES)
     piece = max(1, blocks // (8 * r.threads))
@@ -137,7 +142,7 @@ def project(s: Step, r: Room, part: int, x: int, depth: int, weights: Any, bias:
             if own < own_end:
                 b = 0 if bias == 0 else bias + before * BYTES
                 to = out + before * BYTES
-                rows, row = source(r, x, depth, rounds)
+                rows, row = source(x, rounded, depth, rounds)
                 call_linear(code, len(s.ids), rows, row, w, depth, b, own, own_end, to, 4 * width)
             before += size
 
@@ -151,16 +156,15 @@ def round_all(m: Model, r: Room, part: int, x: int, depth: int, rows: int) -> No
         row = take(r.words, part, 1)
         if row >= rows:
             break
-        round_row(x + 4 * row * depth, depth, r.rounded + row * (depth // BLOCK * BLOCK_BYTES))
+        round_part(m, x, r.rounded, row, depth, 0, depth)
     meet(r.words, r.threads)
 
 
 @kernel
-def source(r: Room, x: int, depth: int, rounds: int) -> tuple[int, int]:
-    """Return the address and the bytes of a row that a kernel reads: of x (rows, depth), or as `round_all`
-    left it."""
+def source(x: int, rounded: int, depth: int, rounds: int) -> tuple[int, int]:
+    """Return the address and the bytes of a row that a kernel reads: of x (rows, depth), or of x rounded."""
     if rounds != 0:
-        return r.rounded, depth // BLOCK * BLOCK_BYTES
+        return rounded, depth // BLOCK * BLOCK_BYTES
     return x, 4 * depth
 
 
@@ -174,6 +178,7 @@ def update(m: Model, s: Step, r: Room, part: int, norm: int) -> None:
         at = 4 * row * m.hidden
         add_to(r.hidden + at, r.update + at, m.hidden)
         rms_norm(r.hidden + at, norm, m.epsilon, m.hidden, r.normed + at)
+        round_part(m, r.normed, r.rounded, row, m.hidden, 0, m.hidden)
 
 
 @kernel
@@ -183,10 +188,10 @@ def open_gate(m: Model, s: Step, r: Room, part: int, weight: tuple[int, int, int
     Blocks of the two weights lie in turn, so that a pair is made and used on the spot.
     """
     pairs = m.inner // LANES
-    piece = max(1, pairs // (8 * r.threads))
+    piece = max(2, pairs // (8 * r.threads) // 2 * 2)  # two are a block of int8
     room = r.scores + thread * r.scores_bytes
     code, w, rounds = weight
-    of, row_bytes = source(r, r.normed, m.hidden, rounds)
+    of, row_bytes = source(r.normed, r.rounded, m.hidden, rounds)
     while True:
         first = take(r.words, part, piece)
         if first >= pairs:
@@ -200,6 +205,8 @@ def open_gate(m: Model, s: Step, r: Room, part: int, weight: tuple[int, int, int
                 call_linear(code, rows, x, row_bytes, w, m.hidden, 0, first_block, first_block + 2, to, 2 * BYTES)
                 for row in range(rows):
                     gate(room + 2 * BYTES * row, r.gated + 4 * ((top + row) * m.inner + pair * LANES))
+                    if pair % 2 == 1:
+                        round_part(m, r.gated, r.gated_rounded, top + row, m.inner, (pair - 1) * LANES, BLOCK)
 
 
 @kernel
@@ -211,7 +218,7 @@ def finish(m: Model, s: Step, r: Room, part: int, thread: int) -> None:
             copy(r.normed + 4 * s.wanted[i] * m.hidden, r.update + 4 * i * m.hidden, m.hidden)
     meet(r.words, r.threads)
     round_all(m, r, part + 2, r.update, m.hidden, n)
-    x, row = source(r, r.update, m.hidden, m.head_rounds)
+    x, row = source(r.update, r.rounded, m.hidden, m.head_rounds)
     blocks = -(-m.vocab // LANES)
     while True:
         first = take(r.words, part, 16)

@@ -17,9 +17,9 @@ from kernels.cpu.simd import (
     fma,
     larger,
     load,
-    load_one,
     max_of,
     mul,
+    places_of,
     splat,
     store,
     sub,
@@ -92,7 +92,18 @@ def best(x: int, size: int) -> int:
     highest = max_of(top)
     if sum_of(sound) != ZERO:
         return -1
-    for i in range(size):
-        if load_one(x + 4 * i) == highest:
-            return i
+    return first_at(x, size, highest)
+
+
+@kernel
+def first_at(x: int, size: int, value: float) -> int:
+    """Return the index of the first of `size` floats that is `value`; -1 if none is. Reads whole blocks of 16."""
+    for i in range(0, size, LANES):
+        places = places_of(load(x + 4 * i), value)
+        if places != 0:
+            at = i
+            while places & 1 == 0:
+                places >>= 1
+                at += 1
+            return at if at < size else -1
     return -1

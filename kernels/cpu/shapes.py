@@ -16,8 +16,8 @@ NUM_SLOTS = 26
 
 # A layer's counted parts: each has a counter from which threads take its pieces.
 ON_QKV, ON_PLACE, ON_FORK, ON_FORKED, ON_MIX, ON_JOIN, ON_OUT, ON_UPDATE, ON_GATE, ON_DOWN, ON_NEXT = range(11)
-ON_ROUND = 11  # four: of what each of the four products reads
-PARTS = 15  # what comes before and after the layers has some counters of its own
+ON_ROUND = 11  # where a part of a pass begins
+PARTS = 12  # what comes before and after the layers has some counters of its own
 
 
 class Model(NamedTuple):
@@ -78,6 +78,7 @@ class Room(NamedTuple):
     gated: int  # (T, inner)
     update: int  # (T, hidden)
     rounded: int  # a row's blocks of int8 behind another, of what the next product reads
+    gated_rounded: int  # the same of `gated`
     sums: int  # (lines * H, D)
     stats: int  # (lines * H, 2)
     queries: int  # per thread (TILE * fold, D)

@@ -182,9 +182,11 @@ def rint(b: ir.IRBuilder, x: Any) -> Any:
 
 @op(nothing, address, lanes)
 def store_int8(b: ir.IRBuilder, where: Any, value: Any) -> Any:
-    """Store sixteen whole numbers as int8; what is not a number as 0."""
+    """Store sixteen whole numbers that fit as int8; what is not a number as 0."""
     small = ir.VectorType(_I8, LANES)
-    b.store(call(b, "llvm.fptosi.sat.v16i8.v16f32", small, value), at(b, where, small), align=1)
+    # By int32: LLVM makes sixteen scalar conversions of one that saturates.
+    numbers = b.select(b.fcmp_ordered("ord", value, value), value, ir.Constant(_LANES, [0.0] * LANES))
+    b.store(b.trunc(b.fptosi(numbers, _INTS), small), at(b, where, small), align=1)
 
 
 @op(nothing, address, number)
@@ -235,6 +237,13 @@ def within(b: ir.IRBuilder, x: Any, first: Any, end: Any, other: Any) -> Any:
         test = b.icmp_signed(sign, places, many)
         keep = test if keep is None else b.and_(keep, test)
     return b.select(keep, x, spread(b, other))
+
+
+@op(index, lanes, number)
+def places_of(b: ir.IRBuilder, x: Any, value: Any) -> Any:
+    """Return a bit for each lane that holds the value, the first lane's the lowest."""
+    same = b.fcmp_ordered("==", x, spread(b, value))
+    return b.zext(b.bitcast(same, ir.IntType(LANES)), ir.IntType(64))
 
 
 @op(number, lanes)

@@ -60,12 +60,13 @@ class FusedForward:
         self._model = self._take(spec, weights)
         self._waking_s = 0.0  # until all threads were at the last part of a pass: what parting it takes
         self._rooms = Rooms(self._model, self._team.size)
+        self._least_tiles = -(-2 * self._team.size // spec.num_key_heads)  # each is attended a key head at a time
 
     def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
         """Implement `Forward.logits`; the logits (N, V) are float32. Raises ValueError for tokens
         outside the tables."""
         self._check(plan, ahead=0)
-        step = step_of(plan)
+        step = step_of(plan, self._least_tiles)
         room, logits, best = self._rooms.room(step)
         done = 0
         for layer in checkpoints.layers if checkpoints else ():
@@ -76,7 +77,7 @@ class FusedForward:
             if rows is not None:
                 self._rooms.compact(rows)
                 plan = without(plan, rows)
-                step = step_of(plan)
+                step = step_of(plan, self._least_tiles)
             checkpoints.took_s += time.perf_counter() - started + self._waking_s
         self._run(step, room, done, self._model.num_layers)
         n = len(plan.wanted)

@@ -10,9 +10,15 @@ from kernels.cpu.simd import LANES
 from kernels.cpu.threads import HEADER
 
 
-def step_of(plan: PackedBatch) -> Step:
+def step_of(plan: PackedBatch, least_tiles: int = 1) -> Step:
     """Return the plan's rows in tiles of at most TILE rows of one chain, their keys in splits of
-    SPLIT positions."""
+    SPLIT positions.
+
+    Tiles are lower where there would be fewer than `least_tiles`: threads would have nothing to do.
+    """
+    height = TILE
+    while height > 1 and sum(-(-len(span.rows) // height) for span in plan.spans) < least_tiles:
+        height //= 2
     own = np.full((len(plan.ids), 2), -1, np.int64)
     for row, page, offset in plan.own:
         own[row] = page, offset
@@ -22,8 +28,8 @@ def step_of(plan: PackedBatch) -> Step:
     units: list[tuple[int, int, int]] = []
     lines = 0
     for span in plan.spans:
-        for top in range(0, len(span.rows), TILE):
-            tile = span.rows[top : top + TILE]
+        for top in range(0, len(span.rows), height):
+            tile = span.rows[top : top + height]
             position = span.position + top
             splits = -(-(position + len(tile)) // SPLIT)
             tiles.append((len(rows), len(tile), position, len(pages), len(units), splits))
@@ -81,6 +87,7 @@ class Rooms:
             gated=self._gated.ctypes.data,
             update=self._update.ctypes.data,
             rounded=self._rounded.ctypes.data,
+            gated_rounded=self._gated_rounded.ctypes.data,
             sums=self._sums.ctypes.data,
             stats=self._stats.ctypes.data,
             queries=self._queries.ctypes.data,
@@ -118,8 +125,10 @@ class Rooms:
             self._hidden, self._normed, self._update, self._mixed, self._attended, self._gated = (
                 np.empty((rows, width), np.float32) for width in (m.hidden, m.hidden, m.hidden, mixed, wide, m.inner)
             )
-            blocks = max(m.hidden, wide, m.inner) // BLOCK if m.rounds else 0
-            self._rounded = np.empty((rows, blocks, BLOCK_BYTES), np.uint8)
+            self._rounded, self._gated_rounded = (
+                np.empty((rows, width // BLOCK if m.rounds else 0, BLOCK_BYTES), np.uint8)
+                for width in (max(m.hidden, wide), m.inner)
+            )
             self._rows = rows  # last: without the memory for them the old ones stay, and their size
         if lines > self._lines:
             self._sums, self._stats = (np.empty((lines * m.num_heads, width), np.float32) for width in (m.head_dim, 2))

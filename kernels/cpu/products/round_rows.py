@@ -15,7 +15,6 @@ from kernels.cpu.simd import (
     LANES,
     absolute,
     add,
-    fma,
     larger,
     load,
     max_of,
@@ -56,9 +55,9 @@ def round_row(x: int, size: int, out: int) -> None:
             inverse = ONE / d
         else:
             d = ZERO
-        not_finite = sum_of(fma(splat(ZERO), low, mul(splat(ZERO), high)))  # else zero
         low, high = rint(mul(low, splat(inverse))), rint(mul(high, splat(inverse)))
         total = sum_of(add(low, high))
+        not_finite = total - total  # else zero
         store_int8(to, low)
         store_int8(to + LANES, high)
         store_one(to + BLOCK, d + not_finite)
