@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.config import Activations, WeightsAs
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.runner import CPURows, ModelRunner
@@ -37,8 +39,9 @@ class FixedPredictor:
 
 
 @cache
-def tiny() -> Forward:
-    return choose_forward(fakes.tiny(num_hidden_layers=LAYERS))
+def tiny(activations: Activations = "float32") -> Forward:
+    weights: WeightsAs = "stored" if activations == "float32" else "q8_0"
+    return choose_forward(fakes.tiny(num_hidden_layers=LAYERS), weights, activations=activations)
 
 
 def works_of(batch: list[tuple[int, Tree]], runner: ModelRunner, floor: float = 0.0) -> list[BatchEntry]:
@@ -81,9 +84,9 @@ fixed_chances = st.dictionaries(
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(batches, fixed_chances, st.sampled_from([1e-9, 0.2, 0.5]), st.data())
-def test_kept_rows_keep_their_bits_and_dropped_ones_are_not_read(batch, chances, floor, data):
-    plain, pruning = (fakes.runner(tiny(), pages=128) for _ in range(2))
+@given(st.sampled_from(get_args(Activations)), batches, fixed_chances, st.sampled_from([1e-9, 0.2, 0.5]), st.data())
+def test_kept_rows_keep_their_bits_and_dropped_ones_are_not_read(activations, batch, chances, floor, data):
+    plain, pruning = (fakes.runner(tiny(activations), pages=128) for _ in range(2))
     expected_works = works_of(batch, plain)
     works = works_of(batch, pruning, floor)
     expected = plain.forward(expected_works)
