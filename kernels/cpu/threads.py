@@ -1,12 +1,15 @@
 """Run one kernel on several threads: work by the piece, barriers between its parts, no other
 meeting.
 
-A thread that waits spins for some microseconds, then lets others have its core: the parts of a step
-are short, and cores may be shared with drafters. Pieces are taken from a counter, so a thread that
-lost its core delays little.
+A thread that waits spins for a tenth of a millisecond, then sleeps until the last one arrives: the
+parts of a step are short, and cores may be shared with drafters and strangers. It does not yield:
+Linux takes that for an offer to run last, and a step took half a second beside two busy programs.
+Pieces are taken from a counter, so a thread that lost its core delays little.
 """
 
 import os
+import platform
+import sys
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -14,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
+from numba.core import cgutils
 
 from kernels.cpu.jit import kernel
 from kernels.cpu.simd import (
@@ -25,8 +29,12 @@ from kernels.cpu.simd import (
     op,
 )
 
-SPINS = 4000  # looks at the barrier before the core is given up, some tens of microseconds
-HEADER = 16  # words before the counters: arrived threads, and two cache lines further the barrier's generation
+SPINS = 100_000  # looks before a thread sleeps: twice as long as waking one takes, or each sleep begets the next
+HEADER = 24  # words before the counters: see `meet`
+GENERATION, ASLEEP = 64, 128  # bytes from the first of them: each in a cache line of its own
+DOZE_NS = 1_000_000  # longest sleep at a barrier
+FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine()) if sys.platform == "linux" else None
+WAIT, WAKE = 128, 129  # of threads of one process
 _I64 = ir.IntType(64)
 
 
@@ -48,10 +56,27 @@ def publish(b: ir.IRBuilder, where: Any, value: Any) -> Any:
     b.store_atomic(value, at(b, where, _I64), "release", 8)
 
 
-@op(nothing)
-def rest(b: ir.IRBuilder) -> Any:
-    """Let another thread have the core."""
-    call(b, "sched_yield", ir.IntType(32))
+@op(nothing, address, index)
+def doze(b: ir.IRBuilder, where: Any, value: Any) -> Any:
+    """Sleep until `wake` is called for this word, for DOZE_NS at most; return at once if it does not hold `value`."""
+    if FUTEX is None:
+        call(b, "sched_yield", ir.IntType(32))
+        return
+    limit = cgutils.alloca_once(b, ir.ArrayType(_I64, 2))
+    b.store(ir.Constant(limit.type.pointee, [0, DOZE_NS]), limit)
+    _syscall(b, FUTEX, where, WAIT, value, b.ptrtoint(limit, _I64))
+
+
+@op(nothing, address)
+def wake(b: ir.IRBuilder, where: Any) -> Any:
+    """Wake all threads that `doze` at this word."""
+    if FUTEX is not None:
+        _syscall(b, FUTEX, where, WAKE, 2**31 - 1)
+
+
+def _syscall(b: ir.IRBuilder, *arguments: Any) -> None:
+    numbers = [ir.Constant(_I64, one) if isinstance(one, int) else one for one in arguments]
+    call(b, "syscall", _I64, *numbers, *[ir.Constant(_I64, 0)] * (7 - len(numbers)))
 
 
 @kernel
@@ -63,19 +88,26 @@ def take(words: int, counter: int, pieces: int) -> int:
 
 @kernel
 def meet(words: int, threads: int) -> None:
-    """Wait until all threads are here; what they wrote before is seen by all after."""
+    """Wait until all threads are here; what they wrote before is seen by all after.
+
+    The words hold the threads that have arrived, the number of the meeting, and the threads asleep.
+    """
     if threads == 1:
         return
-    generation = fetch(words + 64)
+    generation = fetch(words + GENERATION)
     if fetch_add(words, 1) == threads - 1:
         publish(words, 0)
-        publish(words + 64, generation + 1)
+        fetch_add(words + GENERATION, 1)  # orders the look at the sleepers behind itself
+        if fetch(words + ASLEEP) > 0:
+            wake(words + GENERATION)
         return
     spins = 0
-    while fetch(words + 64) == generation:
+    while fetch(words + GENERATION) == generation:
         spins += 1
         if spins > SPINS:
-            rest()
+            fetch_add(words + ASLEEP, 1)
+            doze(words + GENERATION, generation)
+            fetch_add(words + ASLEEP, -1)
 
 
 class Team:

@@ -2,12 +2,14 @@
 
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
 
 from kernels.cpu.jit import kernel
 from kernels.cpu.threads import (
+    ASLEEP,
     HEADER,
     Team,
     meet,
@@ -46,6 +48,28 @@ def test_every_piece_is_done_once_and_no_thread_runs_ahead(size):
         assert (cells == PARTS).all()
         assert not any(w[0] for w in wrong)
         assert len(memory) == HEADER + PARTS
+
+
+@kernel
+def one_meeting(memory, threads):
+    meet(memory.ctypes.data, threads)
+
+
+def test_a_thread_that_waits_long_sleeps_and_is_woken_by_the_last():
+    team, memory, busy_s, took_s = Team(2), words(0), {}, {}
+
+    def job(thread: int) -> None:
+        started, busy = time.monotonic(), time.thread_time()
+        for _ in range(20):
+            if thread == 1:
+                time.sleep(0.02)
+            one_meeting(memory, 2)
+        took_s[thread], busy_s[thread] = time.monotonic() - started, time.thread_time() - busy
+
+    one_meeting(memory, 1)  # compiled
+    team.run(job)
+    assert took_s[0] >= 0.4 and busy_s[0] < 0.5 * took_s[0], "a thread that spins is busy all the time"
+    assert memory[ASLEEP // 8] == 0, "nobody is counted as asleep"
 
 
 def test_each_thread_has_its_own_number():
