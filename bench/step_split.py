@@ -16,17 +16,15 @@ from app.config import ROOT, THREAD_ENVIRONMENT, Settings
 os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
 
 from app.assembly.devices import target_runner
-from app.engine.cpu.equivalence import probe
+from app.engine.profile.profiler import CONTEXT, a_step
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import target_folder
-from app.state import BatchEntry, Tree
 from bench.report_header import machine
 from bench.stats import median
 from kernels.cpu.jit import Native
 from kernels.cpu.products.linear import ARGUMENTS
 from kernels.cpu.shapes import DOWN, GATE_UP, OUT, WEIGHTS, K, Model, Q, V
 
-CONTEXT = 96
 ROWS = (1, 4, 8)
 ROUNDS = 40
 REST_S = 0.002
@@ -38,20 +36,13 @@ def main() -> int:
     settings = Settings.from_env()
     folder = target_folder(settings)
     runner: Any = target_runner(folder, settings, Tokenizer(folder).context_tokens)
-    sequence = probe(CONTEXT + max(ROWS), runner.model.vocab_size)
-    _step(runner, sequence, 0, CONTEXT, chain=0)
-    runner.cover(sequence, CONTEXT)
-    whole: Model = runner.model._model
     idle = Native(_nothing, "nothing", ARGUMENTS).address
-    models = {"whole": whole, **{name: _without(whole, slots, idle) for name, slots in PARTS.items()}}
-    models["head"] = whole._replace(head_kernel=idle)
-    models["rest"] = _without(whole, WEIGHTS, idle)._replace(head_kernel=idle)
     figures = {
         "machine": machine(),
         "weights": settings.weights,
         "activations": settings.activations,
         "context": CONTEXT,
-        "rows": {rows: _split(runner, sequence, rows, models) for rows in ROWS},
+        "rows": {rows: _split(runner, rows, idle) for rows in ROWS},
     }
     name = settings.weights if settings.activations == "float32" else "integers"
     (ROOT / "bench" / "results" / f"step-split-{name}.json").write_text(json.dumps(figures, indent=2) + "\n")
@@ -59,30 +50,26 @@ def main() -> int:
     return 0
 
 
-def _split(runner: Any, sequence: Any, rows: int, models: dict[str, Model]) -> dict[str, float]:
-    """Time steps of a token and a chain below it with each of the models by turns; return ms by part."""
-    times: dict[str, list[float]] = {name: [] for name in models}
-    for _ in range(ROUNDS):
-        for name, model in models.items():
-            runner.model._model = model
-            times[name].append(_step(runner, sequence, CONTEXT, 1, chain=rows - 1))
-            time.sleep(REST_S)
+def _split(runner: Any, rows: int, idle: int) -> dict[str, float]:
+    """Time steps of a token and a chain below it, whole and without each part, by turns; return ms by part.
+
+    `idle`: the address of a kernel that does nothing.
+    """
+    with a_step(runner, runner.model.vocab_size, rows) as step:
+        whole: Model = runner.model._model  # now that a step has given it the addresses of its cache
+        models = {"whole": whole, **{name: _without(whole, slots, idle) for name, slots in PARTS.items()}}
+        models["head"] = whole._replace(head_kernel=idle)
+        models["rest"] = _without(whole, WEIGHTS, idle)._replace(head_kernel=idle)
+        times: dict[str, list[float]] = {name: [] for name in models}
+        for _ in range(ROUNDS):
+            for name, model in models.items():
+                runner.model._model = model
+                times[name].append(step())
+                time.sleep(REST_S)
+        runner.model._model = whole
     ms = {name: 1e3 * median(found) for name, found in times.items()}
     kept = {name: found if name in ("whole", "rest") else ms["whole"] - found for name, found in ms.items()}
     return {name: round(found, 2) for name, found in kept.items()}
-
-
-def _step(runner: Any, sequence: Any, start: int, count: int, chain: int) -> float:
-    """Run a step of so many tokens and a chain of nodes; return its seconds. The cache stays as it was."""
-    tree = Tree(sequence.tokens[start + 1 : start + 1 + chain], [*range(chain)], [1.0] * chain, [("probe",)] * chain)
-    work = BatchEntry(sequence, start, sequence.tokens[start : start + count], tree, final=True)
-    runner.try_reserve(work)
-    started = time.perf_counter()
-    runner.forward([work])
-    took_s = time.perf_counter() - started
-    if chain or count == 1:
-        runner.drop(work)
-    return took_s
 
 
 def _without(model: Model, slots: tuple[int, ...], idle: int) -> Model:

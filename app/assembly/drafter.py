@@ -64,7 +64,7 @@ def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuess
         if device.type == "cuda":
             dtype = getattr(torch, settings.gpu_dtype)
             return folder.name, load_device_guesser(folder, target, device, dtype, **memory)
-        # Where weights are rounded, activations are too: of 21,147 next tokens as many were right, 0.563.
+        # Where weights are rounded, activations are too: as many guesses are right (docs/drafters.md).
         activations: Activations = "float32" if settings.draft_weights in ("stored", "float32") else "int8"
         guesser = load_guesser(
             folder, target, **memory, weights=settings.draft_weights, home=settings.home, activations=activations

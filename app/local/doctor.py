@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from app.api_keys import read_keys
 from app.config import IS_CLONE, ROOT, Settings
 from app.engine.kv.sizing import CPU_PART, available_bytes
+from app.engine.weights.fingerprint import weight_files
 from app.engine.weights.resolve import (
     FREE_BYTES,
     KNOWN,
@@ -246,7 +247,7 @@ def drafters_problems(settings: Settings, target: Path) -> list[str]:
 def drafter_problem(name: str, target: Path) -> str | None:
     """Explain the problem of a drafter (a name in drafters/ or a folder); None if there is none."""
     folder = drafter_folder(name)
-    if not (folder / "config.json").is_file() or not any([*folder.glob("*.safetensors"), *folder.glob("*.gguf")]):
+    if not (folder / "config.json").is_file() or not weight_files(folder):
         return f"there is no drafter {name!r} in drafters/, nor a folder of that name with config.json and weights"
     if not target.is_dir():
         return None  # no tokenizer to compare with yet

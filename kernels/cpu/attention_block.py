@@ -6,7 +6,7 @@ import numpy as np
 
 from kernels.cpu.attention import attend, join
 from kernels.cpu.jit import kernel
-from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES, round_row
+from kernels.cpu.products.round_rows import round_part
 from kernels.cpu.row_ops import copy, rms_norm, rotate
 from kernels.cpu.shapes import K_NORM, ON_FORK, ON_FORKED, ON_JOIN, ON_MIX, Q_NORM, WINDOW, Model, Room, Step
 from kernels.cpu.simd import (
@@ -150,16 +150,4 @@ def put_together(m: Model, s: Step, r: Room, tile: int, head: int) -> None:
             out = r.attended + 4 * depth * (s.tile_rows[first + i] * m.num_heads + head * fold + j)
             join(r.sums + 4 * line * depth, r.stats + 8 * line, splits, 4 * step * depth, 8 * step, depth, out)
         row, wide = s.tile_rows[first + i], m.num_heads * depth
-        round_part(m, r.attended, r.rounded, row, wide, head * fold * depth, fold * depth)
-
-
-@kernel
-def round_part(m: Model, x: int, rounded: int, row: int, depth: int, first: int, size: int) -> None:
-    """Round columns `first ... first + size - 1` of a row of x (rows, depth) to int8, if some kernel of the
-    model wants that.
-
-    `first` and `size` are multiples of BLOCK, up to a rest that no such kernel reads.
-    """
-    if m.rounds != 0:
-        to = rounded + (row * (depth // BLOCK) + first // BLOCK) * BLOCK_BYTES
-        round_row(x + 4 * (row * depth + first), size, to)
+        round_part(m.rounds, r.attended, r.rounded, row, wide, head * fold * depth, fold * depth)

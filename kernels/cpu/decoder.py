@@ -11,10 +11,10 @@ the reference.
 
 from typing import Any
 
-from kernels.cpu.attention_block import columns, fork, mix, place, round_part
+from kernels.cpu.attention_block import columns, fork, mix, place
 from kernels.cpu.jit import entry, kernel
 from kernels.cpu.products.linear import PANEL, call_linear
-from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES
+from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES, round_part
 from kernels.cpu.row_ops import add_to, best, copy, gate, rms_norm
 from kernels.cpu.shapes import (
     DOWN,
@@ -115,7 +115,7 @@ def embed(m: Model, s: Step, r: Room, part: int) -> None:
         if s.added != 0:
             add_to(r.hidden + at, s.added + at, m.hidden)
         rms_norm(r.hidden + at, m.layers[0, NORM1], m.epsilon, m.hidden, r.normed + at)
-        round_part(m, r.normed, r.rounded, row, m.hidden, 0, m.hidden)
+        round_part(m.rounds, r.normed, r.rounded, row, m.hidden, 0, m.hidden)
 
 
 @kernel
@@ -156,7 +156,7 @@ def round_all(m: Model, r: Room, part: int, x: int, depth: int, rows: int) -> No
         row = take(r.words, part, 1)
         if row >= rows:
             break
-        round_part(m, x, r.rounded, row, depth, 0, depth)
+        round_part(m.rounds, x, r.rounded, row, depth, 0, depth)
     meet(r.words, r.threads)
 
 
@@ -178,7 +178,7 @@ def update(m: Model, s: Step, r: Room, part: int, norm: int) -> None:
         at = 4 * row * m.hidden
         add_to(r.hidden + at, r.update + at, m.hidden)
         rms_norm(r.hidden + at, norm, m.epsilon, m.hidden, r.normed + at)
-        round_part(m, r.normed, r.rounded, row, m.hidden, 0, m.hidden)
+        round_part(m.rounds, r.normed, r.rounded, row, m.hidden, 0, m.hidden)
 
 
 @kernel
@@ -206,7 +206,7 @@ def open_gate(m: Model, s: Step, r: Room, part: int, weight: tuple[int, int, int
                 for row in range(rows):
                     gate(room + 2 * BYTES * row, r.gated + 4 * ((top + row) * m.inner + pair * LANES))
                     if pair % 2 == 1:
-                        round_part(m, r.gated, r.gated_rounded, top + row, m.inner, (pair - 1) * LANES, BLOCK)
+                        round_part(m.rounds, r.gated, r.gated_rounded, top + row, m.inner, (pair - 1) * LANES, BLOCK)
 
 
 @kernel

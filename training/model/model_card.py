@@ -11,11 +11,12 @@ from typing import Any
 
 from transformers import AutoConfig
 
+from app.engine.weights.resolve import GGUF
 from app.system import make_whole, write_whole
 from training.data.rows import Row
 from training.model.evaluate import ALL, DRAFTED
 from training.model.student import Student
-from training.model.weights_file import WEIGHTS, write_weights
+from training.model.weights_file import write_weights
 
 CARD = "drafter.json"
 
@@ -44,7 +45,7 @@ def write(folder: Path, target: Path, layers: list[int], student: Student, card:
         config.layer_types = [config.layer_types[i] for i in layers]
     kept = {name: value for name, value in config.to_dict().items() if name != "_name_or_path"}  # a local path
     write_whole(folder / "config.json", json.dumps(kept, indent=2) + "\n")
-    make_whole(folder / WEIGHTS, lambda scratch: write_weights(scratch, student.weights()))
+    make_whole(folder / GGUF, lambda scratch: write_weights(scratch, student.weights()))
     write_whole(folder / "MODEL_CARD.md", model_card(folder.name, card))
     write_whole(folder / CARD, json.dumps(card, indent=2) + "\n")
 

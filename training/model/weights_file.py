@@ -14,8 +14,6 @@ from app.engine.weights.blocks import Blocks
 from app.engine.weights.gguf_file import DRAFTER
 from app.engine.weights.rounding import round_linear
 
-WEIGHTS = "model.gguf"
-
 
 def write_weights(file: Path, weights: Mapping[str, torch.Tensor]) -> None:
     """Write tensors by their modules' names: (N, K) float as Q8_0 where K is whole blocks, else in its own type."""

@@ -26,12 +26,16 @@ def digest(folders: Iterable[Path], **about: object) -> str:
 
 
 def _model(folder: Path) -> list[object]:
-    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.gguf")])
     config = folder / "config.json"
     return [
         config.read_text() if config.is_file() else None,
-        *([path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files),
+        *([path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in weight_files(folder)),
     ]
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """List the files of a model's weights, in the order of their names."""
+    return sorted([*folder.glob("*.safetensors"), *folder.glob("*.gguf")])
 
 
 def _sources() -> list[Path]:

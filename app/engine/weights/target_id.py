@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from app.config import Settings
-from app.engine.weights.fingerprint import digest
+from app.engine.weights.fingerprint import digest, weight_files
 from app.engine.weights.model_cache import read_cached, write_cached
 
 
@@ -33,7 +33,7 @@ def _contents(folder: Path, home: Path) -> str:
     if (known := read_cached(file, str)) is not None:
         return known
     found = hashlib.sha256()
-    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.gguf"), *folder.glob("config.json")]):
+    for path in (folder / "config.json", *weight_files(folder)):
         with path.open("rb") as opened:
             found.update(hashlib.file_digest(opened, "sha256").digest())
     write_cached(file, found.hexdigest())

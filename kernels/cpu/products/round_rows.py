@@ -63,3 +63,15 @@ def round_row(x: int, size: int, out: int) -> None:
         store_one(to + BLOCK, d + not_finite)
         store_one(to + BLOCK + 4, d * total + not_finite)
         store_int32(to + BLOCK + 8, total)
+
+
+@kernel
+def round_part(rounds: int, x: int, rounded: int, row: int, depth: int, first: int, size: int) -> None:
+    """Round columns `first ... first + size - 1` of a row of x (rows, depth), unless `rounds` is 0: no kernel of
+    the model reads rounded rows.
+
+    `first` and `size` are multiples of BLOCK, up to a rest that no such kernel reads.
+    """
+    if rounds != 0:
+        to = rounded + (row * (depth // BLOCK) + first // BLOCK) * BLOCK_BYTES
+        round_row(x + 4 * (row * depth + first), size, to)
