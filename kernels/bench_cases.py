@@ -23,6 +23,8 @@ from kernels.attention.ragged_attention import (
 )
 from kernels.cpu.attention import SPLIT, attend, join
 from kernels.cpu.jit import entry
+from kernels.cpu.phrase_tables import phrase_tables
+from kernels.cpu.phrase_tree import OwnText, phrase_tree, phrase_tree_reference, room
 from kernels.cpu.products.linear import LINEAR, call_linear
 from kernels.cpu.products.pack import pack, pack_stored
 from kernels.cpu.products.packed_linear import PackedLinear, packed_linear_reference
@@ -61,6 +63,7 @@ def all_cases(device: torch.device, num_rows: int, vocab_size: int) -> Iterator[
     if device == CPU:
         yield from _cpu_products()
         yield from _cpu_attention()
+        yield _cpu_phrase_tree()
     tokens, trees = _tokens(device, num_rows, vocab_size), _trees(device, num_rows)
     for cases in (tokens, trees, _layers(device, num_rows), _pages(device)):
         for case in cases:
@@ -99,6 +102,25 @@ def _multiply(kernel: int, x: np.ndarray, w: np.ndarray, out: np.ndarray) -> np.
         0, 0, w.shape[0], out.ctypes.data, 4 * out.shape[1],
     )  # fmt: skip
     return out
+
+
+def _cpu_phrase_tree() -> Case:
+    """Return a lone sequence's look-ups: 8 nodes after 400 tokens, over 200,000 tokens that repeat each other."""
+    dice, vocab = np.random.default_rng(1), 49152
+    sentences = dice.integers(0, vocab, (2000, 10))
+    tables, text = phrase_tables(sentences[dice.integers(0, 2000, 20000)].ravel(), vocab), sentences[:40].ravel()
+    own = OwnText(text.astype(np.int32), np.zeros(vocab // 64 + 1, np.uint64), 0, 0, len(text))
+    listed = text.tolist()
+
+    def reference() -> torch.Tensor:
+        return torch.tensor(phrase_tree_reference(tables, listed, 0, 8))
+
+    def run() -> torch.Tensor:
+        out = room()
+        count = phrase_tree(tables, own, 8, out)
+        return torch.from_numpy(np.stack(out, 1)[:count])
+
+    return Case("phrase_tree", "8 nodes", reference, CPU, run)
 
 
 def _cpu_attention() -> Iterator[Case]:

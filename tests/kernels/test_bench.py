@@ -26,13 +26,13 @@ def test_every_kernel_is_timed():
 @pytest.mark.slow  # where its kernels were not compiled before
 def test_without_a_gpu_only_the_cpus_kernels_run_and_are_right():
     running = [case for case in all_cases(CPU, 2, 100) if case.run is not None]
-    assert {case.kernel.partition(".")[0] for case in running} <= {"cpu", "packed_linear"}
+    assert {case.kernel.partition(".")[0] for case in running} == {"cpu", "packed_linear", "phrase_tree"}
     for case in running:
         found = torch.as_tensor(case.run())
         expected = case.reference()
         if case.kernel == "cpu.attention":
             found = found.view(expected.shape[1], expected.shape[0], -1).transpose(0, 1)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3, check_dtype=False)
 
 
 def test_the_median_is_of_at_least_three_calls():

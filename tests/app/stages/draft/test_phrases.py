@@ -7,19 +7,10 @@ from hypothesis import strategies as st
 
 from app.errors import ModelRefused
 from app.request import Sampling
-from app.stages.draft.ngram_tree import MIN_SURVIVAL
-from app.stages.draft.phrases import (
-    DOUBT,
-    HERE,
-    LITTLE,
-    MAX_CHILDREN,
-    MAX_REQUESTS,
-    MAX_TOKENS,
-    OWN,
-    Phrases,
-    load_phrases,
-)
+from app.stages.draft.phrases import MAX_REQUESTS, MAX_TOKENS, Phrases, load_phrases
 from app.stages.draft.protocol import Context
+from kernels.cpu.phrase_tables import DOUBT
+from kernels.cpu.phrase_tree import HERE, LITTLE, MAX_CHILDREN, MIN_SURVIVAL, OWN
 
 VOCAB = 50
 END = VOCAB

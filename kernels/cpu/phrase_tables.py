@@ -1,0 +1,63 @@
+"""Count, in a store of text, what followed each n-gram: the tables of `kernels.cpu.phrase_tree`.
+
+A gram's hash is h = (h + token + 1) * MULTIPLIER, from its last token backwards.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+DOUBT = {8: 2.0, 5: 4.0, 3: 6.0, 2: 8.0, 1: 10.0}  # n-gram size, longest first -> sightings that shorter ones count for
+LONGEST = max(DOUBT)
+MULTIPLIER = 0x9E3779B97F4A7C15  # of the rolling hash; odd, so that no token is lost
+
+
+class PhraseTables(NamedTuple):
+    """Next tokens of n-grams of all sizes in DOUBT; gram i's are `first[i] ... first[i + 1] - 1`, the most frequent
+    first."""
+
+    begin: np.ndarray  # (sizes + 1,) int64: the grams of a size, in the order of DOUBT
+    grams: np.ndarray  # (G,) uint64 hashes without the bits that a token's id takes, ascending by size
+    first: np.ndarray  # (G + 1,) int64
+    totals: np.ndarray  # (G,) int64 sightings, of all next tokens
+    tokens: np.ndarray  # (R,) int32
+    counts: np.ndarray  # (R,) int32
+    bits: int  # that a token's id takes
+
+
+def phrase_tables(ids: np.ndarray, vocab_size: int) -> PhraseTables:
+    """Make the tables of a store (N,) int64, texts parted by ids from `vocab_size` on."""
+    bits = int(vocab_size).bit_length()
+    of_sizes = [_table(ids, size, vocab_size, bits) for size in DOUBT]
+    grams, sightings, totals, tokens, counts = (np.concatenate(parts) for parts in zip(*of_sizes, strict=True))
+    begin = np.cumsum([0, *(len(one[0]) for one in of_sizes)])
+    return PhraseTables(begin, grams, np.append(0, np.cumsum(sightings)), totals, tokens, counts, bits)
+
+
+def _table(ids: np.ndarray, size: int, vocab_size: int, token_bits: int) -> tuple[np.ndarray, ...]:
+    """Count the next tokens of each n-gram that lies, with its next token, within one text.
+
+    Returns the grams' hashes, the number of each one's next tokens and of their sightings, all (G,);
+    next tokens and their counts, the most frequent of each gram first, both (R,).
+    """
+    count = max(0, len(ids) - size)
+    grams = np.zeros(count, np.uint64)
+    is_text = np.ones(count, bool)
+    for back in range(1, size + 1):  # the token `back` places before the one that follows
+        token = ids[size - back : size - back + count]
+        grams = (grams + token.astype(np.uint64) + np.uint64(1)) * np.uint64(MULTIPLIER)
+        is_text &= token < vocab_size
+    following = ids[size : size + count]
+    is_text &= following < vocab_size
+    # The token takes the place of the hash's low bits: one sort of plain numbers instead of one by two keys.
+    bits = np.uint64(token_bits)
+    pairs = np.sort(grams[is_text] >> bits << bits | following[is_text].astype(np.uint64))
+    starts = np.flatnonzero(np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)])
+    counts = np.diff(np.append(starts, len(pairs)))
+    grams, following = pairs[starts] >> bits, pairs[starts] & ((np.uint64(1) << bits) - np.uint64(1))
+    first = np.append(np.flatnonzero(np.append(True, grams[1:] != grams[:-1])[: len(grams)]), len(grams))
+    several = np.flatnonzero(np.repeat(np.diff(first) > 1, np.diff(first)))  # most n-grams have one next token
+    order = several[np.lexsort((following[several], -counts[several], grams[several]))]
+    following[several], counts[several] = following[order], counts[order]
+    totals = np.add.reduceat(counts, first[:-1]) if len(counts) else counts
+    return grams[first[:-1]], np.diff(first), totals, following.astype(np.int32), counts.astype(np.int32)
