@@ -203,10 +203,10 @@ def next_tokens(
         one = left / (whole + doubt)
         if gram >= 0:
             for row in range(tables.first[gram], min(tables.first[gram + 1], tables.first[gram] + CONSIDERED)):
-                count = add_chance(found, chances, count, np.int64(tables.tokens[row]), one * tables.counts[row])
+                count = add_chance(found, chances, count, tables.tokens[row], one * tables.counts[row])
         for i in range(sightings):
             if lengths[i] >= size:
-                count = add_chance(found, chances, count, np.int64(own.tokens[places[i]]), one * OWN)
+                count = add_chance(found, chances, count, own.tokens[places[i]], one * OWN)
         left *= doubt / (whole + doubt)
         if left < LITTLE:
             break

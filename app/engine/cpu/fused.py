@@ -81,7 +81,9 @@ class FusedForward:
             checkpoints.took_s += time.perf_counter() - started + self._waking_s
         self._run(step, room, done, self._model.num_layers)
         n = len(plan.wanted)
-        found = torch.from_numpy(logits)[:n, : self._model.vocab]
+        found = torch.from_numpy(logits)
+        if found.shape != (n, self._model.vocab):
+            found = found[:n, : self._model.vocab]
         return Output(found, best[:n].tolist(), self._rooms.read(n))
 
     def _run(self, step: Step, room: Room, first: int, end: int) -> None:

@@ -53,6 +53,7 @@ class HookedForward:
         self.vocab_size: int = model.get_input_embeddings().get_parameter("weight").shape[0]
         self.kinds: list[Kind] = []  # how each layer attends, known after the first pass
 
+    @torch.inference_mode()
     def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
         """Implement `Forward.logits`; the logits (N, V) are float32.
 

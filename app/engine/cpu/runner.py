@@ -84,7 +84,6 @@ class ModelRunner(PagedRunner):
         super().__init__(PagePool(num_pages, page_tokens), shares=shares)
         self.kv = KVCache(model.shape.num_layers, num_pages, *model.shape[1:], page_tokens)
 
-    @torch.inference_mode()
     def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:
         """Run one packed pass; return logits for final batch entries, None for prompt chunks.
 
@@ -99,6 +98,8 @@ class ModelRunner(PagedRunner):
         self.checkpoints_s = checkpoints.took_s if checkpoints else 0.0
         if min(greedy, default=0) < 0:
             raise ArithmeticError("the model's logits are not finite")
+        if len(works) == 1 and works[0].final:
+            return [CPURows(rows, greedy, states, _places(works[0]))]
         out: list[CPURows | None] = []
         first = 0
         for work in works:

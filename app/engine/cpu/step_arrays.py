@@ -77,27 +77,7 @@ class Rooms:
         self._words[HEADER:] = 0
         logits = np.empty((len(step.wanted), self._columns), np.float32)
         best = np.empty(len(step.wanted), np.int64)
-        room = Room(
-            threads=self._threads,
-            words=self._words.ctypes.data,
-            hidden=self._hidden.ctypes.data,
-            normed=self._normed.ctypes.data,
-            mixed=self._mixed.ctypes.data,
-            attended=self._attended.ctypes.data,
-            gated=self._gated.ctypes.data,
-            update=self._update.ctypes.data,
-            rounded=self._rounded.ctypes.data,
-            gated_rounded=self._gated_rounded.ctypes.data,
-            sums=self._sums.ctypes.data,
-            stats=self._stats.ctypes.data,
-            queries=self._queries.ctypes.data,
-            queries_bytes=self._queries[0].nbytes,
-            scores=self._scores.ctypes.data,
-            scores_bytes=self._scores[0].nbytes,
-            logits=logits.ctypes.data,
-            best=best,
-        )
-        return room, logits, best
+        return self._room._replace(logits=logits.ctypes.data, best=best), logits, best
 
     def read(self, wanted: int) -> np.ndarray:
         """Return a copy (N, hidden) float32 of the normed states that the last step's head read."""
@@ -118,18 +98,40 @@ class Rooms:
         return self._normed[:rows].copy()
 
     def _grow(self, rows: int, lines: int) -> None:
+        """Hold memory for so many rows and lines at least. Without it the old stays, and its size."""
+        if rows <= self._rows and lines <= self._lines:
+            return
+        rows, lines = max(rows, self._rows), max(lines, self._lines)
         m = self._model
-        if rows > self._rows:
-            wide = m.num_heads * m.head_dim
-            mixed = wide + 2 * m.num_key_heads * m.head_dim
-            self._hidden, self._normed, self._update, self._mixed, self._attended, self._gated = (
-                np.empty((rows, width), np.float32) for width in (m.hidden, m.hidden, m.hidden, mixed, wide, m.inner)
-            )
-            self._rounded, self._gated_rounded = (
-                np.empty((rows, width // BLOCK if m.rounds else 0, BLOCK_BYTES), np.uint8)
-                for width in (max(m.hidden, wide), m.inner)
-            )
-            self._rows = rows  # last: without the memory for them the old ones stay, and their size
-        if lines > self._lines:
-            self._sums, self._stats = (np.empty((lines * m.num_heads, width), np.float32) for width in (m.head_dim, 2))
-            self._lines = lines
+        wide = m.num_heads * m.head_dim
+        mixed = wide + 2 * m.num_key_heads * m.head_dim
+        hidden, normed, update = (np.empty((rows, m.hidden), np.float32) for _ in range(3))
+        columns, attended, gated = (np.empty((rows, width), np.float32) for width in (mixed, wide, m.inner))
+        rounded, gated_rounded = (
+            np.empty((rows, width // BLOCK if m.rounds else 0, BLOCK_BYTES), np.uint8)
+            for width in (max(m.hidden, wide), m.inner)
+        )
+        sums, stats = (np.empty((lines * m.num_heads, width), np.float32) for width in (m.head_dim, 2))
+        self._room = Room(
+            threads=self._threads,
+            words=self._words.ctypes.data,
+            hidden=hidden.ctypes.data,
+            normed=normed.ctypes.data,
+            mixed=columns.ctypes.data,
+            attended=attended.ctypes.data,
+            gated=gated.ctypes.data,
+            update=update.ctypes.data,
+            rounded=rounded.ctypes.data,
+            gated_rounded=gated_rounded.ctypes.data,
+            sums=sums.ctypes.data,
+            stats=stats.ctypes.data,
+            queries=self._queries.ctypes.data,
+            queries_bytes=self._queries[0].nbytes,
+            scores=self._scores.ctypes.data,
+            scores_bytes=self._scores[0].nbytes,
+            logits=0,  # each step has its own
+            best=np.zeros(0, np.int64),
+        )
+        self._held = (columns, attended, gated, rounded, gated_rounded, sums, stats)
+        self._hidden, self._normed, self._update = hidden, normed, update
+        self._rows, self._lines = rows, lines

@@ -61,7 +61,6 @@ class ModelGuesser:
         """Release the pages of an entry whose forward failed, and clear what it may have written."""
         self._runner.invalidate(work)
 
-    @torch.inference_mode()
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
         """Return each final entry's next guess, or up to `depth`, each going on from the one before.
 
@@ -75,7 +74,6 @@ class ModelGuesser:
         found |= {id(w): g for w, g in zip(single, self._single(single), strict=True)}
         return [found[id(work)] for work in works]
 
-    @torch.inference_mode()
     def check(self) -> None:
         """Guess some tokens in one call and one by one, and compare; compiles the first if need be.
 

@@ -132,12 +132,13 @@ def test_a_step_without_memory_leaves_the_next_its_room(monkeypatch):
         assert runner.try_reserve(works[0])
     runner.forward(small)
     rooms = runner.model._rooms
-    before = rooms._rows, rooms._lines
+    before = rooms._rows, rooms._lines, rooms._room
     with monkeypatch.context() as patch:
         patch.setattr(step_arrays.np, "empty", _no_memory)
         with pytest.raises(MemoryError):
             runner.forward(large)
-    assert (rooms._rows, rooms._lines) == before == (len(rooms._hidden), len(rooms._sums) // rooms._model.num_heads)
+    assert (rooms._rows, rooms._lines, rooms._room) == before
+    assert rooms._room.hidden == rooms._hidden.ctypes.data and len(rooms._hidden) == rooms._rows
 
 
 def _no_memory(shape, dtype=float):
