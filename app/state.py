@@ -6,7 +6,7 @@ Letters for shapes, everywhere: B sequences, N tree nodes, T packed rows, V voca
 H query heads, HK key heads, D head dim, P pages, S tokens a page.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Listed
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -118,6 +118,15 @@ class Tree:
                     places[node] = place + 1
                     alternatives.append([])
         return Walk(path, alternatives)
+
+    def by_proposer(self, right: Collection[int]) -> dict[str, tuple[int, int]]:
+        """Count each drafter's nodes, and those of them that are among `right`."""
+        found: dict[str, tuple[int, int]] = {}
+        for node, proposers in enumerate(self.proposers, start=1):
+            for name in proposers:
+                nodes, good = found.get(name, (0, 0))
+                found[name] = nodes + 1, good + (node in right)
+        return found
 
     def keep(self, nodes: Iterable[int]) -> "Tree":
         """Copy these nodes, as far as their parents are among them, and number them anew."""

@@ -40,10 +40,9 @@ def conclude(sequence: Sequence, tree: Tree, verdict: Verdict, now_s: float) -> 
 
 def _stats(stats: Stats, tree: Tree, accepted: list[int], now_s: float) -> Stats:
     by_drafter = dict(stats.by_drafter)
-    for node, proposers in enumerate(tree.proposers, start=1):
-        for name in proposers:
-            old = by_drafter.get(name, DrafterStats())
-            by_drafter[name] = DrafterStats(drafted=old.drafted + 1, accepted=old.accepted + (node in accepted))
+    for name, (drafted, right) in tree.by_proposer(accepted).items():
+        old = by_drafter.get(name, DrafterStats())
+        by_drafter[name] = DrafterStats(drafted=old.drafted + drafted, accepted=old.accepted + right)
     return Stats(
         rounds=stats.rounds + 1,
         drafted=stats.drafted + len(tree),

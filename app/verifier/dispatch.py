@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Iterable, Set
+from typing import Any
 
 from app.messages import DraftJob, ToDrafter, ToFuser
 from app.stages.route.router import Route
@@ -38,15 +39,18 @@ class DraftDispatcher:
         The target's last hidden state goes to the drafters that read it, `readers`.
         """
         state = b64encode(sequence.kv.state).decode() if sequence.kv.state and readers else None
-        jobs = []
-        for mailbox, names in route.recipients.items():
-            more = {
-                "state": state if readers & set(names) else None,
-                "run_ahead": run_ahead,
-                "skip_models_above": skip_models_above,
-            }
-            jobs.append(self._job(sequence, mailbox, route, names, depth, due_s).model_copy(update=more))
-        return jobs
+        return [
+            DraftJob(
+                **_head(sequence, self._verifier, mailbox, route.fuser, self._send(sequence, mailbox, route)),
+                max_draft_tokens=depth,
+                drafters=names,
+                due_s=due_s,
+                state=state if readers & set(names) else None,
+                run_ahead=run_ahead,
+                skip_models_above=skip_models_above,
+            )
+            for mailbox, names in route.recipients.items()
+        ]
 
     def final_jobs(self, sequence: Sequence, alive: set[str]) -> list[DraftJob]:
         """Make an ended sequence's last jobs: its last tokens, for replicas at live mailboxes."""
@@ -55,50 +59,39 @@ class DraftDispatcher:
         for mailbox in dict.fromkeys(box for box, _ in known if box in alive):
             start = min(count for (box, _), count in known.items() if box == mailbox)
             fuser = mailbox if (mailbox, True) in known else ""
-            jobs.append(_job(sequence, self._verifier, mailbox, fuser, start, (), 1, 0.0))
-        return [job.model_copy(update={"is_last": True}) for job in jobs]
+            head = _head(sequence, self._verifier, mailbox, fuser, start)
+            jobs.append(DraftJob(**head, max_draft_tokens=1, drafters=(), due_s=0.0, is_last=True))
+        return jobs
 
     def remove(self, request_id: str) -> None:
         """Remove an ended sequence."""
         self._sent.pop(request_id, None)
 
-    def _job(
-        self, sequence: Sequence, mailbox: str, route: Route, names: tuple[str, ...], depth: int, due_s: float
-    ) -> DraftJob:
+    def _send(self, sequence: Sequence, mailbox: str, route: Route) -> int:
+        """Return from which token on the node lacks the sequence, and count all of it as sent."""
         known = self._sent.setdefault(sequence.record.id, {})
         places = [(mailbox, True)] if mailbox == route.fuser else []
         places += [(mailbox, False)] if mailbox in route.homes.values() else []
         start = min(known.get(place, 0) for place in places)
         known.update(dict.fromkeys(places, len(sequence.tokens)))
-        return _job(sequence, self._verifier, mailbox, route.fuser, start, names, depth, due_s)
+        return start
 
 
-def _job(
-    sequence: Sequence,
-    verifier: str,
-    mailbox: str,
-    fuser: str,
-    start: int,
-    names: tuple[str, ...],
-    depth: int,
-    due_s: float,
-) -> DraftJob:
+def _head(sequence: Sequence, verifier: str, mailbox: str, fuser: str, start: int) -> dict[str, Any]:
+    """Return the fields of a job that say whose it is, and the tokens from `start` on."""
     record = sequence.record
-    return DraftJob(
-        request_id=record.id,
-        tenant=record.tenant,
-        verifier=verifier,
-        to=mailbox,
-        fuser=fuser,
-        base=len(sequence.tokens),
-        start=start,
-        tokens=tuple(sequence.tokens[start:]),
-        prompt_length=len(record.prompt_ids),
-        max_draft_tokens=depth,
-        drafters=names,
-        sampling=record.sampling,
-        due_s=due_s,
-    )
+    return {
+        "request_id": record.id,
+        "tenant": record.tenant,
+        "verifier": verifier,
+        "to": mailbox,
+        "fuser": fuser,
+        "base": len(sequence.tokens),
+        "start": start,
+        "tokens": tuple(sequence.tokens[start:]),
+        "prompt_length": len(record.prompt_ids),
+        "sampling": record.sampling,
+    }
 
 
 def jobs_by_mailbox(jobs: Iterable[DraftJob], fuse: str) -> dict[str, ToDrafter | ToFuser]:

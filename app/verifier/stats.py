@@ -57,12 +57,9 @@ class VerifierStats:
             return
         self._rounds = self._rounds * DECAY + 1.0
         self._tokens = self._tokens * DECAY + len(path) + 1
-        right = set(path)
-        for node, proposers in enumerate(tree.proposers, start=1):
-            for name in proposers:
-                old = self._by_drafter.get(name, DrafterStats())
-                new = DrafterStats(drafted=old.drafted + 1, accepted=old.accepted + (node in right))
-                self._by_drafter[name] = new
+        for name, (drafted, right) in tree.by_proposer(path).items():
+            old = self._by_drafter.get(name, DrafterStats())
+            self._by_drafter[name] = DrafterStats(drafted=old.drafted + drafted, accepted=old.accepted + right)
 
     def report(self, sequences: Listed[Sequence]) -> dict[str, object]:
         """Describe the verifier for its heartbeat, with the sequences that it holds now."""
