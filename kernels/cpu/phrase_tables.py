@@ -16,7 +16,8 @@ class PhraseTables(NamedTuple):
     """Next tokens of n-grams of all sizes in DOUBT; gram i's are `first[i] ... first[i + 1] - 1`, the most frequent
     first."""
 
-    begin: np.ndarray  # (sizes + 1,) int64: the grams of a size, in the order of DOUBT
+    buckets: np.ndarray  # (sizes, B + 1) int64, sizes as in DOUBT: where grams of the same highest bits begin
+    shift: int  # that leaves a gram's highest bits, so that a look-up touches little memory that is not cached
     grams: np.ndarray  # (G,) uint64 hashes without the bits that a token's id takes, ascending by size
     first: np.ndarray  # (G + 1,) int64
     totals: np.ndarray  # (G,) int64 sightings, of all next tokens
@@ -30,8 +31,12 @@ def phrase_tables(ids: np.ndarray, vocab_size: int) -> PhraseTables:
     bits = int(vocab_size).bit_length()
     of_sizes = [_table(ids, size, vocab_size, bits) for size in DOUBT]
     grams, sightings, totals, tokens, counts = (np.concatenate(parts) for parts in zip(*of_sizes, strict=True))
+    high = max(1, max(len(one[0]) for one in of_sizes).bit_length() - 3)  # about eight grams a bucket
+    shift = 64 - bits - high
+    starts = np.arange(2**high + 1).astype(np.uint64) << np.uint64(shift)
     begin = np.cumsum([0, *(len(one[0]) for one in of_sizes)])
-    return PhraseTables(begin, grams, np.append(0, np.cumsum(sightings)), totals, tokens, counts, bits)
+    buckets = np.stack([at + one[0].searchsorted(starts) for at, one in zip(begin, of_sizes, strict=False)])
+    return PhraseTables(buckets, shift, grams, np.append(0, np.cumsum(sightings)), totals, tokens, counts, bits)
 
 
 def _table(ids: np.ndarray, size: int, vocab_size: int, token_bits: int) -> tuple[np.ndarray, ...]:

@@ -79,7 +79,7 @@ def phrase_tree_reference(
         for at, (size, doubt) in enumerate(DOUBT.items()):
             if size > len(context):
                 continue
-            low, end = tables.begin[at : at + 2]
+            low, end = tables.buckets[at, 0], tables.buckets[at, -1]
             key = np.uint64(hashes(context)[size] >> tables.bits)
             i = low + tables.grams[low:end].searchsorted(key)
             known = i < end and tables.grams[i] == key
@@ -241,7 +241,8 @@ def own_sightings(own: OwnText, path: np.ndarray, known: int, places: np.ndarray
 @kernel
 def find(tables: PhraseTables, at: int, key: np.uint64) -> int:
     """Return the place of a gram of the size `at`; -1 for an unknown one."""
-    low, end = tables.begin[at], tables.begin[at + 1]
+    bucket = np.int64(key >> np.uint64(tables.shift))
+    low, end = tables.buckets[at, bucket], tables.buckets[at, bucket + 1]
     high = end
     while low < high:
         middle = (low + high) // 2
