@@ -35,7 +35,7 @@ def _without_int8(value: Any) -> Any:
     return value
 
 
-LENGTHS = r"^(marginal|uniform|faser|fixed:([1-9]|[1-5]\d|6[0-4]))$"  # app/stages/length/
+LENGTHS = r"^(marginal|uniform|faser|fixed:0|(fixed|tree):([1-9]|[1-5]\d|6[0-4]))$"  # app/stages/length/
 ROOT = Path(__file__).resolve().parent.parent
 IS_CLONE = (ROOT / "pyproject.toml").is_file()  # else installed: files are written elsewhere
 # Set before a process loads numpy or torch (docs/decisions/0002): threads that wait for the next
@@ -53,6 +53,13 @@ UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 Host = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$")]
 NONE = ("none", ("none",), ["none"])
 OR_NONE = BeforeValidator(lambda names: () if names in NONE else names)
+PlanName = Literal["pace", "cosine", "faser", "specinfer", "vanilla", "off"]
+Routing = Literal["learned", "cosine", "all", "first"]
+Fusion = Literal["tree", "token"]
+Batching = Literal["pace", "cosine"]
+OverlapKind = Literal["auto", "none", "rounds", "frontiers", "groups"]
+Pruning = Literal["auto", "on", "off"]
+PrunerRule = Literal["fitted", "faser"]
 WeightsAs = Literal["stored", "float32", "q8_0", "q4_0"]
 Activations = Literal["float32", "int8"]
 NO_INT8 = BeforeValidator(_without_int8)
@@ -99,32 +106,40 @@ class Settings(BaseModel):
         ("smol-general",), description="model drafters: in drafters/, folders, or none"
     )
     phrases: str = Field("smol-phrases", description="store of a target's text to look up in: in drafters/, or none")
-    routing: Literal["learned", "cosine", "all", "first"] = Field(
-        "learned", description="choice of model drafters: by what they got right, as CoSine does, all, or the first"
+    plan: PlanName = Field(
+        "pace",
+        description="a whole way of speculating (app/assembly/plans.py): Paceline's own, a paper's, the usual chain of "
+        "one drafter, or none; the settings from here to tables replace parts of it",
     )
-    drafters_per_sequence: int = Field(2, ge=1, description="model drafters of a round, at most, on other cores")
-    fusion: Literal["tree", "token"] = Field(
-        "tree", description="of drafters in one node: each drafts, then trees are merged; or each token is shared"
+    routing: Routing | None = Field(
+        None, description="choice of model drafters: by what they got right, as CoSine does, all, or the first"
     )
-    overlap: Literal["auto", "none", "rounds", "frontiers", "groups"] = Field(
-        "auto",
+    fusion: Fusion | None = Field(
+        None, description="of drafters in one node: each drafts, then trees are merged; or each token is shared"
+    )
+    lengths: str | None = Field(
+        None,
+        pattern=LENGTHS,
+        description="draft lengths: every token that pays (marginal); or baselines: uniform in a batch, FASER's "
+        "search (faser), fixed:N for chains, tree:N for whole trees",
+    )
+    batching: Batching | None = Field(
+        None, description="content of a step: what gives the most tokens a second; or CoSine's objective"
+    )
+    overlap: OverlapKind | None = Field(
+        None,
         description="work while a verdict is pending: what pays, nothing, or one way (app/verifier/overlap.py)",
     )
-    lengths: str = Field(
-        "marginal",
-        pattern=LENGTHS,
-        description="draft lengths: every token that pays; or baselines: uniform in a batch, FASER's search, fixed:N",
+    pruning: Pruning | None = Field(
+        None, description="drop draft tokens in the middle of a pass of the target; auto: where that gains time"
     )
-    batching: Literal["pace", "cosine"] = Field(
-        "pace", description="content of a step: what gives the most tokens a second; or CoSine's objective"
+    pruner_rule: PrunerRule | None = Field(
+        None, description="by the fitted chance that the target says it, or FASER's difference of logits"
     )
-    pruning: Literal["auto", "on", "off"] = Field(
-        "auto", description="drop draft tokens in the middle of a pass of the target; auto: where that gains time"
-    )
+    calibration: bool | None = Field(None, description="drafters' confidences are corrected by what came of them")
+    tables: bool | None = Field(None, description="drafters without a model look tokens up: lookup, suffix, phrases")
+    drafters_per_sequence: int = Field(2, ge=1, description="model drafters of a round, at most, on other cores")
     pruner: str = Field("smol-pruning", description="the predictor: fit-pruning's folder, in drafters/, or none")
-    pruner_rule: Literal["fitted", "faser"] = Field(
-        "fitted", description="by the fitted chance that the target says it, or FASER's difference of logits"
-    )
     node: str | None = Field(None, description="name of this worker's node, e.g. verify-1; required by workers")
     machine: str | None = Field(
         None, description="name of the cores that a worker takes: same name, same cores; absent: the host's name"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from app.assembly.plans import plan_of
 from app.config import Settings
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.fused import FusedForward
@@ -44,16 +45,17 @@ def pruning(runner: ModelRunner | DeviceRunner, folder: Path, settings: Settings
 
     Raises ModelRefused for a predictor that cannot be read.
     """
-    if settings.pruning == "off" or settings.pruner == "none":
+    plan = plan_of(settings)
+    if plan.pruning == "off" or settings.pruner == "none":
         return EarlyExitController()
     if not isinstance(runner, ModelRunner) or not runner.model.can_prune:
         log.info("this target's forward drops no rows on its way")
         return EarlyExitController()
-    loaded = _predictor(drafter_folder(settings.pruner), folder, settings.pruner_rule)
+    loaded = _predictor(drafter_folder(settings.pruner), folder, plan.pruner_rule)
     if loaded is None:
         return EarlyExitController()
     runner.predictor = loaded.predictor
-    return EarlyExitController(settings.pruning, loaded.rest, lambda: runner.checkpoints_s)
+    return EarlyExitController(plan.pruning, loaded.rest, lambda: runner.checkpoints_s)
 
 
 @lru_cache(maxsize=2)

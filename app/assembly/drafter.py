@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 
 from app.assembly.devices import draft_device, leave_cores_to, on_another_device
+from app.assembly.fuser import calibration
+from app.assembly.plans import plan_of
 from app.config import Activations, Settings
 from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
@@ -32,8 +34,9 @@ def build_drafters(settings: Settings) -> list[ModelDrafter]:
 
 def build_drafter_node(settings: Settings, models: list[ModelDrafter], fetch: Fetch, mailbox: str) -> DrafterNode:
     """Build a drafter node; several models guess each token together if `fusion` is `token`."""
-    is_shared = settings.fusion == "token" and len(models) > 1
-    token_fusion = TokenFusion(model.draft_kv for model in models) if is_shared else None
+    is_shared = plan_of(settings).fusion == "token" and len(models) > 1
+    kvs = (model.draft_kv for model in models)
+    token_fusion = TokenFusion(kvs, calibration(settings)) if is_shared else None
     return DrafterNode(models, fetch, mailbox, token_fusion)
 
 

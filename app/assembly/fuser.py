@@ -5,31 +5,40 @@ import logging
 from functools import lru_cache
 from pathlib import Path
 
+from app.assembly.plans import plan_of
 from app.config import Settings
 from app.drafter.replicas import fetcher
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import drafter_folder
 from app.errors import ModelRefused
-from app.estimates.calibration import Calibration
+from app.estimates.calibration import Calibration, RawConfidence
 from app.fuser.fuser import Fuser
 from app.stages.draft.phrases import Phrases, load_phrases
+from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import BUILT_IN, MODEL_FREE, build
 from app.store.protocol import Requests
 
 log = logging.getLogger(__name__)
 
 
-def build_fuser(
-    settings: Settings, tokenizer: Tokenizer, store: Requests, calibration: Calibration | None = None
-) -> Fuser:
-    """Build a fuser with all model-free drafters. Raises ModelRefused."""
-    folder = _phrases_folder(settings, tokenizer)
-    stores = [] if folder is None else [phrases(folder, tokenizer.vocab_size)]
-    return Fuser([*build(), *stores], tokenizer.vocab_size, fetcher(store), calibration)
+def build_fuser(settings: Settings, tokenizer: Tokenizer, store: Requests) -> Fuser:
+    """Build a fuser with the model-free drafters of the settings' plan. Raises ModelRefused."""
+    drafters: list[Drafter] = []
+    if plan_of(settings).tables:
+        folder = _phrases_folder(settings, tokenizer)
+        drafters = [*build(), *([] if folder is None else [phrases(folder, tokenizer.vocab_size)])]
+    return Fuser(drafters, tokenizer.vocab_size, fetcher(store), calibration(settings))
+
+
+def calibration(settings: Settings) -> Calibration:
+    """Make a calibration of drafters, or one that takes their confidence as it is."""
+    return Calibration() if plan_of(settings).calibration else RawConfidence()
 
 
 def model_free_names(settings: Settings, tokenizer: Tokenizer) -> tuple[str, ...]:
     """Name the drafters that run at every fuser. Raises ModelRefused."""
+    if not plan_of(settings).tables:
+        return ()
     return MODEL_FREE if _phrases_folder(settings, tokenizer) else tuple(BUILT_IN)
 
 

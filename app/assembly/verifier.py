@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable
 
 from app.assembly.devices import device_of, pruning, target_runner
+from app.assembly.plans import plan_of
 from app.clock import SYSTEM, Clock
 from app.config import Settings
 from app.engine.cpu.runner import ModelRunner
@@ -102,7 +103,10 @@ def verifier_over(
     routing is selected. Without a tokenizer no request may have stop strings or a form to keep.
     """
     strategies = DraftStrategies(
-        lengths(settings), Router(routing(settings, agreement), settings.drafters_per_sequence), overlap(settings)
+        lengths(settings),
+        Router(routing(settings, agreement), settings.drafters_per_sequence),
+        overlap(settings),
+        sends_states=plan_of(settings).states,
     )
     stats = VerifierStats(measured, strategies.router, metrics or VerifierMetrics())
     sequences = Sequences(measured.target, stats, tokenizer, settings.max_sequences)
@@ -121,12 +125,12 @@ def verifier_over(
 
 def agreement(settings: Settings) -> Agreement:
     """Choose how a draft's agreement with the text is rated: by embedding for CoSine's routing."""
-    return embedding_agreement(target_folder(settings)) if settings.routing == "cosine" else same_tokens
+    return embedding_agreement(target_folder(settings)) if plan_of(settings).routing == "cosine" else same_tokens
 
 
 def routing(settings: Settings, agreement: Agreement = same_tokens) -> RoutingStrategy:
     """Choose the strategy that chooses model drafters."""
-    match settings.routing:
+    match plan_of(settings).routing:
         case "learned":
             return LearnedRouting()
         case "cosine":
@@ -139,8 +143,9 @@ def routing(settings: Settings, agreement: Agreement = same_tokens) -> RoutingSt
 
 def lengths(settings: Settings) -> LengthPlanner:
     """Choose the planner of draft lengths."""
-    baseline = length_policy(settings.lengths)
-    return LengthController() if baseline is None else BaselineController(baseline)
+    kind = plan_of(settings).lengths
+    baseline = length_policy(kind)
+    return LengthController() if baseline is None else BaselineController(baseline, is_tree=kind.startswith("tree:"))
 
 
 def overlap(settings: Settings) -> Overlap:
@@ -148,8 +153,9 @@ def overlap(settings: Settings) -> Overlap:
 
     Baseline lengths are for whole batches and whole drafts.
     """
-    is_baseline = settings.lengths != "marginal"
-    match settings.overlap:
+    plan = plan_of(settings)
+    is_baseline = plan.lengths != "marginal"
+    match plan.overlap:
         case "auto":
             return AutoOverlap(may_split=not is_baseline)
         case "none":
@@ -164,4 +170,4 @@ def overlap(settings: Settings) -> Overlap:
 
 def selection(settings: Settings, draft_costs: DraftCosts) -> BatchSelection:
     """Choose how the trees of a step are selected."""
-    return CosineSelection(draft_costs.seconds) if settings.batching == "cosine" else PaceSelection()
+    return CosineSelection(draft_costs.seconds) if plan_of(settings).batching == "cosine" else PaceSelection()

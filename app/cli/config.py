@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
+from app.assembly.plans import overrides
 from app.cli.run import Commands
 from app.config import FILE_VARIABLE, PREFIX, THREAD_ENVIRONMENT, Settings, as_text, find_file, read_file, variable
 
@@ -63,6 +64,8 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
         return 0
     for group, title in GROUPS.items():
         print(f"{title}\n", *(_lines(info) for info in found if info.group == group), "", sep="\n")
+    replaced = ", ".join(f"{name} {as_text(value)}" for name, value in overrides(settings).items())
+    print(f"plan: {settings.plan}{f', but {replaced}' if replaced else ''}")
     print(f"file of settings: {find_file(os.environ) or 'none'}")
     for text in unknown_variables(os.environ):
         print(f"! {text}")

@@ -104,6 +104,14 @@ class Calibration:
         return self._drafters.get(drafter)
 
 
+class RawConfidence(Calibration):
+    """A calibration that learns, for its reports, and takes every drafter's confidence as it is."""
+
+    def value(self, drafter: str, confidence: float) -> float:
+        """Return the confidence, kept away from 0 and 1."""
+        return _bounded(confidence)
+
+
 def judge(drafts: Iterable[Draft], committed: Sequence[int]) -> Iterator[tuple[str, float, bool]]:
     """Yield (drafter, confidence, accepted) of each node that `committed` can judge: its parent is right.
 

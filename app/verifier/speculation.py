@@ -29,11 +29,15 @@ MIN_WAIT_S = 0.03  # the shortest wait for a tree, within the policy
 
 @dataclass(frozen=True, slots=True)
 class DraftStrategies:
-    """Hold the rules by which a verifier asks for drafts: lengths, drafters, overlap."""
+    """Hold the rules by which a verifier asks for drafts: lengths, drafters, overlap.
+
+    `sends_states`: jobs carry the target's hidden state to the drafters that read it.
+    """
 
     lengths: LengthPlanner
     router: Router
     overlap: Overlap
+    sends_states: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ class Speculation:
         self.lengths: Final = strategies.lengths
         self.router: Final = strategies.router
         self._overlap = strategies.overlap
+        self._sends_states = strategies.sends_states
         self._costs = measured.costs
         self._vocab_size = measured.vocab_size
         self._dispatcher = DraftDispatcher(mailbox)
@@ -191,7 +196,7 @@ class Speculation:
                 route,
                 depth,
                 due_s,
-                readers=self._pool.readers,
+                readers=self._pool.readers if self._sends_states else frozenset(),
                 run_ahead=self._overlap.runs_ahead(self._pool.core_share),
                 skip_models_above=self._skip_models_above(sequence, depth, len(asked)),
             )

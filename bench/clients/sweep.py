@@ -25,8 +25,8 @@ from app.store.protocol import Snapshot
 from bench.clients.arrivals import poisson
 from bench.clients.load import prompt
 from bench.clients.load_report import Served, Slo, figures
-from bench.cooperate.plans import FULL, Plan, by_length, rules
 from bench.cooperate.systems import PipelineArm
+from bench.cooperate.variants import FULL, Variant, by_length, rules
 from bench.help import parser as parser_of
 from bench.report_header import heading
 from bench.stats import paired_ratio
@@ -34,7 +34,10 @@ from bench.stats import paired_ratio
 Arms = Mapping[str, PipelineArm]
 Text = tuple[float, tuple[str, str]]  # when it comes, seconds; its domain and its prompt
 WARM_UP = 3  # requests
-ABLATIONS = [Plan("without pruning", {"pruning": "off"}), Plan(f"{FULL} again")]  # the latter: how far chance goes
+ABLATIONS = [
+    Variant("without pruning", {"pruning": "off"}),
+    Variant(f"{FULL} again"),  # how far chance goes
+]
 
 
 def main(argv: Listed[str] | None = None) -> int:
@@ -43,8 +46,8 @@ def main(argv: Listed[str] | None = None) -> int:
     args = parse_args(argv)
     settings = Settings.from_env()
     models = load_models(settings)
-    plans = by_length(args.lengths) + ([*rules(), *ABLATIONS] if args.ablations else [])
-    arms = {plan.name: PipelineArm(plan, settings, models, args.max_tokens) for plan in plans}
+    variants = by_length(args.lengths) + ([*rules(), *ABLATIONS] if args.ablations else [])
+    arms = {variant.name: PipelineArm(variant, settings, models, args.max_tokens) for variant in variants}
     found: dict[str, Any] = {
         **heading("bench sweep", argv),
         "rates": [],

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Listed
 from typing import Any
 
-from bench.cooperate.plans import FULL, OFF, SINGLE
 from bench.cooperate.systems import Run
+from bench.cooperate.variants import FULL, OFF, SINGLE
 from bench.stats import median, paired_ratio
 
 GENERATE, ASSISTED = "transformers generate", "transformers assisted"

@@ -23,7 +23,6 @@ os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loade
 
 from app.assembly.local import Models, load_models
 from bench.cooperate.peers import AssistedArm, generate_arm
-from bench.cooperate.plans import FULL, OFF, Plan, pilot, plans
 from bench.cooperate.report import (
     ASSISTED,
     GENERATE,
@@ -34,6 +33,7 @@ from bench.cooperate.report import (
     table,
 )
 from bench.cooperate.systems import PipelineArm, Run
+from bench.cooperate.variants import FULL, OFF, Variant, pilot, variants
 from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
 from bench.report_header import heading
@@ -99,7 +99,7 @@ def at_streams(
     """Run all arms on the same prompts, `streams` at once; return their figures."""
     pilots = groups({d: p[len(p) - args.pilot_prompts :] for d, p in PROMPTS.items()}, 1 if streams == 1 else 0)
     best, tried = best_single(settings, models, pilots, args)
-    chosen, skipped = choose(plans(best, args.generalist if args.generalist in models.guessers else None), args)
+    chosen, skipped = choose(variants(best, args.generalist if args.generalist in models.guessers else None), args)
     ours = {p.name: PipelineArm(p, settings, models, args.max_tokens) for p in chosen}
     arms: dict[str, Arm] = {**ours, **peers}
     if streams == 1 and best and best.drafters and not args.no_peers and (args.arms is None or ASSISTED in args.arms):
@@ -117,29 +117,29 @@ def at_streams(
 
 def best_single(
     settings: Settings, models: Models, pilots: list[Group], args: argparse.Namespace
-) -> tuple[Plan | None, dict[str, float]]:
+) -> tuple[Variant | None, dict[str, float]]:
     """Find the drafter and length that are fastest on the pilot's prompts; return them, and
     tokens/s of all."""
     tried = pilot(models.guessers)
-    arms: dict[str, Arm] = {plan.name: PipelineArm(plan, settings, models, args.max_tokens) for plan in tried}
+    arms: dict[str, Arm] = {variant.name: PipelineArm(variant, settings, models, args.max_tokens) for variant in tried}
     if not arms or not pilots:
         return None, {}
     runs = interleaved(arms, pilots)
     rates = {name: round(median([run.tokens_per_s for run in runs[name]]), 2) for name in arms}
-    return max(tried, key=lambda plan: rates[plan.name]), rates
+    return max(tried, key=lambda variant: rates[variant.name]), rates
 
 
-def choose(wanted: list[Plan], args: argparse.Namespace) -> tuple[list[Plan], dict[str, str]]:
-    """Return the plans that can be run, and why others cannot, by name."""
+def choose(wanted: list[Variant], args: argparse.Namespace) -> tuple[list[Variant], dict[str, str]]:
+    """Return the variants that can be run, and why others cannot, by name."""
     if args.arms is not None:
-        wanted = [plan for plan in wanted if plan.name in {OFF, *args.arms}]
-    skipped = {plan.name: f"no setting {', '.join(plan.missing())} here" for plan in wanted if plan.missing()}
+        wanted = [variant for variant in wanted if variant.name in {OFF, *args.arms}]
+    skipped = {one.name: f"no setting {', '.join(one.missing())} here" for one in wanted if one.missing()}
     for name, reason in skipped.items():
         print(f"left out: {name} ({reason})", flush=True)
-    return [plan for plan in wanted if plan.name not in skipped], skipped
+    return [variant for variant in wanted if variant.name not in skipped], skipped
 
 
-def assisted(settings: Settings, best: Plan, pilots: list[Group], args: argparse.Namespace) -> Arm:
+def assisted(settings: Settings, best: Variant, pilots: list[Group], args: argparse.Namespace) -> Arm:
     """Make the assisted peer with our best drafter, at the faster of the pilot's length and its own
     schedule."""
     folder = next(name for name in settings.drafters if Path(name).name == (best.drafters or ("",))[0])

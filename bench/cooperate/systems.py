@@ -1,6 +1,6 @@
 """Build, run and time an arm of `bench cooperate` as a pipeline in this process.
 
-Takes a plan and loaded models, returns runs. All arms share one target and one copy of every
+Takes a variant and loaded models, returns runs. All arms share one target and one copy of every
 drafter (`app.assembly.local.Models`); caches, model-free drafters and calibration are each arm's
 own.
 """
@@ -12,17 +12,14 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from app.assembly.fuser import build_fuser
 from app.assembly.local import Models, build_local
 from app.config import Settings
 from app.engine.cpu.runner import ModelRunner
-from app.estimates.calibration import FLOOR, Calibration
-from app.fuser.fuser import Fuser
 from app.messages import DraftJob, TreeMessage
 from app.pipeline import LocalPipeline
 from app.request import GenerateRequest, SpeculationBounds
 from app.store.protocol import Snapshot
-from bench.cooperate.plans import Plan
+from bench.cooperate.variants import Variant
 
 Shape = Callable[[TreeMessage], TreeMessage]
 
@@ -58,15 +55,15 @@ class Run:
 
 
 class PipelineArm:
-    """A plan's pipeline. Send no prompt twice: the suffix drafter would know the answer."""
+    """A variant's pipeline. Send no prompt twice: the suffix drafter would know the answer."""
 
-    def __init__(self, plan: Plan, settings: Settings, models: Models, max_tokens: int) -> None:
-        self._settings = settings.model_copy(update=plan.settings)
-        self._speculates = plan.speculates
+    def __init__(self, variant: Variant, settings: Settings, models: Models, max_tokens: int) -> None:
+        self._settings = settings.model_copy(update=variant.settings)
+        self._speculates = variant.speculates
         self._max_tokens = max_tokens
         self._target = Timed(models.runner, "forward")
-        self._pipeline = _pipeline(plan, self._settings, replace(models, runner=cast(ModelRunner, self._target)))
-        _set_up(self._pipeline, plan, models)
+        self._pipeline = _pipeline(variant, self._settings, replace(models, runner=cast(ModelRunner, self._target)))
+        _set_up(self._pipeline, variant, models)
 
     def __call__(self, prompts: list[str]) -> Run:
         """Run the prompts at once, to their ends. Raises SystemExit when the prefix cache was
@@ -144,24 +141,16 @@ class Timed:
         return call
 
 
-class Uncalibrated(Calibration):
-    """A calibration that takes every drafter's confidence as it is."""
-
-    def value(self, drafter: str, confidence: float) -> float:
-        """Return the confidence, kept away from 0 and 1."""
-        return min(1.0 - FLOOR, max(FLOOR, confidence))
-
-
 class ArmPipeline(LocalPipeline):
     """A pipeline that times drafting and may change trees before the verifier sees them."""
 
-    def __init__(self, built: LocalPipeline, fuser: Fuser, shape: Shape | None) -> None:
-        super().__init__(built.verifier, built.node, fuser, built.store, built.tokenizer)
+    def __init__(self, built: LocalPipeline, shape: Shape | None) -> None:
+        super().__init__(built.verifier, built.node, built.fuser, built.store, built.tokenizer)
         self.draft_s = 0.0
         self._shape = shape
 
     def draft(self, jobs: Iterable[DraftJob]) -> list[TreeMessage]:
-        """Draft and fuse the jobs, and change the trees as the plan says."""
+        """Draft and fuse the jobs, and change the trees as the variant says."""
         started = time.perf_counter()
         try:
             trees = super().draft(jobs)
@@ -170,10 +159,10 @@ class ArmPipeline(LocalPipeline):
             self.draft_s += time.perf_counter() - started
 
 
-def shape_of(plan: Plan) -> Shape | None:
-    """Return the function that changes the plan's trees before the verifier sees them; None for no
+def shape_of(variant: Variant) -> Shape | None:
+    """Return the function that changes the variant's trees before the verifier sees them; None for no
     change."""
-    return lone if plan.without == "fusion" else None
+    return lone if variant.without == "fusion" else None
 
 
 def lone(tree: TreeMessage) -> TreeMessage:
@@ -197,21 +186,20 @@ def lone(tree: TreeMessage) -> TreeMessage:
     )
 
 
-def _set_up(pipeline: LocalPipeline, plan: Plan, models: Models) -> None:
-    """Have the verifier ask the plan's drafters."""
+def _set_up(pipeline: LocalPipeline, variant: Variant, models: Models) -> None:
+    """Have the verifier ask the variant's drafters."""
     verifier = pipeline.verifier
-    names = models.guessers if plan.drafters is None else plan.drafters
-    pool = replace(verifier.speculation.pool, models=dict.fromkeys(names, "local"), model_free=plan.model_free)
+    names = models.guessers if variant.drafters is None else variant.drafters
+    pool = replace(verifier.speculation.pool, models=dict.fromkeys(names, "local"))
+    if variant.model_free is not None:
+        pool = replace(pool, model_free=variant.model_free)
     verifier.follow(pool, verifier.policy)
 
 
-def _pipeline(plan: Plan, settings: Settings, models: Models) -> ArmPipeline:
-    """Build the plan's pipeline: the settings' own, or one with a part taken out."""
+def _pipeline(variant: Variant, settings: Settings, models: Models) -> ArmPipeline:
+    """Build the variant's pipeline: the settings' own, or one with a part taken out."""
     built = build_local(settings, models)
-    fuser = built.fuser
-    if plan.without == "calibration":
-        fuser = build_fuser(settings, models.tokenizer, built.store, Uncalibrated())
-    return ArmPipeline(built, fuser, shape_of(plan))
+    return ArmPipeline(built, shape_of(variant))
 
 
 def _by_drafter(ends: Iterable[Snapshot]) -> dict[str, tuple[int, int]]:

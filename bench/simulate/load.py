@@ -16,7 +16,7 @@ from typing import Any
 
 from app.stages.draft.registry import MODEL_FREE
 from bench.clients.arrivals import poisson, steps
-from bench.cooperate.plans import FULL, Plan, by_length, rules
+from bench.cooperate.variants import FULL, Variant, by_length, rules
 from bench.simulate.log import Log
 from bench.simulate.machines import build
 from bench.simulate.world import MakeModelFree, Setting
@@ -44,12 +44,12 @@ def replay_load(log: Log, args: argparse.Namespace, fresh: MakeModelFree) -> dic
     setting = Setting(1, args.verifiers, args.slowdown[0], 1e-3 * args.hop_ms, args.seed, is_local=args.local)
     for rate in args.rates:
         arrivals_s = [arrival.at_s for arrival in poisson(rate, args.seconds, 1, args.seed)]
-        met = {plan.name: load(log, plan, setting, arrivals_s, fresh) for plan in arms(args.lengths)}
+        met = {variant.name: load(log, variant, setting, arrivals_s, fresh) for variant in arms(args.lengths)}
         found["rates"].append(load_figures(rate, len(arrivals_s), met))
         print(table(found["rates"][-1]), flush=True)
     calm = args.rates[0]
     arrivals_s = [arrival.at_s for arrival in steps([calm, 10 * calm, calm], args.seconds, 1, args.seed)]
-    met = {plan.name: load(log, plan, setting, arrivals_s, fresh) for plan in arms(args.lengths)}
+    met = {variant.name: load(log, variant, setting, arrivals_s, fresh) for variant in arms(args.lengths)}
     found["burst"] = load_figures(calm, len(arrivals_s), met)
     print(table(found["burst"]), flush=True)
     found["over all rates"] = overall(found["rates"])
@@ -57,15 +57,15 @@ def replay_load(log: Log, args: argparse.Namespace, fresh: MakeModelFree) -> dic
     return found
 
 
-def arms(lengths: Listed[int]) -> list[Plan]:
+def arms(lengths: Listed[int]) -> list[Variant]:
     """Return the arms that are compared."""
     return [*by_length(lengths, USED), *rules(USED)]
 
 
-def load(log: Log, plan: Plan, setting: Setting, arrivals_s: Listed[float], fresh: MakeModelFree) -> Met:
-    """Run requests that arrive at these seconds, drafted as the plan says; return what their
+def load(log: Log, variant: Variant, setting: Setting, arrivals_s: Listed[float], fresh: MakeModelFree) -> Met:
+    """Run requests that arrive at these seconds, drafted as the variant says; return what their
     clients met."""
-    world = build(log, plan, setting, fresh)
+    world = build(log, variant, setting, fresh)
     world.run(arrivals_s)
     ends = [world.store.snapshot(record.id) for record in world.ended]
     spans = [

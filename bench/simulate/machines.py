@@ -8,18 +8,20 @@ slowest one's work.
 
 import random
 
+from app.assembly.plans import plan_of
 from app.config import Settings
 from app.drafter.drafter import in_time
 from app.messages import FUSE, DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
 from app.pipeline import draft_and_fuse
 from app.stages.draft.protocol import Drafter
+from app.stages.draft.registry import MODEL_FREE
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.steer.controller import steer
 from app.stages.steer.load import Load, MailboxLoad
 from app.store.memory import MemoryStore
 from app.store.protocol import Node
 from app.verifier.dispatch import jobs_by_mailbox
-from bench.cooperate.plans import Plan
+from bench.cooperate.variants import Variant
 from bench.simulate.events import Machine, Network
 from bench.simulate.log import Log
 from bench.simulate.models import SimClock
@@ -44,22 +46,22 @@ LOOK_EVERY_S = 0.5
 FUSE_S = 0.0003  # a batch of trees, measured
 
 
-def build(log: Log, plan: Plan, setting: Setting, model_free: MakeModelFree) -> World:
-    """Build a deployment as the plan has it; every machine that fuses gets drafters of its own from
+def build(log: Log, variant: Variant, setting: Setting, model_free: MakeModelFree) -> World:
+    """Build a deployment as the variant has it; every machine that fuses gets drafters of its own from
     `model_free`."""
-    settings = Settings().model_copy(update=plan.settings)
+    settings = Settings().model_copy(update=variant.settings)
     network = Network(setting.hop_s)
 
     def used() -> list[Drafter]:
-        return [drafter for drafter in model_free() if drafter.name in plan.model_free]
+        return [drafter for drafter in model_free() if drafter.name in model_free_of(variant, settings)]
 
-    world = World(log, plan, setting, used, settings, network, MemoryStore(ttl_s=LONGEST_S, active_ttl_s=LONGEST_S))
+    world = World(log, variant, setting, used, settings, network, MemoryStore(ttl_s=LONGEST_S, active_ttl_s=LONGEST_S))
     order = [i for i, text in enumerate(log.texts) if len(text.tokens) > 1]
     random.Random(setting.seed).shuffle(order)
     world.waiting.extend(map(str, order))
     _add_gate(world)
-    names = tuple(log.drafters) if plan.drafters is None else plan.drafters
-    is_shared = settings.fusion == "token" and len(names) > 1
+    names = tuple(log.drafters) if variant.drafters is None else variant.drafters
+    is_shared = plan_of(settings).fusion == "token" and len(names) > 1
     if setting.is_local:
         _add_local(world, names, is_shared)
         return world
@@ -72,6 +74,13 @@ def build(log: Log, plan: Plan, setting: Setting, model_free: MakeModelFree) -> 
     return world
 
 
+def model_free_of(variant: Variant, settings: Settings) -> tuple[str, ...]:
+    """Return the model-free drafters of a variant: its own, or as its plan has them."""
+    if variant.model_free is not None:
+        return variant.model_free
+    return MODEL_FREE if plan_of(settings).tables else ()
+
+
 def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:
     """Add one machine for everything: a step, and the drafts for the next one, in turn on one
     clock."""
@@ -79,7 +88,10 @@ def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:
     verifier = verifier_of(world, LOCAL, clock)
     segment, fuser = node_of(world, names, LOCAL, clock, is_shared), fuser_of(world)
     pool = DrafterPool(
-        models=dict.fromkeys(names, LOCAL), model_free=world.plan.model_free, fuser=LOCAL, readers=frozenset(names)
+        models=dict.fromkeys(names, LOCAL),
+        model_free=model_free_of(world.variant, world.settings),
+        fuser=LOCAL,
+        readers=frozenset(names),
     )
     verifier.segment.follow(pool, world.policy)
 
@@ -207,7 +219,8 @@ def _load(world: World, now_s: float) -> Load:
 def _pool(world: World) -> DrafterPool:
     """Collect the drafters, each node on a machine of its own."""
     nodes = [_node(mailbox, names, len(world.network.machines[mailbox].mail)) for mailbox, names in world.nodes.items()]
-    return DrafterPool.of([*nodes, Node(FUSE, FUSE, "", 0.0, {})], TOKENIZER, world.plan.model_free, VERIFIERS)
+    model_free = model_free_of(world.variant, world.settings)
+    return DrafterPool.of([*nodes, Node(FUSE, FUSE, "", 0.0, {})], TOKENIZER, model_free, VERIFIERS)
 
 
 def _node(mailbox: str, names: tuple[str, ...], waiting: int) -> Node:

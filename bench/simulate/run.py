@@ -28,13 +28,13 @@ from app.assembly.local import load_models
 from app.engine.weights.resolve import drafter_folder
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as build_model_free
-from bench.cooperate.plans import (
+from bench.cooperate.variants import (
     LENGTHS,
     OFF,
-    Plan,
+    Variant,
     fixed,
     overlaps,
-    plans,
+    variants,
 )
 from bench.help import Defaults
 from bench.help import parser as parser_of
@@ -135,27 +135,27 @@ def model_free(log: Log) -> list[Drafter]:
     return [*build_model_free(), phrases(PHRASES, log.vocab_size)]
 
 
-def outcomes_of(log: Log, wanted: Listed[Plan], setting: Setting, fresh: MakeModelFree) -> dict[str, Outcome]:
-    """Simulate every plan in one setting; return the outcomes by plan's name."""
-    return {plan.name: simulate(log, plan, setting, fresh) for plan in wanted}
+def outcomes_of(log: Log, wanted: Listed[Variant], setting: Setting, fresh: MakeModelFree) -> dict[str, Outcome]:
+    """Simulate every variant in one setting; return the outcomes by variant's name."""
+    return {variant.name: simulate(log, variant, setting, fresh) for variant in wanted}
 
 
-def ways(log: Log, setting: Setting, generalist: str, fresh: MakeModelFree) -> list[Plan]:
-    """Return the plans to compare; the best single drafter is found among all lengths in this very
+def ways(log: Log, setting: Setting, generalist: str, fresh: MakeModelFree) -> list[Variant]:
+    """Return the variants to compare; the best single drafter is found among all lengths in this very
     setting."""
     singles = [fixed(name, length) for name in log.drafters for length in LENGTHS]
-    rates = {plan.name: simulate(log, plan, setting, fresh).tokens_per_s for plan in singles}
-    best = max(singles, key=lambda plan: rates[plan.name]) if singles else None
+    rates = {variant.name: simulate(log, variant, setting, fresh).tokens_per_s for variant in singles}
+    best = max(singles, key=lambda variant: rates[variant.name]) if singles else None
     return [
-        *plans(best, generalist if generalist in log.drafters else None),
-        Plan("cosine routing, trees", {"routing": "cosine"}),
-        Plan("union, tokens shared", {"routing": "all", "fusion": "token"}),
+        *variants(best, generalist if generalist in log.drafters else None),
+        Variant("cosine routing, trees", {"routing": "cosine"}),
+        Variant("union, tokens shared", {"routing": "all", "fusion": "token"}),
     ]
 
 
-def simulate(log: Log, plan: Plan, setting: Setting, fresh: MakeModelFree) -> Outcome:
-    """Run every text of the log once, drafted as the plan says."""
-    world = build(log, plan, setting, fresh)
+def simulate(log: Log, variant: Variant, setting: Setting, fresh: MakeModelFree) -> Outcome:
+    """Run every text of the log once, drafted as the variant says."""
+    world = build(log, variant, setting, fresh)
     world.run()
     return _outcome(world)
 

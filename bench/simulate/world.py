@@ -10,6 +10,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 
+from app.assembly.fuser import calibration
 from app.assembly.verifier import verifier_over
 from app.config import Settings
 from app.drafter.drafter import DrafterNode
@@ -17,7 +18,6 @@ from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
 from app.drafter.token_fusion import TokenFusion
 from app.engine.early_exit.controller import EarlyExitController
-from app.estimates.calibration import Calibration
 from app.estimates.step_costs import StepCosts
 from app.fuser.fuser import Fuser
 from app.messages import Record, ToVerifier, TreeMessage
@@ -27,8 +27,8 @@ from app.stages.draft.protocol import Drafter
 from app.store.memory import MemoryStore
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.verifier import Verifier
-from bench.cooperate.plans import Plan
-from bench.cooperate.systems import Uncalibrated, shape_of
+from bench.cooperate.systems import shape_of
+from bench.cooperate.variants import Variant
 from bench.simulate.events import Network
 from bench.simulate.log import Log
 from bench.simulate.models import PLENTY, LogGuesser, LogTarget, SimClock, text_of
@@ -71,7 +71,7 @@ class World:
     """All machines of a simulation, and the texts still to come."""
 
     log: Log
-    plan: Plan
+    variant: Variant
     setting: Setting
     model_free: MakeModelFree
     settings: Settings
@@ -118,7 +118,7 @@ class World:
             max_tokens=len(self.log.texts[text].tokens),
             eos_ids=(),
             sampling=Sampling(seed=0),
-            speculation=SpeculationBounds(enabled=self.plan.speculates),
+            speculation=SpeculationBounds(enabled=self.variant.speculates),
             created_s=now_s,
         )
         self.store.create(record, limit=PLENTY)
@@ -150,17 +150,17 @@ def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock,
         ModelDrafter(name, LogGuesser(name, world.log.texts, world.log.drafters[name], clock), PLENTY, True)
         for name in names
     ]
-    token_fusion = TokenFusion(model.draft_kv for model in models) if is_shared else None
+    kvs = (model.draft_kv for model in models)
+    token_fusion = TokenFusion(kvs, calibration(world.settings)) if is_shared else None
     return DrafterNode(models, fetcher(world.store), mailbox, token_fusion)
 
 
 def fuser_of(world: World) -> Fuser:
     """Build a fuser with model-free drafters of its own, as every process has them."""
-    calibration = Uncalibrated() if world.plan.without == "calibration" else Calibration()
-    return Fuser(world.model_free(), world.log.vocab_size, fetcher(world.store), calibration)
+    return Fuser(world.model_free(), world.log.vocab_size, fetcher(world.store), calibration(world.settings))
 
 
 def shaped(world: World, trees: list[tuple[str, TreeMessage]]) -> list[TreeMessage]:
-    """Return the trees as the plan changes them before the verifier sees them."""
-    shape = shape_of(world.plan)
+    """Return the trees as the variant changes them before the verifier sees them."""
+    shape = shape_of(world.variant)
     return [shape(tree) if shape else tree for _, tree in trees]

@@ -10,6 +10,7 @@ from celery.worker import state as worker_state
 from pydantic import ValidationError
 
 from app.assembly.fuser import model_free_names
+from app.assembly.plans import overrides
 from app.assembly.verifier import build_verifier
 from app.logs import of
 from app.messages import FUSE, SETTLE, DraftJob, FinishReason, Settle, ToVerifier, mailbox_of
@@ -36,7 +37,11 @@ def serve(
     mailbox = mailbox_of("verify", node)
     verifier = verifier or load(deployment, node)
     metrics = verifier.stats.metrics
-    identity = {"target": verifier.target_id, "tokenizer": deployment.tokenizer.sha256}
+    identity = {
+        "target": verifier.target_id,
+        "tokenizer": deployment.tokenizer.sha256,
+        "plan": {"name": deployment.settings.plan, **overrides(deployment.settings)},
+    }
 
     def info() -> dict[str, object]:
         return {**verifier.report(), **identity, "host": deployment.machine, **(about or {})}

@@ -1,9 +1,9 @@
 """Decide draft lengths by other rules than marginal gain (`app.stages.length.marginal`), as baselines.
 
-`fixed:N` always asks for N tokens. `uniform` asks for the same number for every sequence of a
+`fixed:N` always asks for N tokens, and so does `tree:N`. `uniform` asks for the same number for every sequence of a
 batch, the best one by the costs of the marginal rule: it shows what lengths by request are worth.
 `faser` is FASER's adaptive drafter (arXiv:2604.20503), reconstructed: its kernel, state and
-constants are not known. All of them draft chains, and all of a chain is verified.
+constants are not known. All of a draft is verified: the whole tree with `tree:N`, else its main branch.
 """
 
 from collections import deque
@@ -48,16 +48,17 @@ def length_policy(kind: str) -> LengthPolicy | None:
     """Look up a baseline length policy; None for marginal gain."""
     name, _, number = kind.partition(":")
     rules: dict[str, LengthPolicy] = {"uniform": UniformLength(), "faser": FaserLength()}
-    return FixedLength(int(number)) if name == "fixed" else rules.get(name)
+    return FixedLength(int(number)) if number else rules.get(name)
 
 
 class BaselineController:
-    """Decide by a baseline policy; a `LengthPlanner` that drafts chains and has all of them verified."""
+    """Decide by a baseline policy; a `LengthPlanner` that has all of what is drafted verified."""
 
-    def __init__(self, policy: LengthPolicy) -> None:
-        """Decide by `policy`."""
+    def __init__(self, policy: LengthPolicy, *, is_tree: bool = False) -> None:
+        """Decide by `policy`. With `is_tree` trees are verified whole, else their main branches."""
         self.modes: Final = DraftModes()
         self._policy = policy
+        self._is_tree = is_tree
         self._last: Mapping[str, int] = {}  # tokens of the last batch's sequences, by request
 
     def is_quiet(self, records: Listed[Record]) -> bool:
@@ -71,8 +72,8 @@ class BaselineController:
         return LengthDecision(depths, [False] * len(depths), is_model_free=False, worth_s=inf, is_priced=False)
 
     def trim(self, tree: Tree) -> Tree:
-        """Reduce the tree to its main branch, all of which is verified."""
-        return whole_chain(tree)
+        """Reduce the tree to its main branch unless trees are wanted; all of the rest is verified."""
+        return whole(tree) if self._is_tree else whole_chain(tree)
 
     def decide(
         self,
@@ -98,8 +99,12 @@ class BaselineController:
 
 def whole_chain(tree: Tree) -> Tree:
     """Keep the tree's main branch, all of which is to be verified."""
-    chain = tree.keep(tree.main_branch())
-    return replace(chain, survival=[1.0] * len(chain))
+    return whole(tree.keep(tree.main_branch()))
+
+
+def whole(tree: Tree) -> Tree:
+    """Return a tree all of which is to be verified."""
+    return replace(tree, survival=[1.0] * len(tree))
 
 
 class FixedLength:

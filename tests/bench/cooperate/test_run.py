@@ -6,17 +6,17 @@ from torch import nn
 
 from app.messages import TreeMessage
 from bench.cooperate.peers import SpreadHead
-from bench.cooperate.plans import (
-    FULL,
-    OFF,
-    Plan,
-    fixed,
-    pilot,
-    plans,
-)
 from bench.cooperate.report import bars, figures, table
 from bench.cooperate.run import check_same, groups
 from bench.cooperate.systems import Run, Timed, lone
+from bench.cooperate.variants import (
+    FULL,
+    OFF,
+    Variant,
+    fixed,
+    pilot,
+    variants,
+)
 
 #       a (both) - b (one) - c (one)
 #       d (other) - e (other)
@@ -42,20 +42,21 @@ def test_a_tree_without_fusion_is_one_drafters_own() -> None:
 
 
 def test_a_fixed_length_is_a_setting() -> None:
-    assert fixed("one", 3).settings == {"overlap": "none", "lengths": "fixed:3"}
-    assert Plan(FULL).settings == {}
+    assert fixed("one", 3).settings == {"plan": "vanilla", "lengths": "fixed:3"}
+    assert Variant(FULL).settings == {}
 
 
 def test_an_arm_whose_setting_is_not_there_is_named() -> None:
-    assert Plan("x", {"no_such": 1, "weights": "float32"}).missing() == ["no_such"]
-    assert Plan("x", {"weights": "no such value"}).missing() == ["weights"]
-    assert Plan("x").missing() == []
+    assert Variant("x", {"no_such": 1, "weights": "float32"}).missing() == ["no_such"]
+    assert Variant("x", {"weights": "no such value"}).missing() == ["weights"]
+    assert Variant("x").missing() == []
 
 
 def test_every_arm_of_the_comparison_is_planned_once() -> None:
-    names = [plan.name for plan in plans(fixed("one", 3), "one")]
+    names = [variant.name for variant in variants(fixed("one", 3), "one")]
     assert len(set(names)) == len(names)
-    assert {OFF, FULL, "best single", "generalist", "union", "cosine", "lookup only", "tables only"} <= set(names)
+    assert {OFF, FULL, "best single", "generalist", "lookup only", "tables only"} <= set(names)
+    assert {"vanilla", "specinfer", "cosine", "faser", "cosine without sharing"} <= set(names)
     assert {name for name in names if name.startswith("without")} == {
         "without routing", "without fusion", "without calibration", "without run-ahead", "without suffix",
         "without phrases",

@@ -5,10 +5,11 @@ import json
 
 import pytest
 
+from app.assembly.plans import PLANS
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as model_free
 from app.state import Guess
-from bench.cooperate.plans import FULL, OFF, Plan, fixed, overlaps
+from bench.cooperate.variants import FULL, OFF, Variant, fixed, overlaps
 from bench.simulate.load import arms, load
 from bench.simulate.log import DEPTH, DrafterLog, Log, Text
 from bench.simulate.machines import FUSE_S, build
@@ -49,16 +50,16 @@ def log() -> Log:
     return Log(costs=COSTS, vocab_size=VOCAB, texts=tuple(texts), drafters=drafters)
 
 
-def run(log: Log, plan: Plan, **setting: float) -> Outcome:
-    return simulate(log, plan, Setting(**setting), model_free)  # type: ignore[arg-type]
+def run(log: Log, variant: Variant, **setting: float) -> Outcome:
+    return simulate(log, variant, Setting(**setting), model_free)  # type: ignore[arg-type]
 
 
-def model(name: str) -> Plan:
-    return Plan(name, drafters=(name,), model_free=())
+def model(name: str) -> Variant:
+    return Variant(name, drafters=(name,), model_free=())
 
 
 def test_without_drafts_every_token_is_a_step(log: Log) -> None:
-    found = run(log, Plan(OFF, speculates=False), streams=1)
+    found = run(log, Variant(OFF, speculates=False), streams=1)
     assert found.accepted_length == 1.0
     assert found.tokens_per_s == pytest.approx(1.0 / STEP_S)
     assert found.verifier_busy == pytest.approx(1.0)
@@ -75,7 +76,7 @@ def test_a_chain_costs_its_hops_its_tokens_and_its_rows(log: Log) -> None:
 
 def test_drafts_of_several_nodes_go_by_the_fusion(log: Log) -> None:
     only = log.model_copy(update={"texts": log.texts[:1]})
-    both = Plan("", {"routing": "all", "overlap": "none"}, model_free=())
+    both = Variant("", {"routing": "all", "overlap": "none"}, model_free=())
     world = build(only, both, Setting(streams=1, hop_s=0.004), model_free)
     world.run()
     one = build(only, model("coder"), Setting(streams=1, hop_s=0.004), model_free)
@@ -89,8 +90,8 @@ def test_every_way_commits_the_texts_and_a_seed_repeats_figures(log: Log) -> Non
     setting = Setting(streams=3, seed=1)
     first, second = (outcomes_of(log, ways(log, setting, "coder", model_free), setting, model_free) for _ in range(2))
     assert first == second
-    assert {"full", "cosine", "union", "without routing"} <= first.keys()
-    for way in (Plan(""), Plan("", {"routing": "cosine", "fusion": "token", "batching": "cosine"})):
+    assert {"full", "cosine", "specinfer", "without routing"} <= first.keys()
+    for way in (Variant(""), *(Variant("", {"plan": plan}) for plan in PLANS)):
         world = build(log, way, Setting(streams=3), model_free)
         world.run()
         assert [world.store.snapshot(str(i)).tokens for i in range(8)] == [text.tokens for text in log.texts]
@@ -105,7 +106,7 @@ def test_a_router_finds_the_expert_of_each_text(log: Log) -> None:
 
 def test_sharing_a_token_takes_two_hops_and_the_slowest_drafter(log: Log) -> None:
     only = log.model_copy(update={"texts": log.texts[:1]})
-    together = Plan("", {"routing": "all", "fusion": "token", "overlap": "none"}, model_free=())
+    together = Variant("", {"routing": "all", "fusion": "token", "overlap": "none"}, model_free=())
     world = build(only, together, Setting(streams=1, hop_s=0.004), model_free)
     world.run()
     (node,) = world.nodes
@@ -158,8 +159,8 @@ def test_a_slower_verifier_makes_more_drafting_pay(log: Log) -> None:
 
 def test_two_verifiers_share_the_texts(log: Log) -> None:
     log = log.model_copy(update={"costs": json.dumps({"points": [[1, STEP_S]], "ratio": 1.0, "fork_s": 0.0})})  # a row
-    one = run(log, Plan(OFF, speculates=False), streams=4)
-    two = run(log, Plan(OFF, speculates=False), streams=4, verifiers=2)
+    one = run(log, Variant(OFF, speculates=False), streams=4)
+    two = run(log, Variant(OFF, speculates=False), streams=4, verifiers=2)
     assert two.tokens_per_s > 1.5 * one.tokens_per_s
 
 
@@ -170,13 +171,13 @@ def test_the_model_free_drafters_are_the_real_ones(log: Log) -> None:
     again = log.model_copy(update={"texts": (text,), "drafters": {"coder": nothing}})
     looked_up: list[Drafter] = model_free()
     assert {"lookup", "suffix"} <= {drafter.name for drafter in looked_up}
-    assert run(again, Plan("", drafters=()), streams=1).accepted_length > 1.5
+    assert run(again, Variant("", drafters=()), streams=1).accepted_length > 1.5
 
 
 def test_requests_at_times_of_their_own_wait_for_a_busy_verifier(log: Log) -> None:
-    plan = Plan(OFF, speculates=False)
+    variant = Variant(OFF, speculates=False)
     setting = Setting(streams=1, is_local=True)
-    calm, busy = (load(log, plan, setting, moments, model_free) for moments in ([0.0, 5.0, 10.0], [0.0] * 64))
+    calm, busy = (load(log, variant, setting, moments, model_free) for moments in ([0.0, 5.0, 10.0], [0.0] * 64))
     assert calm.total_s == pytest.approx(LENGTH * STEP_S, rel=0.02) == calm.ttft_s + 39 * calm.tpot_s
     assert busy.total_s > 1.5 * calm.total_s and busy.tokens_per_s > 10 * calm.tokens_per_s
 
@@ -184,7 +185,7 @@ def test_requests_at_times_of_their_own_wait_for_a_busy_verifier(log: Log) -> No
 def test_the_adaptive_length_is_near_the_longest_where_rows_are_cheap(log: Log) -> None:
     moments = [0.5 * i for i in range(24)]
     setting = Setting(streams=1, is_local=True)
-    met = {plan.name: load(log, plan, setting, moments, model_free) for plan in arms([1, 3, 7])}
+    met = {variant.name: load(log, variant, setting, moments, model_free) for variant in arms([1, 3, 7])}
     best = min(one.total_s for name, one in met.items() if name != FULL)
     assert best == met["fixed 7"].total_s < 0.6 * met[OFF].total_s
     assert met[FULL].total_s < 1.05 * best

@@ -98,9 +98,9 @@ def test_the_whole_chain_is_verified_and_nothing_else() -> None:
     assert whole_chain(tree) == Tree([1, 2], [0, 1], [1.0, 1.0], [("a",), ("a", "b")])
 
 
-@pytest.mark.parametrize("kind", ["fixed:0", "fixed:65", "fixed", "best"])
+@pytest.mark.parametrize("kind", ["tree:0", "fixed:65", "fixed", "tree", "best"])
 def test_an_unknown_rule_is_refused(kind: str) -> None:
     with pytest.raises(ValueError):
         Settings(lengths=kind)
-    assert length_policy(Settings(lengths="marginal").lengths) is None
-    assert isinstance(length_policy(Settings(lengths="fixed:64").lengths), FixedLength)
+    assert length_policy("marginal") is None
+    assert all(isinstance(length_policy(one), FixedLength) for one in ("fixed:0", "fixed:64", "tree:4"))

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from app.config import Settings
+from app.config import OverlapKind, Settings
 from app.stages.draft.phrases import Phrases
 from app.stages.draft.registry import MODEL_FREE
-from app.verifier.overlap import Overlap
 
 LENGTHS = (1, 2, 3, 4, 5, 6)  # fixed draft lengths tried in the pilot
 RULES = ("uniform", "faser")  # app/stages/length/baselines.py
@@ -19,16 +18,16 @@ FULL, OFF, SINGLE = "full", "off", "best single"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Variant:
     """An arm. A field that it does not name is as the settings have it, as in the full system."""
 
     name: str
     changes: Mapping[str, object] = field(default_factory=dict)  # fields of Settings and their values
     drafters: tuple[str, ...] | None = None  # model drafters; None: all
-    model_free: tuple[str, ...] = MODEL_FREE  # names of model-free drafters
+    model_free: tuple[str, ...] | None = None  # names of model-free drafters; None: as its plan has it
     length: int | None = None  # draft tokens every round; None: as many as pay
     speculates: bool = True
-    without: Literal["fusion", "calibration"] | None = None  # an ablation that no setting names
+    without: Literal["fusion"] | None = None  # an ablation that no setting names
 
     @property
     def settings(self) -> dict[str, object]:
@@ -41,59 +40,60 @@ class Plan:
         return [name for name, value in self.settings.items() if not _takes(defaults, name, value)]
 
 
-def fixed(drafter: str, length: int, name: str | None = None) -> Plan:
+def fixed(drafter: str, length: int, name: str | None = None) -> Variant:
     """Return the arm of one model drafter with chains of one length: speculation as first
     published."""
-    return Plan(name or f"{drafter} x {length}", {"overlap": "none"}, drafters=(drafter,), model_free=(), length=length)
+    return Variant(name or f"{drafter} x {length}", {"plan": "vanilla"}, drafters=(drafter,), length=length)
 
 
-def pilot(drafters: Iterable[str]) -> list[Plan]:
+def pilot(drafters: Iterable[str]) -> list[Variant]:
     """Return an arm for every drafter at every length."""
     return [fixed(drafter, length) for drafter in drafters for length in LENGTHS]
 
 
-def plans(best: Plan | None, generalist: str | None) -> list[Plan]:
+def variants(best: Variant | None, generalist: str | None) -> list[Variant]:
     """Return all arms but the peers'; `best` is the pilot's winner, `generalist` the drafter
     trained on the mixture."""
     single = [] if best is None or best.drafters is None else [fixed(best.drafters[0], best.length or 1, SINGLE)]
     alone = (generalist,) if generalist else ()
-    generalists = [Plan("generalist", drafters=alone, model_free=()), Plan("generalist + tables", drafters=alone)]
+    generalists = [Variant("generalist", drafters=alone, model_free=()), Variant("generalist + tables", drafters=alone)]
     return [
-        Plan(OFF, speculates=False),
+        Variant(OFF, speculates=False),
         *single,
         *(generalists if generalist else []),
-        Plan("union", {"routing": "all", "fusion": "tree", "overlap": "none"}),
-        Plan("cosine", {"routing": "cosine", "fusion": "token", "batching": "cosine", "overlap": "none"}),
-        Plan(FULL),
-        Plan("without routing", {"routing": "all"}),
-        Plan("without fusion", without="fusion"),
-        Plan("without calibration", without="calibration"),
-        Plan("without run-ahead", {"overlap": "none"}),
-        Plan("without suffix", model_free=tuple(name for name in MODEL_FREE if name != "suffix")),
-        Plan("without phrases", model_free=tuple(name for name in MODEL_FREE if name != Phrases.name)),
-        Plan("tables only", drafters=()),
-        Plan("lookup only", drafters=(), model_free=("lookup",)),
+        *(Variant(plan, {"plan": plan}) for plan in ("vanilla", "specinfer", "cosine", "faser")),
+        Variant("cosine without sharing", {"plan": "cosine", "fusion": "tree"}),
+        Variant("cosine without routing", {"plan": "cosine", "routing": "all"}),
+        Variant(FULL),
+        Variant("without routing", {"routing": "all"}),
+        Variant("without fusion", without="fusion"),
+        Variant("without calibration", {"calibration": False}),
+        Variant("without run-ahead", {"overlap": "none"}),
+        Variant("without suffix", model_free=tuple(name for name in MODEL_FREE if name != "suffix")),
+        Variant("without phrases", model_free=tuple(name for name in MODEL_FREE if name != Phrases.name)),
+        Variant("tables only", drafters=()),
+        Variant("lookup only", drafters=(), model_free=("lookup",)),
     ]
 
 
-def by_length(lengths: Iterable[int], model_free: tuple[str, ...] = MODEL_FREE) -> list[Plan]:
+def by_length(lengths: Iterable[int], model_free: tuple[str, ...] | None = None) -> list[Variant]:
     """Return arms without speculation, with the same drafters at each fixed length, and with the
     adaptive length."""
-    chains = [Plan(f"fixed {n}", {"overlap": "none"}, model_free=model_free, length=n) for n in lengths]
-    return [Plan(OFF, model_free=model_free, speculates=False), *chains, Plan(FULL, model_free=model_free)]
+    chains = [Variant(f"fixed {n}", {"overlap": "none"}, model_free=model_free, length=n) for n in lengths]
+    return [Variant(OFF, model_free=model_free, speculates=False), *chains, Variant(FULL, model_free=model_free)]
 
 
-def rules(model_free: tuple[str, ...] = MODEL_FREE) -> list[Plan]:
+def rules(model_free: tuple[str, ...] | None = None) -> list[Variant]:
     """Return an arm for each rule for the length beside the default one."""
-    return [Plan(name, {"overlap": "none", "lengths": name}, model_free=model_free) for name in RULES]
+    return [Variant(name, {"overlap": "none", "lengths": name}, model_free=model_free) for name in RULES]
 
 
-def overlaps() -> list[Plan]:
+def overlaps() -> list[Variant]:
     """Return arms for each way to overlap drafting and verifying, with all drafters and with model
     drafters alone."""
-    whole = [Plan(way, {"overlap": way}) for way in get_args(Overlap)]
-    alone = [Plan(f"{way}, models alone", {"overlap": way}, model_free=()) for way in get_args(Overlap)]
-    return [Plan(OFF, speculates=False), *whole, *alone]
+    whole = [Variant(way, {"overlap": way}) for way in get_args(OverlapKind)]
+    alone = [Variant(f"{way}, models alone", {"overlap": way}, model_free=()) for way in get_args(OverlapKind)]
+    return [Variant(OFF, speculates=False), *whole, *alone]
 
 
 def _takes(defaults: Settings, name: str, value: object) -> bool:

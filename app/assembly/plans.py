@@ -1,0 +1,70 @@
+"""Name whole ways of speculating: each plan says by which strategy every stage decides.
+
+Data only. The setting `plan` chooses one, and settings of the same name as a field replace that part
+of it. Benchmarks and simulation read the same plans, so a result is what a deployment would do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from app.config import Batching, Fusion, OverlapKind, PlanName, PrunerRule, Pruning, Routing, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole way of speculating, by the names of its strategies (see the settings of the same names)."""
+
+    routing: Routing
+    fusion: Fusion
+    lengths: str
+    batching: Batching
+    overlap: OverlapKind
+    pruning: Pruning = "off"
+    pruner_rule: PrunerRule = "fitted"
+    tables: bool = False  # whether model-free drafters draft
+    calibration: bool = False  # whether confidences are corrected by what came of them
+    states: bool = False  # whether jobs carry the target's hidden state to drafters that read it
+
+
+PLANS: Mapping[PlanName, Plan] = {
+    "pace": Plan(
+        routing="learned",
+        fusion="tree",
+        lengths="marginal",
+        batching="pace",
+        overlap="auto",
+        pruning="auto",
+        tables=True,
+        calibration=True,
+        states=True,
+    ),
+    # CoSine (arXiv:2503.10325): every token shared, routed by a matrix of scores, batches by its objective. K is fixed.
+    "cosine": Plan(routing="cosine", fusion="token", lengths="tree:4", batching="cosine", overlap="none"),
+    # FASER (arXiv:2604.20503): a length for each request, early exit by its rule, drafting beside verifying.
+    "faser": Plan(
+        routing="first",
+        fusion="tree",
+        lengths="faser",
+        batching="pace",
+        overlap="rounds",
+        pruning="on",
+        pruner_rule="faser",
+    ),
+    # SpecInfer (arXiv:2305.09781): all drafters guess apart, and the union of their guesses is verified.
+    "specinfer": Plan(routing="all", fusion="tree", lengths="tree:4", batching="pace", overlap="none"),
+    # Speculative decoding as first published (arXiv:2211.17192): one drafter, chains of one length.
+    "vanilla": Plan(routing="first", fusion="tree", lengths="fixed:4", batching="pace", overlap="none"),
+    "off": Plan(routing="first", fusion="tree", lengths="fixed:0", batching="pace", overlap="none"),
+}
+
+
+def plan_of(settings: Settings) -> Plan:
+    """Return the settings' plan, with the parts that single settings replace."""
+    return replace(PLANS[settings.plan], **overrides(settings))
+
+
+def overrides(settings: Settings) -> dict[str, Any]:
+    """Return the parts of the plan that single settings replace, by name."""
+    parts = {part.name: getattr(settings, part.name, None) for part in fields(Plan)}
+    return {name: value for name, value in parts.items() if value is not None}

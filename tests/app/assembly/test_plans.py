@@ -1,0 +1,80 @@
+"""Test what each plan selects, that settings replace its parts, and that no plan changes a text."""
+
+from typing import get_args
+
+import pytest
+from pydantic import ValidationError
+
+from app.assembly.fuser import build_fuser, calibration, model_free_names
+from app.assembly.plans import PLANS, overrides, plan_of
+from app.assembly.verifier import lengths, overlap, routing, selection
+from app.config import PlanName, Settings
+from app.estimates.draft_costs import DraftCosts
+from app.messages import DraftJob
+from app.request import Sampling
+from app.state import Tree
+from app.store.memory import MemoryStore
+from tests import fakes
+from tests.app.assembly.test_fuser import TOKENIZER
+from tests.fakes import Book, characters, record
+
+PAPERS = [name for name in PLANS if name not in ("pace", "off")]
+PLAIN, RUNNER = fakes.tiny(), fakes.served()
+PROMPTS = [[(i * 7 + salt) % 50 for i in range(10 + 9 * salt)] for salt in range(3)]
+
+
+def test_every_plan_can_be_built():
+    assert tuple(PLANS) == get_args(PlanName)
+    for name in PLANS:
+        settings = Settings(plan=name)
+        assert overrides(settings) == {} and plan_of(settings) == PLANS[name]
+        assert all((lengths(settings), overlap(settings), routing(settings), selection(settings, DraftCosts())))
+
+
+def test_settings_replace_parts_of_a_plan():
+    settings = Settings(plan="cosine", fusion="tree", tables=True)
+    assert overrides(settings) == {"fusion": "tree", "tables": True}
+    assert (plan_of(settings).routing, plan_of(settings).fusion, plan_of(settings).tables) == ("cosine", "tree", True)
+    assert Settings.from_env({"PACELINE_PLAN": "faser", "PACELINE_CALIBRATION": "true"}).calibration is True
+    with pytest.raises(ValidationError):
+        Settings(plan="eagle")
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_papers_plans_look_nothing_up_and_take_confidence_as_it_is(name):
+    settings = Settings(plan=name)
+    assert model_free_names(settings, TOKENIZER) == () and not plan_of(settings).states
+    segment = build_fuser(settings, TOKENIZER, MemoryStore())
+    job = DraftJob(
+        request_id="r", verifier="v", fuser="f", base=4, start=0, tokens=(2, 3, 2, 3), prompt_length=2,
+        max_draft_tokens=3, drafters=("lookup",), sampling=Sampling(), due_s=9.0,
+    )  # fmt: skip
+    segment.expect([job])
+    ((_, tree),) = segment.collect(0.0)
+    assert tree.tokens == ()
+    for _ in range(200):
+        segment.calibration.update("over-confident", 0.9, False)
+    assert segment.calibration.value("over-confident", 0.9) == calibration(settings).value("new", 0.9) == 0.9
+
+
+def test_trees_are_verified_whole_or_as_chains():
+    tree = Tree([1, 9, 2], [0, 0, 1], [0.5, 0.3, 0.2], [("a",), ("b",), ("a", "b")])
+    assert lengths(Settings(plan="specinfer")).trim(tree).survival == [1.0] * 3
+    assert lengths(Settings(plan="vanilla")).trim(tree).tokens == [1, 2]
+    assert lengths(Settings()).trim(tree) is tree
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_no_plan_changes_a_text_and_each_asks_its_drafters(name):
+    book = Book()
+    drafters = [characters(book)[one] for one in ("oracle", "half")]
+    local = fakes.pipeline(RUNNER, drafters, plan=name, routing=None)
+    records = [record(prompt, 24, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]
+    texts = [fakes.alone(PLAIN, prompt, 24) for prompt in PROMPTS]
+    for one, text in zip(records, texts, strict=True):
+        book.write(one, text)
+    assert fakes.texts(local, *records) == texts
+    asked = {drafter for one in records for drafter in local.store.snapshot(one.id).stats.by_drafter}
+    wanted = {"off": set(), "vanilla": {"oracle"}, "faser": {"oracle"}, "specinfer": {"oracle", "half"}}
+    assert asked == wanted.get(name, asked)
+    assert (sum(local.store.snapshot(one.id).stats.accepted for one in records) > 0) == (name != "off")
