@@ -132,7 +132,7 @@ class KSixteens(IntegerFormat):
 
 
 def _factors(b: ir.IRBuilder, where: Any, after: int, part: Any) -> Any:
-    """Return the address of a part's factors; the first part's lie `after` so many bytes of the group."""
+    """Return the address of a part's factors, which begin `after` so many bytes of the group at `where`."""
     return b.add(where, b.add(ir.Constant(_I64, after), b.mul(part, ir.Constant(_I64, FACTOR_BYTES))))
 
 
@@ -140,8 +140,7 @@ Q4_0 = IntegerFormat("Q4_0", is_nibbles=True, offset=8)
 Q4_1 = WithMinimum("Q4_1", is_nibbles=True, header_bytes=2 * HALF_BYTES)
 Q5_1 = WithMinimum("Q5_1", is_nibbles=False, header_bytes=2 * HALF_BYTES)
 Q8_0 = IntegerFormat("Q8_0", is_nibbles=False, offset=128)
-# All parts' factors lie in the header: so each 64 bytes of lines of Q4_K and Q5_K are one cache line.
-K_PARTS = 8
+K_PARTS = 8  # whose factors all lie in the header: so each 64 bytes of lines of Q4_K and Q5_K are one cache line
 Q4_K = KWithMinimum("Q4_K", is_nibbles=True, header_bytes=2 * HALF_BYTES + K_PARTS * FACTOR_BYTES, parts=K_PARTS)
 Q5_K = KWithMinimum("Q5_K", is_nibbles=False, header_bytes=2 * HALF_BYTES + K_PARTS * FACTOR_BYTES, parts=K_PARTS)
 Q6_K = KSixteens(

@@ -147,12 +147,14 @@ def test_rows_are_rounded_as_specified():
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
-def test_a_block_that_is_not_finite_makes_products_that_are_no_numbers(odd):
+@pytest.mark.parametrize("name", TYPES)
+def test_a_block_that_is_not_finite_makes_products_that_are_no_numbers(name, odd):
     rng = np.random.default_rng(1)
-    x = rng.standard_normal((2, 64), dtype=np.float32)
+    depth = depth_of(name)
+    x = rng.standard_normal((2, depth), dtype=np.float32)
     x[1, 40] = odd
-    w = pack_integer("Q8_0", raw("Q8_0", 16, 64, rng), 64)
-    out = times("Q8_0", rounded(x), w, np.zeros(16, np.float32))
+    w = pack_integer(name, raw(name, 16, depth, rng), depth)
+    out = times(name, rounded(x), w, np.zeros(16, np.float32))
     assert np.isfinite(out[0]).all() and np.isnan(out[1]).all()
 
 
