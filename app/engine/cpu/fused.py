@@ -24,10 +24,9 @@ from kernels.cpu.attention import NO_WINDOW
 from kernels.cpu.chain import Chain, draft
 from kernels.cpu.decoder import decode
 from kernels.cpu.products.formats import FORMATS
-from kernels.cpu.products.integer_tile import INTEGER_FORMATS
+from kernels.cpu.products.integer_formats import INTEGER_FORMATS
 from kernels.cpu.products.linear import INTEGER_LINEAR, LINEAR
 from kernels.cpu.products.pack import pack, pack_bias, pack_integer, pack_stored
-from kernels.cpu.products.round_rows import BLOCK
 from kernels.cpu.shapes import Model, Room, Step
 from kernels.cpu.simd import LANES
 from kernels.cpu.threads import team
@@ -217,7 +216,7 @@ class FusedForward:
         if _shape(weight) != (columns, depth):
             raise ValueError(f"a weight is {_shape(weight)}, and not {(columns, depth)}")
         kind, rows = _stored(weight)
-        if self._rounds and kind in INTEGER_FORMATS and depth % BLOCK == 0:
+        if self._rounds and kind in INTEGER_FORMATS and depth % INTEGER_FORMATS[kind].depth == 0:
             packed = pack_integer(kind, rows, depth)
             self.weight_bytes += packed.nbytes
             return INTEGER_LINEAR[kind].address, self._hold(packed), 1

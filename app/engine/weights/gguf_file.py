@@ -104,6 +104,11 @@ def field(reader: Any, file: Path, name: str, default: object = None) -> Any:
     return found.contents()
 
 
+def types(file: Path) -> set[str]:
+    """Return ggml's names of the types of a file's tensors. Raises ModelRefused for a damaged file."""
+    return {tensor.tensor_type.name for tensor in opened(file).tensors}
+
+
 def readers(file: Path) -> dict[str, Callable[[], Weight]]:
     """Return a reader of each weight by its module's name. Raises ModelRefused for a damaged file.
 

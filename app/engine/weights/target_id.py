@@ -9,6 +9,7 @@ from pathlib import Path
 
 from app.config import Settings
 from app.engine.weights.fingerprint import digest, weight_files
+from app.engine.weights.gguf_file import types
 from app.engine.weights.model_cache import read_cached, write_cached
 
 
@@ -20,11 +21,23 @@ def target_id(folder: Path, settings: Settings, tokenizer_sha256: str, device: s
     about = {
         "weights": _contents(folder, settings.home),
         "rounded": None if settings.weights in ("stored", "float32") else settings.weights,
-        "activations": settings.activations,
+        "activations": _activations(folder, settings),
         "arithmetic": "float32" if device == "cpu" else [device, settings.gpu_dtype, settings.gpu_exact],
         "tokenizer": tokenizer_sha256,
     }
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _activations(folder: Path, settings: Settings) -> str:
+    """Return how rows are rounded, by a name that no other arithmetic has had.
+
+    int8 once left weights of K types to float32 rows: verifiers that do so still are another target.
+    """
+    if settings.activations == "int8" and settings.weights == "stored":
+        kinds = {kind for file in weight_files(folder) if file.suffix == ".gguf" for kind in types(file)}
+        if any(kind.endswith("_K") for kind in kinds):
+            return "int8 with K types"
+    return settings.activations
 
 
 def _contents(folder: Path, home: Path) -> str:

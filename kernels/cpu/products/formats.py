@@ -74,8 +74,8 @@ class BFloat16(Format):
 
     def piece(self, b: ir.IRBuilder, where: Any, scales: tuple[Any, ...]) -> Iterator[Any]:
         for line in range(PIECE):
-            wide = b.zext(_vector(b, where, line * self.line_bytes, _I16), _INTS)
-            yield b.bitcast(b.shl(wide, _ints(16)), _FLOATS)
+            wide = b.zext(vector(b, where, line * self.line_bytes, _I16), _INTS)
+            yield b.bitcast(b.shl(wide, ints(16)), _FLOATS)
 
 
 class Float16(Format):
@@ -85,7 +85,7 @@ class Float16(Format):
 
     def piece(self, b: ir.IRBuilder, where: Any, scales: tuple[Any, ...]) -> Iterator[Any]:
         for line in range(PIECE):
-            yield _halves(b, where, line * self.line_bytes)
+            yield halves(b, where, line * self.line_bytes)
 
 
 class SignedBytes(Format):
@@ -94,12 +94,12 @@ class SignedBytes(Format):
     __slots__ = ()
 
     def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
-        return (_halves(b, where, 0),)
+        return (halves(b, where, 0),)
 
     def piece(self, b: ir.IRBuilder, where: Any, scales: tuple[Any, ...]) -> Iterator[Any]:
         (d,) = scales
         for line in range(PIECE):
-            yield b.fmul(d, _signed(b, where, line * self.line_bytes))
+            yield b.fmul(d, signed(b, where, line * self.line_bytes))
 
 
 class Nibbles(Format):
@@ -108,14 +108,14 @@ class Nibbles(Format):
     __slots__ = ()
 
     def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
-        d = _halves(b, where, 0)
+        d = halves(b, where, 0)
         return d, b.fmul(d, constant(-8.0))
 
     def piece(self, b: ir.IRBuilder, where: Any, scales: tuple[Any, ...]) -> Iterator[Any]:
         d, m = scales
         for line in range(0, PIECE, 2):
-            pair = b.zext(_vector(b, where, line * self.line_bytes, _I8), _INTS)
-            for q in (b.and_(pair, _ints(15)), b.lshr(pair, _ints(4))):
+            pair = b.zext(vector(b, where, line * self.line_bytes, _I8), _INTS)
+            for q in (b.and_(pair, ints(15)), b.lshr(pair, ints(4))):
                 yield fused(b, d, b.sitofp(q, _FLOATS), m)
 
 
@@ -125,7 +125,7 @@ class NibblesAndMinimum(Nibbles):
     __slots__ = ()
 
     def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
-        return _halves(b, where, 0), _halves(b, where, HALF_BYTES)
+        return halves(b, where, 0), halves(b, where, HALF_BYTES)
 
 
 class BytesAndMinimum(NibblesAndMinimum):
@@ -136,7 +136,7 @@ class BytesAndMinimum(NibblesAndMinimum):
     def piece(self, b: ir.IRBuilder, where: Any, scales: tuple[Any, ...]) -> Iterator[Any]:
         d, m = scales
         for line in range(PIECE):
-            yield fused(b, d, _signed(b, where, line * self.line_bytes), m)
+            yield fused(b, d, signed(b, where, line * self.line_bytes), m)
 
 
 class KNibbles(Nibbles):
@@ -145,11 +145,11 @@ class KNibbles(Nibbles):
     __slots__ = ()
 
     def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
-        return _halves(b, where, 0), b.fneg(_halves(b, where, HALF_BYTES))
+        return halves(b, where, 0), b.fneg(halves(b, where, HALF_BYTES))
 
     def part_header(self, b: ir.IRBuilder, where: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
         d, minus = header
-        return b.fmul(d, _signed(b, where, 0)), b.fmul(minus, _signed(b, where, LANES))
+        return b.fmul(d, signed(b, where, 0)), b.fmul(minus, signed(b, where, LANES))
 
 
 class KBytes(KNibbles):
@@ -165,7 +165,7 @@ class KSignedBytes(SignedBytes):
     __slots__ = ()
 
     def part_header(self, b: ir.IRBuilder, where: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (b.fmul(header[0], _signed(b, where, 0)),)
+        return (b.fmul(header[0], signed(b, where, 0)),)
 
 
 BF16 = BFloat16("BF16", lines=16, line_bytes=2 * LANES)
@@ -183,18 +183,26 @@ Q5_K = KBytes("Q5_K", lines=32, line_bytes=LANES, header_bytes=2 * HALF_BYTES, p
 FORMATS = {one.name: one for one in (BF16, F16, Q8_0, Q4_0, Q4_1, Q5_1, Q4_K, Q5_K, Q6_K)} | {"Q5_0": Q8_0}
 
 
-def _ints(value: int) -> ir.Constant:
+def ints(value: int) -> ir.Constant:
+    """Return an int32 in all sixteen lanes."""
     return ir.Constant(_INTS, [value] * LANES)
 
 
-def _vector(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
+def vector(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
     """Load sixteen numbers of a type from memory."""
     return b.load(at(b, b.add(where, ir.Constant(_I64, offset)), ir.VectorType(kind, LANES)), align=1)
 
 
-def _halves(b: ir.IRBuilder, where: Any, offset: int) -> Any:
+def halves(b: ir.IRBuilder, where: Any, offset: int) -> Any:
+    """Load sixteen f16, as floats."""
     return read_half(b, b.add(where, ir.Constant(_I64, offset)))
 
 
-def _signed(b: ir.IRBuilder, where: Any, offset: int) -> Any:
-    return b.sitofp(b.sext(_vector(b, where, offset, _I8), _INTS), _FLOATS)
+def signed(b: ir.IRBuilder, where: Any, offset: int) -> Any:
+    """Load sixteen int8, as floats."""
+    return b.sitofp(signed_ints(b, where, offset), _FLOATS)
+
+
+def signed_ints(b: ir.IRBuilder, where: Any, offset: int) -> Any:
+    """Load sixteen int8, as int32."""
+    return b.sext(vector(b, where, offset, _I8), _INTS)

@@ -2,80 +2,42 @@
 
     out += sum over blocks of 32 lines: (d_w d_x) (sum of q_w q_x) + m_w s_x,   s_x = d_x (sum of q_x)
 
-That is ggml's arithmetic. A block's integer sum has one value in any order, on any processor; the
-sums of blocks are one chain of fused multiply-adds, as rising k has them; a row's scales depend on
-that row alone (`kernels.cpu.products.round_rows`). So a row has the same bits alone, in a batch, and on
-every processor. It is another target than the one of float32 rows.
-
-A packed weight is blocks of sixteen columns, each a chain of groups of 32 lines: the columns' f16
-scales side by side, then 64 bytes at a time, in which four neighbours are one column's lines. Weights
-are unsigned there: what was added to them is taken off with the row's sum.
+That is ggml's arithmetic (which for its K types rounds rows by 256, not by 32). A block's integer sum
+has one value in any order, on any processor; the sums of blocks are one chain of fused multiply-adds,
+as rising k has them; a row's scales depend on that row alone (`kernels.cpu.products.round_rows`). So a
+row has the same bits alone, in a batch, and on every processor. It is another target than the one of
+float32 rows. `kernels.cpu.products.integer_formats` has each kind of weight: its layout and its scales.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
 from kernels.cpu.jit import kernel
 from kernels.cpu.products.format_tile import named, pair, repeat
+from kernels.cpu.products.integer_formats import IntegerFormat, RowBlock
 from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES
 from kernels.cpu.simd import (
     BYTES,
     LANES,
     address,
     at,
-    fused,
     index,
     nothing,
     op,
     prefetch,
     processor_has,
     read,
-    read_half,
     spread,
 )
 
 ROWS = 8  # of the largest tile: with 32 registers its sums fit twice
 AHEAD = 3072  # bytes that memory is asked for before they are needed
-HALF_BYTES = 2 * LANES
 
 _F32, _I8, _I16, _I32, _I64 = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
 _FLOATS, _INTS, _QUADS = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES), ir.VectorType(_I8, 4 * LANES)
 _HALF = ir.VectorType(_I8, 2 * LANES)  # what one register of AVX2 holds
-
-
-@dataclass(frozen=True, slots=True)
-class IntegerFormat:
-    """A kind of stored weight in the layout of integer products: d (q - offset), or d q + m."""
-
-    name: str  # ggml's
-    is_nibbles: bool  # 64 bytes hold eight lines, else four
-    has_minimum: bool = False
-    offset: int = 0
-
-    @property
-    def is_eight_bits(self) -> bool:
-        """Return whether a weight, made unsigned, is more than 127."""
-        return self.offset == 128
-
-    @property
-    def header_bytes(self) -> int:
-        """Return the bytes of a group's scales."""
-        return HALF_BYTES * (2 if self.has_minimum else 1)
-
-    @property
-    def group_bytes(self) -> int:
-        """Return the bytes of 32 lines of sixteen columns."""
-        return self.header_bytes + BLOCK * LANES // (2 if self.is_nibbles else 1)
-
-
-Q4_0 = IntegerFormat("Q4_0", is_nibbles=True, offset=8)
-Q4_1 = IntegerFormat("Q4_1", is_nibbles=True, has_minimum=True)
-Q5_1 = IntegerFormat("Q5_1", is_nibbles=False, has_minimum=True)
-Q8_0 = IntegerFormat("Q8_0", is_nibbles=False, offset=128)
-INTEGER_FORMATS = {one.name: one for one in (Q4_0, Q4_1, Q5_1, Q8_0)} | {"Q5_0": Q8_0}
 
 
 def instructions() -> str:
@@ -88,37 +50,27 @@ def instructions() -> str:
 
 def tile(form: IntegerFormat, rows: int, blocks: int = 1) -> Any:
     """Return the tile of `rows` rows by `blocks` blocks of sixteen columns."""
-    dot = _DOTS[instructions()]
 
     @op(nothing, address, index, address, index, address, index)
     def product(b: ir.IRBuilder, x: Any, ldx: Any, w: Any, k: Any, out: Any, ldo: Any) -> Any:
         """Add x (rows, k), rounded, at stride ldx times w (blocks, k, 16) to out (rows, 16 blocks) at
         stride ldo; bytes."""
-        groups = b.udiv(k, _int(BLOCK))
+        groups = b.udiv(k, _int(form.depth))
         size = b.mul(groups, _int(form.group_bytes))
         ws = [b.add(w, b.mul(size, _int(block))) for block in range(blocks)]
         xs = [b.add(x, b.mul(ldx, _int(row))) for row in range(rows)]
         outs = [b.add(b.add(out, b.mul(ldo, _int(row))), _int(BYTES * i)) for row in range(rows) for i in range(blocks)]
 
         def group(g: Any, sums: list[Any]) -> list[Any]:
-            weights = [b.add(at_block, b.mul(g, _int(form.group_bytes))) for at_block in ws]
-            of = [b.add(row, b.mul(g, _int(BLOCK_BYTES))) for row in xs]
-            for where in weights:
-                for offset in range(0, form.group_bytes, BYTES):
-                    prefetch(b, b.add(where, _int(AHEAD + offset)))
-            found = _integers(b, form, dot, weights, of)
-            for row, where in enumerate(of):
-                d, s, n = (_spread_at(b, where, BLOCK + 4 * i, kind) for i, kind in enumerate((_F32, _F32, _I32)))
-                for block, scales in enumerate(weights):
-                    i = row * blocks + block
-                    whole = found[i]
-                    if form.offset:
-                        whole = b.sub(whole, b.mul(n, ir.Constant(_INTS, [form.offset] * LANES)))
-                    factor = b.fmul(_halves(b, scales, 0), d)
-                    sums[i] = fused(b, factor, b.sitofp(whole, _FLOATS), sums[i])
-                    if form.has_minimum:
-                        sums[i] = fused(b, _halves(b, scales, HALF_BYTES), s, sums[i])
-            return sums
+            at_group = [b.add(at_block, b.mul(g, _int(form.group_bytes))) for at_block in ws]
+            headers = [form.header(b, where) for where in at_group]
+
+            def part(j: Any, sums: list[Any]) -> list[Any]:
+                before = b.mul(b.add(b.mul(g, _int(form.parts)), j), _int(BLOCK_BYTES))
+                of = [b.add(row, before) for row in xs]
+                return _add_part(b, form, at_group, headers, j, of, sums)
+
+            return part(_int(0), sums) if form.parts == 1 else repeat(b, _int(form.parts), sums, part)
 
         sums = repeat(b, groups, [read(b, where) for where in outs], group)
         for where, value in zip(outs, sums, strict=True):
@@ -127,12 +79,40 @@ def tile(form: IntegerFormat, rows: int, blocks: int = 1) -> Any:
     return product
 
 
-def _integers(b: ir.IRBuilder, form: IntegerFormat, dot: Any, weights: list[Any], of: list[Any]) -> list[Any]:
-    """Return a group's integer sums, of each row with each block, row by row."""
+def _add_part(
+    b: ir.IRBuilder,
+    form: IntegerFormat,
+    at_group: list[Any],
+    headers: list[tuple[Any, ...]],
+    part: Any,
+    of: list[Any],
+    sums: list[Any],
+) -> list[Any]:
+    """Add a part of each group, by its number, times each row's block to sums, row by row; return them."""
+    share = form.group_bytes // form.parts
+    for where in at_group:
+        for offset in range(0, share, BYTES):
+            prefetch(b, b.add(b.add(where, b.mul(part, _int(share))), _int(AHEAD + offset)))
+    first_line = b.add(_int(form.header_bytes), b.mul(part, _int(form.part_bytes)))
+    at_lines = [b.add(where, first_line) for where in at_group]
+    whole = [_integers(b, form, at_lines, of, first) for first in range(0, BLOCK, form.lines)]
+    for row, where in enumerate(of):
+        kinds = (_F32, _F32, _I32, _I32)
+        x = RowBlock(*(_spread_at(b, where, BLOCK + 4 * i, kind) for i, kind in enumerate(kinds)))
+        for i, (group, header) in enumerate(zip(at_group, headers, strict=True), start=row * len(at_group)):
+            scales = form.scales(b, group, part, header)
+            sums[i] = form.add(b, x, scales, [some[i] for some in whole], sums[i])
+    return sums
+
+
+def _integers(b: ir.IRBuilder, form: IntegerFormat, weights: list[Any], of: list[Any], first: int) -> list[Any]:
+    """Return the integer sums of a part's lines `first ... first + form.lines - 1`, of each row with each
+    block, row by row."""
+    dot = _DOTS[instructions()]
     sums = [ir.Constant(_INTS, [0] * LANES)] * (len(of) * len(weights))
     lines = 8 if form.is_nibbles else 4
-    for line in range(0, BLOCK, lines):
-        raws = [_at(b, where, form.header_bytes + line // lines * BYTES, _INTS) for where in weights]
+    for line in range(first, first + form.lines, lines):
+        raws = [_at(b, where, line // lines * BYTES, _INTS) for where in weights]
         for half in range(lines // 4):
             parts = raws
             if form.is_nibbles:
@@ -205,10 +185,6 @@ def _spread_at(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
     none = ir.Constant(_INTS, ir.Undefined)
     first = b.insert_element(none, _at(b, where, offset, kind), ir.Constant(_I32, 0))
     return b.shuffle_vector(first, none, ir.Constant(_INTS, [0] * LANES))
-
-
-def _halves(b: ir.IRBuilder, where: Any, offset: int) -> Any:
-    return read_half(b, b.add(where, _int(offset)))
 
 
 def _int(value: int) -> ir.Constant:

@@ -16,10 +16,9 @@ from numba.core import cgutils
 from kernels.cpu.jit import Native, kernel
 from kernels.cpu.products.format_tile import expander, named, pair_of, product_of, tallest
 from kernels.cpu.products.formats import FORMATS, Format
-from kernels.cpu.products.integer_tile import INTEGER_FORMATS, IntegerFormat
+from kernels.cpu.products.integer_formats import INTEGER_FORMATS, IntegerFormat
 from kernels.cpu.products.integer_tile import pair_of as integer_pair_of
 from kernels.cpu.products.integer_tile import product_of as integer_product_of
-from kernels.cpu.products.round_rows import BLOCK
 from kernels.cpu.products.tile import PAIR_ROWS, ROWS, height, product_more, stream, stream_half, stream_pair
 from kernels.cpu.row_ops import ZERO
 from kernels.cpu.simd import BYTES, address, index, load, nothing, op, splat, store
@@ -140,7 +139,7 @@ def _integer(form: IntegerFormat) -> Native:
             product(rows, x, ldx, w, depth, out, ldo)
 
     multiply = named(multiply_integers, f"multiply_integers_{form.name}")
-    return Native(_over_blocks(multiply, BLOCK, form.group_bytes), f"integer_linear_{form.name}", ARGUMENTS)
+    return Native(_over_blocks(multiply, form.depth, form.group_bytes), f"integer_linear_{form.name}", ARGUMENTS)
 
 
 linear = named(_over_blocks(multiply, 1, BYTES), "linear")  # for W in float32, called from other kernels

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import numpy as np
 
 from kernels.cpu.products.formats import FORMATS, Format
-from kernels.cpu.products.integer_tile import INTEGER_FORMATS
-from kernels.cpu.products.round_rows import BLOCK
+from kernels.cpu.products.integer_formats import INTEGER_FORMATS
 from kernels.cpu.simd import LANES
 
 CACHE_LINE = 64
+SIX_D = 104  # which f16 of a block of Q6_K is d: the last
 
 
 def pack(weight: np.ndarray) -> np.ndarray:
@@ -37,11 +37,7 @@ def pack_stored(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
     form = FORMATS[name]
     if depth % form.depth:
         raise ValueError(f"{name} holds whole groups of {form.depth}, not rows of {depth}")
-    columns = len(raw)
-    whole = raw if columns % LANES == 0 else np.pad(raw, ((0, -columns % LANES), (0, 0)))
-    groups = depth // form.depth
-    blocks = whole.reshape(len(whole) // LANES, LANES, groups, -1)  # (NB, 16, groups, bytes)
-    out = aligned_empty((len(blocks), groups, form.group_bytes), np.uint8)
+    blocks, out = _blocks(raw, depth // form.depth, form.group_bytes)
     _PACKERS[name](blocks, out, form)
     return out
 
@@ -53,26 +49,28 @@ def pack_integer(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
     Raises ValueError where K is no whole number of groups.
     """
     form = INTEGER_FORMATS[name]
-    if depth % BLOCK:
-        raise ValueError(f"{name} holds whole groups of {BLOCK}, not rows of {depth}")
-    columns, groups = len(raw), depth // BLOCK
+    if depth % form.depth:
+        raise ValueError(f"{name} holds whole groups of {form.depth}, not rows of {depth}")
+    blocks, out = _blocks(raw, depth // form.depth, form.group_bytes)
+    scales, q = _UNPACKERS[name](blocks)
+    at = 0
+    for values in scales:
+        at = _put(out, at, values)
+    if form.is_nibbles:
+        eights = q.reshape(*q.shape[:3], -1, 2, 4)
+        lines = eights[..., 0, :] | eights[..., 1, :] << 4  # four lines in the low halves, the next in the high ones
+    else:
+        lines = q.reshape(*q.shape[:3], -1, 4)
+    _put(out, at, lines.transpose(0, 2, 3, 1, 4))
+    return out
+
+
+def _blocks(raw: np.ndarray, groups: int, group_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows (N, bytes of a row) as blocks of sixteen, (NB, 16, groups, bytes), and room for them packed."""
+    columns = len(raw)
     whole = raw if columns % LANES == 0 else np.pad(raw, ((0, -columns % LANES), (0, 0)))
     blocks = whole.reshape(len(whole) // LANES, LANES, groups, -1)
-    out = aligned_empty((len(blocks), groups, form.group_bytes), np.uint8)
-    for i in range(2 if form.has_minimum else 1):
-        _put(out, 2 * LANES * i, _scales(blocks, i))
-    shape = (len(blocks), LANES, groups)
-    if form.is_nibbles:
-        q = _nibbles(blocks[..., -BLOCK // 2 :]).reshape(*shape, 4, 2, 4)
-        lines = q[..., 0, :] | q[..., 1, :] << 4  # four lines in the low halves, the next four in the high ones
-    elif name == "Q8_0":
-        lines = (blocks[..., 2:] ^ 0x80).reshape(*shape, 8, 4)
-    elif name == "Q5_0":
-        lines = (_fives(blocks[..., 2:]) + np.uint8(form.offset - 16)).reshape(*shape, 8, 4)
-    else:
-        lines = _fives(blocks[..., 4:]).reshape(*shape, 8, 4)
-    _put(out, form.header_bytes, lines.transpose(0, 2, 3, 1, 4))
-    return out
+    return blocks, aligned_empty((len(blocks), groups, group_bytes), np.uint8)
 
 
 def _pack_halves(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
@@ -110,16 +108,8 @@ def _pack_k(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
     weights, the low nibbles first."""
     for i in range(2):
         _put(out, 2 * LANES * i, _scales(blocks, i))
-    packed = blocks[..., 4:16]
-    low, mid, high = packed[..., :4], packed[..., 4:8], packed[..., 8:]
-    sc = np.concatenate([low & 63, (high & 15) | (low >> 6 << 4)], -1)
-    mn = np.concatenate([mid & 63, (high >> 4) | (mid >> 6 << 4)], -1)
-    q = blocks[..., -128:].reshape(*blocks.shape[:3], 4, 32)
-    q = np.stack([q & 15, q >> 4], -2).reshape(*blocks.shape[:3], 8, 32)
+    (sc, mn), q = _k_factors(blocks), _k_integers(blocks)
     has_fifth = form.line_bytes == LANES
-    if has_fifth:
-        fifth = blocks[..., 16:48, None] >> np.arange(8, dtype=np.uint8) & 1
-        q |= fifth.swapaxes(-1, -2) << 4
     for part in range(form.parts):
         at = form.header_bytes + part * form.part_bytes
         _put(out, at, sc[..., part].transpose(0, 2, 1))
@@ -130,13 +120,8 @@ def _pack_k(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
 
 def _pack_six(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
     """128 low nibbles in bytes, 64 bytes of high pairs, 16 int8 scales, d (Q6_K)."""
-    _put(out, 0, blocks[..., 208:210].copy().view(np.uint16)[..., 0].transpose(0, 2, 1))
-    shape = blocks.shape[:3]
-    low = blocks[..., :128].reshape(*shape, 2, 64)
-    low = np.stack([low & 15, low >> 4], -2).reshape(*shape, 256)
-    high = blocks[..., 128:192].reshape(*shape, 2, 1, 32)
-    high = (high >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3).reshape(*shape, 256)
-    q = (low | high << 4) - np.uint8(32)  # as a signed byte
+    _put(out, 0, _scales(blocks, SIX_D))
+    q = _six_integers(blocks) - np.uint8(32)  # as a signed byte
     for part in range(form.parts):
         at = form.header_bytes + part * form.part_bytes
         _put(out, at, blocks[..., 192 + part].transpose(0, 2, 1))
@@ -155,6 +140,74 @@ _PACKERS: dict[str, Callable[[np.ndarray, np.ndarray, Format], None]] = {
     "Q5_K": _pack_k,
     "Q6_K": _pack_six,
 }
+
+
+Unpacked = tuple[list[np.ndarray], np.ndarray]  # a group's scales (NB, groups, ...), integers (NB, 16, groups, K)
+
+
+def _unpack_bytes(blocks: np.ndarray) -> Unpacked:
+    return [_scales(blocks, 0)], blocks[..., 2:] ^ 0x80
+
+
+def _unpack_nibbles(blocks: np.ndarray) -> Unpacked:
+    factors = (blocks.shape[-1] - 16) // 2
+    return [_scales(blocks, i) for i in range(factors)], _nibbles(blocks[..., 2 * factors :])
+
+
+def _unpack_fives(blocks: np.ndarray) -> Unpacked:
+    factors = (blocks.shape[-1] - 20) // 2
+    q = _fives(blocks[..., 2 * factors :])
+    return [_scales(blocks, i) for i in range(factors)], q + np.uint8(0x80 - 16) if factors == 1 else q  # as Q8_0
+
+
+def _unpack_k(blocks: np.ndarray) -> Unpacked:
+    factors = np.stack(_k_factors(blocks), -1).transpose(0, 2, 3, 4, 1)  # (NB, groups, 8, 2, 16)
+    return [_scales(blocks, 0), _scales(blocks, 1), factors], _k_integers(blocks)
+
+
+def _unpack_six(blocks: np.ndarray) -> Unpacked:
+    return [_scales(blocks, SIX_D), blocks[..., 192:208].transpose(0, 2, 3, 1)], _six_integers(blocks)
+
+
+_UNPACKERS: dict[str, Callable[[np.ndarray], Unpacked]] = {
+    "Q8_0": _unpack_bytes,
+    "Q4_0": _unpack_nibbles,
+    "Q4_1": _unpack_nibbles,
+    "Q5_0": _unpack_fives,
+    "Q5_1": _unpack_fives,
+    "Q4_K": _unpack_k,
+    "Q5_K": _unpack_k,
+    "Q6_K": _unpack_six,
+}
+
+
+def _k_factors(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the six-bit sc and mn of Q4_K or Q5_K, each (..., 8)."""
+    packed = blocks[..., 4:16]
+    low, mid, high = packed[..., :4], packed[..., 4:8], packed[..., 8:]
+    sc = np.concatenate([low & 63, (high & 15) | (low >> 6 << 4)], -1)
+    mn = np.concatenate([mid & 63, (high >> 4) | (mid >> 6 << 4)], -1)
+    return sc, mn
+
+
+def _k_integers(blocks: np.ndarray) -> np.ndarray:
+    """Return q of Q4_K or Q5_K, (..., 8, 32)."""
+    q = blocks[..., -128:].reshape(*blocks.shape[:3], 4, 32)
+    q = np.stack([q & 15, q >> 4], -2).reshape(*blocks.shape[:3], 8, 32)
+    if blocks.shape[-1] > 144:
+        fifth = blocks[..., 16:48, None] >> np.arange(8, dtype=np.uint8) & 1
+        q |= fifth.swapaxes(-1, -2) << 4
+    return q
+
+
+def _six_integers(blocks: np.ndarray) -> np.ndarray:
+    """Return q of Q6_K, which is about 32, (..., 256)."""
+    shape = blocks.shape[:3]
+    low = blocks[..., :128].reshape(*shape, 2, 64)
+    low = np.stack([low & 15, low >> 4], -2).reshape(*shape, 256)
+    high = blocks[..., 128:192].reshape(*shape, 2, 1, 32)
+    high = (high >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3).reshape(*shape, 256)
+    return low | high << 4
 
 
 def _nibbles(packed: np.ndarray) -> np.ndarray:
@@ -177,10 +230,13 @@ def _pairs(q: np.ndarray) -> np.ndarray:
     return (q[..., ::2] | q[..., 1::2] << 4).transpose(0, 2, 3, 1)
 
 
-def _put(out: np.ndarray, at: int, values: np.ndarray) -> None:
-    """Write each group's values at a place in it; out: (NB, groups, bytes), values: (NB, groups, ...)."""
+def _put(out: np.ndarray, at: int, values: np.ndarray) -> int:
+    """Write each group's values at a place in it, and return the place behind them; out: (NB, groups, bytes),
+    values: (NB, groups, ...)."""
     flat = np.ascontiguousarray(values).reshape(*values.shape[:2], -1).view(np.uint8)
-    out[..., at : at + flat.shape[-1]] = flat
+    end = at + flat.shape[-1]
+    out[..., at:end] = flat
+    return end
 
 
 def aligned(array: np.ndarray, dtype: type) -> np.ndarray:

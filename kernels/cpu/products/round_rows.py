@@ -2,8 +2,9 @@
 
     d = max |x| / 127,  q = round(x / d),  s = d (sum of q)
 
-A block is 32 int8, d and s as float32, and the sum of q as int32: 48 bytes. Rounding is to even. A
-block with a number that is not finite has d = s = NaN, so that its products have, too.
+A block is 32 int8, d and s as float32, the sum of q and that of its first half as int32: 48 bytes.
+Rounding is to even. A block with a number that is not finite has d = s = NaN, so that its products
+have, too.
 """
 
 import numpy as np
@@ -33,14 +34,16 @@ STEPS = np.float32(127.0)
 LEAST = np.float32(1e-30)  # of d: the inverse of a smaller one could be infinite
 
 
-def round_rows_reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Round rows (N, K) float32 -> int8 (N, K), d and s (N, K / 32) float32; the specification."""
+def round_rows_reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Round rows (N, K) float32 -> int8 (N, K), d and s (N, K / 32) float32, sums of q over each half of a
+    block (N, K / 32, 2) int32; the specification."""
     blocks = x.reshape(len(x), -1, BLOCK)
     d = np.abs(blocks).max(-1) / STEPS
     d = np.where(d >= LEAST, d, ZERO)
     inverse = np.divide(ONE, d, out=np.zeros_like(d), where=d > 0)
     q = np.rint(blocks * inverse[..., None]).astype(np.int8)
-    return q.reshape(x.shape), d, d * q.sum(-1, dtype=np.int32).astype(np.float32)
+    n = q.reshape(*q.shape[:2], 2, BLOCK // 2).sum(-1, dtype=np.int32)
+    return q.reshape(x.shape), d, d * n.sum(-1).astype(np.float32), n
 
 
 @kernel
@@ -63,6 +66,7 @@ def round_row(x: int, size: int, out: int) -> None:
         store_one(to + BLOCK, d + not_finite)
         store_one(to + BLOCK + 4, d * total + not_finite)
         store_int32(to + BLOCK + 8, total)
+        store_int32(to + BLOCK + 12, sum_of(low))
 
 
 @kernel

@@ -8,8 +8,12 @@ import torch
 from transformers import PreTrainedModel
 
 from app.engine.weights.gguf_file import IN_LAYER, WHOLE
+from tests.kernels.cpu.products import test_formats
+from tests.kernels.cpu.products.test_integer_products import with_halves
 
 STORED_AS = {module: stored for stored, module in {**WHOLE, **IN_LAYER}.items()}
+FALL_BACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}  # llama.cpp's, for rows that are no whole blocks
+SPREADS = {"Q4_K": (258.0, 7.5), "Q5_K": (525.0, 15.5), "Q6_K": (1365.0, 0.0)}  # of random blocks with d = 1; dmin
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 .,!?"
 
 
@@ -18,7 +22,8 @@ def write(
 ) -> dict[str, np.ndarray]:
     """Write a model with its matrices in these types by turns; return what they stand for, by the modules' names.
 
-    A matrix whose rows are no whole number of blocks is F16, as llama.cpp's are. `fields`: more of the header.
+    A matrix whose rows are no whole number of blocks is of another type, as llama.cpp's are. One in K types, for
+    which gguf has no rounding, is random. `fields`: more of the header.
     """
     config = model.config
     architecture = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}[config.model_type]
@@ -52,6 +57,7 @@ def write(
         kind = "F32"
         if values.ndim == 2:
             kind = kinds[matrices % len(kinds)]
+            kind = FALL_BACK.get(kind, kind) if values.shape[1] % 256 else kind
             kind = "F16" if kind.startswith("Q") and values.shape[1] % 32 else kind
             matrices += 1
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
@@ -75,8 +81,17 @@ def _as(kind: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if kind == "F32":
         return np.ascontiguousarray(values, np.float32), values
     named = gguf.GGMLQuantizationType[kind]
-    raw = gguf.quants.quantize(np.ascontiguousarray(values), named)
+    raw = _random(kind, values) if kind in SPREADS else gguf.quants.quantize(np.ascontiguousarray(values), named)
     return raw, gguf.quants.dequantize(raw, named).astype(np.float32)
+
+
+def _random(kind: str, values: np.ndarray) -> np.ndarray:
+    """Return the rows of a random weight (N, K) with about the spread of these values."""
+    raw = test_formats.raw(kind, *values.shape, np.random.default_rng(len(values)))
+    spread, minimum = SPREADS[kind]
+    d = float(values.std()) / spread
+    blocks = raw.reshape(len(values), values.shape[1] // 256, -1)
+    return with_halves(kind, blocks, d, d * minimum).reshape(raw.shape)
 
 
 def _stored(name: str) -> str:

@@ -18,17 +18,23 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from app.config import Settings
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.load import load
+from app.engine.profile.profiler import check_exactness
 from app.engine.weights.blocks import Blocks, dense
-from app.engine.weights.gguf_file import opened
+from app.engine.weights.gguf_file import opened, types
 from app.engine.weights.hf_reader import read
 from app.engine.weights.resolve import GGUF, resolve
 from app.engine.weights.tensors import Stored
 from app.errors import ModelRefused
+from kernels.cpu import shapes
 from tests import fakes
 from tests.app.engine.weights.ggufs import as_tensor, write
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 EXAMPLES = 40 * int(os.environ.get("PACELINE_FUZZ", "5"))
+IN_K = (  # a weight each of a model of two layers, as llama.cpp mixes them
+    *("Q8_0", "Q4_K", "Q4_K", "Q6_K", "Q4_K", "Q4_K", "Q4_K", "Q6_K"),
+    *("Q5_K", "Q5_K", "Q8_0", "Q5_K", "Q5_K", "Q5_K", "Q4_K", "Q6_K"),
+)
 MIXED = ("Q8_0", "Q4_1", "BF16", "Q5_0", "Q4_0", "Q5_1", "F16", "F32")
 
 
@@ -71,6 +77,24 @@ def test_a_file_gives_the_logits_of_transformers_own_reading(
     assert torch.equal(last_row(forward, ids), last_row(whole, ids)), "the same bits, only smaller"
     ours = read(folder)(torch.tensor([ids])).logits[0, -1].detach()
     torch.testing.assert_close(last_row(again, ids), ours, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_k_types_are_multiplied_as_integers_with_exact_rows(family: str, tmp_path: Path) -> None:
+    file, home = tmp_path / "tiny.gguf", tmp_path / "home"
+    write(fakes.tiny(family, hidden_size=256, intermediate_size=512), file, IN_K)
+    folder = resolve(str(file), home, silent)
+    assert {"Q4_K", "Q5_K", "Q6_K", "Q8_0"} <= types(folder / GGUF)
+    exact = load(folder, "stored", home)
+    rounded, again = (load(folder, "stored", home, "int8") for _ in range(2))
+    assert isinstance(exact, FusedForward) and isinstance(rounded, FusedForward) and isinstance(again, FusedForward)
+    model = vars(rounded)["_model"]
+    assert model.head_rounds and all(model.layers[:, slot + 2].all() for slot in shapes.WEIGHTS), "none in float32"
+    ids = list(range(3, 60))
+    rows = [last_row(forward, ids) for forward in (exact, rounded, again)]
+    assert torch.equal(rows[1], rows[2])
+    assert 0.0 < (rows[0] - rows[1]).abs().max() < 0.5 * rows[0].std()
+    assert check_exactness(fakes.runner(rounded), fakes.VOCAB).different == 0
 
 
 def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from app.config import Settings
+from app.engine.weights import target_id as module
+from app.engine.weights.resolve import GGUF
 from app.engine.weights.target_id import target_id
 from tests import fakes
+from tests.app.engine.weights.ggufs import write
 
 
 @pytest.fixture(scope="module")
@@ -49,3 +52,17 @@ def test_nothing_else_does(folder: Path, tmp_path: Path) -> None:
         id_of(folder, tmp_path, verify_threads=1, gpu_dtype="float16", max_sequences=3),
     }
     assert len(ids) == 1
+
+
+@pytest.mark.parametrize(("kinds", "changes"), [(("Q8_0", "Q6_K"), True), (("Q8_0", "Q4_1"), False)])
+def test_int8_is_another_target_than_it_was_of_files_with_k_types_only(
+    kinds: tuple[str, ...], changes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose weights it once multiplied by float32 rows."""
+    write(fakes.tiny(hidden_size=256), tmp_path / GGUF, kinds)
+    (tmp_path / "config.json").write_text("{}")
+    settings = ({"activations": "int8"}, {}, {"activations": "int8", "weights": "q8_0"})
+    now = [id_of(tmp_path, tmp_path, **changed) for changed in settings]
+    monkeypatch.setattr(module, "_activations", lambda folder, settings: settings.activations)
+    before = [id_of(tmp_path, tmp_path, **changed) for changed in settings]
+    assert [one != other for one, other in zip(now, before, strict=True)] == [changes, False, False]

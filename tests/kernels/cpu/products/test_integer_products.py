@@ -1,17 +1,21 @@
-"""Test integer products: rows rounded by ggml's rule, ggml's sums, and the same bits in any batch and on
-processors of several ages.
+"""Test integer products: rows rounded by ggml's rule, sums of each type bit for bit as specified, and the same
+bits in any batch.
 """
+
+from collections.abc import Iterator
 
 import gguf
 import numpy as np
 import pytest
 
 from kernels.cpu.jit import kernel
-from kernels.cpu.products.integer_tile import INTEGER_FORMATS
+from kernels.cpu.products.integer_formats import INTEGER_FORMATS
 from kernels.cpu.products.linear import INTEGER_LINEAR, call_linear
 from kernels.cpu.products.pack import pack_bias, pack_integer
 from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES, round_row, round_rows_reference
 from kernels.cpu.simd import LANES
+from tests.kernels.cpu.products import test_formats
+from tests.kernels.cpu.products.test_formats import dequantised
 
 ROWS = (*range(1, 19), 48, 49, 67)
 TYPES = list(INTEGER_FORMATS)
@@ -32,9 +36,79 @@ def round_each(x, out):
 
 
 def raw(name: str, columns: int, depth: int, rng: np.random.Generator) -> np.ndarray:
-    """Return a random weight's rows in a type."""
+    """Return a random weight's rows in a type; of random bytes where gguf knows no rounding to it."""
+    if name.endswith("_K"):
+        return test_formats.raw(name, columns, depth, rng)
     weight = rng.standard_normal((columns, depth), dtype=np.float32)
     return gguf.quants.quantize(weight, gguf.GGMLQuantizationType[name])
+
+
+def depth_of(name: str) -> int:
+    """Return the depth of a weight of several groups."""
+    return max(224, 3 * INTEGER_FORMATS[name].depth)
+
+
+def halves_at(name: str) -> list[int]:
+    """Return where in a type's block its f16 are: the scale, and the minimum where it has one."""
+    return [high - 1 for high in test_formats.HALVES.get(name, (1,))]
+
+
+def with_halves(name: str, blocks: np.ndarray, d: float, m: float) -> np.ndarray:
+    """Return blocks (..., bytes of one) with another scale and minimum."""
+    out = blocks.copy()
+    for at, value in zip(halves_at(name), (d, m), strict=False):
+        out[..., at : at + 2] = np.array([value], np.float16).view(np.uint8)
+    return out
+
+
+def meaning(name: str, stored: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what a block of 32 lines is made of, by gguf's own reading: integers (N, K), and of each block a
+    scale and a minimum (N, K / 32) float32, without which the minimum is 0.
+
+    A number is scale * integer + minimum. Integers of Q6_K are multiplied by the factors of sixteen lines.
+    """
+    size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]][1]
+    blocks = stored.reshape(len(stored), -1, size)
+    d, *m = (blocks[..., at : at + 2].copy().view(np.float16).astype(np.float32) for at in halves_at(name))
+    blocks = with_halves(name, blocks, 1.0, 0.0)
+    if name in ("Q4_K", "Q5_K"):
+        factors = gguf.quants.Q4_K.get_scale_min(blocks[..., 4:16].reshape(-1, 12))
+        sc, mn = (each.reshape(*d.shape[:2], 8).astype(np.float32) for each in factors)
+        d, m = d * sc, [-m[0] * mn]
+        blocks[..., 4:16] = np.repeat(np.array([1, 0, 1], np.uint8), 4)  # all sc 1
+    integers = dequantised(name, blocks.reshape(len(stored), -1))
+    shape = len(stored), integers.shape[1] // BLOCK
+    scale = np.repeat(d.reshape(len(stored), -1), shape[0] * shape[1] // d.size, -1)
+    return integers.astype(np.int64), scale, m[0].reshape(shape) if m else np.zeros(shape, np.float32)
+
+
+def fused(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Compute x y + z of float32, rounded once.
+
+    In float64 the product is exact. The sum is rounded to odd there: the last bit says whether more was
+    beyond it, which is all that rounding to float32 needs.
+    """
+    product = x.astype(np.float64) * y
+    total = product + z
+    back = total - product
+    beyond = (product - (total - back)) + (z - back)
+    is_even = total.view(np.int64) & 1 == 0
+    odd = np.where((beyond != 0) & is_even, np.nextafter(total, np.copysign(np.inf, beyond)), total)
+    return odd.astype(np.float32)
+
+
+def product_reference(name: str, rows: np.ndarray, stored: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """Multiply rounded rows (M, K / 32, 48) by a weight's rows of a file (N, bytes), bias (N,) -> (M, N) float32; the
+    specification of every type."""
+    q, d, s, _ = parts(rows)
+    integers, scale, minimum = meaning(name, stored)
+    out = np.tile(bias, (len(rows), 1))
+    for block in range(d.shape[1]):
+        lines = slice(BLOCK * block, BLOCK * (block + 1))
+        whole = (q[:, lines].astype(np.int64) @ integers[:, lines].T).astype(np.float32)
+        out = fused(scale[:, block] * d[:, block, None], whole, out)
+        out = fused(minimum[:, block], np.broadcast_to(s[:, block, None], out.shape), out)
+    return out
 
 
 def rounded(x: np.ndarray) -> np.ndarray:
@@ -50,10 +124,10 @@ def times(name: str, rows: np.ndarray, w: np.ndarray, bias: np.ndarray, first: i
 
 
 def parts(rows: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return q, d, s and the sums of q in rounded rows."""
+    """Return q, d, s and the sums of q over blocks and over their first halves (M, K / 32, 2) in rounded rows."""
     q = rows[..., :BLOCK].view(np.int8)
     d, s = (rows[..., at : at + 4].copy().view(np.float32)[..., 0] for at in (32, 36))
-    return q.reshape(len(rows), -1), d, s, rows[..., 40:44].copy().view(np.int32)[..., 0]
+    return q.reshape(len(rows), -1), d, s, rows[..., 40:48].copy().view(np.int32)
 
 
 def test_rows_are_rounded_as_specified():
@@ -65,38 +139,36 @@ def test_rows_are_rounded_as_specified():
     q, d, s, total = parts(rounded(x))
     expected = round_rows_reference(x)
     assert (q == expected[0]).all() and (d == expected[1]).all() and (s == expected[2]).all()
-    assert (total == q.reshape(len(x), -1, BLOCK).sum(-1, dtype=np.int32)).all()
+    halves = expected[3]
+    assert (total == np.stack([halves.sum(-1), halves[..., 0]], -1)).all() and halves[..., 0].any()
     large = d > 0
     error = np.abs(q.reshape(len(x), -1, BLOCK) * d[..., None] - x.reshape(len(x), -1, BLOCK)).max(-1)
     assert (error[large] <= 0.5001 * d[large]).all() and large.sum() > 100
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
-def test_a_block_that_is_not_finite_makes_products_that_are_no_numbers(odd):
+@pytest.mark.parametrize("name", TYPES)
+def test_a_block_that_is_not_finite_makes_products_that_are_no_numbers(name, odd):
     rng = np.random.default_rng(1)
-    x = rng.standard_normal((2, 64), dtype=np.float32)
+    depth = depth_of(name)
+    x = rng.standard_normal((2, depth), dtype=np.float32)
     x[1, 40] = odd
-    w = pack_integer("Q8_0", raw("Q8_0", 16, 64, rng), 64)
-    out = times("Q8_0", rounded(x), w, np.zeros(16, np.float32))
+    w = pack_integer(name, raw(name, 16, depth, rng), depth)
+    out = times(name, rounded(x), w, np.zeros(16, np.float32))
     assert np.isfinite(out[0]).all() and np.isnan(out[1]).all()
 
 
 @pytest.mark.parametrize("columns", [48, 61])
 @pytest.mark.parametrize("name", TYPES)
-def test_a_product_is_that_of_the_rounded_rows_with_the_same_bits_in_any_batch(name, columns):
+def test_a_product_has_the_bits_that_are_specified_in_any_batch(name, columns):
     rng = np.random.default_rng(columns)
-    depth = 224
+    depth = depth_of(name)
     stored = raw(name, columns, depth, rng)
     w = pack_integer(name, stored, depth)
-    dense = gguf.quants.dequantize(stored, gguf.GGMLQuantizationType[name])
     bias = pack_bias(rng.standard_normal(columns, dtype=np.float32))
-    x = rng.standard_normal((max(ROWS), depth), dtype=np.float32)
-    rows = rounded(x)
-    q, d, _, _ = parts(rows)
-    meant = (q.reshape(len(x), -1, BLOCK) * d[..., None].astype(np.float64)).reshape(x.shape)
+    rows = rounded(rng.standard_normal((max(ROWS), depth), dtype=np.float32))
     whole = times(name, rows, w, bias)
-    exact = meant @ dense.T.astype(np.float64) + bias[:columns]
-    np.testing.assert_allclose(whole[:, :columns], exact, rtol=1e-5, atol=1e-5)
+    assert (whole[:, :columns] == product_reference(name, rows, stored, bias[:columns])).all()
     assert (whole[:, columns:] == 0.0).all()
     for count in ROWS:
         assert (times(name, rows[:count], w, bias) == whole[:count]).all(), count
@@ -107,20 +179,75 @@ def test_a_product_is_that_of_the_rounded_rows_with_the_same_bits_in_any_batch(n
         assert (part == whole[:2, block * LANES : (block + 1) * LANES]).all(), block
 
 
-def test_the_largest_products_do_not_overflow():
+@pytest.mark.parametrize("name", TYPES)
+def test_a_product_is_that_of_the_rounded_rows_and_close_to_the_float32_one(name):
+    rng = np.random.default_rng(3)
+    depth = depth_of(name)
+    stored = raw(name, 48, depth, rng)
+    dense = dequantised(name, stored).astype(np.float64)
+    x = rng.standard_normal((40, depth), dtype=np.float32)
+    rows = rounded(x)
+    q, d, _, _ = parts(rows)
+    found = times(name, rows, pack_integer(name, stored, depth), np.zeros(48, np.float32))
+    meant = (q.reshape(len(x), -1, BLOCK) * d[..., None].astype(np.float64)).reshape(x.shape) @ dense.T
+    np.testing.assert_allclose(found, meant, rtol=1e-5, atol=1e-5 * meant.std())
+    exact = x @ dense.T
+    assert 0.0 < np.sqrt(np.mean((found - exact) ** 2)) < 0.01 * exact.std()
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_packed_weights_are_those_of_the_file(name):
+    """Read from the layout, by a way that shares nothing with the kernels."""
+    form, depth = INTEGER_FORMATS[name], depth_of(name)
+    stored = raw(name, 48, depth, np.random.default_rng(4))
+    packed = pack_integer(name, stored, depth)
+    lines = packed[..., form.header_bytes :].reshape(3, -1, LANES, 4)
+    if form.is_nibbles:
+        lines = np.stack([lines & 15, lines >> 4], 2).reshape(3, -1, LANES, 4)
+    q = lines.transpose(0, 2, 1, 3).reshape(48, depth).astype(np.float32) - form.offset
+    is_k = form.parts > 1
+    has_minimum = len(halves_at(name)) == 2
+    size = 64 if has_minimum else 32
+    halves = packed[..., :size].copy().view(np.float16).reshape(*packed.shape[:2], -1, LANES)
+    halves = halves.transpose(2, 0, 3, 1).reshape(-1, 48, packed.shape[1], 1).astype(np.float32)
+    factors = np.ones((2, 48, depth // BLOCK), np.float32)
+    if is_k:
+        bytes_of = packed[..., size : form.header_bytes].view(np.int8).reshape(*packed.shape[:2], 8, 2, LANES)
+        factors = bytes_of.transpose(3, 0, 4, 1, 2).reshape(2, 48, -1).astype(np.float32)
+    scales = (halves * factors.reshape(2, 1, 48, packed.shape[1], -1)).reshape(2, -1, 48, depth // BLOCK)
+    if has_minimum:
+        d, m = (np.repeat(scales[i, i], BLOCK, -1) for i in range(2))
+        found = d * q - m if is_k else d * q + m
+    else:
+        found = np.stack([scales[0, 0], scales[int(is_k), 0]], -1).reshape(48, -1).repeat(BLOCK // 2, -1) * q
+    assert (found == dequantised(name, stored)).all()
+    more = {"Q5_0": 1.55, "Q5_1": 1.51, "Q5_K": 1.58, "Q6_K": 1.31}  # bytes for what the file has in planes of bits
+    assert packed.nbytes <= stored.nbytes * more.get(name, 1.03)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("name", TYPES)
+def test_the_largest_products_do_not_overflow(name, sign):
     """All weights and all numbers of a row at their largest: 16 bits would not hold a pair of some types."""
-    for name in TYPES:
-        for sign in (1.0, -1.0):
-            weight = np.full((16, 64), -1.0, np.float32)
-            weight[:, ::2] = sign
-            stored = gguf.quants.quantize(weight, gguf.GGMLQuantizationType[name])
-            dense = gguf.quants.dequantize(stored, gguf.GGMLQuantizationType[name])
-            x = np.ones((1, 64), np.float32)
-            x[:, ::2] = sign
-            found = times(name, rounded(x), pack_integer(name, stored, 64), np.zeros(16, np.float32))
-            np.testing.assert_allclose(found, x @ dense.T, rtol=1e-5, atol=1e-4)
+    for stored, x in largest(name, sign):
+        found = times(name, rounded(x), pack_integer(name, stored, x.shape[1]), np.zeros(16, np.float32))
+        meant = x.astype(np.float64) @ dequantised(name, stored).T
+        np.testing.assert_allclose(found, meant, rtol=1e-5)
 
 
-def test_rows_of_part_of_a_group_are_refused():
+def largest(name: str, sign: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield a weight's rows and a row that it is multiplied by."""
+    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
+    factors = {"Q4_K": slice(4, 16), "Q5_K": slice(4, 16), "Q6_K": slice(192, 208)}.get(name, slice(0))
+    for bits in (0xFF, 0x00, 0x7F, 0x80):
+        for factor in (0xFF, 0x7F, 0x80):
+            blocks = np.full((16, size), bits, np.uint8)
+            blocks[:, factors] = factor
+            yield with_halves(name, blocks, 1.0, 1.0), np.full((1, block), sign, np.float32)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_rows_of_part_of_a_group_are_refused(name):
+    depth = INTEGER_FORMATS[name].depth + 16
     with pytest.raises(ValueError, match="whole groups"):
-        pack_integer("Q4_0", np.zeros((16, 27), np.uint8), 48)
+        pack_integer(name, np.zeros((16, 64), np.uint8), depth)

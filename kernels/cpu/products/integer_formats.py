@@ -1,0 +1,154 @@
+"""Say how each kind of stored weight lies in memory for integer products, and what makes its sums floats.
+
+    Q4_0, Q5_0, Q8_0: (d d_x) sum of (q - offset) q_x       Q4_1, Q5_1: (d d_x) sum of q q_x + m s_x
+    Q4_K, Q5_K: ((d sc) d_x) sum of q q_x - (dmin mn) s_x   Q6_K: (d d_x) sum of sc (q - 32) q_x
+
+d_x, q_x and s_x are those of 32 lines of a rounded row (`kernels.cpu.products.round_rows`), also where a
+file's scales are for 256. Sums are exact: the widest, Q6_K's, are below 2^24, and so are their floats.
+
+A packed weight is blocks of sixteen columns, each a chain of groups along K: a header with the columns'
+scales side by side, then 64 bytes at a time, in which four neighbours are one column's lines. Weights
+are unsigned there: what was added to them is taken off with the row's sum.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from kernels.cpu.products.formats import HALF_BYTES, halves, ints, signed, signed_ints
+from kernels.cpu.products.round_rows import BLOCK
+from kernels.cpu.simd import LANES, fused
+
+_I64, _FLOATS = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
+FACTOR_BYTES = 2 * LANES  # of two bytes a column
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlock:
+    """A block of a rounded row as a tile has it: each number in all lanes."""
+
+    d: Any
+    s: Any
+    n: Any  # sum of its 32 integers
+    first: Any  # sum of the first sixteen
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerFormat:
+    """A kind of stored weight in the layout of integer products: d (q - offset).
+
+    A group has a header and `parts` parts of 32 lines.
+    """
+
+    name: str  # ggml's
+    is_nibbles: bool  # 64 bytes hold eight lines, else four
+    offset: int = 0
+    header_bytes: int = HALF_BYTES
+    parts: int = 1
+    lines: int = BLOCK  # that are summed as integers; a part has one such sum or two
+
+    @property
+    def is_eight_bits(self) -> bool:
+        """Return whether a weight, made unsigned, is more than 127."""
+        return self.offset == 128
+
+    @property
+    def depth(self) -> int:
+        """Return the lines of a group, of which K is a multiple."""
+        return BLOCK * self.parts
+
+    @property
+    def part_bytes(self) -> int:
+        """Return the bytes of 32 lines of sixteen columns."""
+        return BLOCK * LANES // (2 if self.is_nibbles else 1)
+
+    @property
+    def group_bytes(self) -> int:
+        """Return the bytes of a group of sixteen columns."""
+        return self.header_bytes + self.parts * self.part_bytes
+
+    def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
+        """Read what all parts of the group at an address have in common."""
+        return ()
+
+    def scales(self, b: ir.IRBuilder, where: Any, part: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Read the scales of a part, by its number, of the group at an address."""
+        return (halves(b, where, 0),)
+
+    def add(self, b: ir.IRBuilder, x: RowBlock, scales: tuple[Any, ...], sums: list[Any], out: Any) -> Any:
+        """Add a part's products with a row's block to `out`; sums: of `lines` integers each."""
+        whole = self.whole(b, x, scales, sums)
+        return fused(b, b.fmul(scales[0], x.d), b.sitofp(whole, _FLOATS), out)
+
+    def whole(self, b: ir.IRBuilder, x: RowBlock, scales: tuple[Any, ...], sums: list[Any]) -> Any:
+        """Return the part's sum of signed integers."""
+        return b.sub(sums[0], b.mul(x.n, ints(self.offset))) if self.offset else sums[0]
+
+
+class WithMinimum(IntegerFormat):
+    """d q + m."""
+
+    __slots__ = ()
+
+    def scales(self, b: ir.IRBuilder, where: Any, part: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
+        return halves(b, where, 0), halves(b, where, HALF_BYTES)
+
+    def add(self, b: ir.IRBuilder, x: RowBlock, scales: tuple[Any, ...], sums: list[Any], out: Any) -> Any:
+        return fused(b, scales[1], x.s, IntegerFormat.add(self, b, x, scales, sums, out))
+
+
+class KWithMinimum(WithMinimum):
+    """(d sc) q - (dmin mn): two f16 a column and group, then two six-bit factors a column and part."""
+
+    __slots__ = ()
+
+    def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
+        return halves(b, where, 0), b.fneg(halves(b, where, HALF_BYTES))
+
+    def scales(self, b: ir.IRBuilder, where: Any, part: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
+        d, minus = header
+        factors = _factors(b, where, 2 * HALF_BYTES, part)
+        return b.fmul(d, signed(b, factors, 0)), b.fmul(minus, signed(b, factors, LANES))
+
+
+class KSixteens(IntegerFormat):
+    """(d sc) (q - offset): one f16 a column and group, then two signed factors a column and part, of sixteen
+    lines each, which integers are multiplied by."""
+
+    __slots__ = ()
+
+    def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
+        return (halves(b, where, 0),)
+
+    def scales(self, b: ir.IRBuilder, where: Any, part: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
+        factors = _factors(b, where, HALF_BYTES, part)
+        return (*header, signed_ints(b, factors, 0), signed_ints(b, factors, LANES))
+
+    def whole(self, b: ir.IRBuilder, x: RowBlock, scales: tuple[Any, ...], sums: list[Any]) -> Any:
+        _, *factors = scales
+        both = zip(factors, sums, (x.first, b.sub(x.n, x.first)), strict=True)
+        return b.add(*(b.mul(sc, b.sub(unsigned, b.mul(n, ints(self.offset)))) for sc, unsigned, n in both))
+
+
+def _factors(b: ir.IRBuilder, where: Any, after: int, part: Any) -> Any:
+    """Return the address of a part's factors, which begin `after` so many bytes of the group at `where`."""
+    return b.add(where, b.add(ir.Constant(_I64, after), b.mul(part, ir.Constant(_I64, FACTOR_BYTES))))
+
+
+Q4_0 = IntegerFormat("Q4_0", is_nibbles=True, offset=8)
+Q4_1 = WithMinimum("Q4_1", is_nibbles=True, header_bytes=2 * HALF_BYTES)
+Q5_1 = WithMinimum("Q5_1", is_nibbles=False, header_bytes=2 * HALF_BYTES)
+Q8_0 = IntegerFormat("Q8_0", is_nibbles=False, offset=128)
+K_PARTS = 8  # whose factors all lie in the header: so each 64 bytes of lines of Q4_K and Q5_K are one cache line
+Q4_K = KWithMinimum("Q4_K", is_nibbles=True, header_bytes=2 * HALF_BYTES + K_PARTS * FACTOR_BYTES, parts=K_PARTS)
+Q5_K = KWithMinimum("Q5_K", is_nibbles=False, header_bytes=2 * HALF_BYTES + K_PARTS * FACTOR_BYTES, parts=K_PARTS)
+Q6_K = KSixteens(
+    "Q6_K",
+    is_nibbles=False,
+    offset=32,
+    header_bytes=HALF_BYTES + K_PARTS * FACTOR_BYTES,
+    parts=K_PARTS,
+    lines=BLOCK // 2,
+)
+INTEGER_FORMATS = {one.name: one for one in (Q4_0, Q4_1, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K)} | {"Q5_0": Q8_0}
