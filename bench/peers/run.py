@@ -154,8 +154,8 @@ def compare(engines: list[Engine], batch: Batches, repeats: int, max_tokens: int
             assert engine.may_end or min(lengths) == max_tokens, engine.name
             if repeat >= 0:
                 found[engine.name].append(sum(lengths) / answer["seconds"])
-        shown = {name: round(each[-1], 2) for name, each in found.items() if each}
-        print(len(prompts), "x", len(prompts[0]), "tokens:", shown, flush=True)
+        shown = {name: float(f"{each[-1]:.3g}") for name, each in found.items() if each}
+        print(len(prompts), "x", len(prompts[0]), "tokens, tokens a second:", shown, flush=True)
     return found
 
 
