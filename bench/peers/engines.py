@@ -33,8 +33,8 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Say what the engines are started for: requests at once, tokens of all of them together, and where the
-    peers are."""
+    """Say what the engines are started for: requests at once, tokens of each at most, and where the peers
+    are."""
 
     at_once: int
     context: int

@@ -103,7 +103,7 @@ def pythons(args: argparse.Namespace) -> tuple[tuple[str, str | None], ...]:
 def needs(args: argparse.Namespace) -> Needs:
     """Return what the engines must have room for."""
     at_once = max(args.concurrency, default=1)
-    context = max([at_once * (CHAT_TOKENS + args.max_tokens), *(n + 1 for n in args.prompt_tokens)])
+    context = max([CHAT_TOKENS + args.max_tokens, *(n + 1 for n in args.prompt_tokens)])
     return Needs(at_once, -(-context // 256) * 256, args.gguf, pythons(args))
 
 

@@ -84,10 +84,10 @@ def test_peers_without_a_python_are_left_out_and_deployments_are_asked_for_by_na
         parse_args(["--engines", "llama"])
 
 
-def test_engines_have_room_for_the_longest_prompt_and_for_all_at_once() -> None:
+def test_engines_have_room_for_the_longest_prompt_and_the_most_at_once() -> None:
     assert needs(parse_args(["--prompt-tokens", "256", "4096"])).context == 4352
     wish = needs(parse_args(["--concurrency", "1", "16", "--max-tokens", "64"]))
-    assert (wish.at_once, wish.context) == (16, 3072)
+    assert (wish.at_once, wish.context) == (16, 256)
 
 
 def test_a_machine_has_no_more_busy_cores_than_cores() -> None:
