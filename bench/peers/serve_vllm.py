@@ -1,4 +1,4 @@
-"""Serve vLLM on the CPU, eager, float32: `serve_vllm.py FOLDER THREADS`."""
+"""Serve vLLM on the CPU, eager, float32: `serve_vllm.py FOLDER THREADS CONTEXT`."""
 
 import os
 import sys
@@ -14,7 +14,9 @@ def load() -> Run:
     beginnings are alike."""
     from vllm import LLM, SamplingParams
 
-    model = LLM(sys.argv[1], dtype="float32", enforce_eager=True, max_model_len=2048, enable_prefix_caching=False)
+    model = LLM(
+        sys.argv[1], dtype="float32", enforce_eager=True, max_model_len=int(sys.argv[3]), enable_prefix_caching=False
+    )
 
     def run(prompts: list[list[int]], max_tokens: int) -> Answer:
         wish = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)

@@ -1,5 +1,6 @@
 """Test that processors of several ages compute the same bits: this one, one with AVX2, and one with neither
-fused multiply-adds nor half precision, for which the same code is compiled.
+fused multiply-adds nor half precision, for which the same code is compiled; and that the tests of products
+and attention hold for AVX2 where this one has AVX-512.
 
 The bits are kept here, so that they are compared with those of other machines, too.
 """
@@ -37,6 +38,8 @@ KEPT = {
     "integers of Q6_K": "f0bcbc13a3c8eb44",
 }
 FROM_ONE_SEED = ("Q4_1", "Q8_0")  # of integers, in this order; each other type's numbers have a seed of their own
+TESTS = Path(__file__).parents[1]
+MASKED = (TESTS / "products", TESTS / "test_attention.py")  # whose code depends on the processor
 INSTRUCTIONS = {"haswell": "avx2", "nehalem": "any"}
 ROWS, COLUMNS, DEPTH = 9, 48, 256
 
@@ -62,13 +65,25 @@ def computed() -> dict[str, object]:
     return {"bits": bits, "is_exact": is_exact(), "is_same_alone": is_same_alone, "instructions": instructions()}
 
 
+def compiled_for(processor: str, cache: Path) -> dict[str, str]:
+    """Return the environment in which kernels are compiled for another processor, and kept in a folder of their
+    own."""
+    return {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(cache)}
+
+
+def this_one_has(flag: str) -> bool:
+    """Return whether the processor has a feature, as Linux names it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and f" {flag} " in cpuinfo.read_text().replace("\n", " ")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for others of that kind")
 @pytest.mark.parametrize("processor", ["", "haswell", "nehalem"], ids=lambda name: name or "this one")
 def test_the_bits_are_those_of_any_other_processor(processor: str, tmp_path: Path) -> None:
-    if processor == "haswell" and "avx2" not in Path("/proc/cpuinfo").read_text():
+    if processor == "haswell" and not this_one_has("avx2"):
         pytest.skip("this one cannot run AVX2")
-    other = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
+    other = compiled_for(processor, tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "tests.kernels.cpu.products.test_processors"],
         env={**os.environ, **(other if processor else {})},
@@ -81,6 +96,22 @@ def test_the_bits_are_those_of_any_other_processor(processor: str, tmp_path: Pat
     assert found["bits"] == KEPT
     assert found["is_exact"] and found["is_same_alone"]
     assert found["instructions"] == INSTRUCTIONS.get(processor, found["instructions"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64" or not this_one_has("avx512f"), reason="has no AVX-512 to hide")
+def test_the_kernels_tests_hold_without_avx512(tmp_path: Path) -> None:
+    """Without it tiles are lower and integers are multiplied otherwise: code that no other test runs here."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, MASKED)]
+    done = subprocess.run(
+        [*command, f"--ignore={__file__}"],
+        env={**os.environ, **compiled_for("haswell", tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 
 if __name__ == "__main__":
