@@ -15,7 +15,7 @@ from typing import Any
 from llvmlite import ir
 
 from kernels.cpu.jit import kernel
-from kernels.cpu.products.format_tile import named, pair, repeat
+from kernels.cpu.products.format_tile import named, repeat
 from kernels.cpu.products.integer_formats import IntegerFormat, RowBlock
 from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES
 from kernels.cpu.simd import (
@@ -48,27 +48,24 @@ def instructions() -> str:
     return "avx2" if processor_has("avx2") else "any"
 
 
-def tile(form: IntegerFormat, rows: int, blocks: int = 1) -> Any:
-    """Return the tile of `rows` rows by `blocks` blocks of sixteen columns."""
+def tile(form: IntegerFormat, rows: int) -> Any:
+    """Return the tile of `rows` rows by sixteen columns."""
 
     @op(nothing, address, index, address, index, address, index)
     def product(b: ir.IRBuilder, x: Any, ldx: Any, w: Any, k: Any, out: Any, ldo: Any) -> Any:
-        """Add x (rows, k), rounded, at stride ldx times w (blocks, k, 16) to out (rows, 16 blocks) at
-        stride ldo; bytes."""
+        """Add x (rows, k), rounded, at stride ldx times w (k, 16) to out (rows, 16) at stride ldo; bytes."""
         groups = b.udiv(k, _int(form.depth))
-        size = b.mul(groups, _int(form.group_bytes))
-        ws = [b.add(w, b.mul(size, _int(block))) for block in range(blocks)]
         xs = [b.add(x, b.mul(ldx, _int(row))) for row in range(rows)]
-        outs = [b.add(b.add(out, b.mul(ldo, _int(row))), _int(BYTES * i)) for row in range(rows) for i in range(blocks)]
+        outs = [b.add(out, b.mul(ldo, _int(row))) for row in range(rows)]
 
         def group(g: Any, sums: list[Any]) -> list[Any]:
-            at_group = [b.add(at_block, b.mul(g, _int(form.group_bytes))) for at_block in ws]
-            headers = [form.header(b, where) for where in at_group]
+            at_group = b.add(w, b.mul(g, _int(form.group_bytes)))
+            header = form.header(b, at_group)
 
             def part(j: Any, sums: list[Any]) -> list[Any]:
                 before = b.mul(b.add(b.mul(g, _int(form.parts)), j), _int(BLOCK_BYTES))
                 of = [b.add(row, before) for row in xs]
-                return _add_part(b, form, at_group, headers, j, of, sums)
+                return _add_part(b, form, at_group, header, j, of, sums)
 
             return part(_int(0), sums) if form.parts == 1 else repeat(b, _int(form.parts), sums, part)
 
@@ -82,46 +79,40 @@ def tile(form: IntegerFormat, rows: int, blocks: int = 1) -> Any:
 def _add_part(
     b: ir.IRBuilder,
     form: IntegerFormat,
-    at_group: list[Any],
-    headers: list[tuple[Any, ...]],
+    at_group: Any,
+    header: tuple[Any, ...],
     part: Any,
     of: list[Any],
     sums: list[Any],
 ) -> list[Any]:
-    """Add a part of each group, by its number, times each row's block to sums, row by row; return them."""
+    """Add a part of a group, by its number, times each row's block to the rows' sums; return them."""
     share = form.group_bytes // form.parts
-    for where in at_group:
-        for offset in range(0, share, BYTES):
-            prefetch(b, b.add(b.add(where, b.mul(part, _int(share))), _int(AHEAD + offset)))
-    first_line = b.add(_int(form.header_bytes), b.mul(part, _int(form.part_bytes)))
-    at_lines = [b.add(where, first_line) for where in at_group]
+    for offset in range(0, share, BYTES):
+        prefetch(b, b.add(b.add(at_group, b.mul(part, _int(share))), _int(AHEAD + offset)))
+    at_lines = b.add(at_group, b.add(_int(form.header_bytes), b.mul(part, _int(form.part_bytes))))
     whole = [_integers(b, form, at_lines, of, first) for first in range(0, BLOCK, form.lines)]
+    scales = form.scales(b, at_group, part, header)
     for row, where in enumerate(of):
         kinds = (_F32, _F32, _I32, _I32)
         x = RowBlock(*(_spread_at(b, where, BLOCK + 4 * i, kind) for i, kind in enumerate(kinds)))
-        for i, (group, header) in enumerate(zip(at_group, headers, strict=True), start=row * len(at_group)):
-            scales = form.scales(b, group, part, header)
-            sums[i] = form.add(b, x, scales, [some[i] for some in whole], sums[i])
+        sums[row] = form.add(b, x, scales, [some[row] for some in whole], sums[row])
     return sums
 
 
-def _integers(b: ir.IRBuilder, form: IntegerFormat, weights: list[Any], of: list[Any], first: int) -> list[Any]:
-    """Return the integer sums of a part's lines `first ... first + form.lines - 1`, of each row with each
-    block, row by row."""
+def _integers(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int) -> list[Any]:
+    """Return each row's integer sums of a part's lines `first ... first + form.lines - 1`."""
     dot = _DOTS[instructions()]
-    sums = [ir.Constant(_INTS, [0] * LANES)] * (len(of) * len(weights))
+    sums = [ir.Constant(_INTS, [0] * LANES)] * len(of)
     lines = 8 if form.is_nibbles else 4
     for line in range(first, first + form.lines, lines):
-        raws = [_at(b, where, line // lines * BYTES, _INTS) for where in weights]
+        raw = _at(b, weights, line // lines * BYTES, _INTS)
         for half in range(lines // 4):
-            parts = raws
+            part = raw
             if form.is_nibbles:
-                shifted = [b.lshr(raw, ir.Constant(_INTS, [4] * LANES)) for raw in raws] if half else raws
-                parts = [b.and_(raw, ir.Constant(_INTS, [0x0F0F0F0F] * LANES)) for raw in shifted]
+                shifted = b.lshr(raw, ir.Constant(_INTS, [4] * LANES)) if half else raw
+                part = b.and_(shifted, ir.Constant(_INTS, [0x0F0F0F0F] * LANES))
             for row, where in enumerate(of):
-                value = _spread_at(b, where, line + 4 * half, _I32)
-                for i, part in enumerate(parts, start=row * len(weights)):
-                    sums[i] = dot(b, form, sums[i], part, value)
+                sums[row] = dot(b, form, sums[row], part, _spread_at(b, where, line + 4 * half, _I32))
     return sums
 
 
@@ -229,8 +220,3 @@ def product_of(form: IntegerFormat) -> Any:
             rows -= n
 
     return named(product, f"integer_product_{form.name}")
-
-
-def pair_of(form: IntegerFormat) -> Any:
-    """Return the product of one row or two with two blocks of W that lie one behind the other."""
-    return pair(f"integer_pair_{form.name}", *(tile(form, rows, blocks=2) for rows in (1, 2)))

@@ -17,7 +17,6 @@ from kernels.cpu.jit import Native, kernel
 from kernels.cpu.products.format_tile import expander, named, pair_of, product_of, tallest
 from kernels.cpu.products.formats import FORMATS, Format
 from kernels.cpu.products.integer_formats import INTEGER_FORMATS, IntegerFormat
-from kernels.cpu.products.integer_tile import pair_of as integer_pair_of
 from kernels.cpu.products.integer_tile import product_of as integer_product_of
 from kernels.cpu.products.tile import PAIR_ROWS, ROWS, height, product_more, stream, stream_half, stream_pair
 from kernels.cpu.row_ops import ZERO
@@ -77,12 +76,12 @@ def call_linear(b: ir.IRBuilder, kernel: Any, *arguments: Any) -> Any:
     b.call(b.inttoptr(kernel, kind.as_pointer()), arguments)
 
 
-def _over_blocks(multiply: Any, lines: int, group_bytes: int) -> Any:
+def _over_blocks(multiply: Any, lines: int, group_bytes: int, pair_rows: int = PAIR_ROWS) -> Any:
     """Return a function that computes blocks `first ... end - 1` of out = x W^T + b.
 
     It takes addresses of x (rows, depth) at stride ldx, packed W, bias (0: none) and out (rows, 16
     blocks) at stride ldo; strides in bytes. `multiply` adds x W^T to out for one block, or for two if
-    there are one or two rows; a block has groups of `lines` lines and `group_bytes` bytes.
+    there are at most `pair_rows` rows; a block has groups of `lines` lines and `group_bytes` bytes.
     """
 
     def over_blocks(
@@ -94,7 +93,7 @@ def _over_blocks(multiply: Any, lines: int, group_bytes: int) -> Any:
             block = first
             while block < end:
                 to, weights = out + top * ldo + block * BYTES, w + block * block_bytes
-                count = 2 if n <= PAIR_ROWS and block + 1 < end else 1
+                count = 2 if n <= pair_rows and block + 1 < end else 1
                 for i in range(count):
                     begin(n, 0 if bias == 0 else bias + (block + i) * BYTES, to + i * BYTES, ldo)
                 multiply(n, of, ldx, weights, depth, count, to, ldo)
@@ -129,17 +128,19 @@ def _stored(form: Format) -> Native:
 
 
 def _integer(form: IntegerFormat) -> Native:
-    """Return `linear` for rows of x rounded to int8 (`kernels.cpu.products.round_rows`) and weights of integers."""
-    product, pair = integer_product_of(form), integer_pair_of(form)
+    """Return `linear` for rows of x rounded to int8 (`kernels.cpu.products.round_rows`) and weights of integers.
+
+    Blocks go one by one: two streams of weights at once took 1.8 times as long for a row on an EPYC, where a
+    row's integer sums depend on none before.
+    """
+    product = integer_product_of(form)
 
     def multiply_integers(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
-        if count == 2:
-            pair(rows, x, ldx, w, depth, out, ldo)
-        else:
-            product(rows, x, ldx, w, depth, out, ldo)
+        product(rows, x, ldx, w, depth, out, ldo)
 
     multiply = named(multiply_integers, f"multiply_integers_{form.name}")
-    return Native(_over_blocks(multiply, form.depth, form.group_bytes), f"integer_linear_{form.name}", ARGUMENTS)
+    over_blocks = _over_blocks(multiply, form.depth, form.group_bytes, pair_rows=0)
+    return Native(over_blocks, f"integer_linear_{form.name}", ARGUMENTS)
 
 
 linear = named(_over_blocks(multiply, 1, BYTES), "linear")  # for W in float32, called from other kernels
