@@ -1,5 +1,6 @@
-"""Write files whole or not at all, and look up processor and libraries."""
+"""Write files whole or not at all, give back memory, and look up processor and libraries."""
 
+import ctypes
 import os
 import platform
 from collections.abc import Callable
@@ -19,6 +20,13 @@ def make_whole(path: Path, write: Callable[[Path], object]) -> None:
     with scratch.open("rb+") as file:
         os.fsync(file.fileno())
     os.replace(scratch, path)
+
+
+def trim_heap() -> None:
+    """Give what is free in the heap back to the system, where the C library can: loading leaves tens of megabytes."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
 
 
 def processor() -> str:

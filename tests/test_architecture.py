@@ -332,6 +332,11 @@ def test_what_must_not_load_torch_does_not():
     check_loading("torch transformers safetensors", light)
 
 
+def test_a_worker_without_a_gpu_does_not_load_triton():
+    """It takes a third of a second to import, and tens of megabytes."""
+    check_loading("triton transformers", ["workers.roles.verify", "workers.roles.draft", "workers.roles.colocated"])
+
+
 def test_thread_environment_is_set_before_numpy_is_loaded():
     """Else numpy's threads spin for tens of milliseconds after a product, on the cores of the next step."""
     check_loading("numpy torch", ["app.cli.main", "app.cli.run", "app.cli.generate", "workers.run"])

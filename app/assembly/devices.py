@@ -3,6 +3,7 @@
 import logging
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
@@ -14,20 +15,21 @@ from app.engine.cpu.load import load
 from app.engine.cpu.runner import ModelRunner
 from app.engine.early_exit.controller import EarlyExitController
 from app.engine.early_exit.predictors import Loaded, Rule, load_predictor
-from app.engine.gpu.load import load_weights
-from app.engine.gpu.runner import DeviceRunner
-from app.engine.gpu.sm_partition import divided
 from app.engine.kv.pages import bytes_per_page
 from app.engine.kv.sizing import CPU_PART, GPU_PART, PAGE_TOKENS, available_bytes, kv_bytes
 from app.engine.weights.resolve import drafter_folder
 from app.errors import ModelRefused
 from app.placement.partition import Partition, partition
 
+if TYPE_CHECKING:
+    from app.engine.gpu.runner import DeviceRunner
+
 log = logging.getLogger(__name__)
+AnyRunner: TypeAlias = "ModelRunner | DeviceRunner"
 SLACK_TOKENS = 256  # beyond the longest sequence, for its tree and the forks of it
 
 
-def target_runner(folder: Path, settings: Settings, context_tokens: int) -> ModelRunner | DeviceRunner:
+def target_runner(folder: Path, settings: Settings, context_tokens: int) -> AnyRunner:
     """Load the target in `folder`, whose longest sequence has `context_tokens`. Raises ModelRefused."""
     device = device_of(settings)
     longest = context_tokens + SLACK_TOKENS
@@ -40,7 +42,7 @@ def target_runner(folder: Path, settings: Settings, context_tokens: int) -> Mode
     return runner
 
 
-def pruning(runner: ModelRunner | DeviceRunner, folder: Path, settings: Settings) -> EarlyExitController:
+def pruning(runner: AnyRunner, folder: Path, settings: Settings) -> EarlyExitController:
     """Let rows leave the runner's passes early, if the settings say so and a predictor fits this target.
 
     Raises ModelRefused for a predictor that cannot be read.
@@ -71,6 +73,8 @@ def sides_of(settings: Settings) -> Partition:
     """
     drafting = draft_device(settings)
     if drafting.type == "cuda" == device_of(settings).type:
+        from app.engine.gpu.sm_partition import divided  # see _on_gpu
+
         return divided(drafting, settings.partition)
     return partition(settings)
 
@@ -115,11 +119,15 @@ def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:
     return ModelRunner(model, kv_bytes=size, page_tokens=PAGE_TOKENS, shares=settings.prefix_cache)
 
 
-def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device) -> DeviceRunner:
+def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device) -> "DeviceRunner":
     if settings.activations != "float32":
         raise ModelRefused("PACELINE_ACTIVATIONS=int8 is for CPUs")
     if settings.weights in ("q8_0", "q4_0"):
         raise ModelRefused(f"PACELINE_WEIGHTS={settings.weights} is for CPUs; a GPU's weights are PACELINE_GPU_DTYPE")
+    # Triton takes a third of a second to import and tens of megabytes, which a CPU needs none of.
+    from app.engine.gpu.load import load_weights
+    from app.engine.gpu.runner import DeviceRunner
+
     weights = load_weights(folder, device, getattr(torch, settings.gpu_dtype))
     free, _ = torch.cuda.mem_get_info(device)
     size = settings.kv_bytes or kv_bytes(free, GPU_PART, longest * weights.token_bytes, settings.max_sequences)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
@@ -16,15 +17,18 @@ from app.drafter.replicas import Fetch
 from app.drafter.token_fusion import TokenFusion
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.drafters.loader import card_of, load_guesser
-from app.engine.gpu.guesser import DeviceGuesser, load_device_guesser
 from app.engine.kv.sizing import PAGE_TOKENS
-from app.engine.text.tokenizer import Tokenizer
+from app.engine.text.tokenizer import tokenizer_sha256
 from app.engine.weights.resolve import drafter_folder, refusing, target_folder
+from app.engine.weights.tensors import end_loading
 from app.errors import ModelRefused
+
+if TYPE_CHECKING:
+    from app.engine.gpu.guesser import DeviceGuesser
 
 log = logging.getLogger(__name__)
 DRAFT_KV_BYTES = 256 * 2**20
-AnyGuesser = ModelGuesser | DeviceGuesser
+AnyGuesser: TypeAlias = "ModelGuesser | DeviceGuesser"
 
 
 def build_drafters(settings: Settings) -> list[ModelDrafter]:
@@ -47,6 +51,7 @@ def load_guessers(settings: Settings) -> dict[str, AnyGuesser]:
     torch.set_num_threads(settings.draft_threads)
     target = target_folder(settings)
     found = dict(_drafter(name, settings, target) for name in settings.drafters)
+    end_loading(target, *map(drafter_folder, settings.drafters))
     leave_cores_to(*(guesser.model for guesser in found.values() if isinstance(guesser, ModelGuesser)))
     return found
 
@@ -66,6 +71,8 @@ def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuess
         _check_tokenizer(folder, target)
         if device.type == "cuda":
             dtype = getattr(torch, settings.gpu_dtype)
+            from app.engine.gpu.guesser import load_device_guesser  # with Triton, which a CPU needs none of
+
             return folder.name, load_device_guesser(folder, target, device, dtype, **memory)
         # Where weights are rounded, activations are too: as many guesses are right (docs/drafters.md).
         activations: Activations = "float32" if settings.draft_weights in ("stored", "float32") else "int8"
@@ -77,8 +84,7 @@ def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuess
 
 def _check_tokenizer(folder: Path, target: Path) -> None:
     """Refuse a drafter whose tokens do not mean what the target's do, by its card or its own tokenizer."""
-    wanted = Tokenizer(target).sha256
     card = card_of(folder)
-    found = card.get("tokenizer_sha256") if card else Tokenizer(folder).sha256
-    if found != wanted:
+    found = card.get("tokenizer_sha256") if card else tokenizer_sha256(folder)
+    if found != tokenizer_sha256(target):
         raise ModelRefused(f"the drafter in {folder} has another tokenizer than the target")

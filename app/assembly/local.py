@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from app.assembly.devices import AnyRunner
 from app.assembly.drafter import AnyGuesser, build_drafter_node, drafters_over, load_guessers
 from app.assembly.fuser import build_fuser, model_free_names
-from app.assembly.verifier import AnyRunner, agreement, load_target, measured_target, verifier_over
+from app.assembly.verifier import agreement, load_target, measured_target, verifier_over
 from app.config import Settings
 from app.drafter.replicas import fetcher
 from app.engine.text.tokenizer import Tokenizer

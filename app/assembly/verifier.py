@@ -4,17 +4,16 @@ import logging
 import uuid
 from collections.abc import Callable
 
-from app.assembly.devices import device_of, pruning, target_runner
+from app.assembly.devices import AnyRunner, device_of, pruning, target_runner
 from app.assembly.plans import plan_of
 from app.clock import SYSTEM, Clock
 from app.config import Settings
-from app.engine.cpu.runner import ModelRunner
 from app.engine.drafters.token_similarity import embedding_agreement
-from app.engine.gpu.runner import DeviceRunner
 from app.engine.profile.profile_cache import measured as measure
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import refusing, target_folder
 from app.engine.weights.target_id import target_id
+from app.engine.weights.tensors import end_loading
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
 from app.stages.length.baselines import BaselineController, length_policy
@@ -35,7 +34,6 @@ from app.verifier.stats import VerifierStats
 from app.verifier.verifier import Verifier
 
 log = logging.getLogger(__name__)
-AnyRunner = ModelRunner | DeviceRunner
 
 
 def build_verifier(
@@ -44,9 +42,13 @@ def build_verifier(
     store: Requests,
     metrics: VerifierMetrics,
     on_exhausted: Callable[[], None] | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Verifier:
-    """Build a verifier with its model loaded, checked and measured. Raises ModelRefused."""
-    runner, costs, tokenizer = load_target(settings)
+    """Build a verifier with its model loaded, checked and measured. Raises ModelRefused.
+
+    `tokenizer`: the target's, where the process has it already.
+    """
+    runner, costs, tokenizer = load_target(settings, tokenizer)
     target = target_id(target_folder(settings), settings, tokenizer.sha256, device_of(settings).type)
     tokenizer.grammars.prepare()  # now, since later sequences would wait for it
     measured = measured_target(settings, runner, costs, tokenizer)
@@ -63,11 +65,11 @@ def build_verifier(
     )
 
 
-def load_target(settings: Settings) -> tuple[AnyRunner, StepCosts, Tokenizer]:
+def load_target(settings: Settings, tokenizer: Tokenizer | None = None) -> tuple[AnyRunner, StepCosts, Tokenizer]:
     """Load, check and measure the target. Raises ModelRefused."""
     folder = target_folder(settings)
     with refusing(folder):
-        tokenizer = Tokenizer(folder)
+        tokenizer = tokenizer or Tokenizer(folder)
         runner = target_runner(folder, settings, tokenizer.context_tokens)
         costs = measure(runner, tokenizer.vocab_size, tokenizer.context_tokens, folder, settings)
     log.info("step costs, ms by rows: %s", costs.dumps())
@@ -79,7 +81,9 @@ def measured_target(settings: Settings, runner: AnyRunner, costs: StepCosts, tok
 
     Raises ModelRefused.
     """
-    early_exit = pruning(runner, target_folder(settings), settings)
+    folder = target_folder(settings)
+    early_exit = pruning(runner, folder, settings)
+    end_loading(folder)
     return MeasuredTarget(runner, costs, tokenizer.vocab_size, early_exit)
 
 

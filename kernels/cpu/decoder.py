@@ -13,6 +13,7 @@ from typing import Any
 
 from kernels.cpu.attention_block import columns, fork, mix, place
 from kernels.cpu.jit import entry, kernel
+from kernels.cpu.products.embedding import call_row
 from kernels.cpu.products.linear import PANEL, call_linear
 from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES, round_part
 from kernels.cpu.row_ops import add_to, best, copy, gate, rms_norm
@@ -111,7 +112,7 @@ def embed(m: Model, s: Step, r: Room, part: int) -> None:
         if row >= len(s.ids):
             return
         at = 4 * row * m.hidden
-        copy(m.embedding + 4 * m.hidden * s.ids[row], r.hidden + at, m.hidden)
+        call_row(m.embedding_kernel, m.embedding, m.hidden, s.ids[row], r.hidden + at)
         if s.added != 0:
             add_to(r.hidden + at, s.added + at, m.hidden)
         rms_norm(r.hidden + at, m.layers[0, NORM1], m.epsilon, m.hidden, r.normed + at)

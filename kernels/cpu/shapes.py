@@ -35,7 +35,8 @@ class Model(NamedTuple):
     epsilon: float
     scale: float  # of the scores
     layers: np.ndarray  # (L, NUM_SLOTS) int64, addresses and the window
-    embedding: int  # (V, hidden)
+    embedding_kernel: int  # that reads a row (`kernels.cpu.products.embedding.ROW`)
+    embedding: int  # (V, hidden), packed; the head's address where they are one
     final_norm: int
     head_kernel: int
     head: int

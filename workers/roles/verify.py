@@ -57,7 +57,14 @@ def serve(
 def load(deployment: Deployment, node: str) -> Verifier:
     """Load the node's verifier, with the deployment's counters; out of memory, it ends the process."""
     metrics = VerifierMetrics(deployment.counters)
-    return build_verifier(deployment.settings, mailbox_of("verify", node), deployment.requests, metrics, _leave)
+    return build_verifier(
+        deployment.settings,
+        mailbox_of("verify", node),
+        deployment.requests,
+        metrics,
+        on_exhausted=_leave,
+        tokenizer=deployment.tokenizer,
+    )
 
 
 def _leave() -> None:

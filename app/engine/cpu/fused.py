@@ -5,6 +5,7 @@ modules give other logits (`app.engine.cpu.choose_forward`), runs on its own mod
 """
 
 import time
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from kernels.cpu import shapes
 from kernels.cpu.attention import NO_WINDOW
 from kernels.cpu.chain import Chain, draft
 from kernels.cpu.decoder import decode
+from kernels.cpu.products.embedding import ROW
 from kernels.cpu.products.formats import FORMATS
 from kernels.cpu.products.integer_formats import INTEGER_FORMATS
 from kernels.cpu.products.linear import INTEGER_LINEAR, LINEAR
@@ -31,6 +33,7 @@ from kernels.cpu.shapes import Model, Room, Step
 from kernels.cpu.simd import LANES
 from kernels.cpu.threads import team
 
+COMPARED_ROWS = 2048  # at a time
 TYPES = {torch.bfloat16: "BF16", torch.float16: "F16"}  # ggml's names
 
 
@@ -146,6 +149,7 @@ class FusedForward:
         cos, sin = spec.turns()
         head_size = _shape(weights[HEAD])[0]
         head_kernel, head, head_rounds = self._linear(weights[HEAD], head_size, spec.hidden)
+        embedding_kernel, embedding = self._embedding(spec, weights, 0 if head_rounds else head)
         rounds = head_rounds + sum(layer[slot + 2] for layer in layers for slot in shapes.WEIGHTS)
         if self._rounds and not rounds:
             raise NoIntegerProducts(
@@ -164,7 +168,8 @@ class FusedForward:
             epsilon=spec.epsilon,
             scale=spec.scale,
             layers=np.array(layers, np.int64),
-            embedding=self._hold(_array(weights[EMBEDDING])),
+            embedding_kernel=embedding_kernel,
+            embedding=embedding,
             final_norm=self._hold(_array(weights["model.norm.weight"])),
             head_kernel=head_kernel,
             head=head,
@@ -207,6 +212,20 @@ class FusedForward:
             slots[slot : slot + 3] = self._linear(weight, columns, depth)
         return slots
 
+    def _embedding(self, spec: ModelSpec, weights: Weights, head: int) -> tuple[int, int]:
+        """Return the addresses of the embedding's kernel and of the embedding, packed.
+
+        `head`: the address of the head as its file has it, which is the embedding's too where they are
+        the same numbers; 0: it is packed in another way. Raises ValueError for another shape.
+        """
+        weight = weights[EMBEDDING]
+        if _shape(weight) != (spec.vocab_size, spec.hidden):
+            raise ValueError(f"the embedding is {_shape(weight)}, and not {(spec.vocab_size, spec.hidden)}")
+        if head and _is_same(weight, weights[HEAD]):
+            return ROW[_kind(weight)].address, head
+        kind, packed = _packed_once(weight)
+        return ROW[kind].address, self._hold(packed)
+
     def _linear(self, weight: Weight, columns: int, depth: int) -> tuple[int, int, int]:
         """Return the addresses of a weight's kernel and of the weight, packed, and 1 if the kernel takes
         rounded rows.
@@ -220,10 +239,7 @@ class FusedForward:
             packed = pack_integer(kind, rows, depth)
             self.weight_bytes += packed.nbytes
             return INTEGER_LINEAR[kind].address, self._hold(packed), 1
-        if kind in FORMATS and depth % FORMATS[kind].depth == 0:
-            packed = pack_stored(kind, rows, depth)
-        else:
-            kind, packed = "F32", pack(_array(weight))
+        kind, packed = _packed(weight)
         self.weight_bytes += packed.nbytes
         return LINEAR[kind].address, self._hold(packed), 0
 
@@ -247,6 +263,34 @@ def _array(weight: Weight | None) -> np.ndarray:
 
 def _shape(weight: Weight) -> tuple[int, int]:
     return (len(weight.rows), weight.depth) if isinstance(weight, Blocks) else (weight.shape[0], weight.shape[1])
+
+
+def _kind(weight: Weight) -> str:
+    """Return the type in which a weight is packed: its own, or F32 where that has no kernel."""
+    kind, depth = _stored(weight)[0], _shape(weight)[1]
+    return kind if kind in FORMATS and depth % FORMATS[kind].depth == 0 else "F32"
+
+
+def _packed(weight: Weight) -> tuple[str, np.ndarray]:
+    """Return a weight packed, and the type in which it is."""
+    kind = _kind(weight)
+    return kind, pack(_array(weight)) if kind == "F32" else pack_stored(kind, _stored(weight)[1], _shape(weight)[1])
+
+
+@lru_cache(maxsize=1)
+def _packed_once(embedding: Weight) -> tuple[str, np.ndarray]:
+    """Return an embedding packed: the drafters of a process share their target's."""
+    return _packed(embedding)
+
+
+def _is_same(one: Weight, other: Weight) -> bool:
+    """Tell whether two weights hold the same bytes in the same type."""
+    (kind, rows), (other_kind, other_rows) = _stored(one), _stored(other)
+    if kind != other_kind or rows.shape != other_rows.shape:
+        return False
+    pieces = (slice(first, first + COMPARED_ROWS) for first in range(0, len(rows), COMPARED_ROWS))
+    is_one_place = rows.ctypes.data == other_rows.ctypes.data  # of a file that is mapped into memory
+    return is_one_place or all(np.array_equal(rows[piece], other_rows[piece]) for piece in pieces)
 
 
 def _stored(weight: Weight) -> tuple[str, np.ndarray]:

@@ -20,8 +20,8 @@ from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.load import Source, load
 from app.engine.drafters.features import Features, features_of
 from app.engine.drafters.guesser import ModelGuesser
-from app.engine.weights.blocks import EMBEDDING, HEAD, Blocks, Weights, dense
-from app.engine.weights.tensors import Stored, embedding_sha256, stored_embedding, target_embedding
+from app.engine.weights.blocks import EMBEDDING, HEAD, Weights, dense, take
+from app.engine.weights.tensors import Stored, embedding_sha256, stored_embedding
 from app.errors import ModelRefused, NoIntegerProducts
 
 if TYPE_CHECKING:
@@ -88,15 +88,13 @@ def parts_of(folder: Path, target: Path, wanted: str | None) -> Parts:
     `wanted`: the hash of the embedding that it was distilled on; None: not known. Raises
     ModelRefused where the target's differs.
     """
-    embedding = target_embedding(target)  # (V, d)
     if wanted is not None and embedding_sha256(target) != wanted:
         raise ModelRefused(f"{folder} was distilled from another target: its embedding differs")
     stored = dict(Stored(folder))
     head_ids = dense(stored.pop("head_ids")).long()
     features = features_of(stored)
-    whole = stored_embedding(target)
-    head = whole.take(head_ids.numpy()) if isinstance(whole, Blocks) else whole[head_ids]
-    return Parts({**stored, EMBEDDING: embedding, HEAD: head}, head_ids, features)
+    embedding = stored_embedding(target)  # (V, d)
+    return Parts({**stored, EMBEDDING: embedding, HEAD: take(embedding, head_ids.numpy())}, head_ids, features)
 
 
 def modules_of(folder: Path, parts: Parts, dtype: torch.dtype = torch.float32) -> "PreTrainedModel":

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from app.engine.weights.tensors import target_embedding
+from app.engine.weights.blocks import dense
+from app.engine.weights.tensors import stored_embedding
 
 
 def embedding_agreement(target: Path) -> Callable[[Sequence[int], Sequence[int]], float]:
@@ -18,7 +19,7 @@ def embedding_agreement(target: Path) -> Callable[[Sequence[int], Sequence[int]]
     token. As in CoSine (arXiv:2503.10325), near misses count. Holds the embedding, (V, d) float16.
     Raises ModelRefused.
     """
-    rows = torch.nn.functional.normalize(target_embedding(target), dim=-1).half()  # (V, d)
+    rows = torch.nn.functional.normalize(dense(stored_embedding(target)), dim=-1).half()  # (V, d)
 
     def agreement(drafted: Sequence[int], committed: Sequence[int]) -> float:
         if not drafted:

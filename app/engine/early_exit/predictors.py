@@ -21,7 +21,7 @@ import numpy as np
 from safetensors import safe_open
 
 from app.engine.early_exit.rows import Predictor
-from app.engine.weights.blocks import dense
+from app.engine.weights.blocks import Weight, dense, take
 from app.engine.weights.tensors import Stored, embedding_sha256
 from app.errors import ModelRefused
 
@@ -45,7 +45,7 @@ class LensScores:
 class Lens:
     """The target's head, which reads states as logits of single tokens."""
 
-    def __init__(self, head: np.ndarray, common: np.ndarray) -> None:
+    def __init__(self, head: "np.ndarray | HeadRows", common: np.ndarray) -> None:
         """Keep `head`, (V, d) float16 or float32, and its rows of the tokens compared with.
 
         common: (C,) int64, the frequent tokens.
@@ -146,23 +146,34 @@ def load_predictor(folder: Path, target: Path, rule: Rule) -> Loaded | None:
     return Loaded(FittedPredictor(lens, weights, logistic), rest)
 
 
-def head_rows(target: Path) -> np.ndarray:
-    """Return the rows of the model's head, (V, d) float16. Raises ModelRefused."""
-    return _tensor(target, HEADS).astype(np.float16)
+class HeadRows:
+    """A head's rows, expanded when they are looked up: all of them would be as large as the model's file."""
+
+    def __init__(self, head: Weight) -> None:
+        self._head = head
+
+    def __getitem__(self, tokens: np.ndarray) -> np.ndarray:
+        """Return the rows of tokens (n,) int64, (n, d) float16."""
+        return dense(take(self._head, tokens)).numpy().astype(np.float16)
+
+
+def head_rows(target: Path) -> HeadRows:
+    """Return the rows of the model's head, as its file holds them. Raises ModelRefused."""
+    return HeadRows(_weight(target, HEADS))
 
 
 def last_norm(target: Path) -> np.ndarray:
     """Return the weight of the model's last norm, (d,) float32. Raises ModelRefused."""
-    return _tensor(target, ("model.norm.weight",))
+    return dense(_weight(target, ("model.norm.weight",))).numpy()
 
 
-def _tensor(target: Path, names: tuple[str, ...]) -> np.ndarray:
-    """Read the first of these tensors that the model's files hold, as float32.
+def _weight(target: Path, names: tuple[str, ...]) -> Weight:
+    """Return the first of these weights that the model's files hold.
 
     Raises ModelRefused.
     """
     weights = Stored(target)
     for name in names:
         if name in weights:
-            return dense(weights[name]).numpy()
+            return weights[name]
     raise ModelRefused(f"{target} holds none of {', '.join(names)}")

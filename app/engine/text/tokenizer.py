@@ -18,8 +18,18 @@ from app.engine.text.grammar import Grammars
 from app.errors import InvalidRequest, ModelRefused
 from app.request import ChatMessage
 
+FILE = "tokenizer.json"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+
+
+def tokenizer_sha256(folder: Path) -> str:
+    """Hash a folder's tokenizer, by which drafters and stores name it. Raises ModelRefused without one."""
+    path = folder / FILE
+    if not path.is_file():
+        raise ModelRefused(f"{folder} has no {FILE}; only fast tokenizers can be served")
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Tokenizer:
@@ -33,9 +43,8 @@ class Tokenizer:
     """
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise ModelRefused(f"{folder} has no tokenizer.json; only fast tokenizers can be served")
+        self.sha256 = tokenizer_sha256(folder)
+        path = folder / FILE
         self._backend = tokenizers.Tokenizer.from_file(str(path))
         self._backend.no_truncation()
         self._backend.no_padding()
@@ -44,7 +53,6 @@ class Tokenizer:
         special_tokens = _special_tokens(tokenizer_config)
         source = _template_source(folder, tokenizer_config)
         self._template = ChatTemplate(source, special_tokens) if source is not None else None
-        self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
         self.vocab_size = int(_text_config(config).get("vocab_size") or self._backend.get_vocab_size())
         self.context_tokens = _context_tokens(folder, config)
         self.eos_ids = _eos_ids(

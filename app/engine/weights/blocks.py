@@ -13,17 +13,13 @@ import torch
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """A weight (N, K) in one of ggml's quantised types, as its file holds it."""
+    """A weight (N, K) in one of ggml's quantised types, as its file holds it. Equal to itself alone."""
 
     type: str  # ggml's name
     rows: np.ndarray  # (N, bytes of a row) uint8
     depth: int
-
-    def take(self, rows: np.ndarray) -> "Blocks":
-        """Return some of its rows: (n,) row numbers go in, a weight (n, K) comes out."""
-        return Blocks(self.type, self.rows[rows], self.depth)
 
     def dense(self) -> torch.Tensor:
         """Return what the blocks stand for, (N, K) float32."""
@@ -32,6 +28,11 @@ class Blocks:
 
 Weight = torch.Tensor | Blocks
 Weights = Mapping[str, Weight]  # by their names in Hugging Face's modules
+
+
+def take(weight: Weight, rows: np.ndarray | slice) -> Weight:
+    """Return some rows of a weight (N, K): their numbers (n,) go in, a weight (n, K) comes out."""
+    return Blocks(weight.type, weight.rows[rows], weight.depth) if isinstance(weight, Blocks) else weight[rows]
 
 
 def dense(weight: Weight) -> torch.Tensor:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from app.engine.weights.rope_scaling import is_one_table
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -44,5 +46,6 @@ def check_llama_shape(model: "PreTrainedModel") -> None:
         raise NotFusable("its linear layers are not plain ones")
     if mlp.gate_proj.bias is not None or mlp.up_proj.bias is not None:
         raise NotFusable("its gate has a bias")
-    if whole.model.rotary_emb.rope_type not in ROTARY:
-        raise NotFusable(f"its positions are {whole.model.rotary_emb.rope_type}")
+    rotary = whole.model.rotary_emb
+    if rotary.rope_type not in ROTARY and not is_one_table(rotary.config.rope_parameters):
+        raise NotFusable(f"its positions are {rotary.rope_type}")

@@ -12,9 +12,11 @@ from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from app.engine.weights.gguf_file import field, opened
+from app.engine.weights.rope_scaling import rope_parameters
 from app.errors import ModelRefused
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")  # Mistral's files call themselves llama
+FREQ_BASE = 10_000.0  # of a file that names none
 # How a byte-level vocabulary splits text into words, by the names that llama.cpp's converter gives the rules:
 DIGIT_BY_DIGIT = ("smollm", "starcoder", "refact", "command-r", "codeshell")  # then as GPT-2 does
 AS_GPT2 = ("gpt-2", "phi-2", "mpt", "olmo", "jais")
@@ -29,18 +31,15 @@ def describe(file: Path, folder: Path) -> None:
         raise ModelRefused(f"{file} is of architecture {architecture}; {', '.join(ARCHITECTURES)} are read")
     if int(field(reader, file, "split.count", 1)) > 1:
         raise ModelRefused(f"{file} is one of several parts; join them with llama.cpp's gguf-split --merge")
-    if any(tensor.name.startswith("rope_freqs") for tensor in reader.tensors):
-        raise ModelRefused(f"{file} scales its positions by a table, rope_freqs, which is not read yet")
-    scaling = str(field(reader, file, f"{architecture}.rope.scaling.type", "none"))
     config: Any = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
-    # transformers' reader drops both.
+    # transformers' reader drops the heads' size and how positions are scaled.
     if head_dim := int(field(reader, file, f"{architecture}.attention.key_length", 0)):
         config.head_dim = head_dim
-    if scaling == "linear":
-        factor = float(field(reader, file, f"{architecture}.rope.scaling.factor"))
-        config.rope_parameters = {**(config.rope_parameters or {}), "rope_type": "linear", "factor": factor}
-    elif scaling != "none":
-        raise ModelRefused(f"{file} scales its positions as {scaling}; only linear scaling is read")
+    else:
+        head_dim = config.hidden_size // config.num_attention_heads
+    base = float(field(reader, file, f"{architecture}.rope.freq_base", FREQ_BASE))
+    config.rope_parameters = rope_parameters(reader, file, head_dim, base, config.max_position_embeddings)
+    config.standardize_rope_params()
     config.save_pretrained(folder)
     GenerationConfig.from_model_config(config).save_pretrained(folder)
     rule = _splitting_rule(reader, file)

@@ -4,6 +4,7 @@ A file goes in, a reader for each weight comes out. The gguf library maps the fi
 weight is looked at when its reader is called.
 """
 
+import mmap
 import re
 import struct
 from collections.abc import Callable
@@ -56,6 +57,11 @@ def opened(file: Path) -> Any:
         return _opened(file, about.st_size, about.st_mtime_ns)
     except (ArithmeticError, LookupError, OSError, TypeError, ValueError, struct.error) as error:
         raise ModelRefused(f"{file} is not a whole GGUF file: {error}") from error
+
+
+def forget_pages(file: Path) -> None:
+    """Let the system take back what was read of a file; what is read again comes from its cache, or the disk."""
+    opened(file).data._mmap.madvise(mmap.MADV_DONTNEED)
 
 
 @lru_cache(maxsize=4)

@@ -28,7 +28,7 @@ from app.errors import ModelRefused, PacelineError
 Progress = Callable[[str], None]
 MANIFEST = "paceline.json"  # in a fetched model's folder: the source's hash and each file's
 GGUF = "model.gguf"
-DESCRIPTION = 2  # of what `app.engine.weights.gguf` writes beside a file: a change makes it anew
+DESCRIPTION = 3  # of what `app.engine.weights.gguf` writes beside a file: a change makes it anew
 MAX_LAYERS = 1024  # a config that speaks of many more would be built for hours before anything else is noticed
 FREE_BYTES = 500_000_000  # package and unpacked GGUF together, with room to spare
 

@@ -42,7 +42,9 @@ class _Rounded(Mapping[str, Weight]):
     def __getitem__(self, name: str) -> Weight:
         weight = self._weights[name]
         is_linear = name != EMBEDDING and (isinstance(weight, Blocks) or weight.ndim == 2)
-        return round_linear(weight, self._wanted) if is_linear else dense(weight)
+        if is_linear:
+            return round_linear(weight, self._wanted)
+        return dense(weight) if self._wanted == "float32" else weight
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)

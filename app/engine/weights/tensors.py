@@ -12,9 +12,12 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from app.engine.weights.blocks import EMBEDDING, HEAD, Weight, Weights, dense
-from app.engine.weights.gguf_file import readers
+from app.engine.weights.blocks import EMBEDDING, HEAD, Blocks, Weight, Weights, dense, take
+from app.engine.weights.gguf_file import forget_pages, readers
 from app.errors import ModelRefused
+from app.system import trim_heap
+
+HASHED_ROWS = 2048  # at a time
 
 
 class Stored(Mapping[str, Weight]):
@@ -50,6 +53,14 @@ class Stored(Mapping[str, Weight]):
         return len(self._readers)
 
 
+def end_loading(*folders: Path) -> None:
+    """Give back the memory of loading models that serving them needs no more: files' pages, free pieces of the heap."""
+    for folder in folders:
+        for file in folder.glob("*.gguf"):
+            forget_pages(file)
+    trim_heap()
+
+
 def holds(ours: Weights, theirs: Mapping[str, torch.Tensor]) -> bool:
     """Tell whether `ours` has all of `theirs`, number for number, whatever the types.
 
@@ -61,20 +72,20 @@ def holds(ours: Weights, theirs: Mapping[str, torch.Tensor]) -> bool:
 @lru_cache(maxsize=1)
 def embedding_sha256(target: Path) -> str:
     """Hash the target's embedding, as float32, by which a drafter's card names its target."""
-    return hashlib.sha256(target_embedding(target).numpy().astype("<f4", copy=False).data).hexdigest()
+    found, weight = hashlib.sha256(), stored_embedding(target)
+    size = len(weight.rows) if isinstance(weight, Blocks) else len(weight)
+    for first in range(0, size, HASHED_ROWS):  # all at once would be the largest piece of memory of a start
+        rows = dense(take(weight, slice(first, first + HASHED_ROWS)))
+        found.update(rows.contiguous().numpy().astype("<f4", copy=False).data)
+    return found.hexdigest()
 
 
 @lru_cache(maxsize=1)
-def target_embedding(target: Path) -> torch.Tensor:
-    """Return the target's embedding, (V, d) float32, shared by all drafters of a process.
+def stored_embedding(target: Path) -> Weight:
+    """Return the target's embedding (V, d) as its file holds it, shared by all drafters of a process.
 
     Raises ModelRefused where it has none by that name.
     """
-    return dense(stored_embedding(target))
-
-
-def stored_embedding(target: Path) -> Weight:
-    """Return the target's embedding (V, d) as its file holds it. Raises ModelRefused where it has none by that name."""
     weights = Stored(target)
     if EMBEDDING not in weights:
         raise ModelRefused(f"{target} holds no {EMBEDDING}")

@@ -19,7 +19,7 @@ from app.engine.cpu.hooked import HookedForward
 from app.engine.cpu.load import load
 from app.engine.drafters.loader import load_guesser
 from app.engine.weights.model_cache import with_checksum
-from app.engine.weights.tensors import target_embedding
+from app.engine.weights.tensors import stored_embedding
 from tests import fakes
 from tests.app.engine.drafters.test_features import save as reader
 
@@ -124,9 +124,9 @@ def test_a_drafter_on_the_targets_embedding_is_cached(tmp_path, asked):
     first, second = load_guesser(folder, target, **memory), load_guesser(folder, target, **memory)
     assert len(asked) == 1 and torch.equal(trial(first.model), trial(second.model))
     fakes.tiny(tie_word_embeddings=True, seed=9).save_pretrained(target)
-    target_embedding.cache_clear()
+    stored_embedding.cache_clear()
     other = load_guesser(folder, target, **memory)
-    target_embedding.cache_clear()
+    stored_embedding.cache_clear()
     assert len(asked) == 2 and not torch.equal(trial(first.model), trial(other.model))
 
 

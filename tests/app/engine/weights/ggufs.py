@@ -18,12 +18,19 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 .,!?"
 
 
 def write(
-    model: PreTrainedModel, file: Path, kinds: tuple[str, ...], *, pre: str = "gpt-2", **fields: object
+    model: PreTrainedModel,
+    file: Path,
+    kinds: tuple[str, ...],
+    *,
+    pre: str = "gpt-2",
+    tables: dict[str, np.ndarray] | None = None,
+    **fields: object,
 ) -> dict[str, np.ndarray]:
     """Write a model with its matrices in these types by turns; return what they stand for, by the modules' names.
 
     A matrix whose rows are no whole number of blocks is of another type, as llama.cpp's are. One in K types, for
-    which gguf has no rounding, is random. `fields`: more of the header.
+    which gguf has no rounding, is random. `tables`: more tensors, by the file's names; `fields`: more of the
+    header.
     """
     config = model.config
     architecture = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}[config.model_type]
@@ -50,7 +57,15 @@ def write(
     writer.add_eos_token_id(0)
     for name, value in fields.items():
         key = name.replace("__", ".")
-        writer.add_uint16(key, value) if isinstance(value, int) else writer.add_string(key, str(value))
+        match value:
+            case int():
+                writer.add_uint16(key, value)
+            case float():
+                writer.add_float32(key, value)
+            case _:
+                writer.add_string(key, str(value))
+    for name, table in (tables or {}).items():
+        writer.add_tensor(name, table)
     meant, matrices = {}, 0
     for name, weight in model.state_dict().items():
         values = weight.float().numpy()

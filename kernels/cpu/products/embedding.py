@@ -1,0 +1,55 @@
+"""Read one row of a packed weight as float32: a token's embedding.
+
+A block expands to its sixteen rows side by side, exactly as where many rows go over it
+(`kernels.cpu.products.linear`), and the token's own is picked out. So an embedding keeps its file's type, and
+one that is also the head is that head's packed copy: sixteen rows of a few hundred numbers take a
+microsecond, a second copy of the largest weight tens of megabytes.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+
+from kernels.cpu.jit import Native
+from kernels.cpu.products.format_tile import expander
+from kernels.cpu.products.formats import FORMATS, Format
+from kernels.cpu.products.linear import CHUNK, scratch
+from kernels.cpu.simd import BYTES, LANES, address, index, load_one, nothing, op, store_one
+
+ARGUMENTS = 4  # of every kernel here
+
+
+@op(nothing, address, address, index, index, address)
+def call_row(b: ir.IRBuilder, kernel: Any, *arguments: Any) -> Any:
+    """Call the kernel behind an address: packed W, depth, a row's number, and where its (depth,) float32 go."""
+    kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * ARGUMENTS)
+    b.call(b.inttoptr(kernel, kind.as_pointer()), arguments)
+
+
+def _stored(form: Format) -> Native:
+    expand, lines, group_bytes = expander(form), form.depth, form.group_bytes
+    chunk = max(lines, CHUNK // lines * lines)
+
+    def row(w: int, depth: int, number: int, out: int) -> None:
+        block, lane = w + number // LANES * (depth // lines * group_bytes), number % LANES
+        room = scratch()
+        for k in range(0, depth, chunk):
+            size = min(chunk, depth - k)
+            expand(block + k // lines * group_bytes, size, room)
+            for i in range(size):
+                store_one(out + 4 * (k + i), load_one(room + i * BYTES + 4 * lane))
+
+    return Native(row, f"row_{form.name}", ARGUMENTS)
+
+
+def _row(w: int, depth: int, number: int, out: int) -> None:
+    block = w + number // LANES * depth * BYTES + 4 * (number % LANES)
+    for k in range(depth):
+        store_one(out + 4 * k, load_one(block + k * BYTES))
+
+
+_OF_FORMAT = {form.name: _stored(form) for form in FORMATS.values()}
+ROW = {  # by ggml's name of the weight's type, as it is packed
+    "F32": Native(_row, "row_F32", ARGUMENTS),
+    **{kind: _OF_FORMAT[form.name] for kind, form in FORMATS.items()},
+}
