@@ -15,7 +15,7 @@ import pytest
 from app.config import ROOT
 
 VOCAB = 32
-Told = list[tuple[int, int, int, bool]]  # stream, position, token, is its logit wanted
+Batches = list[tuple[int, int, int, bool]]  # stream, position, token, is its logit wanted
 
 
 class Library:
@@ -23,7 +23,7 @@ class Library:
 
     def __init__(self) -> None:
         self.cache: dict[int, dict[int, int]] = {}
-        self.batches: list[Told] = []
+        self.batches: list[Batches] = []
         self.wish = SimpleNamespace()
 
     def __getattr__(self, name: str) -> Any:
@@ -42,7 +42,7 @@ class Library:
         return True
 
     def llama_decode(self, context: object, batch: Any) -> int:
-        self.last: Told = [
+        self.last: Batches = [
             (batch.seq_id[i][0], batch.pos[i], batch.token[i], bool(batch.logits[i])) for i in range(batch.n_tokens)
         ]
         for stream, position, token, _ in self.last:
