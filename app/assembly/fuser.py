@@ -26,7 +26,7 @@ def build_fuser(settings: Settings, tokenizer: Tokenizer, store: Requests) -> Fu
     drafters: list[Drafter] = []
     if plan_of(settings).tables:
         folder = _phrases_folder(settings, tokenizer)
-        drafters = [*build(), *([] if folder is None else [phrases(folder, tokenizer.vocab_size)])]
+        drafters = [*build(), *([] if folder is None else [phrases(folder, tokenizer.vocab_size, settings.home)])]
     return Fuser(drafters, tokenizer.vocab_size, fetcher(store), calibration(settings))
 
 
@@ -61,6 +61,6 @@ def _phrases_folder(settings: Settings, tokenizer: Tokenizer) -> Path | None:
 
 
 @lru_cache(maxsize=2)
-def phrases(folder: Path, vocab_size: int) -> Phrases:
+def phrases(folder: Path, vocab_size: int, home: Path) -> Phrases:
     """Load the store of a folder; it never changes, so all fusers of a process share it. Raises ModelRefused."""
-    return load_phrases(folder, vocab_size)
+    return load_phrases(folder, vocab_size, home / "phrases")

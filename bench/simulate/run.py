@@ -132,7 +132,7 @@ def replay(log: Log, args: argparse.Namespace) -> dict[str, Any]:
 
 def model_free(log: Log) -> list[Drafter]:
     """Return the model-free drafters, new but for the phrases: these never change."""
-    return [*build_model_free(), phrases(PHRASES, log.vocab_size)]
+    return [*build_model_free(), phrases(PHRASES, log.vocab_size, Settings().home)]
 
 
 def outcomes_of(log: Log, wanted: Listed[Variant], setting: Setting, fresh: MakeModelFree) -> dict[str, Outcome]:

@@ -3,12 +3,14 @@
 A gram's hash is h = (h + token + 1) * MULTIPLIER, from its last token backwards.
 """
 
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 DOUBT = {8: 2.0, 5: 4.0, 3: 6.0, 2: 8.0, 1: 10.0}  # n-gram size, longest first -> sightings that shorter ones count for
 LONGEST = max(DOUBT)
+MADE_BY = Path(__file__)  # tables that are kept are of this very code
 MULTIPLIER = 0x9E3779B97F4A7C15  # of the rolling hash; odd, so that no token is lost
 
 
@@ -37,6 +39,20 @@ def phrase_tables(ids: np.ndarray, vocab_size: int) -> PhraseTables:
     begin = np.cumsum([0, *(len(one[0]) for one in of_sizes)])
     buckets = np.stack([at + one[0].searchsorted(starts) for at, one in zip(begin, of_sizes, strict=False)])
     return PhraseTables(buckets, shift, grams, np.append(0, np.cumsum(sightings)), totals, tokens, counts, bits)
+
+
+def write_tables(tables: PhraseTables, folder: Path) -> None:
+    """Write tables to a folder, a file each. Raises OSError."""
+    for name, values in tables._asdict().items():
+        np.save(folder / f"{name}.npy", values)
+
+
+def read_tables(folder: Path) -> PhraseTables:
+    """Map tables that `write_tables` wrote into memory. Raises OSError, ValueError and EOFError."""
+    found: dict[str, Any] = {
+        name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in PhraseTables._fields
+    }
+    return PhraseTables(**found)._replace(shift=int(found["shift"]), bits=int(found["bits"]))
 
 
 def _table(ids: np.ndarray, size: int, vocab_size: int, token_bits: int) -> tuple[np.ndarray, ...]:

@@ -5,11 +5,15 @@ the sources): no model, some tens of microseconds a round. The store is the same
 and a request's own text serves that one alone, so tenants share nothing (design D9).
 
 The store is tokens alone (`tokens.npy`, texts parted by one id beyond the vocabulary); the tables are made from it at
-load, half a second for a million tokens.
+the first load, half a second for a million tokens, and kept.
 """
 
+import hashlib
+import logging
+import tempfile
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +21,10 @@ import numpy as np
 from app.errors import ModelRefused
 from app.messages import Draft
 from app.stages.draft.protocol import Context
-from kernels.cpu.phrase_tables import LONGEST, phrase_tables
+from kernels.cpu.phrase_tables import LONGEST, MADE_BY, PhraseTables, phrase_tables, read_tables, write_tables
 from kernels.cpu.phrase_tree import OwnText, phrase_tree, room
 
+log = logging.getLogger(__name__)
 MAX_REQUESTS = 512
 MAX_TOKENS = 4096  # of a request that are looked at: the last when it is first seen, and what comes
 FILE = "tokens.npy"
@@ -30,9 +35,9 @@ class Phrases:
 
     name = "phrases"
 
-    def __init__(self, store: np.ndarray, vocab_size: int) -> None:
-        """`store`: token ids (N,), texts parted by ids from `vocab_size` on."""
-        self._tables = phrase_tables(store.astype(np.int64), vocab_size)
+    def __init__(self, tables: PhraseTables, vocab_size: int) -> None:
+        """Draft from the tables of a store, for a target of so many tokens."""
+        self._tables = tables
         self._words = vocab_size // 64 + 1
         self._guesses = room()
         phrase_tree(self._tables, _OwnText([], self._words).take([]), 1, self._guesses)  # compiles, before it is urgent
@@ -100,12 +105,36 @@ class _OwnText:
         return OwnText(self._buffer, self._seen, self._start, read, end)
 
 
-def load_phrases(folder: Path, vocab_size: int) -> Phrases:
-    """Load the store in a drafter's folder. Raises ModelRefused."""
+def load_phrases(folder: Path, vocab_size: int, kept: Path | None = None) -> Phrases:
+    """Load the store in a drafter's folder. Raises ModelRefused.
+
+    `kept`: where the tables lie from one start to the next; every process maps the same pages.
+    """
     try:
         store = np.load(folder / FILE, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise ModelRefused(f"{folder / FILE} cannot be read: {error}") from None
     if store.ndim != 1 or store.dtype.kind != "u":
         raise ModelRefused(f"{folder / FILE} is no list of token ids")
-    return Phrases(store, vocab_size)
+    return Phrases(_tables(store, vocab_size, kept), vocab_size)
+
+
+def _tables(store: np.ndarray, vocab_size: int, kept: Path | None) -> PhraseTables:
+    """Return a store's tables, from below `kept` if they are there; a disk that cannot be written costs time alone."""
+    if kept is None:
+        return phrase_tables(store.astype(np.int64), vocab_size)
+    parts = (MADE_BY.read_bytes(), str((vocab_size, store.dtype)).encode(), store.tobytes())
+    place = kept / hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+    try:
+        if not place.is_dir():
+            kept.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=kept) as scratch:
+                made = Path(scratch) / "made"
+                made.mkdir()
+                write_tables(phrase_tables(store.astype(np.int64), vocab_size), made)
+                with suppress(OSError):  # another process was faster
+                    made.rename(place)
+        return read_tables(place)
+    except (OSError, ValueError, EOFError) as error:
+        log.warning("the tables of phrases cannot be kept in %s: %s", kept, error)
+        return phrase_tables(store.astype(np.int64), vocab_size)

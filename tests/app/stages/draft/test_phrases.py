@@ -9,7 +9,7 @@ from app.errors import ModelRefused
 from app.request import Sampling
 from app.stages.draft.phrases import MAX_REQUESTS, MAX_TOKENS, Phrases, load_phrases
 from app.stages.draft.protocol import Context
-from kernels.cpu.phrase_tables import DOUBT
+from kernels.cpu.phrase_tables import DOUBT, phrase_tables
 from kernels.cpu.phrase_tree import HERE, LITTLE, MAX_CHILDREN, MIN_SURVIVAL, OWN
 
 VOCAB = 50
@@ -21,7 +21,8 @@ def context(tokens: list[int], depth: int = 4) -> Context:
 
 
 def phrases(*texts: list[int]) -> Phrases:
-    return Phrases(np.array([token for text in texts for token in (*text, END)], np.uint8), VOCAB)
+    ids = np.array([token for text in texts for token in (*text, END)], np.int64)
+    return Phrases(phrase_tables(ids, VOCAB), VOCAB)
 
 
 def likeliest(texts: list[list[int]], tokens: list[int]) -> dict[int, float]:
@@ -158,3 +159,32 @@ def test_a_pickle_is_not_run(tmp_path):
     np.save(tmp_path / "tokens.npy", np.array([{}], object), allow_pickle=True)
     with pytest.raises(ModelRefused):
         load_phrases(tmp_path, VOCAB)
+
+
+def test_tables_are_made_once_and_found_again(tmp_path, monkeypatch):
+    np.save(tmp_path / "tokens.npy", np.array([1, 2, 3, END, 4, 5, 6, END], np.uint8))
+    made = [load_phrases(tmp_path, VOCAB), load_phrases(tmp_path, VOCAB, tmp_path / "kept")]
+    monkeypatch.setattr("app.stages.draft.phrases.phrase_tables", lambda *_: pytest.fail("made again"))
+    made.append(load_phrases(tmp_path, VOCAB, tmp_path / "kept"))
+    assert [one.draft([context([1, 2])]) for one in made] == [made[0].draft([context([1, 2])])] * 3
+    assert made[0].draft([context([1, 2])])
+
+
+def test_another_store_or_vocabulary_has_other_tables(tmp_path):
+    for tokens, vocab in (([1, 2, 3], VOCAB), ([1, 2, 4], VOCAB), ([1, 2, 4], 2 * VOCAB)):
+        np.save(tmp_path / "tokens.npy", np.array([*tokens, 2 * VOCAB], np.uint8))
+        (draft,) = load_phrases(tmp_path, vocab, tmp_path / "kept").draft([context([1, 2])])
+        assert draft.tokens == (tokens[-1],)
+    assert len([*(tmp_path / "kept").iterdir()]) == 3
+
+
+def test_tables_that_cannot_be_kept_are_made_all_the_same(tmp_path, caplog):
+    np.save(tmp_path / "tokens.npy", np.array([1, 2, 3, END], np.uint8))
+    (tmp_path / "kept").write_text("no folder")
+    assert load_phrases(tmp_path, VOCAB, tmp_path / "kept").draft([context([1, 2])])
+    assert "cannot be kept" in caplog.text
+    (tmp_path / "kept").unlink()
+    load_phrases(tmp_path, VOCAB, tmp_path / "kept")
+    for file in (tmp_path / "kept").rglob("grams.npy"):
+        file.write_bytes(b"")
+    assert load_phrases(tmp_path, VOCAB, tmp_path / "kept").draft([context([1, 2])])
