@@ -200,20 +200,8 @@ def tallest() -> int:
 
 
 def pair_of(form: Format) -> Any:
-    """Return the product of one row or two with two blocks of W that lie one behind the other."""
-    return pair(f"pair_{form.name}", *(_tile(form, rows, blocks=2) for rows in (1, 2)))
-
-
-def pair(name: str, one: Any, two: Any) -> Any:
-    """Return the product of one row or two, made of the tile of each, under a name of its own."""
-
-    def of_two(rows: int, x: int, ldx: int, w: int, k: int, out: int, ldo: int) -> None:
-        if rows == 1:
-            one(x, ldx, w, k, out, ldo)
-        else:
-            two(x, ldx, w, k, out, ldo)
-
-    return named(of_two, name)
+    """Return the product of one row with two blocks of W that lie one behind the other."""
+    return _tile(form, 1, blocks=2)
 
 
 def expander(form: Format) -> Any:
