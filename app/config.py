@@ -109,7 +109,7 @@ class Settings(BaseModel):
     plan: PlanName = Field(
         "pace",
         description="a whole way of speculating (app/assembly/plans.py): Paceline's own, a paper's, the usual chain of "
-        "one drafter, or none; the settings from here to tables replace parts of it",
+        "one drafter, or none; the settings from here to model_free replace parts of it",
     )
     routing: Routing | None = Field(
         None, description="choice of model drafters: by what they got right, as CoSine does, all, or the first"
@@ -137,7 +137,9 @@ class Settings(BaseModel):
         None, description="by the fitted chance that the target says it, or FASER's difference of logits"
     )
     calibration: bool | None = Field(None, description="drafters' confidences are corrected by what came of them")
-    tables: bool | None = Field(None, description="drafters without a model look tokens up: lookup, suffix, phrases")
+    model_free: bool | None = Field(
+        None, description="drafters without a model look tokens up: lookup, suffix, phrases"
+    )
     drafters_per_sequence: int = Field(2, ge=1, description="model drafters of a round, at most, on other cores")
     pruner: str = Field("smol-pruning", description="the predictor: fit-pruning's folder, in drafters/, or none")
     node: str | None = Field(None, description="name of this worker's node, e.g. verify-1; required by workers")

@@ -39,7 +39,7 @@ BARRED = (1, 8)  # rows
 THREADS = 2
 PASSES = 9  # of each kind and number of rows a round
 LINE = re.compile(r"^(\w+):((?: \d+:[\d.]+(?:\([\d.]+\))?)+)$", re.MULTILINE)
-CELL = re.compile(r"(\d+):([\d.]+)(?:\(([\d.]+)\))?")
+CELL = re.compile(r"(\d+):([\d.]+)(?:\([\d.]+\))?")
 Times = dict[tuple[str, int], list[float]]  # ms by kind and rows
 
 
@@ -140,24 +140,23 @@ def _multiply(kernel: int, rows: int, x: int, stride: int, weights: np.ndarray, 
 
 
 def parse(text: str) -> Times:
-    """Read what a program has printed: ms by kind and rows, a line's least beside its median."""
+    """Read what a program has printed: the medians, in ms, by kind and rows."""
     found: Times = defaultdict(list)
     for kind, cells in LINE.findall(text):
-        for rows, middle, least in CELL.findall(cells):
-            found[kind, int(rows)] += [float(middle), float(least)] if least else [float(middle)]
+        for rows, middle in CELL.findall(cells):
+            found[kind, int(rows)].append(float(middle))
     return found
 
 
 def compared(ours: Times, theirs: Times) -> dict[str, Any]:
     """Return, by kind and rows that both have, their times, the ratio of ours to theirs, and whether it meets the
-    bar; the least of each, and the medians."""
+    bar."""
     found: dict[str, Any] = {}
     for kind, rows in sorted(ours.keys() & theirs.keys()):
         mine, other = ours[kind, rows], theirs[kind, rows]
         line: dict[str, Any] = {
             "ms": round(median(other), 2),
             "ratio": round(median(mine) / median(other), 3),
-            "ratio_of_least": round(min(mine) / min(other), 3),
         }
         if rows in BARRED:
             line |= {"at_most": BAR, "met": line["ratio"] <= BAR}

@@ -25,6 +25,7 @@ def serve(role: str, node: str, settings: Settings) -> None:
     module = importlib.import_module(f"workers.roles.{MODULES.get(role, role)}")  # only its own: others load torch
     service: RoleService = module.serve(deployment, node)
     doorbell.register(deployment.celery, service)
+    gc.collect()
     gc.freeze()  # what is loaded stays: a full collection over it would stop requests for tenths of a second
     service.begin()
     for mailbox in service.doorbells:  # for mail that came while no worker was there

@@ -15,6 +15,7 @@ from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import Fetch
 from app.drafter.token_fusion import TokenFusion
+from app.engine.cpu.fused import packed_once
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.drafters.loader import card_of, load_guesser
 from app.engine.kv.sizing import PAGE_TOKENS
@@ -51,6 +52,7 @@ def load_guessers(settings: Settings) -> dict[str, AnyGuesser]:
     torch.set_num_threads(settings.draft_threads)
     target = target_folder(settings)
     found = dict(_drafter(name, settings, target) for name in settings.drafters)
+    packed_once.cache_clear()  # its key is the embedding as its file has it
     end_loading(target, *map(drafter_folder, settings.drafters))
     leave_cores_to(*(guesser.model for guesser in found.values() if isinstance(guesser, ModelGuesser)))
     return found

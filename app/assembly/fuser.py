@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 def build_fuser(settings: Settings, tokenizer: Tokenizer, store: Requests) -> Fuser:
     """Build a fuser with the model-free drafters of the settings' plan. Raises ModelRefused."""
     drafters: list[Drafter] = []
-    if plan_of(settings).tables:
+    if plan_of(settings).model_free:
         folder = _phrases_folder(settings, tokenizer)
         drafters = [*build(), *([] if folder is None else [phrases(folder, tokenizer.vocab_size, settings.home)])]
     return Fuser(drafters, tokenizer.vocab_size, fetcher(store), calibration(settings))
@@ -37,7 +37,7 @@ def calibration(settings: Settings) -> Calibration:
 
 def model_free_names(settings: Settings, tokenizer: Tokenizer) -> tuple[str, ...]:
     """Name the drafters that run at every fuser. Raises ModelRefused."""
-    if not plan_of(settings).tables:
+    if not plan_of(settings).model_free:
         return ()
     return MODEL_FREE if _phrases_folder(settings, tokenizer) else tuple(BUILT_IN)
 

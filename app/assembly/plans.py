@@ -22,9 +22,14 @@ class Plan:
     overlap: OverlapKind
     pruning: Pruning = "off"
     pruner_rule: PrunerRule = "fitted"
-    tables: bool = False  # whether model-free drafters draft
+    model_free: bool = False  # whether model-free drafters draft
     calibration: bool = False  # whether confidences are corrected by what came of them
-    states: bool = False  # whether jobs carry the target's hidden state to drafters that read it
+    states: bool = False  # whether jobs carry the target's hidden state to drafters that read it; no setting of its own
+
+    @property
+    def drafts(self) -> bool:
+        """Tell whether any drafter is ever asked."""
+        return self.lengths != "fixed:0"
 
 
 PLANS: Mapping[PlanName, Plan] = {
@@ -35,7 +40,7 @@ PLANS: Mapping[PlanName, Plan] = {
         batching="pace",
         overlap="auto",
         pruning="auto",
-        tables=True,
+        model_free=True,
         calibration=True,
         states=True,
     ),

@@ -8,6 +8,7 @@ from app.assembly.devices import AnyRunner, device_of, pruning, target_runner
 from app.assembly.plans import plan_of
 from app.clock import SYSTEM, Clock
 from app.config import Settings
+from app.engine.cpu.fused import packed_once
 from app.engine.drafters.token_similarity import embedding_agreement
 from app.engine.profile.profile_cache import measured as measure
 from app.engine.text.tokenizer import Tokenizer
@@ -83,6 +84,7 @@ def measured_target(settings: Settings, runner: AnyRunner, costs: StepCosts, tok
     """
     folder = target_folder(settings)
     early_exit = pruning(runner, folder, settings)
+    packed_once.cache_clear()  # its key is the embedding as its file has it
     end_loading(folder)
     return MeasuredTarget(runner, costs, tokenizer.vocab_size, early_exit)
 

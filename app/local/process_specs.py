@@ -4,6 +4,7 @@ import hashlib
 import sys
 from pathlib import Path
 
+from app.assembly.plans import plan_of
 from app.config import NO_FILE, ROOT, THREAD_ENVIRONMENT, Settings, as_text, variable
 from app.local.children import Service
 from app.local.instance import Instance
@@ -37,7 +38,7 @@ def services(settings: Settings, port: int) -> list[Service]:
 
 
 def _roles(settings: Settings) -> list[str]:
-    if not settings.drafters:
+    if not settings.drafters or not plan_of(settings).drafts:
         return ["control", "fuse", "verify", "beat"]
     if settings.placement == "together":
         return ["control", "fuse", "engine", "beat"]

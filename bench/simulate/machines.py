@@ -78,7 +78,7 @@ def model_free_of(variant: Variant, settings: Settings) -> tuple[str, ...]:
     """Return the model-free drafters of a variant: its own, or as its plan has them."""
     if variant.model_free is not None:
         return variant.model_free
-    return MODEL_FREE if plan_of(settings).tables else ()
+    return MODEL_FREE if plan_of(settings).model_free else ()
 
 
 def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:

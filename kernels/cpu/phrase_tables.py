@@ -48,11 +48,28 @@ def write_tables(tables: PhraseTables, folder: Path) -> None:
 
 
 def read_tables(folder: Path) -> PhraseTables:
-    """Map tables that `write_tables` wrote into memory. Raises OSError, ValueError and EOFError."""
+    """Map tables that `write_tables` wrote into memory.
+
+    Raises OSError, EOFError, and ValueError where compiled code would read beyond them.
+    """
     found: dict[str, Any] = {
         name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in PhraseTables._fields
     }
-    return PhraseTables(**found)._replace(shift=int(found["shift"]), bits=int(found["bits"]))
+    tables = PhraseTables(**found)._replace(shift=int(found["shift"]), bits=int(found["bits"]))
+    buckets, first, grams = tables.buckets, tables.first, len(tables.grams)
+    is_whole = (
+        0 <= tables.shift < 64
+        and buckets.shape == (len(DOUBT), 2 ** max(0, 64 - tables.bits - tables.shift) + 1)
+        and len(first) == len(tables.totals) + 1 == grams + 1
+        and len(tables.tokens) == len(tables.counts) == first[-1]
+        and first[0] == buckets[0, 0] == 0
+        and buckets.max() <= grams
+        and bool((np.diff(first) >= 0).all())
+        and bool((np.diff(buckets) >= 0).all())
+    )
+    if not is_whole:
+        raise ValueError("these are no whole tables")
+    return tables
 
 
 def _table(ids: np.ndarray, size: int, vocab_size: int, token_bits: int) -> tuple[np.ndarray, ...]:

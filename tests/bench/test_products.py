@@ -16,22 +16,21 @@ q4_1: 1:4.4(4.0) 8:9.9(9.6)
 
 def test_lines_of_times_are_read_and_no_others() -> None:
     found = parse(PRINTED)
-    assert found["q4_1", 1] == [4.2, 4.1, 4.4, 4.0] and found["q4_1", 8] == [9.7, 9.5, 9.9, 9.6]
+    assert found["q4_1", 1] == [4.2, 4.4] and found["q4_1", 8] == [9.7, 9.9]
     assert found["vnni", 8] == [5.1]
     assert {kind for kind, _ in found} == {"f32", "q4_1", "vnni"}
 
 
 def test_times_are_printed_as_they_are_read() -> None:
-    assert parse(_shown({("avx2", 4): [3.0, 1.0, 2.0]})) == {("avx2", 4): [2.0, 1.0]}
+    assert parse(_shown({("avx2", 4): [3.0, 1.0, 2.0]})) == {("avx2", 4): [2.0]}
 
 
 def test_what_both_have_is_compared_and_one_and_eight_rows_have_a_bar() -> None:
     found = compared({("q4_1", 1): [5.0, 4.0], ("q4_1", 2): [6.0], ("vnni", 8): [5.5]}, parse(PRINTED))
     assert set(found) == {"q4_1, 1 rows", "vnni, 8 rows"}
     assert found["q4_1, 1 rows"] == {
-        "ms": 4.15,
-        "ratio": pytest.approx(4.5 / 4.15, abs=1e-3),
-        "ratio_of_least": 1.0,
+        "ms": 4.3,
+        "ratio": pytest.approx(4.5 / 4.3, abs=1e-3),
         "at_most": 1.15,
         "met": True,
     }

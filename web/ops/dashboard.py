@@ -30,7 +30,17 @@ from web.ops.deployment_state import DeploymentState, read_state, running
 from workers.deployment import Deployment
 
 REQUESTS = 16  # shown in the routing matrix
-SHOWN = ("drafters", "waiting", "sequences", "cache_tokens", "cache_tokens_free", "ahead_hits", "ahead_misses", "host")
+SHOWN = (
+    "plan",
+    "drafters",
+    "waiting",
+    "sequences",
+    "cache_tokens",
+    "cache_tokens_free",
+    "ahead_hits",
+    "ahead_misses",
+    "host",
+)
 
 
 def blueprint(deployment: Deployment) -> Blueprint:

@@ -40,7 +40,8 @@ def serve(
     identity = {
         "target": verifier.target_id,
         "tokenizer": deployment.tokenizer.sha256,
-        "plan": {"name": deployment.settings.plan, **overrides(deployment.settings)},
+        "plan": deployment.settings.plan,
+        "replaced": [f"{name} {value}" for name, value in overrides(deployment.settings).items()],  # parts of the plan
     }
 
     def info() -> dict[str, object]:

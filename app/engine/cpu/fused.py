@@ -223,7 +223,7 @@ class FusedForward:
             raise ValueError(f"the embedding is {_shape(weight)}, and not {(spec.vocab_size, spec.hidden)}")
         if head and _is_same(weight, weights[HEAD]):
             return ROW[_kind(weight)].address, head
-        kind, packed = _packed_once(weight)
+        kind, packed = packed_once(weight)
         return ROW[kind].address, self._hold(packed)
 
     def _linear(self, weight: Weight, columns: int, depth: int) -> tuple[int, int, int]:
@@ -278,7 +278,7 @@ def _packed(weight: Weight) -> tuple[str, np.ndarray]:
 
 
 @lru_cache(maxsize=1)
-def _packed_once(embedding: Weight) -> tuple[str, np.ndarray]:
+def packed_once(embedding: Weight) -> tuple[str, np.ndarray]:
     """Return an embedding packed: the drafters of a process share their target's."""
     return _packed(embedding)
 

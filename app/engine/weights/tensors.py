@@ -58,6 +58,7 @@ def end_loading(*folders: Path) -> None:
     for folder in folders:
         for file in folder.glob("*.gguf"):
             forget_pages(file)
+    stored_embedding.cache_clear()
     trim_heap()
 
 

@@ -10,6 +10,7 @@ the first load, half a second for a million tokens, and kept.
 
 import hashlib
 import logging
+import shutil
 import tempfile
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -137,4 +138,5 @@ def _tables(store: np.ndarray, vocab_size: int, kept: Path | None) -> PhraseTabl
         return read_tables(place)
     except (OSError, ValueError, EOFError) as error:
         log.warning("the tables of phrases cannot be kept in %s: %s", kept, error)
+        shutil.rmtree(place, ignore_errors=True)  # made again at the next start
         return phrase_tables(store.astype(np.int64), vocab_size)

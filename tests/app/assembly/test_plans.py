@@ -10,6 +10,7 @@ from app.assembly.plans import PLANS, overrides, plan_of
 from app.assembly.verifier import lengths, overlap, routing, selection
 from app.config import PlanName, Settings
 from app.estimates.draft_costs import DraftCosts
+from app.local.process_specs import services
 from app.messages import DraftJob
 from app.request import Sampling
 from app.state import Tree
@@ -32,9 +33,13 @@ def test_every_plan_can_be_built():
 
 
 def test_settings_replace_parts_of_a_plan():
-    settings = Settings(plan="cosine", fusion="tree", tables=True)
-    assert overrides(settings) == {"fusion": "tree", "tables": True}
-    assert (plan_of(settings).routing, plan_of(settings).fusion, plan_of(settings).tables) == ("cosine", "tree", True)
+    settings = Settings(plan="cosine", fusion="tree", model_free=True)
+    assert overrides(settings) == {"fusion": "tree", "model_free": True}
+    assert (plan_of(settings).routing, plan_of(settings).fusion, plan_of(settings).model_free) == (
+        "cosine",
+        "tree",
+        True,
+    )
     assert Settings.from_env({"PACELINE_PLAN": "faser", "PACELINE_CALIBRATION": "true"}).calibration is True
     with pytest.raises(ValidationError):
         Settings(plan="eagle")
@@ -78,3 +83,9 @@ def test_no_plan_changes_a_text_and_each_asks_its_drafters(name):
     wanted = {"off": set(), "vanilla": {"oracle"}, "faser": {"oracle"}, "specinfer": {"oracle", "half"}}
     assert asked == wanted.get(name, asked)
     assert (sum(local.store.snapshot(one.id).stats.accepted for one in records) > 0) == (name != "off")
+
+
+def test_a_plan_that_asks_nothing_starts_no_drafter():
+    assert [name for name in PLANS if not PLANS[name].drafts] == ["off"]
+    roles = {name: [service.role for service in services(Settings(plan=name), 8000)] for name in ("pace", "off")}
+    assert "draft" in roles["pace"] and "draft" not in roles["off"]
