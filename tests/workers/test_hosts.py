@@ -105,7 +105,7 @@ def test_a_drafter_on_another_host_guesses_the_tokens_and_runs_ahead(
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=420,
+        timeout=660,
     )
     logs = "".join((tmp_path / f"{role}.log").read_text()[-2000:] for role in ("verify", "draft"))
     assert done.returncode == 0, done.stderr[-2000:] + logs
