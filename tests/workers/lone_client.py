@@ -1,6 +1,7 @@
 """Submit a request from another host and print its outcome: `python -m tests.workers.lone_client REQUEST`.
 
-Waits for a verifier and a drafter first, and asks again until the drafter was right ahead of a verdict. Settings come from PACELINE_*.
+Waits for a verifier and a drafter first, and asks again until the drafter was right ahead of a verdict. Settings
+come from PACELINE_*.
 """
 
 import json
