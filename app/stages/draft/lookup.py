@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from app.messages import Draft
-from app.stages.draft.protocol import Context
+from app.stages.draft.protocol import Context, draft_of
 
 SIZES = (8, 4, 2)  # n-gram sizes of the heads, longest first
 LONGEST = 24  # longer matches count as this long
@@ -47,15 +47,8 @@ class Lookup:
         if length < SIZES[-1]:
             return None
         tokens = _copy(context.tokens, position, context.max_draft_tokens)
-        confidences = tuple(index.rates.rate(length + depth) for depth in range(len(tokens)))
-        return Draft.model_construct(
-            request_id=context.request_id,
-            base=len(context.tokens),
-            drafter=self.name,
-            tokens=tokens,
-            parents=tuple(range(len(tokens))),
-            confidences=confidences,
-        )
+        confidences = (index.rates.rate(length + depth) for depth in range(len(tokens)))
+        return draft_of(self.name, context, tokens, range(len(tokens)), confidences)
 
     def _index(self, context: Context) -> "_Index":
         index = self._indexes.get(context.request_id)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from app.messages import Draft
-from app.stages.draft.protocol import Context
+from app.stages.draft.protocol import Context, draft_of
 
 MIN_SURVIVAL = 0.03  # below it a guess is not worth a row of any verifier
 Gram = tuple[int, ...]
@@ -14,16 +14,7 @@ Children = Callable[[Gram], list[tuple[int, float]]]  # (token, confidence) of w
 def grown(name: str, context: Context, children: Children, longest: int) -> Draft | None:
     """Make a drafter's draft for a context with `grow`; None if it finds nothing."""
     tokens, parents, confidences = grow(children, tuple(context.tokens[-longest:]), context.max_draft_tokens, longest)
-    if not tokens:
-        return None
-    return Draft.model_construct(
-        request_id=context.request_id,
-        base=len(context.tokens),
-        drafter=name,
-        tokens=tuple(tokens),
-        parents=tuple(parents),
-        confidences=tuple(confidences),
-    )
+    return draft_of(name, context, tokens, parents, confidences) if tokens else None
 
 
 def grow(children: Children, context: Gram, max_tokens: int, longest: int) -> tuple[list[int], list[int], list[float]]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from app.errors import ModelRefused
 from app.messages import Draft
-from app.stages.draft.protocol import Context
+from app.stages.draft.protocol import Context, draft_of
 from kernels.cpu.phrase_tables import LONGEST, MADE_BY, PhraseTables, phrase_tables, read_tables, write_tables
 from kernels.cpu.phrase_tree import OwnText, phrase_tree, room
 
@@ -57,16 +57,7 @@ class Phrases:
     def _draft(self, context: Context) -> Draft | None:
         own, out = self._own(context), self._guesses
         count = phrase_tree(self._tables, own.take(context.tokens), context.max_draft_tokens, out)
-        if not count:
-            return None
-        return Draft.model_construct(
-            request_id=context.request_id,
-            base=len(context.tokens),
-            drafter=self.name,
-            tokens=tuple(out.tokens[:count].tolist()),
-            parents=tuple(out.parents[:count].tolist()),
-            confidences=tuple(out.chances[:count].tolist()),
-        )
+        return draft_of(self.name, context, *(values[:count].tolist() for values in out)) if count else None
 
     def _own(self, context: Context) -> "_OwnText":
         own = self._own_text.get(context.request_id)

@@ -1,6 +1,6 @@
 """The protocol of drafters: contexts in, drafts out, in batches. A drafter may be wrong or silent and never raises."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,20 @@ class Context:
     max_draft_tokens: int
     sampling: Sampling
     state: bytes | None = None  # the target's last hidden state where it chose the last token, d float16
+
+
+def draft_of(
+    name: str, context: Context, tokens: Iterable[int], parents: Iterable[int], chances: Iterable[float]
+) -> Draft:
+    """Make a drafter's draft for a context, which needs no look at its own values."""
+    return Draft.model_construct(
+        request_id=context.request_id,
+        base=len(context.tokens),
+        drafter=name,
+        tokens=tuple(tokens),
+        parents=tuple(parents),
+        confidences=tuple(chances),
+    )
 
 
 class Drafter(Protocol):
