@@ -18,6 +18,7 @@ MODULES = {
     "overload": ("bench.clients.overload", "ten times more requests than can be served"),
     "peers": ("bench.peers.run", "llama.cpp, vLLM and transformers beside Paceline, on the same prompts in one run"),
     "pruning": ("bench.early_exit", "rows dropped in the middle of a pass: what a step saves, and the whole"),
+    "scale": ("bench.scale.run", "what a round costs the host, around a target that only takes time"),
     "simulate": ("bench.simulate.run", "drafters and verifiers on machines of their own, replayed from real drafts"),
     "soak": ("bench.clients.soak", "an hour of steady load: does anything grow?"),
     "steer": ("bench.steer_replay", "decide again what a recorded controller decided"),

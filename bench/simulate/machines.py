@@ -12,7 +12,7 @@ from app.assembly.plans import plan_of
 from app.config import Settings
 from app.drafter.drafter import in_time
 from app.messages import FUSE, DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
-from app.pipeline import draft_and_fuse
+from app.pipeline import draft_and_fuse, draft_here
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import MODEL_FREE
 from app.stages.route.drafter_pool import DrafterPool
@@ -91,6 +91,7 @@ def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:
         models=dict.fromkeys(names, LOCAL),
         model_free=model_free_of(world.variant, world.settings),
         fuser=LOCAL,
+        alone=LOCAL,
         readers=frozenset(names),
     )
     verifier.segment.follow(pool, world.policy)
@@ -124,15 +125,18 @@ def _add_gate(world: World) -> None:
 
 def _add_verifier(world: World, name: str) -> None:
     clock = SimClock()
-    verifier = verifier_of(world, name, clock)
-    verifier.segment.follow(_pool(world), world.policy)
+    verifier, fuser = verifier_of(world, name, clock), fuser_of(world)
+    verifier.segment.follow(_pool(world, name), world.policy)
 
     def handle(mail: list[ToVerifier]) -> float | None:
         for message in mail:
             verifier.segment.adopt(message.adopt)
             verifier.segment.receive(message.trees)
         verifier.segment.follow(verifier.segment.speculation.pool, world.policy)
-        jobs = verifier.segment.step(clock.time())
+        jobs, trees = draft_here(fuser, name, verifier.segment.step(clock.time()))
+        if trees:
+            clock.run(FUSE, FUSE_S)
+            verifier.segment.receive(shaped(world, trees))
         _send_jobs(world, jobs, clock.time())
         _go_on(world, verifier)
         return verifier.segment.wait_s(clock.time())
@@ -195,7 +199,7 @@ def _add_beat(world: World) -> None:
         nonlocal ticks
         ticks += 1
         for verifier in world.verifiers:
-            verifier.segment.follow(_pool(world), world.policy)
+            verifier.segment.follow(_pool(world, verifier.name), world.policy)
         if ticks % round(STEER_EVERY_S / LOOK_EVERY_S) == 0:
             world.policy = steer(_load(world, clock.time()), clock.time(), world.policy)
         return LOOK_EVERY_S
@@ -216,11 +220,11 @@ def _load(world: World, now_s: float) -> Load:
     )
 
 
-def _pool(world: World) -> DrafterPool:
-    """Collect the drafters, each node on a machine of its own."""
+def _pool(world: World, mailbox: str) -> DrafterPool:
+    """Collect the drafters for the verifier of `mailbox`, each node on a machine of its own."""
     nodes = [_node(mailbox, names, len(world.network.machines[mailbox].mail)) for mailbox, names in world.nodes.items()]
     model_free = model_free_of(world.variant, world.settings)
-    return DrafterPool.of([*nodes, Node(FUSE, FUSE, "", 0.0, {})], TOKENIZER, model_free, VERIFIERS)
+    return DrafterPool.of([*nodes, Node(FUSE, FUSE, "", 0.0, {})], TOKENIZER, model_free, VERIFIERS, mailbox)
 
 
 def _node(mailbox: str, names: tuple[str, ...], waiting: int) -> Node:

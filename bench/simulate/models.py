@@ -122,13 +122,13 @@ class LogRows:
     text: Text
 
     def token(
-        self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+        self, node: int, position: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> int:
         """Return the recorded token at the position; `mask`, (V,) bool, is ignored."""
         return self.text.tokens[position - len(self.text.prompt_ids)]
 
     def logprobs(
-        self, node: int, token: int, top: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+        self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
         """Raise NotImplementedError: a log has no probabilities."""
         raise NotImplementedError("no log has any, and no simulated request wants them")

@@ -1,0 +1,1 @@
+"""Measure what a round costs the host, around a target that only takes time."""

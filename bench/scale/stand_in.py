@@ -1,0 +1,117 @@
+"""A target that takes a stated time and says known texts, and a drafter that knows them.
+
+Everything else of a deployment is real around them: pages, the arrays that a step sends to a device,
+scheduling, commits, mail, Redis. So what is left of a round beside the stated time is the host's.
+"""
+
+import time
+from collections.abc import Sequence as Listed
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+import torch
+
+from app.engine.gpu.input_batch import Arrays, Size, fields, fill
+from app.engine.kv.block_manager import PagedRunner
+from app.engine.kv.pages import PagePool
+from app.messages import Draft
+from app.request import Sampling, TokenLogprobs
+from app.stages.draft.protocol import Context, draft_of
+from app.state import BatchEntry
+
+PAGE_TOKENS = 16
+FIRST_ID = 256  # the tokens that are said: no control tokens among them
+IDS = 4096
+ALIKE = 2**20  # a chance's steps
+
+
+def token_at(request_id: str, position: int) -> int:
+    """Return the token that the target says at this position of the request's sequence."""
+    return FIRST_ID + crc32(b"%d" % position, crc32(request_id.encode())) % IDS
+
+
+class StandInRows:
+    """An entry's rows: whatever the node, the text is known."""
+
+    def __init__(self, request_id: str) -> None:
+        self._request_id = request_id
+
+    def token(
+        self, node: int, position: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
+    ) -> int:
+        """Return the known token for `position`."""
+        return token_at(self._request_id, position)
+
+    def logprobs(
+        self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
+    ) -> TokenLogprobs:
+        """Refuse: no probabilities are known."""
+        raise NotImplementedError("the stand-in target knows no probabilities")
+
+    def state(self, node: int) -> bytes | None:
+        """Return None: it keeps no states."""
+        return None
+
+
+class StandInTarget(PagedRunner):
+    """A target without a model: real pages and real input arrays, and a step of `step_s` whatever is in it."""
+
+    def __init__(self, step_s: float, *, vocab_size: int, tokens: int, rows: int, sequences: int, longest: int) -> None:
+        """Have pages for `tokens` in all, and arrays for steps of `rows`, of sequences of up to `longest` tokens."""
+        super().__init__(PagePool(tokens // PAGE_TOKENS, PAGE_TOKENS), shares=True)
+        size = Size(rows=rows, sequences=sequences, narrow_rows=64, wide_rows=rows, keys=longest, wanted=rows)
+        self._arrays = Arrays(fields(size, PAGE_TOKENS), torch.device("cpu"))
+        self._vocab_size = vocab_size
+        self._step_s = step_s
+        self.exposed_s: Final[list[float]] = []  # of each step: from the last one's end to the launch of this one
+        self._ended_s = 0.0
+
+    def forward(self, works: list[BatchEntry]) -> list[StandInRows | None]:
+        """Fill the arrays, take the time, and return rows for the final entries."""
+        fill(self._arrays, works, PAGE_TOKENS, self._vocab_size)
+        self.exposed_s.append(time.perf_counter() - self._ended_s)
+        time.sleep(self._step_s)  # without the GIL, as a device would
+        self._ended_s = time.perf_counter()
+        return [StandInRows(work.sequence.id) if work.final else None for work in works]
+
+    def try_reserve(self, work: BatchEntry) -> bool:
+        """Reserve pages for the entry's tokens and nodes."""
+        rows = len(work.tokens) + len(work.tree)
+        return self.pool.try_grow(work.sequence.pages, work.start + rows)
+
+    def accept(self, work: BatchEntry, path: list[int]) -> None:
+        """Count the entry's tokens and the accepted nodes as cached."""
+        self._keep(work, work.start + len(work.tokens) + len(path))
+
+    def _clear(self, pages: list[int]) -> None:
+        """There is nothing in the pages."""
+
+
+class StandInDrafter:
+    """A model-free drafter that knows the target's texts, and errs at a token with chance 1 - `rate`."""
+
+    name = "lookup"
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+
+    def draft(self, contexts: Listed[Context]) -> list[Draft]:
+        """Draft a chain for each context."""
+        return [self._draft(context) for context in contexts]
+
+    def update(self, context: Context) -> None:
+        """There is nothing to learn."""
+
+    def remove(self, request_id: str) -> None:
+        """There is nothing to free."""
+
+    def _draft(self, context: Context) -> Draft:
+        first = len(context.tokens)
+        tokens = []
+        for position in range(first, first + context.max_draft_tokens):
+            token = token_at(context.request_id, position)
+            is_right = crc32(b"%d" % token, position) % ALIKE < self._rate * ALIKE
+            tokens.append(token if is_right else token - FIRST_ID)
+        chances = [self._rate] * len(tokens)
+        return draft_of(self.name, context, tokens, range(len(tokens)), chances)

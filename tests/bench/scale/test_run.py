@@ -1,0 +1,29 @@
+"""Test the measurement of a round's cost on a real deployment: known texts, and parts that account for the time."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.scale.run import main, parse_args
+
+
+def test_every_token_is_known_and_the_parts_fill_the_round(tmp_path: Path):
+    out = tmp_path / "scale.json"
+    wanted = ["--requests", "2", "--contexts", "40", "--drafts", "0", "4", "--seconds", "1", "--out", str(out)]
+    assert main(wanted) == 0
+    plain, drafted = json.loads(out.read_text())["points"]
+    for point in (plain, drafted):
+        assert point["wrong"] == 0 and point["rounds"] > 5
+        assert 0.0 < point["ideal"] < 1.0
+        assert point["parts_us"]["verify"]["schedule"] > 0.0
+        assert point["redis"]["commands"] > 1.0
+    assert plain["tokens_a_round"] == pytest.approx(1.0, abs=0.3), "counted a little before the rounds are"
+    assert drafted["tokens_a_round"] > 1.5, "drafts are right seven times in ten"
+    assert drafted["parts_us"]["verify"]["fuse"] > plain["parts_us"]["verify"]["fuse"]
+
+
+@pytest.mark.parametrize("wrong", [["--requests", "0"], ["--rate", "1.5"], ["--drafts", "-1"], ["--step-ms", "0"]])
+def test_what_cannot_be_measured_is_refused(wrong: list[str]):
+    with pytest.raises(SystemExit):
+        parse_args(wrong)
