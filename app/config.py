@@ -177,8 +177,9 @@ class Settings(BaseModel):
     draft_weights: Annotated[WeightsAs, NO_INT8] = Field("q8_0", description="of model drafters: they only guess")
     verify_threads: int = Field(2, ge=1, description="CPU threads of a verifier")
     draft_threads: int = Field(2, ge=1, description="CPU threads of a drafter")
-    placement: Literal["apart", "together"] = Field(
-        "apart", description="what `up` starts: a verifier's and a drafter's process, or one that is both"
+    placement: Literal["apart", "together", "nodes"] = Field(
+        "apart",
+        description="what `up` starts: a verifier's and a drafter's process, one that is both, or a process a drafter",
     )
     partition: int = Field(
         0,

@@ -33,7 +33,8 @@ scale() {  # scale SERVICE COUNT
 }
 
 crash() {  # crash SERVICE
-    container=$($COMPOSE ps -q "$1" | head -n 1)
+    container=$($COMPOSE ps -q "$1" 2>/dev/null | head -n 1)
+    [ -n "$container" ] || return 0  # its profile is not used
     restarts=$(about "$container" RestartCount)
     kill -9 "$(about "$container" State.Pid)"
     echo "$1: killed"
@@ -44,7 +45,7 @@ crash() {  # crash SERVICE
 }
 
 # Not the web server: callers that wait for an answer on one connection lose it with the process, and have to try again.
-[ $# -gt 0 ] || set -- draft fuse control verify beat redis
+[ $# -gt 0 ] || set -- draft draft-general draft-code draft-prose draft-chat fuse control verify beat redis
 scale draft 3
 scale draft 1
 for service in "$@"; do

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Replace the containers of compose.yaml by new ones, one after the other, so that no request is lost (docs/operations.md):
-#   docker compose build && deploy/rolling-restart.sh [SERVICE ...]      # without names: all that may run twice
+#   docker compose build && deploy/rolling-restart.sh [SERVICE ...]      # without names: all that run and may run twice
 # A new container is started beside the old one and must be healthy before the old one is stopped, so there has to be
 # memory for one more of each kind. COMPOSE is the command, COMPOSE_PROJECT_NAME the project, LIMIT_S the longest start.
 set -eu
@@ -8,8 +8,8 @@ COMPOSE=${COMPOSE:-docker compose}
 LIMIT_S=${LIMIT_S:-600}
 cd "$(dirname "$0")/.."
 
-containers() {  # of a service
-    $COMPOSE ps -q "$1" 2>/dev/null
+containers() {  # of a service; none of one whose profile is not used
+    $COMPOSE ps -q "$1" 2>/dev/null || true
 }
 
 is_healthy() {  # is_healthy CONTAINER
@@ -38,7 +38,7 @@ stop_one() {  # stop_one CONTAINER
     docker rm "$1" >/dev/null
 }
 
-[ $# -gt 0 ] || set -- draft fuse control verify beat web
+[ $# -gt 0 ] || set -- draft draft-general draft-code draft-prose draft-chat fuse control verify beat web
 for service in "$@"; do
     old=$(containers "$service")
     for container in $old; do

@@ -14,6 +14,7 @@ TEXT = (ROOT / "compose.yaml").read_text(encoding="utf-8")
 SERVICES = yaml.safe_load(TEXT)["services"]
 MONITORING = {"prometheus", "grafana"}
 GPU = "verify-gpu"
+COOPERATE = {"draft-general", "draft-code", "draft-prose", "draft-chat"}
 PROXY = "proxy"
 OURS = {name: service for name, service in SERVICES.items() if name not in {"redis", PROXY, *MONITORING}}
 MODULES = OURS.keys() - {"flower"}  # that one is Celery's command
@@ -25,7 +26,7 @@ OF_COMPOSE |= {f"{name.upper()}_PASSWORD" for name in PUBLISHED - {"web", PROXY}
 
 def test_every_role_has_a_service_and_a_health_check() -> None:
     roles = set(ROLES) - {"engine"}  # verify and draft in one process, where containers scale them apart
-    assert roles | {"web", "model", GPU} == MODULES
+    assert roles | {"web", "model", GPU} == MODULES - COOPERATE
     for role in roles:
         assert f"workers.run {role} " in OURS[role]["command"][-1]
         assert f"workers.healthcheck {role} " in OURS[role]["healthcheck"]["test"][-1]
@@ -37,6 +38,35 @@ def test_environment_variables_are_settings() -> None:
         assert given <= Settings.model_fields.keys()
     read = set(re.findall(r"\$\{PACELINE_(\w+)", TEXT))
     assert {name.lower() for name in read - OF_COMPOSE} <= Settings.model_fields.keys()
+
+
+def test_every_setting_reaches_the_containers() -> None:
+    """But those that containers have by their nature: folders, names, what `up` starts, and a caller's own key."""
+    own = {"home", "state", "node", "placement", "partition", "api_key"}
+    given = {name.removeprefix(PREFIX).lower() for service in OURS.values() for name in service["environment"]}
+    assert Settings.model_fields.keys() - own <= given
+    everywhere = {name.removeprefix(PREFIX).lower() for name in OURS["verify"]["environment"]}
+    of_one = {
+        "keys",
+        "hosts",
+        "open_metrics",
+        "drain_s",
+        "device",
+        "gpu_dtype",
+    }  # the web server, and the GPU's verifier
+    assert Settings.model_fields.keys() - own - of_one <= everywhere
+
+
+def test_a_node_for_each_drafter_is_optional_and_each_has_its_own() -> None:
+    nodes = {name: service for name, service in OURS.items() if service.get("profiles") == ["cooperate"]}
+    assert nodes.keys() == {f"draft-{own}" for own in ("general", "code", "prose", "chat")}
+    for name, service in nodes.items():
+        assert service["environment"]["PACELINE_DRAFTERS"] == f"smol-{name.removeprefix('draft-')}"
+        assert {**service, "environment": None, "profiles": None} == {
+            **OURS["draft"], "environment": None, "profiles": None
+        }  # fmt: skip
+    folders = {service["environment"]["NUMBA_CACHE_DIR"] for service in [*nodes.values(), OURS["draft"]]}
+    assert len(folders) == len(nodes) + 1, "numba's index does not take two that write at once"
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))

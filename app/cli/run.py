@@ -46,6 +46,7 @@ def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
     up.add_argument("--port", type=_port, help="of the web server; without it 8000 or the next free one")
     up.add_argument("-d", "--detach", action="store_true", help="return once all is ready, and leave it running")
     up.add_argument("--instance", metavar="NAME", help="name of this instance")
+    up.add_argument("--nodes", action="store_true", help="a process for each drafter, whose drafts one fuser merges")
     up.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
     down = _command(commands, "down", _down, "stop a running instance")
     down.add_argument("--instance", metavar="NAME", help=INSTANCE_HELP)
@@ -104,6 +105,8 @@ def _up(arguments: argparse.Namespace, settings: Settings) -> int:
     state = instance.running()
     if state is not None:
         return _already(instance, state, arguments.port)
+    if arguments.nodes:
+        settings = settings.model_copy(update={"placement": "nodes"})
     progress = ProgressLine()
     if arguments.detach:
         state = detach(settings, instance, arguments.port, progress)

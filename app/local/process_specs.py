@@ -1,11 +1,13 @@
 """Describe the processes of an instance on one machine: command and environment of each. Starts nothing."""
 
 import hashlib
+import re
 import sys
 from pathlib import Path
 
 from app.assembly.plans import plan_of
 from app.config import NO_FILE, ROOT, THREAD_ENVIRONMENT, Settings, as_text, variable
+from app.engine.weights.resolve import drafter_folder
 from app.local.children import Service
 from app.local.instance import Instance
 from app.local.ports import HOST
@@ -25,7 +27,11 @@ def services(settings: Settings, port: int) -> list[Service]:
     """List workers and web server. `settings` name the Redis, the namespace and the model's folder to use."""
     threads = {"verify": settings.verify_threads, "draft": settings.draft_threads}
     threads["engine"] = max(threads.values())
-    workers = [_worker(role, settings, threads.get(role, 1)) for role in _roles(settings)]
+    workers = [
+        _worker(role, name, own, threads.get(role, 1))
+        for role in _roles(settings)
+        for name, own in (_draft_nodes(settings) if role == "draft" else {f"{role}-1": settings}).items()
+    ]
     web = Service(
         role="web",
         name="web-1",
@@ -45,8 +51,19 @@ def _roles(settings: Settings) -> list[str]:
     return ["control", "fuse", "draft", "verify", "beat"]
 
 
-def _worker(role: str, settings: Settings, threads: int) -> Service:
-    name = f"{role}-1"
+def _draft_nodes(settings: Settings) -> dict[str, Settings]:
+    """Return the settings of each drafter node by its name: one node of all drafters, or a node each."""
+    if settings.placement != "nodes":
+        return {"draft-1": settings}
+    nodes: dict[str, Settings] = {}
+    for drafter in settings.drafters:
+        name = "draft-" + re.sub(r"[^A-Za-z0-9_.-]", "-", drafter_folder(drafter).name)
+        name += f"-{len(nodes) + 1}" * (name in nodes)
+        nodes[name] = settings.model_copy(update={"drafters": (drafter,)})
+    return nodes
+
+
+def _worker(role: str, name: str, settings: Settings, threads: int) -> Service:
     return Service(
         role="verify" if role == "engine" else role,
         also=("draft",) if role == "engine" else (),

@@ -34,6 +34,15 @@ def test_placement_together_runs_one_engine() -> None:
     assert "engine" not in {argument for service in alone for argument in service.argv}  # nothing to be together with
 
 
+def test_placement_nodes_runs_a_process_for_each_drafter() -> None:
+    planned = services(Settings(placement="nodes", drafters=("smol-general", "smol-code")), 8123)
+    nodes = {service.name: service.env["PACELINE_DRAFTERS"] for service in planned if service.role == "draft"}
+    assert nodes == {"draft-smol-general": "smol-general", "draft-smol-code": "smol-code"}
+    assert {"fuse", "verify"} < {service.role for service in planned}
+    twice = services(Settings(placement="nodes", drafters=("/a/d", "/b/d")), 8123)
+    assert len({service.name for service in twice if service.role == "draft"}) == 2, "names are not shared"
+
+
 def test_without_drafters_no_draft_worker_runs() -> None:
     assert "draft" not in {service.role for service in services(Settings(drafters=()), 8123)}
 
