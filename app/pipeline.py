@@ -46,6 +46,21 @@ def draft_and_fuse(
     return away, fuser.collect(float("inf"), models_s)
 
 
+def draft_here(fuser: Fuser, mailbox: str, jobs: Iterable[DraftJob]) -> tuple[list[DraftJob], list[SentTree]]:
+    """Draft and fuse for the jobs to the verifier's own mailbox: those of model-free drafters alone.
+
+    `fuser` is in the verifier's process. Returns the jobs for others, and the trees.
+    """
+    here: list[DraftJob] = []
+    away: list[DraftJob] = []
+    for job in jobs:
+        (here if job.to == mailbox else away).append(job)
+    if not here:
+        return away, []
+    fuser.expect(here)
+    return away, fuser.collect(float("inf"))
+
+
 class LocalPipeline:
     """The whole pipeline in one process: one verifier and one drafter node that fuses, without mailboxes."""
 

@@ -6,6 +6,7 @@ Letters for shapes, everywhere: B sequences, N tree nodes, T packed rows, V voca
 H query heads, HK key heads, D head dim, P pages, S tokens a page.
 """
 
+from array import array
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Listed
 from collections.abc import Set as AbstractSet
@@ -25,6 +26,11 @@ Change = tuple[list[float], list[float]]  # (kept, added): each sum becomes sum 
 # (V,) bool: the tokens allowed after every token so far, prompt included; None: all. Raises GenerationFailed where
 # nothing can follow.
 Mask = Callable[[Listed[int]], np.ndarray | None]
+
+
+def page_numbers() -> "array[int]":
+    """Make an empty list of page numbers, int32: a context's thousands go into a step's arrays in one copy."""
+    return array("i")
 
 
 class Walk(NamedTuple):
@@ -179,10 +185,10 @@ class Verdict:
 class Stops(Protocol):
     """A request's stop strings (`app.engine.text.stop_strings`)."""
 
-    def first(self, generated: list[int], run: Listed[int], *, is_end: bool) -> int | None:
+    def first(self, tokens: Listed[int], start: int, run: Listed[int], *, is_end: bool) -> int | None:
         """Return the index into `run` of the token that completes a stop string.
 
-        None: no token does.
+        None: no token does. `run` follows `tokens`, of which the answer begins at `start`.
         """
         ...
 
@@ -202,7 +208,7 @@ class Grammar(Protocol):
 class CachedSequence:
     """A sequence as engine and drafters see it: tokens, the first `cached` of them with KV.
 
-    `cached`, `pages` and `page_names` are written by `app.engine.kv` alone.
+    `cached`, `pages`, `named` and `page_names` are written by `app.engine.kv` alone.
     """
 
     id: str
@@ -212,7 +218,8 @@ class CachedSequence:
     logprobs: int | None = None  # the request wants log-probabilities, and those of so many likeliest tokens
     state: bytes | None = None  # the target's last hidden state where it chose the last token, d float16
     cached: int = 0
-    pages: list[int] = field(default_factory=list)
+    pages: "array[int]" = field(default_factory=page_numbers)
+    named: int = 0  # of its pages, those whose names the pool has been told
     page_names: list[bytes] = field(default_factory=list)  # of its first full pages (`app.engine.kv.prefix_hash`)
 
     @classmethod
@@ -315,7 +322,7 @@ class Fork:
     path: list[int]  # nodes, root excluded
     leaves: int  # index into path of the first node that is not on the main branch
     first: int  # index into path of the first node no earlier branch computed
-    pages: list[int] = field(default_factory=list)
+    pages: "array[int]" = field(default_factory=page_numbers)
 
 
 class Guess(NamedTuple):

@@ -1,5 +1,6 @@
 """Make tiny random models, drafters of every behaviour, and the whole pipeline around them, without files."""
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from typing import Any, cast
@@ -28,7 +29,7 @@ from app.policy import Policy
 from app.request import ChatMessage, Sampling, SpeculationBounds
 from app.stages.draft.protocol import Context, Drafter
 from app.stages.route.drafter_pool import DrafterPool
-from app.state import BatchEntry, CachedSequence, Guess, Tree
+from app.state import BatchEntry, CachedSequence, Guess, Tree, page_numbers
 from app.state import Sequence as State
 from app.store.memory import MemoryStore
 from app.telemetry.verifier_metrics import VerifierMetrics
@@ -221,7 +222,8 @@ def pipeline(
         metrics=metrics,
         on_exhausted=on_exhausted,
     )
-    pool = DrafterPool({d.name: "local" for d in drafters}, tuple(d.name for d in model_free), fuser="local")
+    names = tuple(d.name for d in model_free)
+    pool = DrafterPool({d.name: "local" for d in drafters}, names, fuser="local", alone="local")
     verifier.follow(pool, policy or Policy())
     fetch = fetcher(store)
     token_fusion = TokenFusion(d.draft_kv for d in drafters if isinstance(d, ModelDrafter)) if is_shared else None
@@ -324,7 +326,7 @@ class ScriptedGuesser:
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
         """Reserve a page unless `is_full`."""
         if not self.is_full:
-            work.sequence.pages = [0]
+            work.sequence.pages = array("i", [0])
         return not self.is_full
 
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
@@ -339,7 +341,7 @@ class ScriptedGuesser:
     def release(self, sequence: CachedSequence) -> None:
         """Empty the sequence's cache."""
         self._caches.pop(sequence.id, None)
-        sequence.cached, sequence.pages = 0, []
+        sequence.cached, sequence.pages = 0, page_numbers()
 
     def invalidate(self, work: BatchEntry) -> None:
         """Empty the cache of the entry's sequence."""

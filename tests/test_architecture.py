@@ -337,6 +337,12 @@ def test_a_worker_without_a_gpu_does_not_load_triton():
     check_loading("triton transformers", ["workers.roles.verify", "workers.roles.draft", "workers.roles.colocated"])
 
 
+def test_what_neither_drafts_nor_verifies_does_not_load_numba():
+    """It takes a sixth of a second of each process's start."""
+    light = ["workers.bootstrap", "workers.roles.control", "workers.roles.beat", "web.run", "web.factory"]
+    check_loading("numba torch", light)
+
+
 def test_thread_environment_is_set_before_numpy_is_loaded():
     """Else numpy's threads spin for tens of milliseconds after a product, on the cores of the next step."""
     check_loading("numpy torch", ["app.cli.main", "app.cli.run", "app.cli.generate", "workers.run"])

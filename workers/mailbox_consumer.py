@@ -23,18 +23,25 @@ from workers.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
 MAX_ITEMS = 256
+LOOK_S = 0.1  # mail is looked for as often, whatever is known of it
 LONGEST_WAIT_S = 0.5
 M = TypeVar("M", bound=Mail)
 Handle = Callable[[list[M]], float | None]
 
 
 def consume_mailbox(
-    deployment: Deployment, heartbeat: Heartbeat, mailbox: str, kind: type[M], handle: Handle[M]
+    deployment: Deployment,
+    heartbeat: Heartbeat,
+    mailbox: str,
+    kind: type[M],
+    handle: Handle[M],
+    has_mail: Callable[[], bool] = lambda: True,
 ) -> None:
     """Serve the mailbox until it is idle, for at most `attend_s`; then ring again, so that Celery gets its turn.
 
     `handle` gets all messages that wait (perhaps none) and returns the seconds that it can wait for more: 0 while it
     has work left, None when it has none. The work left must not depend on this call alone: a process may end anywhere.
+    Between two calls without a wait mail is looked for where `has_mail` says that there may be some.
     """
 
     def handle_items(items: list[str]) -> float | None:
@@ -46,7 +53,7 @@ def consume_mailbox(
         return  # another thread of this process attends it; one is enough
     try:
         if deployment.mailboxes.attend(mailbox, heartbeat.owner):
-            _serve(deployment, heartbeat, mailbox, handle_items)
+            _serve(deployment, heartbeat, mailbox, handle_items, has_mail)
     except StoreUnavailable as error:
         log.warning("left %s: %s", mailbox, error)
     finally:
@@ -54,15 +61,22 @@ def consume_mailbox(
 
 
 def _serve(
-    deployment: Deployment, heartbeat: Heartbeat, mailbox: str, handle: Callable[[list[str]], float | None]
+    deployment: Deployment,
+    heartbeat: Heartbeat,
+    mailbox: str,
+    handle: Callable[[list[str]], float | None],
+    has_mail: Callable[[], bool],
 ) -> None:
     until_s = time.monotonic() + deployment.settings.attend_s
     wait_s: float | None = 0.0
     idle_since_s: float | None = None
-    seen_s = time.monotonic()
+    seen_s = looked_s = time.monotonic()
     while True:
-        patience_s = min(deployment.settings.linger_s if wait_s is None else wait_s, LONGEST_WAIT_S)
-        items = deployment.mailboxes.take(mailbox, heartbeat.owner, MAX_ITEMS, patience_s)
+        items: list[str] = []
+        if wait_s != 0.0 or seen_s - looked_s >= LOOK_S or has_mail():
+            patience_s = min(deployment.settings.linger_s if wait_s is None else wait_s, LONGEST_WAIT_S)
+            items = deployment.mailboxes.take(mailbox, heartbeat.owner, MAX_ITEMS, patience_s)
+            looked_s = time.monotonic()
         wait_s = handle(items)
         now = time.monotonic()
         # Frozen, or cut off from Redis, for so long, the lease may be gone, and with it the right to take.

@@ -10,7 +10,7 @@ import torch
 from app.assembly.plans import plan_of
 from app.config import Settings
 from app.engine.cpu.forward import Forward
-from app.engine.cpu.fused import FusedForward
+from app.engine.cpu.fused import FusedForward, packed_once
 from app.engine.cpu.load import load
 from app.engine.cpu.runner import ModelRunner
 from app.engine.early_exit.controller import EarlyExitController
@@ -18,6 +18,7 @@ from app.engine.early_exit.predictors import Loaded, Rule, load_predictor
 from app.engine.kv.pages import bytes_per_page
 from app.engine.kv.sizing import CPU_PART, GPU_PART, PAGE_TOKENS, available_bytes, kv_bytes
 from app.engine.weights.resolve import drafter_folder
+from app.engine.weights.tensors import end_loading
 from app.errors import ModelRefused
 from app.placement.partition import Partition, partition
 
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 AnyRunner: TypeAlias = "ModelRunner | DeviceRunner"
 SLACK_TOKENS = 256  # beyond the longest sequence, for its tree and the forks of it
+
+
+def forget_files(*folders: Path) -> None:
+    """Free what was kept while the models in these folders were loaded; all that is needed is in memory."""
+    packed_once.cache_clear()  # its key is the embedding as its file has it
+    end_loading(*folders)
 
 
 def target_runner(folder: Path, settings: Settings, context_tokens: int) -> AnyRunner:

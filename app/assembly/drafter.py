@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from app.assembly.devices import draft_device, leave_cores_to, on_another_device
+from app.assembly.devices import draft_device, forget_files, leave_cores_to, on_another_device
 from app.assembly.fuser import calibration
 from app.assembly.plans import plan_of
 from app.config import Activations, Settings
@@ -15,13 +15,11 @@ from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import Fetch
 from app.drafter.token_fusion import TokenFusion
-from app.engine.cpu.fused import packed_once
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.drafters.loader import card_of, load_guesser
 from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.text.tokenizer import tokenizer_sha256
 from app.engine.weights.resolve import drafter_folder, refusing, target_folder
-from app.engine.weights.tensors import end_loading
 from app.errors import ModelRefused
 
 if TYPE_CHECKING:
@@ -47,13 +45,12 @@ def build_drafter_node(settings: Settings, models: list[ModelDrafter], fetch: Fe
 
 def load_guessers(settings: Settings) -> dict[str, AnyGuesser]:
     """Load the models of the drafters that the settings name, by drafter. Raises ModelRefused."""
-    if settings.draft_device == "cuda" and settings.placement == "apart" and not on_another_device(settings):
+    if settings.draft_device == "cuda" and settings.placement != "together" and not on_another_device(settings):
         log.warning("two processes take turns on one GPU; PACELINE_PLACEMENT=together has one for both")
     torch.set_num_threads(settings.draft_threads)
     target = target_folder(settings)
     found = dict(_drafter(name, settings, target) for name in settings.drafters)
-    packed_once.cache_clear()  # its key is the embedding as its file has it
-    end_loading(target, *map(drafter_folder, settings.drafters))
+    forget_files(target, *map(drafter_folder, settings.drafters))
     leave_cores_to(*(guesser.model for guesser in found.values() if isinstance(guesser, ModelGuesser)))
     return found
 

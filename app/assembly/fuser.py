@@ -4,30 +4,36 @@ import json
 import logging
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.assembly.plans import plan_of
 from app.config import Settings
-from app.drafter.replicas import fetcher
+from app.drafter.replicas import Own, fetcher, none_here
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import drafter_folder
 from app.errors import ModelRefused
 from app.estimates.calibration import Calibration, RawConfidence
 from app.fuser.fuser import Fuser
-from app.stages.draft.phrases import Phrases, load_phrases
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import BUILT_IN, MODEL_FREE, build
 from app.store.protocol import Requests
 
+if TYPE_CHECKING:
+    from app.stages.draft.phrases import Phrases
+
 log = logging.getLogger(__name__)
 
 
-def build_fuser(settings: Settings, tokenizer: Tokenizer, store: Requests) -> Fuser:
-    """Build a fuser with the model-free drafters of the settings' plan. Raises ModelRefused."""
+def build_fuser(settings: Settings, tokenizer: Tokenizer, store: Requests, own: Own = none_here) -> Fuser:
+    """Build a fuser with the model-free drafters of the settings' plan. Raises ModelRefused.
+
+    `own` knows the sequences of the verifier in the same process.
+    """
     drafters: list[Drafter] = []
     if plan_of(settings).model_free:
         folder = _phrases_folder(settings, tokenizer)
         drafters = [*build(), *([] if folder is None else [phrases(folder, tokenizer.vocab_size, settings.home)])]
-    return Fuser(drafters, tokenizer.vocab_size, fetcher(store), calibration(settings))
+    return Fuser(drafters, tokenizer.vocab_size, fetcher(store), calibration(settings), own)
 
 
 def calibration(settings: Settings) -> Calibration:
@@ -61,6 +67,8 @@ def _phrases_folder(settings: Settings, tokenizer: Tokenizer) -> Path | None:
 
 
 @lru_cache(maxsize=2)
-def phrases(folder: Path, vocab_size: int, home: Path) -> Phrases:
+def phrases(folder: Path, vocab_size: int, home: Path) -> "Phrases":
     """Load the store of a folder; it never changes, so all fusers of a process share it. Raises ModelRefused."""
+    from app.stages.draft.phrases import load_phrases  # numba: web and control name drafters, and run none
+
     return load_phrases(folder, vocab_size, home / "phrases")

@@ -49,9 +49,10 @@ def build_local(settings: Settings, models: Models | None = None) -> LocalPipeli
         model_free=model_free_names(settings, models.tokenizer),
         core_share=1.0,
         fuser=MAILBOX,
+        alone=MAILBOX,
         readers=frozenset(name for name, guesser in models.guessers.items() if guesser.reads_state),
     )
     verifier.follow(pool, Policy(pruning=True))  # no controller runs here
     node = build_drafter_node(settings, drafters_over(models.guessers), fetcher(store), MAILBOX)
-    fuser = build_fuser(settings, models.tokenizer, store)
+    fuser = build_fuser(settings, models.tokenizer, store, verifier.sequences.tokens)
     return LocalPipeline(verifier, node, fuser, store, models.tokenizer)

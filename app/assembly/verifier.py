@@ -4,17 +4,15 @@ import logging
 import uuid
 from collections.abc import Callable
 
-from app.assembly.devices import AnyRunner, device_of, pruning, target_runner
+from app.assembly.devices import AnyRunner, device_of, forget_files, pruning, target_runner
 from app.assembly.plans import plan_of
 from app.clock import SYSTEM, Clock
 from app.config import Settings
-from app.engine.cpu.fused import packed_once
 from app.engine.drafters.token_similarity import embedding_agreement
 from app.engine.profile.profile_cache import measured as measure
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import refusing, target_folder
 from app.engine.weights.target_id import target_id
-from app.engine.weights.tensors import end_loading
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
 from app.stages.length.baselines import BaselineController, length_policy
@@ -84,8 +82,7 @@ def measured_target(settings: Settings, runner: AnyRunner, costs: StepCosts, tok
     """
     folder = target_folder(settings)
     early_exit = pruning(runner, folder, settings)
-    packed_once.cache_clear()  # its key is the embedding as its file has it
-    end_loading(folder)
+    forget_files(folder)
     return MeasuredTarget(runner, costs, tokenizer.vocab_size, early_exit)
 
 
@@ -119,6 +116,7 @@ def verifier_over(
     speculation = Speculation(measured, sequences, stats, strategies, mailbox, clock)
     return Verifier(
         owner or uuid.uuid4().hex,
+        mailbox,
         store,
         measured,
         speculation,

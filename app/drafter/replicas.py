@@ -16,6 +16,11 @@ from app.store.protocol import Requests
 
 MAX_TOKENS = 2_000_000  # of all replicas together
 Fetch = Callable[[str], list[int] | None]  # request id -> its tokens out of the store, prompt included
+Own = Callable[[str], list[int] | None]  # request id -> its tokens, where this process's verifier runs it
+
+
+def none_here(request_id: str) -> None:
+    """Be the `Own` of a process without a verifier."""
 
 
 def fetcher(store: Requests) -> Fetch:
@@ -35,11 +40,15 @@ class Replicas:
     """Tokens by request id, and the drafters that learn from them.
 
     The least recently used replicas go first. A replica's list only grows, until it is replaced.
+    Of sequences that `own` knows there is none: their verifier's list is read.
     """
 
-    def __init__(self, drafters: Iterable[Drafter], fetch: Fetch, max_tokens: int = MAX_TOKENS) -> None:
+    def __init__(
+        self, drafters: Iterable[Drafter], fetch: Fetch, max_tokens: int = MAX_TOKENS, own: Own = none_here
+    ) -> None:
         self.drafters: Final = tuple(drafters)
         self._fetch = fetch
+        self._own = own
         self._max_tokens = max_tokens
         self._held_tokens = 0
         self._tokens: OrderedDict[str, list[int]] = OrderedDict()
@@ -50,11 +59,9 @@ class Replicas:
         Returns its context, or None if the job is stale, the sequence gone, or shorter in the store than
         the job claims.
         """
-        if len(self._tokens.get(job.request_id, ())) > job.base:
-            return None
-        tokens = self._extended(job)
-        if tokens is None:
-            tokens = self._fetched(job)
+        tokens = self._own(job.request_id)
+        if tokens is None or len(tokens) != job.base:
+            tokens = self._replica(job)
         if tokens is None:
             return None
         context = Context(
@@ -69,6 +76,14 @@ class Replicas:
         self._drop(request_id)
         for drafter in self.drafters:
             drafter.remove(request_id)
+
+    def _replica(self, job: DraftJob) -> list[int] | None:
+        if len(self._tokens.get(job.request_id, ())) > job.base:
+            return None
+        if job.is_last and job.request_id not in self._tokens:
+            return None  # not worth fetching
+        tokens = self._extended(job)
+        return self._fetched(job) if tokens is None else tokens
 
     def _extended(self, job: DraftJob) -> list[int] | None:
         """Append the job's tokens to the replica and return it; None if they do not continue it."""

@@ -7,6 +7,7 @@ of the last pages, with the branch's own nodes in the slots of their positions. 
 node or the end of a plain sequence. Knows no weights and no torch.
 """
 
+from array import array
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +22,7 @@ class PackedSpan:
 
     rows: list[int]
     position: int  # of the first row
-    pages: list[int]
+    pages: "array[int]"
     is_fork: bool = False
 
 

@@ -16,7 +16,7 @@ class TargetRows(Protocol):
     """A batch entry's computed rows: row 0 after its last token, row i after tree node i."""
 
     def token(
-        self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+        self, node: int, position: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> int:
         """Choose the token after `node`, for `position`, given every token before it (design D1).
 
@@ -25,7 +25,7 @@ class TargetRows(Protocol):
         ...
 
     def logprobs(
-        self, node: int, token: int, top: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+        self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
         """Return the log-probability of `token` after `node`, and those of the `top` likeliest.
 

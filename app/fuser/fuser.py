@@ -7,7 +7,7 @@ mailboxes nor models.
 from collections.abc import Iterable
 from typing import Final
 
-from app.drafter.replicas import Fetch, Replicas
+from app.drafter.replicas import Fetch, Own, Replicas, none_here
 from app.estimates.calibration import Calibration
 from app.fuser.rounds import FuseRound, FuseRounds
 from app.messages import Draft, DraftJob, TreeMessage
@@ -15,6 +15,8 @@ from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import MODEL_FREE
 from app.stages.fuse import fuse
 from app.state import Tree
+
+TEACHING = 8  # rounds of a batch that teach the calibration: more of them say the same at the same price
 
 
 class Fuser:
@@ -26,19 +28,27 @@ class Fuser:
         vocab_size: int,
         fetch: Fetch,
         calibration: Calibration | None = None,
+        own: Own = none_here,
     ) -> None:
         self.calibration: Final = calibration or Calibration()
-        self._replicas = Replicas(model_free, fetch)
+        self._replicas = Replicas(model_free, fetch, own=own)
         self._model_free = frozenset(drafter.name for drafter in self._replicas.drafters)
         self._rounds = FuseRounds(self._model_free.union(MODEL_FREE))
         self._vocab_size = vocab_size
+        self._turn = 0  # batches so far
 
     def expect(self, jobs: Iterable[DraftJob]) -> None:
-        """Open rounds for jobs; the tokens committed since update the calibration of the last round's drafters."""
-        for job in jobs:
+        """Open rounds for jobs; the tokens committed since update the calibration of the last round's drafters.
+
+        Of many jobs some rounds teach it, in turn.
+        """
+        batch = [*jobs]
+        every = -(-len(batch) // TEACHING)
+        self._turn += 1
+        for i, job in enumerate(batch):
             context = self._replicas.update(job)
             last = self._rounds.last(job.request_id)
-            if context and last and last.job.base < job.base:
+            if context and last and last.job.base < job.base and (i + self._turn) % every == 0:
                 self.calibration.update_from_drafts(last.drafts.values(), context.tokens[last.job.base :])
             if job.is_last:
                 self._replicas.remove(job.request_id)

@@ -21,8 +21,8 @@ def conclude(sequence: Sequence, tree: Tree, verdict: Verdict, now_s: float) -> 
     elif len(tokens) >= room:
         tokens, reason = tokens[:room], FinishReason.LENGTH
     if sequence.stops is not None:
-        generated = sequence.tokens[len(sequence.record.prompt_ids) :]
-        stop = sequence.stops.first(generated, tokens, is_end=reason is not None)
+        start = len(sequence.record.prompt_ids)
+        stop = sequence.stops.first(sequence.tokens, start, tokens, is_end=reason is not None)
         if stop is not None:
             tokens, reason = tokens[: stop + 1], FinishReason.STOP
     if reason is None and verdict.error is not None:

@@ -4,7 +4,10 @@ A draft token is right if it equals the target's token at its place (design D1),
 how many tokens a verdict holds, and never which.
 """
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Listed
+from itertools import chain
+from typing import overload
 
 from app.engine.target import TargetRows
 from app.errors import GenerationFailed
@@ -23,10 +26,10 @@ def verify(works: Listed[BatchEntry], logits: Listed[TargetRows | None]) -> list
 
 def _walk(work: BatchEntry, rows: TargetRows) -> Verdict:
     sequence, tree = work.sequence, work.tree
-    history = list(sequence.tokens)
     node = 0
     path: list[int] = []
     tokens: list[int] = []
+    history = _Tokens(sequence.tokens, tokens)
     logprobs: list[TokenLogprobs] = []
     while True:
         try:
@@ -37,9 +40,30 @@ def _walk(work: BatchEntry, rows: TargetRows) -> Verdict:
         if sequence.logprobs is not None:
             logprobs.append(rows.logprobs(node, token, sequence.logprobs, sequence.sampling, history, mask))
         tokens.append(token)
-        history.append(token)
         child = tree.child(node, token)
         if child is None or child in work.pruned or token in work.eos_ids:
             return Verdict(path, tokens, logprobs, rows.state(node))
         path.append(child)
         node = child
+
+
+class _Tokens(Listed[int]):
+    """A sequence's tokens and those chosen after them. Nothing is copied until it is read: few requests need it."""
+
+    def __init__(self, known: Listed[int], chosen: Listed[int]) -> None:
+        self._known, self._chosen = known, chosen
+
+    def __len__(self) -> int:
+        return len(self._known) + len(self._chosen)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        return [*self._known, *self._chosen][index]
+
+    def __iter__(self) -> Iterator[int]:
+        return chain(self._known, self._chosen)

@@ -23,6 +23,14 @@ class Outcome(StrEnum):
     STALE = "stale"  # it does not start where the committed tokens end
     FENCED = "fenced"  # another process owns the request now
     ENDED = "ended"  # the request has ended, or expired
+    FAILED = "failed"  # what is stored of the request cannot be added to
+
+
+class Committed(NamedTuple):
+    """A commit's outcomes, and the items that waited in its owner's mailbox just then."""
+
+    outcomes: list[Outcome]
+    waiting: int
 
 
 class Orphan(NamedTuple):
@@ -81,10 +89,10 @@ class Requests(Protocol):
         The same commit again counts once.
         """
 
-    def commit_later(self, owner: str, events: list[tuple[str, Event]]) -> Callable[[], list[Outcome]]:
+    def commit_later(self, owner: str, events: list[tuple[str, Event]], mailbox: str) -> Callable[[], Committed]:
         """Send a commit without waiting, and return a function that waits for its outcomes.
 
-        Call it once.
+        Call it once. `mailbox`: the owner's, whose depth comes with them.
         """
 
     def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:

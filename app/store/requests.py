@@ -14,10 +14,11 @@ import redis
 
 from app.errors import NotFound, QueueFull
 from app.messages import Event, FinishReason, Record, Stats, Status
-from app.store.connect import BLOCK_S, Args, Script
+from app.store.connect import BLOCK_S, Script
 from app.store.keys import Keys
-from app.store.protocol import RETRY_AFTER_S, Orphan, Outcome, Snapshot, check, final_status, past
+from app.store.protocol import RETRY_AFTER_S, Committed, Orphan, Outcome, Snapshot, check, final_status, past
 
+ROWS = 64  # events that one call of the script commits
 __all__ = ["Orphan", "Outcome", "RequestStore", "Snapshot"]
 
 
@@ -85,18 +86,16 @@ class RequestStore:
 
     def commit(self, owner: str, events: list[tuple[str, Event]]) -> list[Outcome]:
         """Append each event to its request, all in one round trip; each stands or falls alone."""
-        calls = [self._commit_call(owner, request_id, event) for request_id, event in events]
-        replies = self._commit.each(calls)
-        return [Outcome(reply) for reply in replies]
+        return _committed(self._commit.each(self._commit_calls(owner, events, ""))).outcomes
 
-    def commit_later(self, owner: str, events: list[tuple[str, Event]]) -> Callable[[], list[Outcome]]:
+    def commit_later(self, owner: str, events: list[tuple[str, Event]], mailbox: str) -> Callable[[], Committed]:
         """Send a commit without waiting, and return a function that waits for its outcomes.
 
-        Commits that failed on the way are sent again then: the same commit counts once.
+        Commits that failed on the way are sent again then: the same commit counts once. `mailbox`:
+        the owner's, whose depth comes with the outcomes.
         """
-        calls = [self._commit_call(owner, request_id, event) for request_id, event in events]
-        replies = self._commit.send(calls)
-        return lambda: [Outcome(reply) for reply in replies()]
+        replies = self._commit.send(self._commit_calls(owner, events, mailbox))
+        return lambda: _committed(replies())
 
     def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:
         """End a request from outside; False if it had ended. Raises NotFound."""
@@ -183,17 +182,26 @@ class RequestStore:
         """
         self._client.zrem(self._keys.unsettled, request_id)
 
-    def _commit_call(self, owner: str, request_id: str, event: Event) -> tuple[list[str], Args]:
-        check(event)
-        own = [self._keys.request(request_id), self._keys.events(request_id)]
-        shared = [self._keys.active, self._keys.owned(owner), self._keys.unsettled]
-        keys = [*own, *shared, self._keys.ended(request_id)]
-        stored = event.model_dump_json(exclude_defaults=True)
-        stats = event.stats.model_dump_json(exclude_defaults=True)
-        commit = [request_id, owner, event.offset, len(event.tokens), stored, stats]
-        reason = event.finish_reason
-        end = ["", "", ""] if reason is None else [final_status(reason), reason, event.error or ""]
-        return keys, [*commit, self._ttl_ms, *end]
+    def _commit_calls(
+        self, owner: str, events: list[tuple[str, Event]], mailbox: str
+    ) -> list[tuple[list[str], list[Any]]]:
+        """Make the script's calls, each of at most ROWS events, so that none holds Redis up for long."""
+        name = self._keys
+        shared = [name.active, name.owned(owner), name.unsettled, name.mail(mailbox)]
+        calls = []
+        for first in range(0, len(events), ROWS):
+            keys: list[str] = [*shared]
+            args: list[Any] = [owner, self._ttl_ms]
+            for request_id, event in events[first : first + ROWS]:
+                check(event)
+                keys += (name.request(request_id), name.events(request_id), name.ended(request_id))
+                stored = event.model_dump_json(exclude_defaults=True)
+                stats = event.stats.model_dump_json(exclude_defaults=True)
+                reason = event.finish_reason
+                end = ("", "", "") if reason is None else (final_status(reason), reason, event.error or "")
+                args += (request_id, event.offset, len(event.tokens), stored, stats, *end)
+            calls.append((keys, args))
+        return calls
 
     def _events_now(self, request_id: str, offset: int) -> list[Event]:
         pipe = self._client.pipeline(transaction=True)
@@ -210,6 +218,12 @@ class RequestStore:
         key = self._keys.events(request_id)
         reply: Any = self._client.xread({key: f"{offset}-0"}, block=max(1, int(wait_s * 1000)))
         return past(_events(reply[0][1]), offset) if reply else []
+
+
+def _committed(replies: list[list[Any]]) -> Committed:
+    """Join the replies of a commit's calls: outcomes, and at the end of each the mailbox's depth."""
+    outcomes = [Outcome(outcome) for reply in replies for outcome in reply[:-1]]
+    return Committed(outcomes, replies[-1][-1] if replies else 0)
 
 
 def _events(entries: list[tuple[str, dict[str, str]]]) -> list[Event]:

@@ -30,6 +30,8 @@ class Sequences(Mapping[str, Sequence]):
         self._tokenizer = tokenizer
         self._max_running = max_running
         self._by_request: dict[str, Sequence] = {}
+        self._oldest: list[Sequence] | None = None  # by age; None: they have changed
+        self._ended: dict[str, list[int]] = {}  # tokens of the sequences that the last step ended
         self._suspects: set[str] = set()
 
     def __getitem__(self, request_id: str) -> Sequence:
@@ -47,8 +49,14 @@ class Sequences(Mapping[str, Sequence]):
 
     def oldest(self) -> list[Sequence]:
         """Return the sequences that may run now, the oldest first."""
-        sequences = sorted(self._by_request.values(), key=lambda s: (s.record.created_s, s.record.id))
-        return sequences[: self._max_running]
+        if self._oldest is None:
+            self._oldest = sorted(self._by_request.values(), key=lambda s: (s.record.created_s, s.record.id))
+        return self._oldest[: self._max_running]
+
+    def tokens(self, request_id: str) -> list[int] | None:
+        """Return the tokens of a sequence, to read; None if it is not held, nor ended in the last step."""
+        sequence = self._by_request.get(request_id)
+        return self._ended.get(request_id) if sequence is None else sequence.tokens
 
     @property
     def suspects(self) -> AbstractSet[str]:
@@ -74,19 +82,22 @@ class Sequences(Mapping[str, Sequence]):
             grammar = tokenizer.grammars.state(record.json_schema)
         kv = CachedSequence.of(record, tokens)
         self._by_request[record.id] = Sequence(record, kv, snapshot.stats, stops, grammar)
+        self._oldest = None
         if snapshot.strikes:
             self._suspects.add(record.id)
 
     def stop(self, request_id: str) -> Sequence | None:
         """Drop a sequence and release its memory; None if it is not held."""
-        sequence = self._by_request.pop(request_id, None)
+        sequence, self._oldest = self._by_request.pop(request_id, None), None
         if sequence is not None:
+            self._ended[request_id] = sequence.tokens
             self._target.release(sequence.kv)
         self._suspects.discard(request_id)
         return sequence
 
     def adopt_prefixes(self, sequences: Iterable[Sequence]) -> None:
-        """Let prompts reuse the cached prefixes that they share with other sequences."""
+        """Let prompts reuse the cached prefixes that they share with other sequences, as a step begins."""
+        self._ended.clear()
         for sequence in sequences:
             self._stats.record_reused(self._target.adopt(sequence.kv))
 

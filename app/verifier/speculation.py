@@ -11,6 +11,7 @@ from typing import Final
 
 from app.clock import SYSTEM, Clock
 from app.estimates.draft_costs import DraftCosts
+from app.estimates.host_costs import HostCosts
 from app.messages import DraftJob, TreeMessage
 from app.policy import Policy
 from app.stages.length.marginal import HORIZON_TOKENS, Candidate, skip_models_above
@@ -83,6 +84,8 @@ class Speculation:
         self._is_together = True
         self._usual_s = 0.0  # what the drafts that were asked for last usually take
         self._deciding_s = 0.0  # what finding the present depths took
+        self._requesting_s = 0.0  # what requesting the present drafts took in all
+        self._host_costs = HostCosts()
         self._pending: dict[str, _PendingDraft] = {}
         self._model_free: set[str] = set()  # sequences whose last drafts came from no model
 
@@ -137,7 +140,17 @@ class Speculation:
 
     def request_drafts(self, sequences: list[Sequence], policy: Policy) -> list[DraftJob]:
         """Ask for as many draft tokens as pay (design D5); sequences that get none go on at once."""
-        began_s, self._deciding_s = self._clock.perf_counter(), 0.0
+        began_s = self._clock.perf_counter()
+        jobs = self._request(sequences, policy, began_s)
+        self._requesting_s = self._clock.perf_counter() - began_s
+        return jobs
+
+    def record_host(self, sequences: int, trees: int, seconds: float) -> None:
+        """Learn that a step took `seconds` beside the target's, asking for drafts included."""
+        self._host_costs.update(sequences, trees, max(0.0, seconds - self._requesting_s))
+
+    def _request(self, sequences: list[Sequence], policy: Policy, began_s: float) -> list[DraftJob]:
+        self._deciding_s = 0.0
         limits = [self.limit(sequence, policy) for sequence in sequences]
         is_forced = policy.min_draft_tokens > 0
         if not any(limits) or (not is_forced and self.lengths.is_quiet([s.record for s in sequences])):
@@ -176,7 +189,7 @@ class Speculation:
 
         def route_of(sequence: Sequence) -> Route:
             route = self._route(sequence, policy)
-            return route.without_models() if is_model_free else route
+            return route.without_models(self._pool.alone) if is_model_free else route
 
         asked = [(s, depth, route_of(s)) for s, depth in zip(sequences, depths, strict=True) if depth]
         due_s = self._wait(asked, policy, worth_s, is_model_free)
@@ -215,7 +228,7 @@ class Speculation:
         self.lengths.modes.update_costs(
             pending.batch,
             pending.depth,
-            took_s + pending.deciding_s,
+            took_s + pending.deciding_s + pending.batch * self._host_costs.tree_s,
             pending.unread,
             is_model_free=pending.is_model_free,
             skipped=message.skipped,

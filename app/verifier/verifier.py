@@ -38,6 +38,7 @@ class Verifier:
     def __init__(
         self,
         owner: str,
+        mailbox: str,
         store: Requests,
         measured: MeasuredTarget,
         speculation: Speculation,
@@ -47,7 +48,7 @@ class Verifier:
         on_exhausted: Callable[[], None] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Commit to `store` as `owner`, tokens of the target of this id.
+        """Commit to `store` as `owner`, whose mail comes to `mailbox`, tokens of the target of this id.
 
         `on_exhausted` is called where a lone sequence lacks memory for long; without it the request
         fails for that.
@@ -65,7 +66,7 @@ class Verifier:
         self._selection = selection
         self._on_exhausted = on_exhausted
         self._clock = clock
-        self._pending_commit = PendingCommit(owner, store)
+        self._pending_commit = PendingCommit(owner, mailbox, store)
         self._memory_retry = OutOfMemoryRetry(clock)
         self._policy = Policy()
         self._ended: list[Record] = []
@@ -97,6 +98,10 @@ class Verifier:
     def load(self) -> VerifierLoad:
         """Describe its load for the controller. For any thread."""
         return self.stats.load(self.sequences.all())
+
+    def has_mail(self) -> bool:
+        """Tell whether mail waited at the last commit; True where that is not known."""
+        return self._pending_commit.mail() != 0
 
     def take_ended(self) -> list[Record]:
         """Take the records of the sequences that ended since the last call."""
@@ -138,6 +143,7 @@ class Verifier:
 
     def step(self, now_s: float) -> list[DraftJob]:
         """Run one batch, if any sequence is ready, and commit it; return the jobs for drafts."""
+        began_s = self._clock.perf_counter()
         jobs = self._settle()
         works = self._stepped = self._compose(now_s)
         if not works:
@@ -153,9 +159,14 @@ class Verifier:
         took_s = self._clock.perf_counter() - started
         self._early_exit.update(works, self._costs)
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
-        if all(work.final for work in works):
+        is_whole = all(work.final for work in works)
+        if is_whole:
             self._costs.correct(rows, self._early_exit.whole_s(works, self._costs, took_s), reading_s)
-        return jobs + self._commit(works, verdicts, rows, took_s)
+        jobs += self._commit(works, verdicts, rows, took_s)
+        if is_whole:
+            trees = sum(len(work.tree) > 0 for work in works)
+            self.speculation.record_host(len(works), trees, self._clock.perf_counter() - began_s - took_s)
+        return jobs
 
     def _compose(self, now_s: float) -> list[BatchEntry]:
         """Compose the next batch, with memory reserved."""

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Mapping
 from celery.worker import state as worker_state
 from pydantic import ValidationError
 
-from app.assembly.fuser import model_free_names
+from app.assembly.fuser import build_fuser, model_free_names
 from app.assembly.plans import overrides
 from app.assembly.verifier import build_verifier
+from app.fuser.fuser import Fuser
 from app.logs import of
 from app.messages import FUSE, SETTLE, DraftJob, FinishReason, Settle, ToVerifier, mailbox_of
+from app.pipeline import draft_here
 from app.stages.route.drafter_pool import DrafterPool
 from app.telemetry.verifier_metrics import VerifierMetrics
 from app.verifier.dispatch import jobs_by_mailbox
@@ -37,6 +39,7 @@ def serve(
     mailbox = mailbox_of("verify", node)
     verifier = verifier or load(deployment, node)
     metrics = verifier.stats.metrics
+    fuser = build_fuser(deployment.settings, deployment.tokenizer, deployment.requests, verifier.sequences.tokens)
     identity = {
         "target": verifier.target_id,
         "tokenizer": deployment.tokenizer.sha256,
@@ -48,10 +51,14 @@ def serve(
         return {**verifier.report(), **identity, "host": deployment.machine, **(about or {})}
 
     heartbeat = Heartbeat(deployment, "verify", node, owner=verifier.owner, info=info, progress=metrics.drain)
-    loop = VerifierLoop(deployment, verifier, heartbeat, mailbox)
-    priors = deployment.exchange_stats(verifier.speculation.router.experience)
-    tasks: list[HeartbeatTask] = [loop, priors, metrics, deployment.exchange_stats(deployment.counters)]
-    doorbells = {mailbox: lambda: consume_mailbox(deployment, heartbeat, mailbox, ToVerifier, loop.handle)}
+    loop = VerifierLoop(deployment, verifier, fuser, heartbeat, mailbox)
+    exchanged = (verifier.speculation.router.experience, fuser.calibration, deployment.counters)
+    tasks: list[HeartbeatTask] = [loop, metrics, *(deployment.exchange_stats(stats) for stats in exchanged)]
+
+    def consume() -> None:
+        consume_mailbox(deployment, heartbeat, mailbox, ToVerifier, loop.handle, verifier.has_mail)
+
+    doorbells = {mailbox: consume}
     return RoleService(heartbeat, doorbells, tasks)
 
 
@@ -79,11 +86,14 @@ def _leave() -> None:
 
 
 class VerifierLoop(HeartbeatTask):
-    """The loop of a verifier: mail in, one step, mail out."""
+    """The loop of a verifier: mail in, one step, drafts of model-free drafters alone, mail out."""
 
-    def __init__(self, deployment: Deployment, verifier: Verifier, heartbeat: Heartbeat, mailbox: str) -> None:
+    def __init__(
+        self, deployment: Deployment, verifier: Verifier, fuser: Fuser, heartbeat: Heartbeat, mailbox: str
+    ) -> None:
         self._deployment = deployment
         self._verifier = verifier
+        self._fuser = fuser
         self._heartbeat = heartbeat
         self._mailbox = mailbox
         self._reconciled_s = 0.0
@@ -95,7 +105,8 @@ class VerifierLoop(HeartbeatTask):
             self._adopt(message.adopt)
             self._verifier.receive(message.trees)
         self._reconcile()
-        jobs = self._verifier.step(time.time())
+        jobs, trees = draft_here(self._fuser, self._mailbox, self._verifier.step(time.time()))
+        self._verifier.receive(tree for _, tree in trees)
         self._heartbeat.working_on(work.sequence.id for work in self._verifier.stepped)
         self._send(jobs)
         self._settle()
@@ -104,7 +115,7 @@ class VerifierLoop(HeartbeatTask):
     def beat(self) -> None:
         """Follow the drafters alive and the policy; ring if sequences wait unattended. In the heartbeat's thread."""
         nodes, tokenizer = self._deployment.nodes, self._deployment.tokenizer.sha256
-        pool = DrafterPool.of(nodes.live(), tokenizer, self._model_free, self._deployment.machine)
+        pool = DrafterPool.of(nodes.live(), tokenizer, self._model_free, self._deployment.machine, self._mailbox)
         self._verifier.follow(pool, nodes.policy())
         # Work must not depend on one message (design D10): the doorbell, or the mail with a new sequence, may have been
         # lost with a connection or a process. Its own empty mail rings until the mailbox is attended.

@@ -4,6 +4,7 @@ masks of attention.
 Goes in: a PackedBatch; comes out: a Layout that the attention of `hooked` reads. Knows no weights.
 """
 
+from array import array
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -81,7 +82,7 @@ def _groups(layout: Layout, window: int | None) -> list[TileGroup]:
 @dataclass(slots=True)
 class _Tile:
     rows: list[int]
-    pages: list[int]
+    pages: "array[int]"
     mask: np.ndarray  # (pages, height, S)
 
 

@@ -3,6 +3,7 @@
 The only file that builds tensors for the target. Knows no scheduler, no Redis and no text.
 """
 
+from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +30,7 @@ class CPURows:
     places: dict[int, int] | None = None  # the row of each node where some have been pruned; they have none
 
     def token(
-        self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+        self, node: int, position: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> int:
         """Return the target's token after `node`, to stand at `position` (design D1).
 
@@ -40,7 +41,7 @@ class CPURows:
         return target_token_reference(self._shaped(node, sampling, history, mask), choice_of(sampling), position)
 
     def logprobs(
-        self, node: int, token: int, top: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+        self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
         """Return log-probabilities of `token` and of the `top` likeliest; see
         `app.engine.target.TargetRows`.
@@ -56,7 +57,7 @@ class CPURows:
         return token_logprobs(float(logprobs[token]), ids[order[:top]].tolist(), best[:top].tolist())
 
     def _shaped(
-        self, node: int, sampling: Sampling, history: list[int], mask: np.ndarray | None
+        self, node: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None
     ) -> torch.Tensor:  # (V,)
         own = self.rows[self.row(node)]
         if mask is None and not is_shaped(sampling):

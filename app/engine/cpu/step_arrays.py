@@ -3,6 +3,7 @@
 import numpy as np
 
 from app.engine.packing import PackedBatch
+from app.state import page_numbers
 from kernels.cpu.attention import SPLIT, TILE
 from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES
 from kernels.cpu.shapes import PARTS, Model, Room, Step
@@ -24,7 +25,7 @@ def step_of(plan: PackedBatch, least_tiles: int = 1) -> Step:
         own[row] = page, offset
     rows: list[int] = []
     tiles: list[tuple[int, ...]] = []
-    pages: list[int] = []
+    pages = page_numbers()
     units: list[tuple[int, int, int]] = []
     lines = 0
     for span in plan.spans:

@@ -2,6 +2,8 @@
 reads them.
 """
 
+from array import array
+
 import numpy as np
 import torch
 
@@ -21,9 +23,9 @@ class KVMoves:
         self._pages = pages
         self._page_tokens = pages.keys.shape[2]
         self._table = (MAX_TREE_ROWS + self._page_tokens - 1) // self._page_tokens + 1
-        self._waiting: list[tuple[list[int], int, list[int]]] = []  # pages, slot of the first node in them, path
+        self._waiting: list[tuple[array[int], int, list[int]]] = []  # pages, slot of the first node in them, path
 
-    def add(self, pages: list[int], below: int, path: list[int]) -> None:
+    def add(self, pages: "array[int]", below: int, path: list[int]) -> None:
         """Add the path of a tree whose node i was written to slot below + i.
 
         path: the accepted nodes, root's child first.

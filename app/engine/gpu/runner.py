@@ -2,6 +2,7 @@
 device a step.
 """
 
+from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,14 +39,14 @@ class ChosenRows:
         return None
 
     def token(
-        self, node: int, position: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+        self, node: int, position: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> int:
         """Return the target's token after `node`, chosen on the device (design D1); the other
         arguments have been used there."""
         return self.tokens[node]
 
     def logprobs(
-        self, node: int, token: int, top: int, sampling: Sampling, history: list[int], mask: np.ndarray | None = None
+        self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
         """Return log-probabilities of the token that was chosen and of the `top` likeliest; see
         `app.engine.target.TargetRows`."""
@@ -186,7 +187,7 @@ def _rows(work: BatchEntry) -> list[Row]:
     return [row_of(work.sequence.sampling, seen, _mask(work, seen)) for seen in history]
 
 
-def _mask(work: BatchEntry, history: list[int]) -> np.ndarray | None:
+def _mask(work: BatchEntry, history: Listed[int]) -> np.ndarray | None:
     """Return the tokens (V,) bool allowed after this history; None: all.
 
     None also where nothing can follow: the walk finds that if it comes there.

@@ -43,16 +43,18 @@ class PagedRunner:
         most = (len(sequence.tokens) - 1) // size
         if not self._shares or sequence.cached != len(pages) * size or most <= len(pages):
             return 0
-        found = self.pool.find(names(sequence, most, size)[len(pages) :])
+        found = self.pool.find(names(sequence, len(pages), most, size))
         self.pool.hold(found)
-        pages += found
+        if sequence.named == len(pages):
+            sequence.named += len(found)
+        pages.extend(found)
         sequence.cached += len(found) * size
         return len(found) * size
 
     def release(self, sequence: CachedSequence) -> None:
         """Give the sequence's pages back; its prefix must be computed again if it goes on."""
         self.pool.release(sequence.pages)
-        sequence.cached = 0
+        sequence.cached = sequence.named = 0
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
         """Count the first `tokens` of the sequence as cached: rows were computed, or are taken
@@ -84,9 +86,10 @@ class PagedRunner:
         self.pool.trim(sequence.pages, cached)
         self.drop(work)
         if self._shares:
-            full = min(cached, len(sequence.tokens)) // size
-            for page, name in zip(sequence.pages, names(sequence, full, size), strict=False):
+            first, full = sequence.named, min(cached, len(sequence.tokens)) // size
+            for page, name in zip(sequence.pages[first:full], names(sequence, first, full, size), strict=True):
                 self.pool.name(page, name)
+            sequence.named = full
 
     def _clear(self, pages: list[int]) -> None:
         """Set pages of all layers to zero."""

@@ -5,6 +5,7 @@ Knows no model and no schedule.
 """
 
 import heapq
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import takewhile
@@ -37,7 +38,7 @@ class PagePool:
         """Return the number of pages that could be lent now."""
         return len(self._free) + len(self._idle)
 
-    def try_grow(self, pages: list[int], tokens: int) -> bool:
+    def try_grow(self, pages: "array[int]", tokens: int) -> bool:
         """Extend `pages` in place until they hold `tokens`; return False, and change nothing, if
         the pool is too empty."""
         missing = -(-tokens // self.page_tokens) - len(pages)
@@ -46,11 +47,11 @@ class PagePool:
         pages.extend(self._lend() for _ in range(missing))
         return True
 
-    def release(self, pages: list[int]) -> None:
+    def release(self, pages: "array[int]") -> None:
         """Take all of `pages` back and empty the list."""
         self.trim(pages, 0)
 
-    def trim(self, pages: list[int], tokens: int) -> None:
+    def trim(self, pages: "array[int]", tokens: int) -> None:
         """Take back the pages beyond the first `tokens` tokens; the last first, so that beginnings
         stay longest."""
         keep = -(-tokens // self.page_tokens)

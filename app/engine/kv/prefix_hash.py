@@ -12,8 +12,8 @@ from app.state import CachedSequence
 DIGEST_BYTES = 16
 
 
-def names(sequence: CachedSequence, count: int, page_tokens: int) -> list[bytes]:
-    """Return the names of the sequence's first `count` pages.
+def names(sequence: CachedSequence, first: int, count: int, page_tokens: int) -> list[bytes]:
+    """Return the names of the sequence's pages from `first` up to `count` pages.
 
     The sequence keeps them in `page_names`: its tokens only ever grow, so a name never changes.
     """
@@ -22,4 +22,4 @@ def names(sequence: CachedSequence, count: int, page_tokens: int) -> list[bytes]
         before = known[-1] if known else blake2b(sequence.tenant.encode(), digest_size=DIGEST_BYTES).digest()
         tokens = array("q", sequence.tokens[i * page_tokens : (i + 1) * page_tokens])
         known.append(blake2b(before + tokens.tobytes(), digest_size=DIGEST_BYTES).digest())
-    return known[:count]
+    return known[first:count]

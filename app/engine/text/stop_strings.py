@@ -59,24 +59,28 @@ class AnswerStream:
         return text[:end]
 
 
+LOOK_BACK = 8  # tokens
+
+
 class StopWatch:
     """A search for the token that completes a stop string, along one growing sequence."""
 
     def __init__(self, tokenizer: Detokenizer, stop: Sequence[str]) -> None:
         self._tokenizer, self._stop = tokenizer, stop
-        self._read: list[int] | None = None  # the tokens fed to `_answer`; None: not known any more
+        self._read = -1  # tokens fed to `_answer`; -1: not known any more
+        self._last: list[int] = []  # of them: notices a sequence that changed
         self._answer = AnswerStream(tokenizer, stop)
 
-    def first(self, generated: list[int], run: Sequence[int], *, is_end: bool) -> int | None:
+    def first(self, tokens: Sequence[int], start: int, run: Sequence[int], *, is_end: bool) -> int | None:
         """Return the index into `run` of the first token that completes a stop string; None: none does.
 
-        `run` follows the `generated` tokens. `is_end`: no token will follow the run, so text that
-        is still open counts as it stands.
+        `run` follows `tokens`, of which the answer begins at `start`. `is_end`: no token will
+        follow the run, so text that is still open counts as it stands.
         """
-        if self._read != generated:
+        if self._read != len(tokens) - start or self._last != tokens[max(start, len(tokens) - LOOK_BACK) :]:
             self._answer = AnswerStream(self._tokenizer, self._stop)
-            self._answer.feed(generated)
-        self._read = None
+            self._answer.feed(tokens[start:])
+        self._read = -1
         for i, token in enumerate(run):
             self._answer.feed([token])
             if self._answer.has_stopped:
@@ -84,7 +88,8 @@ class StopWatch:
         if is_end:
             self._answer.flush()
             return len(run) - 1 if self._answer.has_stopped else None
-        self._read = [*generated, *run]
+        self._read = len(tokens) - start + len(run)
+        self._last = [*tokens[max(start, len(tokens) - LOOK_BACK) :], *run][-LOOK_BACK:]
         return None
 
 

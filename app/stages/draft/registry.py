@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 
 from app.stages.draft.lookup import Lookup
-from app.stages.draft.phrases import Phrases
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.suffix import Suffix
 
@@ -11,7 +10,8 @@ BUILT_IN: dict[str, Callable[[], Drafter]] = {  # those that need no file
     "lookup": Lookup,
     "suffix": Suffix,
 }
-MODEL_FREE = (*BUILT_IN, Phrases.name)  # run where drafts are fused and never answer by mail, so no round waits for one
+PHRASES = "phrases"  # loaded where it drafts alone, since it brings a compiler
+MODEL_FREE = (*BUILT_IN, PHRASES)  # run where drafts are fused and never answer by mail, so no round waits for one
 
 
 def build(names: Iterable[str] = tuple(BUILT_IN)) -> list[Drafter]:

@@ -83,7 +83,9 @@ class LengthController:
         self._steps_without_models += 1
         must_ask = self._steps_without_models > ASK_AFTER_STEPS  # or a cost that was once measured wrong would stay so
 
-        def asked(of: list[Candidate], mode: DraftMode, must_ask: bool, beat: float = 1.0) -> tuple[list[int], float]:
+        def asked(
+            of: list[Candidate], mode: DraftMode, must_ask: bool, share: float, beat: float = 1.0
+        ) -> tuple[list[int], float]:
             return draft_lengths(
                 of, costs, mode.costs, busy_s=busy_s, share=share, must_ask=must_ask, budget=budget, beat=beat
             )
@@ -91,9 +93,11 @@ class LengthController:
         few: list[int] = []
         few_gain = 1.0
         if model_free is not None:
-            few, few_gain = asked(model_free, self.modes.model_free, self._silent_steps > ASK_AFTER_STEPS)
+            few, few_gain = asked(  # in the verifier's own process: nothing hides them
+                model_free, self.modes.model_free, self._silent_steps > ASK_AFTER_STEPS, share=1.0
+            )
         beat = 1.0 if must_ask or self._is_full_due else few_gain
-        depths, gain = asked(full, self.modes.with_models, must_ask, beat)
+        depths, gain = asked(full, self.modes.with_models, must_ask, share, beat)
         chosen, is_model_free = full, False
         if model_free is not None and (few_gain >= gain and not must_ask) and not (any(depths) and self._is_full_due):
             depths, chosen, is_model_free = few, model_free, True

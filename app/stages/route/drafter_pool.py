@@ -13,40 +13,42 @@ from app.store.protocol import Node
 class DrafterPool:
     """Hold the live drafters: models by name with their mailbox, model-free ones at every fuser.
 
-    `core_share` is 1.0 when the drafters run on the verifier's own cores, 0.0 on other machines.
-    `fuser` is the fusion task's mailbox. `hosts` has all the nodes of the drafters that several
-    host; `waiting`, by mailbox, the items that wait there; `away` the mailboxes on other machines
-    than the verifier's.
+    `core_share` is 1.0 when the model drafters run on the verifier's own cores, 0.0 on other
+    machines. `fuser` is the fusion task's mailbox, `alone` that of the fuser for what model-free
+    drafters alone draft: the verifier's own, since that takes less time than a hop. `hosts` has all
+    the nodes of the drafters that several host; `waiting`, by mailbox, the items that wait there;
+    `away` the mailboxes on other machines than the verifier's.
     """
 
     models: Mapping[str, str] = field(default_factory=dict)
     model_free: tuple[str, ...] = ()
     core_share: float = 1.0
-    fuser: str = "fuse"
+    fuser: str = FUSE
+    alone: str = FUSE
     readers: frozenset[str] = frozenset()  # drafters that read the target's last hidden state
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     waiting: Mapping[str, int] = field(default_factory=dict)
     away: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, live: Sequence[Node], tokenizer_sha256: str, model_free: tuple[str, ...], machine: str) -> Self:
-        """Collect the live nodes' drafters with this tokenizer, for a verifier on `machine`.
+    def of(
+        cls, live: Sequence[Node], tokenizer_sha256: str, model_free: tuple[str, ...], machine: str, mailbox: str
+    ) -> Self:
+        """Collect the live nodes' drafters with this tokenizer, for the verifier of `mailbox` on `machine`.
 
-        Without a fusion task these are the drafters of one node, which fuses for itself.
+        Without a fusion task the models are those of one node, which fuses for itself.
         """
         nodes = [node for node in live if node.kind == "draft"]
         boxes = hosts(nodes, tokenizer_sha256)
-        if not any(node.kind == FUSE for node in live):
-            if not boxes:
-                return cls()
+        if boxes and not any(node.kind == FUSE for node in live):
             one = min(box for found in boxes.values() for box in found)
             boxes = {name: (one,) for name, found in boxes.items() if one in found}
         away = {mailbox_of(node.kind, node.name) for node in nodes if node.info.get("host") != machine}
         return cls(
             models={name: found[0] for name, found in boxes.items()},
             model_free=model_free,
-            core_share=1.0 if len(away) < len(nodes) else 0.0,
-            fuser=FUSE,
+            core_share=1.0 if not nodes or len(away) < len(nodes) else 0.0,
+            alone=mailbox,
             readers=frozenset(name for node in nodes for name in node.info.get("readers", ())),
             hosts=boxes,
             waiting={mailbox_of(node.kind, node.name): int(node.info.get("waiting", 0)) for node in nodes},
@@ -63,7 +65,9 @@ class DrafterPool:
         return self.hosts.get(name) or (self.models[name],)
 
     def fuser_of(self, nodes: Collection[str]) -> str:
-        """Return the mailbox where drafts of these nodes are fused: the node itself if it is one, saving a hop."""
+        """Return the mailbox where drafts of these nodes are fused: a lone node's own, saving a hop."""
+        if not nodes:
+            return self.alone
         return next(iter(nodes)) if len(set(nodes)) == 1 else self.fuser
 
     def is_here(self, mailbox: str) -> bool:
@@ -71,5 +75,5 @@ class DrafterPool:
         return self.core_share > 0.0 and mailbox not in self.away
 
     def mailboxes(self) -> set[str]:
-        """Return the mailboxes of all nodes and of the fuser."""
-        return {self.fuser, *(box for name in self.models for box in self.hosts_of(name))}
+        """Return the mailboxes of all nodes and of the fusers."""
+        return {self.fuser, self.alone, *(box for name in self.models for box in self.hosts_of(name))}

@@ -10,7 +10,7 @@ from typing import Final
 from zlib import crc32
 
 from app.estimates.drafter_priors import DrafterPriors
-from app.messages import Record
+from app.messages import FUSE, Record
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.policies import Option, outcomes
 from app.stages.route.scores import DrafterScores, RequestScores
@@ -26,12 +26,12 @@ class Route:
 
     drafters: tuple[str, ...] = ()
     homes: Mapping[str, str] = field(default_factory=dict)
-    fuser: str = "fuse"
+    fuser: str = FUSE
     is_choice: bool = False  # there were several model drafters to choose from
 
-    def without_models(self) -> "Route":
-        """Return the same route without its model drafters."""
-        return Route(tuple(name for name in self.drafters if name not in self.homes), {}, self.fuser)
+    def without_models(self, fuser: str) -> "Route":
+        """Return the same route without its model drafters, fused at `fuser`."""
+        return Route(tuple(name for name in self.drafters if name not in self.homes), {}, fuser)
 
     @property
     def recipients(self) -> dict[str, tuple[str, ...]]:

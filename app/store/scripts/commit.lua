@@ -1,28 +1,52 @@
--- Append one event, if `owner` still owns the request and the event starts where its tokens end.
--- KEYS request, events, active, owned:<owner>, unsettled, ended
--- ARGV id, owner, offset, tokens, event, stats, ttl_ms, final status ('' goes on), finish reason, error
-local request = redis.call('HMGET', KEYS[1], 'status', 'owner', 'length', 'expires_ms')
-if not request[1] then return 'ended' end
-local length, offset, tokens = tonumber(request[3]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local entry = string.format('%.0f-%d', offset + tokens, tokens > 0 and 0 or 1)
+-- Append an event to each of several requests, if `owner` still owns it and the event starts where its tokens end.
+-- Each row stands or falls alone. Returns every row's outcome, and last how many items wait in the owner's mailbox.
+-- KEYS active, owned:<owner>, unsettled, mail; then for each row: request, events, ended
+-- ARGV owner, ttl_ms; then for each row: id, offset, tokens, event, stats, final status ('' goes on), finish reason,
+--   error
+local owner, ttl_ms = ARGV[1], ARGV[2]
 
--- A caller whose reply was lost sends the same commit again and must hear that it worked.
-local function is_committed()
-  if request[2] ~= ARGV[2] then return false end
-  local found = redis.call('XRANGE', KEYS[2], entry, entry)
-  return #found == 1 and found[1][2][2] == ARGV[5]
+local function commit(key, arg)
+  local request_key, events_key, text = KEYS[key], KEYS[key + 1], ARGV[arg + 3]
+  local request = redis.call('HMGET', request_key, 'status', 'owner', 'length', 'expires_ms')
+  if not request[1] then return 'ended' end
+  local length, offset, tokens = tonumber(request[3]), tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
+  local entry = string.format('%.0f-%d', offset + tokens, tokens > 0 and 0 or 1)
+
+  -- A caller whose reply was lost sends the same commit again and must hear that it worked.
+  local function is_committed()
+    if request[2] ~= owner then return false end
+    local found = redis.call('XRANGE', events_key, entry, entry)
+    return #found == 1 and found[1][2][2] == text
+  end
+
+  if request[1] ~= 'active' then return is_committed() and 'committed' or 'ended' end
+  if request[2] ~= owner then return 'fenced' end
+  if offset ~= length then return is_committed() and 'committed' or 'stale' end
+
+  redis.call('XADD', events_key, entry, 'event', text)
+  if length == 0 then redis.call('PEXPIREAT', events_key, request[4]) end
+  redis.call('HSET', request_key, 'length', string.format('%.0f', offset + tokens), 'stats', ARGV[arg + 4],
+    'strikes', 0)
+  if ARGV[arg + 5] ~= '' then
+    local keys = {request = request_key, events = events_key, active = KEYS[1], owned = KEYS[2], unsettled = KEYS[3],
+      ended = KEYS[key + 2]}
+    finish(ARGV[arg], keys, ARGV[arg + 5], ARGV[arg + 6], ARGV[arg + 7], ttl_ms)
+  end
+  return 'committed'
 end
 
-if request[1] ~= 'active' then return is_committed() and 'committed' or 'ended' end
-if request[2] ~= ARGV[2] then return 'fenced' end
-if offset ~= length then return is_committed() and 'committed' or 'stale' end
-
-redis.call('XADD', KEYS[2], entry, 'event', ARGV[5])
-if length == 0 then redis.call('PEXPIREAT', KEYS[2], request[4]) end
-redis.call('HSET', KEYS[1], 'length', string.format('%.0f', offset + tokens), 'stats', ARGV[6], 'strikes', 0)
-if ARGV[8] ~= '' then
-  local keys = {request = KEYS[1], events = KEYS[2], active = KEYS[3], owned = KEYS[4], unsettled = KEYS[5],
-    ended = KEYS[6]}
-  finish(ARGV[1], keys, ARGV[8], ARGV[9], ARGV[10], ARGV[7])
+local outcomes = {}
+for row = 0, (#KEYS - 4) / 3 - 1 do
+  local ok, outcome = pcall(commit, 5 + 3 * row, 3 + 8 * row)
+  if not ok then
+    local text = type(outcome) == 'table' and outcome.err or tostring(outcome)
+    -- A server that cannot write is away: nothing is known of any row then, and all is sent again.
+    for _, away in ipairs({'OOM', 'MISCONF', 'READONLY'}) do
+      if string.find(text, away, 1, true) then return {err = text} end
+    end
+    outcome = 'failed'
+  end
+  outcomes[row + 1] = outcome
 end
-return 'committed'
+outcomes[#outcomes + 1] = redis.call('LLEN', KEYS[4])
+return outcomes

@@ -183,3 +183,22 @@ def test_memory_is_bounded_least_recent_first() -> None:
     assert is_held("4"), "the removed one's tokens count no more"
     replicas.update(job(0, [7], request_id="too much"))
     assert not is_held("fits")
+
+
+def test_the_list_of_a_verifier_in_this_process_is_read_and_not_copied() -> None:
+    watcher, own = Watcher(), {"r": TEXT[:8]}
+    fetches: list[str] = []
+    replicas = Replicas([watcher], fetches.append, own=own.get)  # a fetch finds nothing
+    context = replicas.update(job(0, TEXT[:8]))
+    assert context is not None and context.tokens is own["r"]
+    own["r"] += TEXT[8:11]
+    again = replicas.update(job(8, TEXT[8:11]))
+    assert again is not None and again.tokens is own["r"] and watcher.seen[-1] == TEXT[:11]
+    assert fetches == []
+    assert replicas.update(job(8, TEXT[8:10])) is None, "its verifier has gone on since"
+    assert fetches == ["r"], "a job from elsewhere, whose tokens are not known here"
+    last = job(8, TEXT[8:11]).model_copy(update={"is_last": True})
+    assert replicas.update(last) is not None
+    own.clear()
+    assert replicas.update(last) is None
+    assert fetches == ["r"], "what is over is not worth one"

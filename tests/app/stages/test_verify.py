@@ -23,10 +23,10 @@ class Speaker:
     def state(self, node: int) -> bytes | None:
         return b"%d" % node
 
-    def token(self, node: int, position: int, sampling: Sampling, history: list[int], mask=None) -> int:
+    def token(self, node: int, position: int, sampling: Sampling, history: Sequence[int], mask=None) -> int:
         self.asked.append((node, position))
         assert position == len(history)
-        assert history == [*self._work.sequence.tokens, *path_tokens(self._work.tree, node)], "the path to this node"
+        assert [*history] == [*self._work.sequence.tokens, *path_tokens(self._work.tree, node)], "the path to this node"
         return says(history)
 
 

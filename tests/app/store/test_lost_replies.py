@@ -13,6 +13,8 @@ from app.errors import StoreUnavailable
 from app.store import connect as module
 from app.store import requests
 from app.store.connect import connect
+from app.store.keys import Keys
+from app.store.mailbox import Mailboxes
 from app.store.protocol import Outcome
 from app.store.requests import RequestStore
 from tests.app.store.bench import make_record, tokens_event
@@ -64,21 +66,21 @@ def test_a_commits_outcome_is_known_though_its_reply_was_lost(
     """Many times over: no connection is leaked, broken or whole."""
     store = store_of(far)
     for length in range(0, 12, 2):
-        assert store.commit_later("v1", [("r1", tokens_event(length, 5))])() == [Outcome.COMMITTED]
+        assert store.commit_later("v1", [("r1", tokens_event(length, 5))], "verify:v")().outcomes == [Outcome.COMMITTED]
         relay.hold()
-        outcomes = store.commit_later("v1", [("r1", tokens_event(length + 1, 6))])
+        outcomes = store.commit_later("v1", [("r1", tokens_event(length + 1, 6))], "verify:v")
         await_tokens(near, length + 2)
         relay.cut()
-        assert outcomes() == [Outcome.COMMITTED]
+        assert outcomes().outcomes == [Outcome.COMMITTED]
     assert near.snapshot("r1").tokens == (5, 6) * 6
 
 
 def test_a_reply_that_comes_too_late_is_dropped(far: redis.Redis, near: RequestStore, relay: Relay) -> None:
     far.set("key", "value")
-    outcomes = store_of(far).commit_later("v1", [("r1", tokens_event(0, 5))])
-    assert outcomes() == [Outcome.COMMITTED]
+    outcomes = store_of(far).commit_later("v1", [("r1", tokens_event(0, 5))], "verify:v")
+    assert outcomes().outcomes == [Outcome.COMMITTED]
     relay.hold()
-    outcomes = store_of(far).commit_later("v1", [("r1", tokens_event(1, 6))])
+    outcomes = store_of(far).commit_later("v1", [("r1", tokens_event(1, 6))], "verify:v")
     started_s = time.monotonic()
     for call in (outcomes, lambda: far.get("key")):
         with pytest.raises(StoreUnavailable):
@@ -128,7 +130,7 @@ def test_a_full_disk_is_a_server_that_is_away_until_there_is_room(
         lambda: client.set("key", "value"),
         pipe.execute,
         lambda: store.assign("r1", "v1"),
-        store.commit_later("v1", [("r1", tokens_event(0, 5))]),
+        store.commit_later("v1", [("r1", tokens_event(0, 5))], "verify:v"),
     ):
         with pytest.raises(StoreUnavailable, match="cannot write"):
             call()
@@ -153,3 +155,22 @@ def _save(client: redis.Redis, status: str) -> None:
     while client.info("persistence")["rdb_last_bgsave_status"] != status:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_request_that_cannot_be_added_to_fails_alone(redis_client: redis.Redis) -> None:
+    """Many commits are one call: what is stored of one request must not keep the others from theirs."""
+    store = RequestStore(redis_client, NAMESPACE, ttl_s=60.0, active_ttl_s=60.0)
+    ids = [f"r{i}" for i in range(2 * requests.ROWS + 1)]
+    for request_id in ids:
+        store.create(make_record(request_id), limit=len(ids))
+        assert store.assign(request_id, "v1")
+    redis_client.set(Keys(NAMESPACE).events(ids[1]), "no stream")
+    events = [(request_id, tokens_event(0, 5)) for request_id in ids]
+    events[3] = (ids[3], tokens_event(9, 5))
+    Mailboxes(redis_client, NAMESPACE, lease_s=1.0).post("verify:v", ["item"])
+    committed = store.commit_later("v1", events, "verify:v")()
+    assert committed.waiting == 1
+    wanted = [Outcome.COMMITTED] * len(ids)
+    wanted[1], wanted[3] = Outcome.FAILED, Outcome.STALE
+    assert committed.outcomes == wanted
+    assert all(store.snapshot(request_id).tokens == (5,) for request_id in (ids[0], ids[2], ids[-1]))

@@ -40,7 +40,7 @@ def test_the_youngest_are_preempted_where_memory_is_short():
         sequence.tokens.append(1)
     works = [fakes.work(sequence, sequence.cached) for sequence in (old, middle, young)]
     assert [work.sequence for work in one.sequences.reserve(works)] == [old.kv, middle.kv]
-    assert (young.cached, young.kv.pages) == (0, [])
+    assert (young.cached, len(young.kv.pages)) == (0, 0)
     assert old.cached == middle.cached == 2 * PAGE_TOKENS
 
 
@@ -53,7 +53,7 @@ def test_a_younger_sequence_never_preempts_an_older_one():
     old.kv.cached = len(old.tokens)
     assert one.sequences.reserve([fakes.work(young, 0)]) == []
     assert (old.cached, len(old.kv.pages)) == (2 * PAGE_TOKENS, 2)
-    assert young.kv.pages == []
+    assert not young.kv.pages
 
 
 def test_memory_goes_by_age_whatever_the_order_in_the_batch():
@@ -78,3 +78,13 @@ def test_an_entry_of_a_preempted_sequence_is_not_run():
     works = [fakes.work(sequence, sequence.cached) for sequence in (old, large, small)]
     assert [work.sequence for work in one.sequences.reserve(works)] == [old.kv]
     assert one.sequences.reserve([fakes.work(small, 0)]), "from its beginning it can"
+
+
+def test_an_ended_sequences_tokens_can_be_read_until_the_next_step():
+    one = parts()
+    sequence = start(one, "r", length=5)
+    assert one.sequences.tokens("r") is sequence.tokens
+    one.sequences.stop("r")
+    assert one.sequences.tokens("r") == [1] * 5
+    one.sequences.adopt_prefixes([])
+    assert one.sequences.tokens("r") is None

@@ -98,10 +98,11 @@ def test_drafts_of_one_node_are_fused_there_others_at_the_fuser():
     }, "each what it does not know"
     sequence.tokens.append(8)
     assert [job.tokens for job in one.speculation.jobs([sequence], [3], Policy())] == [(8,)] * 3
-    one.speculation.follow(DrafterPool({}, ("lookup",)))
-    assert [job.fuser for job in one.speculation.jobs([sequence], [3], Policy())] == ["fuse"], (
-        "without others it looks up"
-    )
+    one.speculation.follow(DrafterPool({}, ("lookup",), alone="verify:1"))
+    (job,) = one.speculation.jobs([sequence], [3], Policy())
+    assert (job.to, job.fuser, job.start) == ("verify:1", "verify:1", 0), "without others the verifier looks up itself"
+    last = {job.to for job in one.speculation.final_jobs(sequence)}
+    assert last == {"fuse", "verify:1"}, "of the others no node is alive"
 
 
 def test_a_node_that_fuses_again_gets_the_tokens_its_fuser_missed():
@@ -330,10 +331,10 @@ def test_a_round_with_skipped_models_teaches_nothing_of_their_costs():
 
 
 def test_no_model_gets_a_job_in_a_model_free_round():
-    one = parts()
+    one = parts(pool=DrafterPool({"small": "draft:1"}, ("lookup",), alone="verify:1"))
     sequence = start(one, "r")
     (job,) = one.speculation.jobs([sequence], [3], Policy(), is_model_free=True)
-    assert job.drafters == ("lookup",) and job.to == job.fuser
+    assert job.drafters == ("lookup",) and job.to == job.fuser == "verify:1"
     one.speculation.receive(message())
     assert one.draft_costs.seconds(1, 3) == DraftCosts().seconds(1, 3), "what that took is no model's price"
     assert one.lengths.modes.model_free.costs.seconds(1, 3) != DraftCosts().seconds(1, 3)
@@ -371,3 +372,14 @@ def test_baseline_lengths_draft_chains_and_verify_all_of_them():
     )
     assert sequence.tree == Tree([1, 2], [0, 1], [1.0, 1.0], [("a",), ("a",)])
     assert one.speculation.request_drafts([sequence], Policy(max_draft_tokens=0)) == []
+
+
+def test_what_a_tree_costs_the_host_is_part_of_the_draft_cost():
+    one = parts(costs=StepCosts({1: 1.0, 64: 1.1}), pool=DrafterPool({}, ("lookup",)), clock=Still())
+    start(one, "r")
+    one.speculation.record_host(1, 0, 0.1)
+    one.speculation.record_host(1, 1, 0.35)
+    for _ in range(9):
+        one.speculation.jobs([one.sequences["r"]], [3], Policy())
+        one.speculation.receive(message())
+    assert one.draft_costs.seconds(1, 3) == pytest.approx(0.25, abs=0.01)

@@ -3,6 +3,7 @@ batches.
 """
 
 import itertools
+from array import array
 
 import pytest
 import torch
@@ -117,6 +118,6 @@ def test_pages_apart_give_the_same_bits_as_pages_side_by_side():
     close, apart = Case([(40, 3)], (4, 2, 8)), Case([(40, 3)], (4, 2, 8))
     far = [60, 2, 33]
     for cache in (apart.kv.keys, apart.kv.values):
-        cache[0][far] = cache[0][apart.states[0].pages].clone()
-    apart.states[0].pages[:] = far
+        cache[0][far] = cache[0][list(apart.states[0].pages)].clone()
+    apart.states[0].pages[:] = array("i", far)
     assert torch.equal(close.attend([0])[0], apart.attend([0])[0])

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
+from app.assembly.fuser import build_fuser
 from app.messages import SETTLE, FinishReason, Status, ToVerifier
 from app.pipeline import LocalPipeline
 from app.store.keys import Keys
@@ -39,7 +40,7 @@ def local(lone_deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Itera
 def loop(lone_deployment: Deployment, local: LocalPipeline) -> Iterator[VerifierLoop]:
     heartbeat = Heartbeat(lone_deployment, "verify", "v", owner=OWNER)
     heartbeat.begin()
-    yield VerifierLoop(lone_deployment, local.verifier, heartbeat, BOX)
+    yield VerifierLoop(lone_deployment, local.verifier, local.fuser, heartbeat, BOX)
     heartbeat.end()
 
 
@@ -133,3 +134,17 @@ def test_tasks_hear_of_their_requests_ends(
     _run(loop, lambda: not lone_deployment.requests.active())
     assert lone_deployment.mailboxes.waiting(SETTLE) == 1
     assert "of a task" in str(lone_deployment.mailboxes.first(SETTLE))
+
+
+def test_a_verifier_drafts_without_models_itself(
+    lone_deployment: Deployment, local: LocalPipeline, loop: VerifierLoop, give: Callable[..., str]
+) -> None:
+    fuser = build_fuser(lone_deployment.settings, lone_deployment.tokenizer, lone_deployment.requests)
+    loop = VerifierLoop(lone_deployment, local.verifier, fuser, Heartbeat(lone_deployment, "verify", "v"), BOX)
+    loop.beat()
+    request_id = give("r", max_tokens=40)
+    _run(loop, lambda: _has_ended(lone_deployment, request_id))
+    found = lone_deployment.requests.snapshot(request_id)
+    assert list(found.tokens) == fakes.alone(fakes.tiny(), PROMPT, 40)
+    assert found.stats.by_drafter.keys() & {"lookup", "suffix"}, "its text has parts that come again"
+    assert not lone_deployment.mailboxes.waiting("fuse"), "no other process was asked"

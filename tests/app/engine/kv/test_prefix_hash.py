@@ -50,14 +50,14 @@ def test_tenants_share_nothing():
     runner = fakes.served()
     read(runner, sequence(1))
     assert read(runner, sequence(1, tenant="other"))[0] == 0
-    assert set(names(sequence(), 3, PAGE_TOKENS)).isdisjoint(names(sequence(tenant="other"), 3, PAGE_TOKENS))
+    assert set(names(sequence(), 0, 3, PAGE_TOKENS)).isdisjoint(names(sequence(tenant="other"), 0, 3, PAGE_TOKENS))
 
 
 def test_a_name_is_of_all_tokens_before_it():
     one, other = sequence(), sequence()
     other.tokens[0] += 1
-    assert not set(names(one, 3, PAGE_TOKENS)) & set(names(other, 3, PAGE_TOKENS))
-    assert names(one, 1, PAGE_TOKENS) == names(sequence(), 3, PAGE_TOKENS)[:1]
+    assert not set(names(one, 0, 3, PAGE_TOKENS)) & set(names(other, 0, 3, PAGE_TOKENS))
+    assert names(one, 0, 1, PAGE_TOKENS) == names(sequence(), 0, 3, PAGE_TOKENS)[:1]
 
 
 def test_a_sequence_with_a_partial_page_adopts_nothing():
@@ -94,3 +94,13 @@ def test_a_pipeline_computes_a_shared_beginning_once():
     again = fakes.record([*COMMON, 9], 6, request_id="later")
     fakes.texts(local, again)
     assert stats.reused_tokens >= len(COMMON)
+
+
+def test_the_pages_that_a_sequence_fills_as_it_grows_are_shared_too():
+    runner, first = fakes.served(), sequence(1)
+    for i in range(2 * PAGE_TOKENS):
+        read(runner, first)
+        first.tokens.append((5 * i) % VOCAB)
+    whole = len(first.tokens) - 1
+    other = CachedSequence("s", [*first.tokens])
+    assert read(runner, other)[0] == whole // PAGE_TOKENS * PAGE_TOKENS

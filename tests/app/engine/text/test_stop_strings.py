@@ -76,14 +76,24 @@ def test_a_run_is_cut_at_the_token_that_completes_a_stop_string(data, ids, stop)
     found = None
     for start, end in cuts(data, len(ids)):
         if data.draw(st.booleans()):  # a commit that failed, or a verifier that took over, asks again
-            watch.first(ids[:start], ids[start:end], is_end=False)
+            watch.first(ids[:start], 0, ids[start:end], is_end=False)
         if data.draw(st.booleans()):
             watch = StopWatch(tokenizer, stop)
-        at = watch.first(ids[:start], ids[start:end], is_end=end == len(ids))
+        at = watch.first(ids[:start], 0, ids[start:end], is_end=end == len(ids))
         if at is not None:
             found = start + at
             break
     assert found == expected
+
+
+def test_a_sequence_that_became_another_of_the_same_length_is_read_anew():
+    tokenizer = Pieces()
+    ids = list(range(8))
+    stop = [tokenizer.decode(ids[2:4])]
+    assert stop[0] not in tokenizer.decode([ids[0], ids[0], ids[3]])
+    watch = StopWatch(tokenizer, stop)
+    assert watch.first([], 0, [ids[0], ids[0]], is_end=False) is None
+    assert watch.first([ids[0], ids[2]], 0, [ids[3]], is_end=False) == 0, "not what was read before"
 
 
 @pytest.fixture(scope="module", params=["byte level", "byte fallback"])
@@ -102,7 +112,7 @@ def test_stop_strings_cut_runs_of_real_tokens_too(tokenizer, data):
     start = data.draw(st.integers(0, len(text)))
     stop = [text[start : start + data.draw(st.integers(1, 5))] or "?"]
     watch, stream = StopWatch(tokenizer, stop), AnswerStream(tokenizer, stop)
-    at = watch.first([], ids, is_end=True)
+    at = watch.first([], 0, ids, is_end=True)
     committed = ids if at is None else ids[: at + 1]
     assert (at is None) == (stop[0] not in text)
     streamed = "".join(stream.feed([token]) for token in committed) + stream.flush()

@@ -3,8 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.request import Sampling
+from app.stages.draft.phrases import Phrases
 from app.stages.draft.protocol import Context
-from app.stages.draft.registry import BUILT_IN, build
+from app.stages.draft.registry import BUILT_IN, PHRASES, build
 
 
 def test_drafters_bear_their_names() -> None:
@@ -32,3 +33,7 @@ def test_a_draft_is_a_tree_on_the_end_of_its_context(name: str, tokens: list[int
         draft.model_validate(draft.model_dump())
     assert now.tokens == tokens
     drafter.remove("now")
+
+
+def test_phrases_are_named_without_being_loaded():
+    assert Phrases.name == PHRASES

@@ -90,7 +90,7 @@ def test_nan_raises_and_its_pages_are_released(sampling):
     with pytest.raises(ArithmeticError):
         guesser.guess([work], 1, 0.0)
     guesser.invalidate(work)
-    assert sequence.pages == []
+    assert not sequence.pages
 
 
 def test_without_states_the_embedding_holds_their_substitute(monkeypatch, tmp_path):
