@@ -60,6 +60,7 @@ Batching = Literal["pace", "cosine"]
 OverlapKind = Literal["auto", "none", "rounds", "frontiers", "groups"]
 Pruning = Literal["auto", "on", "off"]
 PrunerRule = Literal["fitted", "faser"]
+Placement = Literal["apart", "together", "nodes"]
 WeightsAs = Literal["stored", "float32", "q8_0", "q4_0"]
 Activations = Literal["float32", "int8"]
 NO_INT8 = BeforeValidator(_without_int8)
@@ -115,7 +116,7 @@ class Settings(BaseModel):
         None, description="choice of model drafters: by what they got right, as CoSine does, all, or the first"
     )
     fusion: Fusion | None = Field(
-        None, description="of drafters in one node: each drafts, then trees are merged; or each token is shared"
+        None, description="of drafters: each drafts, then trees are merged (tree); or they guess each token together (token)"
     )
     lengths: str | None = Field(
         None,
@@ -177,9 +178,10 @@ class Settings(BaseModel):
     draft_weights: Annotated[WeightsAs, NO_INT8] = Field("q8_0", description="of model drafters: they only guess")
     verify_threads: int = Field(2, ge=1, description="CPU threads of a verifier")
     draft_threads: int = Field(2, ge=1, description="CPU threads of a drafter")
-    placement: Literal["apart", "together", "nodes"] = Field(
-        "apart",
-        description="what `up` starts: a verifier's and a drafter's process, one that is both, or a process a drafter",
+    placement: Placement | None = Field(
+        None,
+        description="what `up` starts: a verifier's and a drafter's process (apart), one that is both (together), or a "
+        "process a drafter (nodes); absent: as the plan has it",
     )
     partition: int = Field(
         0,

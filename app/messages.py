@@ -105,6 +105,8 @@ class DraftJob(Message):
     # Chance of the model-free drafters' first token from which on a node that fuses skips its models.
     skip_models_above: float = 1.0
     is_last: bool = False  # the sequence ended: learn from it and remove it, without a draft
+    # Mailboxes of the drafter nodes that guess this round's tokens together, one at a time; empty: each drafts alone.
+    sharing: tuple[str, ...] = ()
 
 
 class Draft(Message):
@@ -117,6 +119,28 @@ class Draft(Message):
     parents: tuple[int, ...]
     confidences: tuple[float, ...]  # probability the drafter gave each token, given its ancestors
     borrowed: tuple[int, ...] = ()  # nodes of other drafters: parents of this one's, not its own guesses
+
+
+class TokenGuess(Message):
+    """Hold one drafter's guess of the next token of a path that several nodes share. Not trusted, as a draft is not."""
+
+    request_id: str
+    base: int
+    step: int  # tokens of the path before the guessed one
+    drafter: str
+    token: int
+    confidence: float
+    second: int
+    second_confidence: float
+
+
+class SharedPath(Message):
+    """Hold the tokens after `base` that all nodes of a round go on from: the fuser's choice of each, from the first."""
+
+    request_id: str
+    base: int
+    tokens: tuple[TokenId, ...]
+    survival: float = Field(ge=0.0, le=1.0)  # probability that all of them are right
 
 
 class TreeMessage(Message):
@@ -150,6 +174,7 @@ class ToDrafter(Mail):
     """Hold an item of a drafter's mailbox."""
 
     jobs: tuple[DraftJob, ...] = ()
+    paths: tuple[SharedPath, ...] = ()
 
 
 class ToFuser(Mail):
@@ -157,6 +182,7 @@ class ToFuser(Mail):
 
     jobs: tuple[DraftJob, ...] = ()
     drafts: tuple[Draft, ...] = ()
+    guesses: tuple[TokenGuess, ...] = ()
 
 
 class Settle(Mail):

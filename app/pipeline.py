@@ -16,7 +16,7 @@ from app.config import Settings
 from app.drafter.drafter import DrafterNode
 from app.engine.text.tokenizer import Tokenizer
 from app.fuser.fuser import Fuser
-from app.messages import Draft, DraftJob, Event, Record, TreeMessage
+from app.messages import Draft, DraftJob, Event, Record, SharedPath, ToFuser, TokenGuess, TreeMessage
 from app.request import GenerateRequest
 from app.stages.admit import admit
 from app.store.protocol import Requests
@@ -24,6 +24,7 @@ from app.verifier.verifier import Verifier
 
 log = logging.getLogger(__name__)
 SentTree = tuple[str, TreeMessage]  # the verifier's mailbox, and its tree
+SentPath = tuple[str, SharedPath]  # a drafter node's mailbox, and a path that it shares
 
 
 def draft_and_fuse(
@@ -44,6 +45,20 @@ def draft_and_fuse(
     fuser.receive(draft for draft in drafts if (draft.request_id, draft.base) in ours)
     away = [draft for draft in drafts if (draft.request_id, draft.base) not in ours]
     return away, fuser.collect(float("inf"), models_s)
+
+
+def gather_and_fuse(fuser: Fuser, messages: Iterable[ToFuser], now_s: float) -> tuple[list[SentPath], list[SentTree]]:
+    """Take in jobs, drafts and guesses of tokens; fuse the rounds that are complete or due.
+
+    Returns the paths that nodes are to guess on, and the trees.
+    """
+    guesses: list[TokenGuess] = []
+    for message in messages:
+        fuser.expect(message.jobs, now_s)
+        fuser.receive(message.drafts)
+        guesses += message.guesses
+    paths = fuser.share(guesses, now_s)
+    return paths, fuser.collect(now_s)
 
 
 def draft_here(fuser: Fuser, mailbox: str, jobs: Iterable[DraftJob]) -> tuple[list[DraftJob], list[SentTree]]:

@@ -25,6 +25,8 @@ from app.messages import (
     Mail,
     Record,
     Settle,
+    SharedPath,
+    ToDrafter,
     ToVerifier,
     TreeMessage,
     mailbox_of,
@@ -203,6 +205,14 @@ def trees_by_mailbox(trees: Iterable[tuple[str, TreeMessage]]) -> dict[str, ToVe
     for mailbox, tree in trees:
         found.setdefault(mailbox, []).append(tree)
     return {mailbox: ToVerifier(trees=tuple(own)) for mailbox, own in found.items()}
+
+
+def paths_by_mailbox(paths: Iterable[tuple[str, SharedPath]]) -> dict[str, list[ToDrafter]]:
+    """Put the shared paths of each drafter node into one message: it guesses for all of them in one pass."""
+    found: dict[str, list[SharedPath]] = {}
+    for mailbox, path in paths:
+        found.setdefault(mailbox, []).append(path)
+    return {mailbox: [ToDrafter(paths=tuple(own))] for mailbox, own in found.items()}
 
 
 def send_trees(deployment: Deployment, trees: list[tuple[str, TreeMessage]]) -> None:

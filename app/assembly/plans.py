@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from app.config import Batching, Fusion, OverlapKind, PlanName, PrunerRule, Pruning, Routing, Settings
+from app.config import Batching, Fusion, OverlapKind, Placement, PlanName, PrunerRule, Pruning, Routing, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Plan:
     pruner_rule: PrunerRule = "fitted"
     model_free: bool = False  # whether model-free drafters draft
     calibration: bool = False  # whether confidences are corrected by what came of them
+    placement: Placement = "apart"  # what `up` starts
     states: bool = False  # whether jobs carry the target's hidden state to drafters that read it; no setting of its own
 
     @property
@@ -45,7 +46,9 @@ PLANS: Mapping[PlanName, Plan] = {
         states=True,
     ),
     # CoSine (arXiv:2503.10325): every token shared, routed by a matrix of scores, batches by its objective. K is fixed.
-    "cosine": Plan(routing="cosine", fusion="token", lengths="tree:4", batching="cosine", overlap="none"),
+    "cosine": Plan(
+        routing="cosine", fusion="token", lengths="tree:4", batching="cosine", overlap="none", placement="nodes"
+    ),
     # FASER (arXiv:2604.20503): a length for each request, early exit by its rule, drafting beside verifying.
     "faser": Plan(
         routing="first",

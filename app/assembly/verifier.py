@@ -110,6 +110,7 @@ def verifier_over(
         Router(routing(settings, agreement), settings.drafters_per_sequence),
         overlap(settings),
         sends_states=plan_of(settings).states,
+        shares_tokens=plan_of(settings).fusion == "token",
     )
     stats = VerifierStats(measured, strategies.router, metrics or VerifierMetrics())
     sequences = Sequences(measured.target, stats, tokenizer, settings.max_sequences)

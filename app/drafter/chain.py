@@ -9,7 +9,8 @@ from collections.abc import Sequence as Listed
 from typing import Final
 
 from app.drafter.draft_kv import DraftKV
-from app.drafter.draft_path import DraftPath, DraftPaths, own_steps
+from app.drafter.draft_path import DraftPath, DraftPaths
+from app.drafter.draft_steps import own_steps
 from app.messages import Draft
 from app.stages.draft.protocol import Context
 

@@ -9,25 +9,13 @@ rolled back like any wrong guess. No choice between drafters is made here.
 from collections import OrderedDict
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
 from app.drafter.draft_kv import MAX_SEQUENCES, MIN_SURVIVAL, DraftKV
+from app.drafter.draft_steps import DraftStep, drafts_of
 from app.messages import Draft
 from app.stages.draft.protocol import Context
-from app.state import Guess
-
-MIN_SECOND = 0.15  # least confidence of a second-best guess off the path
-
-
-@dataclass(frozen=True, slots=True)
-class DraftStep:
-    """One token of a path with its confidence, and every drafter's guess in its place."""
-
-    token: int
-    confidence: float
-    guesses: dict[str, Guess]  # by drafter
 
 
 class DraftPath:
@@ -92,14 +80,7 @@ class DraftPath:
 
     def drafts(self) -> list[Draft]:
         """Return a draft for every drafter that guessed, no deeper than the job asks for."""
-        survival, steps = 1.0, []
-        for step in self._steps[: self.context.max_draft_tokens]:
-            if survival < MIN_SURVIVAL:
-                break
-            steps.append(step)
-            survival *= step.confidence
-        names = dict.fromkeys(name for step in steps for name in step.guesses)
-        return [_draft(self.id, self.start, name, steps) for name in names]
+        return drafts_of(self.id, self.start, self._steps[: self.context.max_draft_tokens])
 
     @property
     def _survival(self) -> float:
@@ -186,68 +167,3 @@ class DraftPaths:
     def remove(self, request_id: str) -> None:
         """Drop an ended sequence's path. The drafters release its caches."""
         self._paths.pop(request_id, None)
-
-
-def own_steps(name: str, guesses: Iterable[Guess]) -> list[DraftStep]:
-    """Return the steps of a drafter that no other shares."""
-    return [DraftStep(guess.token, guess.confidence, {name: guess}) for guess in guesses]
-
-
-@dataclass(slots=True)
-class _Node:
-    """A node of one drafter's draft: `depth` steps down the path, on it or a leaf beside it."""
-
-    survival: float
-    depth: int
-    token: int
-    confidence: float
-    is_leaf: bool = False
-    is_borrowed: bool = False
-
-
-def _draft(request_id: str, base: int, name: str, steps: list[DraftStep]) -> Draft:
-    """Make one drafter's draft, likeliest nodes first, parents before children: a cut at the end loses least."""
-    nodes: list[_Node] = []
-    survival, used = 1.0, 0
-    for depth, step in enumerate(steps, start=1):
-        own = _own_nodes(step, name, depth, survival)
-        used = depth if own else used
-        survival *= step.confidence
-        if all(node.is_leaf for node in own):
-            own.append(_Node(survival, depth, step.token, 0.0, is_borrowed=True))
-        nodes += own
-    # Of equals the path goes first, so the first child of a node is the one that all drafters go on from.
-    nodes = sorted((n for n in nodes if n.depth <= used), key=lambda n: (-n.survival, n.depth, n.is_leaf))
-    nodes = [n for n in nodes if not n.is_borrowed or _is_needed(n, nodes)]
-    places = {0: 0} | {n.depth: i for i, n in enumerate(nodes, start=1) if not n.is_leaf}
-    return Draft(
-        request_id=request_id,
-        base=base,
-        drafter=name,
-        tokens=tuple(n.token for n in nodes),
-        parents=tuple(places[n.depth - 1] for n in nodes),
-        confidences=tuple(min(1.0, max(0.0, n.confidence)) for n in nodes),
-        borrowed=tuple(i for i, n in enumerate(nodes, start=1) if n.is_borrowed),
-    )
-
-
-def _own_nodes(step: DraftStep, name: str, depth: int, survival: float) -> list[_Node]:
-    """Return a drafter's own guesses at a step as nodes; `survival` is that of the path before it."""
-    guess = step.guesses.get(name)
-    if guess is None:
-        return []
-    own = [(guess.token, guess.confidence)]
-    # A second best that is on the path costs no row of its own, so its chance does not matter.
-    if guess.second_confidence >= MIN_SECOND or guess.second == step.token != guess.token:
-        own.append((guess.second, guess.second_confidence))
-    below = survival * step.confidence  # a leaf never counts for more than the path beside it
-    return [
-        _Node(below, depth, token, confidence)
-        if token == step.token
-        else _Node(min(below, survival * confidence), depth, token, confidence, is_leaf=True)
-        for token, confidence in dict(reversed(own)).items()
-    ]
-
-
-def _is_needed(node: _Node, nodes: list[_Node]) -> bool:
-    return any(n.depth > node.depth and not n.is_borrowed for n in nodes)

@@ -9,8 +9,9 @@ from typing import Final
 from app.drafter.chain import DraftChain
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import Fetch, Replicas
+from app.drafter.shared_paths import SharedPaths
 from app.drafter.token_fusion import TokenFusion
-from app.messages import Draft, DraftJob
+from app.messages import Draft, DraftJob, SharedPath, TokenGuess
 from app.stages.draft.protocol import Drafter
 
 
@@ -29,19 +30,26 @@ class DrafterNode:
         self._replicas = Replicas(drafters, fetch)
         self._token_fusion = token_fusion
         self._fused = token_fusion.names if token_fusion is not None else frozenset[str]()
+        self._shared = SharedPaths(
+            drafter.draft_kv for drafter in self._replicas.drafters if isinstance(drafter, ModelDrafter)
+        )
         self._pending: set[str] = set()  # sequences to run ahead on
 
     def draft(self, jobs: Iterable[DraftJob], skipped: Set[str] = frozenset()) -> list[Draft]:
         """Draft for jobs, one a sequence at most, with the drafters that each job names.
 
-        `skipped`: requests whose replicas are brought up to date, without drafting.
+        `skipped`: requests whose replicas are brought up to date, without drafting. A job that several
+        nodes share begins a path, for `guess`.
         """
         contexts = []
         for job in jobs:
-            (self._pending.add if job.run_ahead and not job.is_last else self._pending.discard)(job.request_id)
+            runs_ahead = job.run_ahead and not job.is_last and not job.sharing
+            (self._pending.add if runs_ahead else self._pending.discard)(job.request_id)
             context = self._replicas.update(job)
             if job.is_last:
                 self._remove(job.request_id)
+            elif context and job.sharing:
+                self._shared.start(context, job.drafters)
             elif context and job.request_id not in skipped:
                 contexts.append((context, job.drafters))
         drafts = self._token_fusion.draft(contexts) if self._token_fusion is not None else []
@@ -50,6 +58,12 @@ class DrafterNode:
             if wanted and drafter.name not in self._fused:
                 drafts += drafter.draft(wanted)
         return drafts
+
+    def guess(self, paths: Iterable[SharedPath]) -> list[TokenGuess]:
+        """Guess the next tokens of the paths shared with other nodes: those just begun, and these, further on."""
+        for path in paths:
+            self._shared.receive(path)
+        return self._shared.guess()
 
     @property
     def has_ahead(self) -> bool:
@@ -80,6 +94,7 @@ class DrafterNode:
 
     def _remove(self, request_id: str) -> None:
         self._replicas.remove(request_id)
+        self._shared.remove(request_id)
         if self._token_fusion is not None:
             self._token_fusion.remove(request_id)
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence as Listed
 from typing import Final
 
 from app.drafter.draft_kv import DraftKV
-from app.drafter.draft_path import DraftPath, DraftPaths, DraftStep, own_steps
+from app.drafter.draft_path import DraftPath, DraftPaths
+from app.drafter.draft_steps import DraftStep, fused_step, own_steps
 from app.estimates.calibration import Calibration
 from app.messages import Draft
 from app.stages.draft.protocol import Context
@@ -69,11 +70,4 @@ class TokenFusion:
             ((drafter, own),) = guesses.items()
             return own_steps(drafter.name, own)
         first = {drafter.name: found[0] for drafter, found in guesses.items()}
-        return [_fused(first, self._calibration)] if first else []
-
-
-def _fused(guesses: dict[str, Guess], calibration: Calibration) -> DraftStep:
-    """Make the step of the most confident drafter; a tie goes to the first."""
-    confidence = {name: calibration.value(name, guess.confidence) for name, guess in guesses.items()}
-    winner = max(confidence, key=confidence.__getitem__)
-    return DraftStep(guesses[winner].token, confidence[winner], guesses)
+        return [fused_step(first, self._calibration)] if first else []

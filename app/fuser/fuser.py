@@ -10,7 +10,8 @@ from typing import Final
 from app.drafter.replicas import Fetch, Own, Replicas, none_here
 from app.estimates.calibration import Calibration
 from app.fuser.rounds import FuseRound, FuseRounds
-from app.messages import Draft, DraftJob, TreeMessage
+from app.fuser.token_sharing import TokenSharing
+from app.messages import Draft, DraftJob, SharedPath, TokenGuess, TreeMessage
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import MODEL_FREE
 from app.stages.fuse import fuse
@@ -34,10 +35,11 @@ class Fuser:
         self._replicas = Replicas(model_free, fetch, own=own)
         self._model_free = frozenset(drafter.name for drafter in self._replicas.drafters)
         self._rounds = FuseRounds(self._model_free.union(MODEL_FREE))
+        self._sharing = TokenSharing(vocab_size, self.calibration)
         self._vocab_size = vocab_size
         self._turn = 0  # batches so far
 
-    def expect(self, jobs: Iterable[DraftJob]) -> None:
+    def expect(self, jobs: Iterable[DraftJob], now_s: float = 0.0) -> None:
         """Open rounds for jobs; the tokens committed since update the calibration of the last round's drafters.
 
         Of many jobs some rounds teach it, in turn.
@@ -48,17 +50,25 @@ class Fuser:
         for i, job in enumerate(batch):
             context = self._replicas.update(job)
             last = self._rounds.last(job.request_id)
+            self._sharing.remove(job.request_id)
             if context and last and last.job.base < job.base and (i + self._turn) % every == 0:
                 self.calibration.update_from_drafts(last.drafts.values(), context.tokens[last.job.base :])
             if job.is_last:
                 self._replicas.remove(job.request_id)
             elif context:
                 self._rounds.open(job, context)
+                if job.sharing:
+                    self._sharing.open(job, self._rounds.models(job), now_s)
 
     def receive(self, drafts: Iterable[Draft]) -> None:
         """Add drafts to their rounds."""
         for draft in drafts:
             self._rounds.add(draft)
+
+    def share(self, guesses: Iterable[TokenGuess], now_s: float) -> list[tuple[str, SharedPath]]:
+        """Gather guesses of shared paths; return (node's mailbox, path) for each node that is to guess on."""
+        self._sharing.receive(guesses, now_s)
+        return self._sharing.advance(now_s)
 
     def skip_models(self, jobs: Iterable[DraftJob]) -> set[str]:
         """Let the model-free drafters draft for open rounds; return the requests that need no model drafter.
@@ -78,13 +88,17 @@ class Fuser:
 
         `models_s`: see `TreeMessage`.
         """
-        rounds = self._rounds.close_ready(now_s)
+        rounds = self._rounds.close_ready(now_s, self._sharing.is_done)
+        for r in rounds:
+            if r.job.sharing:
+                r.drafts.update({draft.drafter: draft for draft in self._sharing.close(r.job)})
         self._draft_model_free(rounds)
         return [(r.job.verifier, r.message(self._tree(r), models_s)) for r in rounds]
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return the seconds until a round is due; None when none is open."""
-        return self._rounds.wait_s(now_s)
+        """Return the seconds until a round, or a step of its path, is due; None when none is open."""
+        waits = (self._rounds.wait_s(now_s), self._sharing.wait_s(now_s))
+        return min((wait for wait in waits if wait is not None), default=None)
 
     def _draft_model_free(self, rounds: list[FuseRound]) -> None:
         """Draft with the model-free drafters that the jobs name, where they have not drafted yet."""

@@ -4,7 +4,7 @@ Jobs and drafts go in, rounds that are complete or due come out. No tree is made
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from app.messages import Draft, DraftJob, TreeMessage
@@ -75,9 +75,16 @@ class FuseRounds:
         found = self._open.get(job.request_id)
         return found if found and found.job.base == job.base else None
 
-    def close_ready(self, now_s: float) -> list[FuseRound]:
-        """Close the rounds that have all their drafts or are due, and keep them for `last`."""
-        ready = [r for r in self._open.values() if now_s >= r.job.due_s or self._is_complete(r)]
+    def models(self, job: DraftJob) -> set[str]:
+        """Return the job's drafters that draft elsewhere."""
+        return set(job.drafters) - self._model_free
+
+    def close_ready(self, now_s: float, is_guessed: Callable[[DraftJob], bool]) -> list[FuseRound]:
+        """Close the rounds that have all their drafts or are due, and keep them for `last`.
+
+        `is_guessed`: whether a job's shared path, which takes the drafts' place, has all its tokens.
+        """
+        ready = [r for r in self._open.values() if now_s >= r.job.due_s or self._is_complete(r, is_guessed)]
         for closed in ready:
             del self._open[closed.job.request_id]
             self._ended[closed.job.request_id] = closed
@@ -95,9 +102,10 @@ class FuseRounds:
         """Return the seconds until a round is due; None when none is open."""
         return min((max(0.0, r.job.due_s - now_s) for r in self._open.values()), default=None)
 
-    def _is_complete(self, opened: FuseRound) -> bool:
-        settled = {*opened.drafts, *opened.skipped, *self._model_free}
-        return settled.issuperset(opened.job.drafters)
+    def _is_complete(self, opened: FuseRound, is_guessed: Callable[[DraftJob], bool]) -> bool:
+        if opened.job.sharing:
+            return is_guessed(opened.job)
+        return self.models(opened.job) <= {*opened.drafts, *opened.skipped}
 
 
 def _confidence(draft: Draft) -> float | None:

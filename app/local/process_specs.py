@@ -46,14 +46,14 @@ def services(settings: Settings, port: int) -> list[Service]:
 def _roles(settings: Settings) -> list[str]:
     if not settings.drafters or not plan_of(settings).drafts:
         return ["control", "fuse", "verify", "beat"]
-    if settings.placement == "together":
+    if plan_of(settings).placement == "together":
         return ["control", "fuse", "engine", "beat"]
     return ["control", "fuse", "draft", "verify", "beat"]
 
 
 def _draft_nodes(settings: Settings) -> dict[str, Settings]:
     """Return the settings of each drafter node by its name: one node of all drafters, or a node each."""
-    if settings.placement != "nodes":
+    if plan_of(settings).placement != "nodes":
         return {"draft-1": settings}
     nodes: dict[str, Settings] = {}
     for drafter in settings.drafters:

@@ -14,9 +14,13 @@ Place = tuple[str, bool]  # mailbox, and whether it is the fuser's replica there
 class DraftDispatcher:
     """Remember how many tokens of each sequence every node was sent, and make the jobs."""
 
-    def __init__(self, verifier: str) -> None:
-        """Make jobs whose trees go to the mailbox `verifier`."""
+    def __init__(self, verifier: str, *, shares_tokens: bool = False) -> None:
+        """Make jobs whose trees go to the mailbox `verifier`.
+
+        `shares_tokens`: where drafters are on several nodes they guess each token together.
+        """
         self._verifier = verifier
+        self._shares_tokens = shares_tokens
         self._sent: dict[str, dict[Place, int]] = {}  # by request
 
     def unread(self, sequence: Sequence, mailbox: str) -> int:
@@ -39,6 +43,7 @@ class DraftDispatcher:
         The target's last hidden state goes to the drafters that read it, `readers`.
         """
         state = b64encode(sequence.kv.state).decode() if sequence.kv.state and readers else None
+        nodes = tuple(dict.fromkeys(route.homes.values())) if self._shares_tokens else ()
         return [
             DraftJob(
                 **_head(sequence, self._verifier, mailbox, route.fuser, self._send(sequence, mailbox, route)),
@@ -48,6 +53,7 @@ class DraftDispatcher:
                 state=state if readers & set(names) else None,
                 run_ahead=run_ahead,
                 skip_models_above=skip_models_above,
+                sharing=nodes if len(nodes) > 1 else (),
             )
             for mailbox, names in route.recipients.items()
         ]

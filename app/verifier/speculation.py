@@ -32,13 +32,15 @@ MIN_WAIT_S = 0.03  # the shortest wait for a tree, within the policy
 class DraftStrategies:
     """Hold the rules by which a verifier asks for drafts: lengths, drafters, overlap.
 
-    `sends_states`: jobs carry the target's hidden state to the drafters that read it.
+    `sends_states`: jobs carry the target's hidden state to the drafters that read it. `shares_tokens`:
+    drafters on several nodes guess each token together.
     """
 
     lengths: LengthPlanner
     router: Router
     overlap: Overlap
     sends_states: bool = True
+    shares_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Speculation:
         self._sends_states = strategies.sends_states
         self._costs = measured.costs
         self._vocab_size = measured.vocab_size
-        self._dispatcher = DraftDispatcher(mailbox)
+        self._dispatcher = DraftDispatcher(mailbox, shares_tokens=strategies.shares_tokens)
         self._clock = clock
         self._draft_costs = self.lengths.modes.with_models.costs
         self._model_costs = DraftCosts(0.0)  # of those, what models took by their node's own clock
@@ -87,6 +89,7 @@ class Speculation:
         self._requesting_s = 0.0  # what requesting the present drafts took in all
         self._host_costs = HostCosts()
         self._pending: dict[str, _PendingDraft] = {}
+        self._overdue: dict[str, _PendingDraft] = {}  # the one before, where the sequence went on without its answer
         self._model_free: set[str] = set()  # sequences whose last drafts came from no model
 
     @property
@@ -110,6 +113,9 @@ class Speculation:
         if pending and is_answer:
             self._record_answer(message, pending)
             del self._pending[message.request_id]
+        elif (overdue := self._overdue.get(message.request_id)) and overdue.base == message.base:
+            self._record_answer(message, overdue)  # or a wait that is too short would never be found so
+            del self._overdue[message.request_id]
         sequence = self.sequences.get(message.request_id)
         tree = Tree.from_message(message, self._vocab_size)
         if sequence is None or tree is None:
@@ -136,6 +142,7 @@ class Speculation:
         self.router.remove(request_id)
         self._model_free.discard(request_id)
         self._pending.pop(request_id, None)
+        self._overdue.pop(request_id, None)
         self._dispatcher.remove(request_id)
 
     def request_drafts(self, sequences: list[Sequence], policy: Policy) -> list[DraftJob]:
@@ -195,7 +202,7 @@ class Speculation:
         due_s = self._wait(asked, policy, worth_s, is_model_free)
         probing = [sequence for sequence, is_probe in zip(sequences, probes, strict=False) if is_probe]
         for sequence in probing:
-            self._pending[sequence.record.id] = _PendingDraft(len(sequence.tokens))
+            self._expect(sequence, _PendingDraft(len(sequence.tokens)))
         asked += [(sequence, 1, route_of(sequence)) for sequence in probing]
         for sequence, _, route in asked:
             self.router.record_asked(sequence.record, route)
@@ -278,10 +285,17 @@ class Speculation:
         due_s, now_s = self._clock.time() + wait_s, self._clock.monotonic()
         for sequence, _, _ in asked:
             sequence.due_s = due_s
-            self._pending[sequence.record.id] = _PendingDraft(
+            pending = _PendingDraft(
                 len(sequence.tokens), now_s, len(asked), deepest, unread, wait_s, is_model_free, self._deciding_s
             )
+            self._expect(sequence, pending)
         return due_s
+
+    def _expect(self, sequence: Sequence, pending: _PendingDraft) -> None:
+        before = self._pending.get(sequence.record.id)
+        if before is not None:
+            self._overdue[sequence.record.id] = before
+        self._pending[sequence.record.id] = pending
 
     def _candidate(self, sequence: Sequence, policy: Policy, limit: int) -> Candidate:
         record = sequence.record

@@ -1,9 +1,7 @@
 """Build the deployment that a simulation runs: a machine for each verifier, drafter node and fuser,
 and the beat.
 
-Holds only what the Celery workers do around verifier, drafters and fuser. Drafters that share their
-tokens are one node of several machines, for which a token takes a hop there and back beside the
-slowest one's work.
+Holds only what the Celery workers do around verifier, drafters and fuser.
 """
 
 import random
@@ -12,7 +10,7 @@ from app.assembly.plans import plan_of
 from app.config import Settings
 from app.drafter.drafter import in_time
 from app.messages import FUSE, DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
-from app.pipeline import draft_and_fuse, draft_here
+from app.pipeline import draft_and_fuse, draft_here, gather_and_fuse
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import MODEL_FREE
 from app.stages.route.drafter_pool import DrafterPool
@@ -38,7 +36,7 @@ from bench.simulate.world import (
     verifier_of,
 )
 from workers.celery_app import STEER_EVERY_S
-from workers.deployment import trees_by_mailbox
+from workers.deployment import paths_by_mailbox, trees_by_mailbox
 
 LOCAL, VERIFIERS = "local", "verifiers"  # mailbox and machine
 TOKENIZER = "log"  # all nodes have the same
@@ -61,12 +59,11 @@ def build(log: Log, variant: Variant, setting: Setting, model_free: MakeModelFre
     world.waiting.extend(map(str, order))
     _add_gate(world)
     names = tuple(log.drafters) if variant.drafters is None else variant.drafters
-    is_shared = plan_of(settings).fusion == "token" and len(names) > 1
     if setting.is_local:
-        _add_local(world, names, is_shared)
+        _add_local(world, names)
         return world
-    for node in [names] if is_shared else [(name,) for name in names]:
-        _add_node(world, node, is_shared)
+    for name in names:
+        _add_node(world, name)
     _add_fuser(world)
     for i in range(setting.verifiers):
         _add_verifier(world, f"verify:{i + 1}")
@@ -81,12 +78,12 @@ def model_free_of(variant: Variant, settings: Settings) -> tuple[str, ...]:
     return MODEL_FREE if plan_of(settings).model_free else ()
 
 
-def _add_local(world: World, names: tuple[str, ...], is_shared: bool) -> None:
+def _add_local(world: World, names: tuple[str, ...]) -> None:
     """Add one machine for everything: a step, and the drafts for the next one, in turn on one
     clock."""
     clock = SimClock(is_serial=True)
     verifier = verifier_of(world, LOCAL, clock)
-    segment, fuser = node_of(world, names, LOCAL, clock, is_shared), fuser_of(world)
+    segment, fuser = node_of(world, names, LOCAL, clock), fuser_of(world)
     pool = DrafterPool(
         models=dict.fromkeys(names, LOCAL),
         model_free=model_free_of(world.variant, world.settings),
@@ -153,11 +150,11 @@ def _go_on(world: World, verifier: SimVerifier) -> None:
             world.admit(verifier.clock.time())
 
 
-def _add_node(world: World, names: tuple[str, ...], is_shared: bool) -> None:
-    mailbox = f"draft:{'+'.join(names)}"
-    clock = SimClock(step_s=2.0 * world.setting.hop_s if is_shared else 0.0)
-    segment, fuser = node_of(world, names, mailbox, clock, is_shared), fuser_of(world)
-    world.nodes[mailbox] = names
+def _add_node(world: World, name: str) -> None:
+    mailbox = f"draft:{name}"
+    clock = SimClock()
+    segment, fuser = node_of(world, (name,), mailbox, clock), fuser_of(world)
+    world.nodes[mailbox] = (name,)
 
     def handle(mail: list[ToDrafter]) -> float | None:
         if not mail and segment.has_ahead:
@@ -166,8 +163,9 @@ def _add_node(world: World, names: tuple[str, ...], is_shared: bool) -> None:
         jobs = in_time((job for message in mail for job in message.jobs), clock.time())
         drafts, trees = draft_and_fuse(segment, fuser, jobs, clock)
         _send_trees(world, trees, clock.time())
-        if drafts:
-            world.network.send(FUSE, ToFuser(drafts=tuple(drafts)), clock.time())
+        guesses = segment.guess(path for message in mail for path in message.paths)
+        if drafts or guesses:
+            world.network.send(FUSE, ToFuser(drafts=tuple(drafts), guesses=tuple(guesses)), clock.time())
         return 0.0 if segment.has_ahead else None
 
     world.network.add(Machine(mailbox, clock, handle))
@@ -178,10 +176,10 @@ def _add_fuser(world: World) -> None:
     segment = fuser_of(world)
 
     def handle(mail: list[ToFuser]) -> float | None:
-        for message in mail:
-            segment.expect(message.jobs)
-            segment.receive(message.drafts)
-        trees = segment.collect(clock.time())
+        paths, trees = gather_and_fuse(segment, mail, clock.time())
+        for box, messages in paths_by_mailbox(paths).items():
+            for message in messages:
+                world.network.send(box, message, clock.time())
         if trees:
             clock.run(FUSE, FUSE_S)
         _send_trees(world, trees, clock.time())

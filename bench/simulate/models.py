@@ -28,7 +28,6 @@ class SimClock:
     time."""
 
     now_s: float = 0.0
-    step_s: float = 0.0  # between two steps of several lanes: the time to agree
     is_serial: bool = False  # one set of cores: lanes wait for each other
     _lanes: set[str] = field(default_factory=set)
     _began_s: float = 0.0
@@ -51,7 +50,7 @@ class SimClock:
         if self.is_serial or lane in self._lanes:
             self._lanes = set()
         if not self._lanes:
-            self._began_s = self.now_s + self.step_s
+            self._began_s = self.now_s
         self._lanes.add(lane)
         self.now_s = max(self.now_s, self._began_s + seconds)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 
 from app.assembly.fuser import calibration
+from app.assembly.plans import plan_of
 from app.assembly.verifier import verifier_over
 from app.config import Settings
 from app.drafter.drafter import DrafterNode
@@ -143,9 +144,9 @@ def costs_of(world: World) -> StepCosts:
     return costs
 
 
-def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock, is_shared: bool) -> DrafterNode:
-    """Build a node of these model drafters over the log, which share their tokens if
-    `is_shared`."""
+def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock) -> DrafterNode:
+    """Build a node of these model drafters over the log; several share their tokens as the settings have it."""
+    is_shared = plan_of(world.settings).fusion == "token" and len(names) > 1
     models = [
         ModelDrafter(name, LogGuesser(name, world.log.texts, world.log.drafters[name], clock), PLENTY, True)
         for name in names

@@ -1,4 +1,4 @@
-"""Run a drafter node: batches of jobs in; drafts to the fuser, or fused trees to their verifiers."""
+"""Run a drafter node: batches of jobs in; drafts or guesses to the fuser, or fused trees to their verifiers."""
 
 import time
 
@@ -8,7 +8,7 @@ from app.assembly.fuser import build_fuser
 from app.drafter.drafter import in_time
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
-from app.messages import FUSE, DraftJob, ToDrafter, ToFuser, mailbox_of
+from app.messages import FUSE, DraftJob, SharedPath, ToDrafter, ToFuser, mailbox_of
 from app.pipeline import draft_and_fuse
 from workers.deployment import Deployment, send_trees
 from workers.heartbeat import Heartbeat
@@ -51,12 +51,16 @@ def serve(
         jobs = [
             job for message in messages for job in message.jobs if _is_readable(job, deployment.tokenizer.vocab_size)
         ]
+        paths = [
+            path for message in messages for path in message.paths if _is_readable(path, deployment.tokenizer.vocab_size)
+        ]
         at_work = {job.request_id for job in jobs if not job.is_last}
-        heartbeat.working_on(at_work)
+        heartbeat.working_on(at_work.union(path.request_id for path in paths))
         drafts, trees = draft_and_fuse(segment, fuser, in_time(jobs, time.time()))
         send_trees(deployment, trees)
-        if drafts:
-            deployment.post(FUSE, [ToFuser(drafts=tuple(drafts))])
+        guesses = segment.guess(paths)
+        if drafts or guesses:
+            deployment.post(FUSE, [ToFuser(drafts=tuple(drafts), guesses=tuple(guesses))])
         return 0.0 if segment.has_ahead else None
 
     doorbells = {mailbox: lambda: consume_mailbox(deployment, heartbeat, mailbox, ToDrafter, handle)}
@@ -64,6 +68,6 @@ def serve(
     return RoleService(heartbeat, doorbells, [deployment.exchange_stats(stats) for stats in exchanged])
 
 
-def _is_readable(job: DraftJob, vocab_size: int) -> bool:
-    """Return whether the model has all the job's tokens; an id outside the embedding would crash a process on a GPU."""
-    return max(job.tokens, default=0) < vocab_size
+def _is_readable(message: DraftJob | SharedPath, vocab_size: int) -> bool:
+    """Return whether the model has all these tokens; an id outside the embedding would crash a process on a GPU."""
+    return max(message.tokens, default=0) < vocab_size

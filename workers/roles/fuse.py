@@ -1,10 +1,11 @@
-"""Run a fuser: drafts in, one tree a sequence out to its verifier."""
+"""Run a fuser: drafts, or guesses of tokens, in; one tree a sequence out to its verifier."""
 
 import time
 
 from app.assembly.fuser import build_fuser
 from app.messages import FUSE, ToFuser
-from workers.deployment import Deployment, send_trees
+from app.pipeline import gather_and_fuse
+from workers.deployment import Deployment, paths_by_mailbox, send_trees
 from workers.heartbeat import Heartbeat
 from workers.mailbox_consumer import consume_mailbox
 from workers.service import RoleService
@@ -16,11 +17,10 @@ def serve(deployment: Deployment, node: str) -> RoleService:
     heartbeat = Heartbeat(deployment, "fuse", node, info=lambda: {"calibration": fuser.calibration.info()})
 
     def handle(messages: list[ToFuser]) -> float | None:
-        for message in messages:
-            fuser.expect(message.jobs)
-            fuser.receive(message.drafts)
-        trees = fuser.collect(time.time())
-        heartbeat.working_on(tree.request_id for _, tree in trees)
+        paths, trees = gather_and_fuse(fuser, messages, time.time())
+        if paths:
+            deployment.post_all(paths_by_mailbox(paths))
+        heartbeat.working_on(message.request_id for _, message in (*paths, *trees))
         send_trees(deployment, trees)
         return fuser.wait_s(time.time())
 

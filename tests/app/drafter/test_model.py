@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from app.drafter import draft_kv as module
 from app.drafter.draft_kv import MIN_SURVIVAL
-from app.drafter.draft_path import MIN_SECOND
+from app.drafter.draft_steps import MIN_SECOND
 from app.drafter.model import ModelDrafter
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.drafters.guesser import ModelGuesser

@@ -38,12 +38,16 @@ def context(one: DraftJob) -> Context:
     return Context(one.request_id, "public", list(one.tokens), 2, one.max_draft_tokens, one.sampling)
 
 
+def never(one: DraftJob) -> bool:
+    return False
+
+
 def open_round(rounds: FuseRounds, one: DraftJob) -> None:
     rounds.open(one, context(one))
 
 
 def names(rounds: FuseRounds, now_s: float = 0.0) -> list[list[str]]:
-    return [sorted(closed.drafts) for closed in rounds.close_ready(now_s)]
+    return [sorted(closed.drafts) for closed in rounds.close_ready(now_s, never)]
 
 
 def test_a_round_closes_when_every_drafter_asked_has_answered():
@@ -84,7 +88,7 @@ def test_a_stale_or_repeated_draft_changes_nothing():
     rounds.add(draft("a", token=2))
     rounds.add(draft("b", base=4))
     assert names(rounds) == []
-    (closed,) = rounds.close_ready(10.0)
+    (closed,) = rounds.close_ready(10.0, never)
     assert closed.drafts == {"a": draft("a", token=1)}
 
 
@@ -94,12 +98,12 @@ def test_a_new_round_takes_the_place_of_an_open_one():
     rounds.add(draft("b"))
     assert names(rounds) == []
     rounds.add(draft("a", base=7))
-    assert [closed.job.base for closed in rounds.close_ready(0.0)] == [7]
+    assert [closed.job.base for closed in rounds.close_ready(0.0, never)] == [7]
 
 
 def test_the_last_round_is_given_once():
     rounds = opened(job(drafters=()), job(request_id="other"))
-    (closed,) = rounds.close_ready(0.0)
+    (closed,) = rounds.close_ready(0.0, never)
     assert rounds.last("r") is closed
     assert rounds.last("r") is None
     assert rounds.last("other") is None, "it is still open"
@@ -114,7 +118,7 @@ def test_early_drafts_take_bounded_memory():
         rounds.add(draft(f"d{i}", request_id="flooded"))
     for name in (*(f"r{i}" for i in range(3 * MAX_EARLY)), "flooded"):
         open_round(rounds, job(request_id=name))
-    kept = [closed.drafts for closed in rounds.close_ready(10.0) if closed.drafts]
+    kept = [closed.drafts for closed in rounds.close_ready(10.0, never) if closed.drafts]
     assert len(kept) <= MAX_EARLY
     assert all(len(drafts) <= MAX_EARLY_EACH for drafts in kept)
     assert len(kept[-1]) > 1, "the flooded one"

@@ -39,6 +39,9 @@ def test_placement_nodes_runs_a_process_for_each_drafter() -> None:
     nodes = {service.name: service.env["PACELINE_DRAFTERS"] for service in planned if service.role == "draft"}
     assert nodes == {"draft-smol-general": "smol-general", "draft-smol-code": "smol-code"}
     assert {"fuse", "verify"} < {service.role for service in planned}
+    assert {s.name for s in services(Settings(plan="cosine", drafters=("smol-general", "smol-code")), 8123)} == {
+        service.name for service in planned
+    }, "CoSine's drafters are on nodes of their own"
     twice = services(Settings(placement="nodes", drafters=("/a/d", "/b/d")), 8123)
     assert len({service.name for service in twice if service.role == "draft"}) == 2, "names are not shared"
 

@@ -291,6 +291,25 @@ def test_a_probe_is_not_waited_for_and_a_late_tree_is_learnt_from():
     assert expectation.survival(1)[0] == lowered, "the same answer again is none"
 
 
+def test_a_wait_that_is_too_short_is_found_so():
+    """Drafters that take longer than the first wait answer when the next job is under way already."""
+    one = parts(clock=(clock := HandClock()))
+    sequence = start(one, "r")
+    for _ in range(4):
+        base = len(sequence.tokens)
+        one.speculation.jobs([sequence], [3], Policy())
+        waited_s = sequence.due_s - clock.now_s
+        clock.now_s += waited_s + 0.001
+        sequence.tokens.append(9)  # it went on without
+        one.speculation.jobs([sequence], [3], Policy())
+        one.speculation.receive(message(base=base))
+    assert sequence.due_s - clock.now_s > 3.0 * MIN_WAIT_S
+    one.speculation.remove("r")
+    before = one.draft_costs.seconds(1, 3)
+    one.speculation.receive(message(base=base))
+    assert one.draft_costs.seconds(1, 3) == before
+
+
 class Ticking(Still):
     """A clock by which only decisions take time."""
 

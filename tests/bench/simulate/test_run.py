@@ -106,13 +106,13 @@ def test_a_router_finds_the_expert_of_each_text(log: Log) -> None:
 
 def test_sharing_a_token_takes_two_hops_and_the_slowest_drafter(log: Log) -> None:
     only = log.model_copy(update={"texts": log.texts[:1]})
-    together = Variant("", {"routing": "all", "fusion": "token", "overlap": "none"}, model_free=())
-    world = build(only, together, Setting(streams=1, hop_s=0.004), model_free)
-    world.run()
-    (node,) = world.nodes
-    tokens = world.verifiers[0].target.rows - world.store.snapshot("0").stats.rounds
-    assert world.network.machines[node].busy_s >= tokens * (TOKEN_S + 2 * 0.004) * 0.9
-    assert world.network.machines[node].busy_s < tokens * 2 * (TOKEN_S + 2 * 0.004)
+    together = Variant("", {"plan": "specinfer", "fusion": "token", "lengths": "tree:3"})
+    found = run(only, together, streams=1, hop_s=0.003)
+    rounds = 10  # of 4 tokens, after the first one's
+    hops = 1 + 3 + 2 + 1  # the jobs, each guess, the path after all but the last, and the tree
+    step_s = STEP_S * (1 + 5 / 63)  # a chain, and beside it what the other one said
+    assert found.accepted_length == pytest.approx(LENGTH / (rounds + 1))
+    assert found.seconds == pytest.approx(STEP_S + rounds * (hops * 0.003 + 3 * TOKEN_S + step_s), rel=0.03)
 
 
 class Calls:

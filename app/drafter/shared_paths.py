@@ -1,0 +1,88 @@
+"""Guess the next token of paths that drafters on several nodes share (CoSine, papers 1.3).
+
+A job begins a path; the fuser, which has every node's guesses, answers each with the path so far, and
+the next token is guessed. Every answer holds the whole path, so one that is lost, or came while the
+node was busy, is made good by the next.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from app.drafter.draft_kv import MAX_SEQUENCES, MIN_SURVIVAL, DraftKV
+from app.messages import SharedPath, TokenGuess
+from app.stages.draft.protocol import Context
+from app.state import Guess
+
+
+@dataclass(slots=True)
+class _Path:
+    context: Context
+    drafters: tuple[DraftKV, ...]
+    base: int
+    tokens: tuple[int, ...] = ()  # chosen by the fuser
+    survival: float = 1.0
+    guessed: int = 0  # steps that this node has guessed, or was too late for
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether it wants a guess of its next token."""
+        is_next = self.guessed <= len(self.tokens) < self.context.max_draft_tokens
+        return is_next and self.survival >= MIN_SURVIVAL
+
+
+class SharedPaths:
+    """The shared path of every sequence; over MAX_SEQUENCES those begun first are dropped."""
+
+    def __init__(self, drafters: Iterable[DraftKV]) -> None:
+        self._drafters = tuple(drafters)
+        self._paths: OrderedDict[str, _Path] = OrderedDict()
+
+    def start(self, context: Context, names: Collection[str]) -> None:
+        """Begin a path for these drafters, but for those that the context is too long for."""
+        length = len(context.tokens) + context.max_draft_tokens
+        able = tuple(each for each in self._drafters if each.name in names and length <= each.max_context)
+        self._paths.pop(context.request_id, None)
+        self._paths[context.request_id] = _Path(context, able, len(context.tokens))
+        if len(self._paths) > MAX_SEQUENCES:
+            self._paths.popitem(last=False)
+
+    def receive(self, message: SharedPath) -> None:
+        """Go on from this path, if it is further on than the one known."""
+        path = self._paths.get(message.request_id)
+        if path and path.base == message.base and len(message.tokens) > len(path.tokens):
+            path.tokens, path.survival = message.tokens, message.survival
+
+    def guess(self) -> list[TokenGuess]:
+        """Guess the next token of every path that waits for it, with each of its drafters."""
+        waiting = [path for path in self._paths.values() if path.is_waiting]
+        found = [guess for drafter in self._drafters for guess in _guesses(drafter, waiting)]
+        for path in waiting:
+            path.guessed = len(path.tokens) + 1
+        return found
+
+    def remove(self, request_id: str) -> None:
+        """Drop an ended sequence's path. The drafters release its caches."""
+        self._paths.pop(request_id, None)
+
+
+def _guesses(drafter: DraftKV, waiting: Iterable[_Path]) -> list[TokenGuess]:
+    """Let one drafter guess for the paths that it takes part in."""
+    own = {path.context.request_id: path for path in waiting if drafter in path.drafters}
+    for path in own.values():
+        drafter.align(path.context, [*path.context.tokens[: path.base], *path.tokens])
+    found = drafter.guess([*own], 1)
+    return [_message(own[request_id], drafter.name, guesses[0]) for request_id, guesses in found.items() if guesses]
+
+
+def _message(path: _Path, drafter: str, guess: Guess) -> TokenGuess:
+    return TokenGuess(
+        request_id=path.context.request_id,
+        base=path.base,
+        step=len(path.tokens),
+        drafter=drafter,
+        token=guess.token,
+        confidence=min(1.0, guess.confidence),
+        second=guess.second,
+        second_confidence=min(1.0, guess.second_confidence),
+    )
