@@ -35,7 +35,7 @@ def _without_int8(value: Any) -> Any:
     return value
 
 
-LENGTHS = r"^(marginal|uniform|faser|fixed:0|(fixed|tree):([1-9]|[1-5]\d|6[0-4]))$"  # app/stages/length/
+LENGTHS = r"^(marginal|uniform|faser|cosine|fixed:0|(fixed|tree):([1-9]|[1-5]\d|6[0-4]))$"  # app/stages/length/
 ROOT = Path(__file__).resolve().parent.parent
 IS_CLONE = (ROOT / "pyproject.toml").is_file()  # else installed: files are written elsewhere
 # Set before a process loads numpy or torch (docs/decisions/0002): threads that wait for the next
@@ -116,13 +116,14 @@ class Settings(BaseModel):
         None, description="choice of model drafters: by what they got right, as CoSine does, all, or the first"
     )
     fusion: Fusion | None = Field(
-        None, description="of drafters: each drafts, then trees are merged (tree); or they guess each token together (token)"
+        None,
+        description="of drafters: each drafts, then trees are merged (tree); or they guess each token together (token)",
     )
     lengths: str | None = Field(
         None,
         pattern=LENGTHS,
         description="draft lengths: every token that pays (marginal); or baselines: uniform in a batch, FASER's "
-        "search (faser), fixed:N for chains, tree:N for whole trees",
+        "search (faser), CoSine's control (cosine), fixed:N for chains, tree:N for whole trees",
     )
     batching: Batching | None = Field(
         None, description="content of a step: what gives the most tokens a second; or CoSine's objective"

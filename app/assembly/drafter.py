@@ -45,7 +45,11 @@ def build_drafter_node(settings: Settings, models: list[ModelDrafter], fetch: Fe
 
 def load_guessers(settings: Settings) -> dict[str, AnyGuesser]:
     """Load the models of the drafters that the settings name, by drafter. Raises ModelRefused."""
-    if settings.draft_device == "cuda" and plan_of(settings).placement != "together" and not on_another_device(settings):
+    if (
+        settings.draft_device == "cuda"
+        and plan_of(settings).placement != "together"
+        and not on_another_device(settings)
+    ):
         log.warning("two processes take turns on one GPU; PACELINE_PLACEMENT=together has one for both")
     torch.set_num_threads(settings.draft_threads)
     target = target_folder(settings)

@@ -45,9 +45,10 @@ PLANS: Mapping[PlanName, Plan] = {
         calibration=True,
         states=True,
     ),
-    # CoSine (arXiv:2503.10325): every token shared, routed by a matrix of scores, batches by its objective. K is fixed.
+    # CoSine (arXiv:2503.10325): every token shared by nodes, routed by a matrix of scores, lengths by the verifier's
+    # idleness, batches by its objective, one drafted while another is verified where two take no longer than one.
     "cosine": Plan(
-        routing="cosine", fusion="token", lengths="tree:4", batching="cosine", overlap="none", placement="nodes"
+        routing="cosine", fusion="token", lengths="cosine", batching="cosine", overlap="auto", placement="nodes"
     ),
     # FASER (arXiv:2604.20503): a length for each request, early exit by its rule, drafting beside verifying.
     "faser": Plan(

@@ -150,27 +150,24 @@ def lengths(settings: Settings) -> LengthPlanner:
     """Choose the planner of draft lengths."""
     kind = plan_of(settings).lengths
     baseline = length_policy(kind)
-    return LengthController() if baseline is None else BaselineController(baseline, is_tree=kind.startswith("tree:"))
+    is_tree = kind == "cosine" or kind.startswith("tree:")
+    return LengthController() if baseline is None else BaselineController(baseline, is_tree=is_tree)
 
 
 def overlap(settings: Settings) -> Overlap:
-    """Choose the overlap of drafting and verifying.
-
-    Baseline lengths are for whole batches and whole drafts.
-    """
+    """Choose the overlap of drafting and verifying; a length for a whole batch keeps the batch whole."""
     plan = plan_of(settings)
-    is_baseline = plan.lengths != "marginal"
     match plan.overlap:
         case "auto":
-            return AutoOverlap(may_split=not is_baseline)
+            return AutoOverlap(may_split=plan.lengths != "uniform")
         case "none":
             return NoOverlap()
         case "rounds":
             return RoundsOverlap()
         case "frontiers":
-            return RoundsOverlap() if is_baseline else FrontiersOverlap()
+            return FrontiersOverlap()
         case "groups":
-            return NoOverlap() if is_baseline else GroupsOverlap()
+            return GroupsOverlap()
 
 
 def selection(settings: Settings, draft_costs: DraftCosts) -> BatchSelection:

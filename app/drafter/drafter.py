@@ -78,11 +78,12 @@ class DrafterNode:
         self._pending.clear()
 
     def info(self) -> dict[str, int]:
-        """Return the counts of jobs that used, or discarded, tokens guessed ahead, for the heartbeat."""
+        """Return the counts of jobs that used, or discarded, tokens guessed ahead, and of shared guesses."""
         paths = [chain.paths for chain in self._chains()]
         return {
             "ahead_hits": sum(each.ahead_hits for each in paths),
             "ahead_misses": sum(each.ahead_misses for each in paths),
+            "shared_guesses": self._shared.guesses,
         }
 
     def _chains(self) -> Iterator[TokenFusion | DraftChain]:

@@ -37,6 +37,12 @@ class SharedPaths:
     def __init__(self, drafters: Iterable[DraftKV]) -> None:
         self._drafters = tuple(drafters)
         self._paths: OrderedDict[str, _Path] = OrderedDict()
+        self._guesses = 0
+
+    @property
+    def guesses(self) -> int:
+        """Count the tokens guessed so far, by all drafters."""
+        return self._guesses
 
     def start(self, context: Context, names: Collection[str]) -> None:
         """Begin a path for these drafters, but for those that the context is too long for."""
@@ -59,6 +65,7 @@ class SharedPaths:
         found = [guess for drafter in self._drafters for guess in _guesses(drafter, waiting)]
         for path in waiting:
             path.guessed = len(path.tokens) + 1
+        self._guesses += len(found)
         return found
 
     def remove(self, request_id: str) -> None:

@@ -91,7 +91,7 @@ class PipelineArm:
             ended - first_s,
             pipeline.draft_s - draft_s,
             self._target.seconds - verify_s,
-            _by_drafter(ends),
+            by_drafter_of(ends),
         )
 
     def load(self, arrivals: Listed[tuple[float, str]]) -> list[Snapshot]:
@@ -202,7 +202,8 @@ def _pipeline(variant: Variant, settings: Settings, models: Models) -> ArmPipeli
     return ArmPipeline(built, shape_of(variant))
 
 
-def _by_drafter(ends: Iterable[Snapshot]) -> dict[str, tuple[int, int]]:
+def by_drafter_of(ends: Iterable[Snapshot]) -> dict[str, tuple[int, int]]:
+    """Add up each drafter's tokens over ended requests: verified, and right."""
     found: dict[str, tuple[int, int]] = {}
     for end in ends:
         for name, stats in end.stats.by_drafter.items():

@@ -140,11 +140,12 @@ class LogRows:
 class LogGuesser:
     """A drafter's model that returns the log's guesses."""
 
-    def __init__(self, name: str, texts: Listed[Text], log: DrafterLog, clock: SimClock) -> None:
+    def __init__(self, name: str, texts: Listed[Text], log: DrafterLog, clock: SimClock, slowdown: float = 1.0) -> None:
         self._name = name
         self._texts = texts
         self._log = log
         self._clock = clock
+        self._slowdown = slowdown
         self._bases: dict[str, int] = {}  # by request: the length at which it was given a state last
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
@@ -157,7 +158,7 @@ class LogGuesser:
         found = [self._chain(work.sequence)[:depth] or [NOTHING] for work in works]
         unread = sum(len(work.tokens) - 1 for work in works)
         seconds = max(map(len, found)) * _per_token(self._log.token_s, len(works)) + unread * self._log.read_s
-        self._clock.run(self._name, seconds)
+        self._clock.run(self._name, self._slowdown * seconds)
         return found
 
     def release(self, sequence: CachedSequence) -> None:

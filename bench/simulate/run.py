@@ -28,6 +28,7 @@ from app.assembly.local import load_models
 from app.engine.weights.resolve import drafter_folder
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as build_model_free
+from bench.cooperate.systems import by_drafter_of
 from bench.cooperate.variants import (
     LENGTHS,
     OFF,
@@ -62,6 +63,7 @@ class Outcome:
     drafter_busy: float  # the busiest node's
     asked: float  # model drafters asked of those there are, where there was a choice
     seconds: float
+    by_drafter: dict[str, tuple[int, int]]  # draft tokens verified, and accepted
 
 
 def main(argv: Listed[str] | None = None) -> int:
@@ -96,6 +98,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     two = commands.add_parser("replay", help="run every way of drafting over a log", formatter_class=Defaults)
     two.add_argument("--streams", type=int, nargs="+", default=[1, 8], help="sequences at once")
     two.add_argument("--generalist", default="smol-general", help="the drafter that was trained on the mixture")
+    two.add_argument("--drafter-slowdown", type=float, default=1.0, help="of the model drafters")
     two.add_argument("--overlaps", action="store_true", help="instead, every way to overlap drafting and verifying")
     summary = "fixed draft lengths and the adaptive one from idle to overload"
     three = commands.add_parser("load", help=summary, formatter_class=Defaults)
@@ -120,7 +123,9 @@ def replay(log: Log, args: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"texts": len(log.texts), "acceptance": acceptance(log), "settings": []}
     for slowdown in args.slowdown:
         for streams in args.streams:
-            setting = Setting(streams, args.verifiers, slowdown, 1e-3 * args.hop_ms, args.seed)
+            setting = Setting(
+                streams, args.verifiers, slowdown, 1e-3 * args.hop_ms, args.seed, drafter_slowdown=args.drafter_slowdown
+            )
             fresh = partial(model_free, log)
             wanted = overlaps() if args.overlaps else ways(log, setting, args.generalist, fresh)
             outcomes = outcomes_of(log, wanted, setting, fresh)
@@ -177,15 +182,18 @@ def table(setting: Setting, outcomes: dict[str, Outcome]) -> str:
     """Return one setting as a Markdown table."""
     base = outcomes[OFF].tokens_per_s
     lines = [
-        f"{setting.streams} streams, {setting.verifiers} verifier(s) x{setting.slowdown:g} slower",
-        "| way | tokens/s a stream | tokens/s | / off | tokens a round | verified | verifier, drafter busy | asked |",
-        "|---" * 8 + "|",
+        f"{setting.streams} streams, {setting.verifiers} verifier(s) x{setting.slowdown:g} slower, "
+        f"drafters x{setting.drafter_slowdown:g}",
+        "| way | tokens/s a stream | tokens/s | / off | tokens a round | verified | verifier, drafter busy | asked "
+        "| accepted, by drafter |",
+        "|---" * 9 + "|",
     ]
     for name, o in outcomes.items():
         busy = f"{o.verifier_busy:.0%}, {o.drafter_busy:.0%}"
+        accepted = ", ".join(f"{drafter} {right}" for drafter, (_, right) in sorted(o.by_drafter.items()))
         lines.append(
             f"| {name} | {o.stream_tokens_per_s:.1f} | {o.tokens_per_s:.1f} | {o.tokens_per_s / base:.2f} "
-            f"| {o.accepted_length:.2f} | {o.drafted:.2f} | {busy} | {o.asked:.2f} |"
+            f"| {o.accepted_length:.2f} | {o.drafted:.2f} | {busy} | {o.asked:.2f} | {accepted} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -210,11 +218,12 @@ def _outcome(world: World) -> Outcome:
         max((world.network.machines[box].busy_s / last_s for box in world.nodes), default=0.0),
         asked.total() / rounds,
         last_s,
+        by_drafter_of(ends),
     )
 
 
-def _rounded(outcome: Outcome) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in asdict(outcome).items()}
+def _rounded(outcome: Outcome) -> dict[str, Any]:
+    return {name: round(own, 4) if isinstance(own, float) else own for name, own in asdict(outcome).items()}
 
 
 if __name__ == "__main__":

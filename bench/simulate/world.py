@@ -54,6 +54,7 @@ class Setting:
     hop_s: float = 0.0005
     seed: int = 0
     is_local: bool = False
+    drafter_slowdown: float = 1.0  # how much slower model drafters are than measured
 
 
 @dataclass(slots=True)
@@ -147,13 +148,14 @@ def costs_of(world: World) -> StepCosts:
 def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock) -> DrafterNode:
     """Build a node of these model drafters over the log; several share their tokens as the settings have it."""
     is_shared = plan_of(world.settings).fusion == "token" and len(names) > 1
-    models = [
-        ModelDrafter(name, LogGuesser(name, world.log.texts, world.log.drafters[name], clock), PLENTY, True)
-        for name in names
-    ]
+    models = [ModelDrafter(name, _guesser(world, name, clock), PLENTY, True) for name in names]
     kvs = (model.draft_kv for model in models)
     token_fusion = TokenFusion(kvs, calibration(world.settings)) if is_shared else None
     return DrafterNode(models, fetcher(world.store), mailbox, token_fusion)
+
+
+def _guesser(world: World, name: str, clock: SimClock) -> LogGuesser:
+    return LogGuesser(name, world.log.texts, world.log.drafters[name], clock, world.setting.drafter_slowdown)
 
 
 def fuser_of(world: World) -> Fuser:

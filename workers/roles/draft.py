@@ -52,7 +52,10 @@ def serve(
             job for message in messages for job in message.jobs if _is_readable(job, deployment.tokenizer.vocab_size)
         ]
         paths = [
-            path for message in messages for path in message.paths if _is_readable(path, deployment.tokenizer.vocab_size)
+            path
+            for message in messages
+            for path in message.paths
+            if _is_readable(path, deployment.tokenizer.vocab_size)
         ]
         at_work = {job.request_id for job in jobs if not job.is_last}
         heartbeat.working_on(at_work.union(path.request_id for path in paths))

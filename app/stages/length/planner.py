@@ -5,6 +5,7 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from typing import Protocol
 
+from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
 from app.messages import Record
 from app.stages.length.draft_modes import DraftModes
@@ -44,6 +45,24 @@ class LengthDecision:
     is_model_free: bool
     worth_s: float
     is_priced: bool = True
+
+
+class LengthPolicy(Protocol):
+    """Decide how many draft tokens each sequence of a batch asks for: the rule of a baseline."""
+
+    def depths(
+        self,
+        candidates: Mapping[str, Candidate],
+        costs: StepCosts,
+        drafting: DraftCosts,
+        now_s: float,
+        committed: Mapping[str, int],
+    ) -> list[int]:
+        """Return each candidate's draft length; candidates go by request.
+
+        `committed`: tokens of a request since the last decision for it; `now_s`: monotonic.
+        """
+        ...
 
 
 class LengthPlanner(Protocol):

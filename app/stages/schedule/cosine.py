@@ -3,12 +3,14 @@
     min over B, gamma   T(B) / |B| + lambda * Gamma,    Gamma = sum of gamma_i
     subject to          T(B) <= T_max,  Gamma <= Gamma_max,  rows within the step
 
-T is the longer of drafting and verifying, as in CoSine's steady pipeline, by measured costs. The
-caller checks memory. CoSine's solver is not known; here it is windows over the pool sorted by
-length, so that one very long sequence does not stretch a batch. Where Gamma > Gamma_max the
-sequence with the most candidates loses one at a time (papers 1.5). Two rules are Paceline's own:
-every window holds the sequence that has waited longest, or some would never be in one; and a single
-sequence may take longer than T_max, since some batch must run.
+T is the longer of drafting and verifying, as in CoSine's steady pipeline, by measured costs;
+reading the contexts is a part of verifying. Gamma is what was drafted, within its cap: chosen by
+the objective as we know it, it would always be 0. The caller checks memory. CoSine's solver is not
+known; here it is windows over the pool sorted by length, so that one very long sequence does not
+stretch a batch. Where Gamma > Gamma_max the sequence with the most candidates loses one at a time
+(papers 1.5). Two rules are Paceline's own: every window holds the sequence that has waited longest,
+or some would never be in one; and a single sequence may take longer than T_max, since some batch
+must run.
 """
 
 from collections.abc import Callable
@@ -109,5 +111,6 @@ def _seconds(
     kept: dict[int, int], pool: Listed[Pooled], costs: StepCosts, draft_s: Callable[[int, int], float]
 ) -> float:
     """Return T of a batch: the slower of drafting the next candidates and verifying these."""
-    rows = sum(pool[i].rows for i in kept) + sum(kept.values())
-    return max(costs.seconds(rows), draft_s(len(kept), max(kept.values())))
+    rows = {i: pool[i].rows + candidates for i, candidates in kept.items()}
+    reading_s = sum(costs.reading.seconds(pool[i].length, own) for i, own in rows.items())
+    return max(costs.seconds(sum(rows.values())) + reading_s, draft_s(len(kept), max(kept.values())))

@@ -1,0 +1,37 @@
+"""Test CoSine's control: drafts grow while the verifier idles, and shrink once it does not."""
+
+from app.estimates.draft_costs import DraftCosts
+from app.estimates.step_costs import StepCosts
+from app.stages.length.cosine_control import FIRST_LENGTH, SETTLING, CosineLength
+from tests.app.stages.length.candidates import likely
+
+COSTS = StepCosts({1: 0.02, 64: 0.02})
+
+
+def lengths(rule: CosineLength, round_s: float, rounds: int, at_s: float = 0.0) -> list[int]:
+    found = []
+    for i in range(rounds):
+        (depth,) = rule.depths({"r": likely(4)}, COSTS, DraftCosts(), at_s + i * round_s, {})
+        found.append(depth)
+    return found
+
+
+def test_an_idle_verifier_gets_more_and_a_busy_one_fewer() -> None:
+    rule = CosineLength()
+    grown = lengths(rule, 0.06, 60)
+    assert grown[0] == FIRST_LENGTH and grown[-1] == 8 and grown == sorted(grown)
+    assert all(b - a <= 1 for a, b in zip(grown, grown[1:], strict=False))
+    shrunk = lengths(rule, 0.0205, 100, at_s=99.0)
+    assert shrunk[-1] == 1 and shrunk[2:] == sorted(shrunk[2:], reverse=True)
+
+
+def test_it_holds_between_the_two_bounds_and_changes_slowly() -> None:
+    assert set(lengths(CosineLength(), 0.025, 50)) == {FIRST_LENGTH}
+    changes = lengths(CosineLength(), 0.06, 40)
+    first = changes.index(FIRST_LENGTH + 1)
+    assert changes.index(FIRST_LENGTH + 2) - first > SETTLING
+
+
+def test_a_clock_that_was_set_back_changes_nothing() -> None:
+    rule = CosineLength()
+    assert [*lengths(rule, 0.0, 9), *lengths(rule, -1.0, 9)] == [FIRST_LENGTH] * 18
