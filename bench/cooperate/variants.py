@@ -101,6 +101,19 @@ def overlaps() -> list[Variant]:
     return [Variant(OFF, speculates=False), *whole, *alone]
 
 
+def crowds() -> list[Variant]:
+    """Return arms for one, two and four drafters that share each token, at every depth of the tree; no rule decides."""
+    rules = {"plan": "cosine", "batching": "pace", "overlap": "none"}
+    return [
+        Variant(OFF, speculates=False),
+        *(
+            Variant(f"{count} x {depth}", {**rules, "drafters_per_sequence": count, "lengths": f"tree:{depth}"})
+            for count in (1, 2, 4)
+            for depth in (1, 2, 4, 8)
+        ),
+    ]
+
+
 def _takes(defaults: Settings, name: str, value: object) -> bool:
     if name not in Settings.model_fields:
         return False

@@ -33,6 +33,7 @@ from bench.cooperate.variants import (
     LENGTHS,
     OFF,
     Variant,
+    crowds,
     fixed,
     overlaps,
     variants,
@@ -42,7 +43,7 @@ from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
 from bench.report_header import heading
 from bench.simulate.load import replay_load
-from bench.simulate.log import Log, record
+from bench.simulate.log import DEPTH, Log, record
 from bench.simulate.machines import build
 from bench.simulate.models import text_of
 from bench.simulate.world import MakeModelFree, Setting, World
@@ -99,7 +100,9 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     two.add_argument("--streams", type=int, nargs="+", default=[1, 8], help="sequences at once")
     two.add_argument("--generalist", default="smol-general", help="the drafter that was trained on the mixture")
     two.add_argument("--drafter-slowdown", type=float, default=1.0, help="of the model drafters")
-    two.add_argument("--overlaps", action="store_true", help="instead, every way to overlap drafting and verifying")
+    instead = two.add_mutually_exclusive_group()
+    instead.add_argument("--overlaps", action="store_true", help="instead, ways to overlap drafting and verifying")
+    instead.add_argument("--crowds", action="store_true", help="instead, 1, 2 and 4 drafters that share tokens")
     summary = "fixed draft lengths and the adaptive one from idle to overload"
     three = commands.add_parser("load", help=summary, formatter_class=Defaults)
     three.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.3, 0.6, 1.0, 1.5, 2.5], help="requests/s")
@@ -120,14 +123,20 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 def replay(log: Log, args: argparse.Namespace) -> dict[str, Any]:
     """Run every way of drafting in every setting."""
-    found: dict[str, Any] = {"texts": len(log.texts), "acceptance": acceptance(log), "settings": []}
+    found: dict[str, Any] = {
+        "texts": len(log.texts),
+        "acceptance": acceptance(log),
+        "tokens_a_round": matrix(log),
+        "settings": [],
+    }
     for slowdown in args.slowdown:
         for streams in args.streams:
             setting = Setting(
                 streams, args.verifiers, slowdown, 1e-3 * args.hop_ms, args.seed, drafter_slowdown=args.drafter_slowdown
             )
             fresh = partial(model_free, log)
-            wanted = overlaps() if args.overlaps else ways(log, setting, args.generalist, fresh)
+            wanted = overlaps() if args.overlaps else crowds() if args.crowds else None
+            wanted = wanted or ways(log, setting, args.generalist, fresh)
             outcomes = outcomes_of(log, wanted, setting, fresh)
             rounded = {name: _rounded(outcome) for name, outcome in outcomes.items()}
             found["settings"].append({**asdict(setting), "ways": rounded})
@@ -176,6 +185,31 @@ def acceptance(log: Log) -> dict[str, dict[str, float]]:
                 counts.setdefault(text.domain, []).append(int(bool(chain) and chain[0].token == token))
         found[name] = {domain: round(sum(own) / len(own), 3) for domain, own in counts.items()}
     return found
+
+
+def matrix(log: Log) -> dict[str, dict[str, float]]:
+    """Return the most tokens a round that drafts could give, by drafter and domain: drafts of DEPTH, all verified.
+
+    "any" has the guess that is right wherever some drafter has one: the bound of any fusion of these drafters.
+    """
+    wanted = {name: [name] for name in log.drafters} | {"any": [*log.drafters]}
+    return {name: _tokens_a_round(log, names) for name, names in wanted.items()}
+
+
+def _tokens_a_round(log: Log, names: list[str]) -> dict[str, float]:
+    counts: dict[str, list[int]] = {}
+    for i, text in enumerate(log.texts):
+        chains = [log.drafters[name].guesses[i] for name in names]
+        right = [any(own[at] and own[at][0].token == token for own in chains) for at, token in enumerate(text.tokens)]
+        at, rounds = 1, 0
+        while at < len(right):
+            run = next((n for n, is_right in enumerate(right[at : at + DEPTH]) if not is_right), DEPTH)
+            at, rounds = at + run + 1, rounds + 1
+        for domain in (text.domain, "all"):
+            own = counts.setdefault(domain, [0, 0])
+            own[0] += len(right) - 1
+            own[1] += rounds
+    return {domain: round(tokens / rounds, 3) for domain, (tokens, rounds) in sorted(counts.items())}
 
 
 def table(setting: Setting, outcomes: dict[str, Outcome]) -> str:

@@ -43,7 +43,7 @@ def test_frontiers_wait_for_the_first_half_of_a_draft():
     assert chosen("rounds").frontier(5) == 5
 
 
-def test_a_length_for_a_whole_batch_keeps_it_whole_unless_told_otherwise():
+def test_a_length_for_a_whole_batch_keeps_it_whole_unless_groups_are_set():
     assert chosen("auto", "uniform").goes_together(STEEP, 8, 1.0)
     assert not chosen("auto", "cosine").goes_together(STEEP, 8, 1.0)
     assert not chosen("groups", "uniform").goes_together(STEEP, 8, 1.0)

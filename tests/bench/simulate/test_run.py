@@ -14,7 +14,7 @@ from bench.simulate.load import arms, load
 from bench.simulate.log import DEPTH, DrafterLog, Log, Text
 from bench.simulate.machines import FUSE_S, build
 from bench.simulate.models import LogGuesser, SimClock
-from bench.simulate.run import Outcome, outcomes_of, simulate, ways
+from bench.simulate.run import Outcome, matrix, outcomes_of, simulate, ways
 from bench.simulate.world import Setting
 
 STEP_S, TOKEN_S, VOCAB = 0.05, 0.001, 2000
@@ -102,6 +102,13 @@ def test_a_router_finds_the_expert_of_each_text(log: Log) -> None:
     outcomes = outcomes_of(log, [*ways(log, setting, "coder", model_free), *overlaps()], setting, model_free)
     assert outcomes["full"].tokens_per_s > 1.3 * outcomes["best single"].tokens_per_s
     assert outcomes["full"].tokens_per_s > 1.3 * outcomes[OFF].tokens_per_s
+
+
+def test_the_matrix_has_each_drafter_at_home_and_the_bound_of_all(log: Log) -> None:
+    found = matrix(log)
+    most = LENGTH / -(-(LENGTH - 1) // (DEPTH + 1)) if DEPTH < LENGTH else LENGTH
+    assert found["coder"]["code"] == found["any"]["code"] == found["any"]["all"] == pytest.approx(most, rel=0.03)
+    assert found["coder"]["prose"] == found["writer"]["code"] == 1.0
 
 
 def test_sharing_a_token_takes_two_hops_and_the_slowest_drafter(log: Log) -> None:
