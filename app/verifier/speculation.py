@@ -18,6 +18,7 @@ from app.stages.length.marginal import HORIZON_TOKENS, Candidate, skip_models_ab
 from app.stages.length.planner import DraftBatch, LengthPlanner
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.router import Route, Router
+from app.stages.route.strategies import RoundLimits
 from app.state import Sequence, Tree
 from app.verifier.dispatch import DraftDispatcher
 from app.verifier.measured_target import MeasuredTarget
@@ -323,15 +324,17 @@ class Speculation:
         """Route the sequence's next round."""
         record, pool = sequence.record, self._pool
         depth = self.limit(sequence, policy)
+        together = len(self.sequences) if self._is_together else -(-len(self.sequences) // 2)
 
         def price(mailbox: str) -> float:
-            """Return the cost of drafting on that node, in plain-decoding tokens: queue plus unread."""
+            """Return the cost of drafting on that node, in plain-decoding tokens of all that wait for it."""
             waiting_s = pool.waiting.get(mailbox, 0) * self._draft_costs.seconds(1, depth)
             read_s = self._draft_costs.read_s(self._dispatcher.unread(sequence, mailbox))
             rounds = max(1, min(HORIZON_TOKENS, record.max_tokens - sequence.generated) // 2)
-            return (waiting_s + read_s / rounds) / self._costs.seconds(1)
+            return together * (waiting_s + read_s / rounds) / self._costs.seconds(together)
 
-        return self.router.route(record, len(sequence.tokens), pool, depth, policy.drafters_per_sequence, price)
+        limits = RoundLimits(depth, policy.drafters_per_sequence, max(1, together))
+        return self.router.route(record, len(sequence.tokens), pool, limits, price)
 
     def _unread(self, sequence: Sequence, route: Route) -> int:
         """Return the tokens that some node of the route has not been sent."""

@@ -20,7 +20,8 @@ ASK_AFTER_STEPS = 128  # without models, or without any draft: then one is asked
 QUIET_AFTER_STEPS = 8  # without any draft, at the same number of sequences: from then on lengths are decided
 QUIET_STEPS = 4  # only at each fourth step: estimates hardly change without drafts, and deciding takes time
 FIRST_FULL_ASKS = 8  # with models, before model-free drafters alone are chosen
-FULL_AFTER_ASKS = 32  # of model-free drafters alone: then models are asked once
+FULL_AFTER_ASKS = 32  # of model-free drafters alone: then models are asked once,
+MOST_FULL_AFTER_ASKS = ASK_AFTER_STEPS  # and after twice as many each time that they gained nothing
 
 
 class LengthController:
@@ -32,6 +33,7 @@ class LengthController:
         self._steps_without_models = 0
         self._silent_crowd = 0  # sequences at the last decision
         self._model_free_rounds = -FIRST_FULL_ASKS  # since models drafted; below 0 they draft in any case
+        self._full_after = FULL_AFTER_ASKS  # model-free rounds
 
     def is_quiet(self, records: Listed[Record]) -> bool:
         """Tell whether these go on without drafts and without a decision; if so, count a silent step."""
@@ -109,7 +111,7 @@ class LengthController:
         if model_free is not None and is_model_free:
             probing, mode = model_free, self.modes.model_free
         probes = probe(probing, depths, costs, mode.costs, share)
-        self._record(depths, is_model_free)
+        self._record(depths, is_model_free, is_trial=not is_model_free and few_gain >= gain)
         log.debug("draft tokens %s, model-free: %s", depths, is_model_free)
         for candidates in (full, model_free or []):
             for candidate, depth, is_probe in zip(candidates, depths, probes, strict=bool(candidates)):
@@ -122,9 +124,12 @@ class LengthController:
 
         Otherwise they draft where they gain more; only drafting shows what they are worth.
         """
-        return not 0 <= self._model_free_rounds < FULL_AFTER_ASKS
+        return not 0 <= self._model_free_rounds < self._full_after
 
-    def _record(self, depths: list[int], is_model_free: bool) -> None:
+    def _record(self, depths: list[int], is_model_free: bool, *, is_trial: bool) -> None:
+        if any(depths) and not is_model_free and self._model_free_rounds >= 0:
+            longer = min(MOST_FULL_AFTER_ASKS, 2 * self._full_after)
+            self._full_after = longer if is_trial else FULL_AFTER_ASKS
         if any(depths):
             self._silent_steps = 0
             self._steps_without_models = self._steps_without_models if is_model_free else 0

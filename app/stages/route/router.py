@@ -5,7 +5,7 @@ The state around a routing strategy: scores, the nodes that have read a sequence
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from zlib import crc32
 
@@ -14,7 +14,7 @@ from app.messages import FUSE, Record
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.policies import Option, outcomes
 from app.stages.route.scores import DrafterScores, RequestScores
-from app.stages.route.strategies import RoundOptions, RoutingStrategy
+from app.stages.route.strategies import RoundLimits, RoundOptions, RoutingStrategy
 from app.state import Tree
 
 Price = Callable[[str], float]  # mailbox -> cost of drafting there, in plain-decoding tokens
@@ -57,8 +57,8 @@ class Router:
         # By request, with the length and pool it was made for.
         self._routes: dict[str, tuple[int, DrafterPool, Route]] = {}
 
-    def route(self, record: Record, length: int, pool: DrafterPool, depth: int, most: int, price: Price) -> Route:
-        """Route a request for up to `depth` tokens after `length`; the same route until the sequence has grown."""
+    def route(self, record: Record, length: int, pool: DrafterPool, limits: RoundLimits, price: Price) -> Route:
+        """Route a request for the tokens after `length`; the same route until the sequence has grown."""
         known = self._routes.get(record.id)
         if known and known[0] == length and known[1] is pool:
             return known[2]
@@ -67,7 +67,8 @@ class Router:
         homes = {name: self._home(record.id, name, pool) for name in models}
         is_choice = len(models) > 1
         if is_choice:
-            chosen = set(self._chosen(record, homes, pool, max(1, depth), min(most, self._most), price))
+            limits = replace(limits, depth=max(1, limits.depth), most=min(limits.most, self._most))
+            chosen = set(self._chosen(record, homes, pool, limits, price))
             names = tuple(name for name in names if name in chosen or name not in homes)
             homes = {name: box for name, box in homes.items() if name in chosen}
         route = Route(names, homes, pool.fuser_of(set(homes.values())), is_choice)
@@ -108,13 +109,13 @@ class Router:
         self._scores.remove(request_id)
 
     def _chosen(
-        self, record: Record, homes: Mapping[str, str], pool: DrafterPool, depth: int, most: int, price: Price
+        self, record: Record, homes: Mapping[str, str], pool: DrafterPool, limits: RoundLimits, price: Price
     ) -> list[str]:
         scores = self._scores.of(record, homes)
         # Of equals, each request tries another one first; the same request always the same.
         order = sorted(homes, key=lambda name: (crc32(f"{record.id}:{name}".encode()), name))
         options = [_option(name, scores, price(homes[name]), pool.is_here(homes[name])) for name in order]
-        return self._strategy.choose(RoundOptions(tuple(homes), options, scores.accepted_length, depth, most))
+        return self._strategy.choose(RoundOptions(tuple(homes), options, scores.accepted_length, limits))
 
     def _home(self, request_id: str, drafter: str, pool: DrafterPool) -> str:
         """Return the node that drafts: where the drafter has read the sequence, if alive; else the least loaded."""

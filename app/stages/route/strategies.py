@@ -12,14 +12,22 @@ Agreement = Callable[[Sequence[int], Sequence[int]], float]  # (drafted, committ
 
 
 @dataclass(frozen=True, slots=True)
+class RoundLimits:
+    """Bound a round: draft tokens and model drafters at most. `together`: sequences that wait for its drafts."""
+
+    depth: int
+    most: int
+    together: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class RoundOptions:
     """Model drafters to choose from for one round of a sequence."""
 
     names: Sequence[str]  # in the pool's order
     options: Sequence[Option]  # another one first for each request: the order breaks ties
     accepted_length: float | None  # of the sequence's recent rounds
-    depth: int  # draft tokens at most
-    most: int  # model drafters at most
+    limits: RoundLimits
 
 
 class RoutingStrategy(Protocol):
@@ -41,10 +49,10 @@ class LearnedRouting:
 
     def choose(self, found: RoundOptions) -> list[str]:
         """Choose by the expected gain of each option (`policies.learned`)."""
-        options, recent = found.options, found.accepted_length
+        options, recent, limits = found.options, found.accepted_length, found.limits
         if recent is None:  # a new request: expect what similar requests had
-            recent = max((1.0 + o.tokens(found.depth) for o in options if o.is_expected), default=None)
-        return learned(options, found.depth, found.most, is_exploring=is_short(recent))
+            recent = max((1.0 + o.tokens(limits.depth) for o in options if o.is_expected), default=None)
+        return learned(options, limits.depth, limits.most, is_exploring=is_short(recent), together=limits.together)
 
     def rate(
         self, scores: RequestScores, tree: Tree, committed: Sequence[int], confidence: Mapping[str, float]
@@ -61,7 +69,7 @@ class CosineRouting:
 
     def choose(self, found: RoundOptions) -> list[str]:
         """Choose by score and by how often each was asked (`policies.cosine`)."""
-        return cosine(found.options, found.most, is_exploring=is_short(found.accepted_length))
+        return cosine(found.options, found.limits.most, is_exploring=is_short(found.accepted_length))
 
     def rate(
         self, scores: RequestScores, tree: Tree, committed: Sequence[int], confidence: Mapping[str, float]

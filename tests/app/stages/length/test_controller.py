@@ -8,6 +8,7 @@ from app.stages.length.controller import (
     ASK_AFTER_STEPS,
     FIRST_FULL_ASKS,
     FULL_AFTER_ASKS,
+    MOST_FULL_AFTER_ASKS,
     QUIET_AFTER_STEPS,
     QUIET_STEPS,
     LengthController,
@@ -48,7 +49,21 @@ def test_model_free_drafters_that_do_as_well_are_asked_alone(lengths):
     assert [decide(lengths) for _ in range(FIRST_FULL_ASKS)] == [False] * FIRST_FULL_ASKS
     assert [decide(lengths) for _ in range(FULL_AFTER_ASKS)] == [True] * FULL_AFTER_ASKS
     assert decide(lengths) is False, "to see what they would be worth"
-    assert decide(lengths) is True
+    assert [decide(lengths) for _ in range(2 * FULL_AFTER_ASKS)] == [True] * (2 * FULL_AFTER_ASKS)
+    assert decide(lengths) is False, "after twice as long, since they gained nothing"
+    waits = []
+    while len(waits) < 3:
+        waits.append(next(i for i in range(1000) if decide(lengths) is False))
+    assert waits == [MOST_FULL_AFTER_ASKS] * 3
+    lengths.modes.with_models.costs.update(1, 4, 0.0001)  # far less than before: it starts afresh
+    for _ in range(30):
+        lengths.modes.update(RECORD, tree("small"), RIGHT, ("lookup",), is_model_free=False)
+    assert decide(lengths) is False
+    for _ in range(30):
+        lengths.modes.with_models.costs.update(1, 4, 0.020)
+        lengths.modes.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
+    assert [decide(lengths) for _ in range(FULL_AFTER_ASKS)] == [True] * FULL_AFTER_ASKS
+    assert decide(lengths) is False, "as soon as at first, since they gained meanwhile"
 
 
 def test_models_that_see_more_are_asked(lengths):

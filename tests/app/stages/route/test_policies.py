@@ -95,15 +95,15 @@ def test_at_least_one_drafter_is_asked_none_twice_and_within_the_bound(listed, d
         assert set(chosen) <= {option.drafter for option in listed}
 
 
-@given(options, st.integers(1, 16), st.integers(1, 8))
-def test_exploiting_takes_the_best_net_gain_and_adds_only_what_gains(listed, depth, most):
+@given(options, st.integers(1, 16), st.integers(1, 8), st.integers(1, 4))
+def test_exploiting_takes_the_best_net_gain_and_adds_only_what_gains(listed, depth, most, together):
     by_name = {option.drafter: option for option in listed}
-    first, *others = [by_name[name] for name in learned(listed, depth, most, is_exploring=False)]
+    first, *others = [by_name[name] for name in learned(listed, depth, most, is_exploring=False, together=together)]
     net = [option.tokens(depth) - option.price for option in listed]
     assert first.tokens(depth) - first.price == max(net)
     for option in others:
         assert not option.is_here
-        assert option.tokens(depth) * (1.0 - first.acceptance) - option.price >= MIN_GAIN
+        assert option.tokens(depth) * (1.0 - first.acceptance) - option.price >= together * MIN_GAIN
 
 
 @given(chances, st.integers(1, 64))
