@@ -136,7 +136,7 @@ class Settings(BaseModel):
         None, description="drop draft tokens in the middle of a pass of the target; auto: where that gains time"
     )
     pruner_rule: PrunerRule | None = Field(
-        None, description="by the fitted chance that the target says it, or FASER's difference of logits"
+        None, description="by the fitted chance that the target says it, or FASER's rank test"
     )
     calibration: bool | None = Field(None, description="drafters' confidences are corrected by what came of them")
     model_free: bool | None = Field(

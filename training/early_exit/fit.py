@@ -13,7 +13,7 @@ from app.engine.early_exit.predictors import (
     FittedPredictor,
     Lens,
     LensScores,
-    MarginPredictor,
+    RankPredictor,
     scaled,
     signs,
 )
@@ -22,7 +22,7 @@ from training.early_exit.trees import Nodes, Recording
 RIDGE = 1e-2  # of the states' mean square
 PENALTY = 1e-3  # of the logistic's squared weights
 ROUNDS = 25  # of Newton's method
-FALSE_SHARE = 0.03  # of the right tokens that FASER's delta may drop
+FALSE_SHARE = 0.03  # of the right tokens that FASER's K may drop at a checkpoint
 POINTS = (0.01, 0.02, 0.05, 0.1, 0.2)  # shares of right tokens dropped, at which the ROC is read
 
 
@@ -31,7 +31,7 @@ class Fit(NamedTuple):
 
     weight: np.ndarray  # (d, d) float32
     logistic: np.ndarray  # (4,)
-    delta: float
+    rank: int  # K of FASER's test
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,15 @@ def fit_layer(recording: Recording, layer: int, lens: Lens, norm: np.ndarray, tr
     wanted = train[nodes.prompts] & np.array(nodes.is_reached)
     right = np.array(nodes.is_right)[wanted]
     found = signs(_scores(recording, layer, lens, weight, wanted), np.array(nodes.priors)[wanted])
-    plain = _scores(recording, layer, lens, norm, wanted)
-    behind = (plain.best - plain.own)[right]
-    return Fit(weight, logistic(found, right.astype(np.float64)), float(np.quantile(behind, 1.0 - FALSE_SHARE)))
+    ahead = _scores(recording, layer, lens, norm, wanted).ahead[right]
+    rank = 1 + int(np.quantile(ahead, 1.0 - FALSE_SHARE, method="higher")) if len(ahead) else 1
+    return Fit(weight, logistic(found, right.astype(np.float64)), rank)
 
 
 def judge(
     recording: Recording,
     layer: int,
-    fitted: FittedPredictor | MarginPredictor,
+    fitted: FittedPredictor | RankPredictor,
     test: np.ndarray,
     price: float,
     rest: float,

@@ -20,7 +20,7 @@ from app.engine.early_exit.predictors import (
     WEIGHTS,
     FittedPredictor,
     Lens,
-    MarginPredictor,
+    RankPredictor,
     head_rows,
     last_norm,
 )
@@ -36,8 +36,8 @@ Learn which draft tokens the target will reject, from its own states half way th
 
 The target answers prompts of five domains with the drafters that the settings name; whatever they draft is verified. At
 each of --layers, for every draft token: how well does the state predict that it is rejected? Prompts are kept out to
-judge by. The folder holds the checkpoint where dropping rows gains most at --price, and what all of them came to;
-`PACELINE_PRUNER` names it to a verifier.
+judge by. The folder holds the checkpoint where dropping rows gains most at --price, FASER's K for every
+second one, and what all came to; `PACELINE_PRUNER` names it to a verifier.
 """
 COMMON = 256  # tokens that a draft token is compared with
 HELD_OUT = 4  # one prompt in so many
@@ -70,15 +70,18 @@ def run(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     for layer in layers:
         fits[layer] = fit = fit_layer(recording, layer, lens, norm, train)
         rest = rest_of(config, layer)
-        rules: dict[str, FittedPredictor | MarginPredictor] = {
+        rules: dict[str, FittedPredictor | RankPredictor] = {
             "fitted": FittedPredictor(lens, {layer: fit.weight}, {layer: fit.logistic}),
-            "faser": MarginPredictor(lens, norm, {layer: fit.delta}),
+            "faser": RankPredictor(lens, norm, {layer: fit.rank}),
         }
         for name, rule in rules.items():
             judged[name][layer] = judge(recording, layer, rule, ~train, options.price, rest)
         print(_line(layer, rest, judged), flush=True)
     best = max(layers, key=lambda layer: judged["fitted"][layer].net_rows)
+    depths = layers[1::2] or layers
     card = _card(folder, config, best, fits[best], judged, recording, options)
+    card["ranks"] = {str(layer): fits[layer].rank for layer in depths}
+    card["ranks_rest"] = rest_of(config, depths[-1])
     _write(options.out, common, best, fits[best], card)
     print(f"wrote {options.out}: a checkpoint after layer {best} of {config.num_hidden_layers}")
     return card
@@ -124,7 +127,6 @@ def _card(
         "layers": [best],
         "rest": rest_of(config, best),
         "logistic": {str(best): fit.logistic.tolist()},
-        "delta": {str(best): fit.delta},
         "data": {
             "nodes": len(recording.nodes.tokens),
             "rows": len(recording.tokens),

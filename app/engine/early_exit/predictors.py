@@ -6,9 +6,10 @@ the fitted predictor maps the state to the last layer's, and weighs the token t 
 
     z = E (x W);  chance = sigmoid(a + b (z_t - log sum_C+t e^z) + c (z_t - max_C z) + d logit(prior))
 
-FASER's (arXiv:2604.20503, as far as it is known) takes the model's own last norm, E (g x), and
-keeps a token that is at most `delta` below the best of the others. `./paceline fit-pruning` makes
-the folder that both are read from. Knows neither trees nor passes.
+FASER's rank test (arXiv:2604.20503, papers 2.2) takes the model's own last norm, E (g x), counts the
+tokens of C that are likelier, and drops a token with K of them or more; it looks at several depths, K
+is smaller at the deeper ones. `./paceline fit-pruning` makes the folder that both are read from.
+Knows neither trees nor passes.
 """
 
 import json
@@ -40,6 +41,7 @@ class LensScores:
     own: np.ndarray  # (n,) the token's logit
     best: np.ndarray  # (n,) the best of the frequent tokens'
     total: np.ndarray  # (n,) log of the sum of e to the power of both
+    ahead: np.ndarray  # (n,) int64, how many of the frequent tokens are likelier
 
 
 class Lens:
@@ -65,7 +67,7 @@ class Lens:
         best = others.max(1)
         top = np.maximum(best, own)
         total = top + np.log(np.exp(others - top[:, None]).sum(1) + np.exp(own - top))
-        return LensScores(own, best, total)
+        return LensScores(own, best, total, (others > own[:, None]).sum(1))
 
 
 def scaled(states: np.ndarray) -> np.ndarray:
@@ -98,18 +100,17 @@ class FittedPredictor:
         return found
 
 
-class MarginPredictor:
-    """FASER's rule (in the module's docstring); a chance is 1 or 0."""
+class RankPredictor:
+    """FASER's rank test (in the module's docstring); a chance is 1 or 0."""
 
-    def __init__(self, lens: Lens, norm: np.ndarray, delta: dict[int, float]) -> None:
-        """Take the weight of the model's last norm, (d,) float32, and delta by checkpoint."""
-        self.layers = tuple(sorted(delta))
-        self._lens, self._norm, self._delta = lens, norm, delta
+    def __init__(self, lens: Lens, norm: np.ndarray, ranks: dict[int, int]) -> None:
+        """Take the weight of the model's last norm, (d,) float32, and K by checkpoint."""
+        self.layers = tuple(sorted(ranks))
+        self._lens, self._norm, self._ranks = lens, norm, ranks
 
     def chances(self, layer: int, states: np.ndarray, tokens: np.ndarray, priors: np.ndarray) -> np.ndarray:
         """Return the chances, (n,) float64 (see `Predictor`)."""
-        scores = self._lens.scores(states, self._norm, tokens)
-        return (scores.own >= scores.best - self._delta[layer]).astype(np.float64)
+        return (self._lens.scores(states, self._norm, tokens).ahead < self._ranks[layer]).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +136,12 @@ def load_predictor(folder: Path, target: Path, rule: Rule) -> Loaded | None:
         log.info("the predictor in %s is of another target: nothing is pruned", folder)
         return None
     lens = Lens(head_rows(target), arrays["common"])
-    layers = [int(layer) for layer in card["layers"]]
-    rest = float(card["rest"])
     if rule == "faser":
-        return Loaded(
-            MarginPredictor(lens, last_norm(target), {layer: card["delta"][str(layer)] for layer in layers}), rest
-        )
+        if "ranks" not in card:
+            raise ModelRefused(f"{folder} has no ranks for FASER's test: `paceline fit-pruning` writes them")
+        ranks = {int(layer): int(rank) for layer, rank in card["ranks"].items()}
+        return Loaded(RankPredictor(lens, last_norm(target), ranks), float(card["ranks_rest"]))
+    layers, rest = [int(layer) for layer in card["layers"]], float(card["rest"])
     weights = {layer: arrays[f"lens.{layer}"].astype(np.float32) for layer in layers}
     logistic = {layer: np.array(card["logistic"][str(layer)]) for layer in layers}
     return Loaded(FittedPredictor(lens, weights, logistic), rest)

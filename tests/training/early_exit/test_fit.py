@@ -5,6 +5,7 @@ import pytest
 
 from app.engine.early_exit.predictors import FittedPredictor, Lens
 from training.early_exit.fit import (
+    FALSE_SHARE,
     auc,
     fit_layer,
     judge,
@@ -55,6 +56,17 @@ def test_a_fitted_checkpoint_finds_rejected_drafts_of_held_out_prompts():
     blind = judge(data, 3, FittedPredictor(lens, {3: 0 * fit.weight}, {3: np.array([-9.0, 0, 0, 0])}), ~train, 0.1, 0.5)
     assert blind.dropped == blind.recall == blind.lost == 1.0
     assert blind.net_rows < 0.0, "all rows are saved and all tokens lost"
+
+
+def test_the_rank_drops_few_right_tokens_and_one_less_would_drop_more():
+    data, head = recording()
+    norm, train = np.ones(D, np.float32), np.ones(20, bool)
+    fit = fit_layer(data, 3, Lens(head, np.arange(V)), norm, train)
+    nodes = data.nodes
+    wanted = np.array(nodes.is_right) & np.array(nodes.is_reached)
+    states = data.states[3][np.array(nodes.rows)[wanted]].astype(np.float32)
+    ahead = Lens(head, np.arange(V)).scores(states, norm, np.array(nodes.tokens)[wanted]).ahead
+    assert (ahead >= fit.rank).mean() <= FALSE_SHARE < (ahead >= fit.rank - 1).mean()
 
 
 def test_ridge_regression_finds_the_linear_map():

@@ -12,7 +12,7 @@ from app.engine.early_exit.predictors import (
     FittedPredictor,
     Lens,
     LensScores,
-    MarginPredictor,
+    RankPredictor,
     load_predictor,
     scaled,
     signs,
@@ -37,7 +37,8 @@ def written(folder, target, layer=1, **changes):
         "layers": [layer],
         "rest": 0.4,
         "logistic": {str(layer): [0.0, 1.0, 0.0, 0.0]},
-        "delta": {str(layer): 2.0},
+        "ranks": {str(layer): 3},
+        "ranks_rest": 0.4,
         **changes,
     }
     folder.mkdir()
@@ -61,20 +62,23 @@ def test_a_token_is_weighed_against_the_frequent_ones():
 
 def test_signs_are_finite_whatever_drafters_think():
     one = np.ones(3)
-    assert np.isfinite(signs(LensScores(one, -1e9 * one, one), np.array([0.0, 1.0, 0.3]))).all()
+    assert np.isfinite(signs(LensScores(one, -1e9 * one, one, one), np.array([0.0, 1.0, 0.3]))).all()
 
 
-def test_fasers_rule_keeps_tokens_at_most_delta_below_the_best():
+def test_fasers_rule_drops_a_token_with_k_likelier_ones():
     head = np.eye(V, D, dtype=np.float32)
     state = np.zeros((1, D), np.float32)
-    state[0, :3] = 3.0, 2.5, 1.0
-    x = scaled(state)[0]
-    rule = MarginPredictor(Lens(head, np.array([0])), np.ones(D, np.float32), {4: float(x[0] - x[1]) + 1e-3})
-    found = rule.chances(4, np.repeat(state, 3, 0), np.array([0, 1, 2]), np.full(3, 0.5))
-    assert found.tolist() == [1.0, 1.0, 0.0]
+    state[0, :4] = 3.0, 2.5, 1.0, 0.5
+    rule = RankPredictor(Lens(head, np.array([0, 1, 2])), np.ones(D, np.float32), {4: 2, 6: 1})
+    states, tokens = np.repeat(state, 4, 0), np.arange(4)
+    assert rule.layers == (4, 6)
+    assert rule.chances(4, states, tokens, np.full(4, 0.5)).tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert rule.chances(6, states, tokens, np.full(4, 0.5)).tolist() == [1.0, 0.0, 0.0, 0.0], "tighter at a deeper one"
+    turned = RankPredictor(Lens(head, np.array([0])), np.array([-1.0, 1, 1, 1, *[1] * (D - 4)], np.float32), {4: 1})
+    assert turned.chances(4, states, tokens, np.full(4, 0.5)).tolist() == [1.0, 1.0, 1.0, 1.0], "under the last norm"
 
 
-@pytest.mark.parametrize(("rule", "kind"), [("fitted", FittedPredictor), ("faser", MarginPredictor)])
+@pytest.mark.parametrize(("rule", "kind"), [("fitted", FittedPredictor), ("faser", RankPredictor)])
 def test_a_predictors_folder_is_read(tmp_path, target, rule, kind):
     loaded = load_predictor(written(tmp_path / "pruner", target), target, rule)
     assert isinstance(loaded.predictor, kind)
@@ -86,6 +90,16 @@ def test_a_predictors_folder_is_read(tmp_path, target, rule, kind):
 def test_a_predictor_of_another_target_is_left_out(tmp_path, target):
     folder = written(tmp_path / "pruner", target, embedding_sha256="another")
     assert load_predictor(folder, target, "fitted") is None
+
+
+def test_a_folder_without_ranks_is_refused_for_fasers_rule(tmp_path, target):
+    folder = written(tmp_path / "pruner", target)
+    card = json.loads((folder / "pruning.json").read_text())
+    del card["ranks"]
+    (folder / "pruning.json").write_text(json.dumps(card))
+    assert load_predictor(folder, target, "fitted") is not None
+    with pytest.raises(ModelRefused, match="fit-pruning"):
+        load_predictor(folder, target, "faser")
 
 
 def test_a_missing_predictor_is_refused(tmp_path, target):
