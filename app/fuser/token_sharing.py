@@ -16,7 +16,7 @@ from app.estimates.calibration import Calibration
 from app.messages import Draft, DraftJob, SharedPath, TokenGuess
 from app.state import Guess
 
-LEAST_WAIT_S = 0.01  # for the others, once the first guess of a step has come: the jitter of two hops
+LEAST_WAIT_S = 0.003  # for the others, once the first guess of a step has come: the jitter of two hops
 MAX_EARLY = 512  # rounds for which guesses that overtook their job are kept
 MAX_EARLY_EACH = 32  # such guesses of one round
 

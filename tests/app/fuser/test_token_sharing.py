@@ -101,7 +101,7 @@ def test_a_late_drafter_is_left_behind_and_comes_back():
     assert [path.tokens for _, path in one.advance(1.3)] == [(3, 4, 8)] * 2, "in time it counts again"
     one.receive([guess_of("a", 6, step=3)], 1.31)
     assert one.advance(1.31) == [], "and is waited for"
-    assert one.advance(1.31 + LEAST_WAIT_S) == [] and one.is_done(job_for([1, 1], ("a", "b")))
+    assert one.advance(1.33) == [] and one.is_done(job_for([1, 1], ("a", "b")))
 
 
 def test_a_dead_drafter_costs_one_wait_a_round():
