@@ -9,6 +9,7 @@ from celery import Celery
 
 from app.config import Settings
 from app.errors import StoreUnavailable
+from app.store.connect import KEEPALIVE
 from app.store.tasks import NORMAL, PRIORITIES
 
 ATTEND = "paceline.attend"
@@ -18,7 +19,13 @@ STEER_EVERY_S = 1.0
 DOORBELL_TTL_S = 10.0
 DEAD_S = 5.0  # a Redis that has not answered for so long is gone, or the connection to it is
 # Doorbells come over a connection that Celery only reads: unless a dead one is noticed, none comes any more.
-_ALERT = {"socket_timeout": DEAD_S, "socket_connect_timeout": DEAD_S, "health_check_interval": DEAD_S}
+_ALERT = {
+    "socket_timeout": DEAD_S,
+    "socket_connect_timeout": DEAD_S,
+    "health_check_interval": DEAD_S,
+    "socket_keepalive": True,
+    "socket_keepalive_options": KEEPALIVE,
+}
 VISIBILITY_S = 10  # our tasks are acknowledged within seconds: one that is not by then died with its worker
 
 

@@ -6,6 +6,7 @@ reply was lost): every script is written so that the second run has no further e
 most a hint. Knows no key. Any thread may use a client and its scripts.
 """
 
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
@@ -23,6 +24,11 @@ from app.errors import StoreUnavailable
 
 SOCKET_TIMEOUT_S = 5.0
 BLOCK_S = 2.0  # longest single blocking command; must stay well below the socket timeout
+# A peer that acknowledges nothing for so long is gone: a cut cable, a firewall that forgot the connection. The system
+# notices, on idle connections too, and a later call goes to a new one; else each waits for a timeout.
+GONE_S = 3
+_ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": GONE_S - 1, "TCP_USER_TIMEOUT": 1000 * GONE_S}
+KEEPALIVE = {getattr(socket, name): value for name, value in _ALIVE.items() if hasattr(socket, name)}
 RETRIES = 6
 DISK_MS = 3000  # longest wait for Redis to write to its disk, which it does each second
 MAX_CONNECTIONS = 8192  # every waiting stream of the web tier holds one; Redis has room for 10,000
@@ -40,6 +46,7 @@ def connect(url: str) -> redis.Redis:
         socket_timeout=SOCKET_TIMEOUT_S,
         socket_connect_timeout=SOCKET_TIMEOUT_S,
         socket_keepalive=True,
+        socket_keepalive_options=KEEPALIVE,
         health_check_interval=30,
         max_connections=MAX_CONNECTIONS,
         # A timeout is not retried: a server that hangs would hold a caller for half a minute.

@@ -17,6 +17,7 @@ from app.policy import Policy
 from app.stages.length.marginal import HORIZON_TOKENS, Candidate, skip_models_above
 from app.stages.length.planner import DraftBatch, LengthPlanner
 from app.stages.route.drafter_pool import DrafterPool
+from app.stages.route.policies import MIN_GAIN
 from app.stages.route.router import Route, Router
 from app.stages.route.strategies import RoundLimits
 from app.state import Sequence, Tree
@@ -26,6 +27,7 @@ from app.verifier.overlap import Overlap
 from app.verifier.sequences import Sequences
 from app.verifier.stats import VerifierStats
 
+FUSING_S = 0.002  # that drafts of several nodes take longer: a hop more, and the slowest of them
 MIN_WAIT_S = 0.03  # the shortest wait for a tree, within the policy
 
 
@@ -324,7 +326,7 @@ class Speculation:
         """Route the sequence's next round."""
         record, pool = sequence.record, self._pool
         depth = self.limit(sequence, policy)
-        together = len(self.sequences) if self._is_together else -(-len(self.sequences) // 2)
+        together = max(1, len(self.sequences) if self._is_together else -(-len(self.sequences) // 2))
 
         def price(mailbox: str) -> float:
             """Return the cost of drafting on that node, in plain-decoding tokens of all that wait for it."""
@@ -333,7 +335,8 @@ class Speculation:
             rounds = max(1, min(HORIZON_TOKENS, record.max_tokens - sequence.generated) // 2)
             return together * (waiting_s + read_s / rounds) / self._costs.seconds(together)
 
-        limits = RoundLimits(depth, policy.drafters_per_sequence, max(1, together))
+        least_gain = together * (MIN_GAIN + FUSING_S / self._costs.seconds(together))
+        limits = RoundLimits(depth, policy.drafters_per_sequence, least_gain)
         return self.router.route(record, len(sequence.tokens), pool, limits, price)
 
     def _unread(self, sequence: Sequence, route: Route) -> int:

@@ -13,7 +13,7 @@ from app.store.protocol import Node
 
 SHORT = 2.0  # a recent accepted length, the target's own token included, below which others are tried
 CURIOSITY = 1.0  # standard deviations of doubt that count for a drafter while others are tried
-MIN_GAIN = 0.1  # tokens a round that one more drafter must bring for each sequence that waits for it, too
+MIN_GAIN = 0.1  # tokens a round that one more drafter must bring: its drafts are verified, too
 SURE = 0.98  # nothing is more certain
 NEW_SHARE = 0.5  # CoSine's alpha, of drafters little tried while exploring; its value is not known
 BEST_SHARE = 0.8  # CoSine's beta, of the best ones while exploiting
@@ -78,12 +78,14 @@ def is_short(accepted_length: float | None) -> bool:
     return accepted_length is None or accepted_length < SHORT
 
 
-def learned(options: Listed[Option], depth: int, most: int, *, is_exploring: bool, together: int = 1) -> list[str]:
+def learned(
+    options: Listed[Option], depth: int, most: int, *, is_exploring: bool, least_gain: float = MIN_GAIN
+) -> list[str]:
     """Choose the drafter of the highest expected gain less price; then others that add MIN_GAIN.
 
     While exploring, doubt counts for a drafter: it is asked unless it is known to be worse. One
-    more drafter adds what it gets right where those before it are wrong, to one of the `together`
-    sequences that all wait for it; none is added on the verifier's own cores, where drafting is not free.
+    more drafter adds what it gets right where those before it are wrong, if that is `least_gain`; none
+    is added on the verifier's own cores, where drafting is not free.
     """
     if not options:
         return []
@@ -95,11 +97,7 @@ def learned(options: Listed[Option], depth: int, most: int, *, is_exploring: boo
     first, *others = sorted(options, key=value, reverse=True)
     chosen, missed = [first.drafter], 1.0 - first.acceptance
     for option in others:
-        if (
-            len(chosen) < most
-            and not option.is_here
-            and missed * option.tokens(depth) - option.price >= together * MIN_GAIN
-        ):
+        if len(chosen) < most and not option.is_here and missed * option.tokens(depth) - option.price >= least_gain:
             chosen.append(option.drafter)
             missed *= 1.0 - option.acceptance
     return chosen

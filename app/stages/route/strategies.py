@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.stages.route.policies import Option, cosine, guesses, is_short, learned
+from app.stages.route.policies import MIN_GAIN, Option, cosine, guesses, is_short, learned
 from app.stages.route.scores import RequestScores, harmonic
 from app.state import Tree
 
@@ -13,11 +13,11 @@ Agreement = Callable[[Sequence[int], Sequence[int]], float]  # (drafted, committ
 
 @dataclass(frozen=True, slots=True)
 class RoundLimits:
-    """Bound a round: draft tokens and model drafters at most. `together`: sequences that wait for its drafts."""
+    """Bound a round: draft tokens and model drafters at most, and the tokens that one more drafter must bring."""
 
     depth: int
     most: int
-    together: int = 1
+    least_gain: float = MIN_GAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class LearnedRouting:
         options, recent, limits = found.options, found.accepted_length, found.limits
         if recent is None:  # a new request: expect what similar requests had
             recent = max((1.0 + o.tokens(limits.depth) for o in options if o.is_expected), default=None)
-        return learned(options, limits.depth, limits.most, is_exploring=is_short(recent), together=limits.together)
+        return learned(options, limits.depth, limits.most, is_exploring=is_short(recent), least_gain=limits.least_gain)
 
     def rate(
         self, scores: RequestScores, tree: Tree, committed: Sequence[int], confidence: Mapping[str, float]

@@ -1,5 +1,8 @@
 """The client while its server is away, back, or never there."""
 
+import ctypes
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -16,7 +19,10 @@ from app.store.connect import Script, connect
 from app.store.mailbox import Mailboxes
 from app.store.protocol import Outcome
 from app.store.requests import RequestStore
+from bench.chaos.host import DROP_ALL, SO_ATTACH_FILTER
 from tests.app.store.bench import make_record, tokens_event
+
+CLOSED = 7  # a connection's state, Linux' TCP_CLOSE
 
 
 def test_a_server_that_is_not_there_is_unavailable(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +49,29 @@ def test_calls_outlast_a_restart_of_the_server(redis_url: str, free_port: int) -
     finally:
         restart.join()
         second.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="packets are dropped by a filter of Linux")
+def test_the_system_finds_half_open_connections_dead_while_they_are_idle(redis_url: str) -> None:
+    """Else the next call finds out, by a timeout that is its caller's to bear."""
+    client = connect(redis_url)
+    held = [client.connection_pool.get_connection() for _ in range(4)]
+    for connection in held:
+        _silence(connection._sock)
+        client.connection_pool.release(connection)
+    until_s = time.monotonic() + 10 * module.GONE_S
+    while any(connection._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != CLOSED for connection in held):
+        assert time.monotonic() < until_s, "they are still taken for alive"
+        time.sleep(0.1)
+    assert client.ping()
+
+
+def _silence(connection: socket.socket) -> None:
+    """Let no packet reach this connection any more, not even the one that closes it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    program = ctypes.create_string_buffer(DROP_ALL)
+    packet_filter = struct.pack("HL", 1, ctypes.addressof(program))
+    assert libc.setsockopt(connection.fileno(), socket.SOL_SOCKET, SO_ATTACH_FILTER, packet_filter, 16) == 0
 
 
 def test_a_server_that_cannot_write_is_unavailable_and_comes_back(redis_client: redis.Redis) -> None:

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.stages.route.policies import (
-    MIN_GAIN,
     Option,
     cosine,
     guesses,
@@ -95,15 +94,15 @@ def test_at_least_one_drafter_is_asked_none_twice_and_within_the_bound(listed, d
         assert set(chosen) <= {option.drafter for option in listed}
 
 
-@given(options, st.integers(1, 16), st.integers(1, 8), st.integers(1, 4))
-def test_exploiting_takes_the_best_net_gain_and_adds_only_what_gains(listed, depth, most, together):
+@given(options, st.integers(1, 16), st.integers(1, 8), st.floats(0.0, 1.0))
+def test_exploiting_takes_the_best_net_gain_and_adds_only_what_gains(listed, depth, most, least_gain):
     by_name = {option.drafter: option for option in listed}
-    first, *others = [by_name[name] for name in learned(listed, depth, most, is_exploring=False, together=together)]
+    first, *others = [by_name[name] for name in learned(listed, depth, most, is_exploring=False, least_gain=least_gain)]
     net = [option.tokens(depth) - option.price for option in listed]
     assert first.tokens(depth) - first.price == max(net)
     for option in others:
         assert not option.is_here
-        assert option.tokens(depth) * (1.0 - first.acceptance) - option.price >= together * MIN_GAIN
+        assert option.tokens(depth) * (1.0 - first.acceptance) - option.price >= least_gain
 
 
 @given(chances, st.integers(1, 64))
