@@ -28,6 +28,7 @@ class Variant:
     length: int | None = None  # draft tokens every round; None: as many as pay
     speculates: bool = True
     without: Literal["fusion"] | None = None  # an ablation that no setting names
+    is_steered: bool = True  # by the beat; else the first policy holds. Simulated deployments only
 
     @property
     def settings(self) -> dict[str, object]:

@@ -3,7 +3,7 @@ overload.
 
 Requests come at Poisson times whether or not others have ended; the texts of a recording in turn,
 each many times, so that the suffix drafter, which would know them, is left out everywhere. The
-adaptive arm is the very code that serves.
+adaptive arm is the very code that serves; "without beat" is the same under its first policy.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from bench.simulate.log import Log
 from bench.simulate.machines import build
 from bench.simulate.world import MakeModelFree, Setting
 
+BEATLESS = "without beat"
 USED = tuple(name for name in MODEL_FREE if name != "suffix")
 
 
@@ -41,7 +42,9 @@ class Met:
 def replay_load(log: Log, args: argparse.Namespace, fresh: MakeModelFree) -> dict[str, Any]:
     """Run every arm at every rate, and in a burst of ten times the first rate."""
     found: dict[str, Any] = {"texts": len(log.texts), "seconds": args.seconds, "rates": []}
-    setting = Setting(1, args.verifiers, args.slowdown[0], 1e-3 * args.hop_ms, args.seed, is_local=args.local)
+    setting = Setting(
+        1, args.verifiers, args.slowdown[0], 1e-3 * args.hop_ms, args.seed, args.local, args.drafter_slowdown
+    )
     for rate in args.rates:
         arrivals_s = [arrival.at_s for arrival in poisson(rate, args.seconds, 1, args.seed)]
         met = {variant.name: load(log, variant, setting, arrivals_s, fresh) for variant in arms(args.lengths)}
@@ -59,7 +62,7 @@ def replay_load(log: Log, args: argparse.Namespace, fresh: MakeModelFree) -> dic
 
 def arms(lengths: Listed[int]) -> list[Variant]:
     """Return the arms that are compared."""
-    return [*by_length(lengths, USED), *rules(USED)]
+    return [*by_length(lengths, USED), *rules(USED), Variant(BEATLESS, model_free=USED, is_steered=False)]
 
 
 def load(log: Log, variant: Variant, setting: Setting, arrivals_s: Listed[float], fresh: MakeModelFree) -> Met:
@@ -89,7 +92,7 @@ def load(log: Log, variant: Variant, setting: Setting, arrivals_s: Listed[float]
 def load_figures(rate: float, requests: int, met: Mapping[str, Met]) -> dict[str, Any]:
     """Compute one load's figures, and the ratio of the best other arm to the adaptive one by mean
     request time."""
-    others = {name: one.total_s for name, one in met.items() if name != FULL}
+    others = {name: one.total_s for name, one in met.items() if name not in (FULL, BEATLESS)}
     best = min(others, key=others.__getitem__)
     return {
         "rate": rate,

@@ -192,21 +192,29 @@ def _add_beat(world: World) -> None:
     """Add the beat: heartbeats report drafters' queues to verifiers, and the controller ticks."""
     clock = SimClock()
     ticks = 0
+    worked_s: dict[str, float] = {}  # by node, until the last tick
+
+    def busy() -> dict[str, float]:
+        """Return the part of the time since the last tick in which each node worked."""
+        machines = world.network.machines
+        before, now = dict(worked_s), {box: machines[box].busy_s for box in (*world.nodes, FUSE)}
+        worked_s.update(now)
+        return {box: min(1.0, (own - before.get(box, 0.0)) / STEER_EVERY_S) for box, own in now.items()}
 
     def handle(mail: list[None]) -> float | None:
         nonlocal ticks
         ticks += 1
         for verifier in world.verifiers:
             verifier.segment.follow(_pool(world, verifier.name), world.policy)
-        if ticks % round(STEER_EVERY_S / LOOK_EVERY_S) == 0:
-            world.policy = steer(_load(world, clock.time()), clock.time(), world.policy)
+        if world.variant.is_steered and ticks % round(STEER_EVERY_S / LOOK_EVERY_S) == 0:
+            world.policy = steer(_load(world, busy()), clock.time(), world.policy)
         return LOOK_EVERY_S
 
     world.network.add(Machine("beat", clock, handle))
     world.network.send("beat", None, 0.0)
 
 
-def _load(world: World, now_s: float) -> Load:
+def _load(world: World, busy: dict[str, float]) -> Load:
     machines = world.network.machines
     boxes = (*world.nodes, FUSE)
     active = sum(verifier.requests for verifier in world.verifiers)
@@ -214,6 +222,7 @@ def _load(world: World, now_s: float) -> Load:
         active=active,
         drafters=len({name for names in world.nodes.values() for name in names}),
         mailboxes={box: MailboxLoad(waiting=len(machines[box].mail), oldest_s=0.0) for box in boxes},
+        busy=busy,
         verifiers=tuple(verifier.segment.load() for verifier in world.verifiers),
     )
 

@@ -99,7 +99,6 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     two = commands.add_parser("replay", help="run every way of drafting over a log", formatter_class=Defaults)
     two.add_argument("--streams", type=int, nargs="+", default=[1, 8], help="sequences at once")
     two.add_argument("--generalist", default="smol-general", help="the drafter that was trained on the mixture")
-    two.add_argument("--drafter-slowdown", type=float, default=1.0, help="of the model drafters")
     instead = two.add_mutually_exclusive_group()
     instead.add_argument("--overlaps", action="store_true", help="instead, ways to overlap drafting and verifying")
     instead.add_argument("--crowds", action="store_true", help="instead, 1, 2 and 4 drafters that share tokens")
@@ -112,6 +111,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     for command, slowdowns, name in ((two, [1.0, 5.0, 20.0], "simulate"), (three, [1.0], "simulate-load")):
         command.add_argument("--slowdown", type=float, nargs="+", default=slowdowns, help="of the verifier")
         command.add_argument("--costs", type=Path, help="another target's step costs, as JSON (default: the recorded)")
+        command.add_argument("--drafter-slowdown", type=float, default=1.0, help="of the model drafters")
         command.add_argument("--verifiers", type=int, default=1, help="how many there are")
         command.add_argument("--hop-ms", type=float, default=0.5, help="one way between two machines")
         command.add_argument("--seed", type=int, default=0, help="of the texts' order and the arrivals")
