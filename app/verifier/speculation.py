@@ -28,6 +28,7 @@ from app.verifier.sequences import Sequences
 from app.verifier.stats import VerifierStats
 
 FUSING_S = 0.002  # that drafts of several nodes take longer: a hop more, and the slowest of them
+MODEL_FREE_TOKENS = 8  # that model-free drafters may draft, however few the policy allows, if any
 MIN_WAIT_S = 0.03  # the shortest wait for a tree, within the policy
 
 
@@ -173,13 +174,19 @@ class Speculation:
         worth_s = found.worth_s + batch.busy_s
         return self.jobs(sequences, depths, policy, found.probes, worth_s, is_model_free=found.is_model_free)
 
-    def limit(self, sequence: Sequence, policy: Policy) -> int:
-        """Return the most draft tokens the sequence may ask for, by its own and the policy's bound and its room."""
+    def limit(self, sequence: Sequence, policy: Policy, *, is_model_free: bool = False) -> int:
+        """Return the most draft tokens the sequence may ask for, by its own and the policy's bound and its room.
+
+        The policy's bound falls where drafter nodes are behind: what no model drafts it bounds less.
+        """
         wish = sequence.record.speculation
         if not wish.enabled or not self._pool.allowed(wish.drafters):
             return 0
-        own = policy.max_draft_tokens if wish.max_draft_tokens is None else wish.max_draft_tokens
-        return max(0, min(own, policy.max_draft_tokens, sequence.record.max_tokens - sequence.generated - 1))
+        most = policy.max_draft_tokens
+        if is_model_free and most:
+            most = max(most, MODEL_FREE_TOKENS)
+        own = most if wish.max_draft_tokens is None else wish.max_draft_tokens
+        return max(0, min(own, most, sequence.record.max_tokens - sequence.generated - 1))
 
     def jobs(
         self,
@@ -258,7 +265,7 @@ class Speculation:
         full = [self._candidate(s, policy, limit) for s, limit in zip(sequences, limits, strict=True)]
         model_free = None
         if pool.model_free and pool.models:
-            model_free = [self._model_free_candidate(s, c) for s, c in zip(sequences, full, strict=True)]
+            model_free = [self._model_free_candidate(s, c, policy) for s, c in zip(sequences, full, strict=True)]
         self._is_together = self._overlap.goes_together(self._costs, len(self.sequences), self._usual_s)
         others = 0 if self._is_together else len(self.sequences) - len(sequences)
         return DraftBatch(
@@ -310,10 +317,10 @@ class Speculation:
             sequence.cached,
         )
 
-    def _model_free_candidate(self, sequence: Sequence, full: Candidate) -> Candidate:
+    def _model_free_candidate(self, sequence: Sequence, full: Candidate, policy: Policy) -> Candidate:
         record = sequence.record
         allowed = set(self._pool.allowed(record.speculation.drafters))
-        limit = full.limit if allowed & set(self._pool.model_free) else 0
+        limit = self.limit(sequence, policy, is_model_free=True) if allowed & set(self._pool.model_free) else 0
         return Candidate(self.lengths.modes.model_free.of(record), limit, 0.0, full.remaining, full.context)
 
     def _skip_models_above(self, sequence: Sequence, depth: int, batch: int) -> float:

@@ -58,7 +58,8 @@ class LengthController:
             full, batch.model_free, batch.costs, batch.busy_s, batch.core_share, batch.budget, batch.least
         )
         if len(full) == 1 and found.depths[0] and (found.is_model_free or not batch.has_models):
-            return replace(found, depths=[full[0].limit])
+            lone = batch.model_free[0] if batch.model_free is not None and found.is_model_free else full[0]
+            return replace(found, depths=[lone.limit])
         return found
 
     def trim(self, tree: Tree) -> Tree:

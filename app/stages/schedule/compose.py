@@ -16,6 +16,8 @@ from app.state import BatchEntry, Sequence, Tree
 
 PACE = PaceSelection()
 OTHERS_TIME = 3.0  # seconds that the others get for each second of the long contexts' own steps
+STEP_NODES = 256  # of all trees, that a step chooses from: to weigh more of them costs more than they bring
+LEAST_NODES, MOST_NODES = 4, 16  # of one tree
 TAIL_TOKENS = 8  # a running sequence with no more than this uncached decodes; else it is refilled
 
 
@@ -65,7 +67,8 @@ def compose(
     others = sum(work.final for work in chunks)
     base_s = sum(reading.seconds(s.cached, s.uncached) for s in running)
     base_s += sum(reading.seconds(work.start, len(work.tokens)) for work in chunks)
-    trees = _worthwhile([_allowed_tree(s, policy) for s in running], base_rows, costs, others, base_s)
+    most = min(MOST_NODES, max(LEAST_NODES, STEP_NODES // max(1, len(running))))
+    trees = _worthwhile([_allowed_tree(s, policy, most) for s in running], base_rows, costs, others, base_s)
     max_rows = policy.max_batch_tokens
     if policy.verify_budget is not None:
         max_rows = min(max_rows, base_rows + policy.verify_budget)
@@ -180,16 +183,17 @@ def _first(running: list[Sequence], max_rows: int) -> list[Sequence]:
     return [s for s, end in zip(running, ends, strict=True) if end <= max_rows]
 
 
-def _allowed_tree(sequence: Sequence, policy: Policy) -> Tree:
-    """Return the part of the sequence's tree that may be verified, by its own and the policy's bounds.
+def _allowed_tree(sequence: Sequence, policy: Policy, most: int) -> Tree:
+    """Return the part of the sequence's tree that may be verified: `most` nodes, and no more than it wishes for.
 
-    No node is so deep that the target's own token would already end the request.
+    None where the policy stops speculation; a lower bound of its own is on what is asked for, since it
+    spares drafters. No node is so deep that the target's own token would already end the request.
     """
     speculation = sequence.record.speculation
-    if sequence.tree is None or not speculation.enabled:
+    if sequence.tree is None or not speculation.enabled or policy.max_draft_tokens == 0:
         return Tree()
-    own = policy.max_draft_tokens if speculation.max_draft_tokens is None else speculation.max_draft_tokens
-    tree = sequence.tree.cut(min(own, policy.max_draft_tokens))
+    own = most if speculation.max_draft_tokens is None else min(most, speculation.max_draft_tokens)
+    tree = sequence.tree.cut(own)
     return _shallow(tree, sequence.record.max_tokens - sequence.generated - 1)
 
 

@@ -154,6 +154,17 @@ def test_late_trees_are_waited_for_no_longer_than_they_are_worth():
         assert sequence.due_s - NOW_S == pytest.approx(wait_s)
 
 
+def test_the_policys_bound_spares_drafters_and_0_stops_all():
+    one = parts()
+    sequence = start(one, "r", max_tokens=50)
+    for most, models, model_free in ((8, 8, 8), (2, 2, 8), (0, 0, 0)):
+        policy = Policy(max_draft_tokens=most)
+        assert one.speculation.limit(sequence, policy) == models
+        assert one.speculation.limit(sequence, policy, is_model_free=True) == model_free
+    shy = start(one, "s", max_tokens=50, speculation=SpeculationBounds(max_draft_tokens=1))
+    assert one.speculation.limit(shy, Policy(max_draft_tokens=2), is_model_free=True) == 1
+
+
 @pytest.mark.parametrize(
     ("wish", "share", "may"),
     [("auto", 0.0, True), ("auto", 1.0, False), ("rounds", 1.0, True), ("frontiers", 1.0, True), ("none", 0.0, False)],
@@ -210,7 +221,7 @@ def test_the_policys_bounds_on_lengths_hold():
         nothing = asked()
     assert nothing == [0, 0, 0, 0]
     assert asked(min_draft_tokens=2) == [2, 2, 2, 1], "whatever it is believed to gain, within a request's own bounds"
-    assert asked(min_draft_tokens=2, max_draft_tokens=1) == [1, 1, 1, 1]
+    assert asked(min_draft_tokens=2, max_draft_tokens=1) == [2, 2, 2, 1], "no model is asked: drafters are spared"
     assert asked(min_draft_tokens=2, verify_budget=3) == [0, 0, 0, 0]
 
 

@@ -8,7 +8,7 @@ from app.estimates.step_costs import Reading, StepCosts
 from app.messages import Record, Stats
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
-from app.stages.schedule.compose import OTHERS_TIME, TAIL_TOKENS, compose, wait_s
+from app.stages.schedule.compose import MOST_NODES, OTHERS_TIME, TAIL_TOKENS, compose, wait_s
 from app.state import CachedSequence, Sequence, Tree
 
 MEASURED = StepCosts({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
@@ -111,7 +111,7 @@ def test_every_batch_is_sound(sequences: list[Sequence], policy: Policy, suspect
             assert not len(work.tree)
         else:
             assert s.tree is not None or s.due_s <= NOW
-            assert len(work.tree) <= policy.max_draft_tokens
+            assert len(work.tree) <= (MOST_NODES if policy.max_draft_tokens else 0)
             assert len(work.tree) < s.record.max_tokens - s.generated
         if len(work.tree):
             assert s.tree is not None and work.tree == s.tree.cut(len(work.tree))
@@ -264,6 +264,14 @@ def test_no_draft_token_past_the_requests_end_or_its_own_bounds() -> None:
     assert len(tree_of(max_tokens=3)) == 0
     assert len(tree_of(speculation=SpeculationBounds(max_draft_tokens=1))) == 1
     assert len(tree_of(speculation=SpeculationBounds(enabled=False))) == 0
+
+
+def test_of_many_sequences_fewer_nodes_of_each_are_weighed() -> None:
+    def most(count: int) -> int:
+        crowd = [sequence(f"s{i}", 3, 2, tree=chain([0.99] * 40)) for i in range(count)]
+        return max(len(work.tree) for work in compose(crowd, Policy(max_batch_tokens=4096), NOW, FLAT))
+
+    assert [most(count) for count in (1, 16, 32, 64, 100)] == [16, 16, 8, 4, 4]
 
 
 def test_too_deep_branches_leave_and_the_others_keep_their_parents() -> None:
