@@ -20,7 +20,7 @@ def serve(deployment: Deployment, node: str) -> RoleService:
         paths, trees = gather_and_fuse(fuser, messages, time.time())
         if paths:
             deployment.post_all(paths_by_mailbox(paths))
-        heartbeat.working_on(message.request_id for _, message in (*paths, *trees))
+        heartbeat.working_on([path.request_id for _, path in paths] + [tree.request_id for _, tree in trees])
         send_trees(deployment, trees)
         return fuser.wait_s(time.time())
 
