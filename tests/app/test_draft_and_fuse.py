@@ -70,7 +70,7 @@ def test_a_node_runs_ahead_on_pending_sequences_until_done():
         assert len(model.calls) <= steps, "one small step at a time"
     assert len(model.calls) == 4 + 1, "only r's: the target's own token, and as many as were asked for"
     draft_and_fuse(one, fuser, [draft_job("r", [1, 2, 3, 4, 5, 6]), draft_job("s", [1, 9])])
-    assert one.info() == {"ahead_hits": 1, "ahead_misses": 0}
+    assert one.info() == {"ahead_hits": 1, "ahead_misses": 0, "shared_guesses": 0}
 
 
 def test_a_node_fuses_its_own_jobs_only():
