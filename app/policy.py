@@ -1,6 +1,6 @@
 """Define the policy: the controller publishes it each second, verifiers follow the newest version."""
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from app.request import Message
 
@@ -16,16 +16,19 @@ class Steering(Message):
 
 
 class Policy(Message):
-    """Bound what verifiers do; they follow the newest version they have seen."""
+    """Bound what verifiers do; they follow the newest version they have seen.
+
+    Fields that only another version knows are left out: both read the same one during a rolling restart.
+    """
+
+    model_config = ConfigDict(extra="ignore")
 
     version: int = 0
     min_draft_tokens: int = Field(0, ge=0, le=64)  # drafted whatever the expected gain
     max_draft_tokens: int = Field(8, ge=0, le=64)  # a sequence and round; 0 stops speculation
-    verify_budget: int | None = Field(None, ge=0)  # draft tokens a verifier step; None: as many as pay
-    max_batch_tokens: int = Field(512, ge=16)  # packed rows a verifier step, prefill included
-    prefill_chunk_tokens: int = Field(
-        256, ge=16
-    )  # prompt tokens a step, fewer of long contexts (`app.stages.schedule.prefill`)
+    max_batch_tokens: int = Field(2048, ge=16)  # packed rows a verifier step, prefill included
+    # Prompt tokens a step: more where that makes them cheaper, fewer of long contexts (`app.stages.schedule.prefill`).
+    prefill_chunk_tokens: int = Field(256, ge=16)
     apart_tokens: int | None = Field(None, ge=1)  # contexts of so many go in steps of their own; None: none does
     draft_wait_s: float = Field(0.25, ge=0.0)  # longest a verifier waits for a tree,
     draft_wait_factor: float = Field(3.0, ge=1.0)  # and otherwise so many times the usual time of drafting

@@ -277,7 +277,6 @@ class Speculation:
             now_s=self._clock.monotonic(),
             busy_s=self._costs.seconds(others) if others else 0.0,
             core_share=pool.core_share,
-            budget=policy.verify_budget,
             least=policy.min_draft_tokens,
         )
 

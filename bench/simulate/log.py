@@ -6,6 +6,7 @@ fusing, cutting and scheduling them can lead to. Model-free drafters (lookup, su
 not in it: they cost next to nothing, so a replay runs them. Knows nothing of replays.
 """
 
+import random
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
@@ -59,6 +60,18 @@ class Log(Base):
     vocab_size: int
     texts: tuple[Text, ...]
     drafters: dict[str, DrafterLog]
+
+
+def lengthened(log: Log, tokens: Listed[int], seed: int) -> Log:
+    """Return the recording with longer prompts: every other one has so many random tokens before it, in turn.
+
+    Texts and guesses stay as recorded, so this is for what prompts take, not for what is drafted.
+    """
+    random_ids, texts = random.Random(seed), list(log.texts)
+    for i, text in list(enumerate(texts))[1::2]:
+        before = [random_ids.randrange(log.vocab_size) for _ in range(tokens[i // 2 % len(tokens)])]
+        texts[i] = text.model_copy(update={"prompt_ids": (*before, *text.prompt_ids)})
+    return log.model_copy(update={"texts": tuple(texts)})
 
 
 def record(settings: Settings, models: Models, prompts: Mapping[str, Listed[str]], max_tokens: int) -> Log:

@@ -43,7 +43,7 @@ from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
 from bench.report_header import heading
 from bench.simulate.load import replay_load
-from bench.simulate.log import DEPTH, Log, record
+from bench.simulate.log import DEPTH, Log, lengthened, record
 from bench.simulate.machines import build
 from bench.simulate.models import text_of
 from bench.simulate.world import MakeModelFree, Setting, World
@@ -83,6 +83,8 @@ def main(argv: Listed[str] | None = None) -> int:
         log = Log.model_validate_json(file.read())
     if args.costs:
         log = log.model_copy(update={"costs": args.costs.read_text()})
+    if args.command == "load" and args.long:
+        log = lengthened(log, args.long, args.seed)
     replayed = replay_load(log, args, lambda: model_free(log)) if args.command == "load" else replay(log, args)
     found = heading("bench simulate", argv) | replayed
     args.out.write_text(json.dumps(found, indent=1) + "\n")
@@ -107,6 +109,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     three.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.3, 0.6, 1.0, 1.5, 2.5], help="requests/s")
     three.add_argument("--seconds", type=float, default=120.0, help="how long requests come")
     three.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 5, 7], help="fixed draft lengths")
+    three.add_argument("--long", type=int, nargs="+", help="tokens before every other prompt, these in turn")
     three.add_argument("--local", action="store_true", help="one process on the verifier's cores, no network")
     for command, slowdowns, name in ((two, [1.0, 5.0, 20.0], "simulate"), (three, [1.0], "simulate-load")):
         command.add_argument("--slowdown", type=float, nargs="+", default=slowdowns, help="of the verifier")

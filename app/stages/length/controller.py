@@ -54,9 +54,7 @@ class LengthController:
         anyway.
         """
         full = batch.candidates
-        found = self.decide(
-            full, batch.model_free, batch.costs, batch.busy_s, batch.core_share, batch.budget, batch.least
-        )
+        found = self.decide(full, batch.model_free, batch.costs, batch.busy_s, batch.core_share, batch.least)
         if len(full) == 1 and found.depths[0] and (found.is_model_free or not batch.has_models):
             lone = batch.model_free[0] if batch.model_free is not None and found.is_model_free else full[0]
             return replace(found, depths=[lone.limit])
@@ -73,14 +71,13 @@ class LengthController:
         costs: StepCosts,
         busy_s: float,
         share: float,
-        budget: int | None = None,
         least: int = 0,
     ) -> LengthDecision:
         """Decide for the candidates of both modes, sequence by sequence.
 
-        `model_free` is None where there are no models or no model-free drafters. `busy_s`, `share`,
-        `budget`: see `app.stages.length.marginal.draft_lengths`. Every sequence that may asks for
-        `least` tokens at least, if the budget holds that, whatever their expected gain.
+        `model_free` is None where there are no models or no model-free drafters. `busy_s`, `share`:
+        see `app.stages.length.marginal.draft_lengths`. Every sequence that may asks for `least`
+        tokens at least, whatever their expected gain.
         """
         self._silent_steps, self._silent_crowd = self._silent_steps + 1, len(full)
         self._steps_without_models += 1
@@ -89,9 +86,7 @@ class LengthController:
         def asked(
             of: list[Candidate], mode: DraftMode, must_ask: bool, share: float, beat: float = 1.0
         ) -> tuple[list[int], float]:
-            return draft_lengths(
-                of, costs, mode.costs, busy_s=busy_s, share=share, must_ask=must_ask, budget=budget, beat=beat
-            )
+            return draft_lengths(of, costs, mode.costs, busy_s=busy_s, share=share, must_ask=must_ask, beat=beat)
 
         few: list[int] = []
         few_gain = 1.0
@@ -104,8 +99,7 @@ class LengthController:
         chosen, is_model_free = full, False
         if model_free is not None and (few_gain >= gain and not must_ask) and not (any(depths) and self._is_full_due):
             depths, chosen, is_model_free = few, model_free, True
-        if budget is None or least * len(full) <= budget:
-            depths = [max(depth, min(least, c.limit)) for depth, c in zip(depths, chosen, strict=True)]
+        depths = [max(depth, min(least, c.limit)) for depth, c in zip(depths, chosen, strict=True)]
         # Probes go with the rest, or to model-free drafters.
         is_model_free = is_model_free or (model_free is not None and not any(depths))
         probing, mode = full, self.modes.with_models

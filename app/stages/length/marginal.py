@@ -47,7 +47,6 @@ def draft_lengths(
     busy_s: float = 0.0,
     share: float = 0.0,
     must_ask: bool = False,
-    budget: int | None = None,
     beat: float = 1.0,
 ) -> tuple[list[int], float]:
     """Return the draft tokens to request for each of B candidates, and the gain.
@@ -64,15 +63,14 @@ def draft_lengths(
     of one sorted list; all prefixes of all caps are tried.
 
     A sequence that did not ask last time must gain HYSTERESIS more to begin again. With `must_ask`
-    one asks for a token at any cost: only drafting shows what it costs now. The
-    caller records what was asked (`AcceptanceEstimate.record_asked`): nothing changes here. No more
-    than `budget` tokens are requested in all: what the verifier may take in a step. The gain is the
-    expected pace over that of plain decoding, 1 where nothing is requested.
+    one asks for a token at any cost: only drafting shows what it costs now. The caller records what
+    was asked (`AcceptanceEstimate.record_asked`): nothing changes here. The gain is the expected pace
+    over that of plain decoding, 1 where nothing is requested.
     """
     price = _Price(draft_costs, busy_s, share)
     survivals = [c.expectation.survival(c.limit) for c in candidates]
     fainter = [1.0 - HYSTERESIS * (c.expectation.silent_rounds > 0) for c in candidates]
-    asked, gain = _best(candidates, survivals, fainter, costs, price, budget, beat)
+    asked, gain = _best(candidates, survivals, fainter, costs, price, beat)
     if must_ask and not any(asked) and any(c.limit for c in candidates):
         cheapest = min((i for i, c in enumerate(candidates) if c.limit), key=lambda i: candidates[i].read_s)
         asked[cheapest] = 1
@@ -158,7 +156,6 @@ def _best(
     weights: list[float],
     costs: StepCosts,
     price: _Price,
-    budget: int | None = None,
     beat: float = 1.0,
 ) -> tuple[list[int], float]:
     """Return the draft lengths of the best pace, and that pace over that of plain decoding."""
@@ -187,7 +184,7 @@ def _best(
     # Of one sequence every prefix is a depth of its own, so one cap tries them all.
     caps = DEPTH_CAPS[: 1 + sum(cap < deepest for cap in DEPTH_CAPS)] if len(candidates) > 1 else (deepest,)
     for cap in caps:
-        allowed = [token for token in tokens if token[1] <= cap][:budget]
+        allowed = [token for token in tokens if token[1] <= cap]
         n, pace = _best_prefix(allowed, reading_s, verify_s, token_s, price.drafting_s)
         if pace > best_pace:
             best, best_pace = [0] * len(candidates), pace

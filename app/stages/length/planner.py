@@ -17,7 +17,7 @@ from app.state import Tree
 class DraftBatch:
     """Sequences that go into their next round together, and the bounds on what they may ask for.
 
-    `busy_s`, `core_share`, `budget`: see `app.stages.length.marginal.draft_lengths`.
+    `busy_s`, `core_share`: see `app.stages.length.marginal.draft_lengths`.
     """
 
     candidates: list[Candidate]  # as drafters with models see them
@@ -28,7 +28,6 @@ class DraftBatch:
     now_s: float  # monotonic
     busy_s: float = 0.0
     core_share: float = 0.0
-    budget: int | None = None
     least: int = 0  # draft tokens that each sequence asks for, whatever their expected gain
 
 

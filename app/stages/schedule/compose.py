@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from app.estimates.step_costs import StepCosts
 from app.policy import Policy
-from app.stages.schedule.prefill import split_prefill
+from app.stages.schedule.prefill import chunk_tokens, split_prefill
 from app.stages.schedule.tree_budget import BatchRows, BatchSelection, PaceSelection
 from app.state import BatchEntry, Sequence, Tree
 
@@ -33,14 +33,13 @@ def compose(
     """Compose the next batch, empty if all wait for trees (see `wait_s`); at most `max_batch_tokens` rows.
 
     The oldest come first. Running sequences that are ready get their rows before prompts, but while
-    a prompt waits a chunk is kept free for it (`app.stages.schedule.prefill` divides it), so that
+    a prompt waits a chunk, or half of the step, is kept free for it (`app.stages.schedule.prefill` divides it), so that
     neither starves the other; trees get the rows that are left, cut to what pays. Suspects run
     alone, in turn with the others: the one that committed longest ago is next. With `is_together`
     the running sequences go in one batch, so while one waits only prompts are read. Without it,
     where all could go, the half that waited longest does, so that the other half's turn comes while
     these draft. `selection` decides how much of each tree, and may leave sequences
-    out. Contexts of the policy's `apart_tokens` or more go in steps of their own, and trees get no
-    more than its `verify_budget`. `now_s`: wall clock.
+    out. Contexts of the policy's `apart_tokens` or more go in steps of their own. `now_s`: wall clock.
     """
     sequences = _turn(sequences, policy, now_s, costs, is_together)
     is_held = is_together and any(not _is_ready(s, now_s) for s in sequences)
@@ -50,18 +49,18 @@ def compose(
     )
     ready = _suspects_apart(ready, suspects)
     prompts = [s for s in ready if not _is_running(s)]
-    chunk_tokens = min(policy.prefill_chunk_tokens, policy.max_batch_tokens)
-    wanted = min(chunk_tokens, sum(s.uncached for s in prompts))
+    size = chunk_tokens(costs, policy) if prompts else 0
+    wanted = min(size, policy.max_batch_tokens // 2, sum(s.uncached for s in prompts))
     running = [s for s in ready if _is_running(s)]
     if not is_together and len(running) == sum(_is_running(s) for s in sequences):
         running = _longest_waiting_half(running)
-    running = _first(running, policy.max_batch_tokens - min(wanted, _reserve(policy)))
+    running = _first(running, policy.max_batch_tokens - wanted)
     base_rows = sum(s.uncached for s in running)
     reading = costs.reading
     chunks: list[BatchEntry] = []
     if prompts:
         decoding = [s for s in sequences if _is_running(s)]  # those that wait for their trees, too
-        chunks = split_prefill(prompts, policy.max_batch_tokens - base_rows, costs, policy, _plain_s(decoding, costs))
+        chunks = split_prefill(prompts, policy.max_batch_tokens - base_rows, size, costs, _plain_s(decoding, costs))
     base_rows += sum(len(work.tokens) for work in chunks)
 
     others = sum(work.final for work in chunks)
@@ -69,12 +68,9 @@ def compose(
     base_s += sum(reading.seconds(work.start, len(work.tokens)) for work in chunks)
     most = min(MOST_NODES, max(LEAST_NODES, STEP_NODES // max(1, len(running))))
     trees = _worthwhile([_allowed_tree(s, policy, most) for s in running], base_rows, costs, others, base_s)
-    max_rows = policy.max_batch_tokens
-    if policy.verify_budget is not None:
-        max_rows = min(max_rows, base_rows + policy.verify_budget)
     chunk_rows = sum(len(work.tokens) for work in chunks)
     row_s = [s.cached * reading.row_token_s for s in running]
-    rows = BatchRows(base_rows, max_rows, chunk_rows, costs, others, base_s, row_s)
+    rows = BatchRows(base_rows, policy.max_batch_tokens, chunk_rows, costs, others, base_s, row_s)
     kept = selection.select(running, trees, rows)
     decodes = [
         s.entry(len(s.tokens), tree.cut(nodes))
@@ -164,11 +160,6 @@ def _plain_s(sequences: Listed[Sequence], costs: StepCosts) -> float:
     if not sequences:
         return 0.0
     return costs.seconds(len(sequences)) + sum(costs.reading.seconds(s.cached, 1) for s in sequences)
-
-
-def _reserve(policy: Policy) -> int:
-    """Return the rows kept for a waiting prompt: a chunk, but at most half of the step."""
-    return min(policy.prefill_chunk_tokens, policy.max_batch_tokens // 2)
 
 
 def _longest_waiting_half(running: list[Sequence]) -> list[Sequence]:

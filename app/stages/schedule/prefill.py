@@ -1,7 +1,7 @@
 """Decide how much of each prompt a step reads: a pure function of sequences, policy and costs.
 
 A row of a long context takes many times the time of one of a short context, so rows are counted by
-their time. Prompts take no more of a step than reading `prefill_chunk_tokens` without any context
+their time. Prompts take no more of a step than reading a chunk (`chunk_tokens`) without any context
 takes, or a step of one row where that is more. Where others decode, a prompt that takes longer than
 that gets a bounded part of each step, so that the others keep a bounded share of their pace. A
 context that is read once for any number of rows is read for at least as long a time of rows.
@@ -14,34 +14,46 @@ from app.policy import Policy
 from app.state import BatchEntry, Sequence
 
 BESIDE = 2.0  # a long prompt's time in a step, in times that of the sequences that decode beside it
+CHEAPER = 0.9  # of a token's time, that twice the chunk must bring it down to
 LEAST_TOKENS = 8  # of a prompt in a step, whatever they take: each chunk reads the whole context before it
 INSTANT_S = 1e-9  # least time of a row
 
 
+def chunk_tokens(costs: StepCosts, policy: Policy) -> int:
+    """Return the prompt tokens that a step reads at most, within its `max_batch_tokens`.
+
+    The policy's, doubled for as long as that makes a token's time CHEAPER: a target whose steps take
+    the same for many rows reads more of them.
+    """
+    size = min(policy.prefill_chunk_tokens, policy.max_batch_tokens)
+    while 2 * size <= policy.max_batch_tokens and costs.seconds(2 * size) <= 2.0 * CHEAPER * costs.seconds(size):
+        size *= 2
+    return size
+
+
 def split_prefill(
-    prompts: Listed[Sequence], max_tokens: int, costs: StepCosts, policy: Policy, running_s: float = 0.0
+    prompts: Listed[Sequence], max_tokens: int, size: int, costs: StepCosts, running_s: float = 0.0
 ) -> list[BatchEntry]:
-    """Return the step's chunks of at most `max_tokens` and `prefill_chunk_tokens` tokens together.
+    """Return the step's parts of prompts, of at most `max_tokens` and `size` tokens (`chunk_tokens`) together.
 
     `prompts` come oldest first, as the chunks do. Half of the room goes to the first, so that each
     prompt is read at last; the rest to those with the fewest tokens left, so that a short one
     behind a long one is read at once. `running_s` is what a step of the sequences that decode would
     take alone; 0 if there are none.
     """
-    chunk_tokens = min(max_tokens, policy.prefill_chunk_tokens)
-    room = _Room(chunk_tokens, costs, policy, running_s)
+    most = min(max_tokens, size)
+    room = _Room(most, size, costs, running_s)
     if len(prompts) > 1:
-        room.give(prompts[0], max(LEAST_TOKENS, chunk_tokens // 2), 0.5)
+        room.give(prompts[0], max(LEAST_TOKENS, most // 2), 0.5)
     for sequence in sorted(prompts, key=lambda s: s.uncached):  # stable: of equal ones the oldest
-        room.give(sequence, chunk_tokens)
+        room.give(sequence, most)
     return [s.entry(s.cached + room.given[s.record.id]) for s in prompts if room.given.get(s.record.id)]
 
 
 class _Room:
     """Hold the tokens and seconds of a step left for prompts, and the seconds left for long ones."""
 
-    def __init__(self, tokens: int, costs: StepCosts, policy: Policy, running_s: float) -> None:
-        size = policy.prefill_chunk_tokens
+    def __init__(self, tokens: int, size: int, costs: StepCosts, running_s: float) -> None:
         self.given: dict[str, int] = {}
         self._row_s = max(INSTANT_S, (costs.seconds(1 + size) - costs.seconds(1)) / size)
         self._reading = costs.reading

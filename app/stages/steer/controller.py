@@ -32,7 +32,6 @@ FULL = 0.95  # and from which it is overloaded
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 5.0, 120.0
 REOPENED_S = 3.0  # after a pause, when all draft a little: costs and chances from before are stale
 LONG_WAITS_S = (DEFAULT.draft_wait_s, 0.5, 1.0, 2.0)
-MANY_PROMPTS, FEW_PROMPTS = 4.0, 1.0  # chunks of prompts that a verifier still has to read
 APART, TOGETHER = 1.5, 1.2  # ratio of a step to the same step without its longest contexts
 PRUNE_FROM, PRUNE_TO = 16, 8  # sequences on one verifier
 # Part of the verified draft tokens that is right: rows leave passes early up to the first, and no
@@ -56,7 +55,7 @@ CALM = "calm"  # key of the time since which drafters are not behind
 CALM_S = 0.9  # seconds before drafts grow: a tick, less what a tick may come early
 LENGTHS = Pace(0.0, 0.5)  # both draft lengths
 SLOW = Pace(2.0, 5.0)
-PACES = {"min_draft_tokens": LENGTHS, "verify_budget": Pace(1.0, 5.0)}
+PACES = {"min_draft_tokens": LENGTHS}
 
 
 def steer(load: Load, now_s: float, policy: Policy) -> Policy:
@@ -69,7 +68,6 @@ def steer(load: Load, now_s: float, policy: Policy) -> Policy:
     length = _length(load, policy, memory, is_behind)
     wanted: dict[str, Any] = {
         "min_draft_tokens": _least(policy, memory, length),
-        "verify_budget": _budget(load, policy),
         "apart_tokens": _apart(load.verifiers, policy.apart_tokens),
         "draft_wait_s": _wait_s(load, policy),
         "draft_wait_factor": 1.5 if is_behind else DEFAULT.draft_wait_factor,
@@ -180,20 +178,6 @@ def _least(policy: Policy, memory: _Memory, length: int) -> int:
         return 1
     is_new = 0.0 <= memory.now_s - memory.changed_s.get("min_draft_tokens", memory.now_s) < REOPENED_S
     return policy.min_draft_tokens if is_new and length > 0 else 0
-
-
-def _budget(load: Load, policy: Policy) -> int | None:
-    """Return a step's draft tokens at most: one a sequence while prompts queue up; None: any.
-
-    Drafts delay the first token of waiting prompts, which the verifier's own rule does not count.
-    """
-    chunks = [one.prompt_tokens / policy.prefill_chunk_tokens for one in load.verifiers]
-    bound = FEW_PROMPTS if policy.verify_budget is not None else MANY_PROMPTS
-    if max(chunks, default=0.0) < bound:
-        return None
-    if policy.verify_budget is not None:
-        return policy.verify_budget
-    return max(len(one.contexts) for one in load.verifiers) if load.verifiers else None
 
 
 def _apart(verifiers: tuple[VerifierLoad, ...], present: int | None) -> int | None:

@@ -211,7 +211,6 @@ def test_the_policys_bounds_on_lengths_hold():
         return [found.get(sequence.record.id, 0) for sequence in sequences]
 
     assert asked(max_draft_tokens=2) == [2, 2, 2, 1]
-    assert sum(asked(verify_budget=2)) == 2
     for sequence in sequences:
         for _ in range(60):
             for way in (one.lengths.modes.with_models, one.lengths.modes.model_free):
@@ -222,7 +221,6 @@ def test_the_policys_bounds_on_lengths_hold():
     assert nothing == [0, 0, 0, 0]
     assert asked(min_draft_tokens=2) == [2, 2, 2, 1], "whatever it is believed to gain, within a request's own bounds"
     assert asked(min_draft_tokens=2, max_draft_tokens=1) == [2, 2, 2, 1], "no model is asked: drafters are spared"
-    assert asked(min_draft_tokens=2, verify_budget=3) == [0, 0, 0, 0]
 
 
 def test_a_lone_sequence_asks_model_free_drafters_for_all_it_may():

@@ -229,17 +229,6 @@ def test_a_mode_that_cannot_gain_as_much_as_the_other_is_not_searched() -> None:
     assert decide(candidates, MEASURED, drafter(0.001), beat=2 * gain) == ([0, 0], 1.0)
 
 
-def test_no_more_is_requested_than_the_verifiers_budget() -> None:
-    candidates = some(learnt(8), learnt(4), learnt(1))
-    free = ask(candidates, MEASURED, drafter(0.0001))
-    assert sum(free) > 6
-    for budget in (0, 1, 3, 6, 99):
-        asked = ask(candidates, MEASURED, drafter(0.0001), budget=budget)
-        assert sum(asked) <= budget
-        assert budget < 99 or asked == free
-        assert budget == 0 or asked[0] > 0, "the best first"
-
-
 def test_a_long_context_asks_for_less() -> None:
     """Every row reads the whole context."""
     costs = StepCosts({1: 0.020, 64: 0.083}, reading=Reading(1e-6, 2e-6))

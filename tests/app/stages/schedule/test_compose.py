@@ -9,6 +9,7 @@ from app.messages import Record, Stats
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
 from app.stages.schedule.compose import MOST_NODES, OTHERS_TIME, TAIL_TOKENS, compose, wait_s
+from app.stages.schedule.prefill import chunk_tokens
 from app.state import CachedSequence, Sequence, Tree
 
 MEASURED = StepCosts({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
@@ -79,10 +80,9 @@ policies = st.builds(
 
 
 steered = st.builds(
-    lambda policy, apart, budget: policy.model_copy(update={"apart_tokens": apart, "verify_budget": budget}),
+    lambda policy, apart: policy.model_copy(update={"apart_tokens": apart}),
     policies,
     st.none() | st.integers(1, 120),
-    st.none() | st.integers(0, 9),
 )
 
 
@@ -95,8 +95,6 @@ def test_every_batch_is_sound(sequences: list[Sequence], policy: Policy, suspect
     names = [work.sequence.id for work in batch]
     assert len(set(names)) == len(names)
     assert len(batch) == 1 or not suspects & set(names)
-    if policy.verify_budget is not None:
-        assert sum(len(work.tree) for work in batch) <= policy.verify_budget
     prompt_tokens = 0
     by_id = {s.record.id: s for s in sequences}
     for work in batch:
@@ -115,7 +113,7 @@ def test_every_batch_is_sound(sequences: list[Sequence], policy: Policy, suspect
             assert len(work.tree) < s.record.max_tokens - s.generated
         if len(work.tree):
             assert s.tree is not None and work.tree == s.tree.cut(len(work.tree))
-    assert prompt_tokens <= policy.prefill_chunk_tokens
+    assert prompt_tokens <= chunk_tokens(MEASURED, policy)
     wait = wait_s(sequences, NOW, is_together, policy.apart_tokens)
     assert (wait == 0.0) == bool(batch)
     assert (wait is None) == (not sequences)
@@ -205,16 +203,6 @@ def test_a_long_context_that_is_ready_alone_does_not_wait_for_its_turn() -> None
     assert [work.sequence.id for work in compose(sequences, policy, NOW, FLAT)] == ["z"]
     assert wait_s(sequences, NOW, apart_tokens=512) == 0.0
     assert compose(sequences, Policy(), NOW, FLAT) == []
-
-
-def test_the_budget_bounds_draft_rows_of_all_trees_together() -> None:
-    def kept(budget: int | None) -> int:
-        sequences = [sequence(name, 3, 2, tree=chain([0.9, 0.8, 0.7])) for name in "abc"]
-        batch = compose(sequences, Policy(verify_budget=budget), NOW, FLAT)
-        assert len(batch) == 3
-        return sum(len(work.tree) for work in batch)
-
-    assert [kept(budget) for budget in (None, 20, 4, 1, 0)] == [9, 9, 4, 1, 0]
 
 
 def test_rows_of_long_contexts_cost_more_so_they_are_cut_first() -> None:

@@ -8,12 +8,12 @@ from app.estimates.step_costs import Reading, StepCosts
 from app.messages import Record
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
-from app.stages.schedule.prefill import BESIDE, LEAST_TOKENS, split_prefill
+from app.stages.schedule.prefill import BESIDE, CHEAPER, LEAST_TOKENS, chunk_tokens, split_prefill
 from app.state import BatchEntry, CachedSequence, Sequence
 
 # two cores and a model of 135M: a row 1 ms, and as much again for every 1,500 tokens of its context
 COSTS = StepCosts({1: 0.012, 257: 0.268}, reading=Reading(2.4e-6, 6.7e-7))
-CHUNK_S = 0.256
+CHUNK, CHUNK_S = 256, 0.256
 READ_ONCE = StepCosts({1: 0.012, 257: 0.268}, reading=Reading(1e-5, 0.0))  # a context costs the same for any rows
 FLAT = StepCosts({1: 0.006, 257: 0.0065}, reading=Reading(1e-7, 2e-9))  # a GPU's: rows cost next to nothing
 
@@ -45,7 +45,7 @@ def read(prompts: list[Sequence], running_s: float = 0.0, costs: StepCosts = COS
     while waiting:
         steps += 1
         assert steps < 5000
-        works = split_prefill(waiting, 10_000, costs, Policy(), running_s)
+        works = split_prefill(waiting, 10_000, chunk_tokens(costs, Policy()), costs, running_s)
         now_s += costs.seconds(1) + seconds(works, costs)
         for work in works:
             work.sequence.cached += len(work.tokens)
@@ -64,9 +64,7 @@ def test_a_short_prompt_behind_a_huge_one_is_read_in_the_next_step() -> None:
 @pytest.mark.parametrize("running_s", [0.0, 0.012])
 def test_a_short_prompt_is_read_at_once_though_a_huge_one_takes_long_for_its_context(running_s: float) -> None:
     for cached in (3000, 9000):
-        works = split_prefill(
-            [prompt("huge", 9500, cached), prompt("short", 37)], 10_000, READ_ONCE, Policy(), running_s
-        )
+        works = split_prefill([prompt("huge", 9500, cached), prompt("short", 37)], 10_000, CHUNK, READ_ONCE, running_s)
         assert [work.sequence.id for work in works] == ["huge", "short"] and works[1].final
 
 
@@ -80,21 +78,32 @@ def test_a_huge_prompt_takes_little_longer_in_bounded_chunks() -> None:
 
 def test_a_long_prompt_takes_a_bounded_part_of_steps_that_decode() -> None:
     running_s = 0.012
-    works = split_prefill([prompt("huge", 7000)], 10_000, COSTS, Policy(), running_s)
+    works = split_prefill([prompt("huge", 7000)], 10_000, CHUNK, COSTS, running_s)
     assert 0.8 * BESIDE * running_s < seconds(works) <= BESIDE * running_s + 1e-6
-    deep = split_prefill([prompt("huge", 7000, cached=6500)], 10_000, COSTS, Policy(), running_s)
+    deep = split_prefill([prompt("huge", 7000, cached=6500)], 10_000, CHUNK, COSTS, running_s)
     assert len(deep[0].tokens) == LEAST_TOKENS, "less than that would read the context for nothing"
-    works = split_prefill([prompt("huge", 7000, cached=6500)], 10_000, READ_ONCE, Policy(), running_s)
+    works = split_prefill([prompt("huge", 7000, cached=6500)], 10_000, CHUNK, READ_ONCE, running_s)
     assert 0.9 * 0.065 < seconds(works, READ_ONCE) - 0.065 <= 0.065, "as long for rows as for the context"
-    short = split_prefill([prompt("short", 250)], 10_000, COSTS, Policy(), running_s)
+    short = split_prefill([prompt("short", 250)], 10_000, CHUNK, COSTS, running_s)
     assert short[0].final, "what fits into a chunk is read at once"
 
 
 def test_where_rows_cost_next_to_nothing_a_huge_prompt_gets_whole_chunks() -> None:
-    steps, _ = read([prompt("huge", 8192)], costs=FLAT)["huge"]
-    assert steps == 8192 / Policy().prefill_chunk_tokens
-    steps, _ = read([prompt("huge", 8192)], costs=FLAT, running_s=0.006)["huge"]
-    assert steps <= 2 * 8192 / Policy().prefill_chunk_tokens, "beside others at least half a chunk"
+    size = chunk_tokens(FLAT, Policy())
+    assert size == Policy().max_batch_tokens
+    for running_s in (0.0, 0.006):
+        steps, _ = read([prompt("huge", 8192)], running_s, FLAT)["huge"]
+        assert steps <= 8192 / 256 / 2, "half as many as chunks of 256, though rows of long contexts take more"
+
+
+def test_a_chunk_is_as_large_as_makes_a_token_cheaper() -> None:
+    bends = StepCosts({1: 0.005, 256: 0.006, 512: 0.0085, 2048: 0.030})
+    assert chunk_tokens(COSTS, Policy()) == 256, "a row takes the same in a chunk of any size"
+    assert chunk_tokens(bends, Policy()) == 512
+    assert bends.seconds(1024) > 2 * CHEAPER * bends.seconds(512)
+    assert chunk_tokens(FLAT, Policy(max_batch_tokens=1200)) == 1024
+    assert chunk_tokens(FLAT, Policy(max_batch_tokens=100)) == 100
+    assert chunk_tokens(FLAT, Policy(prefill_chunk_tokens=16)) == 2048
 
 
 def test_equal_prompts_are_read_one_after_the_other() -> None:
@@ -108,7 +117,7 @@ def test_a_stream_of_short_prompts_does_not_starve_a_huge_one() -> None:
     steps = 0
     while huge.uncached:
         steps += 1
-        for work in split_prefill([huge, *(prompt(f"s{i}", 200) for i in range(5))], 10_000, COSTS, Policy()):
+        for work in split_prefill([huge, *(prompt(f"s{i}", 200) for i in range(5))], 10_000, CHUNK, COSTS):
             work.sequence.cached += len(work.tokens)
         assert steps < 60
     assert steps > 3000 / 128, "and they get the other half"
@@ -131,8 +140,7 @@ prompts = st.lists(st.tuples(st.integers(1, 9000), st.floats(0.0, 0.999)), min_s
 def test_every_share_is_sound(
     waiting: list[Sequence], table: StepCosts, max_tokens: int, chunk: int, running_s: float
 ) -> None:
-    policy = Policy(prefill_chunk_tokens=chunk)
-    works = split_prefill(waiting, max_tokens, table, policy, running_s)
+    works = split_prefill(waiting, max_tokens, chunk, table, running_s)
     assert works and works[0].sequence is waiting[0].kv, "the oldest moves, whatever else waits"
     assert sum(len(work.tokens) for work in works) <= min(max_tokens, chunk)
     assert len(works[0].tokens) >= min(waiting[0].uncached, LEAST_TOKENS, max_tokens // 2)
@@ -148,7 +156,7 @@ def test_every_share_is_sound(
 @settings(max_examples=100, deadline=None)
 @given(prompts, st.just(0.0) | st.floats(1e-3, 0.1))
 def test_prompts_take_no_longer_of_a_step_than_a_chunk(waiting: list[Sequence], running_s: float) -> None:
-    works = split_prefill(waiting, 10_000, COSTS, Policy(), running_s)
+    works = split_prefill(waiting, 10_000, CHUNK, COSTS, running_s)
     least_s = max(
         COSTS.seconds(1 + LEAST_TOKENS) - COSTS.seconds(1) + COSTS.reading.seconds(s.cached, LEAST_TOKENS)
         for s in waiting

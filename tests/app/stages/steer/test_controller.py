@@ -49,7 +49,6 @@ policies = st.builds(
     Policy,
     version=counts,
     max_draft_tokens=st.integers(0, 64),
-    verify_budget=st.none() | counts,
     apart_tokens=st.none() | st.integers(1, 10_000),
     drafters_per_sequence=st.integers(1, 64),
     draft_wait_s=st.floats(0, 3),
@@ -122,7 +121,6 @@ def test_any_constant_load_leads_to_a_steady_policy(load: Load, policy: Policy) 
 def test_no_load_changes_a_field_more_often_than_allowed(parts: list[tuple[Load, int]], random: object) -> None:
     policies = run(lambda _: parts[random.randrange(len(parts))][0], 120)  # type: ignore[attr-defined]
     for field in (
-        "verify_budget",
         "apart_tokens",
         "draft_wait_s",
         "draft_wait_factor",
@@ -179,15 +177,6 @@ def test_many_sequences_a_verifier_shorten_drafts() -> None:
     assert lengths(run(IDLE, 3, policy, 1010.0))[-1] == LONGEST_DRAFT
     two = load(verifiers=(verifier(CROWD // 2), verifier(CROWD // 2)))
     assert lengths(run(two, 3))[-1] == LONGEST_DRAFT
-
-
-def test_queued_prompts_bound_the_draft_tokens_of_a_step() -> None:
-    waiting = load(verifiers=(verifier(6, prompt_tokens=3000),))
-    assert [policy.verify_budget for policy in run(waiting, 3)] == [None, 6, 6]
-    bounded = run(waiting, 3)[-1]
-    fewer = load(verifiers=(verifier(6, prompt_tokens=500),))
-    assert run(fewer, 20, bounded, 1010.0)[-1].verify_budget == 6, "not until there are few"
-    assert run(IDLE, 20, bounded, 1010.0)[-1].verify_budget is None
 
 
 def test_a_context_is_set_apart_while_it_stretches_the_step() -> None:
