@@ -142,7 +142,9 @@ class Settings(BaseModel):
     model_free: bool | None = Field(
         None, description="drafters without a model look tokens up: lookup, suffix, phrases"
     )
-    drafters_per_sequence: int = Field(2, ge=1, description="model drafters of a round, at most, on other cores")
+    drafters_per_sequence: int | None = Field(
+        None, ge=1, description="model drafters of a round, at most, on other cores"
+    )
     pruner: str = Field("smol-pruning", description="the predictor: fit-pruning's folder, in drafters/, or none")
     node: str | None = Field(None, description="name of this worker's node, e.g. verify-1; required by workers")
     machine: str | None = Field(

@@ -25,6 +25,7 @@ class Plan:
     model_free: bool = False  # whether model-free drafters draft
     calibration: bool = False  # whether confidences are corrected by what came of them
     placement: Placement = "apart"  # what `up` starts
+    drafters_per_sequence: int = 4  # model drafters of a round at most, where several can be asked
     states: bool = False  # whether jobs carry the target's hidden state to drafters that read it; no setting of its own
 
     @property
@@ -48,7 +49,13 @@ PLANS: Mapping[PlanName, Plan] = {
     # CoSine (arXiv:2503.10325): every token shared by nodes, routed by a matrix of scores, lengths by the verifier's
     # idleness, batches by its objective, one drafted while another is verified where two take no longer than one.
     "cosine": Plan(
-        routing="cosine", fusion="token", lengths="cosine", batching="cosine", overlap="auto", placement="nodes"
+        routing="cosine",
+        fusion="token",
+        lengths="cosine",
+        batching="cosine",
+        overlap="auto",
+        placement="nodes",
+        drafters_per_sequence=2,
     ),
     # FASER (arXiv:2604.20503): a length for each request, early exit by its rule, drafting beside verifying.
     "faser": Plan(

@@ -105,12 +105,13 @@ def verifier_over(
     `target`: the target's id, which its requests keep. `agreement` rates drafts where CoSine's
     routing is selected. Without a tokenizer no request may have stop strings or a form to keep.
     """
+    plan = plan_of(settings)
     strategies = DraftStrategies(
         lengths(settings),
-        Router(routing(settings, agreement), settings.drafters_per_sequence),
+        Router(routing(settings, agreement), plan.drafters_per_sequence),
         overlap(settings),
-        sends_states=plan_of(settings).states,
-        shares_tokens=plan_of(settings).fusion == "token",
+        sends_states=plan.states,
+        shares_tokens=plan.fusion == "token",
     )
     stats = VerifierStats(measured, strategies.router, metrics or VerifierMetrics())
     sequences = Sequences(measured.target, stats, tokenizer, settings.max_sequences)

@@ -341,7 +341,7 @@ class Speculation:
             rounds = max(1, min(HORIZON_TOKENS, record.max_tokens - sequence.generated) // 2)
             return together * (waiting_s + read_s / rounds) / self._costs.seconds(together)
 
-        least_gain = together * (MIN_GAIN + FUSING_S / self._costs.seconds(together))
+        least_gain = MIN_GAIN + FUSING_S / self._costs.seconds(together)  # all that go together wait for fusion once
         limits = RoundLimits(depth, policy.drafters_per_sequence, least_gain)
         return self.router.route(record, len(sequence.tokens), pool, limits, price)
 

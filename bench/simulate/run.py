@@ -42,6 +42,7 @@ from bench.help import Defaults
 from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
 from bench.report_header import heading
+from bench.simulate.experts import CORRELATION, homes_of, with_experts
 from bench.simulate.load import replay_load
 from bench.simulate.log import DEPTH, Log, lengthened, record
 from bench.simulate.machines import build
@@ -101,6 +102,15 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     two = commands.add_parser("replay", help="run every way of drafting over a log", formatter_class=Defaults)
     two.add_argument("--streams", type=int, nargs="+", default=[1, 8], help="sequences at once")
     two.add_argument("--generalist", default="smol-general", help="the drafter that was trained on the mixture")
+    two.add_argument(
+        "--experts",
+        type=float,
+        nargs=2,
+        metavar=("HOME", "ELSEWHERE"),
+        help="instead of the recorded drafters, ones whose tokens are right with these chances (the generalist: "
+        "their mean)",
+    )
+    two.add_argument("--correlation", type=float, default=CORRELATION, help="of right tokens between these, 0 to 1")
     instead = two.add_mutually_exclusive_group()
     instead.add_argument("--overlaps", action="store_true", help="instead, ways to overlap drafting and verifying")
     instead.add_argument("--crowds", action="store_true", help="instead, 1, 2 and 4 drafters that share tokens")
@@ -126,8 +136,13 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 def replay(log: Log, args: argparse.Namespace) -> dict[str, Any]:
     """Run every way of drafting in every setting."""
-    found: dict[str, Any] = {
-        "texts": len(log.texts),
+    found: dict[str, Any] = {"texts": len(log.texts)}
+    if args.experts:
+        home, elsewhere = args.experts
+        homes = homes_of(acceptance(log), args.generalist)
+        log = with_experts(log, home, elsewhere, homes, args.generalist, args.seed, args.correlation)
+        found["experts"] = {"home": home, "elsewhere": elsewhere, "homes": homes}
+    found |= {
         "acceptance": acceptance(log),
         "tokens_a_round": matrix(log),
         "settings": [],

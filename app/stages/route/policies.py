@@ -13,7 +13,7 @@ from app.store.protocol import Node
 
 SHORT = 2.0  # a recent accepted length, the target's own token included, below which others are tried
 CURIOSITY = 1.0  # standard deviations of doubt that count for a drafter while others are tried
-MIN_GAIN = 0.1  # tokens a round that one more drafter must bring: its drafts are verified, too
+MIN_GAIN = 0.06  # tokens a round that one more drafter must bring: its drafts are verified, too
 SURE = 0.98  # nothing is more certain
 NEW_SHARE = 0.5  # CoSine's alpha, of drafters little tried while exploring; its value is not known
 BEST_SHARE = 0.8  # CoSine's beta, of the best ones while exploiting
@@ -81,11 +81,11 @@ def is_short(accepted_length: float | None) -> bool:
 def learned(
     options: Listed[Option], depth: int, most: int, *, is_exploring: bool, least_gain: float = MIN_GAIN
 ) -> list[str]:
-    """Choose the drafter of the highest expected gain less price; then others that add MIN_GAIN.
+    """Choose the drafter of the highest expected gain less price; then others that add `least_gain`.
 
-    While exploring, doubt counts for a drafter: it is asked unless it is known to be worse. One
-    more drafter adds what it gets right where those before it are wrong, if that is `least_gain`; none
-    is added on the verifier's own cores, where drafting is not free.
+    While exploring, doubt counts for a drafter: it is asked unless it is known to be worse. One more
+    drafter adds the tokens that it gets right where those before it are wrong (`added_tokens`); the
+    one that adds most is next. None is added on the verifier's own cores, where drafting is not free.
     """
     if not options:
         return []
@@ -94,13 +94,35 @@ def learned(
         hoped = option.acceptance + CURIOSITY * option.doubt if is_exploring else option.acceptance
         return option.tokens(depth, hoped) - option.price
 
-    first, *others = sorted(options, key=value, reverse=True)
-    chosen, missed = [first.drafter], 1.0 - first.acceptance
-    for option in others:
-        if len(chosen) < most and not option.is_here and missed * option.tokens(depth) - option.price >= least_gain:
-            chosen.append(option.drafter)
-            missed *= 1.0 - option.acceptance
+    first = max(options, key=value)
+    chosen, missed = [first.drafter], misses(first.acceptance, depth)
+    others = [option for option in options if option is not first and not option.is_here]
+    while others and len(chosen) < most:
+        gains = [added_tokens(option.acceptance, missed) - option.price for option in others]
+        if max(gains) < least_gain:
+            break
+        option = others.pop(gains.index(max(gains)))
+        chosen.append(option.drafter)
+        missed = [a * b for a, b in zip(missed, misses(option.acceptance, depth), strict=True)]
     return chosen
+
+
+def misses(acceptance: float, depth: int) -> list[float]:
+    """Return by depth, from 1, the chance that a drafter of this acceptance is not right so far down."""
+    return [1.0 - min(SURE, acceptance) ** level for level in range(1, depth + 1)]
+
+
+def added_tokens(acceptance: float, missed: Listed[float]) -> float:
+    """Return the right tokens that one more drafter adds to others, if drafters are wrong independently.
+
+    The union of drafts is right as far as its best one, so it adds sum_k p^k x the chance that the
+    others are right for less than k tokens, `missed`.
+    """
+    added, survival = 0.0, 1.0
+    for miss in missed:
+        survival *= min(SURE, acceptance)
+        added += survival * miss
+    return added
 
 
 def cosine(options: Listed[Option], most: int, *, is_exploring: bool) -> list[str]:

@@ -10,11 +10,12 @@ from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as model_free
 from app.state import Guess
 from bench.cooperate.variants import FULL, OFF, Variant, fixed, overlaps
+from bench.simulate.experts import homes_of, with_experts
 from bench.simulate.load import arms, load
 from bench.simulate.log import DEPTH, DrafterLog, Log, Text
 from bench.simulate.machines import FUSE_S, build
 from bench.simulate.models import LogGuesser, SimClock
-from bench.simulate.run import Outcome, matrix, outcomes_of, simulate, ways
+from bench.simulate.run import Outcome, acceptance, matrix, outcomes_of, simulate, ways
 from bench.simulate.world import Setting
 
 STEP_S, TOKEN_S, VOCAB = 0.05, 0.001, 2000
@@ -109,6 +110,26 @@ def test_the_matrix_has_each_drafter_at_home_and_the_bound_of_all(log: Log) -> N
     most = LENGTH / -(-(LENGTH - 1) // (DEPTH + 1)) if DEPTH < LENGTH else LENGTH
     assert found["coder"]["code"] == found["any"]["code"] == found["any"]["all"] == pytest.approx(most, rel=0.03)
     assert found["coder"]["prose"] == found["writer"]["code"] == 1.0
+
+
+def test_made_experts_are_as_right_as_stated_and_their_mistakes_correlate(log: Log) -> None:
+    long = [Text(domain=t.domain, prompt_ids=(1,), tokens=tuple(range(1500))) for t in log.texts[:2]]
+    drafters = {name: expert(long, home) for name, home in (("coder", "code"), ("writer", "prose"), ("both", "none"))}
+    many = log.model_copy(update={"texts": tuple(long), "drafters": drafters})
+    homes = homes_of(acceptance(many), "both")
+    assert homes == {"code": "coder", "prose": "writer"}
+    for shared in (0.0, 0.6):
+        made = with_experts(many, 0.7, 0.3, homes, "both", 1, shared)
+        found = acceptance(made)
+        assert found["coder"] == pytest.approx({"code": 0.7, "prose": 0.3}, abs=0.06)
+        assert found["both"] == pytest.approx({"code": 0.5, "prose": 0.5}, abs=0.06)
+        firsts = [[chain[0].token for chain in made.drafters[name].guesses[0][1:]] for name in ("coder", "writer")]
+        rights = [[a == b for a, b in zip(own, long[0].tokens[1:], strict=True)] for own in firsts]
+        either = sum(a or b for a, b in zip(*rights, strict=True)) / len(rights[0])
+        assert either == pytest.approx(0.79, abs=0.05) if shared == 0.0 else either < 0.75
+        chains = [chain for chain in made.drafters["coder"].guesses[0] if chain]
+        sure = sum(chain[0].confidence for chain in chains) / len(chains)
+        assert sure == pytest.approx(0.7, abs=0.05), "calibrated"
 
 
 def test_sharing_a_token_takes_two_hops_and_the_slowest_drafter(log: Log) -> None:

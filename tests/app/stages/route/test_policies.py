@@ -1,16 +1,20 @@
 """Test the pure rules of routing: the verifier, the nodes, and the drafters of a round."""
 
+from random import Random
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.stages.route.policies import (
     Option,
+    added_tokens,
     cosine,
     guesses,
     hosts,
     is_short,
     learned,
+    misses,
     outcomes,
     serving,
     verifier,
@@ -100,9 +104,11 @@ def test_exploiting_takes_the_best_net_gain_and_adds_only_what_gains(listed, dep
     first, *others = [by_name[name] for name in learned(listed, depth, most, is_exploring=False, least_gain=least_gain)]
     net = [option.tokens(depth) - option.price for option in listed]
     assert first.tokens(depth) - first.price == max(net)
+    missed = misses(first.acceptance, depth)
     for option in others:
         assert not option.is_here
-        assert option.tokens(depth) * (1.0 - first.acceptance) - option.price >= least_gain
+        assert added_tokens(option.acceptance, missed) - option.price >= least_gain
+        missed = [a * b for a, b in zip(missed, misses(option.acceptance, depth), strict=True)]
 
 
 @given(chances, st.integers(1, 64))
@@ -125,7 +131,26 @@ def test_only_a_much_better_drafter_is_worth_waiting_for():
 
 
 def test_a_nearly_sure_drafter_leaves_nothing_for_a_second():
-    assert learned([Option("sure", 0.98), Option("good", 0.8)], 4, 2, is_exploring=False) == ["sure"]
+    assert learned([Option("sure", 0.98), Option("good", 0.8)], 1, 2, is_exploring=False) == ["sure"]
+    assert learned([Option("sure", 0.98), Option("poor", 0.3)], 8, 2, is_exploring=False) == ["sure"]
+
+
+@given(st.lists(chances, min_size=1, max_size=3), chances, st.integers(1, 6), st.integers())
+@settings(max_examples=15, deadline=None)
+def test_one_more_drafter_adds_what_the_best_of_independent_drafts_gains(others, own, depth, seed):
+    """By drawing: a draft of each, right for a geometric number of tokens."""
+    random = Random(seed)
+
+    def drawn(p: float) -> int:
+        return next((n for n in range(depth) if random.random() >= min(0.98, p)), depth)
+
+    gained, rounds = 0, 4000
+    for _ in range(rounds):
+        gained += max(0, drawn(own) - max(drawn(p) for p in others))
+    missed = [1.0] * depth
+    for p in others:
+        missed = [a * b for a, b in zip(missed, misses(p, depth), strict=True)]
+    assert added_tokens(own, missed) == pytest.approx(gained / rounds, abs=5 * depth / rounds**0.5 / 2)
 
 
 def test_cosine_explores_the_least_tried_and_exploits_the_best():
