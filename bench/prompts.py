@@ -1,7 +1,56 @@
-"""Hold prompts of five domains, written for this benchmark; no two are alike, so none helps with
-the next."""
+"""Hold prompts of five domains, written for the benchmarks, and read others from a file.
 
-PROMPTS: dict[str, tuple[str, ...]] = {
+No two of ours are alike, so none helps with the next.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+Prompts = Mapping[str, tuple[str, ...]]  # by domain
+
+
+def add_prompts_file(parser: argparse.ArgumentParser) -> None:
+    """Add the option that replaces our prompts; it gives `Prompts`."""
+    parser.add_argument(
+        "--prompts-file",
+        dest="texts",
+        metavar="FILE",
+        type=read_prompts,
+        default=PROMPTS,
+        help="JSON lines of Spec-Bench's form, turns and category, instead of our own prompts; first turns are asked",
+    )
+
+
+def read_prompts(path: str) -> dict[str, tuple[str, ...]]:
+    """Read JSON lines with `turns`, a list whose first text is asked, and perhaps `category`: the domain.
+
+    Without one the file's name is the domain. Raises argparse.ArgumentTypeError, with the line.
+    """
+    found: dict[str, list[str]] = {}
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row: Any = json.loads(line)
+            domain, text = row.get("category", Path(path).stem), row["turns"][0]
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            raise argparse.ArgumentTypeError(f"{path}, line {number}: no object with turns: {error!r}") from error
+        if not (isinstance(domain, str) and isinstance(text, str) and text.strip()):
+            raise argparse.ArgumentTypeError(f"{path}, line {number}: category and first turn are texts")
+        found.setdefault(domain, []).append(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{path} holds no prompts")
+    return {domain: tuple(texts) for domain, texts in found.items()}
+
+
+PROMPTS: Prompts = {
     "code": (
         "Write a Python function that checks whether a string is a palindrome.",
         "Write a Python class for a stack with push, pop and peek.",

@@ -37,7 +37,7 @@ from bench.clients.arrivals import (
 )
 from bench.clients.load_report import Served, Slo, draw, figures, table
 from bench.help import parser as parser_of
-from bench.prompts import PROMPTS
+from bench.prompts import PROMPTS, Prompts, add_prompts_file
 from bench.report_header import heading
 from bench.systems import start_server, stop_server
 from bench.timeline import active, busy, read
@@ -95,6 +95,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--slo-tpot-s", type=float, default=0.15, help="objective: time of each further token")
     parser.add_argument("--seed", type=int, default=0, help="of the arrivals")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "load.json", help="file to write")
+    add_prompts_file(parser)
     args = parser.parse_args(argv)
     if args.arrivals == "trace" and args.trace is None:
         parser.error("--arrivals trace needs --trace FILE")
@@ -137,7 +138,7 @@ def run(
 
     def follow(arrival: Arrival, number: int) -> None:
         while True:
-            served.append(ask(url, arrival, number, arm, started, api_key))
+            served.append(ask(url, arrival, number, args.texts, arm, started, api_key))
             if args.arrivals != "closed" or time.monotonic() - started >= args.seconds:
                 return
             number = next(new)
@@ -152,16 +153,19 @@ def run(
     return served, time.monotonic() - started
 
 
-def ask(url: str, arrival: Arrival, number: int, arm: str, started: float, api_key: SecretStr | None) -> Served:
+def ask(
+    url: str, arrival: Arrival, number: int, prompts: Prompts, arm: str, started: float, api_key: SecretStr | None
+) -> Served:
     """Send one request and follow it to its end; times are seconds since `started` (monotonic)."""
-    domain, text = prompt(number, arrival.prompt_tokens)
+    domain, text = prompt(number, arrival.prompt_tokens, prompts)
+    is_repeated = number // len(prompts) >= len(prompts[domain])
     request = GenerateRequest.model_validate({"prompt": text, "max_tokens": arrival.output_tokens, **ARMS[arm]})
     seen_s: list[float] = []
     sent_s = time.monotonic() - started
     try:
         result = generate(url, request, lambda _: seen_s.append(time.monotonic() - started), api_key)
     except PacelineError as error:
-        return Served(domain, sent_s, time.monotonic() - started, error=str(error))
+        return Served(domain, sent_s, time.monotonic() - started, error=str(error), is_repeated=is_repeated)
     return Served(
         domain,
         sent_s,
@@ -172,15 +176,19 @@ def ask(url: str, arrival: Arrival, number: int, arm: str, started: float, api_k
         drafted=result.speculation.drafted,
         accepted=result.speculation.accepted,
         error=result.error,
+        is_repeated=is_repeated,
     )
 
 
-def prompt(number: int, tokens: int | None) -> tuple[str, str]:
+def prompt(number: int, tokens: int | None, prompts: Prompts = PROMPTS) -> tuple[str, str]:
     """Return (domain, text) of the n-th request: the domains in turn, no text twice, about `tokens`
-    long."""
-    domains = [*PROMPTS]
+    long.
+
+    Once a domain's prompts are used up they come again, with another number behind them.
+    """
+    domains = [*prompts]
     domain = domains[number % len(domains)]
-    of_domain = PROMPTS[domain]
+    of_domain = prompts[domain]
     text = f"{of_domain[number // len(domains) % len(of_domain)]} (Question {number}.)"
     return domain, FILLER * ((tokens or 0) // TOKENS_A_FILLER) + text
 

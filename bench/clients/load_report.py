@@ -38,6 +38,7 @@ class Served:
     drafted: int = 0
     accepted: int = 0
     error: str | None = None
+    is_repeated: bool = False  # its prompt was asked before, but for a number behind it
 
     @property
     def ttft_s(self) -> float | None:
@@ -76,6 +77,7 @@ def figures(served: Listed[Served], seconds: float, slo: Slo) -> Figures:
     drafted, accepted = sum(one.drafted for one in done), sum(one.accepted for one in done)
     return {
         "requests": len(served),
+        "repeated": sum(one.is_repeated for one in served),
         "failed": len(served) - len(done),
         "errors": sorted({one.error for one in served if one.error is not None}),
         "seconds": round(seconds, 2),

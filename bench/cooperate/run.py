@@ -35,7 +35,7 @@ from bench.cooperate.report import (
 from bench.cooperate.systems import PipelineArm, Run
 from bench.cooperate.variants import FULL, OFF, Variant, pilot, variants
 from bench.help import parser as parser_of
-from bench.prompts import PROMPTS
+from bench.prompts import add_prompts_file
 from bench.report_header import heading
 from bench.stats import median
 
@@ -80,9 +80,10 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-peers", action="store_true", help="leave transformers out")
     default = ROOT / "bench" / "results" / "cooperate.json"
     parser.add_argument("--out", type=Path, default=default, help="file to write")
+    add_prompts_file(parser)
     args = parser.parse_args(argv)
-    if args.prompts + args.pilot_prompts > min(map(len, PROMPTS.values())):
-        parser.error("there are not so many prompts: the pilot's are not measured on again")
+    if args.prompts + args.pilot_prompts > (fewest := min(map(len, args.texts.values()))):
+        parser.error(f"a domain has {fewest} prompts: the pilot's are not measured on again")
     return args
 
 
@@ -97,7 +98,7 @@ def at_streams(
     streams: int, settings: Settings, models: Models, peers: dict[str, Arm], args: argparse.Namespace
 ) -> Figures:
     """Run all arms on the same prompts, `streams` at once; return their figures."""
-    pilots = groups({d: p[len(p) - args.pilot_prompts :] for d, p in PROMPTS.items()}, 1 if streams == 1 else 0)
+    pilots = groups({d: p[len(p) - args.pilot_prompts :] for d, p in args.texts.items()}, 1 if streams == 1 else 0)
     best, tried = best_single(settings, models, pilots, args)
     chosen, skipped = choose(variants(best, args.generalist if args.generalist in models.guessers else None), args)
     ours = {p.name: PipelineArm(p, settings, models, args.max_tokens) for p in chosen}
@@ -106,7 +107,7 @@ def at_streams(
         arms[ASSISTED] = assisted(settings, best, pilots, args)
     for arm in arms.values():
         arm([WARM_UP])
-    measured = groups({d: p[: args.prompts] for d, p in PROMPTS.items()}, streams)
+    measured = groups({d: p[: args.prompts] for d, p in args.texts.items()}, streams)
     runs = interleaved(arms, measured)
     found = {"pilot": tried, "left_out": skipped, **figures(runs, measured)}
     if FULL in ours:

@@ -40,7 +40,7 @@ from bench.cooperate.variants import (
 )
 from bench.help import Defaults
 from bench.help import parser as parser_of
-from bench.prompts import PROMPTS
+from bench.prompts import add_prompts_file
 from bench.report_header import heading
 from bench.simulate.experts import CORRELATION, homes_of, with_experts
 from bench.simulate.load import replay_load
@@ -74,7 +74,7 @@ def main(argv: Listed[str] | None = None) -> int:
     if args.command == "record":
         # On a CPU a drafter returns whole chains, on a GPU one guess at a time.
         settings = Settings.from_env().model_copy(update={"draft_device": "cpu"})
-        prompts = {domain: of_domain[: args.prompts] for domain, of_domain in PROMPTS.items()}
+        prompts = {domain: of_domain[: args.prompts] for domain, of_domain in args.texts.items()}
         log = record(settings, load_models(settings), prompts, args.max_tokens)
         with gzip.open(args.log, "wt") as file:
             file.write(log.model_dump_json())
@@ -99,6 +99,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     one = commands.add_parser("record", help="write a log of real drafts; loads the models", formatter_class=Defaults)
     one.add_argument("--prompts", type=int, default=8, help="of each domain")
     one.add_argument("--max-tokens", type=int, default=64, help="tokens a text")
+    add_prompts_file(one)
     two = commands.add_parser("replay", help="run every way of drafting over a log", formatter_class=Defaults)
     two.add_argument("--streams", type=int, nargs="+", default=[1, 8], help="sequences at once")
     two.add_argument("--generalist", default="smol-general", help="the drafter that was trained on the mixture")

@@ -62,6 +62,8 @@ def test_no_prompt_comes_twice_and_a_length_is_about_kept() -> None:
     assert len(set(texts)) == 300
     assert {prompt(i, None)[0] for i in range(5)} == set(PROMPTS)
     assert prompt(0, 200)[1].count(FILLER) == 11
+    few = {"a": ("One?", "Two?"), "b": ("Three?",)}
+    assert [prompt(i, None, few)[1].split(" ")[0] for i in range(5)] == ["One?", "Three?", "Two?", "Three?", "One?"]
 
 
 @pytest.mark.parametrize(
