@@ -63,7 +63,7 @@ PLANS: Mapping[PlanName, Plan] = {
         fusion="tree",
         lengths="faser",
         batching="pace",
-        overlap="rounds",
+        overlap="frontiers",
         pruning="on",
         pruner_rule="faser",
     ),

@@ -1,15 +1,20 @@
 """Decide which work goes on while a verdict is pending (design D8).
 
 In rounds, drafters guess on as if the tree were right (PEARL); where the verdict confirms it, the
-next draft is there at once. In frontiers, the same goes on inside a round (FASER): the first half
-of the tokens that pay is verified while the second is drafted, which is dropped at the first
-rejection. In groups, one half of the sequences is verified while the other half drafts. The default
-is chosen by the costs; frontiers never were the best (docs/decisions/0015).
+next draft is there at once. In frontiers, the same goes on inside a draft (FASER): its first chunk
+is verified while the rest is drafted, chunk by chunk; at the first rejection what is behind it is
+dropped, and drafting goes on from the target's own token. In groups, one half of the sequences is
+verified while the other half drafts. The default is chosen by the costs (docs/decisions/0015).
 """
 
+from collections.abc import Callable
+from collections.abc import Sequence as Listed
+from math import prod
 from typing import Protocol
 
 from app.estimates.step_costs import StepCosts
+
+DraftingTime = Callable[[int], float]  # draft tokens -> the seconds of drafting them
 
 
 class Overlap(Protocol):
@@ -26,8 +31,11 @@ class Overlap(Protocol):
         """
         ...
 
-    def frontier(self, depth: int) -> int:
-        """Return how many of `depth` draft tokens to wait for."""
+    def chunk(self, survivals: Listed[Listed[float]], costs: StepCosts, drafting_s: DraftingTime) -> int | None:
+        """Return how many tokens of each draft to wait for while drafters run ahead; None: for all.
+
+        `survivals`: by sequence that drafts, by depth; `drafting_s`: of so many tokens.
+        """
         ...
 
 
@@ -42,9 +50,9 @@ class NoOverlap:
         """Return True."""
         return True
 
-    def frontier(self, depth: int) -> int:
-        """Return `depth`: wait for the whole draft."""
-        return depth
+    def chunk(self, survivals: Listed[Listed[float]], costs: StepCosts, drafting_s: DraftingTime) -> int | None:
+        """Return None: wait for the whole draft."""
+        return None
 
 
 class RoundsOverlap(NoOverlap):
@@ -56,11 +64,11 @@ class RoundsOverlap(NoOverlap):
 
 
 class FrontiersOverlap(RoundsOverlap):
-    """Run ahead of every verdict, and wait for the first half of each draft alone."""
+    """Run ahead of every verdict, and wait for a chunk of each draft alone, of the size that pays."""
 
-    def frontier(self, depth: int) -> int:
-        """Return half of `depth`, rounded up."""
-        return (depth + 1) // 2
+    def chunk(self, survivals: Listed[Listed[float]], costs: StepCosts, drafting_s: DraftingTime) -> int | None:
+        """Return the chunk of the best pace (`best_chunk`)."""
+        return best_chunk(survivals, costs, drafting_s)
 
 
 class GroupsOverlap(NoOverlap):
@@ -85,6 +93,26 @@ class AutoOverlap(NoOverlap):
     def goes_together(self, costs: StepCosts, sequences: int, draft_s: float) -> bool:
         """Tell whether two halves would be slower than the whole (`splits`)."""
         return not (self._may_split and splits(costs, sequences, draft_s))
+
+
+def best_chunk(survivals: Listed[Listed[float]], costs: StepCosts, drafting_s: DraftingTime) -> int:
+    """Return the draft tokens of a chunk that commit most a second, while drafters run ahead of each verdict.
+
+    Of b sequences with chunks of c tokens, a step takes T = T(b (1 + c)) and brings b + the sum of their
+    survivals. If all are right, with chance p, the next chunk was drafted meanwhile, and what
+    drafting takes longer than T is waited for; else it is drafted from the target's own tokens, D(c):
+    the round takes T + p max(0, D - T) + (1 - p) D. Papers 2.3 name the trade; the rule is ours.
+    """
+    deepest = max(map(len, survivals))
+
+    def pace(size: int) -> float:
+        rows = len(survivals) + sum(min(size, len(own)) for own in survivals)
+        verify_s, draft_s = costs.seconds(rows), drafting_s(size)
+        kept = prod(own[min(size, len(own)) - 1] for own in survivals)
+        waited_s = kept * max(0.0, draft_s - verify_s) + (1.0 - kept) * draft_s
+        return (len(survivals) + sum(sum(own[:size]) for own in survivals)) / (verify_s + waited_s)
+
+    return max(range(1, deepest + 1), key=pace)
 
 
 def splits(costs: StepCosts, sequences: int, draft_s: float) -> bool:

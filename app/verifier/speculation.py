@@ -10,7 +10,7 @@ from math import inf
 from typing import Final
 
 from app.clock import SYSTEM, Clock
-from app.estimates.draft_costs import DraftCosts
+from app.estimates.draft_costs import DEFAULT_HOP_S, DraftCosts
 from app.estimates.host_costs import HostCosts
 from app.messages import DraftJob, TreeMessage
 from app.policy import Policy
@@ -170,9 +170,21 @@ class Speculation:
         found = self.lengths.plan(batch)
         if found.is_priced:
             self._deciding_s = self._clock.perf_counter() - began_s
-        depths = [self._overlap.frontier(depth) for depth in found.depths]
+        depths = found.depths if found.is_model_free else self._chunked(batch.candidates, found.depths)
         worth_s = found.worth_s + batch.busy_s
         return self.jobs(sequences, depths, policy, found.probes, worth_s, is_model_free=found.is_model_free)
+
+    def _chunked(self, candidates: Listed[Candidate], depths: list[int]) -> list[int]:
+        """Cut drafts to the chunk that is waited for; drafters run ahead with the rest."""
+        survivals = [c.expectation.survival(depth) for c, depth in zip(candidates, depths, strict=True) if depth]
+        if not survivals:
+            return depths
+
+        def drafting_s(tokens: int) -> float:
+            return DEFAULT_HOP_S + self._model_costs.seconds(len(survivals), tokens)
+
+        size = self._overlap.chunk(survivals, self._costs, drafting_s)
+        return depths if size is None else [min(size, depth) for depth in depths]
 
     def limit(self, sequence: Sequence, policy: Policy, *, is_model_free: bool = False) -> int:
         """Return the most draft tokens the sequence may ask for, by its own and the policy's bound and its room.

@@ -240,8 +240,6 @@ def test_a_lone_sequence_asks_model_free_drafters_for_all_it_may():
 
     assert asked(sequences[0]) == {6}
     assert max(asked(*sequences)) < 6
-    one = one.repriced(costs, overlap="frontiers")
-    assert asked(sequences[0]) == {3}, "half of them is verified while the other half is drafted"
 
 
 def test_drafts_are_waited_for_by_the_policys_factor_and_bound():
