@@ -103,8 +103,8 @@ class Script:
         connection = None
         try:
             connection = self._client.connection_pool.get_connection()
-            commands = [("EVALSHA", self._script.sha, len(keys), *keys, *args) for keys, args in calls]
-            connection.send_packed_command(connection.pack_commands(commands))
+            commands = [_packed("EVALSHA", self._script.sha, len(keys), *keys, *args) for keys, args in calls]
+            connection.send_packed_command([b"".join(commands)])
         except (RedisConnectionError, RedisTimeoutError):
             self._give_back(connection)
             return lambda: self.each(calls)
@@ -136,6 +136,15 @@ class Script:
         if isinstance(reply, Exception):
             raise _translated(reply)
         return reply
+
+
+def _packed(*command: object) -> bytes:
+    """Pack a command as Redis reads it, in one piece (RESP: an array of bulk strings).
+
+    redis-py copies what it has packed so far at each argument, and sends a commit's rows in a dozen pieces.
+    """
+    texts = [str(arg).encode(errors="replace") for arg in command]
+    return b"*%d\r\n%b" % (len(texts), b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts]))
 
 
 @contextmanager

@@ -195,8 +195,9 @@ class RequestStore:
             for request_id, event in events[first : first + ROWS]:
                 check(event)
                 keys += (name.request(request_id), name.events(request_id), name.ended(request_id))
-                stored = event.model_dump_json(exclude_defaults=True)
                 stats = event.stats.model_dump_json(exclude_defaults=True)
+                rest = event.model_dump_json(exclude_defaults=True, exclude={"stats"})
+                stored = f'{rest[:-1]},"stats":{stats}}}'  # written once, and not compared with the default ones
                 reason = event.finish_reason
                 end = ("", "", "") if reason is None else (final_status(reason), reason, event.error or "")
                 args += (request_id, event.offset, len(event.tokens), stored, stats, *end)
