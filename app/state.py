@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import compress
 from math import isfinite
+from operator import le
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -46,6 +47,7 @@ class Tree:
 
     Nodes stand by falling survival, parents before their children, so every prefix of the lists is
     a tree of its own. `confidence` and `skipped` belong to the round: parts of a tree keep them.
+    A tree that is made never changes, so a part that is all of it is the tree itself.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -64,9 +66,11 @@ class Tree:
         m, size = message, len(message.tokens)
         is_sound = (
             size == len(m.parents) == len(m.survival) == len(m.proposers) <= MAX_NODES
-            and all(token in range(vocab_size) for token in m.tokens)
-            and all(parent in range(i + 1) for i, parent in enumerate(m.parents))
-            and all(isfinite(value) for value in m.survival)
+            and min(m.tokens, default=0) >= 0
+            and max(m.tokens, default=0) < vocab_size
+            and min(m.parents, default=0) >= 0
+            and all(map(le, m.parents, range(size)))
+            and all(map(isfinite, m.survival))
             and all(m.proposers)
         )
         if not is_sound:
@@ -151,12 +155,14 @@ class Tree:
         )
 
     def of(self, drafters: AbstractSet[str]) -> "Tree":
-        """Copy the nodes that any of these drafters proposed, as far as their parents are."""
-        is_theirs = (not drafters.isdisjoint(names) for names in self.proposers)
-        return self.keep(compress(range(1, len(self) + 1), is_theirs))
+        """Return the nodes that any of these drafters proposed, as far as their parents are; the tree itself if all."""
+        is_theirs = [not drafters.isdisjoint(names) for names in self.proposers]
+        return self if all(is_theirs) else self.keep(compress(range(1, len(self) + 1), is_theirs))
 
     def cut(self, nodes: int) -> "Tree":
-        """Copy the first `nodes` nodes, those of the highest survival."""
+        """Return the first `nodes` nodes, those of the highest survival; the tree itself if it has no more."""
+        if nodes >= len(self.tokens):
+            return self
         return Tree(
             self.tokens[:nodes],
             self.parents[:nodes],

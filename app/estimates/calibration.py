@@ -205,11 +205,13 @@ class _Errors:
 
         `base`: weights, then errors.
         """
-        shift = 0.0
-        for i, part in _bins_near(confidence):
-            weight = base[i] * self.kept[i] + self.weight[i]
-            shift += part * (base[BINS + i] * self.kept[i] + self.error[i]) / (weight + PRIOR_WEIGHT)
-        return shift
+        (low, part), (high, rest) = _bins_near(confidence)
+        kept, weight, error = self.kept, self.weight, self.error
+        below = (
+            part * (base[BINS + low] * kept[low] + error[low]) / (base[low] * kept[low] + weight[low] + PRIOR_WEIGHT)
+        )
+        above = rest * (base[BINS + high] * kept[high] + error[high])
+        return below + above / (base[high] * kept[high] + weight[high] + PRIOR_WEIGHT)
 
 
 @dataclass(slots=True)

@@ -15,8 +15,9 @@ and the probability O / (1 + sum of all siblings' O). So
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import count
+from itertools import accumulate, count
 from math import isfinite, prod
+from operator import mul
 
 from app.estimates.calibration import Calibration
 from app.messages import TARGET, Draft, DraftJob
@@ -38,13 +39,32 @@ def fuse(
     max_nodes: int = MAX_NODES,
 ) -> Tree:
     """Merge all usable drafts into their likeliest `max_nodes` nodes: a tree by falling survival, parents first."""
-    root = _Node()
-    drafters: set[str] = set()
+    usable: dict[str, Draft] = {}
     for draft in drafts[:MAX_DRAFTS]:
-        if _is_for(job, draft) and draft.drafter not in drafters:  # a repeated draft is no second opinion
-            drafters.add(draft.drafter)
-            _merge(root, draft.drafter, _sound_nodes(draft, vocab_size, job.max_draft_tokens), calibration)
-    return _best(root, min(max_nodes, MAX_NODES))
+        if _is_for(job, draft):
+            usable.setdefault(draft.drafter, draft)  # a repeated draft is no second opinion
+    max_nodes, root = min(max_nodes, MAX_NODES), _Node()
+    for name, draft in usable.items():
+        nodes = [*_sound_nodes(draft, vocab_size, job.max_draft_tokens)]
+        if len(usable) == 1 and _is_chain(nodes):
+            return _chain(name, nodes[:max_nodes], calibration)
+        _merge(root, name, nodes, calibration)
+    return _best(root, max_nodes)
+
+
+_Guess = tuple[int, int, float | None]  # token, parent, confidence in [0, 1]; None: borrowed
+
+
+def _is_chain(nodes: Sequence[_Guess]) -> bool:
+    """Tell whether each node hangs on the one before, and none is borrowed."""
+    return all(parent == i and confidence is not None for i, (_, parent, confidence) in enumerate(nodes))
+
+
+def _chain(drafter: str, nodes: Sequence[_Guess], calibration: Calibration) -> Tree:
+    """Make the tree of a lone drafter's chain: as `_merge` and `_best` would, with nothing to pool and no order."""
+    shares = (min(MAX_SIBLING_MASS, calibration.value(drafter, confidence or 0.0)) for _, _, confidence in nodes)
+    survival = [*accumulate(shares, mul)]
+    return Tree([token for token, _, _ in nodes], [*range(len(nodes))], survival, [(drafter,)] * len(nodes))
 
 
 @dataclass(slots=True)
@@ -61,7 +81,7 @@ def _is_for(job: DraftJob, draft: Draft) -> bool:
     return is_named and draft.request_id == job.request_id and draft.base == job.base
 
 
-def _sound_nodes(draft: Draft, vocab_size: int, max_tokens: int) -> Iterator[tuple[int, int, float | None]]:
+def _sound_nodes(draft: Draft, vocab_size: int, max_tokens: int) -> Iterator[_Guess]:
     """Yield (token, parent, confidence in [0, 1]) up to the first malformed node; no confidence in a borrowed one."""
     fields = (draft.tokens, draft.parents, draft.confidences)
     if not all(isinstance(values, tuple | list) for values in (*fields, draft.borrowed)):
@@ -81,7 +101,7 @@ def _sound_nodes(draft: Draft, vocab_size: int, max_tokens: int) -> Iterator[tup
         yield token, parent, None if i + 1 in borrowed else min(1.0, max(0.0, confidence))
 
 
-def _merge(root: _Node, drafter: str, nodes: Iterable[tuple[int, int, float | None]], calibration: Calibration) -> None:
+def _merge(root: _Node, drafter: str, nodes: Iterable[_Guess], calibration: Calibration) -> None:
     """Add one drafter's nodes; a token it repeats below the same parent counts once, at its best."""
     placed = [root]
     for token, parent, confidence in nodes:

@@ -240,7 +240,7 @@ class Speculation:
                 due_s,
                 readers=self._pool.readers if self._sends_states else frozenset(),
                 run_ahead=self._overlap.runs_ahead(self._pool.core_share),
-                skip_models_above=self._skip_models_above(sequence, depth, len(asked)),
+                skip_models_above=self._skip_models_above(sequence, depth, len(asked)) if route.homes else 1.0,
             )
         ]
 

@@ -167,7 +167,8 @@ def _best(
         for depth, value in enumerate(survival, start=1)
         if value >= MIN_SURVIVAL
     )
-    base_s = sum(costs.reading.seconds(c.context, 1) for c in candidates)
+    reading = costs.reading
+    base_s = sum(reading.seconds(c.context, 1) for c in candidates)
     verify_s = [seconds + base_s for seconds in costs.span(len(candidates), len(tokens) + 1)]
     plain = len(candidates) / verify_s[0]
     committed = accumulate((-token[0] for token in tokens), initial=float(len(candidates)))
@@ -177,7 +178,7 @@ def _best(
         return [0] * len(candidates), 1.0  # not even at the least draft cost: the usual case under load
     deepest = max((depth for _, depth, _ in tokens), default=0)
     best, best_pace = [0] * len(candidates), plain * MIN_GAIN
-    token_s = [c.context * costs.reading.row_token_s for c in candidates]
+    token_s = [c.context * reading.row_token_s for c in candidates]
     if any(token_s):  # a token's worth, less that of the time to read its context, at the plain pace
         tokens.sort(key=lambda token: (token[0] + plain * token_s[token[2]], *token[1:]))
     reading_s = [price.reading_s(c) / c.horizon for c in candidates]

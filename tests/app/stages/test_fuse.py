@@ -60,6 +60,14 @@ def check_contract(tree: Tree, max_nodes: int = MAX_NODES) -> None:
     assert all(names and len(set(names)) == len(names) for names in tree.proposers)
 
 
+@given(st.lists(st.tuples(st.integers(0, VOCAB - 1), st.floats(0.0, 1.0)), max_size=20), st.integers(0, 20))
+def test_a_lone_chain_is_fused_as_it_is_beside_a_silent_drafter(nodes, max_nodes):
+    chain = draft("a", [token for token, _ in nodes], confidences=tuple(value for _, value in nodes))
+    alone = fused(chain, max_nodes=max_nodes)
+    check_contract(alone, max_nodes)
+    assert alone == fused(chain, draft("b", ()), max_nodes=max_nodes)
+
+
 weird_ints = st.integers(-2, VOCAB + 1) | st.sampled_from([10**30, True, None, "7", 1.5])
 weird_floats = st.floats() | st.sampled_from([None, "0.5", 1, 0, True, 10**400])
 weird_drafts = st.lists(
