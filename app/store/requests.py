@@ -195,9 +195,7 @@ class RequestStore:
             for request_id, event in events[first : first + ROWS]:
                 check(event)
                 keys += (name.request(request_id), name.events(request_id), name.ended(request_id))
-                stats = event.stats.model_dump_json(exclude_defaults=True)
-                rest = event.model_dump_json(exclude_defaults=True, exclude={"stats"})
-                stored = f'{rest[:-1]},"stats":{stats}}}'  # written once, and not compared with the default ones
+                stored, stats = stored_texts(event)
                 reason = event.finish_reason
                 end = ("", "", "") if reason is None else (final_status(reason), reason, event.error or "")
                 args += (request_id, event.offset, len(event.tokens), stored, stats, *end)
@@ -219,6 +217,13 @@ class RequestStore:
         key = self._keys.events(request_id)
         reply: Any = self._client.xread({key: f"{offset}-0"}, block=max(1, int(wait_s * 1000)))
         return past(_events(reply[0][1]), offset) if reply else []
+
+
+def stored_texts(event: Event) -> tuple[str, str]:
+    """Write an event as its stream keeps it, and its statistics alone, each made once."""
+    stats = event.stats.model_dump_json(exclude_defaults=True)
+    rest = event.model_dump_json(exclude_defaults=True, exclude={"stats"})
+    return f'{rest[:-1]},"stats":{stats}}}', stats
 
 
 def _committed(replies: list[list[Any]]) -> Committed:

@@ -8,7 +8,7 @@ from app.messages import Event, FinishReason, Record, Status
 from app.request import Sampling, SpeculationBounds
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
-from app.store.requests import RequestStore
+from app.store.requests import RequestStore, stored_texts
 from tests.app.store.explore import Call
 from tests.app.store.models import Entry, Mail, Req
 
@@ -80,7 +80,7 @@ class RealRequest:
         for field, value in _fields(req).items():
             pipe.hset("model:request:r", field, value)
         for entry in req.entries:
-            event = _event(entry).model_dump_json(exclude_defaults=True)
+            event, _ = stored_texts(_event(entry))
             pipe.xadd("model:events:r", {"event": event}, id=_stream_id(entry))
         if req.status == Status.ACTIVE:
             pipe.zadd("model:active", {"r": FAR_MS})
