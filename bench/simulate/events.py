@@ -58,8 +58,7 @@ class Network:
             machine = self.machines[name]
             if kind == DELIVER:
                 machine.mail.append(message)
-                if machine.clock.now_s <= self.now_s:
-                    self._wake(machine, self.now_s)
+                self._wake(machine, max(self.now_s, machine.clock.now_s))  # at once, or when its work is done
             elif number == machine.alarm:
                 self._work(machine)
 
@@ -73,8 +72,6 @@ class Network:
         machine.alarm = -1
         if wait_s is not None:
             self._wake(machine, clock.now_s + wait_s)
-        elif clock.now_s > self.now_s:
-            self._wake(machine, clock.now_s)  # something may have come meanwhile
 
     def _wake(self, machine: Machine, at_s: float) -> None:
         machine.alarm = next(self._order)

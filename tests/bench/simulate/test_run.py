@@ -10,6 +10,7 @@ from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as model_free
 from app.state import Guess
 from bench.cooperate.variants import FULL, OFF, Variant, fixed, overlaps
+from bench.simulate.events import Machine, Network
 from bench.simulate.experts import homes_of, with_experts
 from bench.simulate.load import arms, load
 from bench.simulate.log import DEPTH, DrafterLog, Log, Text
@@ -53,6 +54,23 @@ def log() -> Log:
 
 def run(log: Log, variant: Variant, **setting: float) -> Outcome:
     return simulate(log, variant, Setting(**setting), model_free)  # type: ignore[arg-type]
+
+
+def test_mail_that_comes_during_work_is_taken_when_that_ends() -> None:
+    network, seen = Network(hop_s=1.0), []
+    clock = SimClock()
+
+    def handle(mail: list[str]) -> float | None:
+        seen.append((clock.time(), mail))
+        if mail:
+            clock.now_s += 5.0
+        return 100.0  # where nothing comes
+
+    network.add(Machine("a", clock, handle))
+    network.send("a", "first", 0.0)
+    network.send("a", "second", 2.0)
+    network.run(lambda: len(seen) == 3)
+    assert seen == [(1.0, ["first"]), (6.0, ["second"]), (111.0, [])]
 
 
 def model(name: str) -> Variant:
