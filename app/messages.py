@@ -152,7 +152,8 @@ class TreeMessage(Message):
     parents: tuple[int, ...]
     survival: tuple[float, ...]  # probability that the node and all its ancestors are right
     proposers: tuple[tuple[str, ...], ...]  # the drafters behind each node, the most confident first
-    models_s: float = 0.0  # of the models for it and the trees sent with it; 0: none ran, or it is not known
+    # From the job's arrival to the models' drafts, by the fusing node's clock; 0: none ran, or it is not known.
+    models_s: float = 0.0
     skipped: tuple[str, ...] = ()  # drafters that were chosen and not run: the model-free ones were sure enough
     confidence: dict[str, float] = Field(default_factory=dict)  # each drafter's own, the mean over its draft
 

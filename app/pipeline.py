@@ -73,7 +73,7 @@ def draft_here(fuser: Fuser, mailbox: str, jobs: Iterable[DraftJob]) -> tuple[li
     if not here:
         return away, []
     fuser.expect(here)
-    return away, fuser.collect(float("inf"))
+    return away, fuser.collect(float("inf"), 0.0)
 
 
 class LocalPipeline:

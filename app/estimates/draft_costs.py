@@ -9,7 +9,7 @@ from app.estimates.step_costs import DECAY
 
 MAX_JUMP = 3.0  # an observation counts for at most so many times what was expected; one so much less starts afresh
 HOPED_HOP = 0.5  # of the mean time of drafting at the depths that were tried
-FAINT = 0.1  # an observation's weight that gives way to any real one
+FAINT = 0.5  # weight of a guessed observation: a few real ones at other depths outweigh it
 FEW_UNREAD = 16  # tokens of a sequence that a drafter reads along with its first guess
 DEFAULT_HOP_S = 0.001  # a job's way to a drafter and back before anything is measured
 
@@ -58,20 +58,23 @@ class DraftCosts:
         if not self._lines:
             return self._hop_s
         size = batch.bit_length()
-        hop_s, step_s = self._line(min(self._lines, key=lambda known: (abs(known - size), known)))
-        return hop_s + depth * step_s
+        sums = self._lines[min(self._lines, key=lambda known: (abs(known - size), known))]
+        half_s = max(self._hop_s, HOPED_HOP * sums[3] / sums[0])
+        return min(_line_s(sums, depth, self._hop_s), _line_s(sums, depth, half_s))
 
     def read_s(self, unread: int) -> float:
         """Return the seconds to read so many unseen tokens; a few are part of any draft."""
         return min(self._reading_s, default=0.0) * unread if unread > FEW_UNREAD else 0.0
 
-    def _line(self, size: int) -> tuple[float, float]:
-        """Fit intercept and slope, both >= 0, in seconds.
 
-        One depth alone would leave the line undetermined, so half of the mean time, at depth 0, is
-        one faint observation more: hopeful, since only deeper drafts can tell.
-        """
-        n, d, dd, t, dt = self._lines[size]
-        n, t = n + FAINT, t + FAINT * max(self._hop_s, HOPED_HOP * t / n)
-        step_s = max(0.0, (n * dt - d * t) / max(n * dd - d * d, 1e-9))
-        return max(0.0, (t - step_s * d) / n), step_s
+def _line_s(sums: list[float], depth: int, hop_s: float) -> float:
+    """Return the seconds at `depth` by the line fitted to the sums, intercept and slope >= 0.
+
+    Depths that are all alike leave it undetermined, so `hop_s` at depth 0 is one faint observation
+    more. That is guessed twice, as the hop alone and as half of the mean time, and the lower result
+    counts: hopeful of shorter drafts and of longer ones, since only these can tell.
+    """
+    n, d, dd, t, dt = sums
+    n, t = n + FAINT, t + FAINT * hop_s
+    step_s = max(0.0, (n * dt - d * t) / max(n * dd - d * d, 1e-9))
+    return max(0.0, (t - step_s * d) / n) + depth * step_s

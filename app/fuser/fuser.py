@@ -56,7 +56,7 @@ class Fuser:
             if job.is_last:
                 self._replicas.remove(job.request_id)
             elif context:
-                self._rounds.open(job, context)
+                self._rounds.open(job, context, now_s)
                 if job.sharing:
                     self._sharing.open(job, self._rounds.models(job), now_s)
 
@@ -83,22 +83,29 @@ class Fuser:
             r.skipped = tuple(name for name in r.job.drafters if name not in {*r.drafts, *self._model_free})
         return {r.job.request_id for r in sure}
 
-    def collect(self, now_s: float, models_s: float = 0.0) -> list[tuple[str, TreeMessage]]:
+    def collect(self, now_s: float, models_s: float | None = None) -> list[tuple[str, TreeMessage]]:
         """Close every round that has all its drafts or is due; return (verifier's mailbox, tree) of each.
 
-        `models_s`: see `TreeMessage`.
+        `models_s`: what the models took (`TreeMessage`); None: as long as each round was open.
         """
         rounds = self._rounds.close_ready(now_s, self._sharing.is_done)
         for r in rounds:
             if r.job.sharing:
                 r.drafts.update({draft.drafter: draft for draft in self._sharing.close(r.job)})
         self._draft_model_free(rounds)
-        return [(r.job.verifier, r.message(self._tree(r), models_s)) for r in rounds]
+        return [
+            (r.job.verifier, r.message(self._tree(r), self._open_s(r, now_s) if models_s is None else models_s))
+            for r in rounds
+        ]
 
     def wait_s(self, now_s: float) -> float | None:
         """Return the seconds until a round, or a step of its path, is due; None when none is open."""
         waits = (self._rounds.wait_s(now_s), self._sharing.wait_s(now_s))
         return min((wait for wait in waits if wait is not None), default=None)
+
+    def _open_s(self, r: FuseRound, now_s: float) -> float:
+        """Return how long the round waited for models; 0 where none was asked, or nobody said when it began."""
+        return max(0.0, now_s - r.opened_s) if r.opened_s and self._rounds.models(r.job) else 0.0
 
     def _draft_model_free(self, rounds: list[FuseRound]) -> None:
         """Draft with the model-free drafters that the jobs name, where they have not drafted yet."""

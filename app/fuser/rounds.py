@@ -27,6 +27,7 @@ class FuseRound:
     has_model_free: bool = False  # whether the model-free drafters of this process have drafted
     tree: Tree | None = None  # of the first `num_fused` of the drafts
     num_fused: int = 0
+    opened_s: float = 0.0  # by the fuser's clock; 0: not known
 
     def message(self, tree: Tree, models_s: float = 0.0) -> TreeMessage:
         """Make the message to the verifier: the round's tree, with each drafter's mean confidence."""
@@ -53,9 +54,9 @@ class FuseRounds:
         self._early: OrderedDict[tuple[str, int], dict[str, Draft]] = OrderedDict()
         self._ended: OrderedDict[str, FuseRound] = OrderedDict()
 
-    def open(self, job: DraftJob, context: Context) -> None:
+    def open(self, job: DraftJob, context: Context, now_s: float = 0.0) -> None:
         """Open a round, in place of an older one of the same sequence."""
-        self._open[job.request_id] = opened = FuseRound(job, context)
+        self._open[job.request_id] = opened = FuseRound(job, context, opened_s=now_s)
         opened.drafts.update(self._early.pop((job.request_id, job.base), {}))
 
     def add(self, draft: Draft) -> None:
@@ -109,7 +110,16 @@ class FuseRounds:
 
 
 def _confidence(draft: Draft) -> float | None:
-    """Average a drafter's confidence along its main branch; None where it gives none. Drafts are not trusted."""
-    main = Tree(parents=[*draft.parents[: len(draft.confidences)]]).main_branch()
-    mean = sum(draft.confidences[node - 1] for node in main) / len(main) if main else -1.0
+    """Average a drafter's confidence in its likeliest own token at each depth; None where it gives none.
+
+    Tokens that it borrowed are others'. Drafts are not trusted: what follows a malformed node is not read.
+    """
+    depths, best = [0], dict[int, float]()
+    for node, (parent, confidence) in enumerate(zip(draft.parents, draft.confidences, strict=False), start=1):
+        if type(parent) is not int or not 0 <= parent < node:
+            break
+        depths.append(depths[parent] + 1)
+        if node not in draft.borrowed:
+            best[depths[node]] = max(confidence, best.get(depths[node], confidence))
+    mean = sum(best.values()) / len(best) if best else -1.0
     return mean if 0.0 <= mean <= 1.0 else None

@@ -3,6 +3,7 @@
 The only writer of a sequence's `tree` and `due_s`. Decides nothing about text.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from app.verifier.stats import VerifierStats
 FUSING_S = 0.002  # that drafts of several nodes take longer: a hop more, and the slowest of them
 MODEL_FREE_TOKENS = 8  # that model-free drafters may draft, however few the policy allows, if any
 MIN_WAIT_S = 0.03  # the shortest wait for a tree, within the policy
+HOPS = 16  # last answers by which the way to the drafters and back is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class DraftStrategies:
 
 @dataclass(frozen=True, slots=True)
 class _PendingDraft:
-    """Hold a job under way, to measure how long drafts take; probes are not measured."""
+    """Hold a job under way, to measure how long drafts take."""
 
     base: int
     at_s: float = 0.0  # monotonic
@@ -59,6 +61,7 @@ class _PendingDraft:
     patience_s: float = 0.0  # longest wait for it: drafts that come later cost no more
     is_model_free: bool = False
     deciding_s: float = 0.0  # what finding the depth took: a part of what drafts cost
+    is_probe: bool = False  # nobody waits for it
 
 
 class Speculation:
@@ -92,6 +95,7 @@ class Speculation:
         self._deciding_s = 0.0  # what finding the present depths took
         self._requesting_s = 0.0  # what requesting the present drafts took in all
         self._host_costs = HostCosts()
+        self._hops_s = deque[float](maxlen=HOPS)  # from asking to receiving, beyond what the fusing node's clock says
         self._pending: dict[str, _PendingDraft] = {}
         self._overdue: dict[str, _PendingDraft] = {}  # the one before, where the sequence went on without its answer
         self._model_free: set[str] = set()  # sequences whose last drafts came from no model
@@ -213,7 +217,8 @@ class Speculation:
         """Make the jobs of the sequences that ask for tokens, and let these wait for their trees.
 
         They wait within the policy's bounds for as long as drafts usually take, and beyond that no
-        longer than the trees are worth, `worth_s`. A probe is a job for one token without a wait.
+        longer than the trees are worth, `worth_s`. A probe is a job for one token that nobody waits
+        for; drafters have the policy's longest wait for it.
         """
 
         def route_of(sequence: Sequence) -> Route:
@@ -223,21 +228,28 @@ class Speculation:
         asked = [(s, depth, route_of(s)) for s, depth in zip(sequences, depths, strict=True) if depth]
         due_s = self._wait(asked, policy, worth_s, is_model_free)
         probing = [sequence for sequence, is_probe in zip(sequences, probes, strict=False) if is_probe]
+        now_s = self._clock.monotonic()
+        probes_asked = [(sequence, 1, route_of(sequence)) for sequence in probing]
+        unread = sum(self._unread(sequence, route) for sequence, _, route in probes_asked)
         for sequence in probing:
-            self._expect(sequence, _PendingDraft(len(sequence.tokens)))
-        asked += [(sequence, 1, route_of(sequence)) for sequence in probing]
+            pending = _PendingDraft(
+                len(sequence.tokens), now_s, len(probing), 1, unread, inf, is_model_free, is_probe=True
+            )
+            self._expect(sequence, pending)
+        due = [due_s] * len(asked) + [self._clock.time() + policy.draft_wait_s] * len(probes_asked)
+        asked += probes_asked
         for sequence, _, route in asked:
             self.router.record_asked(sequence.record, route)
             self.stats.metrics.record_asked(route.drafters)
             (self._model_free.add if is_model_free else self._model_free.discard)(sequence.record.id)
         return [
             job
-            for sequence, depth, route in asked
+            for (sequence, depth, route), own_due_s in zip(asked, due, strict=True)
             for job in self._dispatcher.jobs(
                 sequence,
                 route,
                 depth,
-                due_s,
+                own_due_s,
                 readers=self._pool.readers if self._sends_states else frozenset(),
                 run_ahead=self._overlap.runs_ahead(self._pool.core_share),
                 skip_models_above=self._skip_models_above(sequence, depth, len(asked)) if route.homes else 1.0,
@@ -250,8 +262,17 @@ class Speculation:
 
     def _record_answer(self, message: TreeMessage, pending: _PendingDraft) -> None:
         came_s = self._clock.monotonic() - pending.at_s
+        if 0.0 < message.models_s <= came_s:  # not trusted
+            self._model_costs.update(pending.batch, pending.depth, message.models_s, pending.unread)
+            if not pending.is_probe:
+                self._hops_s.append(came_s - message.models_s)
+            elif not self._hops_s:
+                return
+            came_s = min(came_s, message.models_s + min(self._hops_s))  # a step in between is no draft's time
+        elif pending.is_probe:
+            return
         took_s = min(pending.patience_s, came_s)
-        if pending.batch:
+        if not pending.is_probe:
             self.stats.record_wait(came_s)
             self.stats.metrics.record_tree(took_s)
         self.lengths.modes.update_costs(
@@ -262,8 +283,6 @@ class Speculation:
             is_model_free=pending.is_model_free,
             skipped=message.skipped,
         )
-        if 0.0 < message.models_s <= took_s:  # not trusted
-            self._model_costs.update(pending.batch, pending.depth, message.models_s, pending.unread)
 
     def _update(self, sequence: Sequence, tree: Tree, committed: Listed[int]) -> None:
         record = sequence.record
@@ -354,7 +373,8 @@ class Speculation:
             return together * (waiting_s + read_s / rounds) / self._costs.seconds(together)
 
         least_gain = MIN_GAIN + FUSING_S / self._costs.seconds(together)  # all that go together wait for fusion once
-        limits = RoundLimits(depth, policy.drafters_per_sequence, least_gain)
+        most = min(policy.drafters_per_sequence, self.lengths.drafters or policy.drafters_per_sequence)
+        limits = RoundLimits(depth, most, least_gain)
         return self.router.route(record, len(sequence.tokens), pool, limits, price)
 
     def _unread(self, sequence: Sequence, route: Route) -> int:

@@ -114,6 +114,7 @@ def test_one_depth_alone_does_not_make_longer_drafts_free() -> None:
         costs.update(1, 4, 0.013)
     assert costs.seconds(1, 4) == pytest.approx(0.013, rel=0.05)
     assert 0.015 < costs.seconds(1, 8) < 0.025, "hopeful, so that somebody tries"
+    assert 0.003 < costs.seconds(1, 1) < 0.005, "and hopeful of shorter ones"
     for _ in range(5):
         costs.update(1, 8, 0.025)
     assert costs.seconds(1, 8) == pytest.approx(0.025, rel=0.1)

@@ -22,6 +22,21 @@ def test_all_drafts_go_into_one_tree_for_the_verifier():
     assert sorted(zip(tree.tokens, tree.proposers, strict=True)) == [(1, ("a",)), (2, ("b",)), (3, ("a",))]
 
 
+def test_a_tree_says_how_long_its_round_waited_for_models():
+    fuser = Fuser([guessing("b", 2)], fakes.VOCAB, lambda _: None)
+    fuser.expect([draft_job("r", [1, 1], ("a",))], 5.0)
+    fuser.receive(drafts(guessing("a", 1), [1, 1]))
+    ((_, tree),) = fuser.collect(5.5)
+    assert tree.models_s == 0.5
+    fuser.expect([draft_job("r", [1, 1, 1], ("b",))], 6.0)
+    ((_, tree),) = fuser.collect(6.5)
+    assert tree.models_s == 0.0, "no model was asked"
+    fuser.expect([draft_job("r", [1, 1, 1, 1], ("a",))], 7.0)
+    fuser.receive(drafts(guessing("a", 1), [1, 1, 1, 1]))
+    ((_, tree),) = fuser.collect(float("inf"), 0.25)
+    assert tree.models_s == 0.25, "who drafts itself knows better"
+
+
 def test_no_round_waits_for_an_absent_model_free_drafter():
     fuser = Fuser([guessing("b", 2)], fakes.VOCAB, lambda _: None)
     fuser.expect([draft_job("r", [1, 1], ("b", "phrases"))])

@@ -1,9 +1,13 @@
 import sys
+from typing import Any
+
+import pytest
 
 from app.fuser.rounds import MAX_EARLY, MAX_EARLY_EACH, FuseRound, FuseRounds
 from app.messages import Draft, DraftJob
 from app.request import Sampling
 from app.stages.draft.protocol import Context
+from app.state import Tree
 from tests import fakes
 
 
@@ -131,3 +135,23 @@ def test_a_message_carries_the_whole_tree():
     assert (sent.request_id, sent.base) == ("r", 5)
     assert [sent.tokens, sent.parents] == [(4, 5, 6), (0, 0, 1)]
     assert [list(sent.survival), list(sent.proposers)] == [tree.survival, tree.proposers]
+
+
+def confidence_of(**fields: Any) -> dict[str, float]:
+    opened_round = FuseRound(job(), context(job()))
+    opened_round.drafts["a"] = draft("a").model_copy(update=fields)
+    return dict(opened_round.message(Tree()).confidence)
+
+
+def test_a_drafters_confidence_is_the_mean_of_its_own_likeliest_token_at_each_depth():
+    chain = confidence_of(tokens=(1, 2), parents=(0, 1), confidences=(0.75, 0.25))
+    assert chain == {"a": 0.5}
+    # Of a path that others chose it has a leaf beside the first token, with a second best, and the second token.
+    comb = confidence_of(tokens=(1, 8, 9, 2), parents=(0, 0, 0, 1), confidences=(0.0, 0.5, 0.2, 0.75), borrowed=(1,))
+    assert comb == {"a": 0.625}
+
+
+@pytest.mark.parametrize("parents", [(7, 1), (-1, 0), (), ("x", 0)])
+def test_a_malformed_draft_has_no_confidence(parents: tuple[Any, ...]):
+    assert confidence_of(tokens=(1, 2), parents=parents, confidences=(0.75, 0.25)) == {}
+    assert confidence_of(tokens=(1,), parents=(0,), confidences=(float("nan"),)) == {}

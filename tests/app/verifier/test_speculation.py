@@ -2,6 +2,7 @@
 
 import pytest
 
+from app.drafter.drafter import in_time
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
 from app.policy import Policy
@@ -296,6 +297,41 @@ def test_a_probe_is_not_waited_for_and_a_late_tree_is_learnt_from():
     lowered = expectation.survival(1)[0]
     one.speculation.receive(message(tokens=(4,), parents=(0,), survival=(0.9,), proposers=(("a",),)))
     assert expectation.survival(1)[0] == lowered, "the same answer again is none"
+
+
+def test_a_probe_reaches_drafters_in_time_and_shows_what_one_token_takes():
+    one = parts(clock=(clock := HandClock()))
+    sequence = start(one, "r")
+    for _ in range(50):
+        one.draft_costs.update(1, 1, 0.08)
+    for _ in range(30):
+        (job,) = one.speculation.jobs([sequence], [0], Policy(), [True])
+        assert in_time([job], clock.now_s + 0.1) == [job], "a drafter takes it, though nobody waits"
+        clock.now_s += 1.0  # the verifier was in a step meanwhile
+        one.speculation.receive(message(base=len(sequence.tokens), models_s=0.02))
+    assert one.draft_costs.seconds(1, 1) == pytest.approx(0.08, rel=0.1), "how long the way takes is not known"
+    one.speculation.jobs([sequence], [1], Policy())
+    clock.now_s += 0.025
+    one.speculation.receive(message(base=len(sequence.tokens), models_s=0.02))
+    for _ in range(30):
+        one.speculation.jobs([sequence], [0], Policy(), [True])
+        clock.now_s += 1.0
+        one.speculation.receive(message(base=len(sequence.tokens), models_s=0.02))
+    assert one.draft_costs.seconds(1, 1) == pytest.approx(0.025, rel=0.1)
+
+
+def test_a_tree_that_lies_in_the_mailbox_during_a_step_took_no_longer():
+    one = parts(clock=(clock := HandClock()))
+    sequence = start(one, "r")
+    for came_s in [0.022, 0.022, *[0.06] * 12]:
+        one.speculation.jobs([sequence], [3], Policy())
+        clock.now_s += came_s
+        one.speculation.receive(message(base=len(sequence.tokens), models_s=0.02))
+    assert one.draft_costs.seconds(1, 3) == pytest.approx(0.022, rel=0.1)
+    one.speculation.jobs([sequence], [3], Policy())
+    clock.now_s += 0.03
+    one.speculation.receive(message(base=len(sequence.tokens), models_s=1e9))
+    assert one.draft_costs.seconds(1, 3) < 0.03, "what cannot be is not believed"
 
 
 def test_a_wait_that_is_too_short_is_found_so():
