@@ -20,7 +20,7 @@ def add_prompts_file(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=read_prompts,
         default=PROMPTS,
-        help="JSON lines of Spec-Bench's form, turns and category, instead of our own prompts; first turns are asked",
+        help="JSON lines of Spec-Bench's form, turns and category, whose first turns are asked (default: our prompts)",
     )
 
 

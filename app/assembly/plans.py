@@ -55,7 +55,6 @@ PLANS: Mapping[PlanName, Plan] = {
         batching="cosine",
         overlap="auto",
         placement="nodes",
-        drafters_per_sequence=2,
     ),
     # FASER (arXiv:2604.20503): a length for each request, early exit by its rule, drafting beside verifying.
     "faser": Plan(

@@ -149,8 +149,9 @@ def routing(settings: Settings, agreement: Agreement = same_tokens) -> RoutingSt
 
 def lengths(settings: Settings) -> LengthPlanner:
     """Choose the planner of draft lengths."""
-    kind = plan_of(settings).lengths
-    baseline = length_policy(kind)
+    plan = plan_of(settings)
+    kind = plan.lengths
+    baseline = length_policy(kind, plan.drafters_per_sequence)
     is_tree = kind == "cosine" or kind.startswith("tree:")
     return LengthController() if baseline is None else BaselineController(baseline, is_tree=is_tree)
 

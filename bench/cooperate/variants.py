@@ -66,7 +66,7 @@ def variants(best: Variant | None, generalist: str | None) -> list[Variant]:
         Variant("cosine without sharing", {"plan": "cosine", "fusion": "tree"}),
         Variant("cosine without routing", {"plan": "cosine", "routing": "all"}),
         Variant("cosine without fusion", {"plan": "cosine", "fusion": "tree"}, without="fusion"),
-        Variant("cosine without control", {"plan": "cosine", "lengths": "tree:4"}),
+        Variant("cosine without control", {"plan": "cosine", "lengths": "tree:4", "drafters_per_sequence": 2}),
         Variant("cosine, batches in flight", {"plan": "cosine", "overlap": "groups"}),
         Variant("faser without overlap", {"plan": "faser", "overlap": "none"}),
         Variant("pace without tables", {"model_free": False}, model_free=()),

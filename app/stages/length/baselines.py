@@ -26,13 +26,13 @@ from app.state import Tree
 MAX_KNOWN = 4096  # requests whose length at the last decision is kept
 
 
-def length_policy(kind: str) -> LengthPolicy | None:
-    """Look up a baseline length policy; None for marginal gain."""
+def length_policy(kind: str, most_drafters: int) -> LengthPolicy | None:
+    """Make a baseline length policy for rounds of at most so many model drafters; None for marginal gain."""
     name, _, number = kind.partition(":")
     rules: dict[str, LengthPolicy] = {
         "uniform": UniformLength(),
         "faser": FaserLength(),
-        "cosine": CosineLength(),
+        "cosine": CosineLength(most_drafters),
     }
     return FixedLength(int(number)) if number else rules.get(name)
 
@@ -46,6 +46,11 @@ class BaselineController:
         self._policy = policy
         self._is_tree = is_tree
         self._known: OrderedDict[str, int] = OrderedDict()  # tokens of each request at its last decision
+
+    @property
+    def drafters(self) -> int | None:
+        """Return how many model drafters may take part in a round; None: as many as routing may ask."""
+        return self._policy.drafters
 
     def is_quiet(self, records: Listed[Record]) -> bool:
         """Return False: a baseline decides at every step."""
@@ -83,6 +88,8 @@ def whole(tree: Tree) -> Tree:
 class FixedLength:
     """Ask for the same number of tokens at every step."""
 
+    drafters: Final = None
+
     def __init__(self, tokens: int) -> None:
         """Ask for `tokens` tokens."""
         self._tokens = tokens
@@ -101,6 +108,8 @@ class FixedLength:
 
 class UniformLength:
     """Ask for the one length for all that gives the most tokens a second; 0 allowed."""
+
+    drafters: Final = None
 
     def depths(
         self,

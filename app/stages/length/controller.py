@@ -27,6 +27,8 @@ MOST_FULL_AFTER_ASKS = ASK_AFTER_STEPS  # and after twice as many each time that
 class LengthController:
     """Decide by marginal gain, batch after batch; the default `LengthPlanner`."""
 
+    drafters: Final = None  # routing weighs how many are asked
+
     def __init__(self) -> None:
         self.modes: Final = DraftModes()
         self._silent_steps = 0

@@ -10,6 +10,7 @@ constants of the paper are not known.
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
@@ -27,6 +28,8 @@ SPREAD, NOISE = 0.2, 0.2  # deviations of the accepted part: of what the prior m
 
 class FaserLength:
     """Choose a length for each request, from 1, by the rounds that it had."""
+
+    drafters: Final = None
 
     def __init__(self) -> None:
         self._windows: OrderedDict[str, deque[tuple[int, float]]] = OrderedDict()  # (length, accepted part) of rounds

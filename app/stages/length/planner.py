@@ -49,6 +49,11 @@ class LengthDecision:
 class LengthPolicy(Protocol):
     """Decide how many draft tokens each sequence of a batch asks for: the rule of a baseline."""
 
+    @property
+    def drafters(self) -> int | None:
+        """Return how many model drafters may take part in a round; None: as many as routing may ask."""
+        ...
+
     def depths(
         self,
         candidates: Mapping[str, Candidate],
@@ -70,6 +75,11 @@ class LengthPlanner(Protocol):
     @property
     def modes(self) -> DraftModes:
         """Return the estimates that it decides by."""
+        ...
+
+    @property
+    def drafters(self) -> int | None:
+        """Return how many model drafters may take part in a round; None: as many as routing may ask."""
         ...
 
     def is_quiet(self, records: Listed[Record]) -> bool:

@@ -161,11 +161,16 @@ def outcomes(tree: Tree, committed: Listed[int], asked: Collection[str]) -> tupl
     return found, len(walk.path)
 
 
-def guesses(tree: Tree, drafter: str, depth: int) -> list[int]:
-    """List the tokens of a drafter's likeliest branch in the tree, at most `depth` of them.
+def guesses(tree: Tree, drafter: str, depth: int) -> dict[int, int]:
+    """Return a drafter's likeliest token at each position after the root, from 0, below `depth`.
 
-    CoSine compares them with the committed ones position by position, also beyond the first wrong
-    one.
+    CoSine compares them with the committed ones position by position (papers 1.2), also behind a wrong
+    one, and behind a token of another drafter that all went on from.
     """
-    own = tree.of({drafter})
-    return [own.tokens[node - 1] for node in own.main_branch()[:depth]]
+    found: dict[int, tuple[float, int]] = {}
+    for place, token, survival, names in zip(
+        tree.depths()[1:], tree.tokens, tree.survival, tree.proposers, strict=True
+    ):
+        if drafter in names and place <= depth and survival > found.get(place - 1, (-1.0, 0))[0]:
+            found[place - 1] = survival, token
+    return {place: token for place, (_, token) in sorted(found.items())}

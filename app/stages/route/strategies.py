@@ -76,8 +76,10 @@ class CosineRouting:
     ) -> None:
         """Update the matrix: a drafter's confidence against what was committed where it drafted."""
         for drafter, own in confidence.items():
-            tokens = guesses(tree, drafter, len(committed))
-            agreement = self._agreement(tokens, committed[: len(tokens)]) if tokens else 0.0
+            own_tokens = guesses(tree, drafter, len(committed))
+            agreement = 0.0
+            if own_tokens:
+                agreement = self._agreement([*own_tokens.values()], [committed[place] for place in own_tokens])
             scores.match(drafter, harmonic(own, agreement))
 
 

@@ -74,5 +74,5 @@ def test_the_whole_chain_is_verified_and_nothing_else() -> None:
 def test_an_unknown_rule_is_refused(kind: str) -> None:
     with pytest.raises(ValueError):
         Settings(lengths=kind)
-    assert length_policy("marginal") is None
-    assert all(isinstance(length_policy(one), FixedLength) for one in ("fixed:0", "fixed:64", "tree:4"))
+    assert length_policy("marginal", 4) is None
+    assert all(isinstance(length_policy(one, 4), FixedLength) for one in ("fixed:0", "fixed:64", "tree:4"))

@@ -185,9 +185,20 @@ def test_a_drafter_is_right_while_it_proposes_the_right_path(committed, found, l
     assert outcomes(TREE, committed, ("a", "b", "c", "silent")) == (found, length)
 
 
-def test_a_drafters_own_branch_is_its_likeliest_nodes():
-    assert [guesses(TREE, name, 9) for name in ("a", "b", "c", "silent")] == [[1, 2, 3], [1, 8], [9], []]
-    assert guesses(TREE, "a", 2) == [1, 2]
+def test_a_drafter_is_rated_by_its_own_likeliest_token_at_each_position():
+    found = [guesses(TREE, name, 9) for name in ("a", "b", "c", "silent")]
+    assert found == [{0: 1, 1: 2, 2: 3}, {0: 1, 1: 8}, {0: 9}, {}]
+    assert guesses(TREE, "a", 2) == {0: 1, 1: 2}
+
+
+def test_a_drafter_is_rated_behind_tokens_of_others_that_it_went_on_from():
+    #        root -> 1 (a) -> 2 (a, b) -> 3 (b)
+    #             -> 9 (b)           -> 7 (b)
+    comb = Tree(
+        [1, 9, 2, 3, 7], [0, 0, 1, 3, 3], [0.9, 0.4, 0.8, 0.7, 0.1], [("a",), ("b",), ("a", "b"), ("b",), ("b",)]
+    )
+    assert guesses(comb, "b", 9) == {0: 9, 1: 2, 2: 3}
+    assert guesses(comb, "a", 9) == {0: 1, 1: 2}
 
 
 def test_a_verifier_serves_requests_of_its_tokenizer_and_its_target() -> None:
