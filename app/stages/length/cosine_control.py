@@ -46,7 +46,7 @@ class CosineLength:
         """Update the idle part by the step that these candidates were in, then choose the length."""
         longest = max((c.limit for c in candidates.values()), default=0)
         if self._decided_s is not None and now_s > self._decided_s:
-            step_s = costs.seconds(len(candidates) * (1 + self._length))
+            step_s = costs.seconds(len(candidates) * (1 + self._length * self._drafters))
             self._update(max(0.0, 1.0 - step_s / (now_s - self._decided_s)), longest)
         self._decided_s = now_s
         return [min(self._length, c.limit) for c in candidates.values()]
