@@ -14,7 +14,8 @@ from pathlib import Path
 
 import redis
 
-from app.errors import StoreUnavailable
+from app.config import Settings
+from app.errors import InstanceError, StoreUnavailable
 from app.local.health import Health, check
 from app.local.instance import Instance
 from app.messages import FUSE, SETTLE, mailbox_of
@@ -63,6 +64,15 @@ class Site:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
         return pids
+
+
+def enter(instance: Instance, settings: Settings, seed: int) -> Site:
+    """Open a running instance for faults. Raises InstanceError when it does not run."""
+    state = instance.running()
+    if state is None:
+        raise InstanceError(f"instance {instance.name!r} does not run")
+    inside = {"redis_url": state.redis_url, "namespace": state.namespace}
+    return Site(instance, Deployment.open(settings.model_copy(update=inside)), random.Random(seed))
 
 
 def runs(pid: object) -> bool:

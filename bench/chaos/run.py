@@ -27,13 +27,12 @@ from app.local.instance import Instance
 from app.request import GenerateRequest
 from bench.chaos.checks import left_behind
 from bench.chaos.clients import STALL_S, Clients
-from bench.chaos.deployment import Site
+from bench.chaos.deployment import Site, enter
 from bench.chaos.faults import FAULTS
 from bench.chaos.host import lacking, prepared
 from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
 from bench.report_header import heading
-from workers.deployment import Deployment
 
 DRAIN_S = 120.0
 FAULTS_HELP = "only these (default: all that this machine can have)"
@@ -123,15 +122,6 @@ def requests(count: int, max_tokens: int) -> list[GenerateRequest]:
         )
         for i in range(count)
     ]
-
-
-def enter(instance: Instance, settings: Settings, seed: int) -> Site:
-    """Open a running instance for faults. Raises InstanceError when it does not run."""
-    state = instance.running()
-    if state is None:
-        raise InstanceError(f"instance {instance.name!r} does not run")
-    inside = {"redis_url": state.redis_url, "namespace": state.namespace}
-    return Site(instance, Deployment.open(settings.model_copy(update=inside)), random.Random(seed))
 
 
 def storm(

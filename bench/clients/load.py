@@ -10,13 +10,14 @@ turn.
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Listed
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,10 @@ from pydantic import SecretStr
 from app.config import ROOT, Settings
 from app.errors import InvalidRequest, PacelineError
 from app.local.client import generate
+from app.local.instance import Instance
+from app.policy import Policy
 from app.request import GenerateRequest
+from bench.chaos.deployment import enter
 from bench.clients.arrivals import (
     Arrival,
     gamma,
@@ -39,13 +43,20 @@ from bench.clients.load_report import Served, Slo, draw, figures, table
 from bench.help import parser as parser_of
 from bench.prompts import PROMPTS, Prompts, add_prompts_file
 from bench.report_header import heading
-from bench.systems import start_server, stop_server
+from bench.systems import INSTANCE, start_server, stop_server
 from bench.timeline import active, busy, read
 
 KINDS = ("poisson", "gamma", "ramp", "steps", "closed", "trace")
 FILLER = "Here is what was said before: the ships left early, and nobody saw them go. "  # makes a prompt longer
 TOKENS_A_FILLER = 17
-ARMS: dict[str, dict[str, Any]] = {"on": {"speculation": True}, "off": {"speculation": False}}
+UNSTEERED = "unsteered"
+ARMS: dict[str, dict[str, Any]] = {
+    "on": {"speculation": True},
+    "off": {"speculation": False},
+    UNSTEERED: {"speculation": True},
+}
+ARMS_HELP = "speculation on, off, and on under the first policy, with beat frozen"
+FOLLOWED_S = 2.0  # until a tick that was under way has ended, and until verifiers follow a policy
 
 
 def main(argv: Listed[str] | None = None) -> int:
@@ -64,7 +75,8 @@ def main(argv: Listed[str] | None = None) -> int:
     with deployment(args.url) as (url, spans):
         for rate, load in loads.items():
             for arm in args.arms:
-                served, seconds = run(url, load, arm, args, new)
+                with first_policy() if arm == UNSTEERED else nullcontext():
+                    served, seconds = run(url, load, arm, args, new)
                 own = figures(served, seconds, args.slo) | {"rate": rate, "arm": arm}
                 if spans is not None:
                     own["busy"] = _busy(spans, served)
@@ -90,7 +102,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--streams", type=int, default=8, help="of closed: requests at once, each followed by the next")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long requests come")
     parser.add_argument("--max-tokens", type=int, default=48, help="tokens a request")
-    parser.add_argument("--arms", nargs="+", choices=sorted(ARMS), default=["on", "off"], help="speculation on, off")
+    parser.add_argument("--arms", nargs="+", choices=sorted(ARMS), default=["on", "off"], help=ARMS_HELP)
     parser.add_argument("--slo-ttft-s", type=float, default=2.0, help="objective: time to first token")
     parser.add_argument("--slo-tpot-s", type=float, default=0.15, help="objective: time of each further token")
     parser.add_argument("--seed", type=int, default=0, help="of the arrivals")
@@ -103,6 +115,8 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
         parser.error("rates, times, speed and variation are more than 0")
     if args.arrivals in ("ramp", "steps") and (len(args.rates) < 2 or min(args.rates) < 0.0 or not any(args.rates)):
         parser.error("--rates takes at least two rates, none below 0, not all 0")
+    if args.url is not None and UNSTEERED in args.arms:
+        parser.error("the arm unsteered freezes beat: it wants an instance of its own, without --url")
     args.slo = Slo(args.slo_ttft_s, args.slo_tpot_s)
     return args
 
@@ -207,6 +221,23 @@ def deployment(url: str | None) -> Iterator[tuple[str, Path | None]]:
         finally:
             del os.environ["PACELINE_SPANS"]
             stop_server()
+
+
+@contextmanager
+def first_policy() -> Iterator[None]:
+    """Let the first policy hold: beat is frozen meanwhile, so that nothing steers."""
+    settings = Settings.from_env()
+    site = enter(Instance(settings.state, INSTANCE), settings, seed=0)
+    frozen = site.signal("beat", signal.SIGSTOP)
+    try:
+        time.sleep(FOLLOWED_S)
+        nodes = site.deployment.nodes
+        nodes.set_policy(Policy(version=nodes.policy().version + 1))
+        time.sleep(FOLLOWED_S)
+        yield
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
 
 
 def _busy(folder: Path, served: Listed[Served]) -> dict[str, float]:

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Sequence as Listed
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ from bench.simulate.models import text_of
 from bench.simulate.world import MakeModelFree, Setting, World
 
 RESULTS = ROOT / "bench" / "results"
+RECORDING = ROOT / "bench" / "data" / "four.json.gz"  # of the four drafters that ship
 PHRASES = drafter_folder("smol-phrases")
 
 
@@ -112,6 +114,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
         "their mean)",
     )
     two.add_argument("--correlation", type=float, default=CORRELATION, help="of right tokens between these, 0 to 1")
+    two.add_argument("--drafter-slowdown", type=float, nargs="+", default=[1.0], help="of the model drafters")
     instead = two.add_mutually_exclusive_group()
     instead.add_argument("--overlaps", action="store_true", help="instead, ways to overlap drafting and verifying")
     instead.add_argument("--crowds", action="store_true", help="instead, 1, 2 and 4 drafters that share tokens")
@@ -121,17 +124,17 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     three.add_argument("--seconds", type=float, default=120.0, help="how long requests come")
     three.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 5, 7], help="fixed draft lengths")
     three.add_argument("--long", type=int, nargs="+", help="tokens before every other prompt, these in turn")
+    three.add_argument("--drafter-slowdown", type=float, default=1.0, help="of the model drafters")
     three.add_argument("--local", action="store_true", help="one process on the verifier's cores, no network")
     for command, slowdowns, name in ((two, [1.0, 5.0, 20.0], "simulate"), (three, [1.0], "simulate-load")):
         command.add_argument("--slowdown", type=float, nargs="+", default=slowdowns, help="of the verifier")
         command.add_argument("--costs", type=Path, help="another target's step costs, as JSON (default: the recorded)")
-        command.add_argument("--drafter-slowdown", type=float, default=1.0, help="of the model drafters")
         command.add_argument("--verifiers", type=int, default=1, help="how many there are")
         command.add_argument("--hop-ms", type=float, default=0.5, help="one way between two machines")
         command.add_argument("--seed", type=int, default=0, help="of the texts' order and the arrivals")
         command.add_argument("--out", type=Path, default=RESULTS / f"{name}.json", help="file to write")
-    for command in (one, two, three):
-        command.add_argument("--log", type=Path, default=Path("drafts.json.gz"), help="the recording")
+        command.add_argument("--log", type=Path, default=RECORDING, help="the recording")
+    one.add_argument("--log", type=Path, default=Path("drafts.json.gz"), help="the recording")
     return parser.parse_args(argv)
 
 
@@ -148,18 +151,16 @@ def replay(log: Log, args: argparse.Namespace) -> dict[str, Any]:
         "tokens_a_round": matrix(log),
         "settings": [],
     }
-    for slowdown in args.slowdown:
-        for streams in args.streams:
-            setting = Setting(
-                streams, args.verifiers, slowdown, 1e-3 * args.hop_ms, args.seed, drafter_slowdown=args.drafter_slowdown
-            )
-            fresh = partial(model_free, log)
-            wanted = overlaps() if args.overlaps else crowds() if args.crowds else None
-            wanted = wanted or ways(log, setting, args.generalist, fresh)
-            outcomes = outcomes_of(log, wanted, setting, fresh)
-            rounded = {name: _rounded(outcome) for name, outcome in outcomes.items()}
-            found["settings"].append({**asdict(setting), "ways": rounded})
-            print(table(setting, outcomes), flush=True)
+    hop_s = 1e-3 * args.hop_ms
+    for slowdown, drafter_slowdown, streams in product(args.slowdown, args.drafter_slowdown, args.streams):
+        setting = Setting(streams, args.verifiers, slowdown, hop_s, args.seed, drafter_slowdown=drafter_slowdown)
+        fresh = partial(model_free, log)
+        wanted = overlaps() if args.overlaps else crowds() if args.crowds else None
+        wanted = wanted or ways(log, setting, args.generalist, fresh)
+        outcomes = outcomes_of(log, wanted, setting, fresh)
+        rounded = {name: _rounded(outcome) for name, outcome in outcomes.items()}
+        found["settings"].append({**asdict(setting), "ways": rounded})
+        print(table(setting, outcomes), flush=True)
     return found
 
 

@@ -67,7 +67,14 @@ def test_no_prompt_comes_twice_and_a_length_is_about_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--arrivals", "trace"], ["--rate", "0"], ["--arrivals", "steps", "--rates", "1"], ["--seconds", "-1"]]
+    "words",
+    [
+        ["--arrivals", "trace"],
+        ["--rate", "0"],
+        ["--arrivals", "steps", "--rates", "1"],
+        ["--seconds", "-1"],
+        ["--url", "http://localhost:8000", "--arms", "unsteered"],  # whose beat would it freeze?
+    ],
 )
 def test_loads_that_make_no_sense_are_refused(words: list[str]) -> None:
     with pytest.raises(SystemExit):
