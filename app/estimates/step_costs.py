@@ -7,7 +7,9 @@ out: the measurement times slowly corrected ratios. Knows no clock. For one thre
 import json
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
+
+from app.estimates.mean_error import MeanError
 
 DECAY = 0.9  # of the past at a new observation
 MAX_RATIO = 8.0  # largest drift of the machine's pace from the measurement, either way
@@ -57,6 +59,7 @@ class StepCosts:
         self._points = tuple(zip(rows, _never_falling([points[n] for n in rows]), strict=True))
         self._table = [self._measured(n) for n in range(TABLE_ROWS)]
         self._row_s = self._measured(1)
+        self.error: Final = MeanError()  # of the steps that `correct` saw
         self.ratio = ratio  # present pace / measured pace, of a step of one row
         self.row_ratio = row_ratio  # of the seconds that further rows add, beside `ratio`
         self.reading_ratio = reading_ratio  # of reading contexts, beside `ratio`
@@ -97,6 +100,7 @@ class StepCosts:
             return
         rows_s = self.seconds(rows)
         expected_s = rows_s + reading_s
+        self.error.update(expected_s, measured_s)
         seen = min(2.0, max(0.5, measured_s / expected_s)) - 1.0
         share = reading_s / expected_s
         self._fit(rows, rows_s, seen * (1.0 - share))

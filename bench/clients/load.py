@@ -3,7 +3,8 @@
 Sends prompts of five domains to a deployment (its own, or a running one at --url) at Poisson,
 bursty, rising and falling or recorded times, or a fixed number at once. Reports time to first
 token, time a token, all of it (p50, p95, p99), tokens/s, goodput under an objective, acceptance,
-draft waste, and each node's busy time. With several --arms the same arrivals are run for each, in
+draft waste, and of an instance of its own each node's busy time and how far each verifier's expected
+costs were off. With several --arms the same arrivals are run for each, in
 turn.
 """
 
@@ -30,7 +31,7 @@ from app.local.client import generate
 from app.local.instance import Instance
 from app.policy import Policy
 from app.request import GenerateRequest
-from bench.chaos.deployment import enter
+from bench.chaos.deployment import Site, enter
 from bench.clients.arrivals import (
     Arrival,
     gamma,
@@ -80,6 +81,9 @@ def main(argv: Listed[str] | None = None) -> int:
                 own = figures(served, seconds, args.slo) | {"rate": rate, "arm": arm}
                 if spans is not None:
                     own["busy"] = _busy(spans, served)
+                    own["cost_errors"] = {
+                        node.name: node.info["cost_errors"] for node in own_site().deployment.nodes.live("verify")
+                    }
                 found["loads"].append(own)
                 print(table([own]), flush=True)
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -223,11 +227,16 @@ def deployment(url: str | None) -> Iterator[tuple[str, Path | None]]:
             stop_server()
 
 
+def own_site() -> Site:
+    """Open the instance that `deployment` started."""
+    settings = Settings.from_env()
+    return enter(Instance(settings.state, INSTANCE), settings, seed=0)
+
+
 @contextmanager
 def first_policy() -> Iterator[None]:
     """Let the first policy hold: beat is frozen meanwhile, so that nothing steers."""
-    settings = Settings.from_env()
-    site = enter(Instance(settings.state, INSTANCE), settings, seed=0)
+    site = own_site()
     frozen = site.signal("beat", signal.SIGSTOP)
     try:
         time.sleep(FOLLOWED_S)
