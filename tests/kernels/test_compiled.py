@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,6 +21,9 @@ REGISTERS = 65536  # of one multiprocessor
 MIN_THREADS = 256  # that must find room there, or nothing hides the memory's latency
 VECTOR = re.compile(r"ld\.global\S*\.(v4\.b32|v2\.b64)|cp\.async\.cg\.shared\.global \[[^\]]*\], \[[^\]]*\], (0x10|16)")
 NARROW = re.compile(r"ld\.global\S*\.b16\b")
+BLOCK = re.compile(r"^\$L__BB\w+:", re.MULTILINE)  # the label of a basic block
+ARITHMETIC = re.compile(r"\b((?:fma|mul|add|sub|ex2)\.[\w.]*f32)\b")
+CONTRACTIBLE = re.compile(r"\b(?:mul|add|sub)\.(?:ftz\.)?f32\b")  # without a rounding, so ptxas may make an fma of two
 TENSOR_CORES = re.compile(r"\b(mma\.sync|wgmma\.mma_async)")
 
 pytestmark = [
@@ -95,6 +99,23 @@ def test_products_use_tensor_cores(kernels):
 
 def test_nothing_is_computed_in_double(kernels):
     assert not found(kernels, lambda k: ".f64" in k["ptx"] and "double precision")
+
+
+def test_both_loops_of_attention_round_alike(kernels):
+    """A row meets a key in the loop without a mask or in the one with it, depending on its company.
+
+    So both must do the same arithmetic: no multiply-add may feed the power in one of them alone.
+    """
+    attention = [k for k in kernels if k["kernel"] == "ragged_attention_kernel"]
+    loops = {}
+    for k in attention:
+        blocks = [Counter(ARITHMETIC.findall(block)) for block in BLOCK.split(k["ptx"])]
+        loops[k["case"], k["capability"]] = [block for block in blocks if block["ex2.approx.ftz.f32"]]
+    with_both = {name for name, blocks in loops.items() if len(blocks) == 2}
+    assert {capability for _, capability in with_both} == set(map(int, CAPABILITIES))
+    assert not {name: loops[name] for name in with_both if loops[name][0] != loops[name][1]}
+    assert all(len(blocks) == 1 for name, blocks in loops.items() if name not in with_both)  # with a window: one loop
+    assert not found(attention, lambda k: CONTRACTIBLE.search(k["ptx"]))
 
 
 def test_a_path_is_loaded_whole_before_any_of_it_is_stored(kernels):
