@@ -27,18 +27,14 @@ from triton.runtime.jit import JITFunction, MockTensor
 
 MODULES = (  # every module here has a function compile_cases()
     "kernels.layers.fixed_linear",
-    "kernels.tree.fuse_candidates",
     "kernels.layers.gated_silu",
-    "kernels.sampling.gumbel_noise_batch",
-    "kernels.tree.kv_commit",
+    "kernels.attention.kv_commit",
     "kernels.sm_probe",
     "kernels.attention.ragged_attention",
     "kernels.layers.rms_norm",
     "kernels.layers.rotary_store",
-    "kernels.tree.row_compaction",
     "kernels.sampling.target_token_batch",
     "kernels.sampling.top_logprobs",
-    "kernels.tree.tree_walk",
 )
 CAPABILITIES = (80, 90)
 

@@ -120,7 +120,7 @@ def test_both_loops_of_attention_round_alike(kernels):
 
 def test_a_path_is_loaded_whole_before_any_of_it_is_stored(kernels):
     """The interpreter cannot miss the barrier: here are the instructions in their order."""
-    commits = [k for k in kernels if k["module"] == "kernels.tree.kv_commit"]
+    commits = [k for k in kernels if k["module"] == "kernels.attention.kv_commit"]
     assert commits
     for k in commits:
         order = re.findall(r"\b(LDG|STG|BAR\.SYNC)", k["sass"])
