@@ -36,7 +36,7 @@ MODULES = (  # every module here has a function compile_cases()
     "kernels.sampling.target_token_batch",
     "kernels.sampling.top_logprobs",
 )
-CAPABILITIES = (80, 90)
+CAPABILITIES = (80, 89, 90, 100, 120)  # A100; L4 and RTX 40; H100 and H200; B200; RTX 50
 
 
 @dataclass(frozen=True, slots=True)
