@@ -16,7 +16,15 @@ from app.engine.cpu.runner import ModelRunner
 from app.engine.early_exit.controller import EarlyExitController
 from app.engine.early_exit.predictors import Loaded, Rule, load_predictor
 from app.engine.kv.pages import bytes_per_page
-from app.engine.kv.sizing import CPU_PART, GPU_PART, PAGE_TOKENS, available_bytes, kv_bytes
+from app.engine.kv.sizing import (
+    CPU_PART,
+    GPU_PART,
+    PAGE_TOKENS,
+    SLACK_TOKENS,
+    available_bytes,
+    kv_bytes,
+    longest_tokens,
+)
 from app.engine.weights.resolve import drafter_folder
 from app.engine.weights.tensors import end_loading
 from app.errors import ModelRefused
@@ -27,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 AnyRunner: TypeAlias = "ModelRunner | DeviceRunner"
-SLACK_TOKENS = 256  # beyond the longest sequence, for its tree and the forks of it
 
 
 def forget_files(*folders: Path) -> None:
@@ -37,14 +44,16 @@ def forget_files(*folders: Path) -> None:
 
 
 def target_runner(folder: Path, settings: Settings, context_tokens: int) -> AnyRunner:
-    """Load the target in `folder`, whose longest sequence has `context_tokens`. Raises ModelRefused."""
+    """Load the target in `folder`, which can read `context_tokens`. Raises ModelRefused."""
     device = device_of(settings)
-    longest = context_tokens + SLACK_TOKENS
+    request_tokens = longest_tokens(context_tokens, settings)
+    longest = request_tokens + SLACK_TOKENS
     runner = _on_cpu(folder, settings, longest) if device.type == "cpu" else _on_gpu(folder, settings, longest, device)
     if runner.capacity_tokens < longest:
         raise ModelRefused(
             f"kv_bytes={settings.kv_bytes} holds {runner.capacity_tokens} tokens, "
-            f"fewer than one sequence of {context_tokens}; raise PACELINE_KV_BYTES"
+            f"fewer than one request of {request_tokens} and its drafts; raise PACELINE_KV_BYTES, or lower "
+            "PACELINE_MAX_PROMPT_TOKENS or PACELINE_MAX_TOKENS"
         )
     return runner
 
