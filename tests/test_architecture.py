@@ -82,6 +82,7 @@ WITHOUT_TORCH = (  # of those
     "app.engine.text.*",
     "app.engine.weights.fingerprint",
     "app.engine.weights.resolve",
+    "app.engine.weights.served",
 )
 MOST_MODULES, MANY_MODULES = 16, 12  # of a folder
 LONG_FILE = 300  # lines; a target, which is reported
