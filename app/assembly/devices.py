@@ -29,6 +29,7 @@ from app.engine.weights.resolve import drafter_folder
 from app.engine.weights.tensors import end_loading
 from app.errors import ModelRefused
 from app.placement.partition import Partition, partition
+from app.policy import Policy
 
 if TYPE_CHECKING:
     from app.engine.gpu.runner import DeviceRunner
@@ -142,15 +143,26 @@ def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device
         raise ModelRefused(f"PACELINE_WEIGHTS={settings.weights} is for CPUs; a GPU's weights are PACELINE_GPU_DTYPE")
     # Triton takes a third of a second to import and tens of megabytes, which a CPU needs none of.
     from app.engine.gpu.load import load_weights
+    from app.engine.gpu.memory import DeviceMemory, free_for_pages
     from app.engine.gpu.runner import DeviceRunner
 
     weights = load_weights(folder, device, getattr(torch, settings.gpu_dtype))
-    free, _ = torch.cuda.mem_get_info(device)
-    size = settings.kv_bytes or kv_bytes(free, GPU_PART, longest * weights.token_bytes, settings.max_sequences)
-    return DeviceRunner(
-        weights,
-        kv_bytes=size,
-        page_tokens=PAGE_TOKENS,
-        shares=settings.prefix_cache,
-        is_exact=settings.gpu_exact,
-    )
+
+    def rehearsed(size: int) -> DeviceRunner:
+        runner = DeviceRunner(
+            weights,
+            kv_bytes=size,
+            page_tokens=PAGE_TOKENS,
+            shares=settings.prefix_cache,
+            is_exact=settings.gpu_exact,
+            longest_tokens=longest,
+        )
+        runner.rehearse(Policy().max_batch_tokens, settings.max_sequences)
+        return runner
+
+    memory = DeviceMemory(device)
+    memory.settle()
+    if settings.kv_bytes:
+        return rehearsed(settings.kv_bytes)
+    free = free_for_pages(memory, lambda: rehearsed(0))
+    return rehearsed(kv_bytes(free, GPU_PART, longest * weights.token_bytes, settings.max_sequences))
