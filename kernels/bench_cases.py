@@ -2,7 +2,6 @@
 launch where it can run.
 """
 
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from kernels.attention.kv_commit import kv_commit, kv_commit_reference
 from kernels.attention.ragged_attention import (
     FLOAT32,
     PREFILL,
@@ -33,15 +33,9 @@ from kernels.layers.gated_silu import gated_silu, gated_silu_reference
 from kernels.layers.rms_norm import add_rms_norm, add_rms_norm_reference
 from kernels.layers.rotary_store import rotary_store, rotary_store_reference
 from kernels.sampling.choices import pack_rows
-from kernels.sampling.gumbel_noise import gumbel_noise_reference
-from kernels.sampling.gumbel_noise_batch import gumbel_noise_batch
 from kernels.sampling.target_token import Choice, Row
 from kernels.sampling.target_token_batch import target_token_batch, target_token_batch_reference
 from kernels.sampling.top_logprobs import top_logprobs, top_logprobs_reference
-from kernels.tree.fuse_candidates import fuse_candidates, fuse_candidates_reference
-from kernels.tree.kv_commit import kv_commit, kv_commit_reference
-from kernels.tree.row_compaction import row_compaction, row_compaction_reference
-from kernels.tree.tree_walk import tree_walk, tree_walk_reference
 
 CPU = torch.device("cpu")
 
@@ -64,8 +58,7 @@ def all_cases(device: torch.device, num_rows: int, vocab_size: int) -> Iterator[
         yield from _cpu_products()
         yield from _cpu_attention()
         yield _cpu_phrase_tree()
-    tokens, trees = _tokens(device, num_rows, vocab_size), _trees(device, num_rows)
-    for cases in (tokens, trees, _layers(device, num_rows), _pages(device)):
+    for cases in (_tokens(device, num_rows, vocab_size), _layers(device, num_rows), _pages(device)):
         for case in cases:
             yield case if device != CPU else replace(case, run=None)
 
@@ -203,35 +196,6 @@ def _tokens(device: torch.device, num_rows: int, vocab_size: int) -> Iterator[Ca
         lambda: top_logprobs(here, None, 20),
         logits.nbytes,
     )
-    places, ids = torch.arange(num_rows, device=device), torch.arange(vocab_size, device=device)
-    yield Case(
-        "gumbel_noise_batch",
-        "each row's whole vocabulary",
-        lambda: [gumbel_noise_reference(ids, 1, 0, position) for position in range(num_rows)],
-        device,
-        lambda: gumbel_noise_batch(places, places, places, vocab_size),
-    )
-
-
-def _trees(device: torch.device, num_rows: int) -> Iterator[Case]:
-    """Yield the walking and fusing of trees."""
-    draw = random.Random(0)
-    parents = torch.tensor([[draw.randrange(max(0, i - 4), i + 1) for i in range(63)] for _ in range(num_rows)])
-    tokens = torch.randint(0, 3, (num_rows, 63))
-    target = torch.randint(0, 3, (num_rows, 64))
-    walk = [x.int() for x in (tokens, parents, torch.full((num_rows,), 63), target, torch.zeros(num_rows, 1) - 1)]
-    walk_here = [x.to(device) for x in walk]
-    yield Case("tree_walk", "63 nodes", lambda: tree_walk_reference(*walk), CPU, lambda: tree_walk(*walk_here))
-    named, drafters = torch.randint(0, 40, (num_rows, 64)).int(), torch.randint(0, 6, (num_rows, 64)).int()
-    fuse = (named, drafters, torch.rand(num_rows, 64) ** 3, torch.full((num_rows,), 64).int())
-    a, b, c, sizes = (x.to(device) for x in fuse)
-    yield Case(
-        "fuse_candidates",
-        "64 candidates, 8 kept",
-        lambda: fuse_candidates_reference(*fuse, 8, 0.35, 0.999),
-        CPU,
-        lambda: fuse_candidates(a, b, c, sizes, 8, 0.35, 0.999),
-    )
 
 
 def _layers(device: torch.device, rows: int) -> Iterator[Case]:
@@ -297,17 +261,6 @@ def _pages(device: torch.device) -> Iterator[Case]:
     commit = (cache[0], cache[1], batch.blocks, batch.prefix, path, lengths)
     yield Case(
         "kv_commit", "4 paths of 8, 4 layers", lambda: kv_commit_reference(*commit), device, lambda: kv_commit(*commit)
-    )
-    hidden = torch.randn(512, 4096, dtype=dtype, device=device)
-    keep = torch.rand(512, device=device) < 0.5
-    compact = (hidden, keep, torch.tensor([0, 200, 512], device=device).int(), torch.arange(512, device=device))
-    yield Case(
-        "row_compaction",
-        "512 rows of 4096, half kept",
-        lambda: row_compaction_reference(*compact),
-        device,
-        lambda: row_compaction(*compact),
-        hidden.nbytes // 2,
     )
 
 

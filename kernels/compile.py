@@ -27,20 +27,16 @@ from triton.runtime.jit import JITFunction, MockTensor
 
 MODULES = (  # every module here has a function compile_cases()
     "kernels.layers.fixed_linear",
-    "kernels.tree.fuse_candidates",
     "kernels.layers.gated_silu",
-    "kernels.sampling.gumbel_noise_batch",
-    "kernels.tree.kv_commit",
+    "kernels.attention.kv_commit",
     "kernels.sm_probe",
     "kernels.attention.ragged_attention",
     "kernels.layers.rms_norm",
     "kernels.layers.rotary_store",
-    "kernels.tree.row_compaction",
     "kernels.sampling.target_token_batch",
     "kernels.sampling.top_logprobs",
-    "kernels.tree.tree_walk",
 )
-CAPABILITIES = (80, 90)
+CAPABILITIES = (80, 89, 90, 100, 120)  # A100; L4 and RTX 40; H100 and H200; B200; RTX 50
 
 
 @dataclass(frozen=True, slots=True)

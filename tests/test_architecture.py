@@ -22,7 +22,7 @@ TOPS = ("kernels", "app", "workers", "web", "bench", "training")
 # A module imports its own room and rooms on lower floors, never another room on its own floor.
 FLOORS = (
     ("kernels.compile",),
-    ("kernels.attention", "kernels.cpu", "kernels.layers", "kernels.sampling", "kernels.sm_probe", "kernels.tree"),
+    ("kernels.attention", "kernels.cpu", "kernels.layers", "kernels.sampling", "kernels.sm_probe"),
     ("kernels",),
     ("app",),
     ("app.estimates", "app.store", "app.telemetry", "app.placement"),
@@ -82,6 +82,7 @@ WITHOUT_TORCH = (  # of those
     "app.engine.text.*",
     "app.engine.weights.fingerprint",
     "app.engine.weights.resolve",
+    "app.engine.weights.served",
 )
 MOST_MODULES, MANY_MODULES = 16, 12  # of a folder
 LONG_FILE = 300  # lines; a target, which is reported
@@ -166,6 +167,16 @@ def test_no_import_circles():
 def test_each_room_exists():
     rooms = {room(module) for module in FILES}
     assert [name for floor in FLOORS for name in floor if name not in rooms] == []
+
+
+def test_each_kernel_is_called_by_the_app():
+    reached: set[str] = set()
+    ahead = {target for module in FILES if module.startswith("app.") for target in GRAPH[module]}
+    while ahead:
+        reached |= ahead
+        ahead = {target for module in ahead for target in GRAPH[module]} - reached
+    kernels = {module for module in FILES if room(module).startswith("kernels.")}  # `kernels` itself times them
+    assert kernels - reached == set()
 
 
 def test_stages_know_of_the_store_only_its_protocol():

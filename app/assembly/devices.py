@@ -16,18 +16,26 @@ from app.engine.cpu.runner import ModelRunner
 from app.engine.early_exit.controller import EarlyExitController
 from app.engine.early_exit.predictors import Loaded, Rule, load_predictor
 from app.engine.kv.pages import bytes_per_page
-from app.engine.kv.sizing import CPU_PART, GPU_PART, PAGE_TOKENS, available_bytes, kv_bytes
+from app.engine.kv.sizing import (
+    CPU_PART,
+    GPU_PART,
+    PAGE_TOKENS,
+    SLACK_TOKENS,
+    available_bytes,
+    kv_bytes,
+    longest_tokens,
+)
 from app.engine.weights.resolve import drafter_folder
 from app.engine.weights.tensors import end_loading
 from app.errors import ModelRefused
 from app.placement.partition import Partition, partition
+from app.policy import Policy
 
 if TYPE_CHECKING:
     from app.engine.gpu.runner import DeviceRunner
 
 log = logging.getLogger(__name__)
 AnyRunner: TypeAlias = "ModelRunner | DeviceRunner"
-SLACK_TOKENS = 256  # beyond the longest sequence, for its tree and the forks of it
 
 
 def forget_files(*folders: Path) -> None:
@@ -37,14 +45,16 @@ def forget_files(*folders: Path) -> None:
 
 
 def target_runner(folder: Path, settings: Settings, context_tokens: int) -> AnyRunner:
-    """Load the target in `folder`, whose longest sequence has `context_tokens`. Raises ModelRefused."""
+    """Load the target in `folder`, which can read `context_tokens`. Raises ModelRefused."""
     device = device_of(settings)
-    longest = context_tokens + SLACK_TOKENS
+    request_tokens = longest_tokens(context_tokens, settings)
+    longest = request_tokens + SLACK_TOKENS
     runner = _on_cpu(folder, settings, longest) if device.type == "cpu" else _on_gpu(folder, settings, longest, device)
     if runner.capacity_tokens < longest:
         raise ModelRefused(
             f"kv_bytes={settings.kv_bytes} holds {runner.capacity_tokens} tokens, "
-            f"fewer than one sequence of {context_tokens}; raise PACELINE_KV_BYTES"
+            f"fewer than one request of {request_tokens} and its drafts; raise PACELINE_KV_BYTES, or lower "
+            "PACELINE_MAX_PROMPT_TOKENS or PACELINE_MAX_TOKENS"
         )
     return runner
 
@@ -133,15 +143,26 @@ def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device
         raise ModelRefused(f"PACELINE_WEIGHTS={settings.weights} is for CPUs; a GPU's weights are PACELINE_GPU_DTYPE")
     # Triton takes a third of a second to import and tens of megabytes, which a CPU needs none of.
     from app.engine.gpu.load import load_weights
+    from app.engine.gpu.memory import DeviceMemory, free_for_pages
     from app.engine.gpu.runner import DeviceRunner
 
     weights = load_weights(folder, device, getattr(torch, settings.gpu_dtype))
-    free, _ = torch.cuda.mem_get_info(device)
-    size = settings.kv_bytes or kv_bytes(free, GPU_PART, longest * weights.token_bytes, settings.max_sequences)
-    return DeviceRunner(
-        weights,
-        kv_bytes=size,
-        page_tokens=PAGE_TOKENS,
-        shares=settings.prefix_cache,
-        is_exact=settings.gpu_exact,
-    )
+
+    def rehearsed(size: int) -> DeviceRunner:
+        runner = DeviceRunner(
+            weights,
+            kv_bytes=size,
+            page_tokens=PAGE_TOKENS,
+            shares=settings.prefix_cache,
+            is_exact=settings.gpu_exact,
+            longest_tokens=longest,
+        )
+        runner.rehearse(Policy().max_batch_tokens, settings.max_sequences)
+        return runner
+
+    memory = DeviceMemory(device)
+    memory.settle()
+    if settings.kv_bytes:
+        return rehearsed(settings.kv_bytes)
+    free = free_for_pages(memory, lambda: rehearsed(0))
+    return rehearsed(kv_bytes(free, GPU_PART, longest * weights.token_bytes, settings.max_sequences))

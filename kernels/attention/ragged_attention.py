@@ -14,8 +14,9 @@ not.
 One program takes one tile of rows of one key head: the query heads that share it are folded under
 each other, so that even one row fills a tile of the tensor cores. With `split_keys`, programs share
 a sequence by slices of that many keys, and a second kernel joins the slices in order. Slices are
-cut at fixed places, and keys a row may not see add exact zeros: a row's arithmetic depends on the
-tiling and on nothing else in the batch.
+cut at fixed places, keys a row may not see add exact zeros, and keys behind a mask are added by the
+same roundings as those without one: a row's arithmetic depends on the tiling and on nothing else in
+the batch.
 """
 
 import math
@@ -141,6 +142,9 @@ def ragged_attention(
         BLOCK_Q=tiling.rows, BLOCK_N=tiling.keys, BLOCK_D=block_d,
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32",  # of products of float32 only
         num_warps=tiling.num_warps, num_stages=tiling.num_stages,
+        # Else a product and a difference become one rounding in the loop without a mask, two in the other, and
+        # which loop a row meets a key in depends on the rows beside it.
+        enable_fp_fusion=False,
     )  # fmt: skip
     if lse is not None:
         join_splits_kernel[(num_packed, triton.cdiv(heads, HEADS_JOINED))](

@@ -27,7 +27,7 @@ import triton.language as tl
 
 from kernels.compile import CompileCase
 from kernels.sampling.choices import RowChoices, meta_choices, meta_edits
-from kernels.sampling.gumbel_noise_batch import gumbel, noise_bits, noise_key
+from kernels.sampling.gumbel_noise_triton import gumbel, noise_bits, noise_key
 from kernels.sampling.logit_blocks import (
     BLOCK,
     block_arguments,

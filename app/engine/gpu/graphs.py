@@ -5,17 +5,21 @@ A step runs in the smallest tier that holds it. Tiers are kept apart by packed r
 by the rows of a sequence and by its keys, since a launch's grid is laid out when it is captured:
 what a step does not need of it are programs that end at once, yet thousands of them cost as much as
 a layer's work. What no tier holds, prompts above all, runs eagerly.
+
+All tiers are captured on one stream, into one pool, and leave their logits in one buffer: torch's
+allocator gives a block again only to the stream that it was made for. So they share the memory of
+the largest, if it is captured first.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from threading import Lock
 
 import torch
 
-from app.engine.gpu.input_batch import Arrays, RowTensors, Size, fields, rows_of
+from app.engine.gpu.input_batch import NOWHERE, Arrays, RowTensors, Size, fields, rows_of
 from app.engine.gpu.layers import Method, Pages
 from app.engine.gpu.step import StepOutput, run
 from app.engine.gpu.weights import Weights
@@ -41,11 +45,20 @@ class Tier:
 class Graphs:
     """The tiers captured so far."""
 
-    def __init__(self, weights: Weights, pages: Pages, method: Method, capacity_tokens: int) -> None:
+    def __init__(self, weights: Weights, pages: Pages, method: Method, longest_tokens: int) -> None:
+        """Capture nothing yet. `longest_tokens`: of a sequence in a tier, its new rows included."""
         self._weights, self._pages, self._method = weights, pages, method
-        self._capacity_tokens = capacity_tokens
+        self._longest_tokens = longest_tokens
         self._tiers: dict[Size, Tier] = {}
+        self._logits = weights.head.weight.new_empty(ROWS[-1], len(weights.head.weight))
         self._pool = torch.cuda.graph_pool_handle() if pages.keys.is_cuda else None
+        # Of failed captures, too: a graph that is freed takes the workspaces of its stream with it, and the others
+        # captured there go on using them.
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+
+    def capture_largest(self, sequences: int) -> None:
+        """Capture the largest tier of steps of up to `sequences`, whose memory all others share."""
+        self.tier(Size(ROWS[-1], min(ROWS[-1], sequences), NARROW_ROWS[-1], 0, self._longest_tokens, None))
 
     def tier(self, size: Size) -> Tier | None:
         """Return the tier that holds a step of this size, captured now if need be; None for what
@@ -53,7 +66,7 @@ class Graphs:
 
         Capturing overwrites nothing: its rows have no slot to write to.
         """
-        if size.wide_rows or size.rows > ROWS[-1]:
+        if size.wide_rows or size.rows > ROWS[-1] or size.keys > self._longest_tokens:
             return None
         rounded = self._round(size)
         if rounded not in self._tiers:
@@ -67,51 +80,55 @@ class Graphs:
         while keys < size.keys:
             keys *= KEYS_GROW
         narrow = NARROW_ROWS[bisect_left(NARROW_ROWS, size.narrow_rows)]
-        return Size(rows, sequences, min(narrow, rows), 0, min(keys, self._capacity_tokens), None)
+        return Size(rows, sequences, min(narrow, rows), 0, min(keys, self._longest_tokens), None)
 
     def _capture(self, size: Size) -> Tier:
         arrays = Arrays(fields(size, self._pages.keys.shape[2]), self._pages.keys.device)
-        arrays.device["slots"].fill_(-1)
+        arrays.device["slots"].fill_(NOWHERE)
         rows = rows_of(arrays, size)
-        step = partial(run, self._weights, self._pages, rows, self._method)
+        logits = self._logits[: size.rows]
+
+        def step() -> StepOutput:
+            found = run(self._weights, self._pages, rows, self._method)
+            return StepOutput(logits.copy_(found.logits), found.chosen)
+
         if self._pool is None:
             return _uncaptured(arrays, rows, step)
         with _CAPTURING:
-            return self._captured(arrays, rows, step, _stream())
+            return self._captured(arrays, rows, step)
 
-    def _captured(
-        self, arrays: Arrays, rows: RowTensors, step: Callable[[], StepOutput], side: torch.cuda.Stream
-    ) -> Tier:
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+    def _captured(self, arrays: Arrays, rows: RowTensors, step: Callable[[], StepOutput]) -> Tier:
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             for _ in range(WARM_UPS):
                 step()
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
+        self._graphs.append(graph)
         # On the stream that has its workspaces by now; other threads, a drafter's say, may launch meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             result = step()
         return Tier(arrays, rows, result, graph.replay)
 
+    @cached_property
+    def _stream(self) -> torch.cuda.Stream:
+        """Return the stream that is captured on; made at the first capture, by the thread that
+        replays.
 
-def _stream() -> torch.cuda.Stream:
-    """Return a stream to capture on: nothing can be captured on the default one.
-
-    Kernels captured on a stream of a part of the device's multiprocessors
-    (`app.engine.gpu.sm_partition`) run there whenever they are replayed.
-    """
-    current = torch.cuda.current_stream()
-    return torch.cuda.Stream() if current == torch.cuda.default_stream() else current
+        Nothing can be captured on the default one. Kernels captured on a stream of a part of the
+        device's multiprocessors (`app.engine.gpu.sm_partition`) run there whenever they are
+        replayed.
+        """
+        current = torch.cuda.current_stream()
+        return torch.cuda.Stream() if current == torch.cuda.default_stream() else current
 
 
 def _uncaptured(arrays: Arrays, rows: RowTensors, step: Callable[[], StepOutput]) -> Tier:
-    """Return a tier whose replay is a run, with its results copied to one place: Triton's
-    interpreter has no graphs."""
+    """Return a tier whose replay is a run, with its tokens copied to one place: Triton's interpreter
+    has no graphs."""
     result = step()
 
     def replay() -> None:
-        fresh = step()
-        result.logits.copy_(fresh.logits)
-        result.chosen.copy_(fresh.chosen)
+        result.chosen.copy_(step().chosen)
 
     return Tier(arrays, rows, result, replay)

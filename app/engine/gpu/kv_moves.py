@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from app.engine.gpu.layers import Pages
+from kernels.attention.kv_commit import kv_commit
 from kernels.attention.ragged_attention import MAX_TREE_ROWS
-from kernels.tree.kv_commit import kv_commit
 
 
 class KVMoves:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from app.engine.gpu.graphs import Graphs
-from app.engine.gpu.input_batch import Arrays, Size, fields, fill, rows_of, size_of
+from app.engine.gpu.graphs import ROWS, Graphs
+from app.engine.gpu.input_batch import NOWHERE, Arrays, Size, fields, fill, rows_of, size_of
 from app.engine.gpu.kv_moves import KVMoves
 from app.engine.gpu.layers import Method, Pages
 from app.engine.gpu.step import StepOutput, choose, run
@@ -66,11 +66,13 @@ class DeviceRunner(PagedRunner):
         shares: bool = False,
         is_exact: bool = False,
         has_graphs: bool = True,
+        longest_tokens: int | None = None,
     ) -> None:
         """Allocate the cache: as many pages as `kv_bytes` holds, two at least.
 
         `is_exact`: a row's bits depend on nothing else in the batch; side branches of trees are not
-        verified then.
+        verified then. `longest_tokens`: of a sequence with its tree, for steps of fixed size; None:
+        as many as the cache holds.
         """
         shape = (page_tokens, weights.num_key_heads, weights.head_dim)
         num_pages = max(2, kv_bytes // (page_tokens * weights.token_bytes))
@@ -81,8 +83,27 @@ class DeviceRunner(PagedRunner):
         self._method = Method.of(keys.dtype, is_exact=is_exact)
         self._vocab_size = weights.head.weight.shape[0]
         self._commits = KVMoves(self.pages)
-        longest = min(self.capacity_tokens, len(weights.cos))
-        self._graphs = Graphs(weights, self.pages, self._method, longest) if has_graphs else None
+        self._longest_tokens = min(longest_tokens or self.capacity_tokens, len(weights.cos))
+        self._graphs = Graphs(weights, self.pages, self._method, self._longest_tokens) if has_graphs else None
+
+    @property
+    def page_bytes(self) -> int:
+        """Return the bytes of all pages."""
+        return self.pages.keys.nbytes + self.pages.values.nbytes
+
+    @torch.inference_mode()
+    def rehearse(self, rows: int, sequences: int) -> None:
+        """Run the largest steps without a sequence in them: one of fixed size, and one of `rows`
+        rows with a prompt's chunk.
+
+        They write nothing. Afterwards torch's allocator holds what any step takes.
+        """
+        if self._graphs:
+            self._graphs.capture_largest(sequences)
+        size = Size(rows, sequences, min(rows, MAX_TREE_ROWS), rows, self._longest_tokens, min(rows, ROWS[-1]))
+        arrays = Arrays(fields(size, self.pool.page_tokens), self.pages.keys.device)
+        arrays.device["slots"].fill_(NOWHERE)
+        run(self.weights, self.pages, rows_of(arrays, size), self._method)
 
     @torch.inference_mode()
     def forward(self, works: list[BatchEntry]) -> list[ChosenRows | None]:

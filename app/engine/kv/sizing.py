@@ -4,11 +4,22 @@ be used.
 
 from pathlib import Path
 
+from app.config import Settings
+
 PAGE_TOKENS = 16  # of a page; the least that the kernels take, so the least memory lost in a last page
 CPU_PART = 4  # one in so many of the bytes available: other processes run beside a verifier
-GPU_PART = 0.9  # of the bytes free once the weights are there; the rest is a step's own
+GPU_PART = 0.9  # of the bytes free beside weights and the largest steps; the rest is for steps of further sizes
 UNKNOWN_BYTES = 3 * 2**29  # where the system does not say what is available
+SLACK_TOKENS = 256  # beyond the longest sequence, for its tree and the forks of it
 MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+
+
+def longest_tokens(context_tokens: int, settings: Settings) -> int:
+    """Return the tokens of the longest sequence that a request may become, without its tree.
+
+    context_tokens: of the model; the settings may allow a request less.
+    """
+    return min(context_tokens, settings.max_prompt_tokens + settings.max_tokens)
 
 
 def kv_bytes(available: int | None, part: float, sequence_bytes: int, max_sequences: int) -> int:

@@ -45,6 +45,10 @@ LONG_CONTEXT = 2048  # cached tokens under the rows that price contexts; fewer w
 LONG_ROWS = (1, 8)
 FORKED = 7  # nodes of a chain, and of a tree
 FORKS = 3  # side branches of the tree, whose cost is compared with the chain's
+# Where chunks of the probe end, and up to where the next rows are then verified as trees: across borders of 64
+# tokens, where kernels go on with another loop or slice of keys. From two places each, so that the border parts rows
+# of one tile, whether a tile has two of them or more.
+CHECKS = ((7, 7), (40, 40), (125, 132), (126, 132), (189, 198), (190, 198))
 
 
 def measure_costs(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> StepCosts:
@@ -143,32 +147,50 @@ class Exactness:
 def check_exactness(runner: ProfiledTarget, vocab_size: int) -> Exactness:
     """Compute the same rows alone, in chunks, in a batch and as tree nodes, and compare their bits.
 
-    Nodes that the runner does not verify are left out.
+    The rows are those of CHECKS. Nodes that the runner does not verify are left out.
     """
-    whole = probe(150, vocab_size)
-    tail = whole.tokens[-6:]
-    _run(runner, whole, 0, 144)
-    expected = [_run(runner, whole, i, i + 1)[0] for i in range(144, 150)]
-    chunked = probe(150, vocab_size)
-    for start, end in ((0, 7), (7, 40), (40, 131), (131, 144)):
-        _run(runner, chunked, start, end)
-    other = BatchEntry(probe(33, vocab_size), 0, whole.tokens[:33], Tree(), final=True)
+    tokens = probe(CHECKS[-1][1], vocab_size).tokens
+    expected = _alone(runner, tokens)
+    other = BatchEntry(probe(33, vocab_size), 0, tokens[:33], Tree(), final=True)
     runner.try_reserve(other)
-    chain = Tree(tail[1:], [0, 1, 2, 3, 4], [1.0] * 5, [("probe",)] * 5)
-    fork = Tree([(tail[1] + 1) % vocab_size, *tail[1:]], [0, 0, 2, 3, 4, 5], [1.0] * 6, [("probe",)] * 6)
-    rows = different = 0
-    for tree in (chain, fork):
-        work = BatchEntry(chunked, 144, tail[:1], tree, final=True)
-        runner.try_reserve(work)
-        answer = runner.forward([other, work])[1]
-        assert answer is not None
-        found = [answer.rows[node] for node in (0, *work.tree.walk(tail[1:]).path)]
-        rows += len(found)
-        different += sum(not torch.equal(a, b) for a, b in zip(expected, found, strict=False))
-        runner.accept(work, [])
-    for sequence in (whole, chunked, other.sequence):
+    chunked = CachedSequence("probe", tokens)
+    rows = different = read = 0
+    for start, end in CHECKS:
+        _run(runner, chunked, read, start)
+        read = start
+        for tree in _chain_and_fork(tokens[start + 1 : end], vocab_size):
+            work = BatchEntry(chunked, start, [tokens[start]], tree, final=True)
+            runner.try_reserve(work)
+            answer = runner.forward([other, work])[1]
+            assert answer is not None
+            found = [answer.rows[node] for node in (0, *work.tree.walk(tokens[start + 1 : end]).path)]
+            rows += len(found)
+            different += sum(not torch.equal(row, expected[start + i]) for i, row in enumerate(found))
+            runner.accept(work, [])
+    for sequence in (chunked, other.sequence):
         runner.release(sequence)
     return Exactness(rows, different)
+
+
+def _alone(runner: ProfiledTarget, tokens: list[int]) -> dict[int, torch.Tensor]:
+    """Return the logits (V,) float32 of each row of CHECKS, computed by itself; hold nothing afterwards."""
+    sequence, found, read = CachedSequence("probe", tokens), {}, 0
+    for row in sorted({row for start, end in CHECKS for row in range(start, end)}):
+        if read < row:
+            _run(runner, sequence, read, row)
+        found[row] = _run(runner, sequence, row, row + 1)[0]
+        read = row + 1
+    runner.release(sequence)
+    return found
+
+
+def _chain_and_fork(tokens: list[int], vocab_size: int) -> Iterator[Tree]:
+    """Yield `tokens` as a chain, and the same beside a wrong first token; nothing if there are none."""
+    nodes = len(tokens)
+    if nodes:
+        yield Tree(tokens, list(range(nodes)), [1.0] * nodes, [("probe",)] * nodes)
+        wrong, parents = (tokens[0] + 1) % vocab_size, [0, 0, *range(2, nodes + 1)]
+        yield Tree([wrong, *tokens], parents, [1.0] * (nodes + 1), [("probe",)] * (nodes + 1))
 
 
 def _run(runner: ProfiledTarget, sequence: CachedSequence, start: int, end: int) -> torch.Tensor:

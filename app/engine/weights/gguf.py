@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from app.engine.weights.gguf_file import field, opened
 from app.engine.weights.rope_scaling import rope_parameters
+from app.engine.weights.served import experts_refused
 from app.errors import ModelRefused
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")  # Mistral's files call themselves llama
@@ -29,6 +30,8 @@ def describe(file: Path, folder: Path) -> None:
     architecture = str(field(reader, file, "general.architecture"))
     if architecture not in ARCHITECTURES:
         raise ModelRefused(f"{file} is of architecture {architecture}; {', '.join(ARCHITECTURES)} are read")
+    if int(field(reader, file, f"{architecture}.expert_count", 0)) > 1:
+        raise experts_refused(file)
     if int(field(reader, file, "split.count", 1)) > 1:
         raise ModelRefused(f"{file} is one of several parts; join them with llama.cpp's gguf-split --merge")
     config: Any = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)

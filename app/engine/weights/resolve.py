@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from app.config import ROOT, Settings
+from app.engine.weights.served import check_served
 from app.errors import ModelRefused, PacelineError
 
 Progress = Callable[[str], None]
@@ -77,10 +78,11 @@ def drafter_folder(name: str) -> Path:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ModelRefused unless the folder holds the files that every process of Paceline reads."""
+    """Raise ModelRefused unless the folder holds a model that is served, with all files it needs."""
     config = _read_json(folder / "config.json")
     if not isinstance(config.get("model_type"), str):
         raise ModelRefused(f"{folder}/config.json names no model_type: is it a Hugging Face causal LM?")
+    check_served(folder, config)
     layers = config.get("num_hidden_layers", 0)
     if isinstance(layers, int | float) and layers > MAX_LAYERS:
         raise ModelRefused(f"{folder}/config.json speaks of {layers} layers; {MAX_LAYERS} are the most")

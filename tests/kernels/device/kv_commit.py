@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.tree.kv_commit import kv_commit, kv_commit_reference
+from kernels.attention.kv_commit import kv_commit, kv_commit_reference
 from tests.kernels.device.places import DEVICE, DTYPES
 
 

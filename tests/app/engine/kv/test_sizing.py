@@ -1,7 +1,8 @@
 import pytest
 
+from app.config import Settings
 from app.engine.kv import sizing
-from app.engine.kv.sizing import available_bytes, kv_bytes
+from app.engine.kv.sizing import available_bytes, kv_bytes, longest_tokens
 
 GB = 10**9
 
@@ -17,6 +18,11 @@ GB = 10**9
 )
 def test_the_cache_gets_its_part_within_what_sequences_need(available, expected):
     assert kv_bytes(available, 0.25, GB // 2, 16) == expected
+
+
+@pytest.mark.parametrize(("context", "expected"), [(131_072, 12_096), (2048, 2048)])
+def test_the_longest_sequence_is_bounded_by_settings_and_model(context, expected):
+    assert longest_tokens(context, Settings(max_prompt_tokens=8000, max_tokens=4096)) == expected
 
 
 def test_a_containers_limit_counts(tmp_path, monkeypatch):

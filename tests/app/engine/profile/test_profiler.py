@@ -6,15 +6,17 @@ import torch
 
 from app.engine.cpu.equivalence import probe
 from app.engine.cpu.forward import Output
-from app.engine.profile.profiler import ROWS, check_exactness, measure_costs
+from app.engine.profile.profiler import CHECKS, ROWS, check_exactness, measure_costs
 from tests import fakes
+
+CHECKED = 2 * sum(end - start for start, end in CHECKS)  # as a chain, and beside a wrong token
 
 
 @pytest.mark.parametrize("page_tokens", [16, 128])
 def test_an_exact_runner_is_found_exact(page_tokens):
     runner = fakes.served(page_tokens=page_tokens)
     exactness = check_exactness(runner, fakes.VOCAB)
-    assert (exactness.rows, exactness.different) == (12, 0)
+    assert (exactness.rows, exactness.different) == (CHECKED, 0)
     assert runner.pool.num_free == runner.pool.num_pages
 
 
@@ -31,6 +33,34 @@ def test_a_runner_whose_rows_depend_on_their_batch_is_logged(caplog):
         exactness = check_exactness(runner, fakes.VOCAB)
         exactness.warn()
     assert exactness.different > 0 and "changed bits" in caplog.text
+
+
+@pytest.mark.parametrize("tile_rows", [2, 3, 4, 7, 16])
+def test_a_difference_at_borders_of_keys_is_found(tile_rows):
+    """A row's bits depend on whether its tile's first row saw the same whole blocks of 64 keys."""
+    runner = fakes.served()
+    logits = runner.model.logits
+
+    def by_border(plan, checkpoints):
+        rows, greedy, states = logits(plan, checkpoints)
+        rows = rows.clone()
+        places = {row: i for i, row in enumerate(plan.wanted)}
+        for span in plan.spans:
+            for i, row in enumerate(span.rows):
+                first = span.position + i // tile_rows * tile_rows
+                if row in places and (first + 1) // 64 != (span.position + i + 1) // 64:
+                    rows[places[row]] *= 1 + 1e-6
+        return Output(rows, greedy, states)
+
+    runner.model.logits = by_border
+    exactness = check_exactness(runner, fakes.VOCAB)
+    assert 0 < exactness.different < exactness.rows
+
+
+def test_the_check_fits_where_one_longest_sequence_does():
+    """The smallest cache of a verifier holds little more than its longest sequence."""
+    runner = fakes.served(pages=-(-(CHECKS[-1][1] + 64) // fakes.PAGE_TOKENS))
+    assert check_exactness(runner, fakes.VOCAB).different == 0
 
 
 def test_costs_are_measured_for_all_rows_and_leave_no_page_behind():
@@ -85,4 +115,4 @@ def test_every_row_is_in_the_vocabulary():
     """A probe token outside the vocabulary would end the verifier at its start."""
     for vocab_size in (2, 3, 50, 61, 101, 257):
         runner = fakes.served(vocab_size=vocab_size, pad_token_id=None)
-        assert check_exactness(runner, vocab_size).rows == 12
+        assert check_exactness(runner, vocab_size).rows == CHECKED

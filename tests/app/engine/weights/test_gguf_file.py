@@ -120,6 +120,7 @@ def test_a_changed_file_gets_a_folder_of_its_own(tmp_path: Path) -> None:
     ("fields", "message"),
     [
         ({"split__count": 2}, "one of several parts"),
+        ({"llama__expert_count": 8}, "is a mixture of experts; served are dense models"),
         ({"llama__rope__scaling__type": "longrope"}, "scales its positions as longrope"),
         ({"pre": "default"}, "splits text by the rule 'default'"),
     ],

@@ -1,1 +1,0 @@
-"""Work on token trees: move accepted keys and values, drop rows, walk and fuse."""

@@ -1,0 +1,106 @@
+"""Test how a target is loaded: the memory that its longest request needs, and nothing beyond it."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from app.assembly.devices import target_runner
+from app.config import Settings
+from app.engine.kv.pages import bytes_per_page
+from app.engine.kv.sizing import GPU_PART, PAGE_TOKENS, SLACK_TOKENS
+from app.errors import ModelRefused
+from tests.workers.tiny import CONTEXT_TOKENS, make_model
+
+MB = 2**20
+CARD, WEIGHTS, GRAPHS, STEP = 24_000 * MB, 15_000 * MB, 300 * MB, 700 * MB  # of a fake GPU, bytes
+LEFT_OVER = 7_000 * MB  # blocks of weights that were joined since
+TOKEN_BYTES = 131_072  # of keys and values, an 8B model's
+PROMPT_TOKENS, NEW_TOKENS = 1800, 200
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a target that reads four times as much as the settings allow a request."""
+    return make_model(tmp_path_factory.mktemp("devices") / "target")
+
+
+def settings(target: Path, spare_pages: int) -> Settings:
+    """Return settings with room for one request of 2000 tokens and its drafts, and `spare_pages` more."""
+    config = LlamaConfig.from_pretrained(target)
+    layers, heads = config.num_hidden_layers, config.num_key_value_heads
+    page_bytes = bytes_per_page(layers, heads, config.hidden_size // config.num_attention_heads, PAGE_TOKENS)
+    pages = (PROMPT_TOKENS + NEW_TOKENS + SLACK_TOKENS) // PAGE_TOKENS + spare_pages
+    return Settings(
+        model=str(target),
+        home=target.parent,
+        kv_bytes=pages * page_bytes,
+        max_prompt_tokens=PROMPT_TOKENS,
+        max_tokens=NEW_TOKENS,
+    )
+
+
+def test_a_cache_for_the_longest_request_suffices(target: Path) -> None:
+    runner = target_runner(target, settings(target, 0), CONTEXT_TOKENS)
+    assert runner.capacity_tokens == PROMPT_TOKENS + NEW_TOKENS + SLACK_TOKENS < CONTEXT_TOKENS
+
+
+def test_a_cache_for_less_is_refused(target: Path) -> None:
+    with pytest.raises(ModelRefused, match="fewer than one request of 2000 and its drafts; raise PACELINE_KV_BYTES"):
+        target_runner(target, settings(target, -1), CONTEXT_TOKENS)
+
+
+class Card:
+    """A fake GPU: what is freed stays with the allocator until it is given back."""
+
+    def __init__(self) -> None:
+        self.held: dict[object, int] = {"weights": WEIGHTS}
+        self.kept_blocks = LEFT_OVER
+
+    def settle(self) -> None:
+        self.kept_blocks = 0
+
+    def free_bytes(self) -> int:
+        return CARD - sum(self.held.values()) - self.kept_blocks
+
+
+class Runner:
+    """A fake runner that takes pages from the card, and graphs and a step's memory when it rehearses."""
+
+    def __init__(self, card: Card, kv_bytes: int, longest_tokens: int) -> None:
+        self.card, self.longest_tokens = card, longest_tokens
+        self.page_bytes = max(2 * PAGE_TOKENS * TOKEN_BYTES, kv_bytes)
+        self.capacity_tokens = self.page_bytes // TOKEN_BYTES
+        card.held[id(self)] = self.page_bytes
+
+    def rehearse(self, rows: int, sequences: int) -> None:
+        self.card.held[id(self)] += GRAPHS
+        self.card.kept_blocks = max(self.card.kept_blocks, STEP)  # kept blocks are taken first
+        assert self.card.free_bytes() >= 0, "out of memory"
+
+    def __del__(self) -> None:
+        self.card.kept_blocks += self.card.held.pop(id(self))
+
+
+@pytest.mark.parametrize("given", [None, 3_000 * MB])
+def test_a_gpus_pages_are_sized_after_weights_and_graphs(monkeypatch: pytest.MonkeyPatch, given: int | None) -> None:
+    """A model that reads 131,072 tokens, 17 GB of cache, fits a card of 24 GB beside 15 GB of weights."""
+    for name in ("load", "runner", "memory"):
+        pytest.importorskip(f"app.engine.gpu.{name}", reason="Triton is not made for this machine")
+    card = Card()
+
+    def runner(weights: Any, *, kv_bytes: int, longest_tokens: int, **rest: Any) -> Runner:
+        return Runner(card, kv_bytes, longest_tokens)
+
+    monkeypatch.setattr("app.engine.gpu.load.load_weights", lambda *_: SimpleNamespace(token_bytes=TOKEN_BYTES))
+    monkeypatch.setattr("app.engine.gpu.memory.DeviceMemory", lambda device: card)
+    monkeypatch.setattr("app.engine.gpu.runner.DeviceRunner", runner)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    found: Any = target_runner(Path("model"), Settings(device="cuda", kv_bytes=given), 131_072)
+    assert found.longest_tokens == 8000 + 4096 + SLACK_TOKENS
+    assert found.page_bytes == (given or int((CARD - WEIGHTS - GRAPHS - STEP) * GPU_PART))
+    card.settle()
+    assert card.held == {"weights": WEIGHTS, id(found): found.page_bytes + GRAPHS}

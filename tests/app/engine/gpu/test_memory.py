@@ -1,0 +1,83 @@
+"""Test the accounting of a GPU's memory with a fake allocator, which keeps freed blocks until told otherwise."""
+
+from typing import Any
+
+import pytest
+
+from app.engine.gpu.memory import free_for_pages
+
+TOTAL, WEIGHTS = 1000, 400
+
+
+class Memory:
+    """A device of TOTAL bytes; what is freed stays with the allocator until it settles."""
+
+    def __init__(self, left_over: int = 0) -> None:
+        self.held = {"weights": WEIGHTS}
+        self.kept_blocks = left_over
+
+    def settle(self) -> None:
+        self.kept_blocks = 0
+
+    def free_bytes(self) -> int:
+        return TOTAL - sum(self.held.values()) - self.kept_blocks
+
+
+class Rehearsed:
+    """A runner on 20 bytes of pages that has captured graphs of 30 and run a step that took 70."""
+
+    page_bytes = 20
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        memory.held["runner"] = 20 + 30
+        memory.kept_blocks = max(memory.kept_blocks, 70)  # a step takes what is kept before it asks the device
+
+    def __del__(self) -> None:
+        self.memory.kept_blocks += self.memory.held.pop("runner")
+
+
+@pytest.mark.parametrize("left_over", [0, 500])
+def test_pages_get_what_weights_graphs_and_steps_leave(left_over: int) -> None:
+    memory = Memory(left_over)  # joined weights leave blocks of their size, which are free for all but the driver
+    assert free_for_pages(memory, lambda: Rehearsed(memory)) == TOTAL - WEIGHTS - 30 - 70
+    assert memory.held == {"weights": WEIGHTS}, "nothing of the rehearsal stays"
+    assert memory.kept_blocks == 0
+
+
+def test_pages_get_nothing_where_steps_take_everything() -> None:
+    memory = Memory()
+    memory.held["others"] = 550
+
+    class Large(Rehearsed):
+        def __init__(self, memory: Memory) -> None:
+            super().__init__(memory)
+            memory.held["others"] -= 100  # another process ends meanwhile: there is more, not less
+
+    assert free_for_pages(memory, lambda: Large(memory)) == 150
+    memory.held["others"] = 600
+    assert free_for_pages(memory, lambda: Nothing()) == 0
+
+
+class Nothing:
+    """A rehearsal that took nothing."""
+
+    page_bytes = 0
+
+
+def test_the_device_is_asked_after_blocks_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from app.engine.gpu import memory as module
+
+    calls: list[str] = []
+
+    def note(name: str, answer: Any = None) -> Any:
+        return lambda *_: calls.append(name) or answer
+
+    monkeypatch.setattr(module.gc, "collect", note("collect"))
+    monkeypatch.setattr(module.torch.cuda, "synchronize", note("synchronize"))
+    monkeypatch.setattr(module.torch.cuda, "empty_cache", note("empty"))
+    monkeypatch.setattr(module.torch.cuda, "mem_get_info", note("ask", (7, 9)))
+    device = module.DeviceMemory(module.torch.device("cuda"))
+    device.settle()
+    assert device.free_bytes() == 7
+    assert calls == ["collect", "synchronize", "empty", "ask"]
