@@ -4,9 +4,7 @@ Timed rounds go in, expected seconds come out. Knows neither drafters nor clocks
 """
 
 from collections import deque
-from typing import Final
 
-from app.estimates.mean_error import MeanError
 from app.estimates.step_costs import DECAY
 
 MAX_JUMP = 3.0  # an observation counts for at most so many times what was expected; one so much less starts afresh
@@ -26,7 +24,6 @@ class DraftCosts:
     """
 
     def __init__(self, hop_s: float = DEFAULT_HOP_S) -> None:
-        self.error: Final = MeanError()  # of the rounds that `update` saw, but for those with much to read
         self._hop_s = hop_s
         self._lines: dict[int, list[float]] = {}  # batch size class -> sums of 1, d, d*d, t, d*t
         self._reading_s = deque[float](maxlen=8)  # a token's, as last seen; the least counts
@@ -44,8 +41,6 @@ class DraftCosts:
             return
         if batch.bit_length() in self._lines:  # a high cost is doubted: one frozen process must not end all drafting
             expected = self.seconds(batch, depth)
-            if seconds > 0.0:
-                self.error.update(expected, seconds)
             if seconds * MAX_JUMP < expected:
                 del self._lines[batch.bit_length()]
             seconds = min(seconds, MAX_JUMP * expected)

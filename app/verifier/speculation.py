@@ -11,8 +11,9 @@ from math import inf
 from typing import Final
 
 from app.clock import SYSTEM, Clock
-from app.estimates.draft_costs import DEFAULT_HOP_S, DraftCosts
+from app.estimates.draft_costs import DEFAULT_HOP_S, FEW_UNREAD, DraftCosts
 from app.estimates.host_costs import HostCosts
+from app.estimates.mean_error import MeanError
 from app.messages import DraftJob, TreeMessage
 from app.policy import Policy
 from app.stages.length.marginal import HORIZON_TOKENS, Candidate, skip_models_above
@@ -79,6 +80,7 @@ class Speculation:
         """Speculate for `sequences` of the measured target; trees come to `mailbox`."""
         self.sequences: Final = sequences
         self.stats: Final = stats
+        self.draft_error: Final = MeanError()  # of what drafts with models were expected to take, once a batch
         self.lengths: Final = strategies.lengths
         self.router: Final = strategies.router
         self._overlap = strategies.overlap
@@ -92,6 +94,7 @@ class Speculation:
         self._pool = DrafterPool()
         self._is_together = True
         self._usual_s = 0.0  # what the drafts that were asked for last usually take
+        self._judged_s = 0.0  # when the batch was asked for that counts in `draft_error` already
         self._deciding_s = 0.0  # what finding the present depths took
         self._requesting_s = 0.0  # what requesting the present drafts took in all
         self._host_costs = HostCosts()
@@ -275,10 +278,15 @@ class Speculation:
         if not pending.is_probe:
             self.stats.record_wait(came_s)
             self.stats.metrics.record_tree(took_s)
+        seconds = took_s + pending.deciding_s + pending.batch * self._host_costs.tree_s
+        is_judged = pending.is_model_free or message.skipped or pending.at_s == self._judged_s
+        if seconds > 0.0 and pending.unread <= FEW_UNREAD * pending.batch and not is_judged:
+            self._judged_s = pending.at_s
+            self.draft_error.update(self._draft_costs.seconds(pending.batch, pending.depth), seconds)
         self.lengths.modes.update_costs(
             pending.batch,
             pending.depth,
-            took_s + pending.deciding_s + pending.batch * self._host_costs.tree_s,
+            seconds,
             pending.unread,
             is_model_free=pending.is_model_free,
             skipped=message.skipped,

@@ -93,12 +93,7 @@ class Verifier:
 
     def report(self) -> dict[str, object]:
         """Describe the verifier for its heartbeat. For any thread."""
-        modes = self.speculation.lengths.modes
-        errors = {
-            "step": self._costs.error.value,
-            "drafts": modes.with_models.costs.error.value,
-            "model_free_drafts": modes.model_free.costs.error.value,
-        }
+        errors = {"step": self._costs.error.value, "drafts": self.speculation.draft_error.value}
         return {**self.stats.report(self.sequences.all()), "cost_errors": errors}
 
     def load(self) -> VerifierLoad:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from app.estimates.draft_costs import DraftCosts
 from app.estimates.mean_error import MeanError
 from app.estimates.step_costs import StepCosts
 
@@ -19,10 +18,6 @@ def test_it_is_the_mean_of_what_was_measured_and_forgets() -> None:
 
 
 def test_costs_tell_how_far_they_were_off_before_they_learnt() -> None:
-    steps, drafts = StepCosts({1: 0.1, 8: 0.1}), DraftCosts()
+    steps = StepCosts({1: 0.1, 8: 0.1})
     steps.correct(1, 0.2)
     assert steps.error.value == pytest.approx(0.5)
-    drafts.update(1, 4, 0.01)
-    assert drafts.error.value is None, "nothing was expected of the first one"
-    drafts.update(1, 4, 0.02)
-    assert drafts.error.value == pytest.approx(0.5, rel=0.05)

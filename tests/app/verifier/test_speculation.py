@@ -334,6 +334,20 @@ def test_a_tree_that_lies_in_the_mailbox_during_a_step_took_no_longer():
     assert one.draft_costs.seconds(1, 3) < 0.03, "what cannot be is not believed"
 
 
+def test_the_error_of_draft_costs_counts_a_batch_once():
+    one = parts(clock=(clock := HandClock()))
+    sequences = [start(one, name) for name in "ab"]
+    for _ in range(30):
+        one.draft_costs.update(2, 3, 0.04)
+    expected_s = one.draft_costs.seconds(2, 3)
+    one.speculation.jobs(sequences, [3, 3], Policy())
+    clock.now_s += 0.08
+    for sequence in sequences:  # after the first answer more is expected
+        one.speculation.receive(message(request_id=sequence.record.id, base=len(sequence.tokens)))
+    assert one.speculation.draft_error.value == pytest.approx(1.0 - expected_s / 0.08, rel=0.01)
+    assert one.draft_costs.seconds(2, 3) > 1.05 * expected_s
+
+
 def test_a_wait_that_is_too_short_is_found_so():
     """Drafters that take longer than the first wait answer when the next job is under way already."""
     one = parts(clock=(clock := HandClock()))
