@@ -104,7 +104,7 @@ class Fuser:
         return min((wait for wait in waits if wait is not None), default=None)
 
     def _open_s(self, r: FuseRound, now_s: float) -> float:
-        """Return how long the round waited for models; 0 where none was asked, or nobody said when it began."""
+        """Return how long the round waited for models; 0 where none was asked, or its beginning is not known."""
         return max(0.0, now_s - r.opened_s) if r.opened_s and self._rounds.models(r.job) else 0.0
 
     def _draft_model_free(self, rounds: list[FuseRound]) -> None:

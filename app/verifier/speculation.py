@@ -62,7 +62,7 @@ class _PendingDraft:
     patience_s: float = 0.0  # longest wait for it: drafts that come later cost no more
     is_model_free: bool = False
     deciding_s: float = 0.0  # what finding the depth took: a part of what drafts cost
-    is_probe: bool = False  # nobody waits for it
+    is_probe: bool = False  # its sequence goes on without it
 
 
 class Speculation:
@@ -220,8 +220,8 @@ class Speculation:
         """Make the jobs of the sequences that ask for tokens, and let these wait for their trees.
 
         They wait within the policy's bounds for as long as drafts usually take, and beyond that no
-        longer than the trees are worth, `worth_s`. A probe is a job for one token that nobody waits
-        for; drafters have the policy's longest wait for it.
+        longer than the trees are worth, `worth_s`. A probe is a job for one token without a wait;
+        drafters have the policy's longest one for it.
         """
 
         def route_of(sequence: Sequence) -> Route:
