@@ -3,7 +3,6 @@
 The only writer of a sequence's `tree` and `due_s`. Decides nothing about text.
 """
 
-from collections import deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
@@ -11,9 +10,8 @@ from math import inf
 from typing import Final
 
 from app.clock import SYSTEM, Clock
-from app.estimates.draft_costs import DEFAULT_HOP_S, FEW_UNREAD, DraftCosts
+from app.estimates.draft_costs import DEFAULT_HOP_S
 from app.estimates.host_costs import HostCosts
-from app.estimates.mean_error import MeanError
 from app.messages import DraftJob, TreeMessage
 from app.policy import Policy
 from app.stages.length.marginal import HORIZON_TOKENS, Candidate, skip_models_above
@@ -26,13 +24,13 @@ from app.state import Sequence, Tree
 from app.verifier.dispatch import DraftDispatcher
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.overlap import Overlap
+from app.verifier.pending_drafts import PendingDraft, PendingDrafts
 from app.verifier.sequences import Sequences
 from app.verifier.stats import VerifierStats
 
 FUSING_S = 0.002  # that drafts of several nodes take longer: a hop more, and the slowest of them
 MODEL_FREE_TOKENS = 8  # that model-free drafters may draft, however few the policy allows, if any
 MIN_WAIT_S = 0.03  # the shortest wait for a tree, within the policy
-HOPS = 16  # last answers by which the way to the drafters and back is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +48,6 @@ class DraftStrategies:
     shares_tokens: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _PendingDraft:
-    """Hold a job under way, to measure how long drafts take."""
-
-    base: int
-    at_s: float = 0.0  # monotonic
-    batch: int = 0
-    depth: int = 0
-    unread: int = 0  # tokens of the batch that drafters had not seen
-    patience_s: float = 0.0  # longest wait for it: drafts that come later cost no more
-    is_model_free: bool = False
-    deciding_s: float = 0.0  # what finding the depth took: a part of what drafts cost
-    is_probe: bool = False  # its sequence goes on without it
-
-
 class Speculation:
     """Keep the drafts of a verifier's sequences under way."""
 
@@ -80,7 +63,6 @@ class Speculation:
         """Speculate for `sequences` of the measured target; trees come to `mailbox`."""
         self.sequences: Final = sequences
         self.stats: Final = stats
-        self.draft_error: Final = MeanError()  # of what drafts with models were expected to take, once a batch
         self.lengths: Final = strategies.lengths
         self.router: Final = strategies.router
         self._overlap = strategies.overlap
@@ -90,17 +72,13 @@ class Speculation:
         self._dispatcher = DraftDispatcher(mailbox, shares_tokens=strategies.shares_tokens)
         self._clock = clock
         self._draft_costs = self.lengths.modes.with_models.costs
-        self._model_costs = DraftCosts(0.0)  # of those, what models took by their node's own clock
         self._pool = DrafterPool()
         self._is_together = True
         self._usual_s = 0.0  # what the drafts that were asked for last usually take
-        self._judged_s = 0.0  # when the batch was asked for that counts in `draft_error` already
         self._deciding_s = 0.0  # what finding the present depths took
         self._requesting_s = 0.0  # what requesting the present drafts took in all
         self._host_costs = HostCosts()
-        self._hops_s = deque[float](maxlen=HOPS)  # from asking to receiving, beyond what the fusing node's clock says
-        self._pending: dict[str, _PendingDraft] = {}
-        self._overdue: dict[str, _PendingDraft] = {}  # the one before, where the sequence went on without its answer
+        self.pending: Final = PendingDrafts(self.lengths.modes, self._host_costs, stats, clock)
         self._model_free: set[str] = set()  # sequences whose last drafts came from no model
 
     @property
@@ -119,14 +97,7 @@ class Speculation:
 
     def receive(self, message: TreeMessage) -> None:
         """Take a tree in if it is for a sequence's present length and sound; learn from one that is late."""
-        pending = self._pending.get(message.request_id)
-        is_answer = pending is not None and pending.base == message.base
-        if pending and is_answer:
-            self._record_answer(message, pending)
-            del self._pending[message.request_id]
-        elif (overdue := self._overdue.get(message.request_id)) and overdue.base == message.base:
-            self._record_answer(message, overdue)  # or a wait that is too short would never be found so
-            del self._overdue[message.request_id]
+        is_answer = self.pending.record_answer(message)
         sequence = self.sequences.get(message.request_id)
         tree = Tree.from_message(message, self._vocab_size)
         if sequence is None or tree is None:
@@ -152,8 +123,7 @@ class Speculation:
         self.lengths.modes.remove(request_id)
         self.router.remove(request_id)
         self._model_free.discard(request_id)
-        self._pending.pop(request_id, None)
-        self._overdue.pop(request_id, None)
+        self.pending.remove(request_id)
         self._dispatcher.remove(request_id)
 
     def request_drafts(self, sequences: list[Sequence], policy: Policy) -> list[DraftJob]:
@@ -188,7 +158,7 @@ class Speculation:
             return depths
 
         def drafting_s(tokens: int) -> float:
-            return DEFAULT_HOP_S + self._model_costs.seconds(len(survivals), tokens)
+            return DEFAULT_HOP_S + self.pending.model_costs.seconds(len(survivals), tokens)
 
         size = self._overlap.chunk(survivals, self._costs, drafting_s)
         return depths if size is None else [min(size, depth) for depth in depths]
@@ -235,10 +205,10 @@ class Speculation:
         probes_asked = [(sequence, 1, route_of(sequence)) for sequence in probing]
         unread = sum(self._unread(sequence, route) for sequence, _, route in probes_asked)
         for sequence in probing:
-            pending = _PendingDraft(
+            pending = PendingDraft(
                 len(sequence.tokens), now_s, len(probing), 1, unread, inf, is_model_free, is_probe=True
             )
-            self._expect(sequence, pending)
+            self.pending.expect(sequence.record.id, pending)
         due = [due_s] * len(asked) + [self._clock.time() + policy.draft_wait_s] * len(probes_asked)
         asked += probes_asked
         for sequence, _, route in asked:
@@ -262,35 +232,6 @@ class Speculation:
     def final_jobs(self, sequence: Sequence) -> list[DraftJob]:
         """Make the jobs that bring the last tokens of an ended sequence to its replicas."""
         return self._dispatcher.final_jobs(sequence, self._pool.mailboxes())
-
-    def _record_answer(self, message: TreeMessage, pending: _PendingDraft) -> None:
-        came_s = self._clock.monotonic() - pending.at_s
-        if 0.0 < message.models_s <= came_s:  # not trusted
-            self._model_costs.update(pending.batch, pending.depth, message.models_s, pending.unread)
-            if not pending.is_probe:
-                self._hops_s.append(came_s - message.models_s)
-            elif not self._hops_s:
-                return
-            came_s = min(came_s, message.models_s + min(self._hops_s))  # a step in between is no draft's time
-        elif pending.is_probe:
-            return
-        took_s = min(pending.patience_s, came_s)
-        if not pending.is_probe:
-            self.stats.record_wait(came_s)
-            self.stats.metrics.record_tree(took_s)
-        seconds = took_s + pending.deciding_s + pending.batch * self._host_costs.tree_s
-        is_judged = pending.is_model_free or message.skipped or pending.at_s == self._judged_s
-        if seconds > 0.0 and pending.unread <= FEW_UNREAD * pending.batch and not is_judged:
-            self._judged_s = pending.at_s
-            self.draft_error.update(self._draft_costs.seconds(pending.batch, pending.depth), seconds)
-        self.lengths.modes.update_costs(
-            pending.batch,
-            pending.depth,
-            seconds,
-            pending.unread,
-            is_model_free=pending.is_model_free,
-            skipped=message.skipped,
-        )
 
     def _update(self, sequence: Sequence, tree: Tree, committed: Listed[int]) -> None:
         record = sequence.record
@@ -333,17 +274,11 @@ class Speculation:
         due_s, now_s = self._clock.time() + wait_s, self._clock.monotonic()
         for sequence, _, _ in asked:
             sequence.due_s = due_s
-            pending = _PendingDraft(
+            pending = PendingDraft(
                 len(sequence.tokens), now_s, len(asked), deepest, unread, wait_s, is_model_free, self._deciding_s
             )
-            self._expect(sequence, pending)
+            self.pending.expect(sequence.record.id, pending)
         return due_s
-
-    def _expect(self, sequence: Sequence, pending: _PendingDraft) -> None:
-        before = self._pending.get(sequence.record.id)
-        if before is not None:
-            self._overdue[sequence.record.id] = before
-        self._pending[sequence.record.id] = pending
 
     def _candidate(self, sequence: Sequence, policy: Policy, limit: int) -> Candidate:
         record = sequence.record
@@ -364,7 +299,7 @@ class Speculation:
     def _skip_models_above(self, sequence: Sequence, depth: int, batch: int) -> float:
         expectation = self.lengths.modes.with_models.of(sequence.record)
         round_s = self._costs.seconds(batch * (1 + depth)) + self._draft_costs.seconds(batch, depth)
-        model_s = self._model_costs.seconds(batch, depth) if batch else 0.0
+        model_s = self.pending.model_costs.seconds(batch, depth) if batch else 0.0
         return skip_models_above(sum(expectation.survival(depth)), round_s, model_s)
 
     def _route(self, sequence: Sequence, policy: Policy) -> Route:

@@ -93,7 +93,7 @@ class Verifier:
 
     def report(self) -> dict[str, object]:
         """Describe the verifier for its heartbeat. For any thread."""
-        errors = {"step": self._costs.error.value, "drafts": self.speculation.draft_error.value}
+        errors = {"step": self._costs.error.value, "drafts": self.speculation.pending.error.value}
         return {**self.stats.report(self.sequences.all()), "cost_errors": errors}
 
     def load(self) -> VerifierLoad:

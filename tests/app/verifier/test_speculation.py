@@ -344,7 +344,7 @@ def test_the_error_of_draft_costs_counts_a_batch_once():
     clock.now_s += 0.08
     for sequence in sequences:  # after the first answer more is expected
         one.speculation.receive(message(request_id=sequence.record.id, base=len(sequence.tokens)))
-    assert one.speculation.draft_error.value == pytest.approx(1.0 - expected_s / 0.08, rel=0.01)
+    assert one.speculation.pending.error.value == pytest.approx(1.0 - expected_s / 0.08, rel=0.01)
     assert one.draft_costs.seconds(2, 3) > 1.05 * expected_s
 
 

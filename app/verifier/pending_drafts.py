@@ -1,0 +1,110 @@
+"""Keep the drafts under way, and learn from each answer how long drafts take.
+
+Jobs that were sent and trees that come go in; costs for the next decisions come out. Looks into no
+tree, and decides nothing.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from app.clock import Clock
+from app.estimates.draft_costs import FEW_UNREAD, DraftCosts
+from app.estimates.host_costs import HostCosts
+from app.estimates.mean_error import MeanError
+from app.messages import TreeMessage
+from app.stages.length.draft_modes import DraftModes
+from app.verifier.stats import VerifierStats
+
+HOPS = 16  # last answers by which the way to the drafters and back is known
+
+
+@dataclass(frozen=True, slots=True)
+class PendingDraft:
+    """Hold a job under way, one of a batch that was sent at once."""
+
+    base: int  # length of the sequence that it is for
+    at_s: float  # monotonic
+    batch: int  # sequences of it
+    depth: int  # tokens of the deepest draft
+    unread: int  # tokens of the batch that drafters had not seen
+    patience_s: float  # longest wait for it: drafts that come later cost no more
+    is_model_free: bool = False
+    deciding_s: float = 0.0  # what finding the depth took: a part of what drafts cost
+    is_probe: bool = False  # its sequence goes on without it
+
+
+class PendingDrafts:
+    """The drafts under way of a verifier's sequences: the last one of each, and the one before if it has no answer."""
+
+    def __init__(self, modes: DraftModes, host_costs: HostCosts, stats: VerifierStats, clock: Clock) -> None:
+        """Teach the costs of `modes`; what the host takes for a tree by `host_costs` is a part of them."""
+        self.model_costs: Final = DraftCosts(0.0)  # what models took by the clock of the node that fused
+        self.error: Final = MeanError()  # of what drafts with models were expected to take, once a batch
+        self._modes = modes
+        self._host_costs = host_costs
+        self._stats = stats
+        self._clock = clock
+        self._hops_s = deque[float](maxlen=HOPS)  # from asking to receiving, beyond what that clock says
+        self._judged_s = 0.0  # when the batch was asked for that counts in `error` already
+        self._last: dict[str, PendingDraft] = {}
+        self._overdue: dict[str, PendingDraft] = {}  # the one before, where the sequence went on without its answer
+
+    def expect(self, request_id: str, pending: PendingDraft) -> None:
+        """Record that a job was sent for a request."""
+        before = self._last.get(request_id)
+        if before is not None:
+            self._overdue[request_id] = before
+        self._last[request_id] = pending
+
+    def record_answer(self, message: TreeMessage) -> bool:
+        """Learn from an answer, once; tell whether it answers the request's last job."""
+        last = self._last.get(message.request_id)
+        if last is not None and last.base == message.base:
+            del self._last[message.request_id]
+            self._update(message, last)
+            return True
+        overdue = self._overdue.get(message.request_id)
+        if overdue is not None and overdue.base == message.base:
+            del self._overdue[message.request_id]
+            self._update(message, overdue)  # or a wait that is too short would never be found so
+        return False
+
+    def remove(self, request_id: str) -> None:
+        """Remove an ended request."""
+        self._last.pop(request_id, None)
+        self._overdue.pop(request_id, None)
+
+    def _update(self, message: TreeMessage, pending: PendingDraft) -> None:
+        came_s = self._clock.monotonic() - pending.at_s
+        if 0.0 < message.models_s <= came_s:  # not trusted
+            self.model_costs.update(pending.batch, pending.depth, message.models_s, pending.unread)
+            if not pending.is_probe:
+                self._hops_s.append(came_s - message.models_s)
+            elif not self._hops_s:
+                return
+            came_s = min(came_s, message.models_s + min(self._hops_s))  # a step in between is no draft's time
+        elif pending.is_probe:
+            return
+        took_s = min(pending.patience_s, came_s)
+        if not pending.is_probe:
+            self._stats.record_wait(came_s)
+            self._stats.metrics.record_tree(took_s)
+        seconds = took_s + pending.deciding_s + pending.batch * self._host_costs.tree_s
+        if not pending.is_model_free and not message.skipped:
+            self._judge(pending, seconds)
+        self._modes.update_costs(
+            pending.batch,
+            pending.depth,
+            seconds,
+            pending.unread,
+            is_model_free=pending.is_model_free,
+            skipped=message.skipped,
+        )
+
+    def _judge(self, pending: PendingDraft, seconds: float) -> None:
+        """Count how far the expectation was off, by a batch's first answer: the others come with it."""
+        is_usual = pending.unread <= FEW_UNREAD * pending.batch and seconds > 0.0
+        if is_usual and pending.at_s != self._judged_s:
+            self._judged_s = pending.at_s
+            self.error.update(self._modes.with_models.costs.seconds(pending.batch, pending.depth), seconds)
