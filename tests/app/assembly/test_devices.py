@@ -13,6 +13,7 @@ from app.config import Settings
 from app.engine.kv.pages import bytes_per_page
 from app.engine.kv.sizing import GPU_PART, PAGE_TOKENS, SLACK_TOKENS
 from app.errors import ModelRefused
+from tests.app.engine.gpu.fake_card import FakeCard
 from tests.workers.tiny import CONTEXT_TOKENS, make_model
 
 MB = 2**20
@@ -53,24 +54,10 @@ def test_a_cache_for_less_is_refused(target: Path) -> None:
         target_runner(target, settings(target, -1), CONTEXT_TOKENS)
 
 
-class Card:
-    """A fake GPU: what is freed stays with the allocator until it is given back."""
-
-    def __init__(self) -> None:
-        self.held: dict[object, int] = {"weights": WEIGHTS}
-        self.kept_blocks = LEFT_OVER
-
-    def settle(self) -> None:
-        self.kept_blocks = 0
-
-    def free_bytes(self) -> int:
-        return CARD - sum(self.held.values()) - self.kept_blocks
-
-
 class Runner:
     """A fake runner that takes pages from the card, and graphs and a step's memory when it rehearses."""
 
-    def __init__(self, card: Card, kv_bytes: int, longest_tokens: int) -> None:
+    def __init__(self, card: FakeCard, kv_bytes: int, longest_tokens: int) -> None:
         self.card, self.longest_tokens = card, longest_tokens
         self.page_bytes = max(2 * PAGE_TOKENS * TOKEN_BYTES, kv_bytes)
         self.capacity_tokens = self.page_bytes // TOKEN_BYTES
@@ -78,11 +65,11 @@ class Runner:
 
     def rehearse(self, rows: int, sequences: int) -> None:
         self.card.held[id(self)] += GRAPHS
-        self.card.kept_blocks = max(self.card.kept_blocks, STEP)  # kept blocks are taken first
+        self.card.lend(STEP)
         assert self.card.free_bytes() >= 0, "out of memory"
 
     def __del__(self) -> None:
-        self.card.kept_blocks += self.card.held.pop(id(self))
+        self.card.release(id(self))
 
 
 @pytest.mark.parametrize("given", [None, 3_000 * MB])
@@ -90,7 +77,7 @@ def test_a_gpus_pages_are_sized_after_weights_and_graphs(monkeypatch: pytest.Mon
     """A model that reads 131,072 tokens, 17 GB of cache, fits a card of 24 GB beside 15 GB of weights."""
     for name in ("load", "runner", "memory"):
         pytest.importorskip(f"app.engine.gpu.{name}", reason="Triton is not made for this machine")
-    card = Card()
+    card = FakeCard(CARD, WEIGHTS, LEFT_OVER)
 
     def runner(weights: Any, *, kv_bytes: int, longest_tokens: int, **rest: Any) -> Runner:
         return Runner(card, kv_bytes, longest_tokens)

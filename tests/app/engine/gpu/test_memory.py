@@ -5,22 +5,9 @@ from typing import Any
 import pytest
 
 from app.engine.gpu.memory import free_for_pages
+from tests.app.engine.gpu.fake_card import FakeCard
 
 TOTAL, WEIGHTS = 1000, 400
-
-
-class Memory:
-    """A device of TOTAL bytes; what is freed stays with the allocator until it settles."""
-
-    def __init__(self, left_over: int = 0) -> None:
-        self.held = {"weights": WEIGHTS}
-        self.kept_blocks = left_over
-
-    def settle(self) -> None:
-        self.kept_blocks = 0
-
-    def free_bytes(self) -> int:
-        return TOTAL - sum(self.held.values()) - self.kept_blocks
 
 
 class Rehearsed:
@@ -28,29 +15,31 @@ class Rehearsed:
 
     page_bytes = 20
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: FakeCard) -> None:
         self.memory = memory
         memory.held["runner"] = 20 + 30
-        memory.kept_blocks = max(memory.kept_blocks, 70)  # a step takes what is kept before it asks the device
+        memory.lend(70)
 
     def __del__(self) -> None:
-        self.memory.kept_blocks += self.memory.held.pop("runner")
+        self.memory.release("runner")
 
 
 @pytest.mark.parametrize("left_over", [0, 500])
 def test_pages_get_what_weights_graphs_and_steps_leave(left_over: int) -> None:
-    memory = Memory(left_over)  # joined weights leave blocks of their size, which are free for all but the driver
+    memory = FakeCard(
+        TOTAL, WEIGHTS, left_over
+    )  # joined weights leave blocks of their size, which are free for all but the driver
     assert free_for_pages(memory, lambda: Rehearsed(memory)) == TOTAL - WEIGHTS - 30 - 70
     assert memory.held == {"weights": WEIGHTS}, "nothing of the rehearsal stays"
     assert memory.kept_blocks == 0
 
 
 def test_pages_get_nothing_where_steps_take_everything() -> None:
-    memory = Memory()
+    memory = FakeCard(TOTAL, WEIGHTS)
     memory.held["others"] = 550
 
     class Large(Rehearsed):
-        def __init__(self, memory: Memory) -> None:
+        def __init__(self, memory: FakeCard) -> None:
             super().__init__(memory)
             memory.held["others"] -= 100  # another process ends meanwhile: there is more, not less
 
