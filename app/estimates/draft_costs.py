@@ -25,7 +25,8 @@ class DraftCosts:
 
     def __init__(self, hop_s: float = DEFAULT_HOP_S) -> None:
         self._hop_s = hop_s
-        self._lines: dict[int, list[float]] = {}  # batch size class -> sums of 1, d, d*d, t, d*t
+        self._sums: dict[int, list[float]] = {}  # batch size class -> sums of 1, d, d*d, t, d*t
+        self._lines: dict[int, list[tuple[float, float]]] = {}  # hop and step, by either guess; the lower result counts
         self._reading_s = deque[float](maxlen=8)  # a token's, as last seen; the least counts
 
     def update(self, batch: int, depth: int, seconds: float, unread: int = 0) -> None:
@@ -42,11 +43,13 @@ class DraftCosts:
         if batch.bit_length() in self._lines:  # a high cost is doubted: one frozen process must not end all drafting
             expected = self.seconds(batch, depth)
             if seconds * MAX_JUMP < expected:
-                del self._lines[batch.bit_length()]
+                del self._sums[batch.bit_length()]
             seconds = min(seconds, MAX_JUMP * expected)
-        sums = self._lines.setdefault(batch.bit_length(), [0.0] * 5)
+        sums = self._sums.setdefault(batch.bit_length(), [0.0] * 5)
         for i, value in enumerate((1.0, depth, depth * depth, seconds, depth * seconds)):
             sums[i] = sums[i] * DECAY + value
+        half_s = max(self._hop_s, HOPED_HOP * sums[3] / sums[0])
+        self._lines[batch.bit_length()] = [_line(sums, self._hop_s), _line(sums, half_s)]
 
     def seconds(self, batch: int, depth: int) -> float:
         """Return the seconds of a round; 0 without draft tokens.
@@ -58,17 +61,16 @@ class DraftCosts:
         if not self._lines:
             return self._hop_s
         size = batch.bit_length()
-        sums = self._lines[min(self._lines, key=lambda known: (abs(known - size), known))]
-        half_s = max(self._hop_s, HOPED_HOP * sums[3] / sums[0])
-        return min(_line_s(sums, depth, self._hop_s), _line_s(sums, depth, half_s))
+        lines = self._lines[min(self._lines, key=lambda known: (abs(known - size), known))]
+        return min(hop_s + depth * step_s for hop_s, step_s in lines)
 
     def read_s(self, unread: int) -> float:
         """Return the seconds to read so many unseen tokens; a few are part of any draft."""
         return min(self._reading_s, default=0.0) * unread if unread > FEW_UNREAD else 0.0
 
 
-def _line_s(sums: list[float], depth: int, hop_s: float) -> float:
-    """Return the seconds at `depth` by the line fitted to the sums, intercept and slope >= 0.
+def _line(sums: list[float], hop_s: float) -> tuple[float, float]:
+    """Fit intercept and slope to the sums, both >= 0, in seconds.
 
     Depths that are all alike leave it undetermined, so `hop_s` at depth 0 is one faint observation
     more. That is guessed twice, as the hop alone and as half of the mean time, and the lower result
@@ -77,4 +79,4 @@ def _line_s(sums: list[float], depth: int, hop_s: float) -> float:
     n, d, dd, t, dt = sums
     n, t = n + FAINT, t + FAINT * hop_s
     step_s = max(0.0, (n * dt - d * t) / max(n * dd - d * d, 1e-9))
-    return max(0.0, (t - step_s * d) / n) + depth * step_s
+    return max(0.0, (t - step_s * d) / n), step_s
