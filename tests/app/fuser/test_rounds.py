@@ -149,6 +149,8 @@ def test_a_drafters_confidence_is_the_mean_of_its_own_likeliest_token_at_each_de
     # Of a path that others chose it has a leaf beside the first token, with a second best, and the second token.
     comb = confidence_of(tokens=(1, 8, 9, 2), parents=(0, 0, 0, 1), confidences=(0.0, 0.5, 0.2, 0.75), borrowed=(1,))
     assert comb == {"a": 0.625}
+    late = confidence_of(tokens=(1, 2), parents=(0, 1), confidences=(0.0, 0.75), borrowed=(1,))
+    assert late == {"a": 0.75}, "it guessed nothing at the first place"
 
 
 @pytest.mark.parametrize("parents", [(7, 1), (-1, 0), (), ("x", 0)])

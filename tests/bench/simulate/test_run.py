@@ -66,11 +66,12 @@ def test_mail_that_comes_during_work_is_taken_when_that_ends() -> None:
             clock.now_s += 5.0
         return 100.0  # where nothing comes
 
-    network.add(Machine("a", clock, handle))
+    network.add(machine := Machine("a", clock, handle))
     network.send("a", "first", 0.0)
     network.send("a", "second", 2.0)
     network.run(lambda: len(seen) == 3)
     assert seen == [(1.0, ["first"]), (6.0, ["second"]), (111.0, [])]
+    assert machine.busy_s == 10.0
 
 
 def model(name: str) -> Variant:

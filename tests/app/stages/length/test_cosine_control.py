@@ -33,6 +33,12 @@ def test_drafters_come_first_and_go_last() -> None:
     assert [*dict.fromkeys(seen)][-4:] == [(4, 1), (3, 1), (2, 1), (1, 1)]
 
 
+def test_a_verifier_that_is_busy_with_the_rows_of_all_drafters_does_not_idle() -> None:
+    rule, costs = CosineLength(4), StepCosts({5: 0.01, 1 + FIRST_DRAFTERS * FIRST_LENGTH: 0.05})
+    found = [rule.depths({"r": likely(4)}, costs, DraftCosts(), i * 0.052, {})[0] for i in range(9)]
+    assert (rule.drafters, found[-1]) == (FIRST_DRAFTERS, FIRST_LENGTH - 1)
+
+
 def test_it_holds_between_the_two_bounds_and_changes_slowly() -> None:
     assert set(lengths(CosineLength(1), 0.025, 50)) == {FIRST_LENGTH}
     changes = lengths(CosineLength(1), 0.06, 40)
