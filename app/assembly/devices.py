@@ -28,7 +28,7 @@ from app.engine.kv.sizing import (
 from app.engine.weights.resolve import drafter_folder
 from app.engine.weights.tensors import end_loading
 from app.errors import ModelRefused
-from app.placement.partition import Partition, partition
+from app.placement.partition import Partition, partition, units_of
 from app.policy import Policy
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def sides_of(settings: Settings) -> Partition:
     if drafting.type == "cuda" == device_of(settings).type:
         from app.engine.gpu.sm_partition import divided  # see _on_gpu
 
-        return divided(drafting, settings.partition)
+        return divided(drafting, units_of(settings))
     return partition(settings)
 
 

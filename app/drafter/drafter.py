@@ -66,6 +66,11 @@ class DrafterNode:
         return self._shared.guess()
 
     @property
+    def guessed(self) -> int:
+        """Return how many tokens the longest of the last drafts lacked, those guessed ahead being there."""
+        return max((chain.paths.guessed for chain in self._chains()), default=0)
+
+    @property
     def has_ahead(self) -> bool:
         """Return whether there is a sequence to run ahead on."""
         return bool(self._pending)

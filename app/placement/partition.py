@@ -67,10 +67,10 @@ class Cores:
 def partition(settings: "Settings") -> Partition:
     """Give `settings.partition` of this process's cores to drafting, the others to the verifier.
 
-    0 gives all to both. Raises InstanceError where that leaves the verifier none, or the system
-    cannot bind threads to cores.
+    0 gives all to both, and so does auto at first. Raises InstanceError where that leaves the
+    verifier none, or the system cannot bind threads to cores.
     """
-    count, everything = settings.partition, cores()
+    count, everything = units_of(settings), cores()
     if count == 0:
         return Partition(Cores(everything), Cores(everything))
     if not hasattr(os, "sched_setaffinity"):
@@ -78,6 +78,11 @@ def partition(settings: "Settings") -> Partition:
     if count >= len(everything):
         raise InstanceError(f"PACELINE_PARTITION={count} leaves the verifier none of {len(everything)} cores")
     return Partition(Cores(everything[:-count]), Cores(everything[-count:]))
+
+
+def units_of(settings: "Settings") -> int:
+    """Return the units kept for drafting from the start on."""
+    return 0 if settings.partition == "auto" else settings.partition
 
 
 def cores() -> tuple[int, ...]:

@@ -17,6 +17,7 @@ import numpy as np
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
 from app.stages.length.marginal import Candidate
+from app.stages.length.planner import DraftSeconds
 
 WINDOW = 32  # rounds of a request
 MAX_REQUESTS = 1024
@@ -44,15 +45,28 @@ class FaserLength:
         committed: Mapping[str, int],
     ) -> list[int]:
         """Update each request's window with its last round, then choose request by request."""
+        self.update(committed)
+        found = self.search(candidates, costs, drafting)
+        self.record(dict(zip(candidates, found, strict=True)))
+        return found
+
+    def update(self, committed: Mapping[str, int]) -> None:
+        """Learn from the tokens that requests committed since the last choice for them."""
         for request_id, tokens in committed.items():
             self._update(request_id, tokens)
+
+    def search(self, candidates: Mapping[str, Candidate], costs: StepCosts, drafting: DraftSeconds) -> list[int]:
+        """Return each candidate's best length, chosen one after the other; change nothing."""
         lengths = {one: min(self._lengths.get(one, FIRST_LENGTH), c.limit) for one, c in candidates.items()}
         for request_id, candidate in candidates.items():
             if candidate.limit:
                 others = [length for one, length in lengths.items() if one != request_id]
                 lengths[request_id] = self._best(request_id, candidate, others, costs, drafting)
-        self._lengths.update(lengths)
         return [*lengths.values()]
+
+    def record(self, lengths: Mapping[str, int]) -> None:
+        """Record the lengths that are asked for, by which the next tokens committed are judged."""
+        self._lengths.update(lengths)
 
     def _update(self, request_id: str, tokens: int) -> None:
         length = self._lengths.get(request_id, 0)
@@ -63,7 +77,7 @@ class FaserLength:
             self._lengths.pop(self._windows.popitem(last=False)[0], None)
 
     def _best(
-        self, request_id: str, candidate: Candidate, others: list[int], costs: StepCosts, drafting: DraftCosts
+        self, request_id: str, candidate: Candidate, others: list[int], costs: StepCosts, drafting: DraftSeconds
     ) -> int:
         """Return the length of the lowest bound, at the lengths that the others have now."""
         every = np.arange(1, candidate.limit + 1)
