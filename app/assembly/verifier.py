@@ -44,10 +44,12 @@ def build_verifier(
     metrics: VerifierMetrics,
     on_exhausted: Callable[[], None] | None = None,
     tokenizer: Tokenizer | None = None,
+    prepare_splits: Callable[[AnyRunner], Splits] | None = None,
 ) -> Verifier:
     """Build a verifier with its model loaded, checked and measured. Raises ModelRefused.
 
-    `tokenizer`: the target's, where the process has it already.
+    `tokenizer`: the target's, where the process has it already. `prepare_splits` makes, for the loaded
+    target, the ways to divide the machine; without it there is one.
     """
     runner, costs, tokenizer = load_target(settings, tokenizer)
     target = target_id(target_folder(settings), settings, tokenizer.sha256, device_of(settings).type)
@@ -63,6 +65,7 @@ def build_verifier(
         target=target,
         metrics=metrics,
         on_exhausted=on_exhausted,
+        splits=prepare_splits(runner) if prepare_splits else None,
     )
 
 

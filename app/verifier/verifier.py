@@ -94,7 +94,8 @@ class Verifier:
     def report(self) -> dict[str, object]:
         """Describe the verifier for its heartbeat. For any thread."""
         errors = {"step": self._costs.error.value, "drafts": self.speculation.pending.error.value}
-        return {**self.stats.report(self.sequences.all()), "cost_errors": errors}
+        split = self.speculation.split._asdict()
+        return {**self.stats.report(self.sequences.all()), "cost_errors": errors, "split": split}
 
     def load(self) -> VerifierLoad:
         """Describe its load for the controller. For any thread."""

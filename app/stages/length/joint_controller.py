@@ -105,7 +105,7 @@ class JointController:
             self._decisions = 0
             second = next((plan for plan in plans if plan.way != present.way), present)
             if second is not present and DOUBT_MARGIN * second.pace > present.pace:
-                return self._switched(second, least=TRIAL, is_trial=True)
+                return self._switched(second, least=TRIAL - 1, is_trial=True)
         return present
 
     def _switched(self, plan: JointPlan, least: int = 0, *, is_trial: bool = False) -> JointPlan:
