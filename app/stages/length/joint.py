@@ -6,7 +6,8 @@ with drafters running ahead of each verdict by a chunk; and at once with one hal
 verified while the other half drafts. A round of B sequences, R rows, T = T(R) and D = D(drafts):
 
     in turn      T + D
-    chunk of c   T + p max(0, D - T) + (1 - p) D,   p: the chance that all of all chunks is right
+    chunk of c   T + p max(0, D' - T) + (1 - p) D,   p: the chance that all chunks are right and the token behind each,
+                                                     which the target adds; D': of c and that token
     in halves    2 max(T(R / 2), D(half))
 
 T and D are those learnt under the split, so they contain what both sides cost each other. Working at
@@ -101,9 +102,10 @@ def _in_chunks(profile: Profile, load: Load, search: LengthSearch, split: int) -
     for chunk in sorted({size for size in CHUNKS if size < deepest} | {deepest}):
         lengths = [min(chunk, length) for length in longest]
         verify_s = _verify_s(steps, load, lengths, load.scale)
-        draft_s = profile.draft_s(split, *_asked(lengths, load.scale))
-        kept = _all_right(load, lengths)
-        round_s = verify_s + kept * max(0.0, draft_s - verify_s) + (1.0 - kept) * draft_s
+        drafted, depth = _asked(lengths, load.scale)
+        draft_s = profile.draft_s(split, drafted, depth)
+        ahead_s, kept = profile.draft_s(split, drafted, depth + 1), _all_right(load, lengths)
+        round_s = verify_s + kept * max(0.0, ahead_s - verify_s) + (1.0 - kept) * draft_s
         plans.append(JointPlan(lengths, split, chunk, pace=_tokens(load, lengths) / round_s))
     return max(plans, key=lambda plan: plan.pace)
 
@@ -151,6 +153,6 @@ def _asked(lengths: Listed[int], scale: float) -> tuple[float, int]:
 
 
 def _all_right(load: Load, lengths: Listed[int]) -> float:
-    """Return the chance that all drafts of all sequences are right."""
+    """Return the chance that all drafts of all sequences are right, and the drafter's next token as well."""
     pairs = zip(load.candidates.values(), lengths, strict=True)
-    return prod(c.expectation.survival(length)[-1] for c, length in pairs if length) ** load.scale
+    return prod(c.expectation.survival(length + 1)[-1] for c, length in pairs if length) ** load.scale
