@@ -8,7 +8,7 @@ clock. For one thread.
 import json
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, Self
 
@@ -204,11 +204,12 @@ class StepCosts:
         pace.row_ratio = _bounded(slope / pace.ratio)
 
     def _pace_of(self, split: int) -> _Pace:
-        if split not in self._paces:
-            first = self._paces[0]
-            ratio = _bounded(first.ratio * self._slowdowns.get(split, 1.0))
-            self._paces[split] = replace(first, ratio=ratio, seen=None)
-        return self._paces[split]
+        """Return the pace under a split; until a step under it was seen it follows that under split 0."""
+        pace, first = self._paces.setdefault(split, _Pace()), self._paces[0]
+        if pace is not first and pace.seen is None:
+            pace.ratio = _bounded(first.ratio * self._slowdowns.get(split, 1.0))
+            pace.row_ratio, pace.reading_ratio = first.row_ratio, first.reading_ratio
+        return pace
 
     def _line(self) -> tuple[float, float]:
         """Return the summand and the factor that turn measured seconds into those at the present pace."""

@@ -42,6 +42,7 @@ class PendingDrafts:
         """Teach the costs of `modes`; what the host takes for a tree by `host_costs` is a part of them."""
         self.model_costs: Final = DraftCosts(0.0)  # what models took by the clock of the node that fused
         self.error: Final = MeanError()  # of what drafts with models were expected to take, once a batch
+        self.guess_error: Final = MeanError()  # of what models alone were
         self._modes = modes
         self._host_costs = host_costs
         self._stats = stats
@@ -121,6 +122,8 @@ class PendingDrafts:
         self.model_costs.update(pending.batch, pending.depth, message.models_s, pending.unread)
         if message.guessed and not message.skipped:
             guessed = min(message.guessed, pending.depth)
+            if pending.unread <= FEW_UNREAD * pending.batch:
+                self.guess_error.update(self._modes.guessing.seconds(pending.batch, guessed), message.models_s)
             self._modes.guessing.update(pending.batch, guessed, message.models_s, pending.unread)
 
     def _judge(self, pending: PendingDraft, seconds: float) -> None:

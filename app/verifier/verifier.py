@@ -93,7 +93,13 @@ class Verifier:
 
     def report(self) -> dict[str, object]:
         """Describe the verifier for its heartbeat. For any thread."""
-        errors = {"step": self._costs.error.value, "drafts": self.speculation.pending.error.value}
+        pending = self.speculation.pending
+        errors = {
+            "step": self._costs.error.value,
+            "exit": self._early_exit.error.value,
+            "drafts": pending.error.value,
+            "guesses": pending.guess_error.value,
+        }
         split = self.speculation.split._asdict()
         return {**self.stats.report(self.sequences.all()), "cost_errors": errors, "split": split}
 
@@ -163,7 +169,7 @@ class Verifier:
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
         is_whole = all(work.final for work in works)
         if is_whole:
-            self._costs.correct(rows, self._early_exit.whole_s(works, self._costs, took_s), reading_s)
+            self._costs.correct(rows, self._early_exit.whole_s(works, self._costs, took_s, reading_s), reading_s)
         jobs += self._commit(works, verdicts, rows, took_s)
         if is_whole:
             trees = sum(len(work.tree) > 0 for work in works)

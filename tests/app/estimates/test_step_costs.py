@@ -178,6 +178,9 @@ def test_a_split_learns_apart_and_is_expected_to_be_slower_as_measured() -> None
     drafts.update(2, 4, 0.008)
     assert costs.at(1).seconds(16) == pytest.approx(1.5 * costs.seconds(16))
     assert drafts.at(1).seconds(2, 4) == pytest.approx(3.0 * drafts.seconds(2, 4))
+    for _ in range(60):
+        costs.correct(16, 0.06)
+    assert costs.at(1).seconds(16) == pytest.approx(1.5 * costs.seconds(16)), "untried, it follows the machine"
     costs.use(1)
     drafts.use(1)
     before = costs.at(0).seconds(16), drafts.at(0).seconds(2, 4)
