@@ -8,7 +8,7 @@ only: losing them costs time, never a token (design D2). No torch here: models a
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from app.clock import SYSTEM, Clock
@@ -24,6 +24,7 @@ from app.verifier.verifier import Verifier
 
 log = logging.getLogger(__name__)
 SentTree = tuple[str, TreeMessage]  # the verifier's mailbox, and its tree
+DraftHere = Callable[[list[DraftJob]], tuple[list[DraftJob], list[SentTree]]]
 SentPath = tuple[str, SharedPath]  # a drafter node's mailbox, and a path that it shares
 
 
@@ -74,6 +75,22 @@ def draft_here(fuser: Fuser, mailbox: str, jobs: Iterable[DraftJob]) -> tuple[li
         return away, []
     fuser.expect(here)
     return away, fuser.collect(float("inf"), 0.0)
+
+
+def run_round(verifier: Verifier, draft: DraftHere, now_s: float) -> list[DraftJob]:
+    """Run a verifier's part of a round beside the target's step; return the jobs for other processes.
+
+    Collect the step that runs, draft for its sequences in this process, launch the next step, and
+    only then commit: what a step's tokens cost the host beyond these is done while the target works
+    on the next one. `draft` returns the jobs for others, and trees. `now_s`: wall clock.
+
+    Raises StoreUnavailable.
+    """
+    jobs, trees = draft(verifier.collect())
+    verifier.receive(tree for _, tree in trees)
+    verifier.launch(now_s)
+    verifier.commit()
+    return jobs
 
 
 class LocalPipeline:

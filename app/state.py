@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 from math import isfinite
 from operator import le
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -173,6 +173,9 @@ class Tree:
         )
 
 
+NO_TREE: Final = Tree()
+
+
 @dataclass(slots=True)
 class Verdict:
     """The target's answer to one tree: the accepted nodes, root to leaf, and the tokens to commit."""
@@ -250,6 +253,8 @@ class Sequence:
     grammar: Grammar | None = None
     tree: Tree | None = None  # arrived for the present length, not yet verified
     due_s: float = 0.0  # wall clock when the sequence goes on without a tree; 0: it waits for none
+    last_token_s: float | None = None  # wall clock when the target chose its last token; None: it has none
+    is_over: bool = False  # its last token is chosen; only its commit is still to be heard of
 
     @property
     def tokens(self) -> list[int]:
@@ -269,7 +274,8 @@ class Sequence:
     @property
     def uncached(self) -> int:
         """Count the tokens whose keys and values are still to be computed."""
-        return self.kv.uncached
+        kv = self.kv
+        return len(kv.tokens) - kv.cached
 
     def entry(self, end: int, tree: Tree | None = None) -> "BatchEntry":
         """Make a batch entry of the uncached tokens up to `end`, and a tree below the last."""
@@ -277,7 +283,7 @@ class Sequence:
             self.kv,
             self.kv.cached,
             self.kv.tokens[self.kv.cached : end],
-            Tree() if tree is None else tree,
+            NO_TREE if tree is None else tree,
             final=end == len(self.kv.tokens),
             eos_ids=self.record.eos_ids,
             mask=None if self.grammar is None else self._mask,

@@ -20,11 +20,12 @@ from app.engine.cpu.forward import Forward
 from app.engine.cpu.runner import ModelRunner
 from app.engine.early_exit.controller import EarlyExitController
 from app.engine.kv.pages import bytes_per_page
+from app.engine.target import StepOnCollect
 from app.engine.text.tokenizer import Tokenizer
 from app.estimates.step_costs import StepCosts
 from app.fuser.fuser import Fuser
 from app.messages import Draft, DraftJob, Record
-from app.pipeline import LocalPipeline
+from app.pipeline import LocalPipeline, draft_and_fuse, run_round
 from app.policy import Policy
 from app.request import ChatMessage, Sampling, SpeculationBounds
 from app.stages.draft.protocol import Context, Drafter
@@ -202,12 +203,14 @@ def pipeline(
     tokenizer: Tokenizer | None = None,
     metrics: VerifierMetrics | None = None,
     on_exhausted: Callable[[], None] | None = None,
+    is_overlapped: bool = False,
     **settings: Any,
 ) -> LocalPipeline:
     """Build the pipeline in one process around a target and any drafters; all of them draft.
 
     Model drafters share their tokens if `is_shared`, and run `steps_ahead` steps ahead before each
-    verdict. `settings` are those that select a verifier's strategies.
+    verdict. Steps are launched ahead if `is_overlapped`. `settings` are those that select a
+    verifier's strategies.
     """
     store = store or MemoryStore()
     tokenizer = cast(Tokenizer, tokenizer or Characters(vocab_size, eos_ids))
@@ -228,7 +231,40 @@ def pipeline(
     fetch = fetcher(store)
     token_fusion = TokenFusion(d.draft_kv for d in drafters if isinstance(d, ModelDrafter)) if is_shared else None
     node = EagerNode(drafters, fetch, "local", token_fusion, steps_ahead)
-    return LocalPipeline(verifier, node, Fuser(model_free, vocab_size, fetch), store, tokenizer)
+    made = OverlappedPipeline if is_overlapped else LocalPipeline
+    return made(verifier, node, Fuser(model_free, vocab_size, fetch), store, tokenizer)
+
+
+class OverlappedPipeline(LocalPipeline):
+    """The pipeline whose rounds go as a deployment's: the next step is launched before the last one is committed."""
+
+    def step(self) -> None:
+        """Run one round."""
+        run_round(self.verifier, lambda jobs: ([], draft_and_fuse(self.node, self.fuser, jobs)[1]), float("inf"))
+
+
+def computed_at_launch(target: ModelRunner) -> ModelRunner:
+    """Return the runner with steps that run when they are launched, as on a device of their own."""
+    launch = target.launch
+
+    def launched(works: list[BatchEntry]) -> StepOnCollect:
+        try:
+            rows = launch(works).collect()
+        except Exception as error:  # it surfaces when the step is collected
+            return failing_step(error)
+        return StepOnCollect(lambda: rows)
+
+    target.launch = launched  # type: ignore[method-assign]
+    return target
+
+
+def failing_step(error: Exception) -> StepOnCollect:
+    """Return a step that fails with `error` when it is collected."""
+
+    def fail() -> Any:
+        raise error
+
+    return StepOnCollect(fail)
 
 
 class EagerNode(DrafterNode):

@@ -93,14 +93,14 @@ class Pruner:
 
 def pruning(target: ModelRunner, predictor: Predictor) -> ModelRunner:
     """Return the runner with a floor for every tree: rows leave early at any cost."""
-    forward = target.forward
+    launch = target.launch
 
-    def floored(works, added=None):
+    def floored(works):
         for work in works:
             work.floor = 0.5
-        return forward(works, added)
+        return launch(works)
 
-    target.predictor, target.forward = predictor, floored
+    target.predictor, target.launch = predictor, floored
     return target
 
 
@@ -124,9 +124,11 @@ def pipelines(draw, served: Forward = SERVED) -> tuple[LocalPipeline, Book]:
     target = fakes.runner(served, pages=draw(st.sampled_from([6, 8, 12, 64])))
     pruner = draw(st.sampled_from(PRUNERS))
     target = target if pruner == "none" else pruning(target, Pruner(pruner))
+    target = fakes.computed_at_launch(target) if draw(st.booleans()) else target
     ways = {
         "is_shared": draw(st.booleans()),
         "steps_ahead": draw(st.sampled_from([0, 0, 1, 9])),
+        "is_overlapped": draw(st.booleans()),
         "batching": draw(st.sampled_from(["pace", "pace", "cosine"])),
     }
     return fakes.pipeline(target, drafters, model_free, policy=policy, **ways), book
@@ -141,6 +143,7 @@ def run(local: LocalPipeline, book: Book, records: list[Record], texts: list[lis
         for _ in range(steps):
             local.step()
     fakes.finish(local)
+    local.step()  # hears of the last commit
     for one, text in zip(records, texts, strict=True):
         snapshot = local.store.snapshot(one.id)
         assert snapshot.error is None

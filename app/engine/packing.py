@@ -62,14 +62,16 @@ def forks(tree: Tree) -> list[Fork]:
 def plan(works: list[BatchEntry], kv: KVCache) -> PackedBatch:
     """Lay the entries' rows out one after the other: of each its tokens, then its tree's nodes.
 
-    Their sequences and forks hold their pages already.
+    Their sequences and forks hold their pages already; the pages may be released before it runs.
     """
     out = PackedBatch(kv)
     for work in works:
         base = len(out.ids) + len(work.tokens) - 1  # row of the root; node i's row is base + i
         below = work.start + len(work.tokens)  # position of depth 1
         main = work.tree.main_branch()
-        own = PackedSpan([*range(len(out.ids), base + 1), *(base + i for i in main)], work.start, work.sequence.pages)
+        own = PackedSpan(
+            [*range(len(out.ids), base + 1), *(base + i for i in main)], work.start, work.sequence.pages[:]
+        )
         out.ids += work.tokens
         out.ids += work.tree.tokens
         out.positions += range(work.start, below)

@@ -3,6 +3,8 @@
 Batch entries go in, one `TargetRows` an entry comes out. Knows no device and no torch.
 """
 
+import time
+from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from typing import Protocol
 
@@ -41,11 +43,54 @@ class TargetRows(Protocol):
         ...
 
 
+class LaunchedStep(Protocol):
+    """A step that has been laid out, and runs or will run."""
+
+    @property
+    def took_s(self) -> float:
+        """Return the seconds that the target worked on it; 0 before it is collected."""
+        ...
+
+    def collect(self) -> Listed[TargetRows | None]:
+        """Wait for the step; return rows for each entry, None for one that is a chunk of a prompt. Call it once.
+
+        Raises what the step failed with; then `Target.invalidate` its entries.
+        """
+        ...
+
+
+class StepOnCollect:
+    """A step that runs on the caller's thread when it is collected. Implements `LaunchedStep`.
+
+    For targets on the cores that the caller needs, too: nothing is gained by running beside it.
+    """
+
+    def __init__(
+        self, run: Callable[[], Listed[TargetRows | None]], perf_counter: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """Run the step by `run`, timed by `perf_counter`, in seconds."""
+        self._run, self._perf_counter = run, perf_counter
+        self._took_s = 0.0
+
+    @property
+    def took_s(self) -> float:
+        """Return the seconds that the step took; 0 before it is collected."""
+        return self._took_s
+
+    def collect(self) -> Listed[TargetRows | None]:
+        """Run the step and return its rows."""
+        began_s = self._perf_counter()
+        rows = self._run()
+        self._took_s = self._perf_counter() - began_s
+        return rows
+
+
 class Target(Protocol):
     """A model runner as a verifier uses it (`app.engine.cpu.runner`, `app.engine.gpu.runner`).
 
-    One thread calls it. Pages are reserved before a forward; after it each entry is accepted,
-    dropped or invalidated.
+    One thread calls it. Pages are reserved before a launch; once the step is collected each entry is
+    accepted, dropped or invalidated. One step is launched at a time: it is collected before any page
+    is reserved again. Meanwhile pages may be released, and entries change no more.
     """
 
     @property
@@ -80,8 +125,8 @@ class Target(Protocol):
         """Count the sequence's first `tokens` tokens as cached, and no more. Its pages stay."""
         ...
 
-    def forward(self, works: list[BatchEntry]) -> Listed[TargetRows | None]:
-        """Compute one step; None for an entry that is a chunk of a prompt."""
+    def launch(self, works: list[BatchEntry]) -> LaunchedStep:
+        """Lay out one step, and start it where it can run beside the caller."""
         ...
 
     def accept(self, work: BatchEntry, path: list[int]) -> None:

@@ -74,6 +74,7 @@ class StepCosts:
         self._row_s = self._measured(1)
         self.error: Final = MeanError()  # of the steps that `correct` saw
         self._pace = _Pace(ratio, row_ratio, reading_ratio)
+        self._split = 0
         self._paces = {0: self._pace}  # by split
         self._slowdowns: dict[int, float] = {}  # by split, before any step under it
         self._fork_s = fork_s
@@ -104,12 +105,17 @@ class StepCosts:
 
     def use(self, split: int) -> None:
         """Give the costs under this split of the machine, and learn them, from now on; at first it is 0."""
-        self._pace = self._pace_of(split)
+        self._split, self._pace = split, self._pace_of(split)
+
+    @property
+    def split(self) -> int:
+        """Return the split of the machine whose costs these are."""
+        return self._split
 
     def at(self, split: int) -> Self:
         """Return the costs under another split; what is learnt of it is one for both objects."""
         found = copy(self)
-        found._pace = self._pace_of(split)
+        found.use(split)
         return found
 
     @property

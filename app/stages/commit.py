@@ -1,21 +1,36 @@
-"""Turn a verdict into the event that commits it: stop rules, proposers, the request's statistics.
+"""Turn a verdict into what is committed: stop rules first, then the event with proposers and statistics.
 
 The store appends the event by compare-and-set on its offset; before that nothing is committed.
 """
+
+from dataclasses import dataclass
 
 from app.messages import DrafterStats, Event, FinishReason, Stats
 from app.state import Sequence, Tree, Verdict
 
 
-def conclude(sequence: Sequence, tree: Tree, verdict: Verdict, now_s: float) -> Event:
-    """Return the event for a verdict on `tree`, as it was verified.
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """The tokens of a verdict that count, and why the request ends with them; None: it goes on.
 
-    It ends at an end-of-sequence token, at max_tokens, or at the token that completes a stop
-    string. `now_s`: wall clock.
+    `offset`: tokens generated before them.
+    """
+
+    offset: int
+    tokens: list[int]
+    finish_reason: FinishReason | None
+
+
+def conclude(sequence: Sequence, verdict: Verdict) -> Conclusion:
+    """Apply the stop rules to a verdict.
+
+    A request ends at an end-of-sequence token, at max_tokens, or at the token that completes a stop
+    string.
     """
     room = sequence.record.max_tokens - sequence.generated
     tokens, reason = verdict.tokens, None
-    end = next((i for i, token in enumerate(tokens) if token in sequence.record.eos_ids), None)
+    eos_ids = sequence.record.eos_ids
+    end = next((i for i, token in enumerate(tokens) if token in eos_ids), None)
     if end is not None and end < room:
         tokens, reason = tokens[: end + 1], FinishReason.STOP
     elif len(tokens) >= room:
@@ -27,14 +42,23 @@ def conclude(sequence: Sequence, tree: Tree, verdict: Verdict, now_s: float) -> 
             tokens, reason = tokens[: stop + 1], FinishReason.STOP
     if reason is None and verdict.error is not None:
         reason = FinishReason.ERROR
+    return Conclusion(sequence.generated, tokens, reason)
+
+
+def event_of(conclusion: Conclusion, stats: Stats, tree: Tree, verdict: Verdict, now_s: float) -> Event:
+    """Return the event that commits the conclusion of a verdict on `tree`, as it was verified.
+
+    `stats`: the request's before it. `now_s`: wall clock.
+    """
+    tokens, reason = conclusion.tokens, conclusion.finish_reason
     return Event(
-        offset=sequence.generated,
+        offset=conclusion.offset,
         tokens=tuple(tokens),
         proposers=tuple(verdict.proposers(tree)[: len(tokens)]),
         logprobs=tuple(verdict.logprobs[: len(tokens)]),
         finish_reason=reason,
         error=verdict.error if reason is FinishReason.ERROR else None,
-        stats=_stats(sequence.stats, tree, verdict.path[: len(tokens)], now_s),
+        stats=_stats(stats, tree, verdict.path[: len(tokens)], now_s),
     )
 
 

@@ -7,7 +7,7 @@ most a hint. Knows no key. Any thread may use a client and its scripts.
 """
 
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any
@@ -95,32 +95,23 @@ class Script:
         replies = pipe.execute(raise_on_error=False)
         return [self.reply(reply, *call) for reply, call in zip(replies, calls, strict=True)]
 
-    def send(self, calls: Sequence[tuple[Sequence[str], Args]]) -> Callable[[], list[Any]]:
-        """Send the runs of `each` now, and return a function that reads the replies.
-
-        Runs whose replies were lost are run again by then.
-        """
+    def send(self, calls: Sequence[tuple[Sequence[str], Args]]) -> "SentRuns":
+        """Send the runs of `each` now; their replies are read later."""
         connection = None
         try:
             connection = self._client.connection_pool.get_connection()
             commands = [_packed("EVALSHA", self._script.sha, len(keys), *keys, *args) for keys, args in calls]
             connection.send_packed_command([b"".join(commands)])
         except (RedisConnectionError, RedisTimeoutError):
-            self._give_back(connection)
-            return lambda: self.each(calls)
+            self.give_back(connection)
+            connection = None
+        return SentRuns(self, calls, connection)
 
-        def replies() -> list[Any]:
-            try:
-                found = [_reply_of(connection) for _ in calls]
-            except (RedisConnectionError, RedisTimeoutError):
-                self._give_back(connection)
-                return self.each(calls)
-            self._client.connection_pool.release(connection)
-            return [self.reply(reply, *call) for reply, call in zip(found, calls, strict=True)]
+    def release(self, connection: Any) -> None:
+        """Give back a connection all of whose replies have been read."""
+        self._client.connection_pool.release(connection)
 
-        return replies
-
-    def _give_back(self, connection: Any) -> None:
+    def give_back(self, connection: Any) -> None:
         """Close and release a failed connection: the replies that it may still hold are void."""
         if connection is not None:
             connection.disconnect()
@@ -136,6 +127,34 @@ class Script:
         if isinstance(reply, Exception):
             raise _translated(reply)
         return reply
+
+
+class SentRuns:
+    """Runs of a script that have been sent, on a connection of their own until their replies are read."""
+
+    def __init__(self, script: Script, calls: Sequence[tuple[Sequence[str], Args]], connection: Any) -> None:
+        """Wait for the replies on `connection`; None: nothing could be sent."""
+        self._script, self._calls, self._connection = script, calls, connection
+
+    def is_ready(self) -> bool:
+        """Tell whether a reply has come, or none will: `replies` would hardly have to wait."""
+        try:
+            return self._connection is None or bool(self._connection.can_read(timeout=0))
+        except (RedisConnectionError, RedisTimeoutError):
+            return True
+
+    def replies(self) -> list[Any]:
+        """Wait for the replies; runs whose replies were lost are run again. Raises StoreUnavailable."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return self._script.each(self._calls)
+        try:
+            found = [_reply_of(connection) for _ in self._calls]
+        except (RedisConnectionError, RedisTimeoutError):
+            self._script.give_back(connection)
+            return self._script.each(self._calls)
+        self._script.release(connection)
+        return [self._script.reply(reply, *call) for reply, call in zip(found, self._calls, strict=True)]
 
 
 def _packed(*command: object) -> bytes:

@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 
 from app.errors import NotFound, QueueFull
 from app.messages import Event, FinishReason, Record, Stats, Status
-from app.store.protocol import RETRY_AFTER_S, Committed, Orphan, Outcome, Snapshot, check, final_status, past
+from app.store.protocol import (
+    RETRY_AFTER_S,
+    Committed,
+    Orphan,
+    Outcome,
+    SentCommit,
+    Snapshot,
+    check,
+    final_status,
+    past,
+)
 
 
 @dataclass(slots=True)
@@ -92,10 +102,10 @@ class MemoryStore:
             self._expire()
             return {entry.record.id for entry in self._active() if entry.owner == owner}
 
-    def commit_later(self, owner: str, events: list[tuple[str, Event]], mailbox: str) -> Callable[[], Committed]:
+    def commit_later(self, owner: str, events: list[tuple[str, Event]], mailbox: str) -> SentCommit:
         """Commit at once: here there is no reply to wait for, and no mailbox."""
         committed = Committed(self.commit(owner, events), 0)
-        return lambda: committed
+        return SentCommit(lambda: True, lambda: committed)
 
     def commit(self, owner: str, events: list[tuple[str, Event]]) -> list[Outcome]:
         """Append each event to its request; each stands or falls alone."""

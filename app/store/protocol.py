@@ -33,6 +33,16 @@ class Committed(NamedTuple):
     waiting: int
 
 
+class SentCommit(NamedTuple):
+    """A commit under way: whether `read`, which is called once, would not have to wait for its outcomes.
+
+    `read` raises StoreUnavailable; whether the commit counted is then not known.
+    """
+
+    is_ready: Callable[[], bool]
+    read: Callable[[], Committed]
+
+
 class Orphan(NamedTuple):
     """An active request without a live owner, and the number of owners it outlived without a commit."""
 
@@ -89,10 +99,10 @@ class Requests(Protocol):
         The same commit again counts once.
         """
 
-    def commit_later(self, owner: str, events: list[tuple[str, Event]], mailbox: str) -> Callable[[], Committed]:
-        """Send a commit without waiting, and return a function that waits for its outcomes.
+    def commit_later(self, owner: str, events: list[tuple[str, Event]], mailbox: str) -> SentCommit:
+        """Send a commit without waiting for its outcomes.
 
-        Call it once. `mailbox`: the owner's, whose depth comes with them.
+        `mailbox`: the owner's, whose depth comes with them.
         """
 
     def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:

@@ -16,7 +16,17 @@ from app.errors import NotFound, QueueFull
 from app.messages import Event, FinishReason, Record, Stats, Status
 from app.store.connect import BLOCK_S, Script
 from app.store.keys import Keys
-from app.store.protocol import RETRY_AFTER_S, Committed, Orphan, Outcome, Snapshot, check, final_status, past
+from app.store.protocol import (
+    RETRY_AFTER_S,
+    Committed,
+    Orphan,
+    Outcome,
+    SentCommit,
+    Snapshot,
+    check,
+    final_status,
+    past,
+)
 
 ROWS = 64  # events that one call of the script commits
 __all__ = ["Orphan", "Outcome", "RequestStore", "Snapshot"]
@@ -88,14 +98,14 @@ class RequestStore:
         """Append each event to its request, all in one round trip; each stands or falls alone."""
         return _committed(self._commit.each(self._commit_calls(owner, events, ""))).outcomes
 
-    def commit_later(self, owner: str, events: list[tuple[str, Event]], mailbox: str) -> Callable[[], Committed]:
-        """Send a commit without waiting, and return a function that waits for its outcomes.
+    def commit_later(self, owner: str, events: list[tuple[str, Event]], mailbox: str) -> SentCommit:
+        """Send a commit without waiting for its outcomes.
 
-        Commits that failed on the way are sent again then: the same commit counts once. `mailbox`:
-        the owner's, whose depth comes with the outcomes.
+        Commits that failed on the way are sent again when these are read: the same commit counts
+        once. `mailbox`: the owner's, whose depth comes with the outcomes.
         """
-        replies = self._commit.send(self._commit_calls(owner, events, mailbox))
-        return lambda: _committed(replies())
+        sent = self._commit.send(self._commit_calls(owner, events, mailbox))
+        return SentCommit(sent.is_ready, lambda: _committed(sent.replies()))
 
     def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:
         """End a request from outside; False if it had ended. Raises NotFound."""

@@ -1,10 +1,11 @@
-"""Send a verifier's commit, and read its outcomes later, while the verifier goes on."""
+"""Send a verifier's commit, and hear of its outcomes later, while the verifier goes on."""
 
-from collections.abc import Callable
+from contextlib import suppress
 
+from app.errors import StoreUnavailable
 from app.messages import Event
 from app.state import Sequence
-from app.store.protocol import Committed, Outcome, Requests
+from app.store.protocol import Committed, Outcome, Requests, SentCommit
 
 
 class PendingCommit:
@@ -14,47 +15,65 @@ class PendingCommit:
         """Commit to `store` as `owner`, whose mail comes to `mailbox`."""
         self._owner, self._mailbox, self._store = owner, mailbox, store
         self._sequences: list[Sequence] = []
-        self._events: list[tuple[str, Event]] = []
-        self._reply: Callable[[], Committed] | None = None
-        self._committed: Committed | None = None  # once the reply has been read
+        self._events: list[tuple[str, Event]] = []  # none: nothing is pending
+        self._ending: set[str] = set()
+        self._sent: SentCommit | None = None  # None: still to be sent, or heard of
+        self._heard: Committed | None = None  # what `has_mail` has read for `settle`
+        self._waiting = 0  # items in the mailbox at the last commit that was heard of
+
+    @property
+    def ends_any(self) -> bool:
+        """Tell whether the pending commit ends a request, whose memory is kept until it is heard of."""
+        return bool(self._ending)
+
+    def ends(self, request_id: str) -> bool:
+        """Tell whether the pending commit ends this request."""
+        return request_id in self._ending
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether a commit is pending that `settle` would not have to wait for."""
+        return bool(self._events) and (self._sent is None or self._sent.is_ready())
 
     def send(self, events: list[tuple[Sequence, Event]]) -> None:
-        """Commit each event to its sequence's request.
+        """Commit each event to its sequence's request; call it when nothing is pending.
 
-        Raises StoreUnavailable; then nothing is pending.
+        Raises StoreUnavailable. The commit is pending all the same: `settle` sends it again, which
+        counts once.
         """
         self._sequences = [sequence for sequence, _ in events]
         self._events = [(sequence.record.id, event) for sequence, event in events]
+        self._ending = {request_id for request_id, event in self._events if event.finish_reason is not None}
         if events:
-            self._reply = self._store.commit_later(self._owner, self._events, self._mailbox)
+            self._sent = self._store.commit_later(self._owner, self._events, self._mailbox)
 
     def settle(self) -> list[tuple[Sequence, Event, Outcome]]:
-        """Return the outcomes; nothing if nothing is under way.
+        """Return the outcomes; nothing if nothing is pending.
 
         Raises StoreUnavailable; then the same is committed again at the next call, which counts
         once.
         """
-        if self._reply is None:
+        if not self._events:
             return []
-        outcomes = self._read(self._reply).outcomes
-        self._reply = self._committed = None
-        events = [event for _, event in self._events]
+        outcomes = self._hear().outcomes
+        events, self._events, self._heard = [event for _, event in self._events], [], None
+        self._ending.clear()
         return list(zip(self._sequences, events, outcomes, strict=True))
 
-    def mail(self) -> int | None:
-        """Return the items that waited in the mailbox at the commit; None where none is known to have been made."""
-        if self._reply is None:
-            return None
-        try:
-            return self._read(self._reply).waiting
-        except Exception:  # `settle` meets it, too
-            return None
+    def has_mail(self) -> bool:
+        """Tell whether items waited in the mailbox at the last commit that was heard of, this one if it is ready.
 
-    def _read(self, reply: Callable[[], Committed]) -> Committed:
-        if self._committed is None:
-            try:
-                self._committed = reply()
-            except Exception:
-                self._reply = lambda: self._store.commit_later(self._owner, self._events, self._mailbox)()
-                raise
-        return self._committed
+        True where no commit is pending: then that is not known.
+        """
+        if self._sent is not None and self._sent.is_ready():
+            with suppress(StoreUnavailable):  # `settle` meets it, too
+                self._hear()
+        return not self._events or self._waiting > 0
+
+    def _hear(self) -> Committed:
+        if self._heard is None:
+            sent, self._sent = self._sent, None
+            sent = sent or self._store.commit_later(self._owner, self._events, self._mailbox)
+            self._heard = sent.read()
+            self._waiting = self._heard.waiting
+        return self._heard

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from app.engine.target import Target
-from app.state import BatchEntry, Sequence, Tree
+from app.state import NO_TREE, BatchEntry, Sequence
 
 
 def reserve(entries: list[BatchEntry], target: Target, sequences: Mapping[str, Sequence]) -> list[BatchEntry]:
@@ -28,7 +28,7 @@ def _try_reserve(entry: BatchEntry, target: Target, sequences: Mapping[str, Sequ
     while not target.try_reserve(entry):
         younger = [s for s in sequences.values() if s.kv.pages and _age(s) > own]
         if len(entry.tree):
-            entry = replace(entry, tree=Tree())
+            entry = replace(entry, tree=NO_TREE)
         elif younger:
             target.release(max(younger, key=_age).kv)  # its prefix will be computed again
         else:

@@ -48,10 +48,10 @@ class Sequences(Mapping[str, Sequence]):
         return [*self._by_request.values()]
 
     def oldest(self) -> list[Sequence]:
-        """Return the sequences that may run now, the oldest first."""
+        """Return the sequences that may run now, the oldest first; those that are over only wait for their commit."""
         if self._oldest is None:
             self._oldest = sorted(self._by_request.values(), key=lambda s: (s.record.created_s, s.record.id))
-        return self._oldest[: self._max_running]
+        return [s for s in self._oldest[: self._max_running] if not s.is_over]
 
     def tokens(self, request_id: str) -> list[int] | None:
         """Return the tokens of a sequence, to read; None if it is not held, nor ended in the last step."""
@@ -81,7 +81,9 @@ class Sequences(Mapping[str, Sequence]):
         if tokenizer is not None and record.json_schema is not None:
             grammar = tokenizer.grammars.state(record.json_schema)
         kv = CachedSequence.of(record, tokens)
-        self._by_request[record.id] = Sequence(record, kv, snapshot.stats, stops, grammar)
+        self._by_request[record.id] = Sequence(
+            record, kv, snapshot.stats, stops, grammar, last_token_s=snapshot.stats.last_token_s
+        )
         self._oldest = None
         if snapshot.strikes:
             self._suspects.add(record.id)

@@ -4,15 +4,17 @@ import logging
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Listed
 from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from app.clock import SYSTEM, Clock
+from app.engine.target import LaunchedStep
 from app.errors import NotFound
 from app.estimates.step_costs import StepCosts
 from app.logs import of
 from app.messages import DraftJob, Event, FinishReason, Record, Status, TreeMessage
 from app.policy import Policy
-from app.stages.commit import conclude
+from app.stages.commit import Conclusion, conclude, event_of
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.schedule.compose import compose, wait_s
 from app.stages.schedule.tree_budget import BatchSelection
@@ -27,6 +29,34 @@ from app.verifier.pending_commit import PendingCommit
 from app.verifier.speculation import Speculation
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Running:
+    """A launched step: its entries, the expected seconds of reading their contexts, and its verdicts once collected.
+
+    `costs`: those under the split of the machine that it was launched under, which it teaches.
+    """
+
+    works: list[BatchEntry]
+    launched: LaunchedStep
+    reading_s: float
+    costs: StepCosts
+    verdicts: list[Verdict | None] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return sum(len(work.tokens) + len(work.tree) for work in self.works)
+
+
+class _Accepted(NamedTuple):
+    """A sequence's part of a collected step, accepted and not yet committed. `at_s`: wall clock."""
+
+    sequence: Sequence
+    work: BatchEntry
+    verdict: Verdict
+    conclusion: Conclusion
+    at_s: float
 
 
 class Verifier:
@@ -69,6 +99,10 @@ class Verifier:
         self._pending_commit = PendingCommit(owner, mailbox, store)
         self._memory_retry = OutOfMemoryRetry(clock)
         self._policy = Policy()
+        self._running: _Running | None = None
+        self._uncommitted: tuple[_Running, list[_Accepted]] | None = None
+        self._left: list[DraftJob] = []  # jobs that the next `collect` returns
+        self._host_s = 0.0  # beside the target, since the last step was collected
         self._ended: list[Record] = []
         self._stepped: list[BatchEntry] = []
 
@@ -79,7 +113,7 @@ class Verifier:
 
     @property
     def stepped(self) -> Listed[BatchEntry]:
-        """Return the last step's entries."""
+        """Return the entries of the step that was launched last."""
         return self._stepped
 
     def follow(self, pool: DrafterPool, policy: Policy) -> None:
@@ -108,8 +142,8 @@ class Verifier:
         return self.stats.load(self.sequences.all())
 
     def has_mail(self) -> bool:
-        """Tell whether mail waited at the last commit; True where that is not known."""
-        return self._pending_commit.mail() != 0
+        """Tell whether mail waited at the last commit that was heard of; True where that is not known."""
+        return self._pending_commit.has_mail()
 
     def take_ended(self) -> list[Record]:
         """Take the records of the sequences that ended since the last call."""
@@ -131,6 +165,8 @@ class Verifier:
     def release(self, request_ids: Iterable[str]) -> None:
         """Drop sequences that this owner has lost: cancelled, or taken over by another verifier."""
         for request_id in request_ids:
+            if self._pending_commit.ends(request_id):
+                continue  # by its own last token, most likely: the outcome tells
             sequence = self._stop(request_id)
             if sequence is not None:
                 self._record_left(sequence, FinishReason.CANCELLED)
@@ -145,36 +181,90 @@ class Verifier:
 
         They are never longer than the policy's wait, though the clock may have been put back.
         """
+        if self._running is not None or self._left or self._pending_commit.ends_any:
+            return 0.0
         sequences = self.sequences.oldest()
         self.speculation.limit_waits(sequences, now_s + self._policy.draft_wait_s)
         return wait_s(sequences, now_s, self.speculation.is_together, self._policy.apart_tokens)
 
     def step(self, now_s: float) -> list[DraftJob]:
-        """Run one batch, if any sequence is ready, and commit it; return the jobs for drafts."""
-        began_s = self._clock.perf_counter()
+        """Run one batch, if any sequence is ready, and commit it; return the jobs for drafts.
+
+        The parts of a round one after the other, for a caller that has nothing to do beside the target.
+        """
         jobs = self._settle()
-        works = self._stepped = self._compose(now_s)
-        if not works:
-            return jobs
-        reading_s = _reading_s(works, self._costs)
-        self._metrics.record_started((self._sequence(work).record for work in works), self._clock.time())
-        self._early_exit.allow(works, self._costs, is_wanted=self._policy.pruning)
-        started = self._clock.perf_counter()
-        try:
-            verdicts = verify(works, self.target.forward(works))
-        except Exception as error:  # one request's failure must not end the others
-            return jobs + self._isolate(works, error)
-        took_s = self._clock.perf_counter() - started
-        self._early_exit.update(works, self._costs)
-        rows = sum(len(work.tokens) + len(work.tree) for work in works)
-        is_whole = all(work.final for work in works)
-        if is_whole:
-            self._costs.correct(rows, self._early_exit.whole_s(works, self._costs, took_s, reading_s), reading_s)
-        jobs += self._commit(works, verdicts, rows, took_s)
-        if is_whole:
-            trees = sum(len(work.tree) > 0 for work in works)
-            self.speculation.record_host(len(works), trees, self._clock.perf_counter() - began_s - took_s)
+        self.launch(now_s)
+        jobs += self.collect()
+        self.commit()
+        if self._pending_commit.ends_any:
+            jobs += self._settle()
         return jobs
+
+    def launch(self, now_s: float) -> None:
+        """Launch a step of the sequences that are ready, if there are any; call it when none is running.
+
+        `now_s`: wall clock. Sequences whose last commit is not heard of go on as if it succeeded.
+        """
+        began_s = self._clock.perf_counter()
+        works = self._stepped = self._compose(now_s)
+        if works:
+            self._metrics.record_started((self._sequence(work).record for work in works), self._clock.time())
+            self._early_exit.allow(works, self._costs, is_wanted=self._policy.pruning)
+            try:
+                costs = self._costs.at(self._costs.split)
+                self._running = _Running(works, self.target.launch(works), _reading_s(works, costs), costs)
+            except Exception as error:  # one request's failure must not end the others
+                self._isolate(works, error)
+        self._host_s += self._clock.perf_counter() - began_s
+
+    def collect(self) -> list[DraftJob]:
+        """Wait for the step that runs, if any; accept its tokens, and return the jobs for drafts after them.
+
+        Hears of the last commit, too. Its sequences go on as if their next commit succeeded; `commit` sends it.
+        Raises StoreUnavailable, before anything is accepted: the next call goes on from there.
+        """
+        began_s = self._clock.perf_counter()
+        if self._pending_commit.is_ready:  # while the target is still at work
+            self._left += self._settle()
+        running = self._running
+        waiting_s = self._clock.perf_counter()
+        if running is not None and running.verdicts is None:
+            try:
+                running.verdicts = verify(running.works, running.launched.collect())
+            except Exception as error:
+                self._running = None
+                self._isolate(running.works, error)
+        waited_s = self._clock.perf_counter() - waiting_s
+        self._left += self._settle()
+        jobs, self._left = self._left, []
+        if running is None or running.verdicts is None:
+            return jobs
+        self._running = None
+        jobs += self._accept(running, running.verdicts)
+        self._host_s += self._clock.perf_counter() - began_s - waited_s
+        self._record_host(running, waited_s)
+        return jobs
+
+    def commit(self) -> None:
+        """Send the commit of the tokens that were accepted last; a later `collect` hears of its outcomes.
+
+        Raises StoreUnavailable; then `collect` sends it again.
+        """
+        if self._uncommitted is None:
+            return
+        began_s = self._clock.perf_counter()
+        (running, final), self._uncommitted = self._uncommitted, None
+        events: list[tuple[Sequence, Event]] = []
+        for sequence, work, verdict, conclusion, now_s in final:
+            event = event_of(conclusion, sequence.stats, work.tree, verdict, now_s)
+            sequence.stats = event.stats
+            events.append((sequence, event))
+        trees = [VerifiedTree(one.work.tree, one.verdict.path, len(one.conclusion.tokens)) for one in final]
+        self._metrics.record_step(len(running.works), running.num_rows, running.launched.took_s, trees)
+        try:
+            self._pending_commit.send(events)
+        finally:
+            self._host_s += self._clock.perf_counter() - began_s
 
     def _compose(self, now_s: float) -> list[BatchEntry]:
         """Compose the next batch, with memory reserved."""
@@ -191,33 +281,33 @@ class Verifier:
         )
         return self.sequences.reserve(batch)
 
-    def _commit(
-        self, works: list[BatchEntry], verdicts: list[Verdict | None], rows: int, took_s: float
-    ) -> list[DraftJob]:
-        """Send the commit, and go on as if it succeeded; `_settle` reads the outcomes."""
+    def _accept(self, running: "_Running", verdicts: list[Verdict | None]) -> list[DraftJob]:
+        """Take the step's tokens in, without those of sequences that left since; ask for the next drafts."""
+        works, took_s, costs = running.works, running.launched.took_s, running.costs
+        self._early_exit.update(works, costs)
+        if all(work.final for work in works):
+            whole_s = self._early_exit.whole_s(works, costs, took_s, running.reading_s)
+            costs.correct(running.num_rows, whole_s, running.reading_s)
         now_s = self._clock.time()
-        final: list[tuple[BatchEntry, Verdict, Event]] = []
+        final: list[_Accepted] = []
+        going_on: list[Sequence] = []
         for work, verdict in zip(works, verdicts, strict=True):
-            if verdict is None:
+            sequence = self.sequences.get(work.sequence.id)
+            if sequence is None or sequence.kv is not work.sequence:  # ended or lost meanwhile
+                self.target.drop(work)
+            elif verdict is None:
                 self.target.cover(work.sequence, work.start + len(work.tokens))
             else:
-                final.append((work, verdict, conclude(self._sequence(work), work.tree, verdict, now_s)))
-        rounds = [VerifiedTree(work.tree, verdict.path, len(event.tokens)) for work, verdict, event in final]
-        self._metrics.record_step(len(works), rows, took_s, rounds)
-        try:
-            self._pending_commit.send([(self._sequence(work), event) for work, _, event in final])
-        except Exception:
-            for work, _, _ in final:
-                self.target.drop(work)
-            raise
-        for work, verdict, event in final:
-            self._advance(work, verdict, event)
-        going_on = [self._sequence(work) for work, _, event in final if event.finish_reason is None]
-        jobs = self.speculation.request_drafts(going_on, self._policy)
-        return jobs if len(going_on) == len(final) else jobs + self._settle()
+                accepted = _Accepted(sequence, work, verdict, conclude(sequence, verdict), now_s)
+                final.append(accepted)
+                self._advance(accepted)
+                if not sequence.is_over:
+                    going_on.append(sequence)
+        self._uncommitted = running, final
+        return self.speculation.request_drafts(going_on, self._policy)
 
     def _settle(self) -> list[DraftJob]:
-        """Read the last commit's outcomes; drop sequences that ended or are lost."""
+        """Hear of the last commit, if one is pending; drop sequences that ended or are lost."""
         jobs: list[DraftJob] = []
         for sequence, event, outcome in self._pending_commit.settle():
             if outcome is Outcome.COMMITTED:
@@ -256,34 +346,47 @@ class Verifier:
     def _runs(self, sequence: Sequence) -> bool:
         return self.sequences.get(sequence.record.id) is sequence
 
-    def _advance(self, work: BatchEntry, verdict: Verdict, event: Event) -> None:
-        sequence = self._sequence(work)
+    def _advance(self, accepted: "_Accepted") -> None:
+        sequence, work, verdict, conclusion, now_s = accepted
+        tokens = conclusion.tokens
         self.stats.record_verified(work.tree, verdict.path)
-        self.speculation.record_verdict(sequence, event.tokens)
+        self.speculation.record_verdict(sequence, tokens)
         self.target.accept(work, verdict.path)
-        sequence.kv.tokens += event.tokens
-        sequence.stats = event.stats
-        sequence.kv.state = verdict.state if len(event.tokens) == len(verdict.tokens) else None
+        sequence.kv.tokens += tokens
+        sequence.kv.state = verdict.state if len(tokens) == len(verdict.tokens) else None
+        sequence.last_token_s = now_s
+        sequence.is_over = conclusion.finish_reason is not None
         self.sequences.clear(sequence.record.id)
         self._memory_retry.remove(sequence.record.id)
 
-    def _isolate(self, works: list[BatchEntry], error: Exception) -> list[DraftJob]:
+    def _record_host(self, running: "_Running", waited_s: float) -> None:
+        """Learn what the round took beside the target: the host's seconds that it did not work meanwhile."""
+        hidden_s = max(0.0, running.launched.took_s - waited_s)
+        host_s, self._host_s = max(0.0, self._host_s - hidden_s), 0.0
+        if all(work.final for work in running.works):
+            trees = sum(len(work.tree) > 0 for work in running.works)
+            self.speculation.record_host(len(running.works), trees, host_s)
+
+    def _isolate(self, works: list[BatchEntry], error: Exception) -> None:
         """Run a failed step's sequences one by one, until the one at fault fails alone."""
         log.exception("a step of %d sequences failed", len(works))
         self._metrics.record_failed()
         for work in works:
             self.target.invalidate(work)
-            self.sequences.suspect(work.sequence.id)
+            if work.sequence.id in self.sequences:
+                self.sequences.suspect(work.sequence.id)
         if len(works) > 1 or self._memory_retry.may_try_again(works[0].sequence.id, error):
-            return []
+            return
         if self._on_exhausted is not None and is_out_of_memory(error):
             self._on_exhausted()
-            return []
-        sequence = self._sequence(works[0])
+            return
+        sequence = self.sequences.get(works[0].sequence.id)
+        if sequence is None:  # ended or lost meanwhile
+            return
         with suppress(NotFound):
             self._store.end(sequence.record.id, FinishReason.ERROR, f"the target failed on this request: {error}")
         self._record_left(sequence, FinishReason.ERROR)
-        return self._end(sequence)
+        self._left += self._end(sequence)
 
     def _record_left(self, sequence: Sequence, reason: FinishReason) -> None:
         self._metrics.record_left(sequence.record, sequence.generated, sequence.stats, reason)

@@ -67,13 +67,13 @@ class StandInTarget(PagedRunner):
         self.exposed_s: Final[list[float]] = []  # of each step: from the last one's end to the launch of this one
         self._ended_s = 0.0
 
-    def forward(self, works: list[BatchEntry]) -> list[StandInRows | None]:
-        """Fill the arrays, take the time, and return rows for the final entries."""
+    def launch(self, works: list[BatchEntry]) -> "StandInStep":
+        """Fill the arrays; the step's time runs from then on, as on a device of its own."""
         fill(self._arrays, works, PAGE_TOKENS, self._vocab_size)
-        self.exposed_s.append(time.perf_counter() - self._ended_s)
-        time.sleep(self._step_s)  # without the GIL, as a device would
-        self._ended_s = time.perf_counter()
-        return [StandInRows(work.sequence.id) if work.final else None for work in works]
+        launched_s = time.perf_counter()
+        self.exposed_s.append(launched_s - self._ended_s)
+        self._ended_s = launched_s + self._step_s
+        return StandInStep(works, self._step_s, self._ended_s)
 
     def try_reserve(self, work: BatchEntry) -> bool:
         """Reserve pages for the entry's tokens and nodes."""
@@ -86,6 +86,22 @@ class StandInTarget(PagedRunner):
 
     def _clear(self, pages: list[int]) -> None:
         """There is nothing in the pages."""
+
+
+class StandInStep:
+    """A step under way until its time is over. Implements `app.engine.target.LaunchedStep`."""
+
+    def __init__(self, works: list[BatchEntry], took_s: float, ends_s: float) -> None:
+        """Take `took_s` seconds, until `ends_s` by `time.perf_counter`."""
+        self._works, self._ends_s = works, ends_s
+        self.took_s: Final = took_s
+
+    def collect(self) -> list[StandInRows | None]:
+        """Wait for the rest of the time without the GIL; return rows for the final entries."""
+        left_s = self._ends_s - time.perf_counter()
+        if left_s > 0.0:
+            time.sleep(left_s)
+        return [StandInRows(work.sequence.id) if work.final else None for work in self._works]
 
 
 class StandInDrafter:

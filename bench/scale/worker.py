@@ -102,11 +102,12 @@ def measure(parts: "Parts") -> None:
     from workers.deployment import Deployment
     from workers.roles import verify
 
-    parts.wrap("fill", StandInTarget, "forward")
+    parts.wrap("fill", StandInTarget, "launch")
     parts.wrap("step", sys.modules["time"], "sleep")
     parts.wrap("schedule", verifier.Verifier, "_compose")
     parts.wrap("verify", verifier, "verify")
-    parts.wrap("commit", verifier.Verifier, "_commit", "_settle")
+    parts.wrap("commit", verifier.Verifier, "commit", "_settle")
+    parts.wrap("accept", verifier.Verifier, "_accept")
     parts.wrap("send", PendingCommit, "send")
     parts.wrap("settle", PendingCommit, "settle")
     parts.wrap("learn", Speculation, "record_verdict", "receive")

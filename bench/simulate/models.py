@@ -9,10 +9,12 @@ another drafter, are as good as if the target's state were known there.
 
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
+from app.engine.target import StepOnCollect
 from app.estimates.step_costs import StepCosts
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry, CachedSequence, Guess, Tree
@@ -118,7 +120,11 @@ class LogTarget:
         """Return 0: no prefix is cached."""
         return 0
 
-    def forward(self, works: list[BatchEntry]) -> "list[LogRows | None]":
+    def launch(self, works: list[BatchEntry]) -> StepOnCollect:
+        """Launch a step that runs when it is collected, on the simulated clock."""
+        return StepOnCollect(partial(self._run, works), self._clock.perf_counter)
+
+    def _run(self, works: list[BatchEntry]) -> "list[LogRows | None]":
         """Return rows for final batch entries, and let the time of all rows and branches pass."""
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
         reading = self._costs.reading

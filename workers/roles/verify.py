@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from celery.worker import state as worker_state
 from pydantic import ValidationError
@@ -16,7 +17,7 @@ from app.assembly.verifier import build_verifier
 from app.fuser.fuser import Fuser
 from app.logs import of
 from app.messages import FUSE, SETTLE, DraftJob, FinishReason, Settle, ToVerifier, mailbox_of
-from app.pipeline import draft_here
+from app.pipeline import draft_here, run_round
 from app.placement.splits import Splits
 from app.stages.route.drafter_pool import DrafterPool
 from app.telemetry.verifier_metrics import VerifierMetrics
@@ -92,27 +93,26 @@ def _leave() -> None:
 
 
 class VerifierLoop(HeartbeatTask):
-    """The loop of a verifier: mail in, one step, drafts of model-free drafters alone, mail out."""
+    """The loop of a verifier: mail in, one round, mail out."""
 
     def __init__(
         self, deployment: Deployment, verifier: Verifier, fuser: Fuser, heartbeat: Heartbeat, mailbox: str
     ) -> None:
         self._deployment = deployment
         self._verifier = verifier
-        self._fuser = fuser
+        self._draft = partial(draft_here, fuser, mailbox)
         self._heartbeat = heartbeat
         self._mailbox = mailbox
         self._reconciled_s = 0.0
         self._model_free = model_free_names(deployment.settings, deployment.tokenizer)
 
     def handle(self, messages: list[ToVerifier]) -> float | None:
-        """Receive the mail, run one step, send the jobs for the next drafts; return the seconds it can wait."""
+        """Receive the mail, run one round, send the jobs for the next drafts; return the seconds it can wait."""
         for message in messages:
             self._adopt(message.adopt)
             self._verifier.receive(message.trees)
         self._reconcile()
-        jobs, trees = draft_here(self._fuser, self._mailbox, self._verifier.step(time.time()))
-        self._verifier.receive(tree for _, tree in trees)
+        jobs = run_round(self._verifier, self._draft, time.time())
         self._heartbeat.working_on(work.sequence.id for work in self._verifier.stepped)
         self._send(jobs)
         self._settle()

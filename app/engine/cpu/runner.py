@@ -5,6 +5,7 @@ The only file that builds tensors for the target. Knows no scheduler, no Redis a
 
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,8 +14,9 @@ from app.engine.cpu.forward import Checkpoints, Forward
 from app.engine.early_exit.rows import Predictor, RowPruner
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import KVCache, PagePool, bytes_per_page
-from app.engine.packing import forks, plan
+from app.engine.packing import PackedBatch, forks, plan
 from app.engine.sampling import choice_of, is_shaped, row_of, token_logprobs
+from app.engine.target import StepOnCollect
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry
 from kernels.sampling.target_token import shaped, target_token_reference
@@ -94,6 +96,13 @@ class ModelRunner(PagedRunner):
         """
         packed = plan(works, self.kv)
         packed.added = added
+        return self._run(works, packed)
+
+    def launch(self, works: list[BatchEntry]) -> StepOnCollect:
+        """Pack a step; it is computed, as by `forward`, when it is collected."""
+        return StepOnCollect(partial(self._run, works, plan(works, self.kv)))
+
+    def _run(self, works: list[BatchEntry], packed: PackedBatch) -> list[CPURows | None]:
         checkpoints = self._checkpoints(works)
         rows, greedy, states = self.model.logits(packed, checkpoints)
         self.checkpoints_s = checkpoints.took_s if checkpoints else 0.0

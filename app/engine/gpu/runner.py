@@ -2,6 +2,7 @@
 device a step.
 """
 
+import time
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 
@@ -105,33 +106,23 @@ class DeviceRunner(PagedRunner):
         arrays.device["slots"].fill_(NOWHERE)
         run(self.weights, self.pages, rows_of(arrays, size), self._method)
 
-    @torch.inference_mode()
     def forward(self, works: list[BatchEntry]) -> list[ChosenRows | None]:
         """Run one packed pass; return tokens for final batch entries, None for prompt chunks.
 
         The sequences already hold the pages. Raises ArithmeticError when a row's logits are not
         finite; then `invalidate` the batch entries.
         """
+        return self.launch(works).collect()
+
+    @torch.inference_mode()
+    def launch(self, works: list[BatchEntry]) -> "DeviceStep":
+        """Launch one packed pass, without waiting for the device."""
         _check(works, self.weights)
+        started = _recorded(self.pages.keys.device)
         self._commits.launch()
         edits = self._edits(works)
         result = self._run(works, size_of(works), edits)
-        wanted = _wanted(works)
-        chosen = result.chosen.cpu()[:, :wanted]  # the one read from the device
-        logprobs = chosen[1].contiguous().view(torch.float32)
-        if not logprobs.isfinite().all():
-            raise ArithmeticError("the model's logits are not finite")
-        tokens = chosen[0].tolist()
-        likely = _likely(works, result.logits[:wanted], edits, logprobs.tolist())
-        out: list[ChosenRows | None] = []
-        first = 0
-        for work in works:
-            end = first + 1 + len(work.tree)
-            out.append(
-                ChosenRows(tokens[first:end], result.logits[first:end], likely[first:end]) if work.final else None
-            )
-            first = end if work.final else first
-        return out
+        return DeviceStep(works, result, edits, started, _recorded(self.pages.keys.device))
 
     @torch.inference_mode()
     def logits(self, works: list[BatchEntry]) -> torch.Tensor:
@@ -194,6 +185,63 @@ class DeviceRunner(PagedRunner):
     def _clear(self, pages: list[int]) -> None:
         self.pages.keys[:, pages] = 0.0
         self.pages.values[:, pages] = 0.0
+
+
+class DeviceStep:
+    """A launched pass: the host is free until it collects the tokens. Implements `LaunchedStep`."""
+
+    def __init__(
+        self,
+        works: list[BatchEntry],
+        result: StepOutput,
+        edits: Edits | None,
+        started: "torch.cuda.Event | float",
+        ended: "torch.cuda.Event | float",
+    ) -> None:
+        """Hold a pass's result on the device, and when it began and ended there (`_recorded`)."""
+        self._works, self._result, self._edits = works, result, edits
+        self._started, self._ended = started, ended
+        self._took_s = 0.0
+
+    @property
+    def took_s(self) -> float:
+        """Return the seconds that the device worked on it; 0 before it is collected."""
+        return self._took_s
+
+    @torch.inference_mode()
+    def collect(self) -> list[ChosenRows | None]:
+        """Wait for the device; return tokens for final batch entries, None for prompt chunks.
+
+        Raises ArithmeticError when a row's logits are not finite.
+        """
+        works, logits = self._works, self._result.logits
+        wanted = _wanted(works)
+        chosen = self._result.chosen.cpu()[:, :wanted]  # the one read from the device
+        if isinstance(self._started, torch.cuda.Event) and isinstance(self._ended, torch.cuda.Event):
+            self._took_s = self._started.elapsed_time(self._ended) / 1e3
+        elif isinstance(self._started, float) and isinstance(self._ended, float):
+            self._took_s = self._ended - self._started
+        logprobs = chosen[1].contiguous().view(torch.float32)
+        if not logprobs.isfinite().all():
+            raise ArithmeticError("the model's logits are not finite")
+        tokens = chosen[0].tolist()
+        likely = _likely(works, logits[:wanted], self._edits, logprobs.tolist())
+        out: list[ChosenRows | None] = []
+        first = 0
+        for work in works:
+            end = first + 1 + len(work.tree)
+            out.append(ChosenRows(tokens[first:end], logits[first:end], likely[first:end]) if work.final else None)
+            first = end if work.final else first
+        return out
+
+
+def _recorded(device: torch.device) -> "torch.cuda.Event | float":
+    """Record this moment: on a GPU an event in the present stream, elsewhere the host's clock in seconds."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
 
 def _wanted(works: list[BatchEntry]) -> int:

@@ -12,7 +12,7 @@ from app.estimates.step_costs import StepCosts
 from app.policy import Policy
 from app.stages.schedule.prefill import chunk_tokens, split_prefill
 from app.stages.schedule.tree_budget import BatchRows, BatchSelection, PaceSelection
-from app.state import BatchEntry, Sequence, Tree
+from app.state import NO_TREE, BatchEntry, Sequence, Tree
 
 PACE = PaceSelection()
 OTHERS_TIME = 3.0  # seconds that the others get for each second of the long contexts' own steps
@@ -42,24 +42,25 @@ def compose(
     out. Contexts of the policy's `apart_tokens` or more go in steps of their own. `now_s`: wall clock.
     """
     sequences = _turn(sequences, policy, now_s, costs, is_together)
-    is_held = is_together and any(not _is_ready(s, now_s) for s in sequences)
-    ready = sorted(
-        (s for s in sequences if _is_ready(s, now_s) and not (is_held and _is_running(s))),
-        key=lambda s: (s.record.created_s, s.record.id),
-    )
-    ready = _suspects_apart(ready, suspects)
-    prompts = [s for s in ready if not _is_running(s)]
+    decoding = [s for s in sequences if _is_running(s)]  # those that wait for their trees, too
+    going_on = [s for s in decoding if _is_ready(s, now_s)]
+    if is_together and len(going_on) < len(decoding):
+        going_on = []
+    prompts = [s for s in sequences if not _is_running(s)] if len(decoding) < len(sequences) else []
+    ready = _suspects_apart(sorted(going_on + prompts, key=lambda s: (s.record.created_s, s.record.id)), suspects)
+    if prompts or len(ready) < len(going_on):  # not all that are ready decode, or may go on
+        prompts, running = [s for s in ready if not _is_running(s)], [s for s in ready if _is_running(s)]
+    else:
+        running = ready
     size = chunk_tokens(costs, policy) if prompts else 0
     wanted = min(size, policy.max_batch_tokens // 2, sum(s.uncached for s in prompts))
-    running = [s for s in ready if _is_running(s)]
-    if not is_together and len(running) == sum(_is_running(s) for s in sequences):
+    if not is_together and len(running) == len(decoding):
         running = _longest_waiting_half(running)
     running = _first(running, policy.max_batch_tokens - wanted)
     base_rows = sum(s.uncached for s in running)
     reading = costs.reading
     chunks: list[BatchEntry] = []
     if prompts:
-        decoding = [s for s in sequences if _is_running(s)]  # those that wait for their trees, too
         chunks = split_prefill(prompts, policy.max_batch_tokens - base_rows, size, costs, _plain_s(decoding, costs))
     base_rows += sum(len(work.tokens) for work in chunks)
 
@@ -132,7 +133,7 @@ def _wait_s(group: Listed[Sequence], now_s: float, is_together: bool) -> float:
 
 def _last_s(sequence: Sequence) -> float:
     """Return since when it waits for its next token, by the wall clock."""
-    return sequence.stats.last_token_s or sequence.record.created_s
+    return sequence.last_token_s or sequence.record.created_s
 
 
 def _is_running(sequence: Sequence) -> bool:
@@ -182,7 +183,7 @@ def _allowed_tree(sequence: Sequence, policy: Policy, most: int) -> Tree:
     """
     speculation = sequence.record.speculation
     if sequence.tree is None or not speculation.enabled or policy.max_draft_tokens == 0:
-        return Tree()
+        return NO_TREE
     own = most if speculation.max_draft_tokens is None else min(most, speculation.max_draft_tokens)
     tree = sequence.tree.cut(own)
     return _shallow(tree, sequence.record.max_tokens - sequence.generated - 1)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.messages import TARGET, DrafterStats, FinishReason, Stats
-from app.stages.commit import conclude
+from app.messages import TARGET, DrafterStats, Event, FinishReason, Stats
+from app.stages.commit import conclude, event_of
 from app.state import Sequence, Tree, Verdict
 from tests import fakes
 
@@ -20,8 +20,13 @@ def state(max_tokens: int = 100, generated: int = 0, stats: Stats | None = None)
     return found
 
 
+def event_from(sequence: Sequence, tree: Tree, verdict: Verdict, now_s: float) -> Event:
+    """Return the event of a verdict, as its verifier commits it."""
+    return event_of(conclude(sequence, verdict), sequence.stats, tree, verdict, now_s)
+
+
 def test_accepted_tokens_name_their_drafter_and_the_bonus_the_target():
-    event = conclude(state(generated=2), CHAIN, Verdict([1, 2], [1, 2, 6]), now_s=50.0)
+    event = event_from(state(generated=2), CHAIN, Verdict([1, 2], [1, 2, 6]), now_s=50.0)
     assert (event.offset, event.tokens, event.proposers) == (2, (1, 2, 6), ("a", "b", TARGET))
     assert event.finish_reason is None
 
@@ -30,7 +35,7 @@ def test_statistics_count_all_verified_nodes_for_each_proposer():
     old = Stats(
         rounds=3, drafted=10, accepted=4, by_drafter={"a": DrafterStats(drafted=7, accepted=1)}, first_token_s=1.0
     )
-    stats = conclude(state(stats=old), CHAIN, Verdict([1, 2], [1, 2, 6]), now_s=50.0).stats
+    stats = event_from(state(stats=old), CHAIN, Verdict([1, 2], [1, 2, 6]), now_s=50.0).stats
     assert (stats.rounds, stats.drafted, stats.accepted) == (4, 14, 6)
     assert stats.by_drafter == {
         "a": DrafterStats(drafted=9, accepted=2),
@@ -42,7 +47,7 @@ def test_statistics_count_all_verified_nodes_for_each_proposer():
 
 
 def test_the_first_commit_sets_the_first_tokens_time():
-    assert conclude(state(), Tree(), Verdict([], [4]), now_s=50.0).stats.first_token_s == 50.0
+    assert event_from(state(), Tree(), Verdict([], [4]), now_s=50.0).stats.first_token_s == 50.0
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,7 @@ def test_the_first_commit_sets_the_first_tokens_time():
     ],
 )
 def test_an_event_ends_at_an_end_token_or_at_max_tokens(tokens, room, committed, reason):
-    event = conclude(state(10, 10 - room), CHAIN, Verdict([1, 2], tokens), now_s=0.0)
+    event = event_from(state(10, 10 - room), CHAIN, Verdict([1, 2], tokens), now_s=0.0)
     assert (event.tokens, event.finish_reason) == (committed, reason)
     assert len(event.proposers) == len(committed)
     assert event.stats.accepted == min(2, len(committed))
@@ -68,7 +73,7 @@ def test_an_event_ends_at_an_end_token_or_at_max_tokens(tokens, room, committed,
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.integers(0, 4), st.integers(1, 8), st.lists(st.sampled_from([1, 2, 3, 8, EOS]), min_size=5, max_size=5))
 def test_an_event_is_never_longer_than_its_room_nor_past_an_end(depth, room, tokens):
-    event = conclude(state(8, 8 - room), CHAIN, Verdict(CHAIN.parents[1 : depth + 1], tokens[: depth + 1]), now_s=0.0)
+    event = event_from(state(8, 8 - room), CHAIN, Verdict(CHAIN.parents[1 : depth + 1], tokens[: depth + 1]), now_s=0.0)
     assert 1 <= len(event.tokens) <= min(room, depth + 1)
     assert not {8, EOS} & set(event.tokens[:-1])
     ends = event.tokens[-1] in (8, EOS)

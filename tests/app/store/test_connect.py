@@ -86,7 +86,7 @@ def test_a_server_that_cannot_write_is_unavailable_and_comes_back(redis_client: 
             lambda: redis_client.set("key", "value"),
             lambda: store.create(make_record("r2"), limit=9),
             lambda: store.commit("v1", [("r1", tokens_event(0, 7))]),
-            store.commit_later("v1", [("r1", tokens_event(0, 7))], "verify:v"),
+            store.commit_later("v1", [("r1", tokens_event(0, 7))], "verify:v").read,
             lambda: boxes.post("m", ["item"]),
         ):
             with pytest.raises(StoreUnavailable):

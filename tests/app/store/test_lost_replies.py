@@ -66,23 +66,25 @@ def test_a_commits_outcome_is_known_though_its_reply_was_lost(
     """Many times over: no connection is leaked, broken or whole."""
     store = store_of(far)
     for length in range(0, 12, 2):
-        assert store.commit_later("v1", [("r1", tokens_event(length, 5))], "verify:v")().outcomes == [Outcome.COMMITTED]
+        assert store.commit_later("v1", [("r1", tokens_event(length, 5))], "verify:v").read().outcomes == [
+            Outcome.COMMITTED
+        ]
         relay.hold()
-        outcomes = store.commit_later("v1", [("r1", tokens_event(length + 1, 6))], "verify:v")
+        sent = store.commit_later("v1", [("r1", tokens_event(length + 1, 6))], "verify:v")
         await_tokens(near, length + 2)
         relay.cut()
-        assert outcomes().outcomes == [Outcome.COMMITTED]
+        assert sent.read().outcomes == [Outcome.COMMITTED]
     assert near.snapshot("r1").tokens == (5, 6) * 6
 
 
 def test_a_reply_that_comes_too_late_is_dropped(far: redis.Redis, near: RequestStore, relay: Relay) -> None:
     far.set("key", "value")
-    outcomes = store_of(far).commit_later("v1", [("r1", tokens_event(0, 5))], "verify:v")
-    assert outcomes().outcomes == [Outcome.COMMITTED]
+    sent = store_of(far).commit_later("v1", [("r1", tokens_event(0, 5))], "verify:v")
+    assert sent.read().outcomes == [Outcome.COMMITTED]
     relay.hold()
-    outcomes = store_of(far).commit_later("v1", [("r1", tokens_event(1, 6))], "verify:v")
+    sent = store_of(far).commit_later("v1", [("r1", tokens_event(1, 6))], "verify:v")
     started_s = time.monotonic()
-    for call in (outcomes, lambda: far.get("key")):
+    for call in (sent.read, lambda: far.get("key")):
         with pytest.raises(StoreUnavailable):
             call()
     assert time.monotonic() - started_s < 20 * TIMEOUT_S, "a server that says nothing is given up"
@@ -130,7 +132,7 @@ def test_a_full_disk_is_a_server_that_is_away_until_there_is_room(
         lambda: client.set("key", "value"),
         pipe.execute,
         lambda: store.assign("r1", "v1"),
-        store.commit_later("v1", [("r1", tokens_event(0, 5))], "verify:v"),
+        store.commit_later("v1", [("r1", tokens_event(0, 5))], "verify:v").read,
     ):
         with pytest.raises(StoreUnavailable, match="cannot write"):
             call()
@@ -168,7 +170,7 @@ def test_a_request_that_cannot_be_added_to_fails_alone(redis_client: redis.Redis
     events = [(request_id, tokens_event(0, 5)) for request_id in ids]
     events[3] = (ids[3], tokens_event(9, 5))
     Mailboxes(redis_client, NAMESPACE, lease_s=1.0).post("verify:v", ["item"])
-    committed = store.commit_later("v1", events, "verify:v")()
+    committed = store.commit_later("v1", events, "verify:v").read()
     assert committed.waiting == 1
     wanted = [Outcome.COMMITTED] * len(ids)
     wanted[1], wanted[3] = Outcome.FAILED, Outcome.STALE

@@ -145,7 +145,7 @@ def test_the_last_commit_again_is_no_failure(running: Bench) -> None:
 
 def test_a_commit_that_is_sent_ahead_keeps_its_text(running: Bench) -> None:
     event = Event(offset=0, tokens=(1,), finish_reason=FinishReason.ERROR, error="zu groß: 大きすぎる\r\n$1")
-    assert running.store.commit_later("v1", [("r1", event)], "verify:v1")().outcomes == [Outcome.COMMITTED]
+    assert running.store.commit_later("v1", [("r1", event)], "verify:v1").read().outcomes == [Outcome.COMMITTED]
     assert running.store.events("r1", 0) == [event]
     assert running.store.snapshot("r1").error == event.error
 

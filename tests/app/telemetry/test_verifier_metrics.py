@@ -126,7 +126,7 @@ def test_nothing_is_kept_of_a_request_that_left(way: str) -> None:
     elif way == "let go":
         local.verifier.release([one.id])
     elif way == "failed":
-        local.verifier.target.forward = _fail  # type: ignore[method-assign]
+        local.verifier.target.launch = _fail  # type: ignore[method-assign]
     for _ in range(5):
         local.step()
     reasons = {"done": FinishReason.LENGTH, "failed": FinishReason.ERROR}

@@ -8,6 +8,7 @@ import torch
 from app.drafter.model import ModelDrafter
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.drafters.guesser import ModelGuesser
+from app.engine.target import StepOnCollect
 from app.errors import StoreUnavailable
 from app.messages import TARGET, Event, FinishReason, Status
 from app.pipeline import LocalPipeline
@@ -424,6 +425,9 @@ class Relay:
 
     def adopt(self, sequence):
         return RUNNER.adopt(sequence)
+
+    def launch(self, works):
+        return StepOnCollect(lambda: self.forward(works))
 
     def forward(self, works):
         return RUNNER.forward(works)

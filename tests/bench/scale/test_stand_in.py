@@ -22,7 +22,7 @@ def test_a_step_takes_its_time_and_says_the_known_text():
     work = BatchEntry(sequence, 0, sequence.tokens, Tree([1, 2], [0, 1], [0.9, 0.8], [("a",), ("a",)]), final=True)
     assert target.try_reserve(work)
     began_s = time.perf_counter()
-    (rows,) = target.forward([work])
+    (rows,) = target.launch([work]).collect()
     assert time.perf_counter() - began_s >= STEP_S
     assert rows is not None
     assert rows.token(2, 22, Sampling(), []) == token_at("r", 22)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.estimates.step_costs import Reading, StepCosts
-from app.messages import Record, Stats
+from app.messages import Record
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
 from app.stages.schedule.compose import MOST_NODES, OTHERS_TIME, TAIL_TOKENS, compose, wait_s
@@ -47,7 +47,7 @@ def sequence(
     tokens = list(range(prompt + generated))
     done = len(tokens) - 1 if cached is None else cached
     kv = CachedSequence(name, tokens, cached=done)
-    return Sequence(record, kv, Stats(last_token_s=last_token_s), tree=tree, due_s=due_s)
+    return Sequence(record, kv, tree=tree, due_s=due_s, last_token_s=last_token_s)
 
 
 @st.composite
@@ -155,7 +155,7 @@ def test_all_sequences_get_to_their_end(
             if work.final:
                 s.tokens.append(0)
                 s.tree, s.due_s = None, now_s + 0.05
-                s.stats = Stats(last_token_s=now_s)
+                s.last_token_s = now_s
         live = [s for s in live if s.generated < s.record.max_tokens]
         steps += 1
         assert steps < 3000  # 0.001 s each; a turn of three steps' time for others before that of long contexts
@@ -177,7 +177,7 @@ def turns(policy: Policy, costs: StepCosts, count: int) -> list[tuple[str, float
             s = next(s for s in sequences if s.kv is work.sequence)
             s.tokens.append(0)
             s.kv.cached += 1
-            s.stats = Stats(last_token_s=now_s)
+            s.last_token_s = now_s
         found.append(("".join(work.sequence.id for work in batch), took_s))
     return found
 
@@ -285,7 +285,7 @@ def test_suspects_run_alone_in_turn_with_the_others() -> None:
         batch = compose(sequences, Policy(), NOW + step, MEASURED, {"b", "c"})
         turns.append("".join(work.sequence.id for work in batch))
         for work in batch:
-            next(s for s in sequences if s.kv is work.sequence).stats = Stats(last_token_s=NOW + step)
+            next(s for s in sequences if s.kv is work.sequence).last_token_s = NOW + step
     assert turns == ["a", "b", "c", "a", "b", "c"]
 
 
