@@ -43,7 +43,7 @@ def length_search(kind: str) -> LengthSearch | None:
     return FixedLength(int(number)) if name == "fixed" else FaserLength() if kind == "faser" else None
 
 
-class Committed:
+class CommittedCounts:
     """Tell how many tokens requests committed from one decision to the next."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class BaselineController:
         self.modes: Final = DraftModes()
         self._policy = policy
         self._is_tree = is_tree
-        self._committed = Committed()
+        self._committed = CommittedCounts()
 
     @property
     def drafters(self) -> int | None:

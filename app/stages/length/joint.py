@@ -43,7 +43,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class BatchLoad:
     """The sequences that go into their next round, by request, and those that the verifier has in all."""
 
     candidates: Mapping[str, Candidate]
@@ -74,7 +74,7 @@ class JointPlan:
         return self.split, self.in_halves
 
 
-def joint_plans(profile: Profile, load: Load, search: LengthSearch) -> list[JointPlan]:
+def joint_plans(profile: Profile, load: BatchLoad, search: LengthSearch) -> list[JointPlan]:
     """Return the best plan of each way to work, the fastest first."""
     found: list[JointPlan] = []
     for number, split in enumerate(profile.splits):
@@ -87,14 +87,14 @@ def joint_plans(profile: Profile, load: Load, search: LengthSearch) -> list[Join
     return sorted(found, key=lambda plan: -plan.pace)
 
 
-def _in_turn(profile: Profile, load: Load, search: LengthSearch, split: int) -> JointPlan:
+def _in_turn(profile: Profile, load: BatchLoad, search: LengthSearch, split: int) -> JointPlan:
     steps = profile.steps.at(split)
     lengths = search.search(load.candidates, steps, _Exposed(profile, split))
     round_s = _verify_s(steps, load, lengths, load.scale) + profile.draft_s(split, *_asked(lengths, load.scale))
     return JointPlan(lengths, split, pace=_tokens(load, lengths) / round_s)
 
 
-def _in_chunks(profile: Profile, load: Load, search: LengthSearch, split: int) -> JointPlan:
+def _in_chunks(profile: Profile, load: BatchLoad, search: LengthSearch, split: int) -> JointPlan:
     steps = profile.steps.at(split)
     longest = search.search(load.candidates, steps, _Exposed(profile, split))
     deepest = max(longest, default=0)
@@ -110,7 +110,7 @@ def _in_chunks(profile: Profile, load: Load, search: LengthSearch, split: int) -
     return max(plans, key=lambda plan: plan.pace)
 
 
-def _in_halves(profile: Profile, load: Load, search: LengthSearch, split: int) -> JointPlan:
+def _in_halves(profile: Profile, load: BatchLoad, search: LengthSearch, split: int) -> JointPlan:
     steps, half = profile.steps.at(split), load.scale / 2.0
     hidden_s = steps.seconds(max(1, round(len(load.candidates) * half)))
     lengths = search.search(load.candidates, steps, _Exposed(profile, split, hidden_s))
@@ -133,7 +133,7 @@ class _Exposed:
         return self._known[batch, depth]
 
 
-def _verify_s(steps: StepCosts, load: Load, lengths: Listed[int], scale: float) -> float:
+def _verify_s(steps: StepCosts, load: BatchLoad, lengths: Listed[int], scale: float) -> float:
     """Return the seconds of a step of `scale` times these sequences."""
     reading = steps.reading
     pairs = [*zip(load.candidates.values(), lengths, strict=True)]
@@ -141,7 +141,7 @@ def _verify_s(steps: StepCosts, load: Load, lengths: Listed[int], scale: float) 
     return steps.seconds(max(1, round(rows))) + scale * sum(reading.seconds(c.context, 1 + n) for c, n in pairs)
 
 
-def _tokens(load: Load, lengths: Listed[int]) -> float:
+def _tokens(load: BatchLoad, lengths: Listed[int]) -> float:
     """Return the tokens that a round of all sequences is expected to commit."""
     pairs = zip(load.candidates.values(), lengths, strict=True)
     return load.scale * sum(1.0 + sum(c.expectation.survival(length)) for c, length in pairs)
@@ -152,7 +152,7 @@ def _asked(lengths: Listed[int], scale: float) -> tuple[float, int]:
     return scale * sum(length > 0 for length in lengths), max(lengths, default=0)
 
 
-def _all_right(load: Load, lengths: Listed[int]) -> float:
+def _all_right(load: BatchLoad, lengths: Listed[int]) -> float:
     """Return the chance that all drafts of all sequences are right, and the drafter's next token as well."""
     pairs = zip(load.candidates.values(), lengths, strict=True)
     return prod(c.expectation.survival(length + 1)[-1] for c, length in pairs if length) ** load.scale

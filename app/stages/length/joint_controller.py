@@ -13,9 +13,9 @@ from typing import Final
 from app.estimates.step_costs import StepCosts
 from app.messages import Record
 from app.placement.splits import Split
-from app.stages.length.baselines import Committed, record_asked, whole_chain
+from app.stages.length.baselines import CommittedCounts, record_asked, whole_chain
 from app.stages.length.draft_modes import DraftModes
-from app.stages.length.joint import JointPlan, Load, Profile, joint_plans
+from app.stages.length.joint import BatchLoad, JointPlan, Profile, joint_plans
 from app.stages.length.planner import DraftBatch, LengthDecision, LengthSearch
 from app.state import Tree
 
@@ -38,7 +38,7 @@ class JointController:
         self.modes: Final = DraftModes()
         self._search = search
         self._splits = splits
-        self._committed = Committed()
+        self._committed = CommittedCounts()
         self._plan = JointPlan([], 0)
         self._decisions = 0  # since the way to work changed last
         self._least = FIRST  # of them before it may change again
@@ -56,7 +56,7 @@ class JointController:
 
     def plan(self, batch: DraftBatch) -> LengthDecision:
         """Decide for one batch, and with it for all sequences how both sides work."""
-        load = Load(dict(zip(batch.lengths, batch.candidates, strict=True)), batch.load)
+        load = BatchLoad(dict(zip(batch.lengths, batch.candidates, strict=True)), batch.load)
         self._search.update(self._committed.since(batch.lengths))
         plans = joint_plans(Profile(self._splits, batch.costs, self.modes.guessing), load, self._search)
         chosen = self._choose(plans)

@@ -8,7 +8,7 @@ from app.estimates.step_costs import StepCosts
 from app.stages.length.baselines import (
     MAX_KNOWN,
     BaselineController,
-    Committed,
+    CommittedCounts,
     FixedLength,
     UniformLength,
     length_policy,
@@ -58,7 +58,7 @@ def test_a_rule_learns_what_each_request_committed_since_its_last_decision() -> 
 
 def test_little_is_kept_of_many_requests() -> None:
     rule = FaserLength()
-    by_length, committed = BaselineController(rule), Committed()
+    by_length, committed = BaselineController(rule), CommittedCounts()
     for i in range(MAX_KNOWN + 9):
         for tokens in (10, 12):
             batch = DraftBatch([likely(1)], None, has_models=True, lengths={f"{i}": tokens}, costs=COSTS, now_s=0.0)

@@ -7,7 +7,7 @@ from app.estimates.step_costs import StepCosts
 from app.placement.splits import Split
 from app.stages.length.baselines import FixedLength
 from app.stages.length.faser import FaserLength
-from app.stages.length.joint import JointPlan, Load, Profile, joint_plans
+from app.stages.length.joint import BatchLoad, JointPlan, Profile, joint_plans
 from app.stages.length.joint_controller import AFTER, DOUBT_AFTER, FIRST, TRIAL, JointController
 from app.stages.length.planner import DraftBatch
 from tests.app.stages.length.candidates import chancy
@@ -36,7 +36,7 @@ def profile(
 
 
 def best(found: Profile, sequences: int, chance: float = 0.6, length: int = 1) -> JointPlan:
-    load = Load({f"r{i}": chancy(chance) for i in range(sequences)}, sequences)
+    load = BatchLoad({f"r{i}": chancy(chance) for i in range(sequences)}, sequences)
     return joint_plans(found, load, FixedLength(length))[0]
 
 
@@ -61,7 +61,7 @@ def test_a_slow_drafter_is_given_the_larger_part() -> None:
 
 
 def test_lengths_are_searched_for_under_each_split() -> None:
-    load = Load({f"r{i}": chancy(0.7) for i in range(4)}, 4)
+    load = BatchLoad({f"r{i}": chancy(0.7) for i in range(4)}, 4)
     plans = joint_plans(profile(0.001, 1.1, 8.0, base_s=0.02, row_s=0.0001), load, FaserLength())
     assert [plan.pace for plan in plans] == sorted((plan.pace for plan in plans), reverse=True)
     by_way = {plan.way: plan for plan in plans}
@@ -69,8 +69,8 @@ def test_lengths_are_searched_for_under_each_split() -> None:
 
 
 def test_a_half_of_the_sequences_speaks_for_all() -> None:
-    whole = Load({f"r{i}": chancy(0.6) for i in range(8)}, 8)
-    half = Load({f"r{i}": chancy(0.6) for i in range(4)}, 8)
+    whole = BatchLoad({f"r{i}": chancy(0.6) for i in range(8)}, 8)
+    half = BatchLoad({f"r{i}": chancy(0.6) for i in range(4)}, 8)
     paces = [
         {plan.way: plan.pace for plan in joint_plans(profile(0.004, 1.1, 1.1), load, FixedLength(4))}
         for load in (whole, half)
