@@ -206,3 +206,16 @@ def test_a_step_that_fails_when_collected_ends_the_request_at_fault_alone():
     for one in records:
         assert list(local.store.snapshot(one.id).tokens) == expected(list(one.prompt_ids), 8)
     check_memory(local)
+
+
+def test_a_round_that_is_cut_short_commits_later_what_it_accepted():
+    store = Recording()
+    local = overlapped(store)
+    fakes.submit(local, fakes.record(PROMPTS[0], 6))
+    for _ in range(2):
+        local.step()
+    local.verifier.collect()  # and nothing of the rest
+    fakes.finish(local)
+    assert list(store.snapshot("r").tokens) == expected(PROMPTS[0], 6)
+    assert store.snapshot("r").strikes == 0
+    check_memory(local)
