@@ -90,7 +90,7 @@ def test_figures_of_the_readme_are_in_the_benchmarks() -> None:
 
 
 def test_readme_is_short() -> None:
-    assert len(readme().splitlines()) <= 210
+    assert len(readme().splitlines()) <= 200
 
 
 def readme() -> str:
