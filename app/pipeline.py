@@ -77,20 +77,28 @@ def draft_here(fuser: Fuser, mailbox: str, jobs: Iterable[DraftJob]) -> tuple[li
     return away, fuser.collect(float("inf"), 0.0)
 
 
-def run_round(verifier: Verifier, draft: DraftHere, now_s: float) -> list[DraftJob]:
-    """Run a verifier's part of a round beside the target's step; return the jobs for other processes.
+def run_round(
+    verifier: Verifier, draft: DraftHere, post: Callable[[list[DraftJob]], None], now: Callable[[], float]
+) -> None:
+    """Run a verifier's part of a round beside the target's step.
 
-    Collect the step that runs, draft for its sequences in this process, launch the next step, and
-    only then commit: what a step's tokens cost the host beyond these is done while the target works
-    on the next one. `draft` returns the jobs for others, and trees. `now_s`: wall clock.
+    Collect the step that runs, draft for its sequences in this process, launch the next step, post
+    the jobs for others, and only then commit: what a step's tokens cost the host beyond that is
+    done while the target works on the next one. Where one half of the sequences drafts while the
+    other is verified, the other half's step goes first. `draft` returns the jobs for others, and
+    trees; `post` sends jobs; `now` is the wall clock, in seconds.
 
-    Raises StoreUnavailable.
+    Raises StoreUnavailable; the next round goes on from there.
     """
-    jobs, trees = draft(verifier.collect())
+    jobs = verifier.collect()
+    if not verifier.speculation.is_together:
+        verifier.launch(now())
+    jobs, trees = draft(jobs)
     verifier.receive(tree for _, tree in trees)
-    verifier.launch(now_s)
+    verifier.launch(now())
+    if jobs:
+        post(jobs)
     verifier.commit()
-    return jobs
 
 
 class LocalPipeline:

@@ -25,7 +25,7 @@ from app.engine.text.tokenizer import Tokenizer
 from app.estimates.step_costs import StepCosts
 from app.fuser.fuser import Fuser
 from app.messages import Draft, DraftJob, Record
-from app.pipeline import LocalPipeline, draft_and_fuse, run_round
+from app.pipeline import LocalPipeline, SentTree, draft_and_fuse, run_round
 from app.policy import Policy
 from app.request import ChatMessage, Sampling, SpeculationBounds
 from app.stages.draft.protocol import Context, Drafter
@@ -240,7 +240,10 @@ class OverlappedPipeline(LocalPipeline):
 
     def step(self) -> None:
         """Run one round."""
-        run_round(self.verifier, lambda jobs: ([], draft_and_fuse(self.node, self.fuser, jobs)[1]), float("inf"))
+        run_round(self.verifier, self._draft, lambda jobs: None, lambda: float("inf"))
+
+    def _draft(self, jobs: list[DraftJob]) -> tuple[list[DraftJob], list[SentTree]]:
+        return [], draft_and_fuse(self.node, self.fuser, jobs)[1]
 
 
 def computed_at_launch(target: ModelRunner) -> ModelRunner:

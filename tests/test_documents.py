@@ -131,7 +131,7 @@ def called(function: ast.FunctionDef) -> set[str]:
 def test_the_walk_through_the_code_is_true() -> None:
     """docs/architecture.md: each function exists, and is called by the row that it names."""
     rows = ROW.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
-    assert len(rows) >= 20 and len({file for _, file, _, _ in rows}) <= 20
+    assert len(rows) >= 20 and len({file for _, file, _, _ in rows}) <= 21
     functions: dict[str, list[ast.FunctionDef]] = {}
     for step, file, names, reached in rows:
         known = definitions(file)

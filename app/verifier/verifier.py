@@ -201,10 +201,12 @@ class Verifier:
         return jobs
 
     def launch(self, now_s: float) -> None:
-        """Launch a step of the sequences that are ready, if there are any; call it when none is running.
+        """Launch a step of the sequences that are ready, unless there are none or a step runs already.
 
         `now_s`: wall clock. Sequences whose last commit is not heard of go on as if it succeeded.
         """
+        if self._running is not None:
+            return
         began_s = self._clock.perf_counter()
         works = self._stepped = self._compose(now_s)
         if works:
@@ -224,6 +226,9 @@ class Verifier:
         Raises StoreUnavailable, before anything is accepted: the next call goes on from there.
         """
         began_s = self._clock.perf_counter()
+        if self._uncommitted is not None:  # the last round was cut short
+            self._left += self._settle()
+            self.commit()
         if self._pending_commit.is_ready:  # while the target is still at work
             self._left += self._settle()
         running = self._running

@@ -112,9 +112,8 @@ class VerifierLoop(HeartbeatTask):
             self._adopt(message.adopt)
             self._verifier.receive(message.trees)
         self._reconcile()
-        jobs = run_round(self._verifier, self._draft, time.time())
+        run_round(self._verifier, self._draft, self._post, time.time)
         self._heartbeat.working_on(work.sequence.id for work in self._verifier.stepped)
-        self._send(jobs)
         self._settle()
         return self._verifier.wait_s(time.time())
 
@@ -145,9 +144,8 @@ class VerifierLoop(HeartbeatTask):
             self._adopt(sorted(owned))
             self._verifier.release(set(self._verifier.sequences) - owned)
 
-    def _send(self, jobs: list[DraftJob]) -> None:
-        if jobs:
-            self._deployment.post_all({mailbox: [message] for mailbox, message in jobs_by_mailbox(jobs, FUSE).items()})
+    def _post(self, jobs: list[DraftJob]) -> None:
+        self._deployment.post_all({mailbox: [message] for mailbox, message in jobs_by_mailbox(jobs, FUSE).items()})
 
     def _settle(self) -> None:
         ended = self._verifier.take_ended()

@@ -18,9 +18,10 @@ def expected(prompt: list[int], max_tokens: int) -> list[int]:
     return fakes.texts(fakes.pipeline(fakes.runner(MODEL)), fakes.record(prompt, max_tokens))[0]
 
 
-def overlapped(store: MemoryStore | None = None) -> LocalPipeline:
-    """Build a pipeline whose steps are launched ahead, on a target that computes at once as a device does."""
-    target = fakes.computed_at_launch(fakes.runner(MODEL))
+def overlapped(store: MemoryStore | None = None, *, is_early: bool = True) -> LocalPipeline:
+    """Build a pipeline whose steps are launched ahead: they compute at once, as on a device, or when collected."""
+    target = fakes.runner(MODEL)
+    target = fakes.computed_at_launch(target) if is_early else target
     return fakes.pipeline(target, store=store, is_overlapped=True)
 
 
@@ -102,8 +103,9 @@ def test_waiting_is_over_while_a_step_runs_or_an_end_is_not_heard_of():
     assert local.verifier.wait_s(0.0) is None
 
 
-def test_a_request_released_while_its_step_runs_leaves_the_others_alone():
-    local = overlapped()
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_request_released_while_its_step_runs_leaves_the_others_alone(is_early: bool):
+    local = overlapped(is_early=is_early)
     gone, stays = fakes.record(PROMPTS[0], 30, request_id="gone"), fakes.record(PROMPTS[1], 12, request_id="stays")
     fakes.submit(local, gone, stays)
     for _ in range(3):
@@ -112,6 +114,8 @@ def test_a_request_released_while_its_step_runs_leaves_the_others_alone():
     local.verifier.release(["gone"])
     newcomer = fakes.record(PROMPTS[2], 8, request_id="new")  # takes the pages that the running step still writes
     fakes.submit(local, newcomer)
+    local.step()
+    assert not local.verifier.sequences.suspects, "the step that ran has not failed"
     fakes.finish(local)
     assert list(local.store.snapshot("stays").tokens) == expected(PROMPTS[1], 12)
     assert list(local.store.snapshot("new").tokens) == expected(PROMPTS[2], 8)
@@ -205,4 +209,18 @@ def test_a_step_that_fails_when_collected_ends_the_request_at_fault_alone():
     assert local.store.snapshot("poison").status is Status.FAILED
     for one in records:
         assert list(local.store.snapshot(one.id).tokens) == expected(list(one.prompt_ids), 8)
+    check_memory(local)
+
+
+def test_a_round_that_is_cut_short_commits_later_what_it_accepted():
+    store = Recording()
+    local = overlapped(store)
+    fakes.submit(local, fakes.record(PROMPTS[0], 6))
+    for _ in range(2):
+        local.step()
+    local.verifier.collect()
+    local.verifier.launch(float("inf"))  # and nothing of the rest
+    fakes.finish(local)
+    assert list(store.snapshot("r").tokens) == expected(PROMPTS[0], 6)
+    assert store.snapshot("r").strikes == 0
     check_memory(local)
