@@ -36,6 +36,7 @@ def _without_int8(value: Any) -> Any:
 
 
 LENGTHS = r"^(marginal|uniform|faser|cosine|fixed:0|(fixed|tree):([1-9]|[1-5]\d|6[0-4]))$"  # app/stages/length/
+OVERLAP = r"^(auto|none|rounds|frontiers(:[1-9])?|groups|joint)$"  # app/verifier/overlap.py
 ROOT = Path(__file__).resolve().parent.parent
 IS_CLONE = (ROOT / "pyproject.toml").is_file()  # else installed: files are written elsewhere
 # Set before a process loads numpy or torch (docs/decisions/0002): threads that wait for the next
@@ -57,7 +58,6 @@ PlanName = Literal["pace", "cosine", "faser", "specinfer", "vanilla", "off"]
 Routing = Literal["learned", "cosine", "all", "first"]
 Fusion = Literal["tree", "token"]
 Batching = Literal["pace", "cosine"]
-OverlapKind = Literal["auto", "none", "rounds", "frontiers", "groups"]
 Pruning = Literal["auto", "on", "off"]
 PrunerRule = Literal["fitted", "faser"]
 Placement = Literal["apart", "together", "nodes"]
@@ -128,9 +128,11 @@ class Settings(BaseModel):
     batching: Batching | None = Field(
         None, description="content of a step: what gives the most tokens a second; or CoSine's objective"
     )
-    overlap: OverlapKind | None = Field(
+    overlap: str | None = Field(
         None,
-        description="work while a verdict is pending: what pays, nothing, or one way (app/verifier/overlap.py)",
+        pattern=OVERLAP,
+        description="work while a verdict is pending: what pays (auto), nothing (none), or one way: rounds, frontiers "
+        "(:N in chunks of N), groups; joint: FASER's controller, of lengths, chunk and split together",
     )
     pruning: Pruning | None = Field(
         None, description="drop draft tokens in the middle of a pass of the target; auto: where that gains time"
@@ -186,11 +188,10 @@ class Settings(BaseModel):
         description="what `up` starts: a verifier's and a drafter's process (apart), one that is both (together), or a "
         "process a drafter (nodes); absent: as the plan has it",
     )
-    partition: int = Field(
+    partition: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         0,
-        ge=0,
         description="cores, or a GPU's multiprocessors if both run there, kept for drafting where one process is both; "
-        "0: all for both",
+        "0: all for both; auto: as the load has it, by FASER's controller (overlap: joint)",
     )
     kv_bytes: int | None = Field(None, ge=2**20, description="a verifier's KV cache; absent: a part of what is free")
     prefix_cache: bool = Field(True, description="requests of a tenant that begin alike use what one of them computed")

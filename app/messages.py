@@ -154,6 +154,7 @@ class TreeMessage(Message):
     proposers: tuple[tuple[str, ...], ...]  # the drafters behind each node, the most confident first
     # From the job's arrival to the models' drafts, by the fusing node's clock; 0: none ran, or it is not known.
     models_s: float = 0.0
+    guessed: int = Field(default=0, ge=0)  # tokens of the longest draft guessed in that time, not ahead; 0: not known
     skipped: tuple[str, ...] = ()  # drafters that were chosen and not run: the model-free ones were sure enough
     confidence: dict[str, float] = Field(default_factory=dict)  # each drafter's own, the mean over its draft
 

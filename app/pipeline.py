@@ -45,7 +45,7 @@ def draft_and_fuse(
     ours = {(job.request_id, job.base) for job in fused_here}
     fuser.receive(draft for draft in drafts if (draft.request_id, draft.base) in ours)
     away = [draft for draft in drafts if (draft.request_id, draft.base) not in ours]
-    return away, fuser.collect(float("inf"), models_s)
+    return away, fuser.collect(float("inf"), models_s, node.guessed)
 
 
 def gather_and_fuse(fuser: Fuser, messages: Iterable[ToFuser], now_s: float) -> tuple[list[SentPath], list[SentTree]]:

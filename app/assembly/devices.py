@@ -1,6 +1,7 @@
 """Load the target on the device that the settings name, with its KV cache sized, and divide the machine."""
 
 import logging
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -27,8 +28,9 @@ from app.engine.kv.sizing import (
 )
 from app.engine.weights.resolve import drafter_folder
 from app.engine.weights.tensors import end_loading
-from app.errors import ModelRefused
-from app.placement.partition import Partition, partition
+from app.errors import InstanceError, ModelRefused
+from app.placement.partition import ModelCores, Partition, cores, divisions, partition, units_of
+from app.placement.splits import PreparedSplits
 from app.policy import Policy
 
 if TYPE_CHECKING:
@@ -92,8 +94,25 @@ def sides_of(settings: Settings) -> Partition:
     if drafting.type == "cuda" == device_of(settings).type:
         from app.engine.gpu.sm_partition import divided  # see _on_gpu
 
-        return divided(drafting, settings.partition)
+        return divided(drafting, units_of(settings))
     return partition(settings)
+
+
+def core_splits(runner: AnyRunner, models: Iterable[Forward]) -> PreparedSplits:
+    """Prepare the ways to divide this process's cores between the target of `runner` and drafters' models.
+
+    Raises InstanceError where the cores cannot be divided, or a model's threads cannot be moved.
+    """
+    sides = ((runner.model,) if isinstance(runner, ModelRunner) else (), tuple(models))
+    if not all(isinstance(model, FusedForward) for side in sides for model in side) or not sides[0]:
+        raise InstanceError("PACELINE_PARTITION=auto is for models on CPUs that run compiled (app/engine/cpu/fused.py)")
+    verify, draft = (tuple(model for model in side if isinstance(model, FusedForward)) for side in sides)
+    return PreparedSplits(
+        {
+            units: Partition(ModelCores(target_cores, verify), ModelCores(draft_cores, draft))
+            for units, (target_cores, draft_cores) in divisions(cores()).items()
+        }
+    )
 
 
 def draft_device(settings: Settings) -> torch.device:

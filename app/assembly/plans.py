@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from app.config import Batching, Fusion, OverlapKind, Placement, PlanName, PrunerRule, Pruning, Routing, Settings
+from app.config import Batching, Fusion, Placement, PlanName, PrunerRule, Pruning, Routing, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Plan:
     fusion: Fusion
     lengths: str
     batching: Batching
-    overlap: OverlapKind
+    overlap: str
     pruning: Pruning = "off"
     pruner_rule: PrunerRule = "fitted"
     model_free: bool = False  # whether model-free drafters draft
@@ -56,13 +56,14 @@ PLANS: Mapping[PlanName, Plan] = {
         overlap="auto",
         placement="nodes",
     ),
-    # FASER (arXiv:2604.20503): a length for each request, early exit by its rule, drafting beside verifying.
+    # FASER (arXiv:2604.20503): a length for each request, early exit by its rule, and one controller of lengths, chunk
+    # and split.
     "faser": Plan(
         routing="first",
         fusion="tree",
         lengths="faser",
         batching="pace",
-        overlap="frontiers",
+        overlap="joint",
         pruning="on",
         pruner_rule="faser",
     ),

@@ -15,8 +15,10 @@ from app.engine.weights.resolve import refusing, target_folder
 from app.engine.weights.target_id import target_id
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
-from app.stages.length.baselines import BaselineController, length_policy
+from app.placement.splits import FixedSplits, Splits
+from app.stages.length.baselines import BaselineController, length_policy, length_search
 from app.stages.length.controller import LengthController
+from app.stages.length.joint_controller import JointController
 from app.stages.length.planner import LengthPlanner
 from app.stages.route.router import Router
 from app.stages.route.scores import same_tokens
@@ -42,10 +44,12 @@ def build_verifier(
     metrics: VerifierMetrics,
     on_exhausted: Callable[[], None] | None = None,
     tokenizer: Tokenizer | None = None,
+    prepare_splits: Callable[[AnyRunner], Splits] | None = None,
 ) -> Verifier:
     """Build a verifier with its model loaded, checked and measured. Raises ModelRefused.
 
-    `tokenizer`: the target's, where the process has it already.
+    `tokenizer`: the target's, where the process has it already. `prepare_splits` makes, for the loaded
+    target, the ways to divide the machine; without it there is one.
     """
     runner, costs, tokenizer = load_target(settings, tokenizer)
     target = target_id(target_folder(settings), settings, tokenizer.sha256, device_of(settings).type)
@@ -61,6 +65,7 @@ def build_verifier(
         target=target,
         metrics=metrics,
         on_exhausted=on_exhausted,
+        splits=prepare_splits(runner) if prepare_splits else None,
     )
 
 
@@ -99,19 +104,23 @@ def verifier_over(
     metrics: VerifierMetrics | None = None,
     on_exhausted: Callable[[], None] | None = None,
     clock: Clock = SYSTEM,
+    splits: Splits | None = None,
 ) -> Verifier:
     """Build a verifier around a target, with the strategies that the settings select.
 
     `target`: the target's id, which its requests keep. `agreement` rates drafts where CoSine's
     routing is selected. Without a tokenizer no request may have stop strings or a form to keep.
+    `splits`: how the machine can be divided; None: not at all.
     """
-    plan = plan_of(settings)
+    plan, splits = plan_of(settings), splits or FixedSplits()
+    planner = lengths(settings, splits)
     strategies = DraftStrategies(
-        lengths(settings),
+        planner,
         Router(routing(settings, agreement), plan.drafters_per_sequence),
-        overlap(settings),
+        planner if isinstance(planner, JointController) else overlap(settings),
         sends_states=plan.states,
         shares_tokens=plan.fusion == "token",
+        splits=splits,
     )
     stats = VerifierStats(measured, strategies.router, metrics or VerifierMetrics())
     sequences = Sequences(measured.target, stats, tokenizer, settings.max_sequences)
@@ -147,10 +156,13 @@ def routing(settings: Settings, agreement: Agreement = same_tokens) -> RoutingSt
             return FixedRouting(1)
 
 
-def lengths(settings: Settings) -> LengthPlanner:
-    """Choose the planner of draft lengths."""
+def lengths(settings: Settings, splits: Splits | None = None) -> LengthPlanner:
+    """Choose the planner of draft lengths; with `overlap=joint` it decides chunk and split with them."""
     plan = plan_of(settings)
     kind = plan.lengths
+    search = length_search(kind) if plan.overlap == "joint" else None
+    if search is not None:
+        return JointController(search, (splits or FixedSplits()).all)
     baseline = length_policy(kind, plan.drafters_per_sequence)
     is_tree = kind == "cosine" or kind.startswith("tree:")
     return LengthController() if baseline is None else BaselineController(baseline, is_tree=is_tree)
@@ -159,17 +171,18 @@ def lengths(settings: Settings) -> LengthPlanner:
 def overlap(settings: Settings) -> Overlap:
     """Choose the overlap of drafting and verifying; a length for a whole batch keeps the batch whole."""
     plan = plan_of(settings)
-    match plan.overlap:
+    kind, _, tokens = plan.overlap.partition(":")
+    match kind:
         case "auto":
             return AutoOverlap(may_split=plan.lengths != "uniform")
         case "none":
             return NoOverlap()
         case "rounds":
             return RoundsOverlap()
-        case "frontiers":
-            return FrontiersOverlap()
         case "groups":
             return GroupsOverlap()
+        case _:  # frontiers, and joint where lengths are not searched for
+            return FrontiersOverlap(int(tokens) if tokens else None)
 
 
 def selection(settings: Settings, draft_costs: DraftCosts) -> BatchSelection:

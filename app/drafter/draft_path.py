@@ -105,7 +105,12 @@ class DraftPaths:
 
     def __init__(self) -> None:
         self._paths: OrderedDict[str, DraftPath] = OrderedDict()
-        self._ahead_hits = self._ahead_misses = 0
+        self._ahead_hits = self._ahead_misses = self._guessed = 0
+
+    @property
+    def guessed(self) -> int:
+        """Count the tokens of the longest draft that the last call of `draft` guessed."""
+        return self._guessed
 
     @property
     def ahead_hits(self) -> int:
@@ -141,6 +146,7 @@ class DraftPaths:
     def draft(self, paths: Listed[DraftPath], extend: DraftSteps) -> list[Draft]:
         """Extend started paths until each is done or has no drafter left; return their drafts."""
         active = [path for path in paths if path.drafters and not path.is_done]
+        self._guessed = max((path.room for path in active), default=0)
         for path in active:
             path.align()
         while active:

@@ -34,6 +34,7 @@ class DrafterNode:
             drafter.draft_kv for drafter in self._replicas.drafters if isinstance(drafter, ModelDrafter)
         )
         self._pending: set[str] = set()  # sequences to run ahead on
+        self._guessed = 0
 
     def draft(self, jobs: Iterable[DraftJob], skipped: Set[str] = frozenset()) -> list[Draft]:
         """Draft for jobs, one a sequence at most, with the drafters that each job names.
@@ -53,10 +54,13 @@ class DrafterNode:
             elif context and job.request_id not in skipped:
                 contexts.append((context, job.drafters))
         drafts = self._token_fusion.draft(contexts) if self._token_fusion is not None else []
+        asked = [self._token_fusion.paths.guessed] if self._token_fusion is not None and contexts else []
         for drafter in self._replicas.drafters:
             wanted = [context for context, names in contexts if drafter.name in names]
             if wanted and drafter.name not in self._fused:
                 drafts += drafter.draft(wanted)
+                asked += [drafter.chain.paths.guessed] if isinstance(drafter, ModelDrafter) else []
+        self._guessed = max(asked, default=0)
         return drafts
 
     def guess(self, paths: Iterable[SharedPath]) -> list[TokenGuess]:
@@ -64,6 +68,11 @@ class DrafterNode:
         for path in paths:
             self._shared.receive(path)
         return self._shared.guess()
+
+    @property
+    def guessed(self) -> int:
+        """Return how many tokens the longest of the last drafts lacked, those guessed ahead being there."""
+        return self._guessed
 
     @property
     def has_ahead(self) -> bool:

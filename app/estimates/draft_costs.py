@@ -1,9 +1,13 @@
 """Learn the draft cost, in seconds: by batch, depth and unread tokens.
 
-Timed rounds go in, expected seconds come out. Knows neither drafters nor clocks. For one thread.
+Timed rounds go in, expected seconds come out, each split of the machine its own. Knows neither
+drafters nor clocks. For one thread.
 """
 
 from collections import deque
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Self
 
 from app.estimates.step_costs import DECAY
 
@@ -12,6 +16,15 @@ HOPED_HOP = 0.5  # of the mean time of drafting at the depths that were tried
 FAINT = 0.5  # weight of a guessed observation: a few real ones at other depths outweigh it
 FEW_UNREAD = 16  # tokens of a sequence that a drafter reads along with its first guess
 DEFAULT_HOP_S = 0.001  # a job's way to a drafter and back before anything is measured
+
+
+@dataclass(slots=True)
+class _Lines:
+    """What rounds under one split of the machine taught, by batch size class."""
+
+    slowdown: float = 1.0  # over split 0, before any round
+    sums: dict[int, list[float]] = field(default_factory=dict)  # of 1, d, d*d, t, d*t
+    fitted: dict[int, list[tuple[float, float]]] = field(default_factory=dict)  # hop and step, by either guess
 
 
 class DraftCosts:
@@ -25,9 +38,29 @@ class DraftCosts:
 
     def __init__(self, hop_s: float = DEFAULT_HOP_S) -> None:
         self._hop_s = hop_s
-        self._sums: dict[int, list[float]] = {}  # batch size class -> sums of 1, d, d*d, t, d*t
-        self._lines: dict[int, list[tuple[float, float]]] = {}  # hop and step, by either guess; the lower result counts
+        self._split = 0
+        self._lines = _Lines()
+        self._by_split = {0: self._lines}
         self._reading_s = deque[float](maxlen=8)  # a token's, as last seen; the least counts
+
+    @property
+    def split(self) -> int:
+        """Return the split of the machine whose costs these are."""
+        return self._split
+
+    def expect(self, split: int, slowdown: float) -> None:
+        """Expect drafting under a split to take `slowdown` times that under split 0 until some is seen."""
+        self._by_split.setdefault(split, _Lines()).slowdown = slowdown
+
+    def use(self, split: int) -> None:
+        """Give the costs under this split of the machine, and learn them, from now on; at first it is 0."""
+        self._split, self._lines = split, self._by_split.setdefault(split, _Lines())
+
+    def at(self, split: int) -> Self:
+        """Return the costs under another split; what is learnt of it is one for both objects."""
+        found = copy(self)
+        found.use(split)
+        return found
 
     def update(self, batch: int, depth: int, seconds: float, unread: int = 0) -> None:
         """Learn from a round of `depth` tokens for `batch` sequences that took `seconds`.
@@ -37,32 +70,42 @@ class DraftCosts:
         if batch < 1 or depth < 1 or not 0.0 <= seconds < float("inf"):
             return
         if unread > FEW_UNREAD * batch:
-            if self._lines:
+            if self._lines.fitted:
                 self._reading_s.append(max(0.0, seconds - self.seconds(batch, depth)) / unread)
             return
-        if batch.bit_length() in self._lines:  # a high cost is doubted: one frozen process must not end all drafting
+        # A high cost is doubted: one frozen process must not end all drafting.
+        if batch.bit_length() in self._lines.fitted:
             expected = self.seconds(batch, depth)
             if seconds * MAX_JUMP < expected:
-                del self._sums[batch.bit_length()]
+                del self._lines.sums[batch.bit_length()]
             seconds = min(seconds, MAX_JUMP * expected)
-        sums = self._sums.setdefault(batch.bit_length(), [0.0] * 5)
+        sums = self._lines.sums.setdefault(batch.bit_length(), [0.0] * 5)
         for i, value in enumerate((1.0, depth, depth * depth, seconds, depth * seconds)):
             sums[i] = sums[i] * DECAY + value
         half_s = max(self._hop_s, HOPED_HOP * sums[3] / sums[0])
-        self._lines[batch.bit_length()] = [_line(sums, self._hop_s), _line(sums, half_s)]
+        self._lines.fitted[batch.bit_length()] = [_line(sums, self._hop_s), _line(sums, half_s)]
 
     def seconds(self, batch: int, depth: int) -> float:
         """Return the seconds of a round; 0 without draft tokens.
 
-        An unmeasured batch costs as much as the nearest measured one.
+        An unmeasured batch costs as much as the nearest measured one, an unmeasured split as much
+        as the nearest one times what is expected of their slowdowns.
         """
         if batch < 1 or depth < 1:
             return 0.0
-        if not self._lines:
-            return self._hop_s
+        fitted, scale = self._lines.fitted, 1.0
+        if not fitted:
+            near = self._nearest()
+            if near is None:
+                return self._hop_s
+            fitted, scale = near.fitted, self._lines.slowdown / near.slowdown
         size = batch.bit_length()
-        lines = self._lines[min(self._lines, key=lambda known: (abs(known - size), known))]
-        return min(hop_s + depth * step_s for hop_s, step_s in lines)
+        lines = fitted[min(fitted, key=lambda known: (abs(known - size), known))]
+        return scale * min(hop_s + depth * step_s for hop_s, step_s in lines)
+
+    def _nearest(self) -> _Lines | None:
+        known = [split for split, lines in self._by_split.items() if lines.fitted]
+        return self._by_split[min(known, key=lambda split: abs(split - self._split))] if known else None
 
     def read_s(self, unread: int) -> float:
         """Return the seconds to read so many unseen tokens; a few are part of any draft."""

@@ -1,11 +1,14 @@
 """Estimate the step cost: seconds of a target step by its packed rows and their contexts.
 
 A measurement made at start goes in, and the seconds of steps as they run; expected seconds come
-out: the measurement times slowly corrected ratios. Knows no clock. For one thread.
+out: the measurement times slowly corrected ratios, each split of the machine its own. Knows no
+clock. For one thread.
 """
 
 import json
 from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, Self
 
@@ -34,6 +37,16 @@ class Reading(NamedTuple):
 NO_READING = Reading()
 
 
+@dataclass(slots=True)
+class _Pace:
+    """The present pace over the measured one, under one split of the machine (`StepCosts.use`)."""
+
+    ratio: float = 1.0
+    row_ratio: float = 1.0
+    reading_ratio: float = 1.0
+    seen: list[float] | None = None  # decayed sums of `_fit`, from the first step on
+
+
 class StepCosts:
     """The seconds of one target step by packed rows, and those for reading their contexts.
 
@@ -60,12 +73,50 @@ class StepCosts:
         self._table = [self._measured(n) for n in range(TABLE_ROWS)]
         self._row_s = self._measured(1)
         self.error: Final = MeanError()  # of the steps that `correct` saw
-        self.ratio = ratio  # present pace / measured pace, of a step of one row
-        self.row_ratio = row_ratio  # of the seconds that further rows add, beside `ratio`
-        self.reading_ratio = reading_ratio  # of reading contexts, beside `ratio`
-        self._seen: list[float] | None = None  # decayed sums of `_fit`, from the first step on
+        self._pace = _Pace(ratio, row_ratio, reading_ratio)
+        self._split = 0
+        self._paces = {0: self._pace}  # by split
+        self._slowdowns: dict[int, float] = {}  # by split, before any step under it
         self._fork_s = fork_s
         self._reading = reading
+
+    @property
+    def ratio(self) -> float:
+        """Return the present pace over the measured one, of a step of one row."""
+        return self._pace.ratio
+
+    @ratio.setter
+    def ratio(self, ratio: float) -> None:
+        self._pace.ratio = ratio
+
+    @property
+    def row_ratio(self) -> float:
+        """Return the same of the seconds that further rows add, beside `ratio`."""
+        return self._pace.row_ratio
+
+    @property
+    def reading_ratio(self) -> float:
+        """Return the same of reading contexts, beside `ratio`."""
+        return self._pace.reading_ratio
+
+    def expect(self, split: int, slowdown: float) -> None:
+        """Expect steps under a split to take `slowdown` times those under split 0 until some are seen."""
+        self._slowdowns[split] = slowdown
+
+    def use(self, split: int) -> None:
+        """Give the costs under this split of the machine, and learn them, from now on; at first it is 0."""
+        self._split, self._pace = split, self._pace_of(split)
+
+    @property
+    def split(self) -> int:
+        """Return the split of the machine whose costs these are."""
+        return self._split
+
+    def at(self, split: int) -> Self:
+        """Return the costs under another split; what is learnt of it is one for both objects."""
+        found = copy(self)
+        found.use(split)
+        return found
 
     @property
     def fork_s(self) -> float:
@@ -104,7 +155,7 @@ class StepCosts:
         seen = min(2.0, max(0.5, measured_s / expected_s)) - 1.0
         share = reading_s / expected_s
         self._fit(rows, rows_s, seen * (1.0 - share))
-        self.reading_ratio = _bounded(self.reading_ratio * (1.0 + (1.0 - DECAY) * seen * share))
+        self._pace.reading_ratio = _bounded(self.reading_ratio * (1.0 + (1.0 - DECAY) * seen * share))
 
     def dumps(self) -> str:
         """Return the measurement and the present ratios as JSON."""
@@ -142,25 +193,35 @@ class StepCosts:
         slows steps of all sizes alike, so where those steps do not tell, both ratios change
         together.
         """
-        if self._seen is None:
+        pace = self._pace
+        if pace.seen is None:
             few = 0.5 / (1.0 - DECAY)  # as if there had been steps of one row at the measured pace
-            self._seen = [few / self.ratio**2, 0.0, 0.0, few / self.ratio, 0.0]
+            pace.seen = [few / self.ratio**2, 0.0, 0.0, few / self.ratio, 0.0]
         first = self._row_s / expected_s
         others = (self._looked_up(rows) - self._row_s) / expected_s
         new = (first * first, first * others, others * others, first * (1.0 + seen), others * (1.0 + seen))
-        self._seen = [DECAY * old + value for old, value in zip(self._seen, new, strict=True)]
-        ff, fo, oo, fy, oy = self._seen
+        pace.seen = [DECAY * old + value for old, value in zip(pace.seen, new, strict=True)]
+        ff, fo, oo, fy, oy = pace.seen
         shape = SHAPE * first**2  # in the units of the sums
         ff, fo, oo = ff + shape * self.row_ratio**2, fo - shape * self.row_ratio, oo + shape
         whole = ff * oo - fo * fo
         ratio, slope = (fy * oo - oy * fo) / whole, (oy * ff - fy * fo) / whole
-        self.ratio = _bounded(ratio)
-        self.row_ratio = _bounded(slope / self.ratio)
+        pace.ratio = _bounded(ratio)
+        pace.row_ratio = _bounded(slope / pace.ratio)
+
+    def _pace_of(self, split: int) -> _Pace:
+        """Return the pace under a split; until a step under it was seen it follows that under split 0."""
+        pace, first = self._paces.setdefault(split, _Pace()), self._paces[0]
+        if pace is not first and pace.seen is None:
+            pace.ratio = _bounded(first.ratio * self._slowdowns.get(split, 1.0))
+            pace.row_ratio, pace.reading_ratio = first.row_ratio, first.reading_ratio
+        return pace
 
     def _line(self) -> tuple[float, float]:
         """Return the summand and the factor that turn measured seconds into those at the present pace."""
-        scale = self.ratio * self.row_ratio
-        return self._row_s * (self.ratio - scale), scale
+        pace = self._pace
+        scale = pace.ratio * pace.row_ratio
+        return self._row_s * (pace.ratio - scale), scale
 
     def _looked_up(self, rows: int) -> float:
         return self._table[rows] if rows < len(self._table) else self._measured(rows)

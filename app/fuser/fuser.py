@@ -83,20 +83,19 @@ class Fuser:
             r.skipped = tuple(name for name in r.job.drafters if name not in {*r.drafts, *self._model_free})
         return {r.job.request_id for r in sure}
 
-    def collect(self, now_s: float, models_s: float | None = None) -> list[tuple[str, TreeMessage]]:
+    def collect(self, now_s: float, models_s: float | None = None, guessed: int = 0) -> list[tuple[str, TreeMessage]]:
         """Close every round that has all its drafts or is due; return (verifier's mailbox, tree) of each.
 
-        `models_s`: what the models took (`TreeMessage`); None: as long as each round was open.
+        `models_s`: what the models took, and `guessed` the tokens of that (`TreeMessage`); None: as
+        long as each round was open.
         """
         rounds = self._rounds.close_ready(now_s, self._sharing.is_done)
         for r in rounds:
             if r.job.sharing:
                 r.drafts.update({draft.drafter: draft for draft in self._sharing.close(r.job)})
         self._draft_model_free(rounds)
-        return [
-            (r.job.verifier, r.message(self._tree(r), self._open_s(r, now_s) if models_s is None else models_s))
-            for r in rounds
-        ]
+        took_s = {r.job.request_id: self._open_s(r, now_s) if models_s is None else models_s for r in rounds}
+        return [(r.job.verifier, r.message(self._tree(r), took_s[r.job.request_id], guessed)) for r in rounds]
 
     def wait_s(self, now_s: float) -> float | None:
         """Return the seconds until a round, or a step of its path, is due; None when none is open."""

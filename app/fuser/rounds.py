@@ -29,7 +29,7 @@ class FuseRound:
     num_fused: int = 0
     opened_s: float = 0.0  # by the fuser's clock; 0: not known
 
-    def message(self, tree: Tree, models_s: float = 0.0) -> TreeMessage:
+    def message(self, tree: Tree, models_s: float = 0.0, guessed: int = 0) -> TreeMessage:
         """Make the message to the verifier: the round's tree, with each drafter's mean confidence."""
         confidence = {name: _confidence(draft) for name, draft in self.drafts.items()}
         return TreeMessage(
@@ -41,6 +41,7 @@ class FuseRound:
             proposers=tuple(tree.proposers),
             skipped=self.skipped,
             models_s=models_s,
+            guessed=guessed,
             confidence={name: mean for name, mean in confidence.items() if mean is not None},
         )
 

@@ -19,18 +19,20 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """Each side's time beside the other over its time alone; 1: no slowdown."""
+    """Each side's time beside the other over its time alone, there or on the whole machine; 1: no slowdown."""
 
     verify_slowdown: float
     draft_slowdown: float
 
 
-def measure_interference(verify: Work, draft: Work, sides: Partition) -> Interference:
+def measure_interference(verify: Work, draft: Work, sides: Partition, alone: Partition | None = None) -> Interference:
     """Time a piece of work of each side, alone and beside the other.
 
-    Each is called from a thread of its own that has entered its side.
+    Each is called from a thread of its own that has entered its side; for the time alone that of
+    `alone`, if that is given.
     """
-    verify_s, draft_s = _seconds(verify, sides.verify), _seconds(draft, sides.draft)
+    alone = alone or sides
+    verify_s, draft_s = _seconds(verify, alone.verify), _seconds(draft, alone.draft)
     with _at_work(draft, sides.draft):
         beside_draft_s = _seconds(verify, sides.verify)
     with _at_work(verify, sides.verify):

@@ -64,13 +64,41 @@ class Cores:
             os.sched_setaffinity(0, self.places)
 
 
+class Threaded(Protocol):
+    """A model whose threads can be another number of from one pass to the next."""
+
+    def work_with(self, threads: int) -> None:
+        """Run on so many threads from the next pass on, where the calling thread may run."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCores:
+    """Some of a machine's cores, and the models that run there: each has a thread for each core at most."""
+
+    cores: Cores
+    models: tuple[Threaded, ...]
+    unit: str = "cores"
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Return the numbers of the cores."""
+        return self.cores.places
+
+    def enter(self) -> None:
+        """Bind the calling thread to these cores, and let it call the models' threads there."""
+        self.cores.enter()
+        for model in self.models:
+            model.work_with(len(self.cores.places))
+
+
 def partition(settings: "Settings") -> Partition:
     """Give `settings.partition` of this process's cores to drafting, the others to the verifier.
 
-    0 gives all to both. Raises InstanceError where that leaves the verifier none, or the system
-    cannot bind threads to cores.
+    0 gives all to both, and so does auto at first. Raises InstanceError where that leaves the
+    verifier none, or the system cannot bind threads to cores.
     """
-    count, everything = settings.partition, cores()
+    count, everything = units_of(settings), cores()
     if count == 0:
         return Partition(Cores(everything), Cores(everything))
     if not hasattr(os, "sched_setaffinity"):
@@ -80,11 +108,29 @@ def partition(settings: "Settings") -> Partition:
     return Partition(Cores(everything[:-count]), Cores(everything[-count:]))
 
 
+def units_of(settings: "Settings") -> int:
+    """Return the units kept for drafting from the start on."""
+    return 0 if settings.partition == "auto" else settings.partition
+
+
 def cores() -> tuple[int, ...]:
     """Return the cores that the calling thread may run on, rising."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
+
+
+def divisions(everything: tuple[int, ...]) -> dict[int, tuple[Cores, Cores]]:
+    """Return the ways to divide these cores: the verifier's and the drafters', by how many the latter have.
+
+    All for both, and a quarter or a half for drafting. Raises InstanceError where there is one core, or
+    the system cannot bind threads to cores.
+    """
+    if not hasattr(os, "sched_setaffinity") or len(everything) < 2:
+        raise InstanceError("PACELINE_PARTITION=auto needs two cores, and a system that binds threads to them (Linux)")
+    parts = sorted({max(1, len(everything) // 4), len(everything) // 2})
+    apart = {count: (Cores(everything[:-count]), Cores(everything[-count:])) for count in parts}
+    return {0: (Cores(everything), Cores(everything)), **apart}
 
 
 def within(settings: "Settings", sides: Partition) -> "Settings":

@@ -5,6 +5,7 @@ next draft is there at once. In frontiers, the same goes on inside a draft (FASE
 is verified while the rest is drafted, chunk by chunk; at the first rejection what is behind it is
 dropped, and drafting goes on from the target's own token. In groups, one half of the sequences is
 verified while the other half drafts. The default is chosen by the costs (docs/decisions/0015).
+FASER's controller (`app.stages.length.joint_controller`) is an `Overlap` of its own.
 """
 
 from collections.abc import Callable
@@ -66,9 +67,13 @@ class RoundsOverlap(NoOverlap):
 class FrontiersOverlap(RoundsOverlap):
     """Run ahead of every verdict, and wait for a chunk of each draft alone, of the size that pays."""
 
+    def __init__(self, tokens: int | None = None) -> None:
+        """Wait for chunks of so many tokens; None: of the size that pays."""
+        self._tokens = tokens
+
     def chunk(self, survivals: Listed[Listed[float]], costs: StepCosts, drafting_s: DraftingTime) -> int | None:
-        """Return the chunk of the best pace (`best_chunk`)."""
-        return best_chunk(survivals, costs, drafting_s)
+        """Return the fixed chunk, or that of the best pace (`best_chunk`)."""
+        return self._tokens or best_chunk(survivals, costs, drafting_s)
 
 
 class GroupsOverlap(NoOverlap):

@@ -5,7 +5,7 @@ tree, and decides nothing.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from app.clock import Clock
@@ -32,6 +32,7 @@ class PendingDraft:
     is_model_free: bool = False
     deciding_s: float = 0.0  # what finding the depth took: a part of what drafts cost
     is_probe: bool = False  # its sequence goes on without it
+    split: int = field(default=0, kw_only=True)  # of the machine, when it was sent
 
 
 class PendingDrafts:
@@ -41,6 +42,7 @@ class PendingDrafts:
         """Teach the costs of `modes`; what the host takes for a tree by `host_costs` is a part of them."""
         self.model_costs: Final = DraftCosts(0.0)  # what models took by the clock of the node that fused
         self.error: Final = MeanError()  # of what drafts with models were expected to take, once a batch
+        self.guess_error: Final = MeanError()  # of what models alone were
         self._modes = modes
         self._host_costs = host_costs
         self._stats = stats
@@ -49,6 +51,16 @@ class PendingDrafts:
         self._judged_s = 0.0  # when the batch was asked for that counts in `error` already
         self._last: dict[str, PendingDraft] = {}
         self._overdue: dict[str, PendingDraft] = {}  # the one before, where the sequence went on without its answer
+
+    def use(self, split: int) -> None:
+        """Learn what drafts cost under this split of the machine from now on."""
+        self._modes.use(split)
+        self.model_costs.use(split)
+
+    def expect_split(self, split: int, slowdown: float) -> None:
+        """Expect drafts to take `slowdown` times as long under a split, until some are seen there."""
+        self._modes.expect(split, slowdown)
+        self.model_costs.expect(split, slowdown)
 
     def expect(self, request_id: str, pending: PendingDraft) -> None:
         """Record that a job was sent for a request."""
@@ -78,7 +90,7 @@ class PendingDrafts:
     def _update(self, message: TreeMessage, pending: PendingDraft) -> None:
         came_s = self._clock.monotonic() - pending.at_s
         if 0.0 < message.models_s <= came_s:  # not trusted
-            self.model_costs.update(pending.batch, pending.depth, message.models_s, pending.unread)
+            self._learn_models(message, pending)
             if not pending.is_probe:
                 self._hops_s.append(came_s - message.models_s)
             elif not self._hops_s:
@@ -90,6 +102,8 @@ class PendingDrafts:
         if not pending.is_probe:
             self._stats.record_wait(came_s)
             self._stats.metrics.record_tree(took_s)
+        if pending.split != self._modes.with_models.costs.split:
+            return  # what one split taught is not charged to another
         seconds = took_s + pending.deciding_s + pending.batch * self._host_costs.tree_s
         if not pending.is_model_free and not message.skipped:
             self._judge(pending, seconds)
@@ -101,6 +115,16 @@ class PendingDrafts:
             is_model_free=pending.is_model_free,
             skipped=message.skipped,
         )
+
+    def _learn_models(self, message: TreeMessage, pending: PendingDraft) -> None:
+        if pending.split != self.model_costs.split:
+            return
+        self.model_costs.update(pending.batch, pending.depth, message.models_s, pending.unread)
+        if message.guessed and not message.skipped:
+            guessed = min(message.guessed, pending.depth)
+            if pending.unread <= FEW_UNREAD * pending.batch:
+                self.guess_error.update(self._modes.guessing.seconds(pending.batch, guessed), message.models_s)
+            self._modes.guessing.update(pending.batch, guessed, message.models_s, pending.unread)
 
     def _judge(self, pending: PendingDraft, seconds: float) -> None:
         """Count how far the expectation was off, by a batch's first answer: the others come with it."""

@@ -5,7 +5,7 @@ The only writer of a sequence's `tree` and `due_s`. Decides nothing about text.
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
@@ -13,6 +13,8 @@ from app.clock import SYSTEM, Clock
 from app.estimates.draft_costs import DEFAULT_HOP_S
 from app.estimates.host_costs import HostCosts
 from app.messages import DraftJob, TreeMessage
+from app.placement.interference import Interference
+from app.placement.splits import FixedSplits, Split, Splits
 from app.policy import Policy
 from app.stages.length.marginal import HORIZON_TOKENS, Candidate, skip_models_above
 from app.stages.length.planner import DraftBatch, LengthPlanner
@@ -38,7 +40,7 @@ class DraftStrategies:
     """Hold the rules by which a verifier asks for drafts: lengths, drafters, overlap.
 
     `sends_states`: jobs carry the target's hidden state to the drafters that read it. `shares_tokens`:
-    drafters on several nodes guess each token together.
+    drafters on several nodes guess each token together. `splits`: the ways to divide the machine.
     """
 
     lengths: LengthPlanner
@@ -46,6 +48,7 @@ class DraftStrategies:
     overlap: Overlap
     sends_states: bool = True
     shares_tokens: bool = False
+    splits: Splits = field(default_factory=FixedSplits)
 
 
 class Speculation:
@@ -66,6 +69,8 @@ class Speculation:
         self.lengths: Final = strategies.lengths
         self.router: Final = strategies.router
         self._overlap = strategies.overlap
+        self._splits = strategies.splits
+        self._split = 0  # in use
         self._sends_states = strategies.sends_states
         self._costs = measured.costs
         self._vocab_size = measured.vocab_size
@@ -89,6 +94,11 @@ class Speculation:
     def follow(self, pool: DrafterPool) -> None:
         """Ask these drafters from now on. For any thread: one reference is swapped."""
         self._pool = pool
+
+    @property
+    def split(self) -> Split:
+        """Return how the machine is divided now. For any thread."""
+        return self._splits.all[self._split]
 
     @property
     def is_together(self) -> bool:
@@ -126,6 +136,11 @@ class Speculation:
         self.pending.remove(request_id)
         self._dispatcher.remove(request_id)
 
+    def expect(self, split: int, measured: Interference) -> None:
+        """Expect steps and drafts to be slower by this much under a split, until some are seen there."""
+        self._costs.expect(split, measured.verify_slowdown)
+        self.pending.expect_split(split, measured.draft_slowdown)
+
     def request_drafts(self, sequences: list[Sequence], policy: Policy) -> list[DraftJob]:
         """Ask for as many draft tokens as pay (design D5); sequences that get none go on at once."""
         began_s = self._clock.perf_counter()
@@ -145,11 +160,20 @@ class Speculation:
             return []
         batch = self._batch(sequences, limits, policy)
         found = self.lengths.plan(batch)
+        if found.split != self._split:
+            self._divide(found.split)
         if found.is_priced:
             self._deciding_s = self._clock.perf_counter() - began_s
         depths = found.depths if found.is_model_free else self._chunked(batch.candidates, found.depths)
         worth_s = found.worth_s + batch.busy_s
         return self.jobs(sequences, depths, policy, found.probes, worth_s, is_model_free=found.is_model_free)
+
+    def _divide(self, split: int) -> None:
+        """Divide the machine in another way from now on, and learn what steps and drafts cost then by themselves."""
+        self._split = split
+        self._splits.use(split)
+        self._costs.use(split)
+        self.pending.use(split)
 
     def _chunked(self, candidates: Listed[Candidate], depths: list[int]) -> list[int]:
         """Cut drafts to the chunk that is waited for; drafters run ahead with the rest."""
@@ -206,7 +230,15 @@ class Speculation:
         unread = sum(self._unread(sequence, route) for sequence, _, route in probes_asked)
         for sequence in probing:
             pending = PendingDraft(
-                len(sequence.tokens), now_s, len(probing), 1, unread, inf, is_model_free, is_probe=True
+                len(sequence.tokens),
+                now_s,
+                len(probing),
+                1,
+                unread,
+                inf,
+                is_model_free,
+                is_probe=True,
+                split=self._split,
             )
             self.pending.expect(sequence.record.id, pending)
         due = [due_s] * len(asked) + [self._clock.time() + policy.draft_wait_s] * len(probes_asked)
@@ -258,6 +290,7 @@ class Speculation:
             busy_s=self._costs.seconds(others) if others else 0.0,
             core_share=pool.core_share,
             least=policy.min_draft_tokens,
+            load=len(self.sequences),
         )
 
     def _wait(
@@ -275,7 +308,15 @@ class Speculation:
         for sequence, _, _ in asked:
             sequence.due_s = due_s
             pending = PendingDraft(
-                len(sequence.tokens), now_s, len(asked), deepest, unread, wait_s, is_model_free, self._deciding_s
+                len(sequence.tokens),
+                now_s,
+                len(asked),
+                deepest,
+                unread,
+                wait_s,
+                is_model_free,
+                self._deciding_s,
+                split=self._split,
             )
             self.pending.expect(sequence.record.id, pending)
         return due_s

@@ -33,11 +33,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Running:
-    """A launched step: its entries, the expected seconds of reading their contexts, and its verdicts once collected."""
+    """A launched step: its entries, the expected seconds of reading their contexts, and its verdicts once collected.
+
+    `costs`: those under the split of the machine that it was launched under, which it teaches.
+    """
 
     works: list[BatchEntry]
     launched: LaunchedStep
     reading_s: float
+    costs: StepCosts
     verdicts: list[Verdict | None] | None = None
 
     @property
@@ -123,8 +127,15 @@ class Verifier:
 
     def report(self) -> dict[str, object]:
         """Describe the verifier for its heartbeat. For any thread."""
-        errors = {"step": self._costs.error.value, "drafts": self.speculation.pending.error.value}
-        return {**self.stats.report(self.sequences.all()), "cost_errors": errors}
+        pending = self.speculation.pending
+        errors = {
+            "step": self._costs.error.value,
+            "exit": self._early_exit.error.value,
+            "drafts": pending.error.value,
+            "guesses": pending.guess_error.value,
+        }
+        split = self.speculation.split._asdict()
+        return {**self.stats.report(self.sequences.all()), "cost_errors": errors, "split": split}
 
     def load(self) -> VerifierLoad:
         """Describe its load for the controller. For any thread."""
@@ -202,7 +213,8 @@ class Verifier:
             self._metrics.record_started((self._sequence(work).record for work in works), self._clock.time())
             self._early_exit.allow(works, self._costs, is_wanted=self._policy.pruning)
             try:
-                self._running = _Running(works, self.target.launch(works), _reading_s(works, self._costs))
+                costs = self._costs.at(self._costs.split)
+                self._running = _Running(works, self.target.launch(works), _reading_s(works, costs), costs)
             except Exception as error:  # one request's failure must not end the others
                 self._isolate(works, error)
         self._host_s += self._clock.perf_counter() - began_s
@@ -276,11 +288,11 @@ class Verifier:
 
     def _accept(self, running: "_Running", verdicts: list[Verdict | None]) -> list[DraftJob]:
         """Take the step's tokens in, without those of sequences that left since; ask for the next drafts."""
-        works, took_s = running.works, running.launched.took_s
-        self._early_exit.update(works, self._costs)
+        works, took_s, costs = running.works, running.launched.took_s, running.costs
+        self._early_exit.update(works, costs)
         if all(work.final for work in works):
-            whole_s = self._early_exit.whole_s(works, self._costs, took_s)
-            self._costs.correct(running.num_rows, whole_s, running.reading_s)
+            whole_s = self._early_exit.whole_s(works, costs, took_s, running.reading_s)
+            costs.correct(running.num_rows, whole_s, running.reading_s)
         now_s = self._clock.time()
         final: list[_Accepted] = []
         going_on: list[Sequence] = []

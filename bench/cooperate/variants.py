@@ -6,13 +6,14 @@ Holds data only; loads no model and runs nothing.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
-from app.config import OverlapKind, Settings
+from app.config import Settings
 from app.stages.draft.phrases import Phrases
 from app.stages.draft.registry import MODEL_FREE
 
 LENGTHS = (1, 2, 3, 4, 5, 6)  # fixed draft lengths tried in the pilot
+OVERLAPS = ("auto", "none", "rounds", "frontiers", "groups")
 RULES = ("uniform", "faser")  # app/stages/length/baselines.py
 FULL, OFF, SINGLE = "full", "off", "best single"
 
@@ -97,8 +98,8 @@ def rules(model_free: tuple[str, ...] | None = None) -> list[Variant]:
 def overlaps() -> list[Variant]:
     """Return arms for each way to overlap drafting and verifying, with all drafters and with model
     drafters alone."""
-    whole = [Variant(way, {"overlap": way}) for way in get_args(OverlapKind)]
-    alone = [Variant(f"{way}, models alone", {"overlap": way}, model_free=()) for way in get_args(OverlapKind)]
+    whole = [Variant(way, {"overlap": way}) for way in OVERLAPS]
+    alone = [Variant(f"{way}, models alone", {"overlap": way}, model_free=()) for way in OVERLAPS]
     return [Variant(OFF, speculates=False), *whole, *alone]
 
 

@@ -19,7 +19,7 @@ from bench.clients.arrivals import poisson, steps
 from bench.cooperate.variants import FULL, Variant, by_length, rules
 from bench.simulate.log import Log
 from bench.simulate.machines import build
-from bench.simulate.world import MakeModelFree, Setting
+from bench.simulate.world import MakeModelFree, Setting, World
 
 BEATLESS = "without beat"
 USED = tuple(name for name in MODEL_FREE if name != "suffix")
@@ -70,6 +70,11 @@ def load(log: Log, variant: Variant, setting: Setting, arrivals_s: Listed[float]
     clients met."""
     world = build(log, variant, setting, fresh)
     world.run(arrivals_s)
+    return met(world)
+
+
+def met(world: World) -> Met:
+    """Return what the clients of a simulation that has ended met."""
     ends = [world.store.snapshot(record.id) for record in world.ended]
     spans = [
         (end.record.created_s, end.stats.first_token_s or 0.0, end.stats.last_token_s or 0.0, len(end.tokens))

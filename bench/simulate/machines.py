@@ -23,6 +23,7 @@ from bench.cooperate.variants import Variant
 from bench.simulate.events import Machine, Network
 from bench.simulate.log import Log
 from bench.simulate.models import SimClock
+from bench.simulate.shared_device import SharedDevice
 from bench.simulate.world import (
     GATE,
     LONGEST_S,
@@ -54,6 +55,8 @@ def build(log: Log, variant: Variant, setting: Setting, model_free: MakeModelFre
         return [drafter for drafter in model_free() if drafter.name in model_free_of(variant, settings)]
 
     world = World(log, variant, setting, used, settings, network, MemoryStore(ttl_s=LONGEST_S, active_ttl_s=LONGEST_S))
+    if setting.shared is not None:
+        world.device = SharedDevice(setting.shared, settings.partition)
     order = [i for i, text in enumerate(log.texts) if len(text.tokens) > 1]
     random.Random(setting.seed).shuffle(order)
     world.waiting.extend(map(str, order))
@@ -229,14 +232,18 @@ def _load(world: World, busy: dict[str, float]) -> Load:
 
 def _pool(world: World, mailbox: str) -> DrafterPool:
     """Collect the drafters for the verifier of `mailbox`, each node on a machine of its own."""
-    nodes = [_node(mailbox, names, len(world.network.machines[mailbox].mail)) for mailbox, names in world.nodes.items()]
+    is_here = world.device is not None and not world.device.all[-1].units  # no part of it is the drafters' own
+    nodes = [
+        _node(box, names, len(world.network.machines[box].mail), VERIFIERS if is_here else box)
+        for box, names in world.nodes.items()
+    ]
     model_free = model_free_of(world.variant, world.settings)
     return DrafterPool.of([*nodes, Node(FUSE, FUSE, "", 0.0, {})], TOKENIZER, model_free, VERIFIERS, mailbox)
 
 
-def _node(mailbox: str, names: tuple[str, ...], waiting: int) -> Node:
+def _node(mailbox: str, names: tuple[str, ...], waiting: int, host: str) -> Node:
     kind, _, name = mailbox.partition(":")
-    info = {"drafters": names, "readers": names, "tokenizer": TOKENIZER, "waiting": waiting, "host": mailbox}
+    info = {"drafters": names, "readers": names, "tokenizer": TOKENIZER, "waiting": waiting, "host": host}
     return Node(kind, name, "", 0.0, info)
 
 

@@ -10,6 +10,7 @@ another drafter, are as good as if the target's state were known there.
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
@@ -22,6 +23,33 @@ from bench.simulate.log import DrafterLog, Log, Text
 WORD = b"\0\0"  # stands for a state
 NOTHING = Guess(0, 0.01, 1, 0.0)  # the guess where the log has none
 PLENTY = 2**40  # tokens
+
+
+class Device(Protocol):
+    """What target and drafters run on: it says what their work takes there."""
+
+    def verify(self, at_s: float, rows: int, seconds: float, reading_s: float) -> float:
+        """Return the seconds from `at_s` until a step of so many rows has ended.
+
+        It takes `seconds` alone on the whole device, and `reading_s` beside for its contexts.
+        """
+        ...
+
+    def draft(self, at_s: float, sequences: int, seconds: float) -> float:
+        """Return the seconds from `at_s` until a guess for so many sequences has ended; alone it takes `seconds`."""
+        ...
+
+
+class OwnDevice:
+    """A device for each model, as the recording had it."""
+
+    def verify(self, at_s: float, rows: int, seconds: float, reading_s: float) -> float:
+        """Return what the step takes by itself."""
+        return seconds + reading_s
+
+    def draft(self, at_s: float, sequences: int, seconds: float) -> float:
+        """Return what the guess takes by itself."""
+        return seconds
 
 
 @dataclass(slots=True)
@@ -66,9 +94,10 @@ class LogTarget:
 
     capacity_tokens = free_tokens = PLENTY
 
-    def __init__(self, log: Log, costs: StepCosts, clock: SimClock) -> None:
-        """Hold the texts, and `costs`: the true step costs, which the verifier's own estimate
-        follows."""
+    def __init__(self, log: Log, costs: StepCosts, clock: SimClock, device: Device) -> None:
+        """Hold the texts, and `costs`: the true step costs on a whole device, which the verifier's own
+        estimate follows."""
+        self._device = device
         self._texts = log.texts
         self._costs = costs
         self._clock = clock
@@ -100,7 +129,8 @@ class LogTarget:
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
         reading = self._costs.reading
         seconds = self._costs.seconds(rows) + self._costs.fork_s * sum(_branches(work.tree) for work in works)
-        seconds += sum(reading.seconds(work.start, len(work.tokens) + len(work.tree)) for work in works)
+        reading_s = sum(reading.seconds(work.start, len(work.tokens) + len(work.tree)) for work in works)
+        seconds = self._device.verify(self._clock.now_s, rows, seconds, reading_s)
         self._clock.run("target", seconds)
         self._clock.rest()
         self.busy_s += seconds
@@ -146,8 +176,17 @@ class LogRows:
 class LogGuesser:
     """A drafter's model that returns the log's guesses."""
 
-    def __init__(self, name: str, texts: Listed[Text], log: DrafterLog, clock: SimClock, slowdown: float = 1.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        texts: Listed[Text],
+        log: DrafterLog,
+        clock: SimClock,
+        slowdown: float = 1.0,
+        device: Device | None = None,
+    ) -> None:
         self._name = name
+        self._device = device or OwnDevice()
         self._texts = texts
         self._log = log
         self._clock = clock
@@ -164,7 +203,7 @@ class LogGuesser:
         found = [self._chain(work.sequence)[:depth] or [NOTHING] for work in works]
         unread = sum(len(work.tokens) - 1 for work in works)
         seconds = max(map(len, found)) * _per_token(self._log.token_s, len(works)) + unread * self._log.read_s
-        self._clock.run(self._name, self._slowdown * seconds)
+        self._clock.run(self._name, self._device.draft(self._clock.now_s, len(works), self._slowdown * seconds))
         return found
 
     def release(self, sequence: CachedSequence) -> None:

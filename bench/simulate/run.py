@@ -48,10 +48,12 @@ from bench.simulate.load import replay_load
 from bench.simulate.log import DEPTH, Log, lengthened, record
 from bench.simulate.machines import build
 from bench.simulate.models import text_of
+from bench.simulate.shared import replay_shared
 from bench.simulate.world import MakeModelFree, Setting, World
 
 RESULTS = ROOT / "bench" / "results"
 RECORDING = ROOT / "bench" / "data" / "four.json.gz"  # of the four drafters that ship
+COSTS = ROOT / "bench" / "costs"
 PHRASES = drafter_folder("smol-phrases")
 
 
@@ -86,9 +88,7 @@ def main(argv: Listed[str] | None = None) -> int:
         log = Log.model_validate_json(file.read())
     if args.costs:
         log = log.model_copy(update={"costs": args.costs.read_text()})
-    if args.command == "load" and args.long:
-        log = lengthened(log, args.long, args.seed)
-    replayed = replay_load(log, args, lambda: model_free(log)) if args.command == "load" else replay(log, args)
+    replayed = RUNS[args.command](log, args)
     found = heading("bench simulate", argv) | replayed
     args.out.write_text(json.dumps(found, indent=1) + "\n")
     return 0
@@ -126,10 +126,21 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     three.add_argument("--long", type=int, nargs="+", help="tokens before every other prompt, these in turn")
     three.add_argument("--drafter-slowdown", type=float, default=1.0, help="of the model drafters")
     three.add_argument("--local", action="store_true", help="one process on the verifier's cores, no network")
-    for command, slowdowns, name in ((two, [1.0, 5.0, 20.0], "simulate"), (three, [1.0], "simulate-load")):
+    summary = "FASER part by part, on one device that the target and its drafter share"
+    four = commands.add_parser("shared", help=summary, formatter_class=Defaults)
+    four.add_argument("--costs", type=Path, default=COSTS / "stated-32b.json", help="of target, drafter and device")
+    four.add_argument("--kappa", type=float, help="slowdown by the other side's reading (default: the costs' own)")
+    four.add_argument("--drafter", default="smol-general", help="of the recording")
+    four.add_argument("--acceptance", type=float, help="chance that its token is right (default: as recorded)")
+    four.add_argument("--streams", type=int, nargs="+", default=[1, 16, 128], help="sequences at once")
+    four.add_argument("--swing", type=float, nargs=2, default=[2.0, 40.0], metavar=("LOW", "HIGH"), help="requests/s")
+    four.add_argument("--drafter-slowdown", type=float, default=1.0, help="of the drafter")
+    four.add_argument("--seconds", type=float, default=60.0, help="of valley, peak and valley")
+    for command, slowdowns in ((two, [1.0, 5.0, 20.0]), (three, [1.0])):
         command.add_argument("--slowdown", type=float, nargs="+", default=slowdowns, help="of the verifier")
         command.add_argument("--costs", type=Path, help="another target's step costs, as JSON (default: the recorded)")
         command.add_argument("--verifiers", type=int, default=1, help="how many there are")
+    for command, name in ((two, "simulate"), (three, "simulate-load"), (four, "simulate-shared")):
         command.add_argument("--hop-ms", type=float, default=0.5, help="one way between two machines")
         command.add_argument("--seed", type=int, default=0, help="of the texts' order and the arrivals")
         command.add_argument("--out", type=Path, default=RESULTS / f"{name}.json", help="file to write")
@@ -162,6 +173,17 @@ def replay(log: Log, args: argparse.Namespace) -> dict[str, Any]:
         found["settings"].append({**asdict(setting), "ways": rounded})
         print(table(setting, outcomes), flush=True)
     return found
+
+
+def _load(log: Log, args: argparse.Namespace) -> dict[str, Any]:
+    log = lengthened(log, args.long, args.seed) if args.long else log
+    return replay_load(log, args, lambda: model_free(log))
+
+
+def _shared(log: Log, args: argparse.Namespace) -> dict[str, Any]:
+    if args.acceptance is not None:
+        log = with_experts(log, args.acceptance, args.acceptance, {}, args.drafter, args.seed, CORRELATION)
+    return replay_shared(log, args, lambda: model_free(log))
 
 
 def model_free(log: Log) -> list[Drafter]:
@@ -279,6 +301,8 @@ def _outcome(world: World) -> Outcome:
 def _rounded(outcome: Outcome) -> dict[str, Any]:
     return {name: round(own, 4) if isinstance(own, float) else own for name, own in asdict(outcome).items()}
 
+
+RUNS = {"replay": replay, "load": _load, "shared": _shared}
 
 if __name__ == "__main__":
     sys.exit(main())

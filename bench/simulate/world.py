@@ -32,7 +32,8 @@ from bench.cooperate.systems import shape_of
 from bench.cooperate.variants import Variant
 from bench.simulate.events import Network
 from bench.simulate.log import Log
-from bench.simulate.models import PLENTY, LogGuesser, LogTarget, SimClock, text_of
+from bench.simulate.models import PLENTY, LogGuesser, LogTarget, OwnDevice, SimClock, text_of
+from bench.simulate.shared_device import SharedDevice, Sharing
 
 GATE = "gate"
 LONGEST_S = 36000.0
@@ -55,6 +56,7 @@ class Setting:
     seed: int = 0
     is_local: bool = False
     drafter_slowdown: float = 1.0  # how much slower model drafters are than measured
+    shared: Sharing | None = None  # one device for the target and its drafters
 
 
 @dataclass(slots=True)
@@ -85,6 +87,7 @@ class World:
     ended: list[Record] = field(default_factory=list)
     policy: Policy = field(default_factory=Policy)
     is_open: bool = False  # do requests come whether or not others have ended?
+    device: SharedDevice | None = None  # None: each model has its own
 
     def run(self, arrivals_s: Listed[float] | None = None) -> None:
         """Run every text once, `streams` at a time; or a text at each of these seconds, all texts
@@ -130,9 +133,13 @@ class World:
 
 def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
     """Add a verifier over the log, with the strategies of the world's settings."""
-    target = LogTarget(world.log, costs_of(world), clock)
+    target = LogTarget(world.log, costs_of(world), clock, world.device or OwnDevice())
     measured = MeasuredTarget(target, costs_of(world), world.log.vocab_size, EarlyExitController())
-    segment = verifier_over(world.settings, measured, name, world.store, owner=name, clock=clock)
+    segment = verifier_over(world.settings, measured, name, world.store, owner=name, clock=clock, splits=world.device)
+    if world.device is not None:
+        for number, split in enumerate(world.device.all):
+            if split.at_once:
+                segment.speculation.expect(number, world.device.interference(number, measured.costs.seconds(1)))
     verifier = SimVerifier(name, segment, target, clock)
     world.verifiers.append(verifier)
     return verifier
@@ -155,7 +162,9 @@ def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock)
 
 
 def _guesser(world: World, name: str, clock: SimClock) -> LogGuesser:
-    return LogGuesser(name, world.log.texts, world.log.drafters[name], clock, world.setting.drafter_slowdown)
+    return LogGuesser(
+        name, world.log.texts, world.log.drafters[name], clock, world.setting.drafter_slowdown, world.device
+    )
 
 
 def fuser_of(world: World) -> Fuser:

@@ -1,6 +1,7 @@
 """Run a drafter node: batches of jobs in; drafts or guesses to the fuser, or fused trees to their verifiers."""
 
 import time
+from collections.abc import Callable
 
 from app.assembly.devices import on_another_device
 from app.assembly.drafter import build_drafter_node, build_drafters
@@ -16,12 +17,22 @@ from workers.mailbox_consumer import consume_mailbox
 from workers.service import RoleService
 
 
+def stay() -> None:
+    """Work where the thread is."""
+
+
 def serve(
-    deployment: Deployment, node: str, models: list[ModelDrafter] | None = None, *, is_apart: bool = False
+    deployment: Deployment,
+    node: str,
+    models: list[ModelDrafter] | None = None,
+    *,
+    is_apart: bool = False,
+    follow: Callable[[], None] = stay,
 ) -> RoleService:
     """Load the drafters, unless `models` are given, and serve the node's mailbox.
 
-    `is_apart`: on a part of the machine that no verifier uses.
+    `is_apart`: on a part of the machine that no verifier uses. `follow` is called before any work, by
+    the thread that does it: it goes to the part of the machine that drafting has by now.
     """
     models = build_drafters(deployment.settings) if models is None else models
     is_apart = is_apart or on_another_device(deployment.settings)
@@ -44,6 +55,7 @@ def serve(
 
     def handle(messages: list[ToDrafter]) -> float | None:
         """Draft the jobs; without mail run one step ahead, so that mail never waits for more."""
+        follow()
         if not messages and segment.has_ahead:
             heartbeat.mark_idle()
             segment.run_ahead()

@@ -4,12 +4,13 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from celery.worker import state as worker_state
 from pydantic import ValidationError
 
+from app.assembly.devices import AnyRunner
 from app.assembly.fuser import build_fuser, model_free_names
 from app.assembly.plans import overrides
 from app.assembly.verifier import build_verifier
@@ -17,6 +18,7 @@ from app.fuser.fuser import Fuser
 from app.logs import of
 from app.messages import FUSE, SETTLE, DraftJob, FinishReason, Settle, ToVerifier, mailbox_of
 from app.pipeline import draft_here, run_round
+from app.placement.splits import Splits
 from app.stages.route.drafter_pool import DrafterPool
 from app.telemetry.verifier_metrics import VerifierMetrics
 from app.verifier.dispatch import jobs_by_mailbox
@@ -63,8 +65,11 @@ def serve(
     return RoleService(heartbeat, doorbells, tasks)
 
 
-def load(deployment: Deployment, node: str) -> Verifier:
-    """Load the node's verifier, with the deployment's counters; out of memory, it ends the process."""
+def load(deployment: Deployment, node: str, prepare_splits: Callable[[AnyRunner], Splits] | None = None) -> Verifier:
+    """Load the node's verifier, with the deployment's counters; out of memory, it ends the process.
+
+    `prepare_splits`: see `build_verifier`.
+    """
     metrics = VerifierMetrics(deployment.counters)
     return build_verifier(
         deployment.settings,
@@ -73,6 +78,7 @@ def load(deployment: Deployment, node: str) -> Verifier:
         metrics,
         on_exhausted=_leave,
         tokenizer=deployment.tokenizer,
+        prepare_splits=prepare_splits,
     )
 
 

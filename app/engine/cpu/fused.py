@@ -61,8 +61,9 @@ class FusedForward:
         self._team = team(torch.get_num_threads())
         self._model = self._take(spec, weights)
         self._waking_s = 0.0  # until all threads were at the last part of a pass: what parting it takes
-        self._rooms = Rooms(self._model, self._team.size)
-        self._least_tiles = -(-2 * self._team.size // spec.num_key_heads)  # each is attended a key head at a time
+        self._most_threads = self._team.size
+        self._rooms = Rooms(self._model, self._most_threads)
+        self.work_with(self._most_threads)
 
     def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
         """Implement `Forward.logits`; the logits (N, V) are float32. Raises ValueError for tokens
@@ -98,6 +99,15 @@ class FusedForward:
 
         self._team.run(job)
         self._waking_s = max(awake) - started
+
+    def work_with(self, threads: int) -> None:
+        """Run on `threads` threads from the next pass on, at most as many as at first.
+
+        They run where the calling thread may. No bit of a row depends on how many they are.
+        """
+        self._team = team(min(threads, self._most_threads))
+        self._rooms.threads = self._team.size
+        self._least_tiles = -(-2 * self._team.size // self.shape.num_key_heads)  # each is attended a key head at a time
 
     def last_hidden(self, rows: int) -> np.ndarray:
         """Return a copy (rows, d) float32 of the last pass's final normed states, which the head

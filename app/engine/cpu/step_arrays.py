@@ -59,8 +59,9 @@ class Rooms:
     each time."""
 
     def __init__(self, model: Model, threads: int) -> None:
+        """Hold memory for steps of up to `threads` threads."""
         fold = model.num_heads // model.num_key_heads
-        self._model, self._threads = model, threads
+        self._model, self.threads = model, threads
         self._rows = self._lines = 0
         self._words = np.zeros(HEADER + PARTS * (model.num_layers + 2), np.int64)
         self._queries = np.empty((threads, TILE * fold, model.head_dim), np.float32)
@@ -78,7 +79,7 @@ class Rooms:
         self._words[HEADER:] = 0
         logits = np.empty((len(step.wanted), self._columns), np.float32)
         best = np.empty(len(step.wanted), np.int64)
-        return self._room._replace(logits=logits.ctypes.data, best=best), logits, best
+        return self._room._replace(threads=self.threads, logits=logits.ctypes.data, best=best), logits, best
 
     def read(self, wanted: int) -> np.ndarray:
         """Return a copy (N, hidden) float32 of the normed states that the last step's head read."""
@@ -114,7 +115,7 @@ class Rooms:
         )
         sums, stats = (np.empty((lines * m.num_heads, width), np.float32) for width in (m.head_dim, 2))
         self._room = Room(
-            threads=self._threads,
+            threads=self.threads,
             words=self._words.ctypes.data,
             hidden=hidden.ctypes.data,
             normed=normed.ctypes.data,

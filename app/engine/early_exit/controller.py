@@ -8,8 +8,9 @@ those of about as many draft tokens gained more than they took. Knows no tensors
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
+from app.estimates.mean_error import MeanError
 from app.estimates.step_costs import StepCosts
 from app.state import BatchEntry
 
@@ -41,6 +42,7 @@ class EarlyExitController:
         none. `spent_s` returns the seconds that the checkpoints of the last pass took.
         """
         self.dropped = self.looked_at = 0  # nodes
+        self.error: Final = MeanError()  # of what passes with checkpoints were expected to take
         self._mode = mode if rest > 0.0 else "off"
         self._rest = rest
         self._spent_s = spent_s
@@ -72,12 +74,17 @@ class EarlyExitController:
         gain.seconds += weight * (gained_s - gain.seconds)
         gain.seen, gain.passed = gain.seen + 1, 0
 
-    def whole_s(self, works: list[BatchEntry], costs: StepCosts, took_s: float) -> float:
-        """Return the seconds that a step of `took_s` had taken with all rows, for the step costs."""
+    def whole_s(self, works: list[BatchEntry], costs: StepCosts, took_s: float, reading_s: float = 0.0) -> float:
+        """Return the seconds that a step of `took_s` had taken with all rows, for the step costs.
+
+        `reading_s`: what of it contexts were expected to take, for the error.
+        """
         if not any(work.floor > 0.0 for work in works):
             return took_s
-        whole_s = costs.seconds(_rows(works))
-        return max(0.0, took_s - self._spent_s()) * whole_s / (whole_s - self._saved_s(works, costs))
+        whole_s, saved_s, spent_s = costs.seconds(_rows(works)), self._saved_s(works, costs), self._spent_s()
+        if took_s > 0.0:
+            self.error.update(whole_s + reading_s - saved_s + spent_s, took_s)
+        return max(0.0, took_s - spent_s) * whole_s / (whole_s - saved_s)
 
     def _may_pay(self, nodes: int) -> bool:
         gain = self._gains.get(nodes.bit_length())

@@ -20,7 +20,7 @@ from app.stages.length.cosine_control import CosineLength
 from app.stages.length.draft_modes import DraftModes
 from app.stages.length.faser import FaserLength
 from app.stages.length.marginal import Candidate
-from app.stages.length.planner import DraftBatch, LengthDecision, LengthPolicy
+from app.stages.length.planner import DraftBatch, DraftSeconds, LengthDecision, LengthPolicy, LengthSearch
 from app.state import Tree
 
 MAX_KNOWN = 4096  # requests whose length at the last decision is kept
@@ -37,6 +37,29 @@ def length_policy(kind: str, most_drafters: int) -> LengthPolicy | None:
     return FixedLength(int(number)) if number else rules.get(name)
 
 
+def length_search(kind: str) -> LengthSearch | None:
+    """Make the length policy of this kind that finds lengths under any costs; None: it has none."""
+    name, _, number = kind.partition(":")
+    return FixedLength(int(number)) if name == "fixed" else FaserLength() if kind == "faser" else None
+
+
+class CommittedCounts:
+    """Tell how many tokens requests committed from one decision to the next."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, int] = OrderedDict()  # tokens of each request at its last decision
+
+    def since(self, lengths: Mapping[str, int]) -> dict[str, int]:
+        """Return the tokens since the last call by request, of those that were in one; `lengths`: all of theirs."""
+        committed = {one: length - self._known[one] for one, length in lengths.items() if one in self._known}
+        for one, length in lengths.items():
+            self._known[one] = length
+            self._known.move_to_end(one)
+        while len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+        return committed
+
+
 class BaselineController:
     """Decide by a baseline policy; a `LengthPlanner` that has all of what is drafted verified."""
 
@@ -45,7 +68,7 @@ class BaselineController:
         self.modes: Final = DraftModes()
         self._policy = policy
         self._is_tree = is_tree
-        self._known: OrderedDict[str, int] = OrderedDict()  # tokens of each request at its last decision
+        self._committed = CommittedCounts()
 
     @property
     def drafters(self) -> int | None:
@@ -59,20 +82,21 @@ class BaselineController:
     def plan(self, batch: DraftBatch) -> LengthDecision:
         """Decide for one batch; drafts of all drafters are waited for as long as the policy allows."""
         candidates = dict(zip(batch.lengths, batch.candidates, strict=True))
-        committed = {one: length - self._known[one] for one, length in batch.lengths.items() if one in self._known}
-        for one, length in batch.lengths.items():
-            self._known[one] = length
-            self._known.move_to_end(one)
-        while len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
-        depths = self._policy.depths(candidates, batch.costs, self.modes.with_models.costs, batch.now_s, committed)
-        for candidate, depth in zip(batch.candidates, depths, strict=True):
-            candidate.expectation.record_asked(depth)
+        depths = self._policy.depths(
+            candidates, batch.costs, self.modes.with_models.costs, batch.now_s, self._committed.since(batch.lengths)
+        )
+        record_asked(batch.candidates, depths)
         return LengthDecision(depths, [False] * len(depths), is_model_free=False, worth_s=inf, is_priced=False)
 
     def trim(self, tree: Tree) -> Tree:
         """Reduce the tree to its main branch unless trees are wanted; all of the rest is verified."""
         return whole(tree) if self._is_tree else whole_chain(tree)
+
+
+def record_asked(candidates: Listed[Candidate], depths: Listed[int]) -> None:
+    """Record what each candidate is asked for."""
+    for candidate, depth in zip(candidates, depths, strict=True):
+        candidate.expectation.record_asked(depth)
 
 
 def whole_chain(tree: Tree) -> Tree:
@@ -103,7 +127,17 @@ class FixedLength:
         committed: Mapping[str, int],
     ) -> list[int]:
         """Return the fixed length, within each candidate's limit."""
+        return self.search(candidates, costs, drafting)
+
+    def update(self, committed: Mapping[str, int]) -> None:
+        """Learn nothing."""
+
+    def search(self, candidates: Mapping[str, Candidate], costs: StepCosts, drafting: DraftSeconds) -> list[int]:
+        """Return the fixed length, within each candidate's limit."""
         return [min(self._tokens, c.limit) for c in candidates.values()]
+
+    def record(self, lengths: Mapping[str, int]) -> None:
+        """Record nothing."""
 
 
 class UniformLength:

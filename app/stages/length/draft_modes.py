@@ -33,6 +33,17 @@ class DraftModes:
     def __init__(self) -> None:
         self.with_models: Final = DraftMode()
         self.model_free: Final = DraftMode()
+        self.guessing: Final = DraftCosts(0.0)  # of tokens that models had not guessed ahead, by the fuser's clock
+
+    def use(self, split: int) -> None:
+        """Give the costs of drafting with models under this split of the machine, and learn them, from now on."""
+        self.with_models.costs.use(split)
+        self.guessing.use(split)
+
+    def expect(self, split: int, slowdown: float) -> None:
+        """Expect models to take `slowdown` times as long under a split, until some are seen there."""
+        self.with_models.costs.expect(split, slowdown)
+        self.guessing.expect(split, slowdown)
 
     def remove(self, request_id: str) -> None:
         """Remove an ended request; its tenant's prior stays."""

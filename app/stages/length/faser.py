@@ -17,6 +17,7 @@ import numpy as np
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
 from app.stages.length.marginal import Candidate
+from app.stages.length.planner import DraftSeconds
 
 WINDOW = 32  # rounds of a request
 MAX_REQUESTS = 1024
@@ -44,15 +45,32 @@ class FaserLength:
         committed: Mapping[str, int],
     ) -> list[int]:
         """Update each request's window with its last round, then choose request by request."""
+        self.update(committed)
+        found = self.search(candidates, costs, drafting)
+        self.record(dict(zip(candidates, found, strict=True)))
+        return found
+
+    def update(self, committed: Mapping[str, int]) -> None:
+        """Learn from the tokens that requests committed since the last choice for them."""
         for request_id, tokens in committed.items():
             self._update(request_id, tokens)
+
+    def search(self, candidates: Mapping[str, Candidate], costs: StepCosts, drafting: DraftSeconds) -> list[int]:
+        """Return each candidate's best length, chosen one after the other, then cut alike; change nothing.
+
+        A draft no longer than the batch's longest costs no drafting time, so that each alone would be
+        as long; the cut that is best for all of them ends that.
+        """
         lengths = {one: min(self._lengths.get(one, FIRST_LENGTH), c.limit) for one, c in candidates.items()}
         for request_id, candidate in candidates.items():
             if candidate.limit:
                 others = [length for one, length in lengths.items() if one != request_id]
                 lengths[request_id] = self._best(request_id, candidate, others, costs, drafting)
+        return self._cut(candidates, [*lengths.values()], costs, drafting)
+
+    def record(self, lengths: Mapping[str, int]) -> None:
+        """Record the lengths that are asked for, by which the next tokens committed are judged."""
         self._lengths.update(lengths)
-        return [*lengths.values()]
 
     def _update(self, request_id: str, tokens: int) -> None:
         length = self._lengths.get(request_id, 0)
@@ -63,7 +81,7 @@ class FaserLength:
             self._lengths.pop(self._windows.popitem(last=False)[0], None)
 
     def _best(
-        self, request_id: str, candidate: Candidate, others: list[int], costs: StepCosts, drafting: DraftCosts
+        self, request_id: str, candidate: Candidate, others: list[int], costs: StepCosts, drafting: DraftSeconds
     ) -> int:
         """Return the length of the lowest bound, at the lengths that the others have now."""
         every = np.arange(1, candidate.limit + 1)
@@ -78,6 +96,33 @@ class FaserLength:
         mean, deviation = self._accepted(request_id, candidate, every)
         tokens = 1.0 + every * np.clip(mean + BETA**0.5 * deviation, 0.0, 1.0)
         return int(every[np.argmin(np.array(latency_s) / tokens)])
+
+    def _cut(
+        self, candidates: Mapping[str, Candidate], lengths: list[int], costs: StepCosts, drafting: DraftSeconds
+    ) -> list[int]:
+        """Return the lengths cut at the depth of the most tokens a second of the whole batch."""
+        deepest, drafted = max(lengths, default=0), sum(length > 0 for length in lengths)
+        if deepest < 2 or drafted < 2:
+            return lengths
+        cuts = np.arange(1, deepest + 1)
+        own = np.minimum(np.array(lengths)[:, None], cuts)  # (B, cuts)
+        tokens = np.full(len(cuts), float(len(lengths)))
+        for (request_id, candidate), depths in zip(candidates.items(), own, strict=True):
+            if candidate.limit:
+                mean, deviation = self._accepted(request_id, candidate, np.arange(1, candidate.limit + 1))
+                hoped = np.clip(mean + BETA**0.5 * deviation, 0.0, 1.0)
+                tokens += np.where(depths > 0, depths * hoped[np.maximum(depths, 1) - 1], 0.0)
+        contexts = [candidate.context for candidate in candidates.values()]
+        latency_s = np.array(
+            [
+                costs.seconds(int(rows)) + drafting.seconds(drafted, cut)
+                for rows, cut in zip((len(lengths) + own.sum(0)).tolist(), cuts.tolist(), strict=True)
+            ]
+        )
+        reading = costs.reading
+        latency_s += sum(reading.seconds(context, 1) for context in contexts)
+        cut = int(cuts[np.argmin(latency_s / tokens)])
+        return [min(length, cut) for length in lengths]
 
     def _accepted(self, request_id: str, candidate: Candidate, every: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and deviation of the accepted part at each length, both (L,) float64; `every` (L,) int64.

@@ -29,6 +29,7 @@ class DraftBatch:
     busy_s: float = 0.0
     core_share: float = 0.0
     least: int = 0  # draft tokens that each sequence asks for, whatever their expected gain
+    load: int = 0  # sequences of the verifier, those not in this batch included
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class LengthDecision:
     """Hold the draft tokens for each candidate, the probes among them, and the mode.
 
     `worth_s`: how long the drafts may take before going on without them is faster. `is_priced`: the
-    time that deciding took counts as a part of the draft cost.
+    time that deciding took counts as a part of the draft cost. `split`: the number of the machine's
+    split to use from now on (`app.placement.splits`).
     """
 
     depths: list[int]
@@ -44,6 +46,31 @@ class LengthDecision:
     is_model_free: bool
     worth_s: float
     is_priced: bool = True
+    split: int = 0
+
+
+class DraftSeconds(Protocol):
+    """Tell the seconds of drafting: `DraftCosts`, or a part of them."""
+
+    def seconds(self, batch: int, depth: int) -> float:
+        """Return the seconds for `batch` sequences of at most `depth` tokens each."""
+        ...
+
+
+class LengthSearch(Protocol):
+    """Find draft lengths under given costs without changing anything: a length policy of several looks a decision."""
+
+    def update(self, committed: Mapping[str, int]) -> None:
+        """Learn from the tokens that requests committed since the last choice for them."""
+        ...
+
+    def search(self, candidates: Mapping[str, Candidate], costs: StepCosts, drafting: DraftSeconds) -> list[int]:
+        """Return each candidate's best length."""
+        ...
+
+    def record(self, lengths: Mapping[str, int]) -> None:
+        """Record the lengths that are asked for."""
+        ...
 
 
 class LengthPolicy(Protocol):

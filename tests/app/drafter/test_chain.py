@@ -62,7 +62,7 @@ def test_a_hit_answers_without_calling_the_model():
     model.calls.clear()
     (draft,) = one.draft([context([8, 9, 10, 11, 12], depth=3)])  # 9, 10, 11 were right, and 12 the target's
     assert draft == chain_of(steady(1)).draft([context([8, 9, 10, 11, 12], depth=3)])[0]
-    assert model.calls == []
+    assert model.calls == [] and one.paths.guessed == 0
     assert (one.paths.ahead_hits, one.paths.ahead_misses) == (1, 0)
 
 
@@ -75,6 +75,7 @@ def test_only_the_missing_depth_is_computed():
     model.rows = 0
     (draft,) = one.draft([context([8, 9, 10, 11, 12], depth=3)])
     assert draft.tokens == (13, 14, 15)
+    assert one.paths.guessed == 2, "what its time is that of"
     assert model.rows == 2, "13 was there; it and 14 are read to guess 14 and 15"
 
 

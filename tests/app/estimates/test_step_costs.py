@@ -169,3 +169,24 @@ def test_a_bad_start_is_forgotten_at_once() -> None:
     costs.update(1, 4, 5.0, unread=100)
     costs.update(1, 4, 0.020, unread=100)
     assert costs.read_s(1000) == pytest.approx(0.1, rel=0.1)
+
+
+def test_a_split_learns_apart_and_is_expected_to_be_slower_as_measured() -> None:
+    costs, drafts = StepCosts({1: 0.01, 16: 0.02}), DraftCosts(0.001)
+    costs.expect(1, 1.5)
+    drafts.expect(1, 3.0)
+    drafts.update(2, 4, 0.008)
+    assert costs.at(1).seconds(16) == pytest.approx(1.5 * costs.seconds(16))
+    assert drafts.at(1).seconds(2, 4) == pytest.approx(3.0 * drafts.seconds(2, 4))
+    for _ in range(60):
+        costs.correct(16, 0.06)
+    assert costs.at(1).seconds(16) == pytest.approx(1.5 * costs.seconds(16)), "untried, it follows the machine"
+    costs.use(1)
+    drafts.use(1)
+    before = costs.at(0).seconds(16), drafts.at(0).seconds(2, 4)
+    for _ in range(60):
+        costs.correct(16, 0.04)
+        drafts.update(2, 4, 0.080)
+    assert costs.seconds(16) == costs.at(1).seconds(16) == pytest.approx(0.04, rel=0.05)
+    assert drafts.seconds(2, 4) == pytest.approx(0.080, rel=0.1) and drafts.split == 1
+    assert (costs.at(0).seconds(16), drafts.at(0).seconds(2, 4)) == before, "not charged to another"

@@ -2,14 +2,21 @@
 
 import pytest
 
+from app.assembly.verifier import routing
+from app.config import Settings
 from app.drafter.drafter import in_time
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
+from app.placement.interference import Interference
+from app.placement.splits import in_turn_and_at_once
 from app.policy import Policy
 from app.request import SpeculationBounds
+from app.stages.length.baselines import FixedLength
+from app.stages.length.joint_controller import AFTER, FIRST, JointController
 from app.stages.route.drafter_pool import DrafterPool
+from app.stages.route.router import Router
 from app.state import MAX_NODES, Tree
-from app.verifier.speculation import MIN_WAIT_S
+from app.verifier.speculation import MIN_WAIT_S, DraftStrategies, Speculation
 from tests import fakes
 from tests.app.verifier.parts import HandClock, message, parts, start
 from tests.fakes import VOCAB
@@ -459,3 +466,55 @@ def test_what_a_tree_costs_the_host_is_part_of_the_draft_cost():
         one.speculation.jobs([one.sequences["r"]], [3], Policy())
         one.speculation.receive(message())
     assert one.draft_costs.seconds(1, 3) == pytest.approx(0.25, abs=0.01)
+
+
+def test_what_one_split_taught_is_not_charged_to_another():
+    one = parts(clock=(clock := HandClock()), plan="faser")
+    sequence = start(one, "r")
+    pending = one.speculation.pending
+    guessing = one.lengths.modes.guessing
+
+    def answer(guessed: int, models_s: float) -> None:
+        clock.now_s += models_s + 0.001
+        one.speculation.receive(message(base=len(sequence.tokens), models_s=models_s, guessed=guessed))
+
+    for _ in range(20):
+        one.speculation.jobs([sequence], [4], Policy())
+        answer(2, 0.02)
+    assert guessing.seconds(1, 2) == pytest.approx(0.02, rel=0.1), "two of the four were guessed ahead"
+    assert pending.guess_error.value is not None and pending.guess_error.value < 0.2
+    pending.use(1)
+    one.speculation.jobs([sequence], [4], Policy())  # asked for under split 0
+    answer(2, 0.9)
+    assert guessing.seconds(1, 2) == pytest.approx(0.02, rel=0.1)
+    assert one.draft_costs.seconds(1, 4) == one.draft_costs.at(0).seconds(1, 4) < 0.1
+
+
+def test_the_controllers_split_is_the_machines_and_that_of_the_costs():
+    splits = Chosen()
+    strategies = DraftStrategies(
+        planner := JointController(FixedLength(2), splits.all), Router(routing(Settings())), planner, splits=splits
+    )
+    one = parts(costs=StepCosts({1: 0.001, 64: 0.064}))
+    measured = fakes.measured(one.runner, StepCosts({1: 0.001, 64: 0.064}))
+    speculation = Speculation(measured, one.sequences, one.stats, strategies, "mailbox")
+    speculation.follow(one.speculation.pool)
+    speculation.expect(1, Interference(0.25, 1.0))  # at once everything takes a quarter: it must be chosen
+    sequences = [start(one, f"r{i}") for i in range(4)]
+    for _ in range(FIRST + AFTER + 1):
+        speculation.request_drafts(sequences, Policy())
+    assert splits.used == [1] and speculation.split == splits.all[1]
+    assert measured.costs.seconds(8) == pytest.approx(0.25 * measured.costs.at(0).seconds(8))
+    assert planner.modes.guessing.split == planner.modes.with_models.costs.split == 1
+
+
+class Chosen:
+    """Splits that remember which are used."""
+
+    all = in_turn_and_at_once(0, [1])
+
+    def __init__(self) -> None:
+        self.used: list[int] = []
+
+    def use(self, number: int) -> None:
+        self.used.append(number)

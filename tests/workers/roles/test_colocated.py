@@ -2,6 +2,7 @@
 
 import os
 import signal
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,36 @@ def test_engine_on_divided_cores_says_the_same_and_its_requests_outlive_it(
             stream.read()
             assert stream.tokens == alone(request)
         assert owned, "it had its share of the requests"
+    finally:
+        engine.kill()
+        engine.wait(30)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_engine_whose_cores_are_divided_by_load_says_the_same(
+    cluster: Cluster, deployment: Deployment, alone: Alone
+) -> None:
+    engine = cluster.start_worker(
+        "engine", "engine-3", PACELINE_PARTITION="auto", PACELINE_PLAN="faser", PACELINE_PRUNING="off"
+    )
+    try:
+        wait_for(lambda: "engine-3" in [node.name for node in deployment.nodes.live("verify")], what="the engine")
+
+        def info() -> dict[str, Any]:
+            return next(node.info for node in deployment.nodes.live("verify") if node.name == "engine-3")
+
+        assert info()["split"] == {"units": 0, "at_once": False}
+        measured = info()["partition"]
+        assert measured and all(one["verify_slowdown"] > 0.0 < one["draft_slowdown"] for one in measured.values())
+        requests = [GenerateRequest(prompt="Tell me", raw=True, max_tokens=300, seed=270 + i) for i in range(REQUESTS)]
+        owner = next(node.owner for node in deployment.nodes.live("verify") if node.name == "engine-3")
+        streams = [cluster.stream(request) for request in requests]
+        for stream in streams:
+            stream.read(until=30)
+        assert any(deployment.requests.snapshot(stream.id).owner == owner for stream in streams)
+        for request, stream in zip(requests, streams, strict=True):
+            stream.read()
+            assert stream.tokens == alone(request)
     finally:
         engine.kill()
         engine.wait(30)

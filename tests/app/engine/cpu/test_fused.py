@@ -7,6 +7,7 @@ import torch
 
 from app.engine.cpu import fused, step_arrays
 from app.engine.cpu.choose_forward import choose_forward
+from app.engine.cpu.equivalence import trial
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.hooked import HookedForward, round_weights
 from app.engine.profile.profiler import check_exactness
@@ -143,3 +144,16 @@ def test_a_step_without_memory_leaves_the_next_its_room(monkeypatch):
 
 def _no_memory(shape, dtype=float):
     raise MemoryError
+
+
+def test_another_number_of_threads_changes_no_bit_and_never_exceeds_the_first():
+    torch.set_num_threads(2)
+    forward = choose_forward(fakes.tiny("llama"))
+    assert isinstance(forward, FusedForward)
+    expected = fakes.runner(forward)
+    found = {}
+    for threads in (2, 1, 64, 2):
+        forward.work_with(threads)
+        assert check_exactness(expected, VOCAB).different == 0
+        found[threads] = trial(forward)
+    assert all(torch.equal(one, found[1]) for one in found.values())

@@ -87,3 +87,6 @@ def test_step_costs_learn_what_the_whole_step_would_have_taken():
     pruning.allow(works, COSTS)
     works[0].pruned = {1: 0.1, 2: 0.05}
     assert pruning.whole_s(works, COSTS, 0.022 - 0.001 + 0.0003) == pytest.approx(0.022)
+    assert pruning.error.value == pytest.approx(0.0, abs=1e-9), "that was expected"
+    pruning.whole_s(works, COSTS, 2 * (0.022 - 0.001 + 0.0003 + 0.004), reading_s=0.004)
+    assert 0.2 < (pruning.error.value or 0.0) < 0.3, "the mean of nothing and a half"

@@ -8,6 +8,7 @@ from app.estimates.step_costs import StepCosts
 from app.stages.length.baselines import (
     MAX_KNOWN,
     BaselineController,
+    CommittedCounts,
     FixedLength,
     UniformLength,
     length_policy,
@@ -57,12 +58,14 @@ def test_a_rule_learns_what_each_request_committed_since_its_last_decision() -> 
 
 def test_little_is_kept_of_many_requests() -> None:
     rule = FaserLength()
-    by_length = BaselineController(rule)
+    by_length, committed = BaselineController(rule), CommittedCounts()
     for i in range(MAX_KNOWN + 9):
         for tokens in (10, 12):
             batch = DraftBatch([likely(1)], None, has_models=True, lengths={f"{i}": tokens}, costs=COSTS, now_s=0.0)
             by_length.plan(batch)
-    assert len(by_length._known) == MAX_KNOWN and len(rule._lengths) == len(rule._windows) == MAX_REQUESTS
+            committed.since(batch.lengths)
+    assert len(committed.since({f"{i}": 13 for i in range(MAX_KNOWN + 9)})) == MAX_KNOWN
+    assert len(rule._lengths) == len(rule._windows) == MAX_REQUESTS
 
 
 def test_the_whole_chain_is_verified_and_nothing_else() -> None:
