@@ -63,6 +63,7 @@ class StepCosts:
         self.ratio = ratio  # present pace / measured pace, of a step of one row
         self.row_ratio = row_ratio  # of the seconds that further rows add, beside `ratio`
         self.reading_ratio = reading_ratio  # of reading contexts, beside `ratio`
+        self.last_s = 0.0  # of the last step that `correct` saw
         self._seen: list[float] | None = None  # decayed sums of `_fit`, from the first step on
         self._fork_s = fork_s
         self._reading = reading
@@ -98,6 +99,7 @@ class StepCosts:
         """
         if not 0.0 < measured_s < float("inf"):
             return
+        self.last_s = measured_s
         rows_s = self.seconds(rows)
         expected_s = rows_s + reading_s
         self.error.update(expected_s, measured_s)
