@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from app.config import Batching, Fusion, Placement, PlanName, PrunerRule, Pruning, Routing, Settings
+from app.stages.schedule.objective import Objective
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Plan:
     calibration: bool = False  # whether confidences are corrected by what came of them
     placement: Placement = "apart"  # what `up` starts
     drafters_per_sequence: int = 4  # model drafters of a round at most, where several can be asked
+    objective: Objective = Objective()  # of CoSine's batches; no setting of its own
     states: bool = False  # whether jobs carry the target's hidden state to drafters that read it; no setting of its own
 
     @property
@@ -53,6 +55,7 @@ PLANS: Mapping[PlanName, Plan] = {
         fusion="token",
         lengths="cosine",
         batching="cosine",
+        objective=Objective(token_weight=1.0, max_s=1.0, max_candidates=64),
         overlap="auto",
         placement="nodes",
     ),

@@ -23,7 +23,7 @@ from app.stages.length.planner import LengthPlanner
 from app.stages.route.router import Router
 from app.stages.route.scores import same_tokens
 from app.stages.route.strategies import Agreement, CosineRouting, FixedRouting, LearnedRouting, RoutingStrategy
-from app.stages.schedule.cosine import CosineSelection
+from app.stages.schedule.cosine import CosineSelection, Memory
 from app.stages.schedule.tree_budget import BatchSelection, PaceSelection
 from app.store.protocol import Requests
 from app.telemetry.verifier_metrics import VerifierMetrics
@@ -131,7 +131,7 @@ def verifier_over(
         store,
         measured,
         speculation,
-        selection(settings, strategies.lengths.modes.with_models.costs),
+        selection(settings, strategies.lengths.modes.with_models.costs, measured.target),
         target_id=target,
         on_exhausted=on_exhausted,
         clock=clock,
@@ -165,7 +165,9 @@ def lengths(settings: Settings, splits: Splits | None = None) -> LengthPlanner:
         return JointController(search, (splits or FixedSplits()).all)
     baseline = length_policy(kind, plan.drafters_per_sequence)
     is_tree = kind == "cosine" or kind.startswith("tree:")
-    return LengthController() if baseline is None else BaselineController(baseline, is_tree=is_tree)
+    if baseline is None:
+        return LengthController()
+    return BaselineController(baseline, is_tree=is_tree, is_whole=plan.batching != "cosine")
 
 
 def overlap(settings: Settings) -> Overlap:
@@ -185,6 +187,9 @@ def overlap(settings: Settings) -> Overlap:
             return FrontiersOverlap(int(tokens) if tokens else None)
 
 
-def selection(settings: Settings, draft_costs: DraftCosts) -> BatchSelection:
-    """Choose how the trees of a step are selected."""
-    return CosineSelection(draft_costs.seconds) if plan_of(settings).batching == "cosine" else PaceSelection()
+def selection(settings: Settings, draft_costs: DraftCosts, memory: Memory) -> BatchSelection:
+    """Choose how the trees of a step are selected; CoSine's rule asks how much `memory` is free."""
+    plan = plan_of(settings)
+    return (
+        CosineSelection(draft_costs.seconds, memory, plan.objective) if plan.batching == "cosine" else PaceSelection()
+    )

@@ -73,6 +73,7 @@ class StepCosts:
         self._table = [self._measured(n) for n in range(TABLE_ROWS)]
         self._row_s = self._measured(1)
         self.error: Final = MeanError()  # of the steps that `correct` saw
+        self.last_s = 0.0  # of the last step that `correct` saw
         self._pace = _Pace(ratio, row_ratio, reading_ratio)
         self._split = 0
         self._paces = {0: self._pace}  # by split
@@ -149,6 +150,7 @@ class StepCosts:
         """
         if not 0.0 < measured_s < float("inf"):
             return
+        self.last_s = measured_s
         rows_s = self.seconds(rows)
         expected_s = rows_s + reading_s
         self.error.update(expected_s, measured_s)

@@ -3,7 +3,8 @@
 `fixed:N` always asks for N tokens, and so does `tree:N`. `uniform` asks for the same number for every sequence of a
 batch, the best one by the costs of the marginal rule: it shows what lengths by request are worth.
 `faser` and `cosine` are the papers' (`app.stages.length.faser`, `cosine_control`). All of a draft is
-verified: the whole tree with `tree:N` and `cosine`, else its main branch.
+verified: the whole tree with `tree:N` and `cosine`, else its main branch; with CoSine's batches as
+much of it as their objective chooses.
 """
 
 from collections import OrderedDict
@@ -61,14 +62,15 @@ class CommittedCounts:
 
 
 class BaselineController:
-    """Decide by a baseline policy; a `LengthPlanner` that has all of what is drafted verified."""
+    """Decide by a baseline policy; a `LengthPlanner` that weighs no part of a draft against its cost."""
 
-    def __init__(self, policy: LengthPolicy, *, is_tree: bool = False) -> None:
-        """Decide by `policy`. With `is_tree` trees are verified whole, else their main branches."""
+    def __init__(self, policy: LengthPolicy, *, is_tree: bool = False, is_whole: bool = True) -> None:
+        """Decide by `policy`. Verify trees with `is_tree`, else main branches; with `is_whole` no part is left out."""
         self.modes: Final = DraftModes()
         self._policy = policy
         self._is_tree = is_tree
         self._committed = CommittedCounts()
+        self._is_whole = is_whole
 
     @property
     def drafters(self) -> int | None:
@@ -89,8 +91,9 @@ class BaselineController:
         return LengthDecision(depths, [False] * len(depths), is_model_free=False, worth_s=inf, is_priced=False)
 
     def trim(self, tree: Tree) -> Tree:
-        """Reduce the tree to its main branch unless trees are wanted; all of the rest is verified."""
-        return whole(tree) if self._is_tree else whole_chain(tree)
+        """Reduce the tree to its main branch unless trees are wanted; with `is_whole` all of that is verified."""
+        wanted = tree if self._is_tree else tree.keep(tree.main_branch())
+        return whole(wanted) if self._is_whole else wanted
 
 
 def record_asked(candidates: Listed[Candidate], depths: Listed[int]) -> None:

@@ -71,7 +71,7 @@ def compose(
     trees = _worthwhile([_allowed_tree(s, policy, most) for s in running], base_rows, costs, others, base_s)
     chunk_rows = sum(len(work.tokens) for work in chunks)
     row_s = [s.cached * reading.row_token_s for s in running]
-    rows = BatchRows(base_rows, policy.max_batch_tokens, chunk_rows, costs, others, base_s, row_s)
+    rows = BatchRows(base_rows, policy.max_batch_tokens, chunk_rows, costs, others, base_s, row_s, not is_together)
     kept = selection.select(running, trees, rows)
     decodes = [
         s.entry(len(s.tokens), tree.cut(nodes))

@@ -24,6 +24,7 @@ class BatchRows:
     others: int = 0  # sequences that commit a token in this step without a tree
     base_s: float = 0.0  # seconds of reading contexts without any node
     row_s: Listed[float] = ()  # by tree, the seconds of reading that each of its nodes adds
+    is_pipelined: bool = False  # whether the drafts of other sequences are made meanwhile
 
 
 class BatchSelection(Protocol):

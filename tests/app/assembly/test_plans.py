@@ -29,7 +29,8 @@ def test_every_plan_can_be_built():
     for name in PLANS:
         settings = Settings(plan=name)
         assert overrides(settings) == {} and plan_of(settings) == PLANS[name]
-        assert all((lengths(settings), overlap(settings), routing(settings), selection(settings, DraftCosts())))
+        chosen = selection(settings, DraftCosts(), RUNNER)
+        assert all((lengths(settings), overlap(settings), routing(settings), chosen))
 
 
 def test_settings_replace_parts_of_a_plan():
@@ -66,7 +67,9 @@ def test_trees_are_verified_whole_or_as_chains():
     tree = Tree([1, 9, 2], [0, 0, 1], [0.5, 0.3, 0.2], [("a",), ("b",), ("a", "b")])
     assert lengths(Settings(plan="specinfer")).trim(tree).survival == [1.0] * 3
     assert lengths(Settings(plan="vanilla")).trim(tree).tokens == [1, 2]
+    assert lengths(Settings(plan="cosine", batching="pace")).trim(tree).survival == [1.0] * 3
     assert lengths(Settings()).trim(tree) is tree
+    assert lengths(Settings(plan="cosine")).trim(tree) is tree, "its batch objective chooses"
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -12,7 +12,6 @@ from app.stages.length.baselines import (
     FixedLength,
     UniformLength,
     length_policy,
-    whole_chain,
 )
 from app.stages.length.faser import MAX_REQUESTS, FaserLength
 from app.stages.length.marginal import Candidate
@@ -70,7 +69,8 @@ def test_little_is_kept_of_many_requests() -> None:
 
 def test_the_whole_chain_is_verified_and_nothing_else() -> None:
     tree = Tree([1, 9, 2], [0, 0, 1], [0.5, 0.3, 0.2], [("a",), ("b",), ("a", "b")])
-    assert whole_chain(tree) == Tree([1, 2], [0, 1], [1.0, 1.0], [("a",), ("a", "b")])
+    chain = BaselineController(FixedLength(2)).trim(tree)
+    assert chain == Tree([1, 2], [0, 1], [1.0, 1.0], [("a",), ("a", "b")])
 
 
 @pytest.mark.parametrize("kind", ["tree:0", "fixed:65", "fixed", "tree", "best"])

@@ -2,50 +2,63 @@
 
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
-from app.stages.length.cosine_control import FIRST_DRAFTERS, FIRST_LENGTH, SETTLING, CosineLength
+from app.stages.length.cosine_control import AGAIN, FIRST_DRAFTERS, FIRST_LENGTH, SETTLING, CosineLength
 from tests.app.stages.length.candidates import likely
 
-COSTS = StepCosts({1: 0.02, 64: 0.02})
+STEP_S = 0.02
 
 
-def lengths(rule: CosineLength, round_s: float, rounds: int, at_s: float = 0.0) -> list[int]:
-    found = []
-    for i in range(rounds):
-        (depth,) = rule.depths({"r": likely(4)}, COSTS, DraftCosts(), at_s + i * round_s, {})
-        found.append(depth)
-    return found
+class Loop:
+    """A verifier and its drafters in turn: rounds of given seconds, of which steps take STEP_S."""
+
+    def __init__(self, drafters: int) -> None:
+        self.rule, self.now_s = CosineLength(drafters), 0.0
+        self.costs = StepCosts({1: STEP_S, 64: STEP_S})
+
+    def ask(self, round_s: float, step_s: float = STEP_S) -> tuple[int, int]:
+        """Let a round pass, and return drafters and length of the next."""
+        self.now_s += round_s
+        self.costs.correct(1, step_s)
+        (depth,) = self.rule.depths({"r": likely(4)}, self.costs, DraftCosts(), self.now_s, {})
+        return self.rule.drafters, depth
+
+    def asks(self, rounds: int, round_s: float, step_s: float = STEP_S) -> list[tuple[int, int]]:
+        return [self.ask(round_s, step_s) for _ in range(rounds)]
 
 
-def test_an_idle_verifier_gets_more_and_a_busy_one_fewer() -> None:
-    rule = CosineLength(1)
-    grown = lengths(rule, 0.06, 60)
-    assert grown[0] == FIRST_LENGTH and grown[-1] == 8 and grown == sorted(grown)
-    assert all(b - a <= 1 for a, b in zip(grown, grown[1:], strict=False))
-    shrunk = lengths(rule, 0.0205, 100, at_s=99.0)
-    assert shrunk[-1] == 1 and shrunk[2:] == sorted(shrunk[2:], reverse=True)
+def test_an_idle_verifier_gets_more_drafters_and_a_busy_one_fewer_tokens_then_drafters() -> None:
+    loop = Loop(4)
+    assert [*dict.fromkeys(loop.asks(40, 0.025))][:3] == [(FIRST_DRAFTERS, 4), (3, 4), (4, 4)]
+    assert [*dict.fromkeys(loop.asks(120, 0.0201))][-7:] == [(4, 4), (4, 3), (4, 2), (4, 1), (3, 1), (2, 1), (1, 1)]
 
 
-def test_drafters_come_first_and_go_last() -> None:
-    rule = CosineLength(4)
-    seen = [(rule.drafters, lengths(rule, 0.06, 1, i * 0.06)[0]) for i in range(80)]
-    assert [*dict.fromkeys(seen)] == [(FIRST_DRAFTERS, 4), (3, 4), (4, 4), (4, 5), (4, 6), (4, 7), (4, 8)]
-    seen = [(rule.drafters, lengths(rule, 0.0205, 1, 99.0 + i * 0.0205)[0]) for i in range(120)]
-    assert [*dict.fromkeys(seen)][-4:] == [(4, 1), (3, 1), (2, 1), (1, 1)]
+def test_a_verifier_that_idles_for_a_quarter_of_the_time_is_not_busy() -> None:
+    assert Loop(4).asks(60, STEP_S / 0.75)[-1] == (4, FIRST_LENGTH)
 
 
-def test_a_verifier_that_is_busy_with_the_rows_of_all_drafters_does_not_idle() -> None:
-    rule, costs = CosineLength(4), StepCosts({5: 0.01, 1 + FIRST_DRAFTERS * FIRST_LENGTH: 0.05})
-    found = [rule.depths({"r": likely(4)}, costs, DraftCosts(), i * 0.052, {})[0] for i in range(9)]
-    assert (rule.drafters, found[-1]) == (FIRST_DRAFTERS, FIRST_LENGTH - 1)
+def test_a_token_that_makes_the_verifier_busier_stays() -> None:
+    loop = Loop(1)
+    for _ in range(80):
+        loop.ask(0.06, step_s=0.006 * loop.rule.depths({"r": likely(4)}, loop.costs, DraftCosts(), loop.now_s, {})[0])
+    assert loop.ask(0.06, 0.05)[1] == 8
+
+
+def test_a_token_that_makes_it_wait_longer_is_taken_back_and_tried_again_later() -> None:
+    """Drafting takes longer by each token, verifying does not: the idle part can only rise."""
+    loop, lengths = Loop(1), [FIRST_LENGTH]
+    for _ in range(4 * AGAIN):
+        lengths.append(loop.ask(STEP_S + 0.004 * lengths[-1])[1])
+    assert set(lengths) == {FIRST_LENGTH, FIRST_LENGTH + 1}
+    assert lengths.count(FIRST_LENGTH + 1) < len(lengths) // 4
+    assert [*dict.fromkeys(zip(lengths, lengths[1:], strict=False))][-1] == (FIRST_LENGTH + 1, FIRST_LENGTH)
 
 
 def test_it_holds_between_the_two_bounds_and_changes_slowly() -> None:
-    assert set(lengths(CosineLength(1), 0.025, 50)) == {FIRST_LENGTH}
-    changes = lengths(CosineLength(1), 0.06, 40)
-    first = changes.index(FIRST_LENGTH + 1)
-    assert changes.index(FIRST_LENGTH + 2) - first > SETTLING
+    assert set(Loop(4).asks(50, STEP_S / 0.94)) == {(FIRST_DRAFTERS, FIRST_LENGTH)}
+    counts = [drafters for drafters, _ in Loop(4).asks(40, 0.06)]
+    assert counts.index(4) - counts.index(3) > SETTLING
 
 
 def test_a_clock_that_was_set_back_changes_nothing() -> None:
-    rule = CosineLength(1)
-    assert [*lengths(rule, 0.0, 9), *lengths(rule, -1.0, 9)] == [FIRST_LENGTH] * 18
+    loop = Loop(1)
+    assert set(loop.asks(30, 0.0) + loop.asks(30, -1.0)) == {(1, FIRST_LENGTH)}
