@@ -56,15 +56,16 @@ PLANS: Mapping[PlanName, Plan] = {
         overlap="auto",
         placement="nodes",
     ),
-    # FASER (arXiv:2604.20503): a length for each request, early exit by its rule, drafting beside verifying.
+    # FASER (arXiv:2604.20503): a length for each request, early exit by its rule, over the whole vocabulary, beside the
+    # pass and where that pays; drafting beside verifying.
     "faser": Plan(
         routing="first",
         fusion="tree",
         lengths="faser",
         batching="pace",
         overlap="frontiers",
-        pruning="on",
-        pruner_rule="faser",
+        pruning="auto",
+        pruner_rule="faser-whole-async",
     ),
     # SpecInfer (arXiv:2305.09781): all drafters guess apart, and the union of their guesses is verified.
     "specinfer": Plan(routing="all", fusion="tree", lengths="tree:4", batching="pace", overlap="none"),

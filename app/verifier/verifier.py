@@ -158,7 +158,7 @@ class Verifier:
         except Exception as error:  # one request's failure must not end the others
             return jobs + self._isolate(works, error)
         took_s = self._clock.perf_counter() - started
-        self._early_exit.update(works, self._costs)
+        self._early_exit.update(works, verdicts, self._costs)
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
         is_whole = all(work.final for work in works)
         if is_whole:

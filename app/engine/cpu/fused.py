@@ -41,8 +41,6 @@ TYPES = {torch.bfloat16: "BF16", torch.float16: "F16"}  # ggml's names
 class FusedForward:
     """A Llama-shaped model's weights, packed, and the memory its steps work in."""
 
-    can_prune = True
-
     def __init__(self, spec: ModelSpec, weights: Weights, activations: Activations = "float32") -> None:
         """Pack the weights in the types they have, and give the kernels their addresses. Raises
         KeyError for a missing weight.
