@@ -59,7 +59,7 @@ Routing = Literal["learned", "cosine", "all", "first"]
 Fusion = Literal["tree", "token"]
 Batching = Literal["pace", "cosine"]
 Pruning = Literal["auto", "on", "off"]
-PrunerRule = Literal["fitted", "faser"]
+PrunerRule = Literal["fitted", "faser", "faser-whole", "fitted-async", "faser-async", "faser-whole-async"]
 Placement = Literal["apart", "together", "nodes"]
 WeightsAs = Literal["stored", "float32", "q8_0", "q4_0"]
 Activations = Literal["float32", "int8"]
@@ -138,7 +138,9 @@ class Settings(BaseModel):
         None, description="drop draft tokens in the middle of a pass of the target; auto: where that gains time"
     )
     pruner_rule: PrunerRule | None = Field(
-        None, description="by the fitted chance that the target says it, or FASER's rank test"
+        None,
+        description="by the fitted chance that the target says it; or FASER's rank test, over frequent tokens (faser) "
+        "or the whole vocabulary; -async: beside the pass, which acts on it some layers later",
     )
     calibration: bool | None = Field(None, description="drafters' confidences are corrected by what came of them")
     model_free: bool | None = Field(

@@ -185,6 +185,7 @@ class Verdict:
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each token, if the request wants them
     state: bytes | None = None  # the target's last hidden state where it chose that token, d float16
     error: str | None = None  # why no token follows; then `tokens` are the path's alone
+    cut: int | None = None  # the right node that the path ends above because it left the pass early
 
     def proposers(self, tree: Tree) -> list[str]:
         """Name the proposer of each of `tokens`: its most confident drafter, or the target."""
@@ -305,8 +306,9 @@ class BatchEntry:
     at every node; otherwise they are a chunk of a prompt. `forks` is filled when pages are
     reserved.
 
-    The forward may drop nodes whose survival, as it computes it on its way, is below `floor`, and
-    those below them: they count as not right. They are listed in `pruned`, each with that survival.
+    The forward may drop nodes whose survival, as it computes it on its way, is below the part of
+    `floor` that is still to come, and those below them: they count as not right. They are listed in
+    `pruned`, each with that survival. `floor`: the tokens that a row's whole pass costs.
     """
 
     sequence: CachedSequence

@@ -3,14 +3,19 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from app.assembly.devices import pruning
 from app.assembly.local import build_local, load_models
-from app.config import Settings
+from app.config import PrunerRule, Settings
+from app.engine.early_exit.decisions import StepDecisions
+from app.engine.early_exit.rows import Checkpoint
+from app.engine.weights.resolve import target_folder
 from app.estimates.step_costs import StepCosts
 from app.messages import Record
 from app.pipeline import LocalPipeline
@@ -199,13 +204,25 @@ class RandomPruner:
         return self._lot.choice([0.1, 1.0], len(tokens), p=[0.2, 0.8])
 
 
-def test_rows_that_leave_early_change_no_text_and_no_bit_of_others(pipeline, monkeypatch):
+RULES = ["random", *get_args(PrunerRule)]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rows_that_leave_early_change_no_text_and_no_bit_of_others(pipeline, monkeypatch, rule):
     runner = pipeline.verifier.target
+    decisions = StepDecisions(RandomPruner(), (Checkpoint(9, 9, 0.8), Checkpoint(20, 20, 0.5)))
+    if rule != "random":
+        settings = Settings(pruning="on", pruner_rule=rule, verify_threads=1)  # answers of one thread are soon there
+        monkeypatch.setattr(runner, "decisions", None)
+        pruning(runner, target_folder(settings), settings)
+        decisions = runner.decisions
     asked = [one.model_copy(update={"max_tokens": 16}) for one in requests()[:4]]
     plain = tokens(pipeline, submit(pipeline, asked))
     forward, dropped = runner.forward, []
 
     def both(works):
+        for work in works:
+            work.floor = 0.0
         whole = forward(works)
         for work in works:
             work.floor = 0.5
@@ -217,7 +234,7 @@ def test_rows_that_leave_early_change_no_text_and_no_bit_of_others(pipeline, mon
         return found
 
     monkeypatch.setattr(runner, "forward", both)
-    monkeypatch.setattr(runner, "predictor", RandomPruner())
+    monkeypatch.setattr(runner, "decisions", decisions)
     assert tokens(pipeline, submit(pipeline, asked)) == plain
     assert sum(dropped) > 10
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from app.assembly.plans import plan_of
-from app.config import Settings
+from app.config import PrunerRule, Settings
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.fused import FusedForward, packed_once
 from app.engine.cpu.load import load
 from app.engine.cpu.runner import ModelRunner
 from app.engine.early_exit.controller import EarlyExitController
-from app.engine.early_exit.predictors import Loaded, Rule, load_predictor
+from app.engine.early_exit.predictors import load_decisions
+from app.engine.early_exit.rows import Decisions
 from app.engine.kv.pages import bytes_per_page
 from app.engine.kv.sizing import (
     CPU_PART,
@@ -69,20 +70,24 @@ def pruning(runner: AnyRunner, folder: Path, settings: Settings) -> EarlyExitCon
     plan = plan_of(settings)
     if plan.pruning == "off" or settings.pruner == "none":
         return EarlyExitController()
-    if not isinstance(runner, ModelRunner) or not runner.model.can_prune:
+    if not isinstance(runner, ModelRunner) or not isinstance(runner.model, FusedForward):
         log.info("this target's forward drops no rows on its way")
         return EarlyExitController()
-    loaded = _predictor(drafter_folder(settings.pruner), folder, plan.pruner_rule)
-    if loaded is None:
+    decisions = _decisions(
+        runner.model, drafter_folder(settings.pruner), folder, plan.pruner_rule, settings.verify_threads
+    )
+    if decisions is None or not decisions.checkpoints:
         return EarlyExitController()
-    runner.predictor = loaded.predictor
-    return EarlyExitController(plan.pruning, loaded.rest, lambda: runner.checkpoints_s)
+    runner.decisions = decisions
+    return EarlyExitController(plan.pruning, decisions.checkpoints[0].rest, lambda: runner.exits)
 
 
 @lru_cache(maxsize=2)
-def _predictor(folder: Path, target: Path, rule: Rule) -> Loaded | None:
+def _decisions(model: FusedForward, folder: Path, target: Path, rule: PrunerRule, threads: int) -> Decisions | None:
     """Load a predictor; it never changes, so all pipelines of a process share it."""
-    return load_predictor(folder, target, rule)
+    # A thread beside the pass takes its part of the time where no core is left for it.
+    slows = 0.0 if len(cores()) > threads else 1.0 / threads
+    return load_decisions(folder, target, rule, threads, slows, model.head_count)
 
 
 def sides_of(settings: Settings) -> Partition:

@@ -59,16 +59,16 @@ PLANS: Mapping[PlanName, Plan] = {
         overlap="auto",
         placement="nodes",
     ),
-    # FASER (arXiv:2604.20503): a length for each request, early exit by its rule, and one controller of lengths, chunk
-    # and split.
+    # FASER (arXiv:2604.20503): a length for each request, early exit by its rule, over the whole vocabulary, beside the
+    # pass and where that pays, and one controller of lengths, chunk and split.
     "faser": Plan(
         routing="first",
         fusion="tree",
         lengths="faser",
         batching="pace",
         overlap="joint",
-        pruning="on",
-        pruner_rule="faser",
+        pruning="auto",
+        pruner_rule="faser-whole-async",
     ),
     # SpecInfer (arXiv:2305.09781): all drafters guess apart, and the union of their guesses is verified.
     "specinfer": Plan(routing="all", fusion="tree", lengths="tree:4", batching="pace", overlap="none"),

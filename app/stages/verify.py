@@ -42,7 +42,8 @@ def _walk(work: BatchEntry, rows: TargetRows) -> Verdict:
         tokens.append(token)
         child = tree.child(node, token)
         if child is None or child in work.pruned or token in work.eos_ids:
-            return Verdict(path, tokens, logprobs, rows.state(node))
+            cut = child if child in work.pruned and token not in work.eos_ids else None
+            return Verdict(path, tokens, logprobs, rows.state(node), cut=cut)
         path.append(child)
         node = child
 

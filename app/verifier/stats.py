@@ -72,6 +72,7 @@ class VerifierStats:
             "prompt_tokens_reused": self._reused_tokens,
             "nodes_looked_at": early_exit.looked_at,
             "nodes_pruned": early_exit.dropped,
+            "nodes_pruned_wrongly": early_exit.cut,
             "asked_rounds": dict(self._router.asked_rounds),
             "load": self.load(sequences).model_dump(mode="json"),
         }

@@ -246,6 +246,13 @@ def places_of(b: ir.IRBuilder, x: Any, value: Any) -> Any:
     return b.zext(b.bitcast(same, ir.IntType(LANES)), ir.IntType(64))
 
 
+@op(index, lanes, number)
+def num_above(b: ir.IRBuilder, x: Any, value: Any) -> Any:
+    """Count the lanes that are larger than the value."""
+    larger = b.bitcast(b.fcmp_ordered(">", x, spread(b, value)), ir.IntType(LANES))
+    return call(b, "llvm.ctpop.i64", ir.IntType(64), b.zext(larger, ir.IntType(64)))
+
+
 @op(number, lanes)
 def sum_of(b: ir.IRBuilder, x: Any) -> Any:
     """Return the sum of the lanes, halves upon halves."""

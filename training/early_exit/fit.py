@@ -1,22 +1,17 @@
 """Fit a predictor of rejected draft tokens to recorded drafts, and evaluate it.
 
 A layer's states are mapped linearly to final ones (the lens), and a logistic regression over their
-scores gives the chance that a token is right. Nothing is known of how the drafts were recorded.
+scores gives the chance that a token is right. FASER's K is a quantile of the right tokens' counts.
+Nothing is known of how the drafts were recorded.
 """
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from app.engine.early_exit.predictors import (
-    FittedPredictor,
-    Lens,
-    LensScores,
-    RankPredictor,
-    scaled,
-    signs,
-)
+from app.engine.early_exit.predictors import Lens, scaled, signs
 from training.early_exit.trees import Nodes, Recording
 
 RIDGE = 1e-2  # of the states' mean square
@@ -31,7 +26,6 @@ class Fit(NamedTuple):
 
     weight: np.ndarray  # (d, d) float32
     logistic: np.ndarray  # (4,)
-    rank: int  # K of FASER's test
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,43 +43,42 @@ class Judged:
     roc: dict[float, float]  # share of the wrong ones found where so many of the right ones are dropped
 
 
-def fit_layer(recording: Recording, layer: int, lens: Lens, norm: np.ndarray, train: np.ndarray) -> Fit:
-    """Fit the checkpoint after `layer` on some of the prompts.
-
-    `norm`: (d,) float32, the target's last norm; `train`: (prompts,) bool, the prompts to learn from.
-    """
+def fit_layer(recording: Recording, layer: int, lens: Lens, train: np.ndarray) -> Fit:
+    """Fit the checkpoint after `layer` on some of the prompts; train: (prompts,) bool, those."""
     nodes, rows = recording.nodes, train[recording.prompts]
     weight = ridge(scaled(recording.states[layer][rows].astype(np.float32)), recording.finals[rows].astype(np.float32))
     wanted = train[nodes.prompts] & np.array(nodes.is_reached)
-    right = np.array(nodes.is_right)[wanted]
-    found = signs(_scores(recording, layer, lens, weight, wanted), np.array(nodes.priors)[wanted])
-    ahead = _scores(recording, layer, lens, norm, wanted).ahead[right]
-    rank = 1 + int(np.quantile(ahead, 1.0 - FALSE_SHARE, method="higher")) if len(ahead) else 1
-    return Fit(weight, logistic(found, right.astype(np.float64)), rank)
+    states = recording.at_nodes(layer)[wanted]
+    scores = lens.scores(states, weight, np.array(nodes.tokens)[wanted])
+    found = signs(scores, np.array(nodes.priors)[wanted])
+    return Fit(weight, logistic(found, np.array(nodes.is_right)[wanted].astype(np.float64)))
+
+
+def fit_rank(recording: Recording, counts: np.ndarray, train: np.ndarray) -> int:
+    """Return FASER's K: the least that so many likelier tokens drop at most FALSE_SHARE of the right ones.
+
+    counts: (n,) int64, of each node the tokens likelier than it; train: (prompts,) bool, the prompts
+    to learn from.
+    """
+    nodes = recording.nodes
+    right = counts[train[nodes.prompts] & np.array(nodes.is_reached) & np.array(nodes.is_right)]
+    return 1 + int(np.quantile(right, 1.0 - FALSE_SHARE, method="higher")) if len(right) else 1
 
 
 def judge(
-    recording: Recording,
-    layer: int,
-    fitted: FittedPredictor | RankPredictor,
-    test: np.ndarray,
-    price: float,
-    rest: float,
+    recording: Recording, chances: np.ndarray, scores: np.ndarray, test: np.ndarray, price: float, rest: float
 ) -> Judged:
-    """Evaluate a predictor on the prompts of `test`, (prompts,) bool.
+    """Evaluate a checkpoint on the prompts of `test`, (prompts,) bool.
 
-    `price`: of a row, in tokens; a node whose survival by its drafters' confidence is lower has no row.
-    `rest`: the share of a row's cost after the checkpoint.
+    chances: (n,) float64, of the nodes; scores: (n,), what the chances were made of, higher for a
+    likelier node. `price`: of a row, in tokens; a node whose survival by its drafters' confidence is
+    lower has no row. `rest`: the share of a row's cost after the checkpoint.
     """
     nodes = recording.nodes
-    states = recording.states[layer][nodes.rows].astype(np.float32)
-    chances = fitted.chances(layer, states, np.array(nodes.tokens), np.array(nodes.priors))
-    survival = paths(chances, nodes)
     right, reached = np.array(nodes.is_right), np.array(nodes.is_reached)
     ours = test[nodes.prompts]
     worth = ours & (np.array(nodes.survival) >= price)
-    accepted, dropped = right & reached & worth, worth & (survival < price * rest)
-    saved = dropped.sum() * rest - (dropped & accepted).sum() / price
+    accepted, dropped = right & reached & worth, worth & (paths(chances, nodes) < price * rest)
     on = ours & reached
     return Judged(
         nodes=int(worth.sum()),
@@ -93,11 +86,50 @@ def judge(
         precision=_share(dropped & ~accepted, dropped),
         recall=_share(dropped & ~accepted, worth & ~accepted),
         lost=_share(dropped & accepted, accepted),
-        net_rows=float(saved / max(1, worth.sum())),
-        auc=auc(chances[on], right[on]),
+        net_rows=net_rows(recording, {0: chances}, test, price, lambda _: rest),
+        auc=auc(scores[on], right[on]),
         auc_prior=auc(np.array(nodes.priors)[on], right[on]),
-        roc={point: _found(chances[on], right[on], point) for point in POINTS},
+        roc={point: _found(scores[on], right[on], point) for point in POINTS},
     )
+
+
+def net_rows(
+    recording: Recording,
+    chances: Mapping[int, np.ndarray],
+    test: np.ndarray,
+    price: float,
+    rest: Callable[[int], float],
+) -> float:
+    """Return the rows' prices gained per node by some checkpoints in one pass: those saved less the tokens lost.
+
+    chances: by layers passed, (n,) float64 each; `test`, `price`: see `judge`; `rest`: the share of a
+    row's cost after so many layers.
+    """
+    nodes = recording.nodes
+    worth = test[nodes.prompts] & (np.array(nodes.survival) >= price)
+    there, saved = worth.copy(), 0.0
+    for layer in sorted(chances):
+        gone = there & (paths(chances[layer], nodes) < price * rest(layer))
+        saved += gone.sum() * rest(layer)
+        there &= ~gone
+    lost = (worth & ~there & np.array(nodes.is_right) & np.array(nodes.is_reached)).sum()
+    return float((saved - lost / price) / max(1, worth.sum()))
+
+
+def choose(gain: Callable[[tuple[int, ...]], float], layers: Iterable[int], count: int | None) -> tuple[int, ...]:
+    """Return the checkpoints that gain most together, found one by one; `count` of them, or as many as gain more.
+
+    `gain` tells it of some of the layers.
+    """
+    chosen: tuple[int, ...] = ()
+    left = list(layers)
+    while left and (count is None or len(chosen) < count):
+        best = max(left, key=lambda layer: gain((*chosen, layer)))
+        if count is None and chosen and gain((*chosen, best)) <= gain(chosen):
+            break
+        chosen = tuple(sorted((*chosen, best)))
+        left.remove(best)
+    return chosen
 
 
 def paths(chances: np.ndarray, nodes: Nodes) -> np.ndarray:
@@ -139,16 +171,10 @@ def auc(scores: np.ndarray, right: np.ndarray) -> float:
     return float(below.mean() / 2.0 / len(wrong))
 
 
-def _found(chances: np.ndarray, right: np.ndarray, point: float) -> float:
+def _found(scores: np.ndarray, right: np.ndarray, point: float) -> float:
     if not right.any() or right.all():
         return 0.0
-    return float((chances[~right] < np.quantile(chances[right], point)).mean())
-
-
-def _scores(recording: Recording, layer: int, lens: Lens, weight: np.ndarray, wanted: np.ndarray) -> LensScores:
-    nodes = recording.nodes
-    states = recording.states[layer][np.array(nodes.rows)[wanted]].astype(np.float32)
-    return lens.scores(states, weight, np.array(nodes.tokens)[wanted])
+    return float((scores[~right] < np.quantile(scores[right], point)).mean())
 
 
 def _share(part: np.ndarray, whole: np.ndarray) -> float:

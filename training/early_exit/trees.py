@@ -10,11 +10,12 @@ from itertools import islice
 
 import numpy as np
 
-from app.assembly.local import build_local, load_models
+from app.assembly.local import Models, build_local
 from app.config import Settings
 from app.engine.cpu.forward import Checkpoints
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.runner import CPURows, ModelRunner
+from app.engine.early_exit.controller import ExitReport
 from app.engine.kv.pages import bytes_per_page
 from app.engine.kv.sizing import PAGE_TOKENS
 from app.errors import ModelRefused
@@ -54,16 +55,19 @@ class Recording:
     tokens: np.ndarray  # (R,) int64, the rows' tokens; a sample of which tokens are frequent
     prompts: np.ndarray  # (R,) int64, number of the prompt
 
+    def at_nodes(self, layer: int) -> np.ndarray:
+        """Return the states of the nodes' parents after so many layers, (n, d) float32."""
+        return self.states[layer][self.nodes.rows].astype(np.float32)
 
-def record(settings: Settings, layers: tuple[int, ...], each: int, max_tokens: int, seed: int) -> Recording:
+
+def record(
+    settings: Settings, models: Models, layers: tuple[int, ...], each: int, max_tokens: int, seed: int
+) -> Recording:
     """Run `each` prompts of every domain and record their trees, with states after `layers` layers.
 
     Raises ModelRefused, also for a target whose rows cannot leave a pass.
     """
-    models = load_models(settings)
-    model = models.runner.model if isinstance(models.runner, ModelRunner) else None
-    if not isinstance(model, FusedForward):
-        raise ModelRefused("only on a CPU, and of Llama-shaped models, can rows be pruned")
+    model = forward_of(models)
     if not 0 < min(layers) <= max(layers) < model.shape.num_layers:
         raise ModelRefused(f"checkpoints lie behind layers 1 ... {model.shape.num_layers - 1}")
     runner = _Recorder(model, layers, PAGE_TOKENS)
@@ -82,6 +86,14 @@ def record(settings: Settings, layers: tuple[int, ...], each: int, max_tokens: i
     return runner.recording()
 
 
+def forward_of(models: Models) -> FusedForward:
+    """Return the target's forward. Raises ModelRefused for one whose rows cannot leave a pass."""
+    model = models.runner.model if isinstance(models.runner, ModelRunner) else None
+    if not isinstance(model, FusedForward):
+        raise ModelRefused("only on a CPU, and of Llama-shaped models, can rows be pruned")
+    return model
+
+
 class _Seen:
     """Checkpoints that drop no row and keep all states."""
 
@@ -93,6 +105,10 @@ class _Seen:
         """Keep the states after `layer`, (rows, d) float32, in float16; None: all rows stay."""
         self.states[layer] = states.astype(np.float16)
         return None
+
+    def report(self) -> ExitReport:
+        """Return that nothing left."""
+        return ExitReport()
 
 
 class _Recorder(ModelRunner):

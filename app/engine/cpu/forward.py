@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
+from app.engine.early_exit.controller import ExitReport
 from app.engine.packing import PackedBatch
 
 
@@ -40,11 +41,14 @@ class Checkpoints(Protocol):
         """
         ...
 
+    def report(self) -> ExitReport:
+        """Return what they took of the pass, and saved."""
+        ...
+
 
 class Forward(Protocol):
     """A loaded model behind one packed pass."""
 
-    can_prune: bool  # whether it obeys checkpoints
     shape: KVShape
     max_positions: int
     vocab_size: int  # tokens it can read; its head may know fewer

@@ -13,6 +13,7 @@ import torch
 from app.config import Activations
 from app.engine.cpu.draft_chain import chain_of
 from app.engine.cpu.forward import Checkpoints, KVShape, Output
+from app.engine.cpu.head_count import HeadCount
 from app.engine.cpu.model_spec import ModelSpec
 from app.engine.cpu.step_arrays import Rooms, step_of
 from app.engine.early_exit.rows import without
@@ -39,8 +40,6 @@ TYPES = {torch.bfloat16: "BF16", torch.float16: "F16"}  # ggml's names
 
 class FusedForward:
     """A Llama-shaped model's weights, packed, and the memory its steps work in."""
-
-    can_prune = True
 
     def __init__(self, spec: ModelSpec, weights: Weights, activations: Activations = "float32") -> None:
         """Pack the weights in the types they have, and give the kernels their addresses. Raises
@@ -116,6 +115,10 @@ class FusedForward:
         Rows that were not wanted are included: `logits` has no use for them, distilling has.
         """
         return self._rooms.normed(rows)
+
+    def head_count(self, threads: int | None = None) -> HeadCount:
+        """Return a count over this model's whole vocabulary, on so many threads; None: those of its passes."""
+        return HeadCount(self._model, self._held, threads or self._team.size)
 
     def chain(
         self, plan: PackedBatch, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None = None

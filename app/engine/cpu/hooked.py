@@ -34,8 +34,6 @@ class HookedForward:
     """A model's modules, run eagerly, with packed attention plugged in; the weights are as they
     were loaded."""
 
-    can_prune = False
-
     def __init__(self, model: PreTrainedModel) -> None:
         """Take over the modules. Raises ModelRefused for a model that ignores the attention
         interface."""

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from app.engine.cpu.forward import Checkpoints, Forward
-from app.engine.early_exit.rows import Predictor, RowPruner
+from app.engine.early_exit.controller import ExitReport
+from app.engine.early_exit.rows import Decisions, RowPruner
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import KVCache, PagePool, bytes_per_page
 from app.engine.packing import PackedBatch, forks, plan
@@ -81,8 +82,8 @@ class ModelRunner(PagedRunner):
 
     def __init__(self, model: Forward, *, kv_bytes: int, page_tokens: int, shares: bool = False) -> None:
         self.model = model
-        self.predictor: Predictor | None = None  # says which rows to prune; None: no early exit
-        self.checkpoints_s = 0.0  # seconds of the last pass's
+        self.decisions: Decisions | None = None  # say which rows leave early; None: no early exit
+        self.exits = ExitReport()  # of the last pass
         num_pages = max(2, min(kv_bytes // bytes_per_page(*model.shape, page_tokens), 2**20))
         super().__init__(PagePool(num_pages, page_tokens), shares=shares)
         self.kv = KVCache(model.shape.num_layers, num_pages, *model.shape[1:], page_tokens)
@@ -105,7 +106,7 @@ class ModelRunner(PagedRunner):
     def _run(self, works: list[BatchEntry], packed: PackedBatch) -> list[CPURows | None]:
         checkpoints = self._checkpoints(works)
         rows, greedy, states = self.model.logits(packed, checkpoints)
-        self.checkpoints_s = checkpoints.took_s if checkpoints else 0.0
+        self.exits = checkpoints.report() if checkpoints else ExitReport()
         if min(greedy, default=0) < 0:
             raise ArithmeticError("the model's logits are not finite")
         if len(works) == 1 and works[0].final:
@@ -121,11 +122,10 @@ class ModelRunner(PagedRunner):
         return out
 
     def _checkpoints(self, works: list[BatchEntry]) -> Checkpoints | None:
-        """Return the pruner of this pass; None where no batch entry may lose rows, or there is no
-        predictor."""
-        if self.predictor is None or not any(work.floor > 0.0 and len(work.tree) for work in works):
+        """Return the pruner of this pass; None where no batch entry may lose rows, or nothing says which."""
+        if self.decisions is None or not any(work.floor > 0.0 and len(work.tree) for work in works):
             return None
-        return RowPruner(self.predictor, works)
+        return RowPruner(self.decisions, works)
 
     def try_reserve(self, work: BatchEntry, ahead: int = 0) -> bool:
         """Reserve pages for a batch entry's rows: the sequence's own, its tree's forks, and `ahead`

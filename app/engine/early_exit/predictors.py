@@ -7,27 +7,33 @@ the fitted predictor maps the state to the last layer's, and weighs the token t 
     z = E (x W);  chance = sigmoid(a + b (z_t - log sum_C+t e^z) + c (z_t - max_C z) + d logit(prior))
 
 FASER's rank test (arXiv:2604.20503, papers 2.2) takes the model's own last norm, E (g x), counts the
-tokens of C that are likelier, and drops a token with K of them or more; it looks at several depths, K
-is smaller at the deeper ones. `./paceline fit-pruning` makes the folder that both are read from.
-Knows neither trees nor passes.
+tokens that are likelier, and drops a token with K of them or more; it looks at several depths, K is
+smaller at the deeper ones. They are counted over C, which is a part of the price, or over the whole
+vocabulary, as in the paper. `./paceline fit-pruning` makes the folder that all are read from. Knows
+neither trees nor passes.
 """
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from safetensors import safe_open
 
-from app.engine.early_exit.rows import Predictor
+from app.config import PrunerRule
+from app.engine.early_exit.decisions import AsyncDecisions, Predictor, RowCost, StepDecisions
+from app.engine.early_exit.rows import Decisions
 from app.engine.weights.blocks import Weight, dense, take
 from app.engine.weights.tensors import Stored, embedding_sha256
 from app.errors import ModelRefused
 
 log = logging.getLogger(__name__)
-Rule = Literal["fitted", "faser"]
+Count = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Of tokens (n,) int64 at states (n, d) float32: how many tokens are likelier, (n,) int64."""
 CARD, WEIGHTS = "pruning.json", "pruning.safetensors"
 HEADS = ("lm_head.weight", "model.embed_tokens.weight")
 EPSILON = 1e-5
@@ -41,7 +47,6 @@ class LensScores:
     own: np.ndarray  # (n,) the token's logit
     best: np.ndarray  # (n,) the best of the frequent tokens'
     total: np.ndarray  # (n,) log of the sum of e to the power of both
-    ahead: np.ndarray  # (n,) int64, how many of the frequent tokens are likelier
 
 
 class Lens:
@@ -56,18 +61,28 @@ class Lens:
         self._common = np.ascontiguousarray(head[common].T, np.float32)  # (d, C)
 
     def scores(self, states: np.ndarray, weight: np.ndarray, tokens: np.ndarray) -> LensScores:
-        """Score tokens (n,) int64 at states (n, d) float32.
-
-        weight: (d, d) float32 applied to the scaled states, or (d,) that scales them only.
-        """
-        x = scaled(states)
-        read = x * weight if weight.ndim == 1 else x @ weight
-        own = np.einsum("nd,nd->n", read, self._head[tokens].astype(np.float32))
-        others = read @ self._common
+        """Score tokens (n,) int64 at states (n, d) float32; weight: (d, d) float32, applied to the scaled states."""
+        own, others = self._logits(scaled(states) @ weight, tokens)
         best = others.max(1)
         top = np.maximum(best, own)
         total = top + np.log(np.exp(others - top[:, None]).sum(1) + np.exp(own - top))
-        return LensScores(own, best, total, (others > own[:, None]).sum(1))
+        return LensScores(own, best, total)
+
+    @property
+    def products(self) -> int:
+        """The multiply-adds of weighing one token against the others."""
+        return self._common.size
+
+    def likelier(self, norm: np.ndarray, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """Count the frequent tokens likelier than tokens (n,) int64 at states (n, d) float32, under a norm's weight
+        (d,) float32; return (n,) int64."""
+        own, others = self._logits(scaled(states) * norm, tokens)
+        counts: np.ndarray = (others > own[:, None]).sum(1)
+        return counts
+
+    def _logits(self, read: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tokens' own logits, (n,), and the frequent tokens', (n, C), at what is read, (n, d)."""
+        return np.einsum("nd,nd->n", read, self._head[tokens].astype(np.float32)), read @ self._common
 
 
 def scaled(states: np.ndarray) -> np.ndarray:
@@ -103,48 +118,66 @@ class FittedPredictor:
 class RankPredictor:
     """FASER's rank test (in the module's docstring); a chance is 1 or 0."""
 
-    def __init__(self, lens: Lens, norm: np.ndarray, ranks: dict[int, int]) -> None:
-        """Take the weight of the model's last norm, (d,) float32, and K by checkpoint."""
+    def __init__(self, count: Count, ranks: dict[int, int]) -> None:
+        """Take what counts the likelier tokens, and K by checkpoint."""
         self.layers = tuple(sorted(ranks))
-        self._lens, self._norm, self._ranks = lens, norm, ranks
+        self._count, self._ranks = count, ranks
 
     def chances(self, layer: int, states: np.ndarray, tokens: np.ndarray, priors: np.ndarray) -> np.ndarray:
         """Return the chances, (n,) float64 (see `Predictor`)."""
-        return (self._lens.scores(states, self._norm, tokens).ahead < self._ranks[layer]).astype(np.float64)
+        return (self._count(states, tokens) < self._ranks[layer]).astype(np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A predictor and the share of a row's cost behind its last checkpoint."""
+def load_decisions(
+    folder: Path, target: Path, rule: PrunerRule, threads: int, slows: float, whole: Callable[[int | None], Count]
+) -> Decisions | None:
+    """Load what `fit-pruning` wrote for a rule; None if it was fitted to another target.
 
-    predictor: Predictor
-    rest: float
-
-
-def load_predictor(folder: Path, target: Path, rule: Rule) -> Loaded | None:
-    """Load what `fit-pruning` wrote; None if it was fitted to another target.
-
-    Raises ModelRefused.
+    `threads`: of the passes; `slows`: see `AsyncDecisions`; `whole`: makes a count over the whole
+    vocabulary on so many threads, None: those of the passes. Raises ModelRefused.
     """
-    try:
-        card: dict[str, Any] = json.loads((folder / CARD).read_text())
-        with safe_open(folder / WEIGHTS, framework="np") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (OSError, ValueError) as error:
-        raise ModelRefused(f"no predictor for pruning in {folder}: {error}") from None
+    card, arrays = _read(folder)
     if card["embedding_sha256"] != embedding_sha256(target):
         log.info("the predictor in %s is of another target: nothing is pruned", folder)
         return None
-    lens = Lens(head_rows(target), arrays["common"])
-    if rule == "faser":
-        if "ranks" not in card:
-            raise ModelRefused(f"{folder} has no ranks for FASER's test: `paceline fit-pruning` writes them")
-        ranks = {int(layer): int(rank) for layer, rank in card["ranks"].items()}
-        return Loaded(RankPredictor(lens, last_norm(target), ranks), float(card["ranks_rest"]))
-    layers, rest = [int(layer) for layer in card["layers"]], float(card["rest"])
-    weights = {layer: arrays[f"lens.{layer}"].astype(np.float32) for layer in layers}
-    logistic = {layer: np.array(card["logistic"][str(layer)]) for layer in layers}
-    return Loaded(FittedPredictor(lens, weights, logistic), rest)
+    is_async = rule.endswith("-async")
+    try:
+        cost = RowCost(**card["row_cost"])
+        lens = Lens(head_rows(target), arrays["common"])
+        predictor: Predictor
+        products = lens.products
+        if rule in ("fitted", "fitted-async"):
+            logistic = {int(layer): np.array(weights) for layer, weights in card["logistic"].items()}
+            weights = {layer: arrays[f"lens.{layer}"].astype(np.float32) for layer in logistic}
+            predictor = FittedPredictor(lens, weights, logistic)
+            products += len(last_norm(target)) ** 2
+        elif rule in ("faser", "faser-async"):
+            predictor = RankPredictor(partial(lens.likelier, last_norm(target)), _ranks(card, "ranks"))
+        else:
+            predictor = RankPredictor(whole(1 if is_async else None), _ranks(card, "whole_ranks"))
+            products = cost.head
+    except KeyError as error:
+        raise ModelRefused(f"{folder} has no {error}: `paceline fit-pruning` writes it") from None
+    if not is_async:
+        return StepDecisions(predictor, cost.checkpoints(predictor.layers))
+    late = cost.late(products, threads)
+    checkpoints = cost.checkpoints(predictor.layers, late)
+    log.info("early exit: answers come %d layers late; it looks after %s", late, [one.look for one in checkpoints])
+    return AsyncDecisions(predictor, checkpoints, slows)
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the card and the arrays of a predictor's folder. Raises ModelRefused."""
+    try:
+        card: dict[str, Any] = json.loads((folder / CARD).read_text())
+        with safe_open(folder / WEIGHTS, framework="np") as file:
+            return card, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (OSError, ValueError) as error:
+        raise ModelRefused(f"no predictor for pruning in {folder}: {error}") from None
+
+
+def _ranks(card: dict[str, Any], name: str) -> dict[int, int]:
+    return {int(layer): int(rank) for layer, rank in card[name].items()}
 
 
 class HeadRows:

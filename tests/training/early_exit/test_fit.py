@@ -7,9 +7,12 @@ from app.engine.early_exit.predictors import FittedPredictor, Lens
 from training.early_exit.fit import (
     FALSE_SHARE,
     auc,
+    choose,
     fit_layer,
+    fit_rank,
     judge,
     logistic,
+    net_rows,
     paths,
     ridge,
 )
@@ -48,25 +51,56 @@ def test_a_fitted_checkpoint_finds_rejected_drafts_of_held_out_prompts():
     data, head = recording()
     train = np.arange(20) % 4 != 0
     lens = Lens(head, np.arange(V))
-    fit = fit_layer(data, 3, lens, np.ones(D, np.float32), train)
-    judged = judge(data, 3, FittedPredictor(lens, {3: fit.weight}, {3: fit.logistic}), ~train, price=0.1, rest=0.5)
+    fit = fit_layer(data, 3, lens, train)
+    tokens, priors = np.array(data.nodes.tokens), np.array(data.nodes.priors)
+    chances = FittedPredictor(lens, {3: fit.weight}, {3: fit.logistic}).chances(3, data.at_nodes(3), tokens, priors)
+    judged = judge(data, chances, chances, ~train, price=0.1, rest=0.5)
     assert judged.auc > 0.95 and judged.auc_prior == 0.5
     assert judged.precision > 0.9 and judged.recall > 0.5 and judged.lost < 0.1
     assert judged.net_rows > 0.0
-    blind = judge(data, 3, FittedPredictor(lens, {3: 0 * fit.weight}, {3: np.array([-9.0, 0, 0, 0])}), ~train, 0.1, 0.5)
+    none = np.zeros(len(chances))
+    blind = judge(data, none, none, ~train, 0.1, 0.5)
     assert blind.dropped == blind.recall == blind.lost == 1.0
     assert blind.net_rows < 0.0, "all rows are saved and all tokens lost"
+    assert judge(data, none, chances, ~train, 0.1, 0.5).auc == judged.auc, "of the scores, not of what they are cut to"
 
 
 def test_the_rank_drops_few_right_tokens_and_one_less_would_drop_more():
     data, head = recording()
-    norm, train = np.ones(D, np.float32), np.ones(20, bool)
-    fit = fit_layer(data, 3, Lens(head, np.arange(V)), norm, train)
+    norm, train = np.ones(D, np.float32), np.arange(20) % 4 != 0
     nodes = data.nodes
-    wanted = np.array(nodes.is_right) & np.array(nodes.is_reached)
-    states = data.states[3][np.array(nodes.rows)[wanted]].astype(np.float32)
-    ahead = Lens(head, np.arange(V)).scores(states, norm, np.array(nodes.tokens)[wanted]).ahead
-    assert (ahead >= fit.rank).mean() <= FALSE_SHARE < (ahead >= fit.rank - 1).mean()
+    counts = Lens(head, np.arange(V)).likelier(norm, data.at_nodes(3), np.array(nodes.tokens))
+    rank = fit_rank(data, counts, train)
+    right = counts[np.array(nodes.is_right) & np.array(nodes.is_reached) & train[nodes.prompts]]
+    assert (right >= rank).mean() <= FALSE_SHARE < (right >= rank - 1).mean()
+    assert fit_rank(data, counts, np.zeros(20, bool)) == 1
+
+
+def test_rows_gained_by_several_checkpoints_are_each_saved_once():
+    """Node 0 leaves at the first, 1 at the second, 2 at both, 3 is right and leaves at the second, 4 has no row."""
+    nodes = Nodes(
+        tokens=[1] * 5, priors=[0.5] * 5, survival=[0.5] * 4 + [0.01], parents=[-1] * 5,
+        is_right=[False] * 3 + [True, False], is_reached=[True] * 5, prompts=[0] * 5, rows=[0] * 5,
+    )  # fmt: skip
+    data = Recording(nodes, {}, np.zeros((1, D)), np.zeros(1), np.zeros(1, int))
+    chances = {5: np.array([0.0, 1, 0, 1, 0]), 9: np.array([1.0, 0, 0, 0, 0])}
+    everything = np.ones(1, bool)
+    both = net_rows(data, chances, everything, 0.1, {5: 0.8, 9: 0.3}.__getitem__)
+    assert both == pytest.approx((2 * 0.8 + 2 * 0.3 - 1 / 0.1) / 4)
+    first = net_rows(data, {5: chances[5]}, everything, 0.1, {5: 0.8}.__getitem__)
+    assert first == pytest.approx(2 * 0.8 / 4)
+
+
+def test_checkpoints_are_chosen_as_long_as_they_gain_together():
+    worth = {3: 1.0, 5: 2.0, 7: 1.5}
+
+    def gain(some):
+        return sum(worth[layer] for layer in some) - 1.2 * len(some)
+
+    assert choose(gain, worth, None) == (5, 7)
+    assert choose(gain, worth, 1) == (5,)
+    assert choose(gain, worth, 3) == (3, 5, 7)
+    assert choose(lambda some: -len(some), worth, None) == (3,), "one at least"
 
 
 def test_ridge_regression_finds_the_linear_map():

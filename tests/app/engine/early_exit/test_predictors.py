@@ -1,22 +1,25 @@
 """Predictors: tokens are weighed by the formula, and a predictor is read for its own target alone."""
 
 import json
+from functools import partial
+from typing import get_args
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from app.config import PrunerRule
 from app.engine.early_exit.predictors import (
     CARD,
     WEIGHTS,
-    FittedPredictor,
     Lens,
     LensScores,
     RankPredictor,
-    load_predictor,
+    load_decisions,
     scaled,
     signs,
 )
+from app.engine.early_exit.rows import Checkpoint
 from app.engine.weights.tensors import embedding_sha256
 from app.errors import ModelRefused
 from tests import fakes
@@ -31,21 +34,31 @@ def target(tmp_path):
     return folder
 
 
-def written(folder, target, layer=1, **changes):
+def written(folder, target, **changes):
     card = {
         "embedding_sha256": embedding_sha256(target),
-        "layers": [layer],
-        "rest": 0.4,
-        "logistic": {str(layer): [0.0, 1.0, 0.0, 0.0]},
-        "ranks": {str(layer): 3},
-        "ranks_rest": 0.4,
+        "row_cost": {"num_layers": 4, "layer": 2000, "head": 4000},
+        "logistic": {"1": [0.0, 1.0, 0.0, 0.0], "2": [0.0, 1.0, 0.0, 0.0]},
+        "ranks": {"1": 5, "2": 3, "3": 2},
+        "whole_ranks": {"1": 50, "2": 30, "3": 20},
         **changes,
     }
     folder.mkdir()
-    arrays = {"common": np.arange(8), f"lens.{layer}": np.eye(D, dtype=np.float16)}
+    arrays = {"common": np.arange(8), **{f"lens.{layer}": np.eye(D, dtype=np.float16) for layer in (1, 2)}}
     save_file(arrays, folder / WEIGHTS)
     (folder / CARD).write_text(json.dumps(card))
     return folder
+
+
+def load(folder, target, rule, threads=1, asked=None):
+    """Load it; the count over the whole vocabulary finds as many tokens likelier as the token's number."""
+
+    def whole(count_threads):
+        if asked is not None:
+            asked.append(count_threads)
+        return lambda states, tokens: tokens
+
+    return load_decisions(folder, target, rule, threads, 0.5, whole)
 
 
 def test_a_token_is_weighed_against_the_frequent_ones():
@@ -62,46 +75,77 @@ def test_a_token_is_weighed_against_the_frequent_ones():
 
 def test_signs_are_finite_whatever_drafters_think():
     one = np.ones(3)
-    assert np.isfinite(signs(LensScores(one, -1e9 * one, one, one), np.array([0.0, 1.0, 0.3]))).all()
+    assert np.isfinite(signs(LensScores(one, -1e9 * one, one), np.array([0.0, 1.0, 0.3]))).all()
 
 
 def test_fasers_rule_drops_a_token_with_k_likelier_ones():
     head = np.eye(V, D, dtype=np.float32)
     state = np.zeros((1, D), np.float32)
     state[0, :4] = 3.0, 2.5, 1.0, 0.5
-    rule = RankPredictor(Lens(head, np.array([0, 1, 2])), np.ones(D, np.float32), {4: 2, 6: 1})
+    lens = Lens(head, np.array([0, 1, 2]))
+    rule = RankPredictor(partial(lens.likelier, np.ones(D, np.float32)), {4: 2, 6: 1})
     states, tokens = np.repeat(state, 4, 0), np.arange(4)
     assert rule.layers == (4, 6)
     assert rule.chances(4, states, tokens, np.full(4, 0.5)).tolist() == [1.0, 1.0, 0.0, 0.0]
     assert rule.chances(6, states, tokens, np.full(4, 0.5)).tolist() == [1.0, 0.0, 0.0, 0.0], "tighter at a deeper one"
-    turned = RankPredictor(Lens(head, np.array([0])), np.array([-1.0, 1, 1, 1, *[1] * (D - 4)], np.float32), {4: 1})
+    norm = np.array([-1.0, 1, 1, 1, *[1] * (D - 4)], np.float32)
+    turned = RankPredictor(partial(Lens(head, np.array([0])).likelier, norm), {4: 1})
     assert turned.chances(4, states, tokens, np.full(4, 0.5)).tolist() == [1.0, 1.0, 1.0, 1.0], "under the last norm"
 
 
-@pytest.mark.parametrize(("rule", "kind"), [("fitted", FittedPredictor), ("faser", RankPredictor)])
-def test_a_predictors_folder_is_read(tmp_path, target, rule, kind):
-    loaded = load_predictor(written(tmp_path / "pruner", target), target, rule)
-    assert isinstance(loaded.predictor, kind)
-    assert (loaded.predictor.layers, loaded.rest) == ((1,), 0.4)
-    chances = loaded.predictor.chances(1, np.ones((2, D), np.float32), np.array([3, 60]), np.array([0.5, 0.1]))
-    assert chances.shape == (2,) and ((chances >= 0.0) & (chances <= 1.0)).all()
+def ask(decisions, look, tokens):
+    states = np.ones((len(tokens), D), np.float32)
+    chances, took_s = decisions.ask(look, states, np.array(tokens), np.full(len(tokens), 0.5))()
+    assert ((chances >= 0.0) & (chances <= 1.0)).all()
+    return chances.tolist(), took_s
+
+
+@pytest.mark.parametrize("rule", get_args(PrunerRule))
+def test_every_rules_checkpoints_are_read(tmp_path, target, rule):
+    asked = []
+    decisions = load(written(tmp_path / "pruner", target), target, rule, asked=asked)
+    is_async, late = rule.endswith("-async"), 2 if rule == "faser-whole-async" else 1
+    looks = {"fitted": [1, 2], "faser": [1, 2, 3]}.get(rule.split("-")[0])
+    if is_async:  # the answer of the last would come too late; a head's price is two layers, so the second would wait
+        looks = [1] if late == 2 else [1, 2]
+    rests = {layer: ((4 - layer) * 2000 + 4000) / 12000 for layer in range(4)}
+    acts = [look + late * is_async for look in looks]
+    assert decisions.checkpoints == tuple(
+        Checkpoint(look, act, rests[act]) for look, act in zip(looks, acts, strict=True)
+    )
+    chances, took_s = ask(decisions, 1, [3, 60])
+    assert len(chances) == 2 and (took_s > 0.0) == is_async
+    if "whole" in rule:
+        assert chances == [1.0, 0.0] and ask(decisions, 1, [49, 50])[0] == [1.0, 0.0]
+        assert asked == [1 if is_async else None]
+    else:
+        assert asked == []
+
+
+def test_answers_come_later_where_a_pass_has_more_threads_and_never_after_its_end(tmp_path, target):
+    folder = written(tmp_path / "pruner", target)
+    assert load(folder, target, "faser-whole-async", threads=2).checkpoints == ()
+    assert [one.act for one in load(folder, target, "faser-async", threads=8).checkpoints] == [3]
 
 
 def test_a_predictor_of_another_target_is_left_out(tmp_path, target):
     folder = written(tmp_path / "pruner", target, embedding_sha256="another")
-    assert load_predictor(folder, target, "fitted") is None
+    assert load(folder, target, "fitted") is None
 
 
-def test_a_folder_without_ranks_is_refused_for_fasers_rule(tmp_path, target):
+@pytest.mark.parametrize(
+    ("part", "rule"),
+    [("ranks", "faser"), ("whole_ranks", "faser-whole"), ("logistic", "fitted"), ("row_cost", "fitted")],
+)
+def test_a_folder_without_what_a_rule_needs_is_refused(tmp_path, target, part, rule):
     folder = written(tmp_path / "pruner", target)
-    card = json.loads((folder / "pruning.json").read_text())
-    del card["ranks"]
-    (folder / "pruning.json").write_text(json.dumps(card))
-    assert load_predictor(folder, target, "fitted") is not None
+    card = json.loads((folder / CARD).read_text())
+    del card[part]
+    (folder / CARD).write_text(json.dumps(card))
     with pytest.raises(ModelRefused, match="fit-pruning"):
-        load_predictor(folder, target, "faser")
+        load(folder, target, rule)
 
 
 def test_a_missing_predictor_is_refused(tmp_path, target):
     with pytest.raises(ModelRefused, match="no predictor"):
-        load_predictor(tmp_path / "nowhere", target, "fitted")
+        load(tmp_path / "nowhere", target, "fitted")
