@@ -19,6 +19,13 @@ Handle = Callable[[list[Any]], float | None]  # mail in; seconds after which to 
 
 
 @dataclass(slots=True)
+class Core:
+    """A core that several machines share: one works at a time."""
+
+    free_s: float = 0.0
+
+
+@dataclass(slots=True)
 class Machine:
     """A mailbox and the worker that takes from it; `busy_s`: the simulated time in which it
     worked."""
@@ -29,6 +36,7 @@ class Machine:
     busy_s: float = 0.0
     mail: list[Any] = field(default_factory=list)
     alarm: int = -1  # the event that wakes it next; others are stale
+    core: Core = field(default_factory=Core)
 
 
 class Network:
@@ -59,6 +67,8 @@ class Network:
             if kind == DELIVER:
                 machine.mail.append(message)
                 self._wake(machine, max(self.now_s, machine.clock.now_s))  # at once, or when its work is done
+            elif number == machine.alarm and machine.core.free_s > self.now_s:
+                self._wake(machine, machine.core.free_s)
             elif number == machine.alarm:
                 self._work(machine)
 
@@ -68,6 +78,7 @@ class Network:
         mail, machine.mail = machine.mail, []
         wait_s = machine.handle(mail)
         clock.rest()
+        machine.core.free_s = clock.now_s
         machine.busy_s += clock.now_s - self.now_s
         machine.alarm = -1
         if wait_s is not None:

@@ -20,7 +20,7 @@ from app.store.memory import MemoryStore
 from app.store.protocol import Node
 from app.verifier.dispatch import jobs_by_mailbox
 from bench.cooperate.variants import Variant
-from bench.simulate.events import Machine, Network
+from bench.simulate.events import Core, Machine, Network
 from bench.simulate.log import Log
 from bench.simulate.models import SimClock
 from bench.simulate.world import (
@@ -62,9 +62,11 @@ def build(log: Log, variant: Variant, setting: Setting, model_free: MakeModelFre
     if setting.is_local:
         _add_local(world, names)
         return world
-    for name in names:
-        _add_node(world, name)
-    _add_fuser(world)
+    core = Core() if setting.is_one_core else None
+    for own in setting.nodes or [(name,) for name in names]:
+        if here := tuple(name for name in own if name in names):
+            _add_node(world, here, core or Core())
+    _add_fuser(world, core or Core())
     for i in range(setting.verifiers):
         _add_verifier(world, f"verify:{i + 1}")
     _add_beat(world)
@@ -131,6 +133,8 @@ def _add_verifier(world: World, name: str) -> None:
             verifier.segment.receive(message.trees)
         verifier.segment.follow(verifier.segment.speculation.pool, world.policy)
         jobs, trees = draft_here(fuser, name, verifier.segment.step(clock.time()))
+        if verifier.segment.stepped:
+            clock.run(name, world.setting.host_s)
         if trees:
             clock.run(FUSE, FUSE_S)
             verifier.segment.receive(shaped(world, trees))
@@ -150,11 +154,11 @@ def _go_on(world: World, verifier: SimVerifier) -> None:
             world.admit(verifier.clock.time())
 
 
-def _add_node(world: World, name: str) -> None:
-    mailbox = f"draft:{name}"
+def _add_node(world: World, names: tuple[str, ...], core: Core) -> None:
+    mailbox = f"draft:{'+'.join(names)}"
     clock = SimClock()
-    segment, fuser = node_of(world, (name,), mailbox, clock), fuser_of(world)
-    world.nodes[mailbox] = (name,)
+    segment, fuser = node_of(world, names, mailbox, clock), fuser_of(world)
+    world.nodes[mailbox] = names
 
     def handle(mail: list[ToDrafter]) -> float | None:
         if not mail and segment.has_ahead:
@@ -168,10 +172,10 @@ def _add_node(world: World, name: str) -> None:
             world.network.send(FUSE, ToFuser(drafts=tuple(drafts), guesses=tuple(guesses)), clock.time())
         return 0.0 if segment.has_ahead else None
 
-    world.network.add(Machine(mailbox, clock, handle))
+    world.network.add(Machine(mailbox, clock, handle, core=core))
 
 
-def _add_fuser(world: World) -> None:
+def _add_fuser(world: World, core: Core) -> None:
     clock = SimClock()
     segment = fuser_of(world)
 
@@ -185,7 +189,7 @@ def _add_fuser(world: World) -> None:
         _send_trees(world, trees, clock.time())
         return segment.wait_s(clock.time())
 
-    world.network.add(Machine(FUSE, clock, handle))
+    world.network.add(Machine(FUSE, clock, handle, core=core))
 
 
 def _add_beat(world: World) -> None:

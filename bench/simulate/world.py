@@ -55,6 +55,9 @@ class Setting:
     seed: int = 0
     is_local: bool = False
     drafter_slowdown: float = 1.0  # how much slower model drafters are than measured
+    nodes: tuple[tuple[str, ...], ...] = ()  # the drafters of each node; none: each drafter on a node of its own
+    is_one_core: bool = False  # do all nodes and the fuser wait for one core?
+    host_s: float = 0.0  # what a verifier's own Python takes a round beside the target
 
 
 @dataclass(slots=True)
