@@ -11,6 +11,7 @@ import gzip
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence as Listed
@@ -53,6 +54,7 @@ def main(argv: Listed[str] | None = None) -> int:
         print(table(found))
         args.live.write_text(json.dumps(found, indent=1) + "\n")
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # hosts and processes are removed on the way out
     if why := lacking():
         print(f"paceline: hosts of their own: {why}", file=sys.stderr)
         return 2

@@ -37,6 +37,7 @@ class Machine:
     mail: list[Any] = field(default_factory=list)
     alarm: int = -1  # the event that wakes it next; others are stale
     core: Core = field(default_factory=Core)
+    calls_s: float = 0.0  # after work it takes no mail for so long: its calls of a store elsewhere are round trips
 
 
 class Network:
@@ -66,7 +67,8 @@ class Network:
             machine = self.machines[name]
             if kind == DELIVER:
                 machine.mail.append(message)
-                self._wake(machine, max(self.now_s, machine.clock.now_s))  # at once, or when its work is done
+                ready_s = machine.clock.now_s + machine.calls_s
+                self._wake(machine, max(self.now_s, ready_s))  # at once, or when its work is done
             elif number == machine.alarm and machine.core.free_s > self.now_s:
                 self._wake(machine, machine.core.free_s)
             elif number == machine.alarm:
@@ -82,7 +84,7 @@ class Network:
         machine.busy_s += clock.now_s - self.now_s
         machine.alarm = -1
         if wait_s is not None:
-            self._wake(machine, clock.now_s + wait_s)
+            self._wake(machine, clock.now_s + max(wait_s, machine.calls_s / 2.0))
 
     def _wake(self, machine: Machine, at_s: float) -> None:
         machine.alarm = next(self._order)

@@ -133,8 +133,7 @@ def _add_verifier(world: World, name: str) -> None:
             verifier.segment.receive(message.trees)
         verifier.segment.follow(verifier.segment.speculation.pool, world.policy)
         jobs, trees = draft_here(fuser, name, verifier.segment.step(clock.time()))
-        if verifier.segment.stepped:
-            clock.run(name, world.setting.host_s)
+        clock.run(name, world.setting.host_s * bool(verifier.segment.stepped) + world.setting.message_s * len(mail))
         if trees:
             clock.run(FUSE, FUSE_S)
             verifier.segment.receive(shaped(world, trees))
@@ -165,6 +164,8 @@ def _add_node(world: World, names: tuple[str, ...], core: Core) -> None:
             segment.run_ahead()
             return 0.0 if segment.has_ahead else None
         jobs = in_time((job for message in mail for job in message.jobs), clock.time())
+        clock.run("mail", world.setting.message_s * len(mail))
+        clock.rest()
         drafts, trees = draft_and_fuse(segment, fuser, jobs, clock)
         _send_trees(world, trees, clock.time())
         guesses = segment.guess(path for message in mail for path in message.paths)
@@ -172,7 +173,8 @@ def _add_node(world: World, names: tuple[str, ...], core: Core) -> None:
             world.network.send(FUSE, ToFuser(drafts=tuple(drafts), guesses=tuple(guesses)), clock.time())
         return 0.0 if segment.has_ahead else None
 
-    world.network.add(Machine(mailbox, clock, handle, core=core))
+    calls_s = 4.0 * world.setting.hop_s if world.setting.is_hub else 0.0  # to post, and to take what waits
+    world.network.add(Machine(mailbox, clock, handle, core=core, calls_s=calls_s))
 
 
 def _add_fuser(world: World, core: Core) -> None:
@@ -180,13 +182,15 @@ def _add_fuser(world: World, core: Core) -> None:
     segment = fuser_of(world)
 
     def handle(mail: list[ToFuser]) -> float | None:
+        clock.run("mail", world.setting.message_s * len(mail))
+        clock.rest()
         paths, trees = gather_and_fuse(segment, mail, clock.time())
         for box, messages in paths_by_mailbox(paths).items():
             for message in messages:
                 world.network.send(box, message, clock.time())
         if trees:
             clock.run(FUSE, FUSE_S)
-        _send_trees(world, trees, clock.time())
+        _send_trees(world, trees, clock.time(), _near_s(world))
         return segment.wait_s(clock.time())
 
     world.network.add(Machine(FUSE, clock, handle, core=core))
@@ -246,10 +250,15 @@ def _node(mailbox: str, names: tuple[str, ...], waiting: int) -> Node:
 
 def _send_jobs(world: World, jobs: list[DraftJob], at_s: float) -> None:
     for mailbox, message in jobs_by_mailbox(jobs, FUSE).items():
-        world.network.send(mailbox, message, at_s)
+        world.network.send(mailbox, message, at_s, _near_s(world) if mailbox == FUSE else None)
 
 
-def _send_trees(world: World, trees: list[tuple[str, TreeMessage]], at_s: float) -> None:
+def _near_s(world: World) -> float | None:
+    """Return the hop between a verifier and the fuser: none on one host, else the network's."""
+    return 0.0 if world.setting.is_hub else None
+
+
+def _send_trees(world: World, trees: list[tuple[str, TreeMessage]], at_s: float, hop_s: float | None = None) -> None:
     boxes = [mailbox for mailbox, _ in trees]
     for mailbox, message in trees_by_mailbox(zip(boxes, shaped(world, trees), strict=True)).items():
-        world.network.send(mailbox, message, at_s)
+        world.network.send(mailbox, message, at_s, hop_s)
