@@ -10,6 +10,7 @@ from bench.run import main as compare
 
 MODULES = {
     "cooperate": ("bench.cooperate.run", "every way of drafting on five domains, in one run"),
+    "hosts": ("bench.hosts.run", "drafters on hosts of their own, live, and the simulation beside them"),
     "load": ("bench.clients.load", "requests at Poisson, bursty, rising or recorded times; what clients meet"),
     "meanwhile": (
         "bench.clients.under_change",
@@ -31,7 +32,7 @@ MODULES = {
 # The same prompts come in every arm: with a prefix cache a later arm would reuse the work of an
 # earlier one.
 ALIKE = {"PACELINE_PREFIX_CACHE": "0"}
-HAVE_ARMS = {"cooperate", "load", "pruning", "sweep"}
+HAVE_ARMS = {"cooperate", "hosts", "load", "pruning", "sweep"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -28,7 +28,7 @@ def services(settings: Settings, port: int) -> list[Service]:
     threads = {"verify": settings.verify_threads, "draft": settings.draft_threads}
     threads["engine"] = max(threads.values())
     workers = [
-        _worker(role, name, own, threads.get(role, 1))
+        worker(role, name, own, threads.get(role, 1))
         for role in _roles(settings)
         for name, own in (_draft_nodes(settings) if role == "draft" else {f"{role}-1": settings}).items()
     ]
@@ -63,7 +63,8 @@ def _draft_nodes(settings: Settings) -> dict[str, Settings]:
     return nodes
 
 
-def _worker(role: str, name: str, settings: Settings, threads: int) -> Service:
+def worker(role: str, name: str, settings: Settings, threads: int) -> Service:
+    """Describe the process of one role, with `threads` for its models."""
     return Service(
         role="verify" if role == "engine" else role,
         also=("draft",) if role == "engine" else (),

@@ -19,6 +19,13 @@ Handle = Callable[[list[Any]], float | None]  # mail in; seconds after which to 
 
 
 @dataclass(slots=True)
+class Core:
+    """A core that several machines share: one works at a time."""
+
+    free_s: float = 0.0
+
+
+@dataclass(slots=True)
 class Machine:
     """A mailbox and the worker that takes from it; `busy_s`: the simulated time in which it
     worked."""
@@ -29,6 +36,8 @@ class Machine:
     busy_s: float = 0.0
     mail: list[Any] = field(default_factory=list)
     alarm: int = -1  # the event that wakes it next; others are stale
+    core: Core = field(default_factory=Core)
+    calls_s: float = 0.0  # after work it takes no mail for so long: its calls of a store elsewhere are round trips
 
 
 class Network:
@@ -58,7 +67,10 @@ class Network:
             machine = self.machines[name]
             if kind == DELIVER:
                 machine.mail.append(message)
-                self._wake(machine, max(self.now_s, machine.clock.now_s))  # at once, or when its work is done
+                ready_s = machine.clock.now_s + machine.calls_s
+                self._wake(machine, max(self.now_s, ready_s))  # at once, or when its work is done
+            elif number == machine.alarm and machine.core.free_s > self.now_s:
+                self._wake(machine, machine.core.free_s)
             elif number == machine.alarm:
                 self._work(machine)
 
@@ -68,10 +80,11 @@ class Network:
         mail, machine.mail = machine.mail, []
         wait_s = machine.handle(mail)
         clock.rest()
+        machine.core.free_s = clock.now_s
         machine.busy_s += clock.now_s - self.now_s
         machine.alarm = -1
         if wait_s is not None:
-            self._wake(machine, clock.now_s + wait_s)
+            self._wake(machine, clock.now_s + max(wait_s, machine.calls_s / 2.0))
 
     def _wake(self, machine: Machine, at_s: float) -> None:
         machine.alarm = next(self._order)

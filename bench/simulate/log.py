@@ -25,6 +25,8 @@ from bench.stats import median
 DEPTH = 8
 BATCHES = (1, 2, 4, 8, 16)  # sequences at once, for which drafting is timed
 TIMED = 12  # calls for each
+MOST_AT_ONCE = 256  # sequences that a stated drafter guesses for in the time of one
+READS = 64  # tokens of a prompt that it reads in the time of a guess
 
 
 class Base(BaseModel):
@@ -72,6 +74,16 @@ def lengthened(log: Log, tokens: Listed[int], seed: int) -> Log:
         before = [random_ids.randrange(log.vocab_size) for _ in range(tokens[i // 2 % len(tokens)])]
         texts[i] = text.model_copy(update={"prompt_ids": (*before, *text.prompt_ids)})
     return log.model_copy(update={"texts": tuple(texts)})
+
+
+def with_stated_drafters(log: Log, token_s: float) -> Log:
+    """Return the recording with drafters that take `token_s` for a guess in any batch: bound by reading their weights.
+
+    Reading a prompt's token takes a READS-th of it.
+    """
+    costs = {"token_s": dict.fromkeys((1, MOST_AT_ONCE), token_s), "read_s": token_s / READS}
+    stated = {name: own.model_copy(update=costs) for name, own in log.drafters.items()}
+    return log.model_copy(update={"drafters": stated})
 
 
 def record(settings: Settings, models: Models, prompts: Mapping[str, Listed[str]], max_tokens: int) -> Log:

@@ -20,7 +20,7 @@ from app.store.memory import MemoryStore
 from app.store.protocol import Node
 from app.verifier.dispatch import jobs_by_mailbox
 from bench.cooperate.variants import Variant
-from bench.simulate.events import Machine, Network
+from bench.simulate.events import Core, Machine, Network
 from bench.simulate.log import Log
 from bench.simulate.models import SimClock
 from bench.simulate.shared_device import SharedDevice
@@ -65,9 +65,11 @@ def build(log: Log, variant: Variant, setting: Setting, model_free: MakeModelFre
     if setting.is_local:
         _add_local(world, names)
         return world
-    for name in names:
-        _add_node(world, name)
-    _add_fuser(world)
+    core = Core() if setting.is_one_core else None
+    for own in setting.nodes or [(name,) for name in names]:
+        if here := tuple(name for name in own if name in names):
+            _add_node(world, here, core or Core())
+    _add_fuser(world, core or Core())
     for i in range(setting.verifiers):
         _add_verifier(world, f"verify:{i + 1}")
     _add_beat(world)
@@ -134,6 +136,7 @@ def _add_verifier(world: World, name: str) -> None:
             verifier.segment.receive(message.trees)
         verifier.segment.follow(verifier.segment.speculation.pool, world.policy)
         jobs, trees = draft_here(fuser, name, verifier.segment.step(clock.time()))
+        clock.run(name, world.setting.host_s * bool(verifier.segment.stepped) + world.setting.message_s * len(mail))
         if trees:
             clock.run(FUSE, FUSE_S)
             verifier.segment.receive(shaped(world, trees))
@@ -153,17 +156,19 @@ def _go_on(world: World, verifier: SimVerifier) -> None:
             world.admit(verifier.clock.time())
 
 
-def _add_node(world: World, name: str) -> None:
-    mailbox = f"draft:{name}"
+def _add_node(world: World, names: tuple[str, ...], core: Core) -> None:
+    mailbox = f"draft:{'+'.join(names)}"
     clock = SimClock()
-    segment, fuser = node_of(world, (name,), mailbox, clock), fuser_of(world)
-    world.nodes[mailbox] = (name,)
+    segment, fuser = node_of(world, names, mailbox, clock), fuser_of(world)
+    world.nodes[mailbox] = names
 
     def handle(mail: list[ToDrafter]) -> float | None:
         if not mail and segment.has_ahead:
             segment.run_ahead()
             return 0.0 if segment.has_ahead else None
         jobs = in_time((job for message in mail for job in message.jobs), clock.time())
+        clock.run("mail", world.setting.message_s * len(mail))
+        clock.rest()
         drafts, trees = draft_and_fuse(segment, fuser, jobs, clock)
         _send_trees(world, trees, clock.time())
         guesses = segment.guess(path for message in mail for path in message.paths)
@@ -171,24 +176,27 @@ def _add_node(world: World, name: str) -> None:
             world.network.send(FUSE, ToFuser(drafts=tuple(drafts), guesses=tuple(guesses)), clock.time())
         return 0.0 if segment.has_ahead else None
 
-    world.network.add(Machine(mailbox, clock, handle))
+    calls_s = 4.0 * world.setting.hop_s if world.setting.is_hub else 0.0  # to post, and to take what waits
+    world.network.add(Machine(mailbox, clock, handle, core=core, calls_s=calls_s))
 
 
-def _add_fuser(world: World) -> None:
+def _add_fuser(world: World, core: Core) -> None:
     clock = SimClock()
     segment = fuser_of(world)
 
     def handle(mail: list[ToFuser]) -> float | None:
+        clock.run("mail", world.setting.message_s * len(mail))
+        clock.rest()
         paths, trees = gather_and_fuse(segment, mail, clock.time())
         for box, messages in paths_by_mailbox(paths).items():
             for message in messages:
                 world.network.send(box, message, clock.time())
         if trees:
             clock.run(FUSE, FUSE_S)
-        _send_trees(world, trees, clock.time())
+        _send_trees(world, trees, clock.time(), _near_s(world))
         return segment.wait_s(clock.time())
 
-    world.network.add(Machine(FUSE, clock, handle))
+    world.network.add(Machine(FUSE, clock, handle, core=core))
 
 
 def _add_beat(world: World) -> None:
@@ -249,10 +257,15 @@ def _node(mailbox: str, names: tuple[str, ...], waiting: int, host: str) -> Node
 
 def _send_jobs(world: World, jobs: list[DraftJob], at_s: float) -> None:
     for mailbox, message in jobs_by_mailbox(jobs, FUSE).items():
-        world.network.send(mailbox, message, at_s)
+        world.network.send(mailbox, message, at_s, _near_s(world) if mailbox == FUSE else None)
 
 
-def _send_trees(world: World, trees: list[tuple[str, TreeMessage]], at_s: float) -> None:
+def _near_s(world: World) -> float | None:
+    """Return the hop between a verifier and the fuser: none on one host, else the network's."""
+    return 0.0 if world.setting.is_hub else None
+
+
+def _send_trees(world: World, trees: list[tuple[str, TreeMessage]], at_s: float, hop_s: float | None = None) -> None:
     boxes = [mailbox for mailbox, _ in trees]
     for mailbox, message in trees_by_mailbox(zip(boxes, shaped(world, trees), strict=True)).items():
-        world.network.send(mailbox, message, at_s)
+        world.network.send(mailbox, message, at_s, hop_s)

@@ -45,7 +45,7 @@ from bench.prompts import add_prompts_file
 from bench.report_header import heading
 from bench.simulate.experts import CORRELATION, homes_of, with_experts
 from bench.simulate.load import replay_load
-from bench.simulate.log import DEPTH, Log, lengthened, record
+from bench.simulate.log import DEPTH, Log, lengthened, record, with_stated_drafters
 from bench.simulate.machines import build
 from bench.simulate.models import text_of
 from bench.simulate.shared import replay_shared
@@ -54,7 +54,6 @@ from bench.simulate.world import MakeModelFree, Setting, World
 RESULTS = ROOT / "bench" / "results"
 RECORDING = ROOT / "bench" / "data" / "four.json.gz"  # of the four drafters that ship
 COSTS = ROOT / "bench" / "costs"
-PHRASES = drafter_folder("smol-phrases")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +87,8 @@ def main(argv: Listed[str] | None = None) -> int:
         log = Log.model_validate_json(file.read())
     if args.costs:
         log = log.model_copy(update={"costs": args.costs.read_text()})
+    if args.command != "shared" and args.drafter_ms:
+        log = with_stated_drafters(log, 1e-3 * args.drafter_ms)
     replayed = RUNS[args.command](log, args)
     found = heading("bench simulate", argv) | replayed
     args.out.write_text(json.dumps(found, indent=1) + "\n")
@@ -139,6 +140,9 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     for command, slowdowns in ((two, [1.0, 5.0, 20.0]), (three, [1.0])):
         command.add_argument("--slowdown", type=float, nargs="+", default=slowdowns, help="of the verifier")
         command.add_argument("--costs", type=Path, help="another target's step costs, as JSON (default: the recorded)")
+        command.add_argument(
+            "--drafter-ms", type=float, help="a guess of every drafter, in any batch, instead of the recorded"
+        )
         command.add_argument("--verifiers", type=int, default=1, help="how many there are")
     for command, name in ((two, "simulate"), (three, "simulate-load"), (four, "simulate-shared")):
         command.add_argument("--hop-ms", type=float, default=0.5, help="one way between two machines")
@@ -187,8 +191,11 @@ def _shared(log: Log, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def model_free(log: Log) -> list[Drafter]:
-    """Return the model-free drafters, new but for the phrases: these never change."""
-    return [*build_model_free(), phrases(PHRASES, log.vocab_size, Settings().home)]
+    """Return the model-free drafters, new but for the phrases: these never change, and PACELINE_PHRASES names them."""
+    settings = Settings.from_env()
+    if settings.phrases == "none":
+        return build_model_free()
+    return [*build_model_free(), phrases(drafter_folder(settings.phrases), log.vocab_size, settings.home)]
 
 
 def outcomes_of(log: Log, wanted: Listed[Variant], setting: Setting, fresh: MakeModelFree) -> dict[str, Outcome]:

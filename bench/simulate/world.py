@@ -57,6 +57,12 @@ class Setting:
     is_local: bool = False
     drafter_slowdown: float = 1.0  # how much slower model drafters are than measured
     shared: Sharing | None = None  # one device for the target and its drafters
+    nodes: tuple[tuple[str, ...], ...] = ()  # the drafters of each node; none: each drafter on a node of its own
+    is_one_core: bool = False  # do all nodes and the fuser wait for one core?
+    # Are verifiers, fuser and store on one host? Then only nodes are a hop away, as their calls are.
+    is_hub: bool = False
+    host_s: float = 0.0  # what a verifier's own Python takes a round beside the target
+    message_s: float = 0.0  # and what a message takes at a node, a fuser or a verifier
 
 
 @dataclass(slots=True)

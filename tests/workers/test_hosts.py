@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,53 +14,25 @@ import pytest
 from app.config import ROOT
 from app.local.redis_server import find_server
 from app.request import GenerateRequest
+from bench.hosts.deployment import stop
+from bench.hosts.network import Host, lacking, star
 from tests.workers.cluster import wait_for
 from tests.workers.conftest import Alone
 
-VERIFIER, DRAFTER = "192.0.2.1", "192.0.2.2"  # addresses for examples (RFC 5737): of no real network
 PORT = 6379  # of a namespace that nothing else is in
-
-
-class Host:
-    """A network namespace; its processes have its name as host name."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def command(self, *command: str) -> list[str]:
-        """Return the command line that runs `command` there."""
-        named = f'hostname {self.name} && exec "$@"'
-        return ["ip", "netns", "exec", self.name, "unshare", "--uts", "sh", "-c", named, "sh", *command]
-
-    def start(self, log: Path, environ: dict[str, str], *command: str) -> "subprocess.Popen[bytes]":
-        """Start a process there."""
-        with log.open("wb") as out:
-            return subprocess.Popen(
-                self.command(*command), env={**os.environ, **environ}, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT
-            )
 
 
 @pytest.fixture
 def hosts() -> Iterator[tuple[Host, Host]]:
     """Connect the verifier's host and the drafter's by a cable, to each other only."""
-    if not all(shutil.which(tool) for tool in ("ip", "unshare", "hostname")):
-        pytest.skip("no ip, unshare or hostname here")
-    names = [f"paceline-{os.getpid()}-{side}" for side in ("v", "d")]
+    if why := lacking():
+        pytest.skip(why)
     with ExitStack() as stack:
-        for name in names:
-            made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
-            if made.returncode:
-                pytest.skip(f"no network namespaces here: {made.stderr.strip()}")
-            stack.callback(subprocess.run, ["ip", "netns", "del", name], check=True)
-        cable = ["ip", "-n", names[0], "link", "add", "cable", "type", "veth", "peer", "name", "cable"]
-        laid = subprocess.run([*cable, "netns", names[1]], capture_output=True, text=True)
-        if laid.returncode:
-            pytest.skip(f"no cable between namespaces here: {laid.stderr.strip()}")
-        for name, address in zip(names, (VERIFIER, DRAFTER), strict=True):
-            subprocess.run(["ip", "-n", name, "address", "add", f"{address}/24", "dev", "cable"], check=True)
-            for device in ("lo", "cable"):
-                subprocess.run(["ip", "-n", name, "link", "set", device, "up"], check=True)
-        yield Host(names[0]), Host(names[1])
+        try:
+            here, (there,) = stack.enter_context(star(f"paceline-{os.getpid()}", 1))
+        except OSError as error:
+            pytest.skip(f"no namespaces with a cable here: {error}")
+        yield here, there
 
 
 @pytest.fixture
@@ -71,12 +42,12 @@ def workers(hosts: tuple[Host, Host], tiny_environ: dict[str, str], tmp_path: Pa
     password = secrets.token_urlsafe(16)
     config = tmp_path / "redis.conf"
     config.write_text(
-        f'bind {VERIFIER}\nport {PORT}\nrequirepass {password}\nsave ""\nappendonly no\ndir "{tmp_path}"\n'
+        f'bind {there.hub}\nport {PORT}\nrequirepass {password}\nsave ""\nappendonly no\ndir "{tmp_path}"\n'
     )
     environ = {
         **tiny_environ,
         "PACELINE_MODEL_FREE": "false",  # they learn what the client asks again, and leave the model nothing to do
-        "PACELINE_REDIS_URL": f"redis://:{password}@{VERIFIER}:{PORT}/0",
+        "PACELINE_REDIS_URL": f"redis://:{password}@{there.hub}:{PORT}/0",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }
@@ -89,7 +60,7 @@ def workers(hosts: tuple[Host, Host], tiny_environ: dict[str, str], tmp_path: Pa
     with ExitStack() as stack:
         for host, role, command in commands:
             process = host.start(tmp_path / f"{role}.log", environ, *command)
-            stack.callback(_stop, process)
+            stack.callback(stop, process)
             if role == "redis":
                 log = tmp_path / "redis.log"
                 wait_for(lambda log=log: "eady to accept" in log.read_text(), limit_s=10.0, what="Redis")
@@ -116,12 +87,3 @@ def test_a_drafter_on_another_host_guesses_the_tokens_and_runs_ahead(
     assert answer["drafter"]["host"] == hosts[1].name
     assert answer["stats"]["by_drafter"]["twin"]["accepted"] > 0
     assert answer["drafter"]["ahead_hits"] > 0, "its cores are its own, so it goes on while a verdict is pending"
-
-
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    process.terminate()
-    try:
-        process.wait(15)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -13,7 +13,7 @@ from bench.cooperate.variants import FULL, OFF, Variant, fixed, overlaps
 from bench.simulate.events import Machine, Network
 from bench.simulate.experts import homes_of, with_experts
 from bench.simulate.load import arms, load
-from bench.simulate.log import DEPTH, DrafterLog, Log, Text
+from bench.simulate.log import DEPTH, DrafterLog, Log, Text, with_stated_drafters
 from bench.simulate.machines import FUSE_S, build
 from bench.simulate.models import LogGuesser, SimClock
 from bench.simulate.run import Outcome, acceptance, matrix, outcomes_of, simulate, ways
@@ -92,6 +92,16 @@ def test_a_chain_costs_its_hops_its_tokens_and_its_rows(log: Log) -> None:
     assert found.accepted_length == pytest.approx(LENGTH / (rounds + 1))
     step_s = STEP_S * (1 + 3 / 63)
     assert found.seconds == pytest.approx(STEP_S + rounds * (2 * 0.004 + 3 * TOKEN_S + step_s), rel=0.02)
+
+
+def test_a_stated_drafter_takes_its_time_in_any_batch(log: Log) -> None:
+    stated = with_stated_drafters(log, STEP_S)
+    for streams in (1, 4):
+        plain = run(stated, Variant(OFF, speculates=False), streams=streams).seconds
+        found = run(stated, fixed("coder", 1), streams=streams, hop_s=0.0)
+        own = run(log, fixed("coder", 1), streams=streams, hop_s=0.0)
+        assert own.seconds < found.seconds, f"a guess takes {STEP_S / TOKEN_S:.0f} times as long"
+        assert found.seconds < 2.5 * plain, "one guess for all is one step more"
 
 
 def test_drafts_of_several_nodes_go_by_the_fusion(log: Log) -> None:

@@ -1,0 +1,111 @@
+"""Test predictions of live runs and what is said of them, over a small log made by hand."""
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bench.cooperate.variants import OFF, Variant, fixed
+from bench.hosts.predict import FITTED, in_order, predict, run
+from bench.hosts.report import deviations
+from bench.hosts.run import asked
+from bench.simulate.events import Machine, Network
+from bench.simulate.log import Log
+from bench.simulate.models import SimClock
+from bench.simulate.world import Setting
+from tests.bench.simulate.test_run import LENGTH, STEP_S, TOKEN_S, log
+
+__all__ = ["log"]  # a fixture
+HOST_S, MESSAGE_S, HOP_MS = 0.003, 0.0015, 2.0
+ARMS = [Variant(OFF, {"plan": "off"}), fixed("coder", 3, FITTED), Variant("specinfer", {"plan": "specinfer"})]
+
+
+def vanilla_rate(message_s: float) -> float:
+    """Return the mean tokens/s of a drafter that is right in half of the texts: 4 tokens a round, and 1."""
+    round_s = STEP_S * (1 + 3 / 63) + 3 * TOKEN_S + 2e-3 * HOP_MS + HOST_S + 2 * message_s
+    return sum(LENGTH / (STEP_S + HOST_S + rounds * round_s) for rounds in (10, LENGTH - 1)) / 2
+
+
+def measured(log: Log, nodes: tuple[tuple[str, ...], ...]) -> dict[str, Any]:
+    """Return a live run's file: plain decoding takes a step and our own Python a token."""
+    found = {
+        "place": {"nodes": nodes, "hop_ms": HOP_MS},
+        "streams": 1,
+        "texts": {"prompts": 3, "warm_up": 1, "max_tokens": LENGTH},
+        "arms": {arm.name: {"stream_tokens_per_s": 1.0 / (STEP_S + HOST_S)} for arm in ARMS}
+        | {FITTED: {"stream_tokens_per_s": vanilla_rate(MESSAGE_S)}},
+        "fingerprint": "",
+    }
+    with pytest.raises(SystemExit, match="other texts"):
+        predict(log, found, ARMS)
+    return found | {"fingerprint": fingerprint_of(log)}
+
+
+def fingerprint_of(log: Log) -> str:
+    texts = [list(log.texts[i].tokens) for i in in_order(log, range(3))]
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
+
+
+def test_the_time_of_our_own_python_is_fitted_on_two_arms(log: Log) -> None:
+    found = predict(log, measured(log, (("coder",), ("writer",))), ARMS)
+    assert found["host_ms"] == pytest.approx(1e3 * HOST_S, rel=0.02)
+    plain, drafted = found["arms"][OFF], found["arms"]["vanilla"]
+    assert plain["stream_tokens_per_s"] == pytest.approx(1.0 / (STEP_S + HOST_S), rel=0.01)
+    assert drafted["requests"] == 6, "the warming-up ones are not counted"
+    assert drafted["by_drafter"]["coder"][1] > 0
+    assert drafted["stream_tokens_per_s"] == pytest.approx(vanilla_rate(MESSAGE_S), rel=0.02)
+    assert found["message_ms"] == pytest.approx(1e3 * MESSAGE_S, rel=0.25)
+
+
+def test_nodes_on_one_core_wait_for_each_other(log: Log) -> None:
+    apart = predict(log, measured(log, (("coder",), ("writer",))), ARMS)["arms"]["specinfer"]
+    setting = Setting(streams=1, hop_s=1e-3 * HOP_MS, nodes=(("coder",), ("writer",)), host_s=HOST_S)
+    counts = {"prompts": 3, "warm_up": 1}
+    seconds = {
+        shared: sum(
+            (end.stats.last_token_s or 0.0) - end.record.created_s
+            for end in run(log, ARMS[2], replace(setting, is_one_core=shared), counts)
+        )
+        for shared in (False, True)
+    }
+    rounds = 6 * 40 / apart["tokens_a_round"]
+    assert seconds[True] - seconds[False] == pytest.approx(rounds * 4 * TOKEN_S, rel=0.3)
+
+
+def test_a_node_that_calls_a_store_elsewhere_takes_mail_a_trip_later() -> None:
+    network, seen = Network(hop_s=1.0), []
+    clock = SimClock()
+
+    def handle(mail: list[str]) -> float | None:
+        seen.append((clock.time(), mail))
+        clock.now_s += 5.0
+        return None
+
+    network.add(Machine("node", clock, handle, calls_s=4.0))
+    for at_s in (10.0, 12.0, 40.0):
+        network.send("node", "job", at_s)
+    network.run(lambda: len(seen) == 3)
+    assert seen == [(11.0, ["job"]), (20.0, ["job"]), (41.0, ["job"])], "posted and asked, and at once when idle"
+
+
+def test_a_deviation_names_the_arms_that_are_outside_and_pairs_that_change_places() -> None:
+    live = {"off": 10.0, "vanilla": 12.0, "cosine": 9.8}
+    simulated = {"off": 10.0, "vanilla": 9.9, "cosine": 10.2}
+    found = deviations(
+        {
+            "arms": {name: {"stream_tokens_per_s": own} for name, own in live.items()},
+            "predicted": {"arms": {name: {"stream_tokens_per_s": own} for name, own in simulated.items()}},
+        }
+    )
+    assert found["outside"] == ["vanilla"]
+    assert found["pairs apart"] == 2, "cosine and off differ by 2 %"
+    assert found["pairs that change places"] == [["vanilla", "off"], ["vanilla", "cosine"]]
+
+
+def test_the_counted_prompts_come_in_blocks_and_the_warming_up_ones_are_others() -> None:
+    prompts = {"code": ("a", "b", "c"), "prose": ("x", "y", "z")}
+    warm_up, blocks = asked(prompts, 2, 1, 2)
+    assert warm_up == [("code", "c"), ("prose", "z")]
+    assert blocks == [[("code", "a"), ("prose", "x")], [("code", "b"), ("prose", "y")]]
