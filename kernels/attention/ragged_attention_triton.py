@@ -19,7 +19,7 @@ def _add_keys(
     q,  # (BLOCK_Q, BLOCK_D)
     k_ptr,
     v_ptr,
-    block_ptr,  # of this sequence
+    page,  # (BLOCK_N,) of each slot
     slot,  # (BLOCK_N,)
     visible,  # (BLOCK_Q, BLOCK_N), read if MASKED
     end,
@@ -38,10 +38,7 @@ def _add_keys(
     d = tl.arange(0, BLOCK_D)
     inside = (d < D)[None, :]
     if MASKED:
-        page = tl.load(block_ptr + slot // PAGE, mask=slot < end, other=0)
         inside = inside & (slot < end)[:, None]
-    else:
-        page = tl.load(block_ptr + slot // PAGE)
     offset = (page.to(tl.int64) * PAGE + slot % PAGE)[:, None] * ROW + d[None, :]
     k = tl.load(k_ptr + offset, mask=inside, other=0.0)
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
@@ -140,14 +137,22 @@ def ragged_attention_kernel(
     k_ptr += head * D
     v_ptr += head * D
     unmasked_end = tl.minimum(all_see, end) // BLOCK_N * BLOCK_N
+    n = tl.arange(0, BLOCK_N)
+    # Page numbers are read a step ahead: keys whose addresses hang on a load of the same step are not prefetched.
+    page = tl.load(block_ptr + (begin + n) // PAGE, mask=begin + n < end, other=0)
     for start in range(begin, unmasked_end, BLOCK_N):
-        slot = start + tl.arange(0, BLOCK_N)
+        slot = start + n
+        ahead = slot + BLOCK_N
+        next_page = tl.load(block_ptr + ahead // PAGE, mask=ahead < end, other=0)
         highest, total, acc = _add_keys(
-            highest, total, acc, q, k_ptr, v_ptr, block_ptr, slot, slot, end, scale, softcap,
+            highest, total, acc, q, k_ptr, v_ptr, page, slot, slot, end, scale, softcap,
             SOFTCAP, False, PAGE, HK * D, D, BLOCK_D, PRECISION,
         )  # fmt: skip
+        page = next_page
     for start in range(tl.maximum(begin, unmasked_end), end, BLOCK_N):
-        slot = start + tl.arange(0, BLOCK_N)
+        slot = start + n
+        ahead = slot + BLOCK_N
+        next_page = tl.load(block_ptr + ahead // PAGE, mask=ahead < end, other=0)
         new = slot - prefix  # the key's row among the new ones, negative in the prefix
         is_key = slot < end
         if TREE:
@@ -163,9 +168,10 @@ def ragged_attention_kernel(
                 height = tl.where(in_tree, tl.load(depth_ptr + first + new, mask=in_tree, other=0), new)
             visible = visible & (height[None, :] > depth[:, None] - WINDOW)
         highest, total, acc = _add_keys(
-            highest, total, acc, q, k_ptr, v_ptr, block_ptr, slot, visible, end, scale, softcap,
+            highest, total, acc, q, k_ptr, v_ptr, page, slot, visible, end, scale, softcap,
             SOFTCAP, True, PAGE, HK * D, D, BLOCK_D, PRECISION,
         )  # fmt: skip
+        page = next_page
 
     divisor = tl.where(total == 0.0, 1.0, total)  # a row that saw nothing gets zeros, and weighs nothing
     out = acc / divisor[:, None]

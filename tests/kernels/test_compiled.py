@@ -131,6 +131,14 @@ def test_both_loops_of_attention_round_alike(kernels):
     assert not found(attention, lambda k: CONTRACTIBLE.search(k["ptx"]))
 
 
+def test_attention_prefetches_keys_and_values(kernels):
+    """With three stages, shared memory holds two buffers of 64 keys and two of their values, of 128 bf16 each."""
+    verify = [k for k in kernels if k["case"].startswith("verify a") and "bf16" in k["case"]]
+    verify = [k for k in verify if k["kernel"] == "ragged_attention_kernel"]
+    assert {k["capability"] for k in verify} == set(CAPABILITIES)
+    assert not found(verify, lambda k: k["shared_bytes"] < 4 * 64 * 128 * 2 and f"{k['shared_bytes']} bytes")
+
+
 def test_a_path_is_loaded_whole_before_any_of_it_is_stored(kernels):
     """The interpreter cannot miss the barrier: here are the instructions in their order."""
     commits = [k for k in kernels if k["module"] == "kernels.attention.kv_commit"]
