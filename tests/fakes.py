@@ -20,7 +20,6 @@ from app.engine.cpu.forward import Forward
 from app.engine.cpu.runner import ModelRunner
 from app.engine.early_exit.controller import EarlyExitController
 from app.engine.kv.pages import bytes_per_page
-from app.engine.target import StepOnCollect
 from app.engine.text.tokenizer import Tokenizer
 from app.estimates.step_costs import StepCosts
 from app.fuser.fuser import Fuser
@@ -246,28 +245,37 @@ class OverlappedPipeline(LocalPipeline):
         return [], draft_and_fuse(self.node, self.fuser, jobs)[1]
 
 
+class ComputedStep:
+    """A step that ran when it was launched, as on a device of its own; `collect` gives what `answer` gives."""
+
+    runs_beside, took_s = True, 0.0
+
+    def __init__(self, answer: Callable[[], Any]) -> None:
+        self.collect = answer
+
+
 def computed_at_launch(target: ModelRunner) -> ModelRunner:
-    """Return the runner with steps that run when they are launched, as on a device of their own."""
+    """Return the runner with steps that run when they are launched."""
     launch = target.launch
 
-    def launched(works: list[BatchEntry]) -> StepOnCollect:
+    def launched(works: list[BatchEntry]) -> ComputedStep:
         try:
             rows = launch(works).collect()
         except Exception as error:  # it surfaces when the step is collected
             return failing_step(error)
-        return StepOnCollect(lambda: rows)
+        return ComputedStep(lambda: rows)
 
-    target.launch = launched  # type: ignore[method-assign]
+    target.launch = launched  # type: ignore[method-assign, assignment]
     return target
 
 
-def failing_step(error: Exception) -> StepOnCollect:
+def failing_step(error: Exception) -> ComputedStep:
     """Return a step that fails with `error` when it is collected."""
 
     def fail() -> Any:
         raise error
 
-    return StepOnCollect(fail)
+    return ComputedStep(fail)
 
 
 class EagerNode(DrafterNode):

@@ -6,7 +6,7 @@ Batch entries go in, one `TargetRows` an entry comes out. Knows no device and no
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Listed
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -47,6 +47,11 @@ class LaunchedStep(Protocol):
     """A step that has been laid out, and runs or will run."""
 
     @property
+    def runs_beside(self) -> bool:
+        """Tell whether the step runs beside the caller, before it is collected."""
+        ...
+
+    @property
     def took_s(self) -> float:
         """Return the seconds that the target worked on it; 0 before it is collected."""
         ...
@@ -71,6 +76,7 @@ class StepOnCollect:
         """Run the step by `run`, timed by `perf_counter`, in seconds."""
         self._run, self._perf_counter = run, perf_counter
         self._took_s = 0.0
+        self.runs_beside: Final = False
 
     @property
     def took_s(self) -> float:

@@ -229,9 +229,9 @@ class Verifier:
         if self._uncommitted is not None:  # the last round was cut short
             self._left += self._settle()
             self.commit()
-        if self._pending_commit.is_ready:  # while the target is still at work
-            self._left += self._settle()
         running = self._running
+        if self._pending_commit.is_ready or (running is not None and running.launched.runs_beside):
+            self._left += self._settle()  # waiting for it costs nothing while the target is at work
         waiting_s = self._clock.perf_counter()
         if running is not None and running.verdicts is None:
             try:

@@ -95,6 +95,7 @@ class StandInStep:
         """Take `took_s` seconds, until `ends_s` by `time.perf_counter`."""
         self._works, self._ends_s = works, ends_s
         self.took_s: Final = took_s
+        self.runs_beside: Final = True
 
     def collect(self) -> list[StandInRows | None]:
         """Wait for the rest of the time without the GIL; return rows for the final entries."""

@@ -5,6 +5,7 @@ device a step.
 import time
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -202,6 +203,7 @@ class DeviceStep:
         self._works, self._result, self._edits = works, result, edits
         self._started, self._ended = started, ended
         self._took_s = 0.0
+        self.runs_beside: Final = True
 
     @property
     def took_s(self) -> float:
