@@ -192,7 +192,7 @@ def _pooled(sequence: Sequence, tree: Tree) -> Pooled:
     return Pooled(
         length,
         sequence.uncached,
-        sequence.stats.last_token_s or sequence.record.created_s,
+        sequence.last_token_s or sequence.record.created_s,
         tuple(tree.survival),
         max(tree.depths()),
         tuple(max(0, each - held) for each in pages),
