@@ -18,18 +18,17 @@ class HeadCount:
     def __init__(self, model: Model, held: list[np.ndarray], threads: int) -> None:
         """Take the arrays behind the model's addresses too, so that they live as long as this.
 
-        `threads`: 1 counts on the calling thread; else on the team that the forward has, between
-        two parts of a pass.
+        `threads`: 1 counts on the calling thread, beside a pass too; more are the team that the
+        forward has, and count between two parts of a pass.
         """
-        self._model, self._held = model, held
-        self._team = team(threads)
+        self._model, self._held, self._threads = model, held, threads
 
     def __call__(self, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """Count the tokens likelier than tokens (n,) int64 at states (n, d) float32; return (n,) int64.
 
         A token that the head has no column for can never be chosen: all are likelier.
         """
-        m, n, threads = self._model, len(tokens), self._team.size
+        m, n, threads = self._model, len(tokens), self._threads
         normed = np.array(states, np.float32)  # a copy: the kernel norms it in place
         rounded = np.empty((n, m.hidden // BLOCK if m.head_rounds else 0, BLOCK_BYTES), np.uint8)
         counter = words(COUNTERS)
@@ -43,5 +42,8 @@ class HeadCount:
             counts=np.zeros((threads, n), np.int64),
             logits=np.empty((threads, n, PIECE * LANES), np.float32),
         )
-        self._team.run(lambda thread: count_likelier(m, count, thread))
+        if threads == 1:
+            count_likelier(m, count, 0)  # a pass of one thread may be at work in the team of one
+        else:
+            team(threads).run(lambda thread: count_likelier(m, count, thread))
         return np.where(tokens < m.vocab, count.counts.sum(0), m.vocab)

@@ -1,5 +1,7 @@
 """Counts over the whole vocabulary: by the formula, alike in any company, 0 for the target's own choice."""
 
+from threading import Event, Thread
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.fused import FusedForward
 from kernels.cpu.likelier import likelier_reference
+from kernels.cpu.threads import team
 from tests import fakes
 
 V, D = 1000, 64  # no whole number of blocks of columns
@@ -48,6 +51,28 @@ def test_a_rows_count_is_the_same_alone_and_among_others(weights, activations, _
     assert count(STATES, TOKENS).tolist() == alone
     for rows in (2, 7, 8, 33, 49):
         assert count(STATES[-rows:], TOKENS[-rows:]).tolist() == alone[-rows:]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_count_on_one_thread_does_not_wait_for_a_pass(threads):
+    count = model()[1].head_count(1)
+    begun, end, counted = Event(), Event(), Event()
+
+    def at_work(thread: int) -> None:
+        begun.set()
+        end.wait(60)
+
+    busy = Thread(target=team(threads).run, args=(at_work,))
+    busy.start()
+    begun.wait(60)
+    beside = Thread(target=lambda: (count(STATES, TOKENS), counted.set()))
+    beside.start()
+    try:
+        assert counted.wait(30)
+    finally:
+        end.set()
+        busy.join()
+        beside.join()
 
 
 def test_states_are_left_as_they_are():
