@@ -10,6 +10,7 @@ FASER's controller (`app.stages.length.joint_controller`) is an `Overlap` of its
 
 from collections.abc import Callable
 from collections.abc import Sequence as Listed
+from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
@@ -18,10 +19,54 @@ from app.estimates.step_costs import StepCosts
 DraftingTime = Callable[[int], float]  # draft tokens -> the seconds of drafting them
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The drafts asked for in a round: what the overlap of their drafting and verifying is judged by."""
+
+    survivals: Listed[Listed[float]]  # by sequence that drafts, by depth, one token beyond its draft included
+    costs: StepCosts
+    drafting_s: DraftingTime
+
+    @property
+    def deepest(self) -> int:
+        """Return the most draft tokens of a sequence."""
+        return max((len(own) - 1 for own in self.survivals), default=0)
+
+    def pace(self, size: int) -> float:
+        """Return the tokens/s with no more than `size` of each draft and nothing ahead: drafting, then a step."""
+        return self._tokens(size) / (self._verify_s(size) + self.drafting_s(size))
+
+    def pace_ahead(self, size: int) -> float:
+        """Return the tokens/s where drafters run ahead of each verdict, `size` tokens of each draft at a time.
+
+        Of b sequences a step takes T = T(b (1 + size)) and brings b + the sum of their survivals. If all
+        are right, the target's own token included, with chance p, the next drafts were made meanwhile, and what
+        they and that token, D', take longer than T is waited for; else drafters end the guess that
+        they are at, half of it on average, and draft from the target's own tokens, D: the round takes
+        T + p max(0, D' - T) + (1 - p) (D + (D' - D) / 2). Papers 2.3 name the trade; the rule is ours.
+        """
+        verify_s, draft_s, ahead_s = self._verify_s(size), self.drafting_s(size), self.drafting_s(size + 1)
+        kept = prod(own[min(size, len(own) - 1)] for own in self.survivals)
+        waited_s = kept * max(0.0, ahead_s - verify_s) + (1.0 - kept) * (draft_s + (ahead_s - draft_s) / 2.0)
+        return self._tokens(size) / (verify_s + waited_s)
+
+    @property
+    def best_ahead(self) -> int:
+        """Return the tokens of a chunk that commit most a second while drafters run ahead."""
+        return max(range(1, self.deepest + 1), key=self.pace_ahead)
+
+    def _verify_s(self, size: int) -> float:
+        rows = len(self.survivals) + sum(min(size, len(own) - 1) for own in self.survivals)
+        return self.costs.seconds(rows)
+
+    def _tokens(self, size: int) -> float:
+        return len(self.survivals) + sum(sum(own[: min(size, len(own) - 1)]) for own in self.survivals)
+
+
 class Overlap(Protocol):
     """Decide what drafters and sequences do while the verifier works."""
 
-    def runs_ahead(self, core_share: float) -> bool:
+    def runs_ahead(self, asked: Round, core_share: float) -> bool:
         """Tell whether drafters run ahead, taking `core_share` (0 ... 1) of the verifier's pace."""
         ...
 
@@ -32,18 +77,15 @@ class Overlap(Protocol):
         """
         ...
 
-    def chunk(self, survivals: Listed[Listed[float]], costs: StepCosts, drafting_s: DraftingTime) -> int | None:
-        """Return how many tokens of each draft to wait for while drafters run ahead; None: for all.
-
-        `survivals`: by sequence that drafts, by depth; `drafting_s`: of so many tokens.
-        """
+    def chunk(self, asked: Round, core_share: float) -> int | None:
+        """Return how many tokens of each draft to wait for while drafters run ahead; None: for all."""
         ...
 
 
 class NoOverlap:
     """Draft, verify, draft: nothing goes on while a verdict is pending."""
 
-    def runs_ahead(self, core_share: float) -> bool:
+    def runs_ahead(self, asked: Round, core_share: float) -> bool:
         """Return False."""
         return False
 
@@ -51,7 +93,7 @@ class NoOverlap:
         """Return True."""
         return True
 
-    def chunk(self, survivals: Listed[Listed[float]], costs: StepCosts, drafting_s: DraftingTime) -> int | None:
+    def chunk(self, asked: Round, core_share: float) -> int | None:
         """Return None: wait for the whole draft."""
         return None
 
@@ -59,7 +101,7 @@ class NoOverlap:
 class RoundsOverlap(NoOverlap):
     """Run ahead of every verdict."""
 
-    def runs_ahead(self, core_share: float) -> bool:
+    def runs_ahead(self, asked: Round, core_share: float) -> bool:
         """Return True."""
         return True
 
@@ -71,9 +113,9 @@ class FrontiersOverlap(RoundsOverlap):
         """Wait for chunks of so many tokens; None: of the size that pays."""
         self._tokens = tokens
 
-    def chunk(self, survivals: Listed[Listed[float]], costs: StepCosts, drafting_s: DraftingTime) -> int | None:
-        """Return the fixed chunk, or that of the best pace (`best_chunk`)."""
-        return self._tokens or best_chunk(survivals, costs, drafting_s)
+    def chunk(self, asked: Round, core_share: float) -> int | None:
+        """Return the fixed chunk, or that of the best pace."""
+        return self._tokens or asked.best_ahead
 
 
 class GroupsOverlap(NoOverlap):
@@ -85,39 +127,30 @@ class GroupsOverlap(NoOverlap):
 
 
 class AutoOverlap(NoOverlap):
-    """Run ahead where it takes no core from the verifier; split the sequences where two halves are as fast."""
+    """Run ahead, in chunks, where that pays and takes no core from the verifier.
+
+    Split the sequences where two halves are as fast.
+    """
 
     def __init__(self, *, may_split: bool = True) -> None:
         """Split the sequences only if `may_split`."""
         self._may_split = may_split
 
-    def runs_ahead(self, core_share: float) -> bool:
-        """Tell whether drafters take nothing from the verifier's cores."""
-        return core_share == 0.0
+    def runs_ahead(self, asked: Round, core_share: float) -> bool:
+        """Tell whether drafters take nothing from the verifier's cores, and drafts of this size gain by it."""
+        size = asked.deepest
+        return core_share == 0.0 and asked.pace_ahead(size) >= asked.pace(size)
 
     def goes_together(self, costs: StepCosts, sequences: int, draft_s: float) -> bool:
         """Tell whether two halves would be slower than the whole (`splits`)."""
         return not (self._may_split and splits(costs, sequences, draft_s))
 
-
-def best_chunk(survivals: Listed[Listed[float]], costs: StepCosts, drafting_s: DraftingTime) -> int:
-    """Return the draft tokens of a chunk that commit most a second, while drafters run ahead of each verdict.
-
-    Of b sequences with chunks of c tokens, a step takes T = T(b (1 + c)) and brings b + the sum of their
-    survivals. If all are right, with chance p, the next chunk was drafted meanwhile, and what
-    drafting takes longer than T is waited for; else it is drafted from the target's own tokens, D(c):
-    the round takes T + p max(0, D - T) + (1 - p) D. Papers 2.3 name the trade; the rule is ours.
-    """
-    deepest = max(map(len, survivals))
-
-    def pace(size: int) -> float:
-        rows = len(survivals) + sum(min(size, len(own)) for own in survivals)
-        verify_s, draft_s = costs.seconds(rows), drafting_s(size)
-        kept = prod(own[min(size, len(own)) - 1] for own in survivals)
-        waited_s = kept * max(0.0, draft_s - verify_s) + (1.0 - kept) * draft_s
-        return (len(survivals) + sum(sum(own[:size]) for own in survivals)) / (verify_s + waited_s)
-
-    return max(range(1, deepest + 1), key=pace)
+    def chunk(self, asked: Round, core_share: float) -> int | None:
+        """Return the chunk of the best pace if it takes no core and gains over drafting all, then verifying."""
+        if core_share > 0.0:
+            return None
+        size = asked.best_ahead
+        return size if asked.pace_ahead(size) >= asked.pace(asked.deepest) else None
 
 
 def splits(costs: StepCosts, sequences: int, draft_s: float) -> bool:

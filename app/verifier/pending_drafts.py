@@ -82,6 +82,13 @@ class PendingDrafts:
             self._update(message, overdue)  # or a wait that is too short would never be found so
         return False
 
+    def drafting_s(self, batch: int, depth: int) -> float:
+        """Return the seconds that models take, the way to them left out; 0 before any draft.
+
+        Tokens guessed ahead do not count, unless drafts are fused by another node: then they are not known.
+        """
+        return self._modes.guessing.seconds(batch, depth) or self.model_costs.seconds(batch, depth)
+
     def remove(self, request_id: str) -> None:
         """Remove an ended request."""
         self._last.pop(request_id, None)

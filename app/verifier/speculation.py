@@ -10,6 +10,7 @@ from math import inf
 from typing import Final
 
 from app.clock import SYSTEM, Clock
+from app.estimates.acceptance import AcceptanceEstimate
 from app.estimates.draft_costs import DEFAULT_HOP_S
 from app.estimates.host_costs import HostCosts
 from app.messages import DraftJob, TreeMessage
@@ -25,7 +26,7 @@ from app.stages.route.strategies import RoundLimits
 from app.state import Sequence, Tree
 from app.verifier.dispatch import DraftDispatcher
 from app.verifier.measured_target import MeasuredTarget
-from app.verifier.overlap import Overlap
+from app.verifier.overlap import Overlap, Round
 from app.verifier.pending_drafts import PendingDraft, PendingDrafts
 from app.verifier.sequences import Sequences
 from app.verifier.stats import VerifierStats
@@ -177,15 +178,17 @@ class Speculation:
 
     def _chunked(self, candidates: Listed[Candidate], depths: list[int]) -> list[int]:
         """Cut drafts to the chunk that is waited for; drafters run ahead with the rest."""
-        survivals = [c.expectation.survival(depth) for c, depth in zip(candidates, depths, strict=True) if depth]
-        if not survivals:
-            return depths
+        asked = [(c.expectation, depth) for c, depth in zip(candidates, depths, strict=True) if depth]
+        size = self._overlap.chunk(self._round(asked), self._pool.core_share) if asked else None
+        return depths if size is None else [min(size, depth) for depth in depths]
+
+    def _round(self, asked: Listed[tuple[AcceptanceEstimate, int]]) -> Round:
+        """Describe drafts of so many tokens each for the overlap."""
 
         def drafting_s(tokens: int) -> float:
-            return DEFAULT_HOP_S + self.pending.model_costs.seconds(len(survivals), tokens)
+            return DEFAULT_HOP_S + self.pending.drafting_s(len(asked), tokens)
 
-        size = self._overlap.chunk(survivals, self._costs, drafting_s)
-        return depths if size is None else [min(size, depth) for depth in depths]
+        return Round([expectation.survival(depth + 1) for expectation, depth in asked], self._costs, drafting_s)
 
     def limit(self, sequence: Sequence, policy: Policy, *, is_model_free: bool = False) -> int:
         """Return the most draft tokens the sequence may ask for, by its own and the policy's bound and its room.
@@ -247,6 +250,9 @@ class Speculation:
             self.router.record_asked(sequence.record, route)
             self.stats.metrics.record_asked(route.drafters)
             (self._model_free.add if is_model_free else self._model_free.discard)(sequence.record.id)
+        modes = self.lengths.modes
+        described = self._round([(modes.with_models.of(s.record), depth) for s, depth, _ in asked])
+        run_ahead = bool(asked) and self._overlap.runs_ahead(described, self._pool.core_share)
         return [
             job
             for (sequence, depth, route), own_due_s in zip(asked, due, strict=True)
@@ -256,7 +262,7 @@ class Speculation:
                 depth,
                 own_due_s,
                 readers=self._pool.readers if self._sends_states else frozenset(),
-                run_ahead=self._overlap.runs_ahead(self._pool.core_share),
+                run_ahead=run_ahead,
                 skip_models_above=self._skip_models_above(sequence, depth, len(asked)) if route.homes else 1.0,
             )
         ]

@@ -5,7 +5,6 @@ some decisions, so that it does not flap. Is a `LengthPlanner`, and the overlap 
 """
 
 import logging
-from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from math import inf
 from typing import Final
@@ -74,7 +73,7 @@ class JointController:
         """Reduce the tree to its main branch, all of which is verified."""
         return whole_chain(tree)
 
-    def runs_ahead(self, core_share: float) -> bool:
+    def runs_ahead(self, asked: object, core_share: float) -> bool:
         """Tell whether drafters run ahead of the verdict."""
         return self._plan.chunk is not None
 
@@ -82,9 +81,7 @@ class JointController:
         """Tell whether all sequences go in one batch."""
         return not self._plan.in_halves
 
-    def chunk(
-        self, survivals: Listed[Listed[float]], costs: StepCosts, drafting_s: Callable[[int], float]
-    ) -> int | None:
+    def chunk(self, asked: object, core_share: float) -> int | None:
         """Return the chunk of the plan; its lengths are cut to it already."""
         return self._plan.chunk
 

@@ -9,10 +9,21 @@ from hypothesis import strategies as st
 from app.assembly.verifier import overlap
 from app.config import Settings
 from app.estimates.step_costs import StepCosts
-from app.verifier.overlap import best_chunk
+from app.verifier.overlap import Round
 
 FLAT = StepCosts({1: 0.010, 64: 0.010})  # half a batch takes as long as a whole one
 STEEP = StepCosts({1: 0.001, 64: 0.064})
+
+
+SURE, DOUBTFUL = [0.95**depth for depth in range(1, 8)], [0.5**depth for depth in range(1, 8)]  # drafts of 6
+
+
+def free(tokens):
+    return 0.0
+
+
+def slow(tokens):
+    return 0.002 * tokens
 
 
 def chosen(name, lengths="marginal"):
@@ -32,7 +43,7 @@ def chosen(name, lengths="marginal"):
 )
 @pytest.mark.parametrize("lengths", ["marginal", "faser"])
 def test_drafters_run_ahead_by_setting_or_where_it_is_free(name, share, may, lengths):
-    assert chosen(name, lengths).runs_ahead(share) == may
+    assert chosen(name, lengths).runs_ahead(Round([SURE], FLAT, slow), share) == may
 
 
 def test_halves_take_turns_by_setting_or_where_half_costs_half():
@@ -43,33 +54,45 @@ def test_halves_take_turns_by_setting_or_where_half_costs_half():
     assert not chosen("auto").goes_together(STEEP, 8, 0.005)
 
 
-def slow(tokens):
-    return 0.002 * tokens
+def test_drafters_run_ahead_by_default_where_hits_save_more_than_misses_delay():
+    auto = chosen("auto")
+    assert not auto.runs_ahead(Round([DOUBTFUL], FLAT, slow), 0.0), "half a guess, lost almost always"
+    assert not auto.runs_ahead(Round([SURE] * 8, FLAT, slow), 0.0), "one of many is wrong, and all wait for it"
+    assert auto.runs_ahead(Round([DOUBTFUL], FLAT, free), 0.0), "nothing is known of what a guess takes"
 
 
 def test_a_chunk_is_short_where_drafting_is_slow_and_tokens_are_doubtful():
-    doubtful, sure = [0.5**depth for depth in range(1, 7)], [0.95**depth for depth in range(1, 7)]
-    chunk = chosen("frontiers").chunk
-    assert chunk([doubtful], FLAT, lambda tokens: 0.0) == 6, "nothing to hide"
-    assert chunk([doubtful], FLAT, slow) == 1
-    assert chunk([sure], FLAT, slow) == 5, "what a step hides"
-    assert chunk([doubtful, sure[:1]], FLAT, slow) == 1
-    assert chosen("rounds").chunk([doubtful], FLAT, slow) is None
+    def chunk(survivals, drafting_s, name="frontiers"):
+        return chosen(name).chunk(Round(survivals, FLAT, drafting_s), 0.0)
+
+    assert chunk([DOUBTFUL], free) == 6, "nothing to hide"
+    assert chunk([DOUBTFUL], slow) == 1
+    assert chunk([SURE], slow) == 4, "what a step hides, but for the target's own token"
+    assert chunk([DOUBTFUL, SURE[:2]], slow) == 1
+    assert chunk([DOUBTFUL], slow, "rounds") is None
+
+
+def test_drafts_are_cut_by_default_where_that_pays():
+    chunk = chosen("auto").chunk
+    assert chunk(Round([SURE], FLAT, lambda tokens: 0.005 * tokens), 0.0) == 1, "a guess is half a step"
+    assert chunk(Round([DOUBTFUL[:2]] * 8, FLAT, slow), 0.0) is None, "nothing is kept"
+    assert chunk(Round([SURE], FLAT, lambda tokens: 0.005 * tokens), 0.5) is None, "on the verifier's cores"
 
 
 @given(st.lists(st.floats(0.05, 0.99), min_size=1, max_size=3), st.integers(1, 8), st.floats(0.0, 0.02))
 def test_a_chunk_has_the_best_pace_of_simulated_rounds(chances, depth, token_s):
-    """By walking all outcomes: which sequences have all of a chunk right, and what that round takes."""
-    survivals = [[p**level for level in range(1, depth + 1)] for p in chances]
+    """By walking both outcomes: all of a chunk and the target's token right, or not, and what that round takes."""
+    asked = Round([[p**level for level in range(1, depth + 2)] for p in chances], FLAT, lambda n: token_s * n)
 
     def pace(size):
-        step_s, draft_s = FLAT.seconds(len(chances) * (1 + size)), token_s * size
-        right = prod(own[size - 1] for own in survivals)
-        tokens = sum(1 + sum(own[:size]) for own in survivals)
-        return tokens / (right * max(step_s, draft_s) + (1 - right) * (step_s + draft_s))
+        step_s = FLAT.seconds(len(chances) * (1 + size))
+        right = prod(p ** (size + 1) for p in chances)
+        tokens = sum(sum(p**level for level in range(size + 1)) for p in chances)
+        hit_s = max(step_s, token_s * (size + 1))
+        return tokens / (right * hit_s + (1 - right) * (step_s + token_s * (size + 0.5)))
 
-    chosen_size = best_chunk(survivals, FLAT, lambda tokens: token_s * tokens)
-    assert pace(chosen_size) == pytest.approx(max(pace(size) for size in range(1, depth + 1)))
+    assert pace(asked.best_ahead) == pytest.approx(max(pace(size) for size in range(1, depth + 1)))
+    assert asked.pace_ahead(asked.best_ahead) == pytest.approx(pace(asked.best_ahead))
 
 
 def test_a_length_for_a_whole_batch_keeps_it_whole_unless_groups_are_set():
