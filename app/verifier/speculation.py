@@ -250,9 +250,7 @@ class Speculation:
             self.router.record_asked(sequence.record, route)
             self.stats.metrics.record_asked(route.drafters)
             (self._model_free.add if is_model_free else self._model_free.discard)(sequence.record.id)
-        modes = self.lengths.modes
-        described = self._round([(modes.with_models.of(s.record), depth) for s, depth, _ in asked])
-        run_ahead = bool(asked) and self._overlap.runs_ahead(described, self._pool.core_share)
+        run_ahead = bool(asked) and not is_model_free and self._runs_ahead(asked)
         return [
             job
             for (sequence, depth, route), own_due_s in zip(asked, due, strict=True)
@@ -266,6 +264,12 @@ class Speculation:
                 skip_models_above=self._skip_models_above(sequence, depth, len(asked)) if route.homes else 1.0,
             )
         ]
+
+    def _runs_ahead(self, asked: Listed[tuple[Sequence, int, Route]]) -> bool:
+        """Tell whether model drafters run ahead of the verdict on these drafts."""
+        expected = self.lengths.modes.with_models
+        drafts = self._round([(expected.of(sequence.record), depth) for sequence, depth, _ in asked])
+        return self._overlap.runs_ahead(drafts, self._pool.core_share)
 
     def final_jobs(self, sequence: Sequence) -> list[DraftJob]:
         """Make the jobs that bring the last tokens of an ended sequence to its replicas."""
