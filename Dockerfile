@@ -1,9 +1,10 @@
-# One image for every process of a deployment; compose.yaml says which one a container runs.
+# One image for every process of a deployment; compose.yaml says which one a container runs. `--target gpu` makes the
+# image of the process that has the GPU.
 FROM python:3.11-slim-bookworm AS torch
 COPY requirements.txt ./
 RUN grep '^torch==' requirements.txt > /torch.txt
 
-FROM python:3.11-slim-bookworm
+FROM python:3.11-slim-bookworm AS served
 
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN useradd --create-home --uid 10001 paceline
@@ -33,3 +34,14 @@ USER paceline
 VOLUME /models
 EXPOSE 8000
 CMD ["python", "-m", "web.run", "--host", "0.0.0.0"]
+
+# Triton compiles a launcher in C, against libc's and Python's headers, when a kernel is launched for the first time.
+# Torch must be a build with CUDA: the registry's is one, that of an index for CPUs is not.
+FROM served AS gpu
+USER root
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+RUN python -c "import sys, torch; torch.version.cuda or sys.exit('torch is built without CUDA: unset TORCH_INDEX')"
+USER paceline
+
+# What a build without --target makes.
+FROM served

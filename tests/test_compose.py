@@ -11,6 +11,7 @@ from web.server import NOTICE_S
 from workers.run import ROLES
 
 TEXT = (ROOT / "compose.yaml").read_text(encoding="utf-8")
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 SERVICES = yaml.safe_load(TEXT)["services"]
 MONITORING = {"prometheus", "grafana"}
 GPU = "verify-gpu"
@@ -103,9 +104,21 @@ def test_the_gpu_verifier_is_optional_and_else_like_the_other() -> None:
     (device,) = ours["deploy"]["resources"]["reservations"]["devices"]
     assert device["driver"] == "nvidia" and device["capabilities"] == ["gpu"]
     changed = {name for name, value in ours["environment"].items() if other["environment"].get(name) != value}
-    assert changed == {"PACELINE_DEVICE", "PACELINE_GPU_DTYPE", "PACELINE_MACHINE"}
+    assert changed == {"PACELINE_DEVICE", "PACELINE_GPU_DTYPE", "PACELINE_MACHINE", "TRITON_CACHE_DIR"}
     node = ours["healthcheck"]["test"][-1].split()[-1]
     assert f"workers.run verify --node {node}" in ours["command"][-1]
+
+
+def test_the_gpu_verifiers_image_can_launch_kernels_and_keeps_them() -> None:
+    ours, other = SERVICES[GPU], SERVICES["verify"]
+    assert ours["build"] == other["build"] | {"target": "gpu"} and ours["image"] == f"{other['image']}-gpu"
+    stages = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]
+    (gpu,) = [stage for stage in stages if stage.startswith("served AS gpu\n")]
+    assert {"gcc", "libc6-dev"} <= set(gpu.split()) and "torch.version.cuda" in gpu
+    assert re.findall(r"^USER (\w+)", gpu, re.MULTILINE) == ["root", "paceline"]
+    assert stages[-1] == "served\n"  # the default image has no compiler
+    (volume,) = re.findall(r"^VOLUME (\S+)", DOCKERFILE, re.MULTILINE)
+    assert ours["volumes"] == [f"models:{volume}"] and ours["environment"]["TRITON_CACHE_DIR"].startswith(f"{volume}/")
 
 
 def test_a_rolling_restart_covers_all_services_that_may_run_twice() -> None:
@@ -136,6 +149,6 @@ def test_a_web_server_has_time_to_announce_its_end_and_drain() -> None:
 
 
 def test_files_copied_into_the_image_exist() -> None:
-    copied = re.findall(r"^COPY (?!--from)(\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    copied = re.findall(r"^COPY (?!--from)(\S+)", DOCKERFILE, re.MULTILINE)
     assert {"app", "kernels", "workers", "web", "drafters"} <= set(copied)
     assert all((ROOT / name).exists() for name in copied)

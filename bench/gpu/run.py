@@ -1,13 +1,15 @@
 """`python bench/gpu/run.py`: measure the GPU's kernels and engine against the hardware's limits, on
 a bare machine.
 
-Needs torch with CUDA, triton, transformers and numpy; without pydantic it goes on with a stand-in.
+Needs torch with CUDA, triton, transformers and numpy; what else it imports, and the machine lacks, it takes
+from the wheels that `python bench/gpu/wheels.py` has downloaded to build/gpu/.
 Runs section by section, each with a time of its own in seconds, at which it leaves the rest of its
 points out. Writes the traceback of a section that fails and goes on with the others; the exit
 status then is 1. Writes the figures after every section, with the hardware and the versions: a run
 that is killed leaves what it has.
 
     python bench/gpu/run.py --model FOLDER              all of it, under 10 minutes on an H200
+    python bench/gpu/run.py --only kernels parity       some sections; bench/gpu/wheels.py says them in three commands
     python bench/gpu/run.py --quick                     a minute on tiny models: does everything run here?
     TRITON_INTERPRET=1 python bench/gpu/run.py --quick --device cpu       the same without a GPU
 """
@@ -44,14 +46,15 @@ NEEDED = ("torch", "triton", "transformers", "numpy")
 def main() -> int:
     """Run the sections asked for, print and write their figures; return the exit status."""
     args = parse_args()
-    from bench.gpu.pydantic_stub import stand_in  # not before the packages are known to be there
-    from bench.gpu.setting import Figures, setting_of
+    from bench.gpu import wheels
 
-    lacking = stand_in()
+    carried = wheels.use()
+    from bench.gpu.setting import Figures, setting_of  # not before the packages are there
+
     figures: Figures = {
         "at": time.strftime("%Y-%m-%d %H:%M:%S"),
         "is_quick": args.quick,
-        "stand_ins": lacking,
+        "from_wheels": carried,
         "errors": {},
     }
     setting = setting_of(args.device, args.quick, args.model, figures)
@@ -76,7 +79,9 @@ def main() -> int:
 
 def parse_args() -> argparse.Namespace:
     """Parse the command line; exit on a wrong one, or where packages are missing."""
-    parser = argparse.ArgumentParser(prog="python bench/gpu/run.py", description=(__doc__ or "").split("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python bench/gpu/run.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "gpu.json", help="file to write")
     parser.add_argument("--model", type=Path, help="folder of a real model, such as SmolLM2: its text is compared")
     chosen = [name for name in SECTIONS if name not in ("machine", "bars")]

@@ -24,8 +24,8 @@ QUICK_TESTS = ("gated_silu.py",)
 TOLERANCE = 2e-2
 PROGRAM = """
 import sys
-from bench.gpu.pydantic_stub import stand_in
-stand_in()
+from bench.gpu import wheels
+wheels.use()
 import pytest
 sys.exit(pytest.main(["-q", "--noconftest", "-p", "no:cacheprovider", "-W", "default", "--durations=3", *sys.argv[1:]]))
 """

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.gpu import pydantic_stub
 from bench.gpu.sections import bars
 from bench.gpu.setting import Setting
 from tests import fakes
@@ -58,19 +57,3 @@ def test_bars_hold_fail_or_were_not_measured():
         "8B, one token / floor, wall": False,
         "8B, 8 tokens / 1 token, batch 8, 512 in the cache, gpu": False,
     }
-
-
-def test_the_stand_in_makes_records():
-    class Base(pydantic_stub.BaseModel):
-        name: str
-        size: int = pydantic_stub.field(3, ge=0)
-
-    class Record(Base):
-        parts: list[int] = pydantic_stub.field(default_factory=list)
-
-    one, other = Record(name="a"), Record(name="a", size=4)
-    assert (one.name, one.size, one.parts) == ("a", 3, [])
-    assert one.parts is not other.parts and one != other and other.model_copy(update={"size": 3}) == one
-    for wrong in ({}, {"name": "a", "weight": 1}):
-        with pytest.raises(TypeError):
-            Record(**wrong)
