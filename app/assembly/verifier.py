@@ -75,7 +75,9 @@ def load_target(settings: Settings, tokenizer: Tokenizer | None = None) -> tuple
     with refusing(folder):
         tokenizer = tokenizer or Tokenizer(folder)
         runner = target_runner(folder, settings, tokenizer.context_tokens)
-        costs = measure(runner, tokenizer.vocab_size, tokenizer.context_tokens, folder, settings)
+        costs = measure(
+            runner, tokenizer.vocab_size, tokenizer.context_tokens, folder, settings, device_of(settings).type
+        )
     log.info("step costs, ms by rows: %s", costs.dumps())
     return runner, costs, tokenizer
 

@@ -6,7 +6,7 @@ clock. For one thread.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -23,15 +23,31 @@ TABLE_ROWS = 2048  # rows looked up; beyond them computed
 class Reading(NamedTuple):
     """The seconds that attention takes to read a cached token.
 
-    Once for a sequence in the step (`token_s`), and again for each of its rows (`row_token_s`).
+    Once for a sequence in the step (`token_s`), and again for each of its rows (`row_token_s`). A GPU
+    reads the contexts of a step side by side: they take what the longest takes alone, or where that
+    is more, `share` of `token_s` for each token of all. On a CPU, one after the other, `share` is 1.
     """
 
     token_s: float = 0.0
     row_token_s: float = 0.0
+    share: float = 1.0
 
     def seconds(self, context: int, rows: int) -> float:
-        """Return the seconds for `rows` rows of one sequence that has `context` cached tokens."""
+        """Return the seconds for `rows` rows of one sequence that has `context` cached tokens, alone."""
         return context * (self.token_s + rows * self.row_token_s)
+
+    def scaled(self, by: float) -> Self:
+        """Return the same where all of it takes `by` times as long."""
+        return self._replace(token_s=self.token_s * by, row_token_s=self.row_token_s * by)
+
+    def step_s(self, contexts: Iterable[tuple[int, float]]) -> float:
+        """Return the seconds for all sequences of a step, each given by its cached tokens and its rows."""
+        longest, tokens, row_tokens = 0, 0, 0.0
+        for context, rows in contexts:
+            longest = max(longest, context)
+            tokens += context
+            row_tokens += context * rows
+        return self.token_s * max(longest, self.share * tokens) + self.row_token_s * row_tokens
 
 
 NO_READING = Reading()
@@ -68,6 +84,8 @@ class StepCosts:
             raise ValueError("a cost table needs measured points: rows >= 1, seconds > 0")
         if not all(0.0 <= seconds < float("inf") for seconds in reading):
             raise ValueError("reading takes no less than no time")
+        if reading.share > 1.0:
+            raise ValueError("a token read beside others takes no more than alone")
         rows = sorted(points)
         self._points = tuple(zip(rows, _never_falling([points[n] for n in rows]), strict=True))
         self._table = [self._measured(n) for n in range(TABLE_ROWS)]
@@ -128,7 +146,7 @@ class StepCosts:
     def reading(self) -> Reading:
         """Return the cost of contexts at the present pace."""
         scale = self.ratio * self.reading_ratio
-        return Reading(self._reading.token_s * scale, self._reading.row_token_s * scale)
+        return self._reading.scaled(scale)
 
     def seconds(self, rows: int) -> float:
         """Return the seconds of a step of so many rows at the present pace, without their contexts."""
@@ -174,7 +192,8 @@ class StepCosts:
 
     @classmethod
     def loads(cls, text: str, slowdown: float = 1.0) -> Self:
-        """Read what `dumps` wrote; where contexts were not measured they cost nothing.
+        """Read what `dumps` wrote; where contexts were not measured they cost nothing, and where their
+        share was not, they are read one after the other.
 
         `slowdown` multiplies all of it.
         """
@@ -183,7 +202,7 @@ class StepCosts:
             {int(rows): float(seconds) * slowdown for rows, seconds in data["points"]},
             float(data["ratio"]),
             float(data.get("fork_s", 0.0)) * slowdown,
-            Reading(*(float(seconds) * slowdown for seconds in data.get("reading", NO_READING))),
+            Reading(*map(float, data.get("reading", NO_READING))).scaled(slowdown),
             float(data.get("reading_ratio", 1.0)),
             float(data.get("row_ratio", 1.0)),
         )

@@ -87,8 +87,10 @@ class VerifierStats:
             sequences=len(sequences),
             prompt_tokens=sum(max(0, s.uncached) for s in sequences if s.generated == 0),
             contexts=tuple(contexts),
-            step_s=costs.seconds(len(running)) + reading.seconds(sum(contexts), 1) if running else 0.0,
-            context_token_s=reading.seconds(1, 1),
+            step_s=costs.seconds(len(running)) + reading.step_s((context, 1) for context in contexts)
+            if running
+            else 0.0,
+            context_token_s=reading.share * reading.token_s + reading.row_token_s,
             draft_wait_s=self._waited_s / self._waits if self._waits else 0.0,
             accepted_length=self._tokens / self._rounds if self._rounds else 0.0,
             by_drafter=dict(self._by_drafter),

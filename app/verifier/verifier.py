@@ -399,5 +399,4 @@ class Verifier:
 
 def _reading_s(works: Listed[BatchEntry], costs: StepCosts) -> float:
     """Return the expected seconds of reading the contexts of these entries."""
-    reading = costs.reading
-    return sum(reading.seconds(work.start, len(work.tokens) + len(work.tree)) for work in works)
+    return costs.reading.step_s((work.start, len(work.tokens) + len(work.tree)) for work in works)

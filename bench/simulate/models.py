@@ -127,9 +127,8 @@ class LogTarget:
     def _run(self, works: list[BatchEntry]) -> "list[LogRows | None]":
         """Return rows for final batch entries, and let the time of all rows and branches pass."""
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
-        reading = self._costs.reading
         seconds = self._costs.seconds(rows) + self._costs.fork_s * sum(_branches(work.tree) for work in works)
-        reading_s = sum(reading.seconds(work.start, len(work.tokens) + len(work.tree)) for work in works)
+        reading_s = self._costs.reading.step_s((work.start, len(work.tokens) + len(work.tree)) for work in works)
         seconds = self._device.verify(self._clock.now_s, rows, seconds, reading_s)
         self._clock.run("target", seconds)
         self._clock.rest()

@@ -17,6 +17,8 @@ from pathlib import Path
 import torch
 
 from app.config import Settings
+from app.engine.kv.sizing import longest_tokens
+from app.engine.profile.gpu_profiler import measure_gpu_costs
 from app.engine.profile.profiler import (
     CONTEXT,
     Exactness,
@@ -41,9 +43,9 @@ LOOKS = 4  # at the spots, before steps are said to have another shape
 
 
 def measured(
-    runner: ProfiledTarget, vocab_size: int, context_tokens: int, folder: Path, settings: Settings
+    runner: ProfiledTarget, vocab_size: int, context_tokens: int, folder: Path, settings: Settings, device: str = "cpu"
 ) -> StepCosts:
-    """Return the step costs, and log a warning where rows do not keep their bits.
+    """Return the step costs on a `device` of this type, and log a warning where rows do not keep their bits.
 
     They come from below `settings.home` if they still hold; else they are measured, which takes
     seconds, and kept.
@@ -51,7 +53,11 @@ def measured(
     file = settings.home / "measured" / f"{_key(folder, settings)}.json"
     kept = read_cached(file, _build)
     if kept is None or not holds(kept[1], runner, vocab_size):
-        kept = check_exactness(runner, vocab_size), measure_costs(runner, vocab_size, context_tokens)
+        if device == "cpu":
+            costs = measure_costs(runner, vocab_size, context_tokens)
+        else:
+            costs = measure_gpu_costs(runner, vocab_size, longest_tokens(context_tokens, settings))
+        kept = check_exactness(runner, vocab_size), costs
         write_cached(file, json.dumps({"exactness": asdict(kept[0]), "costs": json.loads(kept[1].dumps())}))
     exactness, costs = kept
     exactness.warn()

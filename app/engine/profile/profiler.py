@@ -62,6 +62,11 @@ def measure_costs(runner: ProfiledTarget, vocab_size: int, context_tokens: int) 
         rows: max(seconds / 2, seconds - reading.seconds(CONTEXT, rows))
         for rows, seconds in times(runner, vocab_size, ROWS, PASSES).items()
     }
+    return StepCosts(points, fork_s=fork_seconds(runner, vocab_size), reading=reading)
+
+
+def fork_seconds(runner: ProfiledTarget, vocab_size: int) -> float:
+    """Return the seconds that a tree's side branch takes beside its rows, 0 at least."""
     sequence = probe(CONTEXT + 1, vocab_size)
     _run(runner, sequence, 0, CONTEXT)
     forked = {0: float("inf"), FORKS: float("inf")}
@@ -70,7 +75,7 @@ def measure_costs(runner: ProfiledTarget, vocab_size: int, context_tokens: int) 
             seconds = _seconds(runner, sequence, CONTEXT, FORKED - branches, branches)
             forked[branches] = min(forked[branches], seconds)
     runner.release(sequence)
-    return StepCosts(points, fork_s=max(0.0, forked[FORKS] - forked[0]) / FORKS, reading=reading)
+    return max(0.0, forked[FORKS] - forked[0]) / FORKS
 
 
 def times(runner: ProfiledTarget, vocab_size: int, sizes: tuple[int, ...], passes: int = 3) -> dict[int, float]:
@@ -211,12 +216,26 @@ def _seconds(runner: ProfiledTarget, sequence: CachedSequence, context: int, cha
 
     `branches` leaves stand beside the chain's first nodes. The cache stays as it was.
     """
+    return step_seconds(runner, [verified(sequence, context, chain, branches)])
+
+
+def verified(sequence: CachedSequence, context: int, chain: int, branches: int = 0) -> BatchEntry:
+    """Return an entry of one token behind `context` others, with a chain of nodes below it.
+
+    `branches` leaves stand beside the chain's first nodes.
+    """
     parents, nodes = [*range(chain), *range(branches)], chain + branches
     tree = Tree([1] * chain + [0] * branches, parents, [1.0] * nodes, [("probe",)] * nodes)
-    work = BatchEntry(sequence, context, sequence.tokens[context : context + 1], tree, final=True)
-    runner.try_reserve(work)
+    return BatchEntry(sequence, context, sequence.tokens[context : context + 1], tree, final=True)
+
+
+def step_seconds(runner: ProfiledTarget, works: list[BatchEntry]) -> float:
+    """Time a step of these entries, in seconds. The cache stays as it was."""
+    for work in works:
+        runner.try_reserve(work)
     started = time.perf_counter()
-    runner.forward([work])
+    runner.forward(works)
     took_s = time.perf_counter() - started
-    runner.drop(work)  # not `accept`: what was never computed must not be found by others
+    for work in works:
+        runner.drop(work)  # not `accept`: what was never computed must not be found by others
     return took_s

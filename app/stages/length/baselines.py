@@ -170,7 +170,6 @@ def _token_s(candidates: Listed[Candidate], length: int, costs: StepCosts, draft
     """Return seconds a token if all asked for so many, by the costs and estimates."""
     depths = _cut(candidates, length)
     tokens = sum(1.0 + sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))
-    reading = costs.reading
     verify_s = costs.seconds(len(candidates) + sum(depths))
-    verify_s += sum(reading.seconds(c.context, 1 + depth) for c, depth in zip(candidates, depths, strict=True))
+    verify_s += costs.reading.step_s((c.context, 1 + depth) for c, depth in zip(candidates, depths, strict=True))
     return (verify_s + drafting.seconds(sum(depth > 0 for depth in depths), max(depths, default=0))) / tokens

@@ -112,15 +112,13 @@ class FaserLength:
                 mean, deviation = self._accepted(request_id, candidate, np.arange(1, candidate.limit + 1))
                 hoped = np.clip(mean + BETA**0.5 * deviation, 0.0, 1.0)
                 tokens += np.where(depths > 0, depths * hoped[np.maximum(depths, 1) - 1], 0.0)
-        contexts = [candidate.context for candidate in candidates.values()]
         latency_s = np.array(
             [
                 costs.seconds(int(rows)) + drafting.seconds(drafted, cut)
                 for rows, cut in zip((len(lengths) + own.sum(0)).tolist(), cuts.tolist(), strict=True)
             ]
         )
-        reading = costs.reading
-        latency_s += sum(reading.seconds(context, 1) for context in contexts)
+        latency_s += costs.reading.step_s((candidate.context, 1) for candidate in candidates.values())
         cut = int(cuts[np.argmin(latency_s / tokens)])
         return [min(length, cut) for length in lengths]
 

@@ -135,10 +135,9 @@ class _Exposed:
 
 def _verify_s(steps: StepCosts, load: BatchLoad, lengths: Listed[int], scale: float) -> float:
     """Return the seconds of a step of `scale` times these sequences."""
-    reading = steps.reading
     pairs = [*zip(load.candidates.values(), lengths, strict=True)]
     rows = sum(1 + length for _, length in pairs) * scale
-    return steps.seconds(max(1, round(rows))) + scale * sum(reading.seconds(c.context, 1 + n) for c, n in pairs)
+    return steps.seconds(max(1, round(rows))) + scale * steps.reading.step_s((c.context, 1 + n) for c, n in pairs)
 
 
 def _tokens(load: BatchLoad, lengths: Listed[int]) -> float:

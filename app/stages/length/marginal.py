@@ -110,9 +110,9 @@ def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts
         return 0.0
     expected = sum(sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))
     reading = costs.reading
-    plain_s = costs.seconds(len(candidates)) + sum(reading.seconds(c.context, 1) for c in candidates)
+    plain_s = costs.seconds(len(candidates)) + reading.step_s((c.context, 1) for c in candidates)
     with_s = costs.seconds(len(candidates) + sum(depths))
-    with_s += sum(reading.seconds(c.context, 1 + depth) for c, depth in zip(candidates, depths, strict=True))
+    with_s += reading.step_s((c.context, 1 + depth) for c, depth in zip(candidates, depths, strict=True))
     return max(0.0, plain_s * (1.0 + expected / len(candidates)) - with_s)
 
 
@@ -168,7 +168,7 @@ def _best(
         if value >= MIN_SURVIVAL
     )
     reading = costs.reading
-    base_s = sum(reading.seconds(c.context, 1) for c in candidates)
+    base_s = reading.step_s((c.context, 1) for c in candidates)
     verify_s = [seconds + base_s for seconds in costs.span(len(candidates), len(tokens) + 1)]
     plain = len(candidates) / verify_s[0]
     committed = accumulate((-token[0] for token in tokens), initial=float(len(candidates)))

@@ -65,8 +65,9 @@ def compose(
     base_rows += sum(len(work.tokens) for work in chunks)
 
     others = sum(work.final for work in chunks)
-    base_s = sum(reading.seconds(s.cached, s.uncached) for s in running)
-    base_s += sum(reading.seconds(work.start, len(work.tokens)) for work in chunks)
+    base_s = reading.step_s(
+        [*((s.cached, s.uncached) for s in running), *((work.start, len(work.tokens)) for work in chunks)]
+    )
     most = min(MOST_NODES, max(LEAST_NODES, STEP_NODES // max(1, len(running))))
     trees = _worthwhile([_allowed_tree(s, policy, most) for s in running], base_rows, costs, others, base_s)
     chunk_rows = sum(len(work.tokens) for work in chunks)
@@ -160,7 +161,7 @@ def _plain_s(sequences: Listed[Sequence], costs: StepCosts) -> float:
     """Return the seconds of a step of these without trees; 0 for none."""
     if not sequences:
         return 0.0
-    return costs.seconds(len(sequences)) + sum(costs.reading.seconds(s.cached, 1) for s in sequences)
+    return costs.seconds(len(sequences)) + costs.reading.step_s((s.cached, 1) for s in sequences)
 
 
 def _longest_waiting_half(running: list[Sequence]) -> list[Sequence]:

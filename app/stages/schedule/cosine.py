@@ -122,7 +122,7 @@ class _Search:
         self._max_rows, self._free_pages = max_rows, free_pages
         reading = price.costs.reading
         plain_s = price.costs.seconds(sum(one.rows for one in pool))
-        plain_s += sum(reading.seconds(one.length, one.rows) for one in pool)
+        plain_s += reading.step_s((one.length, one.rows) for one in pool)
         self._token_s = objective.token_weight * plain_s / len(pool)  # lambda
         self._row_s = [one.length * reading.row_token_s for one in pool]  # of reading the context for one more row
         self._survival = [[*accumulate(one.survival, min)] for one in pool]  # min: never a child before its parent
@@ -139,7 +139,7 @@ class _Search:
         if rows > self._max_rows or pages > self._free_pages:
             return None
         owners = self._fitting(window, pages)[: self._max_rows - rows]
-        base_s = sum(price.costs.reading.seconds(pool[i].length, pool[i].rows) for i in window)
+        base_s = price.costs.reading.step_s((pool[i].length, pool[i].rows) for i in window)
         depth = max(pool[i].depth for i in window)
 
         def value(verify_s: float, survival: float, reading_s: float) -> float:

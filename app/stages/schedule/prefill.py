@@ -70,7 +70,8 @@ class _Room:
         given = self.given.get(sequence.record.id, 0)
         left = sequence.uncached - given
         row_s = self._row_s + sequence.cached * self._reading.row_token_s
-        once_s = 0.0 if given else sequence.cached * self._reading.token_s
+        share = self._reading.share if self.given else 1.0  # of the time that a context takes alone
+        once_s = 0.0 if given else sequence.cached * self._reading.token_s * share
         is_long = sequence.uncached * row_s + once_s > self._chunk_s
         room_s = part * min(self._s, self._long_s if is_long else self._s)
         rows_s = room_s - once_s if self.given else max(room_s - once_s, once_s)

@@ -190,3 +190,18 @@ def test_a_split_learns_apart_and_is_expected_to_be_slower_as_measured() -> None
     assert costs.seconds(16) == costs.at(1).seconds(16) == pytest.approx(0.04, rel=0.05)
     assert drafts.seconds(2, 4) == pytest.approx(0.080, rel=0.1) and drafts.split == 1
     assert (costs.at(0).seconds(16), drafts.at(0).seconds(2, 4)) == before, "not charged to another"
+
+
+def test_contexts_are_read_side_by_side_or_one_after_the_other() -> None:
+    steps = [(4000, 2), (100, 1), (900, 3)]
+    one_by_one, beside = Reading(4e-6, 1e-8), Reading(4e-6, 1e-8, 0.1)
+    assert one_by_one.step_s(steps) == pytest.approx(sum(one_by_one.seconds(*pair) for pair in steps))
+    assert beside.step_s(steps) == pytest.approx(4000 * 4e-6 + 10_800 * 1e-8), "the longest alone"
+    assert beside.step_s([(100, 1)] * 64) == pytest.approx(640 * 4e-6 + 6400 * 1e-8), "each token's share"
+    assert beside.step_s([]) == 0.0
+    costs = StepCosts(MEASURED, reading=beside)
+    assert StepCosts.loads(costs.dumps(), 2.0).reading == pytest.approx((8e-6, 2e-8, 0.1)), "a share keeps its size"
+    older = costs.dumps().replace(", 0.1]", "]")
+    assert StepCosts.loads(older).reading == one_by_one
+    with pytest.raises(ValueError, match="alone"):
+        StepCosts(MEASURED, reading=Reading(1e-6, 0.0, 1.5))

@@ -104,11 +104,11 @@ def test_the_cost_of_contexts_is_measured_without_computing_one(monkeypatch):
 
     monkeypatch.setattr("app.engine.profile.profiler.time", SimpleNamespace(perf_counter=lambda: clock[0]))
     costs = measure_costs(Timed(), 5, 4096)
-    assert costs.reading == pytest.approx((2e-6, 1e-6))
+    assert costs.reading == pytest.approx((2e-6, 1e-6, 1.0))
     assert costs.seconds(8) == pytest.approx(0.018)
     assert max(rows_run) <= 96, "no prompt was read for it"
     assert wanted == {rows: 1 if rows == 96 else rows for rows in rows_run}, "all rows, as in verifying"
-    assert measure_costs(Timed(), 5, 150).reading == (0.0, 0.0), "too short a context to tell"
+    assert measure_costs(Timed(), 5, 150).reading == (0.0, 0.0, 1.0), "too short a context to tell"
 
 
 def test_every_row_is_in_the_vocabulary():

@@ -96,6 +96,30 @@ def test_where_rows_cost_next_to_nothing_a_huge_prompt_gets_whole_chunks() -> No
         assert steps <= 8192 / 256 / 2, "half as many as chunks of 256, though rows of long contexts take more"
 
 
+@pytest.mark.parametrize("running_s", [0.0, 0.006])
+def test_where_a_step_is_flat_half_a_chunk_is_read_though_the_context_takes_long(running_s: float) -> None:
+    flat = StepCosts({1: 0.006, 2048: 0.0062}, reading=Reading(1e-7, 5e-10, 0.1))
+    for policy, most in ((Policy(max_batch_tokens=256), 64), (Policy(prefill_chunk_tokens=2048), 8)):
+        size, s, steps = chunk_tokens(flat, policy), prompt("huge", 8192), 0
+        while s.uncached:
+            (work,) = split_prefill([s], 10_000, size, flat, running_s)
+            assert len(work.tokens) >= min(s.uncached, size // 2)
+            s.kv.cached += len(work.tokens)
+            steps += 1
+        assert steps <= most
+
+
+@pytest.mark.parametrize(("policy", "most"), [(Policy(), 40), (Policy(prefill_chunk_tokens=2048), 8)])
+def test_a_long_prompt_alone_on_a_gpu_takes_few_steps(policy: Policy, most: int) -> None:
+    gpu = StepCosts({1: 0.004, 128: 0.0042, 512: 0.011, 2048: 0.045}, reading=Reading(5e-7, 2e-9, 0.08))
+    s, steps = prompt("huge", 8192), 0
+    while s.uncached:
+        (work,) = split_prefill([s], 10_000, chunk_tokens(gpu, policy), gpu)
+        s.kv.cached += len(work.tokens)
+        steps += 1
+    assert steps <= most
+
+
 def test_a_chunk_is_as_large_as_makes_a_token_cheaper() -> None:
     bends = StepCosts({1: 0.005, 256: 0.006, 512: 0.0085, 2048: 0.030})
     assert chunk_tokens(COSTS, Policy()) == 256, "a row takes the same in a chunk of any size"
