@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from app.config import PrunerRule
+from app.engine.early_exit.decisions import RowCost
 from app.engine.early_exit.predictors import (
     CARD,
     WEIGHTS,
@@ -126,6 +127,12 @@ def test_answers_come_later_where_a_pass_has_more_threads_and_never_after_its_en
     folder = written(tmp_path / "pruner", target)
     assert load(folder, target, "faser-whole-async", threads=2).checkpoints == ()
     assert [one.act for one in load(folder, target, "faser-async", threads=8).checkpoints] == [3]
+
+
+def test_no_look_is_asked_for_while_another_answer_is_awaited():
+    cost = RowCost(30, 1000, 8000)
+    assert [one[:2] for one in cost.checkpoints((10, 15, 18, 21, 29), late=8)] == [(10, 18), (18, 26)]
+    assert [one.look for one in cost.checkpoints((10, 15, 29))] == [10, 15, 29]
 
 
 def test_a_predictor_of_another_target_is_left_out(tmp_path, target):

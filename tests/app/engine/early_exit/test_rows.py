@@ -209,6 +209,15 @@ def test_a_beside_predictors_own_states_are_those_it_was_asked_with():
     assert np.array_equal(*seen)
 
 
+def test_what_a_thread_takes_from_the_pass_counts_as_taken():
+    for slows, is_counted in ((0.0, False), (1e9, True)):
+        runner = fakes.runner(tiny())
+        works = works_of([(5, fakes.tree([20, 21]))], runner, 0.5)
+        runner.decisions = AsyncDecisions(FixedPredictor({1: [1.0]}), (Checkpoint(1, 2, 1.0),), slows)
+        runner.forward(works)
+        assert (runner.exits.took_s > 1000.0) == is_counted
+
+
 def test_what_a_predictor_beside_the_pass_raises_ends_the_pass():
     runner = fakes.runner(tiny())
     works = works_of([(5, fakes.tree([20, 21]))], runner, 0.5)
