@@ -15,6 +15,7 @@ from app.assembly.local import build_local, load_models
 from app.config import PrunerRule, Settings
 from app.engine.early_exit.decisions import StepDecisions
 from app.engine.early_exit.rows import Checkpoint
+from app.engine.target import StepOnCollect
 from app.engine.weights.resolve import target_folder
 from app.estimates.step_costs import StepCosts
 from app.messages import Record
@@ -233,7 +234,7 @@ def test_rows_that_leave_early_change_no_text_and_no_bit_of_others(pipeline, mon
             assert all(torch.equal(a.rows[node], b.rows[b.row(node)]) for node in kept)
         return found
 
-    monkeypatch.setattr(runner, "forward", both)
+    monkeypatch.setattr(runner, "launch", lambda works: StepOnCollect(lambda: both(works)))
     monkeypatch.setattr(runner, "decisions", decisions)
     assert tokens(pipeline, submit(pipeline, asked)) == plain
     assert sum(dropped) > 10
