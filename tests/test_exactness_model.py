@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -205,7 +205,7 @@ class RandomPruner:
         return self._lot.choice([0.1, 1.0], len(tokens), p=[0.2, 0.8])
 
 
-RULES = ["random", *get_args(PrunerRule)]
+RULES: list[PrunerRule | Literal["random"]] = ["random", "fitted", "faser-whole-async"]  # the others on a tiny model
 
 
 @pytest.mark.parametrize("rule", RULES)
