@@ -26,6 +26,7 @@ from app.engine.cpu.runner import CPURows, ModelRunner
 from app.engine.early_exit.controller import EarlyExitController
 from app.engine.kv.pages import bytes_per_page
 from app.engine.kv.sizing import PAGE_TOKENS
+from app.engine.target import StepOnCollect
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import GenerationFailed, InvalidRequest
 from app.estimates.step_costs import StepCosts
@@ -98,6 +99,10 @@ class StatesRunner(ModelRunner):
         # Prompts that begin alike must not share pages: rows that are not computed have no states.
         super().__init__(model, kv_bytes=kv_bytes, page_tokens=page_tokens, shares=False)
         self._pieces: dict[str, list[tuple[int, np.ndarray]]] = {}
+
+    def launch(self, works: list[BatchEntry]) -> StepOnCollect:
+        """Launch a pass that is run, by `forward`, when it is collected."""
+        return StepOnCollect(lambda: self.forward(works))
 
     def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:
         """Run a pass as `ModelRunner.forward` does, and keep its rows' final hidden states in float16."""

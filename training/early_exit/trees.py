@@ -18,6 +18,7 @@ from app.engine.cpu.runner import CPURows, ModelRunner
 from app.engine.early_exit.controller import ExitReport
 from app.engine.kv.pages import bytes_per_page
 from app.engine.kv.sizing import PAGE_TOKENS
+from app.engine.target import StepOnCollect
 from app.errors import ModelRefused
 from app.estimates.step_costs import StepCosts
 from app.request import GenerateRequest
@@ -125,6 +126,10 @@ class _Recorder(ModelRunner):
         self._finals: list[np.ndarray] = []
         self._tokens: list[int] = []
         self._prompts: list[int] = []
+
+    def launch(self, works: list[BatchEntry]) -> StepOnCollect:
+        """Launch a pass that is run, by `forward`, when it is collected."""
+        return StepOnCollect(lambda: self.forward(works))
 
     def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:
         """Run a pass as `ModelRunner.forward` does, and record its nodes and states."""
