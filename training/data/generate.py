@@ -26,7 +26,7 @@ from app.engine.cpu.runner import CPURows, ModelRunner
 from app.engine.early_exit.controller import EarlyExitController
 from app.engine.kv.pages import bytes_per_page
 from app.engine.kv.sizing import PAGE_TOKENS
-from app.engine.target import StepOnCollect
+from app.engine.packing import PackedBatch
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import GenerationFailed, InvalidRequest
 from app.estimates.step_costs import StepCosts
@@ -100,13 +100,9 @@ class StatesRunner(ModelRunner):
         super().__init__(model, kv_bytes=kv_bytes, page_tokens=page_tokens, shares=False)
         self._pieces: dict[str, list[tuple[int, np.ndarray]]] = {}
 
-    def launch(self, works: list[BatchEntry]) -> StepOnCollect:
-        """Launch a pass that is run, by `forward`, when it is collected."""
-        return StepOnCollect(lambda: self.forward(works))
-
-    def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:
-        """Run a pass as `ModelRunner.forward` does, and keep its rows' final hidden states in float16."""
-        out = super().forward(works, added)
+    def _run(self, works: list[BatchEntry], packed: PackedBatch) -> list[CPURows | None]:
+        """Run a pass as `ModelRunner` does, and keep its rows' final hidden states in float16."""
+        out = super()._run(works, packed)
         if isinstance(self.model, FusedForward):
             states = self.model.last_hidden(sum(len(work.tokens) + len(work.tree) for work in works)).astype("f2")
             first = 0

@@ -18,7 +18,7 @@ from app.engine.cpu.runner import CPURows, ModelRunner
 from app.engine.early_exit.controller import ExitReport
 from app.engine.kv.pages import bytes_per_page
 from app.engine.kv.sizing import PAGE_TOKENS
-from app.engine.target import StepOnCollect
+from app.engine.packing import PackedBatch
 from app.errors import ModelRefused
 from app.estimates.step_costs import StepCosts
 from app.request import GenerateRequest
@@ -127,14 +127,10 @@ class _Recorder(ModelRunner):
         self._tokens: list[int] = []
         self._prompts: list[int] = []
 
-    def launch(self, works: list[BatchEntry]) -> StepOnCollect:
-        """Launch a pass that is run, by `forward`, when it is collected."""
-        return StepOnCollect(lambda: self.forward(works))
-
-    def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:
-        """Run a pass as `ModelRunner.forward` does, and record its nodes and states."""
+    def _run(self, works: list[BatchEntry], packed: PackedBatch) -> list[CPURows | None]:
+        """Run a pass as `ModelRunner` does, and record its nodes and states."""
         self._seen = _Seen(self._layers)
-        found = super().forward(works, added)
+        found = super()._run(works, packed)
         kept: list[int] = []
         row = 0
         for work, logits in zip(works, found, strict=True):
