@@ -1,7 +1,8 @@
 """Simulate the arms of a live run: same texts in the same order, nodes, hop and cores, over a recording.
 
-Two numbers are fitted: on the arm without drafts what our own Python takes a round beside the target's
-step, and on `vanilla`, one drafter's chains, what it takes a message. All other arms are predicted.
+Three numbers are taken from the live run: by how much its steps without drafts were slower than the
+recording's, what our own Python takes a round beside them, fitted on the same arm, and what it takes a message,
+fitted on `vanilla`, one drafter's chains. All other arms are predicted.
 """
 
 from collections import deque
@@ -25,7 +26,7 @@ MOST_S, HALVINGS = 0.016, 8  # of a message, and how often that is halved
 
 
 def predict(log: Log, found: Mapping[str, Any], arms: Listed[Variant]) -> dict[str, Any]:
-    """Simulate the arms of a live run `found`; return figures by arm, and the fitted milliseconds.
+    """Simulate the arms of a live run `found`; return figures by arm, and what was fitted.
 
     Raises SystemExit where the recording is of other texts.
     """
@@ -35,16 +36,22 @@ def predict(log: Log, found: Mapping[str, Any], arms: Listed[Variant]) -> dict[s
         streams=found["streams"], hop_s=1e-3 * found["place"]["hop_ms"], nodes=nodes, is_one_core=True, is_hub=True
     )
     by_name = {arm.name: arm for arm in arms if arm.name in found["arms"]}
-    plain = run(log, by_name[OFF], setting, found["texts"])
+    plain, step_s = timed(log, by_name[OFF], setting, found["texts"])
     if fingerprint(plain) != found["fingerprint"]:
         raise SystemExit("the recording is of other texts than the live run")
+    setting = replace(setting, slowdown=1e-3 * found["mean_ms"][OFF]["step"] / step_s)
+    plain = run(log, by_name[OFF], setting, found["texts"])
     host_s = _seconds_a_token(found["arms"][OFF]["stream_tokens_per_s"]) - _seconds_a_token(fmean(map(rate, plain)))
     setting = replace(setting, host_s=max(0.0, host_s))
     if FITTED in by_name:
         setting = replace(setting, message_s=message_seconds(log, by_name[FITTED], setting, found))
     ends = {name: run(log, arm, setting, found["texts"]) for name, arm in by_name.items()}
-    milliseconds = {"host_ms": round(1e3 * setting.host_s, 3), "message_ms": round(1e3 * setting.message_s, 3)}
-    return {**milliseconds, "arms": {name: arm_figures([own]) for name, own in ends.items()}}
+    fitted = {
+        "slowdown": round(setting.slowdown, 3),
+        "host_ms": round(1e3 * setting.host_s, 3),
+        "message_ms": round(1e3 * setting.message_s, 3),
+    }
+    return {**fitted, "arms": {name: arm_figures([own]) for name, own in ends.items()}}
 
 
 def message_seconds(log: Log, arm: Variant, setting: Setting, found: Mapping[str, Any]) -> float:
@@ -60,6 +67,11 @@ def message_seconds(log: Log, arm: Variant, setting: Setting, found: Mapping[str
 
 def run(log: Log, arm: Variant, setting: Setting, texts: Mapping[str, int]) -> list[Snapshot]:
     """Simulate an arm over the warming-up texts and then the counted ones; return the ends of these in order."""
+    return timed(log, arm, setting, texts)[0]
+
+
+def timed(log: Log, arm: Variant, setting: Setting, texts: Mapping[str, int]) -> tuple[list[Snapshot], float]:
+    """Simulate an arm as `run` does; return the ends, and the mean seconds of a step."""
     counted, warm_up = texts["prompts"], texts["warm_up"]
     order = in_order(log, range(counted))
     before = in_order(log, range(counted, counted + warm_up))
@@ -67,7 +79,9 @@ def run(log: Log, arm: Variant, setting: Setting, texts: Mapping[str, int]) -> l
     world.waiting = deque(map(str, [*before, *order]))
     world.run()
     ends = {text_of(record.id): world.store.snapshot(record.id) for record in world.ended}
-    return [ends[i] for i in order]
+    targets = [verifier.target for verifier in world.verifiers]
+    step_s = sum(target.busy_s for target in targets) / sum(target.steps for target in targets)
+    return [ends[i] for i in order], step_s
 
 
 def cut(log: Log, tokens: int) -> Log:

@@ -102,6 +102,7 @@ class LogTarget:
         self._costs = costs
         self._clock = clock
         self.busy_s = 0.0
+        self.steps = 0
         self.rows = 0
 
     def try_reserve(self, work: BatchEntry) -> bool:
@@ -133,6 +134,7 @@ class LogTarget:
         self._clock.run("target", seconds)
         self._clock.rest()
         self.busy_s += seconds
+        self.steps += 1
         self.rows += rows
         return [LogRows(self._texts[text_of(w.sequence.id)]) if w.final else None for w in works]
 

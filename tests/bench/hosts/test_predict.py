@@ -19,13 +19,15 @@ from tests.bench.simulate.test_run import LENGTH, STEP_S, TOKEN_S, log
 
 __all__ = ["log"]  # a fixture
 HOST_S, MESSAGE_S, HOP_MS = 0.003, 0.0015, 2.0
+SLOWDOWN = 1.5  # of the live run's steps
+LIVE_S = SLOWDOWN * STEP_S
 ARMS = [Variant(OFF, {"plan": "off"}), fixed("coder", 3, FITTED), Variant("specinfer", {"plan": "specinfer"})]
 
 
 def vanilla_rate(message_s: float) -> float:
     """Return the mean tokens/s of a drafter that is right in half of the texts: 4 tokens a round, and 1."""
-    round_s = STEP_S * (1 + 3 / 63) + 3 * TOKEN_S + 2e-3 * HOP_MS + HOST_S + 2 * message_s
-    return sum(LENGTH / (STEP_S + HOST_S + rounds * round_s) for rounds in (10, LENGTH - 1)) / 2
+    round_s = LIVE_S * (1 + 3 / 63) + 3 * TOKEN_S + 2e-3 * HOP_MS + HOST_S + 2 * message_s
+    return sum(LENGTH / (LIVE_S + HOST_S + rounds * round_s) for rounds in (10, LENGTH - 1)) / 2
 
 
 def measured(log: Log, nodes: tuple[tuple[str, ...], ...]) -> dict[str, Any]:
@@ -34,8 +36,9 @@ def measured(log: Log, nodes: tuple[tuple[str, ...], ...]) -> dict[str, Any]:
         "place": {"nodes": nodes, "hop_ms": HOP_MS},
         "streams": 1,
         "texts": {"prompts": 3, "warm_up": 1, "max_tokens": LENGTH},
-        "arms": {arm.name: {"stream_tokens_per_s": 1.0 / (STEP_S + HOST_S)} for arm in ARMS}
+        "arms": {arm.name: {"stream_tokens_per_s": 1.0 / (LIVE_S + HOST_S)} for arm in ARMS}
         | {FITTED: {"stream_tokens_per_s": vanilla_rate(MESSAGE_S)}},
+        "mean_ms": {OFF: {"step": 1e3 * LIVE_S}},
         "fingerprint": "",
     }
     with pytest.raises(SystemExit, match="other texts"):
@@ -50,9 +53,10 @@ def fingerprint_of(log: Log) -> str:
 
 def test_the_time_of_our_own_python_is_fitted_on_two_arms(log: Log) -> None:
     found = predict(log, measured(log, (("coder",), ("writer",))), ARMS)
+    assert found["slowdown"] == pytest.approx(SLOWDOWN, rel=0.01)
     assert found["host_ms"] == pytest.approx(1e3 * HOST_S, rel=0.02)
     plain, drafted = found["arms"][OFF], found["arms"]["vanilla"]
-    assert plain["stream_tokens_per_s"] == pytest.approx(1.0 / (STEP_S + HOST_S), rel=0.01)
+    assert plain["stream_tokens_per_s"] == pytest.approx(1.0 / (LIVE_S + HOST_S), rel=0.01)
     assert drafted["requests"] == 6, "the warming-up ones are not counted"
     assert drafted["by_drafter"]["coder"][1] > 0
     assert drafted["stream_tokens_per_s"] == pytest.approx(vanilla_rate(MESSAGE_S), rel=0.02)
@@ -61,7 +65,7 @@ def test_the_time_of_our_own_python_is_fitted_on_two_arms(log: Log) -> None:
 
 def test_nodes_on_one_core_wait_for_each_other(log: Log) -> None:
     apart = predict(log, measured(log, (("coder",), ("writer",))), ARMS)["arms"]["specinfer"]
-    setting = Setting(streams=1, hop_s=1e-3 * HOP_MS, nodes=(("coder",), ("writer",)), host_s=HOST_S)
+    setting = Setting(streams=1, hop_s=1e-3 * HOP_MS, nodes=(("coder",), ("writer",)), host_s=HOST_S, slowdown=SLOWDOWN)
     counts = {"prompts": 3, "warm_up": 1}
     seconds = {
         shared: sum(
