@@ -18,8 +18,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.bench.gpu import bare
+
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path for path in (Path(__file__).parent / "device").glob("*.py") if "def test_" in path.read_text())
+ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not made for this machine"
@@ -33,7 +36,7 @@ def run_pytest(files: list[Path], **environment: str) -> None:
     done = subprocess.run(
         [*command, *map(str, files)],
         cwd=ROOT,
-        env=inherited | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | environment,
+        env=inherited | ALONE | environment,
         capture_output=True,
         text=True,
         timeout=600,
@@ -49,8 +52,9 @@ def test_every_kernel_is_here():
 
 
 @pytest.mark.slow
-def test_in_the_interpreter():
-    run_pytest(FILES, TRITON_INTERPRET="1")
+def test_in_the_interpreter(tmp_path):
+    """On a bare machine, as one with a GPU may be."""
+    run_pytest(FILES, **bare.environment(tmp_path))
 
 
 @pytest.mark.gpu

@@ -25,7 +25,7 @@ def test_a_request_waits_for_a_verifier_of_the_target_that_began_it(
         nodes = {node.name: node for node in deployment.nodes.live("verify")}
         own, other = nodes["verify-1"].info["target"], nodes[OTHER].info["target"]
         assert own != other
-        begun = GenerateRequest(prompt="Whose tokens", raw=True, max_tokens=1500, temperature=0.9, seed=5)
+        begun = GenerateRequest(prompt="Whose tokens", raw=True, max_tokens=500, temperature=0.9, seed=5)
         stream = cluster.stream(begun).read(until=20)
         assert deployment.requests.snapshot(stream.id).owner == nodes["verify-1"].owner, "of equals the first"
         old = cluster.signal("verify", signal.SIGKILL)

@@ -3,7 +3,6 @@ right."""
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from bench.gpu.sections import bars
 from bench.gpu.setting import Setting
 from tests import fakes
+from tests.bench.gpu import bare
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,7 +27,7 @@ def test_all_sections_run_in_the_interpreter(tmp_path):
     done = subprocess.run(
         [sys.executable, "bench/gpu/run.py", "--quick", "--device", "cpu", "--model", str(folder), "--out", str(out)],
         cwd=ROOT,
-        env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        env=bare.environment(tmp_path),
         capture_output=True,
         text=True,
         timeout=300,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.bench.gpu import bare
 from tests.kernels.test_device import run_pytest
 
 FILES = [Path(__file__).parent / "device" / name for name in ("target.py", "guesser.py")]
@@ -20,8 +21,9 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.slow
-def test_in_the_interpreter():
-    run_pytest(FILES, TRITON_INTERPRET="1")
+def test_in_the_interpreter(tmp_path):
+    """On a bare machine, as one with a GPU may be."""
+    run_pytest(FILES, **bare.environment(tmp_path))
 
 
 @pytest.mark.gpu

@@ -86,8 +86,8 @@ def this_one_has(flag: str) -> bool:
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for others of that kind")
 @pytest.mark.parametrize("processor", ["", "haswell", "nehalem"], ids=lambda name: name or "this one")
 def test_the_bits_are_those_of_any_other_processor(processor: str, tmp_path: Path) -> None:
-    if processor == "haswell" and not this_one_has("avx2"):
-        pytest.skip("this one cannot run AVX2")
+    if processor == "haswell" and not this_one_has("avx512f"):
+        pytest.skip("this one has AVX2 at most: the run for itself is that for haswell")
     other, names = compiled_for(processor, tmp_path), TYPES.get(processor, tuple(sorted(INTEGER_FORMATS)))
     done = subprocess.run(
         [sys.executable, "-m", "tests.kernels.cpu.products.test_processors", *names],
