@@ -2,15 +2,15 @@
 a network.
 
 A machine takes all its mail as one batch, as a worker does; what it sends leaves when the work is
-done and arrives a hop later. Mail that comes while it works waits. Knows nothing of drafting; has
-no randomness.
+done and arrives a hop later, or by links of stated latency and bandwidth. Mail that comes while it
+works waits. Knows nothing of drafting; has no randomness.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.simulate.models import SimClock
 
@@ -40,14 +40,40 @@ class Machine:
     calls_s: float = 0.0  # after work it takes no mail for so long: its calls of a store elsewhere are round trips
 
 
+class Link(NamedTuple):
+    """A link between a machine and the centre of a star, with a queue of its own each way."""
+
+    latency_s: float
+    bits_per_s: float
+
+
+@dataclass(slots=True)
+class Wire:
+    """A link in use: machines that have the same one share its queues."""
+
+    link: Link
+    free_s: dict[str, float] = field(default_factory=lambda: {"up": 0.0, "down": 0.0})
+
+    def carry(self, way: str, at_s: float, bits: int) -> float:
+        """Return when a message that reaches the link at `at_s` has left it: latency, queue and bits."""
+        self.free_s[way] = max(at_s, self.free_s[way]) + bits / self.link.bits_per_s
+        return self.free_s[way] + self.link.latency_s
+
+
 class Network:
     """All machines, and the messages between them; `now_s`: the simulated time of the present
     event."""
 
-    def __init__(self, hop_s: float) -> None:
+    def __init__(self, hop_s: float, wires: Mapping[str, Wire] | None = None) -> None:
+        """Let each message take `hop_s`; with `wires`, by machine, it takes the sender's and the receiver's instead.
+
+        A machine without one is in the centre. At a wire messages queue in the order in which they are sent.
+        """
         self.now_s = 0.0
         self.machines: dict[str, Machine] = {}
         self._hop_s = hop_s
+        self._wires = wires or {}
+        self._sender = ""  # the machine at work
         self._events: list[tuple[float, int, int, str, Any]] = []
         self._order = count()
 
@@ -56,8 +82,8 @@ class Network:
         self.machines[machine.name] = machine
 
     def send(self, to: str, message: Any, at_s: float, hop_s: float | None = None) -> None:
-        """Send a message that leaves at `at_s` and arrives `hop_s` later (None: the network's)."""
-        arrives_s = at_s + (self._hop_s if hop_s is None else hop_s)
+        """Send a message that leaves at `at_s` and arrives `hop_s` later (None: as the network has it)."""
+        arrives_s = self._arrival_s(to, message, at_s) if hop_s is None else at_s + hop_s
         heappush(self._events, (arrives_s, DELIVER, next(self._order), to, message))
 
     def run(self, is_over: Callable[[], bool]) -> None:
@@ -74,8 +100,18 @@ class Network:
             elif number == machine.alarm:
                 self._work(machine)
 
+    def _arrival_s(self, to: str, message: Any, at_s: float) -> float:
+        if not self._wires:
+            return at_s + self._hop_s
+        bits = 8 * len(message.model_dump_json())
+        for way, name in (("up", self._sender), ("down", to)):
+            if name in self._wires:
+                at_s = self._wires[name].carry(way, at_s, bits)
+        return at_s
+
     def _work(self, machine: Machine) -> None:
         clock = machine.clock
+        self._sender = machine.name
         clock.now_s = max(clock.now_s, self.now_s)
         mail, machine.mail = machine.mail, []
         wait_s = machine.handle(mail)
