@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from bench.simulate.models import SimClock
 
-DELIVER, WAKE = 0, 1  # at equal times mail comes in first
+DELIVER, WAKE, CARRY = 0, 1, 2  # at equal times mail comes in first
 Handle = Callable[[list[Any]], float | None]  # mail in; seconds after which to be called without any, or None
 
 
@@ -67,7 +67,7 @@ class Network:
     def __init__(self, hop_s: float, wires: Mapping[str, Wire] | None = None) -> None:
         """Let each message take `hop_s`; with `wires`, by machine, it takes the sender's and the receiver's instead.
 
-        A machine without one is in the centre. At a wire messages queue in the order in which they are sent.
+        A machine without one is in the centre. At a wire messages queue in the order in which they reach it.
         """
         self.now_s = 0.0
         self.machines: dict[str, Machine] = {}
@@ -83,15 +83,20 @@ class Network:
 
     def send(self, to: str, message: Any, at_s: float, hop_s: float | None = None) -> None:
         """Send a message that leaves at `at_s` and arrives `hop_s` later (None: as the network has it)."""
-        arrives_s = self._arrival_s(to, message, at_s) if hop_s is None else at_s + hop_s
-        heappush(self._events, (arrives_s, DELIVER, next(self._order), to, message))
+        if hop_s is None and self._wires:
+            ways = [(way, name) for way, name in (("up", self._sender), ("down", to)) if name in self._wires]
+            self._push(at_s, CARRY, to, (message, ways))
+        else:
+            self._push(at_s + (self._hop_s if hop_s is None else hop_s), DELIVER, to, message)
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Run events in order of time until `is_over`, or until none is left."""
         while self._events and not is_over():
             self.now_s, kind, number, name, message = heappop(self._events)
             machine = self.machines[name]
-            if kind == DELIVER:
+            if kind == CARRY:
+                self._carry(name, *message)
+            elif kind == DELIVER:
                 machine.mail.append(message)
                 ready_s = machine.clock.now_s + machine.calls_s
                 self._wake(machine, max(self.now_s, ready_s))  # at once, or when its work is done
@@ -100,14 +105,17 @@ class Network:
             elif number == machine.alarm:
                 self._work(machine)
 
-    def _arrival_s(self, to: str, message: Any, at_s: float) -> float:
-        if not self._wires:
-            return at_s + self._hop_s
-        bits = 8 * len(message.model_dump_json())
-        for way, name in (("up", self._sender), ("down", to)):
-            if name in self._wires:
-                at_s = self._wires[name].carry(way, at_s, bits)
-        return at_s
+    def _carry(self, to: str, message: Any, ways: list[tuple[str, str]]) -> None:
+        """Let a message pass the wire that it has reached, and deliver it behind the last."""
+        if not ways:
+            self._push(self.now_s, DELIVER, to, message)
+            return
+        (way, name), *others = ways
+        at_s = self._wires[name].carry(way, self.now_s, 8 * len(message.model_dump_json()))
+        self._push(at_s, CARRY, to, (message, others))
+
+    def _push(self, at_s: float, kind: int, name: str, message: Any) -> None:
+        heappush(self._events, (at_s, kind, next(self._order), name, message))
 
     def _work(self, machine: Machine) -> None:
         clock = machine.clock

@@ -249,7 +249,7 @@ def _add_beat(world: World) -> None:
         return LOOK_EVERY_S
 
     world.network.add(Machine("beat", clock, handle))
-    world.network.send("beat", None, 0.0)
+    world.network.send("beat", None, 0.0, world.setting.hop_s)
 
 
 def _load(world: World, busy: dict[str, float]) -> Load:

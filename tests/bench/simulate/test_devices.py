@@ -69,6 +69,25 @@ def test_a_message_takes_latency_bits_and_its_turn_on_both_links() -> None:
     assert sorted(came_s) == pytest.approx([6.5, 6.75, 10.75])
 
 
+def test_what_leaves_later_holds_up_nothing_on_a_link() -> None:
+    """Send after long work, decided on before another machine sends at once."""
+    message, came_s = ToVerifier(), list[float]()
+    bits, clock = 8 * len(ToVerifier().model_dump_json()), SimClock()
+    network = Network(0.0, {"to": Wire(Link(0.0, bits))})  # a second a message
+
+    def work(mail: list[None]) -> None:
+        clock.now_s += 100.0
+        network.send("to", message, clock.now_s)
+
+    network.add(Machine("slow", clock, work))
+    network.add(Machine("quick", SimClock(), lambda mail: network.send("to", message, network.now_s)))
+    network.add(Machine("to", SimClock(), lambda mail: came_s.append(network.now_s)))
+    network.send("slow", None, 0.0, hop_s=0.0)
+    network.send("quick", None, 5.0, hop_s=0.0)
+    network.run(lambda: len(came_s) == 2)
+    assert came_s == [6.0, 101.0]
+
+
 def test_a_pipeline_takes_a_whole_pass_and_then_gives_a_step_a_stage() -> None:
     device = PipelineDevice(4)
     assert [device.verify(0.0, 1, 0.3, 0.1) for _ in range(3)] == pytest.approx([0.4, 0.5, 0.6])
