@@ -40,8 +40,8 @@ class Device(Protocol):
         """
         ...
 
-    def draft(self, at_s: float, sequences: int, seconds: float) -> float:
-        """Return the seconds from `at_s` until a guess for so many sequences has ended; alone it takes `seconds`."""
+    def draft(self, at_s: float, tokens: int, seconds: float) -> float:
+        """Return the seconds from `at_s` until a drafter has computed so many tokens; alone it takes `seconds`."""
         ...
 
 
@@ -52,8 +52,8 @@ class OwnDevice:
         """Return what the step takes by itself."""
         return seconds + reading_s
 
-    def draft(self, at_s: float, sequences: int, seconds: float) -> float:
-        """Return what the guess takes by itself."""
+    def draft(self, at_s: float, tokens: int, seconds: float) -> float:
+        """Return what the guesses take by themselves."""
         return seconds
 
 
@@ -193,8 +193,9 @@ class LogGuesser:
         unread = sum(len(work.tokens) - 1 for work in works)
         reading_s = self._log.context_s * sum(work.start + len(work.tokens) for work in works)
         token_s = _per_token(self._log.token_s, len(works)) + reading_s
-        seconds = max(map(len, found)) * token_s + unread * self._log.read_s
-        self._clock.run(self._name, self._device.draft(self._clock.now_s, len(works), self._slowdown * seconds))
+        longest = max(map(len, found))
+        seconds = self._slowdown * (longest * token_s + unread * self._log.read_s)
+        self._clock.run(self._name, self._device.draft(self._clock.now_s, longest * len(works) + unread, seconds))
         return found
 
     def release(self, sequence: CachedSequence) -> None:

@@ -19,6 +19,6 @@ class PipelineDevice:
             now_s = self._free_s[stage] = max(now_s, free_s) + part_s
         return now_s - at_s
 
-    def draft(self, at_s: float, sequences: int, seconds: float) -> float:
-        """Return what the guess takes by itself (`Device`)."""
+    def draft(self, at_s: float, tokens: int, seconds: float) -> float:
+        """Return what the guesses take by themselves (`Device`)."""
         return seconds

@@ -30,7 +30,7 @@ from bench.testbeds.worlds import FOLDER, WorldError, WorldSpec, read_world
 DATA, RESULTS = ROOT / "bench" / "data", ROOT / "bench" / "results"
 TRACES = {name: DATA / f"azure-2023-{name}.csv.gz" for name in ("conversation", "code")}
 OTHER = 1000  # added to the seed for the data on which lengths are chosen
-TEXTS_EACH = 2  # of a stream
+FEWEST_TEXTS, WAVES = 10, 2  # of a closed loop: so many, and so many for each stream
 Load = tuple[str, int, list[float] | None]  # its name, streams, and the seconds of arrivals
 
 
@@ -42,12 +42,11 @@ def main(argv: Listed[str] | None = None) -> int:
     except WorldError as error:
         print(f"paceline bench testbeds: {error}", file=sys.stderr)
         return 2
-    found = heading("bench testbeds", argv) | {"worlds": {}}
     for name, world in worlds.items():
         print(f"## {name}\n\n{world.about}\n", flush=True)
-        found["worlds"][name] = simulate(world, args)
-    out = args.out or RESULTS / f"testbeds-{args.paper}.json"
-    out.write_text(json.dumps(found, indent=1) + "\n")
+        found = heading("bench testbeds", argv) | simulate(world, args)
+        kind = [name, *([args.data] if args.data else []), *(["recorded"] if args.log else [])]
+        (args.out / f"testbeds-{'-'.join(kind)}.json").write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
 
@@ -65,7 +64,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--log", type=Path, help="drafts of a recording instead of made ones; its texts' lengths hold")
     parser.add_argument("--mixture", default="smol-general", help="the recording's drafter trained on the mixture")
     parser.add_argument("--seed", type=int, default=0, help="of texts, drafts and arrivals")
-    parser.add_argument("--out", type=Path, help="file to write (default: bench/results/testbeds-PAPER.json)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for a file testbeds-WORLD.json each")
     args = parser.parse_args(argv)
     if min([*args.batches, *args.rates], default=1) <= 0:
         parser.error("batches and rates are above 0")
@@ -79,19 +78,19 @@ def simulate(world: WorldSpec, args: argparse.Namespace) -> dict[str, Any]:
     if data not in world.loads:
         raise SystemExit(f"paceline bench testbeds: no data set {data!r} in this world, only {', '.join(world.loads)}")
     source = partial(_recorded, world, args) if args.log else partial(_made, world, data)
-    own, log = source(max(args.batches), args.seed)
+    own, log = source(FEWEST_TEXTS * len(world.domains), args.seed)
     length = round(world.acceptance.length.value)
     drafts = statistics(log, length)
     print(drafts_table(drafts, length), flush=True)
     found: dict[str, Any] = {"world": world.model_dump(), "data": data, "drafts": drafts, "loads": {}}
     by_load: dict[str, dict[str, Figures]] = {}
     for name, streams, arrivals_s in loads(args):
-        world_log = source(streams if arrivals_s is None else len(arrivals_s), args.seed)[1]
-        other = source(streams if arrivals_s is None else len(arrivals_s), args.seed + OTHER)[1]
+        count = len(arrivals_s) if arrivals_s else streams * max(WAVES, -(-FEWEST_TEXTS // streams))
+        log, other = (source(count, seed)[1] for seed in (args.seed, args.seed + OTHER))
         rows = {}
         for arm in evaluation.arms(own):
             best = tuned(own, arm, other, streams, args.seed + OTHER, arrivals_s)
-            rows[arm.name] = play(own, best, world_log, streams, args.seed, arrivals_s)
+            rows[arm.name] = play(own, best, log, streams, args.seed, arrivals_s)
         by_load[name] = rows
         found["loads"][name] = {arm: _rounded(row) for arm, row in rows.items()}
         print(arms_table(name, rows), flush=True)
@@ -170,16 +169,15 @@ def _worlds_of(paper: str) -> list[str]:
     return sorted(path.stem for path in FOLDER.glob(f"{paper}-*.json"))
 
 
-def _made(world: WorldSpec, data: str, streams: int, seed: int) -> tuple[WorldSpec, Log]:
-    """Make texts for so many streams, the same number in each domain."""
+def _made(world: WorldSpec, data: str, count: int, seed: int) -> tuple[WorldSpec, Log]:
+    """Make so many texts, of each domain in turn."""
     load, domains = world.loads[data], world.domains
-    each = -(-max(2 * len(domains), TEXTS_EACH * streams) // len(domains))
     lengths = round(load.prompt_tokens.value), round(load.output_tokens.value)
-    return world, made(world, [Wanted(domain, *lengths) for domain in domains * each], seed)
+    return world, made(world, [Wanted(domains[i % len(domains)], *lengths) for i in range(count)], seed)
 
 
-def _recorded(world: WorldSpec, args: argparse.Namespace, streams: int, seed: int) -> tuple[WorldSpec, Log]:
-    """Read the recording; lengths are chosen on every second text, and measured on the others."""
+def _recorded(world: WorldSpec, args: argparse.Namespace, _: int, seed: int) -> tuple[WorldSpec, Log]:
+    """Read the recording: every second of its texts, and for lengths to be chosen on the others."""
     with gzip.open(args.log, "rt") as file:
         log = Log.model_validate_json(file.read())
     first = int(seed >= OTHER)

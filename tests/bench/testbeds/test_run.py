@@ -31,10 +31,9 @@ def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_arm_runs_and_the_tables_have_all_of_them(
     paper: str, short: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = short / "found.json"
     words = [paper, "--worlds", f"{paper}-short", "--batches", "2", "--rates", "4", "--seconds", "1"]
-    assert run.main([*words, "--arrivals", "code", "--out", str(out)]) == 0
-    found = json.loads(out.read_text())["worlds"][f"{paper}-short"]
+    assert run.main([*words, "--arrivals", "code", "--out", str(short)]) == 0
+    found = json.loads((short / f"testbeds-{paper}-short.json").read_text())
     names = [arm.name for arm in ARMS[paper].arms(read_world(short / f"{paper}-short.json"))]
     assert [*found["loads"]] == ["batch 2", "4/s, code"]
     assert all([*rows] == names for rows in found["loads"].values())
