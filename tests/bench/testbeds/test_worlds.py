@@ -1,17 +1,20 @@
 """Test the worlds of the papers' testbeds, and the roofline: closed forms, and arithmetic done by hand."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.config import ROOT
 from bench.testbeds.arms import ARMS
 from bench.testbeds.play import play
 from bench.testbeds.roofline import context_s, guess_s, kv_tokens, peak_flops, price_per_h, step_costs
 from bench.testbeds.texts import Wanted, made
 from bench.testbeds.worlds import FOLDER, WorldError, WorldSpec, read_world
 
+DOCUMENT = ROOT / "docs" / "testbeds.md"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
@@ -106,3 +109,30 @@ def test_plain_decoding_at_a_batch_takes_exactly_what_the_roofline_says() -> Non
         ]
         assert found.token_s * (output - 1) == pytest.approx(sum(steps_s) + host_s * (output - 1), rel=1e-6), name
         assert found.tokens_a_round == 1.0
+
+
+def test_the_arithmetic_against_the_papers_is_that_of_the_worlds() -> None:
+    """docs/testbeds.md: what a stated rate asks of the device, and what its memory holds."""
+    found = world("faser-32b")
+    model, section = found.models["qwen3-32b"], DOCUMENT.read_text().split("## Where the papers")[1]
+    for load in found.loads.values():
+        assert f"{26 * load.prompt_tokens.value * model.row_flop.value / 1e15:.2f}e15" in section
+    outputs = [26 * load.output_tokens.value * model.row_flop.value / 1e15 for load in found.loads.values()]
+    assert f"{min(outputs):.2f}e15 to {max(outputs):.2f}e15" in section
+    for drafters in ((), tuple(found.drafters)):
+        tokens = kv_tokens(found, drafters)
+        assert f"{round(tokens, -2):,}" in section
+        for data in ("sharegpt", "humaneval"):
+            mean = found.loads[data].prompt_tokens.value + found.loads[data].output_tokens.value / 2
+            assert f" {int(tokens / mean)} " in section.replace("\n", " "), (data, drafters)
+
+
+def test_the_documents_quotients_are_those_of_the_results() -> None:
+    rows = dict(re.findall(r"^\| ([^|]+) \| [^|]* \| ([\d. |]+) \|$", DOCUMENT.read_text(), flags=re.M))
+    seen = 0
+    for path in (ROOT / "bench" / "results").glob("testbeds-*.json"):
+        for name, values in json.loads(path.read_text())["compared"].items():
+            for value in values:
+                assert f"{value:.2f}" in rows[name].split(" | "), (path.name, name)
+                seen += 1
+    assert seen >= 60
