@@ -128,11 +128,13 @@ def test_the_arithmetic_against_the_papers_is_that_of_the_worlds() -> None:
 
 
 def test_the_documents_quotients_are_those_of_the_results() -> None:
-    rows = dict(re.findall(r"^\| ([^|]+) \| [^|]* \| ([\d. |]+) \|$", DOCUMENT.read_text(), flags=re.M))
+    rows: dict[str, set[str]] = {}  # a figure may stand in both papers' tables
+    for name, values in re.findall(r"^\| ([^|]+) \| [^|]* \| ([\d. |]+) \|$", DOCUMENT.read_text(), flags=re.M):
+        rows.setdefault(name, set()).update(values.split(" | "))
     seen = 0
     for path in (ROOT / "bench" / "results").glob("testbeds-*.json"):
         for name, values in json.loads(path.read_text())["compared"].items():
             for value in values:
-                assert f"{value:.2f}" in rows[name].split(" | "), (path.name, name)
+                assert f"{value:.2f}" in rows[name], (path.name, name)
                 seen += 1
     assert seen >= 60
