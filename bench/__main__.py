@@ -25,6 +25,7 @@ MODULES = {
     "steer": ("bench.steer_replay", "decide again what a recorded controller decided"),
     "streams": ("bench.clients.streams", "hundreds of open event streams on one web process"),
     "sweep": ("bench.clients.sweep", "fixed draft lengths and the adaptive one from idle to overload"),
+    "testbeds": ("bench.testbeds.run", "the testbeds of CoSine and FASER, simulated: arms in worlds of stated numbers"),
     "timeline": ("bench.timeline", "a picture of each node's busy times"),
 }
 

@@ -101,7 +101,9 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, nargs="+", default=[1.0], help="requests a second; one load for each")
     parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 5.0, 0.5], help="of ramp and steps, in turn")
     parser.add_argument("--variation", type=float, default=3.0, help="of gamma's gaps: 1 is Poisson")
-    parser.add_argument("--trace", type=Path, help="CSV or JSON lines of timestamp, prompt_tokens, output_tokens")
+    parser.add_argument(
+        "--trace", type=Path, help="CSV or JSON lines of timestamp, prompt_tokens, output_tokens, or as in bench/data"
+    )
     parser.add_argument("--speed", type=float, default=1.0, help="how much faster than it was a trace is replayed")
     parser.add_argument("--streams", type=int, default=8, help="of closed: requests at once, each followed by the next")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long requests come")

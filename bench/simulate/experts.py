@@ -60,16 +60,15 @@ def _chance(mean: float, hardness: float, shared: float) -> float:
 def _chains(
     tokens: tuple[int, ...], odds: list[float], vocab_size: int, own: random.Random
 ) -> tuple[tuple[Guess, ...], ...]:
-    """Return the chain after each of a text's tokens: right ones, and the first wrong one."""
+    """Return the chain after each of a text's tokens: right ones, the first wrong one, and more, all wrong then."""
     right = [own.random() < chance for chance in odds]
     wrong = [(token + own.randrange(1, vocab_size)) % vocab_size for token in tokens]
     chains: list[tuple[Guess, ...]] = [()]  # no drafter guesses before the first token
     for at in range(1, len(tokens)):
-        chain = []
+        chain, goes_on = [], True
         for i in range(at, min(at + DEPTH, len(tokens))):
-            token, second = (tokens[i], wrong[i]) if right[i] else (wrong[i], tokens[i])
+            goes_on = goes_on and right[i]
+            token, second = (tokens[i], wrong[i]) if goes_on else (wrong[i], tokens[i])
             chain.append(Guess(token, odds[i], second, 0.0))
-            if not right[i]:
-                break
         chains.append(tuple(chain))
     return tuple(chains)

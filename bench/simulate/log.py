@@ -53,6 +53,7 @@ class DrafterLog(Base):
     guesses: tuple[tuple[tuple[Guess, ...], ...], ...]
     token_s: dict[int, float]  # seconds of one more guess by sequences at once
     read_s: float = 0.0  # seconds of reading one token of a prompt
+    context_s: float = 0.0  # seconds that one cached token of any sequence adds to each guess
 
 
 class Log(Base):

@@ -20,13 +20,15 @@ from app.store.memory import MemoryStore
 from app.store.protocol import Node
 from app.verifier.dispatch import jobs_by_mailbox
 from bench.cooperate.variants import Variant
-from bench.simulate.events import Core, Machine, Network
+from bench.simulate.events import Core, Machine, Network, Wire
 from bench.simulate.log import Log
 from bench.simulate.models import SimClock
+from bench.simulate.pipeline_device import PipelineDevice
 from bench.simulate.shared_device import SharedDevice
 from bench.simulate.world import (
     GATE,
     LONGEST_S,
+    VERIFIERS,
     MakeModelFree,
     Setting,
     SimVerifier,
@@ -39,7 +41,7 @@ from bench.simulate.world import (
 from workers.celery_app import STEER_EVERY_S
 from workers.deployment import paths_by_mailbox, trees_by_mailbox
 
-LOCAL, VERIFIERS = "local", "verifiers"  # mailbox and machine
+LOCAL = "local"  # mailbox
 TOKENIZER = "log"  # all nodes have the same
 LOOK_EVERY_S = 0.5
 FUSE_S = 0.0003  # a batch of trees, measured
@@ -49,31 +51,56 @@ def build(log: Log, variant: Variant, setting: Setting, model_free: MakeModelFre
     """Build a deployment as the variant has it; every machine that fuses gets drafters of its own from
     `model_free`."""
     settings = Settings().model_copy(update=variant.settings)
-    network = Network(setting.hop_s)
+    names = tuple(log.drafters) if variant.drafters is None else variant.drafters
+    nodes = [own for each in setting.nodes or [(name,) for name in names] if (own := _of(each, names))]
+    network = Network(setting.hop_s, _wires(setting, nodes))
 
     def used() -> list[Drafter]:
         return [drafter for drafter in model_free() if drafter.name in model_free_of(variant, settings)]
 
     world = World(log, variant, setting, used, settings, network, MemoryStore(ttl_s=LONGEST_S, active_ttl_s=LONGEST_S))
     if setting.shared is not None:
-        world.device = SharedDevice(setting.shared, settings.partition)
+        world.target_device = world.device = SharedDevice(setting.shared, settings.partition)
+    elif setting.stages > 1:
+        world.target_device = PipelineDevice(setting.stages)
     order = [i for i, text in enumerate(log.texts) if len(text.tokens) > 1]
     random.Random(setting.seed).shuffle(order)
     world.waiting.extend(map(str, order))
     _add_gate(world)
-    names = tuple(log.drafters) if variant.drafters is None else variant.drafters
     if setting.is_local:
         _add_local(world, names)
         return world
     core = Core() if setting.is_one_core else None
-    for own in setting.nodes or [(name,) for name in names]:
-        if here := tuple(name for name in own if name in names):
-            _add_node(world, here, core or Core())
+    for here in nodes:
+        _add_node(world, here, core or Core())
     _add_fuser(world, core or Core())
-    for i in range(setting.verifiers):
-        _add_verifier(world, f"verify:{i + 1}")
+    for name in _verifiers(setting):
+        _add_verifier(world, name)
     _add_beat(world)
     return world
+
+
+def _of(node: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in node if name in names)
+
+
+def _verifiers(setting: Setting) -> list[str]:
+    return [f"verify:{i + 1}" for i in range(setting.verifiers)]
+
+
+def _node_of(names: tuple[str, ...]) -> str:
+    """Return the mailbox of the node that hosts these drafters."""
+    return f"draft:{'+'.join(names)}"
+
+
+def _wires(setting: Setting, nodes: list[tuple[str, ...]]) -> dict[str, Wire]:
+    """Return each machine's way to the fuser, by mailbox; verifiers are one server and share theirs."""
+    if not setting.links:
+        return {}
+    shared = Wire(setting.links[VERIFIERS])
+    return dict.fromkeys(_verifiers(setting), shared) | {
+        _node_of(names): Wire(setting.links[names[0]]) for names in nodes
+    }
 
 
 def model_free_of(variant: Variant, settings: Settings) -> tuple[str, ...]:
@@ -157,7 +184,7 @@ def _go_on(world: World, verifier: SimVerifier) -> None:
 
 
 def _add_node(world: World, names: tuple[str, ...], core: Core) -> None:
-    mailbox = f"draft:{'+'.join(names)}"
+    mailbox = _node_of(names)
     clock = SimClock()
     segment, fuser = node_of(world, names, mailbox, clock), fuser_of(world)
     world.nodes[mailbox] = names
@@ -222,7 +249,7 @@ def _add_beat(world: World) -> None:
         return LOOK_EVERY_S
 
     world.network.add(Machine("beat", clock, handle))
-    world.network.send("beat", None, 0.0)
+    world.network.send("beat", None, 0.0, world.setting.hop_s)
 
 
 def _load(world: World, busy: dict[str, float]) -> Load:

@@ -1,6 +1,7 @@
 """Stand in for the models: replay a log of real drafts on the clock of a simulated machine.
 
-The stand-ins return the recorded tokens and let the recorded time pass. Two things are
+The stand-ins return the recorded tokens and let the recorded time pass; the target's pages are lent
+by the code that serves. Two things are
 approximated. Where several drafters share their tokens and the shared one leaves the text, a
 drafter continues its own recorded chain; all of it is wrong by then, so it costs rows and time, and
 changes no text. And guesses beyond those recorded, made while running ahead or after a token of
@@ -14,6 +15,9 @@ from typing import Protocol
 
 import numpy as np
 
+from app.engine.kv.block_manager import PagedRunner
+from app.engine.kv.pages import PagePool
+from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.target import StepOnCollect
 from app.estimates.step_costs import StepCosts
 from app.request import Sampling, TokenLogprobs
@@ -23,6 +27,7 @@ from bench.simulate.log import DrafterLog, Log, Text
 WORD = b"\0\0"  # stands for a state
 NOTHING = Guess(0, 0.01, 1, 0.0)  # the guess where the log has none
 PLENTY = 2**40  # tokens
+MEMORY_TOKENS = 2**21  # of a target's cache, where none is stated: more than any simulation fills
 
 
 class Device(Protocol):
@@ -35,8 +40,8 @@ class Device(Protocol):
         """
         ...
 
-    def draft(self, at_s: float, sequences: int, seconds: float) -> float:
-        """Return the seconds from `at_s` until a guess for so many sequences has ended; alone it takes `seconds`."""
+    def draft(self, at_s: float, tokens: int, seconds: float) -> float:
+        """Return the seconds from `at_s` until a drafter has computed so many tokens; alone it takes `seconds`."""
         ...
 
 
@@ -47,8 +52,8 @@ class OwnDevice:
         """Return what the step takes by itself."""
         return seconds + reading_s
 
-    def draft(self, at_s: float, sequences: int, seconds: float) -> float:
-        """Return what the guess takes by itself."""
+    def draft(self, at_s: float, tokens: int, seconds: float) -> float:
+        """Return what the guesses take by themselves."""
         return seconds
 
 
@@ -89,14 +94,15 @@ class SimClock:
         self._lanes = set()
 
 
-class LogTarget:
-    """A model runner that generates the log's texts, with memory for everything."""
+class LogTarget(PagedRunner):
+    """A model runner that generates the log's texts. Each node of a tree takes a slot behind the sequence's own."""
 
-    capacity_tokens = free_tokens = PLENTY
-
-    def __init__(self, log: Log, costs: StepCosts, clock: SimClock, device: Device) -> None:
+    def __init__(
+        self, log: Log, costs: StepCosts, clock: SimClock, device: Device, kv_tokens: int = MEMORY_TOKENS
+    ) -> None:
         """Hold the texts, and `costs`: the true step costs on a whole device, which the verifier's own
-        estimate follows."""
+        estimate follows. `kv_tokens` fit into its cache."""
+        super().__init__(PagePool(kv_tokens // PAGE_TOKENS, PAGE_TOKENS), shares=False)
         self._device = device
         self._texts = log.texts
         self._costs = costs
@@ -106,20 +112,8 @@ class LogTarget:
         self.rows = 0
 
     def try_reserve(self, work: BatchEntry) -> bool:
-        """Return True: there is always memory."""
-        return True
-
-    def release(self, sequence: CachedSequence) -> None:
-        """Release the sequence's cache."""
-        sequence.cached = 0
-
-    def cover(self, sequence: CachedSequence, tokens: int) -> None:
-        """Count so many tokens as cached."""
-        sequence.cached = tokens
-
-    def adopt(self, sequence: CachedSequence) -> int:
-        """Return 0: no prefix is cached."""
-        return 0
+        """Reserve pages for the entry's tokens and tree; False, with none taken, if there are too few."""
+        return self.pool.try_grow(work.sequence.pages, work.start + len(work.tokens) + len(work.tree))
 
     def launch(self, works: list[BatchEntry]) -> StepOnCollect:
         """Launch a step that runs when it is collected, on the simulated clock."""
@@ -140,14 +134,10 @@ class LogTarget:
 
     def accept(self, work: BatchEntry, path: list[int]) -> None:
         """Keep the entry's tokens and the accepted path in the cache."""
-        work.sequence.cached = work.start + len(work.tokens) + len(path)
+        self._keep(work, work.start + len(work.tokens) + len(path))
 
-    def drop(self, work: BatchEntry) -> None:
-        """Drop the entry: there is no memory to give back."""
-
-    def invalidate(self, work: BatchEntry) -> None:
-        """Release the cache of the entry's sequence."""
-        self.release(work.sequence)
+    def _clear(self, pages: list[int]) -> None:
+        """Do nothing: the pages hold no numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +193,11 @@ class LogGuesser:
         pass."""
         found = [self._chain(work.sequence)[:depth] or [NOTHING] for work in works]
         unread = sum(len(work.tokens) - 1 for work in works)
-        seconds = max(map(len, found)) * _per_token(self._log.token_s, len(works)) + unread * self._log.read_s
-        self._clock.run(self._name, self._device.draft(self._clock.now_s, len(works), self._slowdown * seconds))
+        reading_s = self._log.context_s * sum(work.start + len(work.tokens) for work in works)
+        token_s = _per_token(self._log.token_s, len(works)) + reading_s
+        longest = max(map(len, found))
+        seconds = self._slowdown * (longest * token_s + unread * self._log.read_s)
+        self._clock.run(self._name, self._device.draft(self._clock.now_s, longest * len(works) + unread, seconds))
         return found
 
     def release(self, sequence: CachedSequence) -> None:

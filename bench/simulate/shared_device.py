@@ -70,10 +70,10 @@ class SharedDevice:
         self.used_s[self._present] += found
         return found
 
-    def draft(self, at_s: float, sequences: int, seconds: float) -> float:
-        """Return the seconds from `at_s` until a guess for so many sequences has ended (`Device`)."""
+    def draft(self, at_s: float, tokens: int, seconds: float) -> float:
+        """Return the seconds from `at_s` until a drafter has computed so many tokens (`Device`)."""
         part = self._present.units / self._sharing.units or 1.0
-        alone_s = max(seconds * self._reading(part), sequences * self._sharing.token_compute_s / part)
+        alone_s = max(seconds * self._reading(part), tokens * self._sharing.token_compute_s / part)
         return self._pass("draft", at_s, alone_s)
 
     def _reading(self, part: float) -> float:

@@ -6,7 +6,7 @@ them.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 
@@ -30,12 +30,12 @@ from app.verifier.measured_target import MeasuredTarget
 from app.verifier.verifier import Verifier
 from bench.cooperate.systems import shape_of
 from bench.cooperate.variants import Variant
-from bench.simulate.events import Network
+from bench.simulate.events import Link, Network
 from bench.simulate.log import Log
-from bench.simulate.models import PLENTY, LogGuesser, LogTarget, OwnDevice, SimClock, text_of
+from bench.simulate.models import MEMORY_TOKENS, PLENTY, Device, LogGuesser, LogTarget, OwnDevice, SimClock, text_of
 from bench.simulate.shared_device import SharedDevice, Sharing
 
-GATE = "gate"
+GATE, VERIFIERS = "gate", "verifiers"
 LONGEST_S = 36000.0
 MakeModelFree = Callable[[], list[Drafter]]  # makes new model-free drafters
 
@@ -63,6 +63,10 @@ class Setting:
     is_hub: bool = False
     host_s: float = 0.0  # what a verifier's own Python takes a round beside the target
     message_s: float = 0.0  # and what a message takes at a node, a fuser or a verifier
+    # By drafter, and of all verifiers together under VERIFIERS, to the fuser in the centre; none: a hop for all.
+    links: Mapping[str, Link] = field(default_factory=dict)
+    stages: int = 1  # devices in a row that a step passes, each with a part of the target
+    kv_tokens: int = MEMORY_TOKENS  # that fit into the caches of all verifiers together
 
 
 @dataclass(slots=True)
@@ -94,6 +98,7 @@ class World:
     policy: Policy = field(default_factory=Policy)
     is_open: bool = False  # do requests come whether or not others have ended?
     device: SharedDevice | None = None  # None: each model has its own
+    target_device: Device = field(default_factory=OwnDevice)  # of the target: `device`, or its own
 
     def run(self, arrivals_s: Listed[float] | None = None) -> None:
         """Run every text once, `streams` at a time; or a text at each of these seconds, all texts
@@ -139,7 +144,8 @@ class World:
 
 def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
     """Add a verifier over the log, with the strategies of the world's settings."""
-    target = LogTarget(world.log, costs_of(world), clock, world.device or OwnDevice())
+    kv_tokens = world.setting.kv_tokens // world.setting.verifiers
+    target = LogTarget(world.log, costs_of(world), clock, world.target_device, kv_tokens)
     measured = MeasuredTarget(target, costs_of(world), world.log.vocab_size, EarlyExitController())
     segment = verifier_over(world.settings, measured, name, world.store, owner=name, clock=clock, splits=world.device)
     if world.device is not None:

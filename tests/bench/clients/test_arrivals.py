@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from app.config import ROOT
 from app.errors import InvalidRequest
 from bench.clients.arrivals import (
     Arrival,
@@ -14,6 +15,7 @@ from bench.clients.arrivals import (
     ramp,
     steps,
     trace,
+    window,
 )
 
 
@@ -69,3 +71,24 @@ def test_a_broken_trace_is_refused_by_name(tmp_path: Path, text: str) -> None:
         trace(tmp_path / "trace")
     with pytest.raises(InvalidRequest):
         trace(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "requests", "prompt", "output"), [("conversation", 19366, 1155, 211), ("code", 8819, 2048, 28)]
+)
+def test_the_azure_traces_are_read(name: str, requests: int, prompt: int, output: int) -> None:
+    found = trace(ROOT / "bench" / "data" / f"azure-2023-{name}.csv.gz")
+    assert len(found) == requests and found[0].at_s == 0.0 and 3400 < found[-1].at_s < 3600
+    assert sum(one.prompt_tokens or 0 for one in found) / requests == pytest.approx(prompt, abs=1)
+    assert sum(one.output_tokens for one in found) / requests == pytest.approx(output, abs=1)
+
+
+def test_a_window_has_the_rate_and_keeps_the_pattern() -> None:
+    load = [Arrival(float(at), 1) for at in (0, 1, 4, 9, 16, 25, 36, 49, 64)]
+    assert [one.at_s for one in window(load, 8.0, 0.5)] == [0.0, 0.5, 2.0, 4.5]
+    assert [one.at_s for one in window(load, 8.0, 0.5, number=1)] == pytest.approx(
+        [0, 8 * 9 / 48, 8 * 20 / 48, 8 * 33 / 48]
+    )
+    assert window(load, 8.0, 0.5, number=2) == window(load, 8.0, 0.5)
+    with pytest.raises(InvalidRequest, match="trace"):
+        window(load, 8.0, 2.0)

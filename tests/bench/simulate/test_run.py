@@ -246,3 +246,11 @@ def test_the_adaptive_length_is_near_the_longest_where_rows_are_cheap(log: Log) 
     best = min(one.total_s for name, one in met.items() if name != FULL)
     assert best == met["fixed 7"].total_s < 0.6 * met[OFF].total_s
     assert met[FULL].total_s < 1.05 * best
+
+
+def test_made_chains_go_on_behind_their_first_wrong_token(log: Log) -> None:
+    made = with_experts(log, 0.6, 0.4, {"code": "coder"}, "writer", 1, 0.5)
+    tokens, chains = made.texts[0].tokens, made.drafters["coder"].guesses[0]
+    for at, chain in enumerate(chains[1:-DEPTH], start=1):
+        hits = [guess.token == token for guess, token in zip(chain, tokens[at : at + DEPTH], strict=True)]
+        assert hits == sorted(hits, reverse=True), "right, then wrong to its end"

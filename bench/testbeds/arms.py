@@ -1,0 +1,139 @@
+"""Name the arms of the testbeds: the plans that also run live, their ablations, and the paper's comparisons.
+
+Data only. Model-free drafters are left out everywhere, since made texts repeat nothing; so is early exit,
+which the simulator does not have.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from bench.cooperate.variants import OFF, Variant
+from bench.testbeds.worlds import WorldSpec
+
+COMMON = {"max_sequences": 512, "pruning": "off"}
+LENGTHS = (1, 2, 3, 4, 5, 6, 8)  # of baselines, tried on other data than they are measured on
+Figure = Literal["request_s", "tokens_per_s"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """An arm; `lengths`: the settings of which the best on other data is used, none where the plan decides."""
+
+    variant: Variant
+    lengths: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        return self.variant.name
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Return the model drafters that it can ask."""
+        return self.variant.drafters or ()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A figure of an arm over that of the best of others; `paper`: its name among the paper's figures."""
+
+    paper: str
+    figure: Figure
+    arm: str
+    over: tuple[str, ...]
+    cost: Literal["price_per_h", "peak_flops"] | None = None  # what both are divided by; None: nothing
+
+
+def cosine_arms(world: WorldSpec) -> list[Arm]:
+    """Return the arms in a world of CoSine's: experts of domains, and a drafter of the mixture."""
+    experts = tuple(name for name, one in world.drafters.items() if one.domain)
+    mixture = tuple(name for name, one in world.drafters.items() if not one.domain)[:1]
+    trees = tuple(f"tree:{n}" for n in LENGTHS)
+    ablations: dict[str, dict[str, object]] = {
+        "cosine": {},
+        "cosine without sharing": {"fusion": "tree"},
+        "cosine without routing": {"routing": "all"},
+        "cosine without control": {"lengths": "tree:4", "drafters_per_sequence": 2},
+    }
+    return [
+        _off(),
+        _vanilla("vanilla", experts[:1]),
+        _vanilla("vanilla, mixture", mixture),
+        Arm(_plan("specinfer", "specinfer", experts), trees),
+        *(Arm(_plan(name, "cosine", experts, changes)) for name, changes in ablations.items()),
+        Arm(_plan("cosine without fusion", "cosine", experts, {"fusion": "tree"}, without="fusion")),
+        *(Arm(_plan(f"cosine of {n}", "cosine", experts[:n])) for n in (1, 2, 3) if n < len(experts)),
+        Arm(_plan("pace", "pace", experts)),
+        Arm(_plan("pace, mixture", "pace", mixture)),
+    ]
+
+
+def faser_arms(world: WorldSpec) -> list[Arm]:
+    """Return the arms in a world of FASER's: its parts stacked on a chain of one length, without early exit."""
+    drafters = tuple(world.drafters)
+    return [
+        _off(),
+        _vanilla("vanilla", drafters),
+        Arm(_plan("faser, lengths", "faser", drafters, {"overlap": "none"})),
+        Arm(_plan("faser, lengths and overlap", "faser", drafters, {"partition": "auto"})),
+        Arm(_plan("pace", "pace", drafters)),
+    ]
+
+
+BASELINES = (OFF, "vanilla", "specinfer")  # of CoSine's baselines PipeInfer is missing
+COSINE = (
+    Comparison("latency, cosine over the best baseline", "request_s", "cosine", BASELINES),
+    Comparison("tokens/s, cosine over specinfer", "tokens_per_s", "cosine", ("specinfer",)),
+    Comparison("tokens/s, cosine over off", "tokens_per_s", "cosine", (OFF,)),
+    Comparison("tokens/s, specinfer over off, by quotients", "tokens_per_s", "specinfer", (OFF,)),
+    Comparison("tokens/s without cooperation", "tokens_per_s", "cosine without sharing", ("cosine",)),
+    Comparison("tokens/s without fusion", "tokens_per_s", "cosine without fusion", ("cosine",)),
+    Comparison("headline, at equal cost", "tokens_per_s", "cosine", BASELINES, "price_per_h"),
+    Comparison("headline, at equal peak compute", "tokens_per_s", "cosine", BASELINES, "peak_flops"),
+    Comparison("latency, pace over cosine", "request_s", "pace", ("cosine",)),
+    Comparison("tokens/s, pace over cosine", "tokens_per_s", "pace", ("cosine",)),
+    Comparison("tokens/s, pace over the best baseline", "tokens_per_s", "pace", BASELINES),
+    Comparison("tokens/s, the mixture's drafter over cosine", "tokens_per_s", "vanilla, mixture", ("cosine",)),
+)
+FASER = (
+    Comparison("latency over the best baseline", "request_s", "faser, lengths and overlap", (OFF, "vanilla")),
+    Comparison("tokens/s over the best baseline", "tokens_per_s", "faser, lengths and overlap", (OFF, "vanilla")),
+    Comparison("lengths alone, over vanilla", "tokens_per_s", "faser, lengths", ("vanilla",)),
+    Comparison("lengths and overlap, over vanilla", "tokens_per_s", "faser, lengths and overlap", ("vanilla",)),
+    Comparison("tokens/s, vanilla over off", "tokens_per_s", "vanilla", (OFF,)),
+    Comparison("latency, pace over faser", "request_s", "pace", ("faser, lengths and overlap",)),
+    Comparison("tokens/s, pace over faser", "tokens_per_s", "pace", ("faser, lengths and overlap",)),
+    Comparison("tokens/s, pace over the best baseline", "tokens_per_s", "pace", (OFF, "vanilla")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The arms of a paper's world, and what is compared."""
+
+    arms: Callable[[WorldSpec], list[Arm]]
+    comparisons: tuple[Comparison, ...]
+
+
+ARMS = {"cosine": Evaluation(cosine_arms, COSINE), "faser": Evaluation(faser_arms, FASER)}
+
+
+def _off() -> Arm:
+    return Arm(Variant(OFF, {**COMMON, "plan": "off"}, drafters=(), model_free=(), speculates=False))
+
+
+def _vanilla(name: str, drafters: tuple[str, ...]) -> Arm:
+    return Arm(_plan(name, "vanilla", drafters), tuple(f"fixed:{n}" for n in LENGTHS))
+
+
+def _plan(
+    name: str,
+    plan: str,
+    drafters: tuple[str, ...],
+    changes: Mapping[str, object] = MappingProxyType({}),
+    without: Literal["fusion"] | None = None,
+) -> Variant:
+    settings = {**COMMON, "plan": plan, **changes} | ({"model_free": False} if plan == "pace" else {})
+    return Variant(name, settings, drafters=drafters, model_free=(), without=without)

@@ -1,0 +1,132 @@
+"""Run an arm in a world: a setting of the simulator and a recording, made or real, go in, figures come out."""
+
+import statistics
+from collections.abc import Mapping
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass, replace
+
+from bench.simulate.events import Link
+from bench.simulate.load import met
+from bench.simulate.log import Log
+from bench.simulate.shared import run
+from bench.simulate.world import VERIFIERS, Setting
+from bench.testbeds.arms import Arm, Comparison
+from bench.testbeds.roofline import kv_tokens, peak_flops, price_per_h, sharing, step_costs
+from bench.testbeds.texts import drafter_log
+from bench.testbeds.worlds import DrafterSpec, LinkSpec, WorldSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Hold the figures of one arm under one load; latencies are means over requests but where a percentile is named."""
+
+    tokens_per_s: float
+    request_s: float
+    request_p95_s: float
+    first_token_s: float
+    token_s: float  # after the first
+    tokens_a_round: float
+    drafted: float  # a round
+    rejected: float  # part of the drafted
+    verifier_busy: float
+    price_per_h: float
+    peak_flops: float
+    lengths: str  # chosen on other data; empty: the plan decides
+
+    @property
+    def cost(self) -> float:
+        """Return the price of a million tokens."""
+        return self.price_per_h / (3600.0 * self.tokens_per_s) * 1e6
+
+
+def setting_of(world: WorldSpec, drafters: tuple[str, ...], streams: int, seed: int) -> Setting:
+    """Return the simulator's setting of a world in which these drafters are asked."""
+    target = world.target
+    links = {}
+    if target.link is not None:
+        links = {name: _link(world.links[one.link]) for name, one in world.drafters.items() if one.link is not None}
+        links[VERIFIERS] = _link(world.links[target.link])
+    return Setting(
+        streams=streams,
+        verifiers=round(target.batches.value),
+        hop_s=world.hop_s.value,
+        seed=seed,
+        shared=sharing(world),
+        host_s=target.host_s.value,
+        links=links,
+        stages=round(target.stages.value),
+        kv_tokens=kv_tokens(world, drafters),
+    )
+
+
+def play(
+    world: WorldSpec, arm: Arm, log: Log, streams: int, seed: int, arrivals_s: list[float] | None = None
+) -> Figures:
+    """Run every text of the recording in closed loops of so many streams, or one text at each of these seconds."""
+    simulated = run(log, arm.variant, setting_of(world, arm.drafters, streams, seed), arrivals_s, lambda: [])
+    found = met(simulated)
+    last_s = sum(record.max_tokens for record in simulated.ended) / found.tokens_per_s
+    accepted = found.tokens_per_round - 1.0
+    return Figures(
+        found.tokens_per_s,
+        found.total_s,
+        found.total_p95_s,
+        found.ttft_s,
+        found.tpot_s,
+        found.tokens_per_round,
+        found.drafted_per_round,
+        1.0 - accepted / found.drafted_per_round if found.drafted_per_round else 0.0,
+        statistics.fmean(one.target.busy_s for one in simulated.verifiers) / last_s,
+        price_per_h(world, arm.drafters),
+        peak_flops(world, arm.drafters),
+        str(arm.variant.changes.get("lengths", "")),
+    )
+
+
+def tuned(world: WorldSpec, arm: Arm, log: Log, streams: int, seed: int, arrivals_s: list[float] | None = None) -> Arm:
+    """Return the arm with those of its lengths that give the most tokens/s with this recording, of other data."""
+    if not arm.lengths:
+        return arm
+    tried = [
+        replace(arm, variant=replace(arm.variant, changes={**arm.variant.changes, "lengths": lengths}))
+        for lengths in arm.lengths
+    ]
+    return max(tried, key=lambda one: play(world, one, log, streams, seed, arrivals_s).tokens_per_s)
+
+
+def compared(one: Comparison, figures: Mapping[str, Figures]) -> float | None:
+    """Return the arm's figure over that of the best of the others; None where an arm was not run."""
+    names = [name for name in one.over if name in figures]
+    if not names or one.arm not in figures:
+        return None
+
+    def value(name: str) -> float:
+        own = figures[name]
+        return float(getattr(own, one.figure)) / (getattr(own, one.cost) if one.cost else 1.0)
+
+    best = (min if one.figure == "request_s" else max)(map(value, names))
+    return value(one.arm) / best
+
+
+def over_recording(world: WorldSpec, log: Log, mixture: str) -> tuple[WorldSpec, Log]:
+    """Return the world with a recording's drafters in the places of its own, and the recording at the world's costs.
+
+    `mixture`: the drafter that was trained on the mixture. Raises ValueError where the world has too few places.
+    """
+    names: Listed[str] = [name for name in log.drafters if name != mixture]
+    experts = [one for one in world.drafters.values() if one.domain]
+    mixed = [one for one in world.drafters.values() if not one.domain]
+    if not experts:
+        names, experts = names[:1] or [mixture], mixed
+    if len(names) > len(experts):
+        raise ValueError(f"the recording has {len(names)} experts, the world places for {len(experts)}")
+    placed: dict[str, DrafterSpec] = dict(zip(names, experts, strict=False))
+    if mixture in log.drafters and mixture not in placed:
+        placed[mixture] = mixed[0]
+    own = world.model_copy(update={"drafters": placed})
+    drafters = {name: drafter_log(own, name, log.drafters[name].guesses) for name in placed}
+    return own, log.model_copy(update={"costs": step_costs(own).dumps(), "drafters": drafters})
+
+
+def _link(spec: LinkSpec) -> Link:
+    return Link(spec.latency_s.value, spec.bits_per_s.value)
