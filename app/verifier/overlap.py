@@ -16,7 +16,9 @@ from typing import Protocol
 
 from app.estimates.step_costs import StepCosts
 
+GAIN = 1.05  # by which two halves must be faster, since what changes teaches less
 DraftingTime = Callable[[int], float]  # draft tokens -> the seconds of drafting them
+DraftingOf = Callable[[int], float]  # sequences -> the seconds of drafting for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,10 @@ class Overlap(Protocol):
         """Tell whether drafters run ahead, taking `core_share` (0 ... 1) of the verifier's pace."""
         ...
 
-    def goes_together(self, costs: StepCosts, sequences: int, draft_s: float) -> bool:
+    def goes_together(self, costs: StepCosts, sequences: int, draft_s: DraftingOf) -> bool:
         """Tell whether all sequences go in one batch.
 
-        Else one half drafts, for `draft_s`, while the other half is verified.
+        Else one half drafts, for `draft_s(half)`, while the other half is verified.
         """
         ...
 
@@ -89,7 +91,7 @@ class NoOverlap:
         """Return False."""
         return False
 
-    def goes_together(self, costs: StepCosts, sequences: int, draft_s: float) -> bool:
+    def goes_together(self, costs: StepCosts, sequences: int, draft_s: DraftingOf) -> bool:
         """Return True."""
         return True
 
@@ -121,7 +123,7 @@ class FrontiersOverlap(RoundsOverlap):
 class GroupsOverlap(NoOverlap):
     """Verify one half of the sequences while the other half drafts, whatever it costs."""
 
-    def goes_together(self, costs: StepCosts, sequences: int, draft_s: float) -> bool:
+    def goes_together(self, costs: StepCosts, sequences: int, draft_s: DraftingOf) -> bool:
         """Tell whether there is only one sequence."""
         return sequences < 2
 
@@ -141,7 +143,7 @@ class AutoOverlap(NoOverlap):
         size = asked.deepest
         return core_share == 0.0 and asked.pace_ahead(size) >= asked.pace(size)
 
-    def goes_together(self, costs: StepCosts, sequences: int, draft_s: float) -> bool:
+    def goes_together(self, costs: StepCosts, sequences: int, draft_s: DraftingOf) -> bool:
         """Tell whether two halves would be slower than the whole (`splits`)."""
         return not (self._may_split and splits(costs, sequences, draft_s))
 
@@ -153,11 +155,15 @@ class AutoOverlap(NoOverlap):
         return size if asked.pace_ahead(size) >= asked.pace(asked.deepest) else None
 
 
-def splits(costs: StepCosts, sequences: int, draft_s: float) -> bool:
+def splits(costs: StepCosts, sequences: int, draft_s: DraftingOf) -> bool:
     """Tell whether it pays to verify one half of the sequences while the other half drafts.
 
-    It does where two half batches take no longer than a whole one with its drafting: rarely where a
-    step costs much the same for any batch.
+    All together take T + D a turn; two halves 2 max(T', D'), of one half each, where they take as long, and T' + D'
+    at least: drafters serve one half after the other, as the target does. So it pays where both take longer
+    the more they hold: not where a step costs much the same for any batch, however slow drafters are. It must be
+    faster by `GAIN`.
     """
     half = (sequences + 1) // 2
-    return sequences > 1 and 2.0 * costs.seconds(half) <= costs.seconds(sequences) + draft_s
+    verify_s, drafting_s = costs.seconds(half), draft_s(half)
+    halves_s = max(2.0 * verify_s, 2.0 * drafting_s, verify_s + drafting_s)
+    return sequences > 1 and GAIN * halves_s <= costs.seconds(sequences) + draft_s(sequences)

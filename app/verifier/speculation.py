@@ -80,7 +80,8 @@ class Speculation:
         self._draft_costs = self.lengths.modes.with_models.costs
         self._pool = DrafterPool()
         self._is_together = True
-        self._usual_s = 0.0  # what the drafts that were asked for last usually take
+        self._usual_depth = 0  # of the drafts that were asked for last,
+        self._usual_costs = self.lengths.modes.with_models.costs  # and the costs of their mode
         self._deciding_s = 0.0  # what finding the present depths took
         self._requesting_s = 0.0  # what requesting the present drafts took in all
         self._host_costs = HostCosts()
@@ -303,6 +304,10 @@ class Speculation:
             load=len(self.sequences),
         )
 
+    def _usual_s(self, sequences: int) -> float:
+        """Return what drafts like those that were asked for last usually take for so many sequences."""
+        return self._usual_costs.seconds(sequences, self._usual_depth) if self._usual_depth else 0.0
+
     def _wait(
         self, asked: Listed[tuple[Sequence, int, Route]], policy: Policy, worth_s: float, is_model_free: bool
     ) -> float:
@@ -311,8 +316,8 @@ class Speculation:
         unread = sum(self._unread(sequence, route) for sequence, _, route in asked)
         modes = self.lengths.modes
         costs = (modes.model_free if is_model_free else modes.with_models).costs
-        self._usual_s = costs.seconds(len(asked), deepest)
-        usual_s = self._usual_s + costs.read_s(unread)
+        self._usual_depth, self._usual_costs = deepest, costs
+        usual_s = self._usual_s(len(asked)) + costs.read_s(unread)
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
         due_s, now_s = self._clock.time() + wait_s, self._clock.monotonic()
         for sequence, _, _ in asked:
@@ -348,10 +353,11 @@ class Speculation:
         return Candidate(self.lengths.modes.model_free.of(record), limit, 0.0, full.remaining, full.context)
 
     def _skip_models_above(self, sequence: Sequence, depth: int, batch: int) -> float:
-        expectation = self.lengths.modes.with_models.of(sequence.record)
+        modes = self.lengths.modes
+        full, model_free = (mode.of(sequence.record).survival(depth) for mode in (modes.with_models, modes.model_free))
         round_s = self._costs.seconds(batch * (1 + depth)) + self._draft_costs.seconds(batch, depth)
         model_s = self.pending.model_costs.seconds(batch, depth) if batch else 0.0
-        return skip_models_above(sum(expectation.survival(depth)), round_s, model_s)
+        return skip_models_above(full, model_free, round_s, model_s)
 
     def _route(self, sequence: Sequence, policy: Policy) -> Route:
         """Route the sequence's next round."""

@@ -5,6 +5,7 @@ some decisions, so that it does not flap. Is a `LengthPlanner`, and the overlap 
 """
 
 import logging
+from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from math import inf
 from typing import Final
@@ -77,7 +78,7 @@ class JointController:
         """Tell whether drafters run ahead of the verdict."""
         return self._plan.chunk is not None
 
-    def goes_together(self, costs: StepCosts, sequences: int, draft_s: float) -> bool:
+    def goes_together(self, costs: StepCosts, sequences: int, draft_s: Callable[[int], float]) -> bool:
         """Tell whether all sequences go in one batch."""
         return not self._plan.in_halves
 

@@ -19,7 +19,7 @@ MIN_SURVIVAL = 0.02  # less likely tokens never pay; bounds the search
 HORIZON_TOKENS = 64  # that a sequence is expected to go on: its costs must pay off within them
 PROBE_CHANCE = 0.1  # that the text got easier since the sequence fell silent
 PROBE_ACCEPTANCE = 0.8  # of its drafts in that case
-MODELS_PART = 0.34  # of the tokens that drafts get right: without one SmolLM2 gets 0.68 a round, with a model 0.88
+MODELS_PART = 0.34  # of right draft tokens: what models add at least
 LEAST_ENOUGH = 0.15  # where model-free drafters are less sure than this a model drafts, or its worth stays unknown
 
 
@@ -116,16 +116,20 @@ def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts
     return max(0.0, plain_s * (1.0 + expected / len(candidates)) - with_s)
 
 
-def skip_models_above(expected: float, round_s: float, model_s: float) -> float:
+def skip_models_above(full: Listed[float], model_free: Listed[float], round_s: float, model_s: float) -> float:
     """Return the chance of a model-free first token from which on no model is run.
 
-    Of the `expected` draft tokens that are right in a round, models bring MODELS_PART. Where the
-    model-free drafters are right with chance p, a model can add (1 - p) of that, each at the price
-    of a token at present, round_s / (1 + expected); it takes `model_s`. They are even at 1 - p =
-    model_s / (its part x the token's price).
+    `full`, `model_free`: survival by depth with models, and of model-free drafters alone, whose first
+    tokens are right with chance m on average. Models add to a round what the two sums differ by, but
+    MODELS_PART of the tokens at least, which they have before anything is known. Where model-free
+    drafters are right with chance p, a model can add (1 - p) / (1 - m) of that, each token at the price
+    of one at present, round_s / (1 + expected); it takes `model_s`. They are even at
+    1 - p = (1 - m) model_s / (what models add x the token's price).
     """
-    gain_s = MODELS_PART * max(0.0, expected) * round_s / (1.0 + max(0.0, expected))
-    return max(LEAST_ENOUGH, 1.0 - model_s / gain_s) if gain_s > 0.0 else LEAST_ENOUGH
+    expected = sum(full)
+    gain_s = max(MODELS_PART * expected, expected - sum(model_free)) * round_s / (1.0 + expected)
+    unsure = 1.0 - (model_free[0] if model_free else 0.0)
+    return max(LEAST_ENOUGH, 1.0 - unsure * model_s / gain_s) if gain_s > 0.0 else LEAST_ENOUGH
 
 
 class _Price:

@@ -15,6 +15,11 @@ FLAT = StepCosts({1: 0.010, 64: 0.010})  # half a batch takes as long as a whole
 STEEP = StepCosts({1: 0.001, 64: 0.064})
 
 
+def in_any_batch(sequences):
+    """Return the seconds of drafting, the same for any number of sequences."""
+    return 0.005
+
+
 SURE, DOUBTFUL = [0.95**depth for depth in range(1, 8)], [0.5**depth for depth in range(1, 8)]  # drafts of 6
 
 
@@ -47,11 +52,20 @@ def test_drafters_run_ahead_by_setting_or_where_it_is_free(name, share, may, len
 
 
 def test_halves_take_turns_by_setting_or_where_half_costs_half():
-    assert chosen("none").goes_together(STEEP, 8, 1.0)
-    assert not chosen("groups").goes_together(FLAT, 8, 0.0)
-    assert chosen("groups").goes_together(FLAT, 1, 1.0)  # no other to take turns with
-    assert chosen("auto").goes_together(FLAT, 8, 0.005)
-    assert not chosen("auto").goes_together(STEEP, 8, 0.005)
+    assert chosen("none").goes_together(STEEP, 8, in_any_batch)
+    assert not chosen("groups").goes_together(FLAT, 8, lambda n: 0.0)
+    assert chosen("groups").goes_together(FLAT, 1, in_any_batch)  # no other to take turns with
+    assert chosen("auto").goes_together(FLAT, 8, in_any_batch)
+    assert not chosen("auto").goes_together(STEEP, 8, in_any_batch)
+    assert chosen("auto").goes_together(STEEP, 1, in_any_batch)
+
+
+def test_halves_do_not_pay_where_drafting_or_a_step_costs_the_same_for_any_batch():
+    assert chosen("auto").goes_together(FLAT, 8, lambda n: 1.0), "however slow drafters are"
+    assert chosen("auto").goes_together(FLAT, 8, lambda n: 0.1 * n), "half waits for the other's drafts"
+    assert chosen("auto").goes_together(STEEP, 8, lambda n: 1.0), "drafters serve one half after the other"
+    assert not chosen("auto").goes_together(STEEP, 8, lambda n: 0.001 * n), "both do half the work"
+    assert chosen("auto").goes_together(STEEP, 8, lambda n: 0.0), "nothing to hide"
 
 
 def test_drafters_run_ahead_by_default_where_hits_save_more_than_misses_delay():
@@ -96,6 +110,6 @@ def test_a_chunk_has_the_best_pace_of_simulated_rounds(chances, depth, token_s):
 
 
 def test_a_length_for_a_whole_batch_keeps_it_whole_unless_groups_are_set():
-    assert chosen("auto", "uniform").goes_together(STEEP, 8, 1.0)
-    assert not chosen("auto", "cosine").goes_together(STEEP, 8, 1.0)
-    assert not chosen("groups", "uniform").goes_together(STEEP, 8, 1.0)
+    assert chosen("auto", "uniform").goes_together(STEEP, 8, in_any_batch)
+    assert not chosen("auto", "cosine").goes_together(STEEP, 8, in_any_batch)
+    assert not chosen("groups", "uniform").goes_together(STEEP, 8, in_any_batch)

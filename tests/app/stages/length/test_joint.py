@@ -108,10 +108,10 @@ def test_the_way_follows_the_load_and_does_not_flap() -> None:
     steps = Steps(profile(0.005, 1.05, 1.1))
     ways = steps.decide(16, FIRST + AFTER)
     assert set(ways[:-1]) == {IN_TURN} and ways[-1] in HALVES, "it takes costs to decide, and then a few decisions"
-    assert not steps.controller.goes_together(steps.costs, 16, 0.0)
+    assert not steps.controller.goes_together(steps.costs, 16, lambda n: 0.0)
     few = steps.decide(2, AFTER)
     assert few[0] in HALVES and few[-1] not in HALVES, "two sequences do not fill halves"
-    assert steps.controller.goes_together(steps.costs, 2, 0.0)
+    assert steps.controller.goes_together(steps.costs, 2, lambda n: 0.0)
     steps.decide(16, AFTER)
     swinging = [steps.decide(16 if i % 2 else 2)[0] for i in range(40)]
     assert len(set(swinging)) == 1, "a load that swings faster than it is decided changes nothing"

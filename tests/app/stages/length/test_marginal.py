@@ -199,11 +199,14 @@ def test_waiting_for_nothing_is_worth_nothing() -> None:
 
 
 def test_a_model_is_skipped_the_sooner_the_more_its_steps_cost():
-    assert skip_models_above(0.8, 0.03, 0.0) == 1.0, "what costs nothing is always worth taking"
-    assert skip_models_above(0.8, 0.1, 0.001) > skip_models_above(0.8, 0.1, 0.004) > skip_models_above(0.8, 0.1, 0.008)
-    assert skip_models_above(0.8, 0.1, 0.004) > skip_models_above(0.4, 0.1, 0.004), "the more is expected, the rather"
-    assert skip_models_above(0.8, 1.0, 0.004) > 0.95, "a large target's tokens are worth a drafter's time"
-    assert skip_models_above(0.0, 0.03, 0.004) == skip_models_above(0.8, 0.03, 1.0) == LEAST_ENOUGH, (
+    def above(full, model_free, round_s, model_s):
+        return skip_models_above([full], [model_free], round_s, model_s)
+
+    assert above(0.8, 0.5, 0.03, 0.0) == 1.0, "what costs nothing is always worth taking"
+    assert above(0.8, 0.5, 0.1, 0.001) > above(0.8, 0.5, 0.1, 0.004) > above(0.8, 0.5, 0.1, 0.01)
+    assert above(0.8, 0.2, 0.1, 0.01) > above(0.8, 0.6, 0.1, 0.01), "the more models add, the rather"
+    assert above(0.8, 0.5, 1.0, 0.004) > 0.95, "a large target's tokens are worth a drafter's time"
+    assert above(0.0, 0.0, 0.03, 0.004) == above(0.8, 0.5, 0.03, 1.0) == LEAST_ENOUGH, (
         "where model-free drafters know nothing models are run"
     )
 
