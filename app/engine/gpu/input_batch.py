@@ -17,7 +17,7 @@ from app.engine.sampling import choice_of
 from app.state import BatchEntry
 from kernels.attention.ragged_attention import MAX_TREE_ROWS, AttentionTiling, Batch
 from kernels.attention.work_list import ITEM, Work, WorkList, work_list
-from kernels.sampling.choices import Edits, RowChoices, limits_of
+from kernels.sampling.choices import RowChoices, limits_of
 
 ALIGNMENT = 16  # bytes: the widest load of a kernel
 Fields = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
@@ -207,8 +207,8 @@ def fields(size: Size, page_tokens: int) -> Fields:
     }  # fmt: skip
 
 
-def rows_of(arrays: Arrays, size: Size, cut: Cut, edits: Edits | None = None) -> RowTensors:
-    """Return the device's side of the arrays as rows, with these edits of the wanted ones."""
+def rows_of(arrays: Arrays, size: Size, cut: Cut) -> RowTensors:
+    """Return the device's side of the arrays as rows."""
     d = arrays.device
 
     def part(name: str, room: Room, tiling: AttentionTiling, *, has_trees: bool) -> AttentionPart:
@@ -226,7 +226,7 @@ def rows_of(arrays: Arrays, size: Size, cut: Cut, edits: Edits | None = None) ->
         parts=(*narrow, *wide),
         wanted=None if size.wanted is None else d["wanted"],
         choices=RowChoices(
-            d["temperature"], d["top_k"], d["top_p"], d["log_min_p"], d["seed"], d["choice"], d["position"], edits
+            d["temperature"], d["top_k"], d["top_p"], d["log_min_p"], d["seed"], d["choice"], d["position"], None
         ),
     )
 

@@ -31,6 +31,14 @@ from kernels.sampling.top_logprobs import top_logprobs
 TOPS = (1, 2, 3, 5, 9, 17)  # one for each power of two up to MAX_TOP, which kernels are compiled for
 
 
+@dataclass(frozen=True, slots=True)
+class EditedRows:
+    """The bias, penalties and masks of those wanted rows that have any."""
+
+    places: torch.Tensor  # (E,) int64 on the device, among the wanted rows
+    edits: Edits
+
+
 @dataclass(slots=True)
 class ChosenRows:
     """A final batch entry's tokens: the first for its last token, the i-th for tree node i."""
@@ -113,7 +121,8 @@ class DeviceRunner(PagedRunner):
         logits = run(self.weights, self.pages, tensors, self._method).logits[:1]
         self._commits.rehearse()
         edited = pack_edits([Row(Choice(0.0, 1.0, 0, 0.0, 0), 0, bias={0: 1.0})], self._vocab_size, logits.device)
-        choose(logits, tensors.choices.first(1, edited))
+        assert edited is not None
+        choose(logits, tensors.choices.at(torch.zeros(1, dtype=torch.int64, device=logits.device), edited))
         for edits, top in product((None, edited), TOPS):
             if top <= self._vocab_size:
                 top_logprobs(logits, edits, top)
@@ -132,9 +141,9 @@ class DeviceRunner(PagedRunner):
         _check(works, self.weights)
         started = _recorded(self.pages.keys.device)
         self._commits.launch()
-        edits = self._edits(works)
-        result = self._run(works, edits)
-        return DeviceStep(works, result, edits, started, _recorded(self.pages.keys.device))
+        edited = self._edits(works)
+        result = self._run(works, edited)
+        return DeviceStep(works, result, edited, started, _recorded(self.pages.keys.device))
 
     @torch.inference_mode()
     def logits(self, works: list[BatchEntry]) -> torch.Tensor:
@@ -167,7 +176,7 @@ class DeviceRunner(PagedRunner):
         self._commits.add(work.sequence.pages, below, [node - 1 for node in path])
         self._keep(work, below + len(path))
 
-    def _run(self, works: list[BatchEntry], edits: Edits | None) -> StepOutput:
+    def _run(self, works: list[BatchEntry], edited: EditedRows | None) -> StepOutput:
         """Run the step, captured if a tier holds it; return the result of the wanted rows, in their
         order."""
         layout = layout_of(works, self._method.cut)
@@ -176,22 +185,32 @@ class DeviceRunner(PagedRunner):
         if tier is None:
             arrays = Arrays(fields(size, self.pool.page_tokens), self.pages.keys.device)
             fill(arrays, layout, self.pool.page_tokens, self._vocab_size)
-            return run(self.weights, self.pages, rows_of(arrays, size, self._method.cut, edits), self._method)
-        fill(tier.arrays, layout, self.pool.page_tokens, self._vocab_size)
-        tier.replay()
-        if edits is None:
-            return tier.result
-        logits = tier.result.logits[: size.rows]
-        return StepOutput(logits, choose(logits, tier.rows.choices.first(size.rows, edits)))
+            rows = rows_of(arrays, size, self._method.cut)
+            result = run(self.weights, self.pages, rows, self._method)
+        else:
+            fill(tier.arrays, layout, self.pool.page_tokens, self._vocab_size)
+            tier.replay()
+            rows, result = tier.rows, tier.result
+        if edited is None:
+            return result
+        chosen = choose(result.logits[edited.places], rows.choices.at(edited.places, edited.edits))
+        return StepOutput(result.logits, result.chosen.index_copy(1, edited.places, chosen))
 
-    def _edits(self, works: list[BatchEntry]) -> Edits | None:
-        """Return bias, penalties and masks of the wanted rows; each node's penalties count its own
-        ancestors."""
-        final = [work for work in works if work.final]
-        if not any(is_shaped(work.sequence.sampling) or work.mask for work in final):
-            return None
-        rows = [row for work in final for row in _rows(work)]
-        return pack_edits(rows, self._vocab_size, self.pages.keys.device)
+    def _edits(self, works: list[BatchEntry]) -> EditedRows | None:
+        """Return bias, penalties and masks of the wanted rows that have some; each node's penalties
+        count its own ancestors."""
+        rows: list[Row] = []
+        places: list[int] = []
+        first = 0
+        for work in works:
+            if not work.final:
+                continue
+            if is_shaped(work.sequence.sampling) or work.mask:
+                rows += _rows(work)
+                places += range(first, first + 1 + len(work.tree))
+            first += 1 + len(work.tree)
+        edits = pack_edits(rows, self._vocab_size, self.pages.keys.device)
+        return None if edits is None else EditedRows(torch.tensor(places, device=self.pages.keys.device), edits)
 
     def _clear(self, pages: list[int]) -> None:
         self.pages.keys[:, pages] = 0.0
@@ -205,12 +224,12 @@ class DeviceStep:
         self,
         works: list[BatchEntry],
         result: StepOutput,
-        edits: Edits | None,
+        edited: EditedRows | None,
         started: "torch.cuda.Event | float",
         ended: "torch.cuda.Event | float",
     ) -> None:
         """Hold a pass's result on the device, and when it began and ended there (`_recorded`)."""
-        self._works, self._result, self._edits = works, result, edits
+        self._works, self._result, self._edited = works, result, edited
         self._started, self._ended = started, ended
         self._took_s = 0.0
         self.runs_beside: Final = True
@@ -237,7 +256,7 @@ class DeviceStep:
         if not logprobs.isfinite().all():
             raise ArithmeticError("the model's logits are not finite")
         tokens = chosen[0].tolist()
-        likely = _likely(works, logits[:wanted], self._edits, logprobs.tolist())
+        likely = _likely(works, logits[:wanted], self._edited, logprobs.tolist())
         out: list[ChosenRows | None] = []
         first = 0
         for work in works:
@@ -282,19 +301,24 @@ def _mask(work: BatchEntry, history: Listed[int]) -> np.ndarray | None:
 def _likely(
     works: list[BatchEntry],
     logits: torch.Tensor,  # (N, V) of the wanted rows
-    edits: Edits | None,
+    edited: EditedRows | None,
     own: list[float],  # (N,) log-probability of the token chosen in each
 ) -> list[TokenLogprobs]:
-    """Return each wanted row's log-probabilities, in one more launch; nothing if no batch entry
-    wants any."""
+    """Return each wanted row's log-probabilities, in one more launch, two if rows are edited; nothing
+    if no batch entry wants any."""
     tops = [top for work in works if work.final and (top := work.sequence.logprobs) is not None]
     if not tops:
         return []
     most = min(max(tops), logits.shape[1])
     if not most:
         return [token_logprobs(one, [], []) for one in own]
-    ids, logprobs = (found.tolist() for found in top_logprobs(logits, edits, most))
-    return [token_logprobs(*row) for row in zip(own, ids, logprobs, strict=True)]
+    ids, logprobs = top_logprobs(logits, None, most)
+    if edited is not None:
+        for found, of_edited in zip(
+            (ids, logprobs), top_logprobs(logits[edited.places], edited.edits, most), strict=True
+        ):
+            found[edited.places] = of_edited
+    return [token_logprobs(*row) for row in zip(own, ids.tolist(), logprobs.tolist(), strict=True)]
 
 
 def _check(works: list[BatchEntry], weights: Weights) -> None:
