@@ -136,10 +136,7 @@ def test_attention_prefetches_keys_and_values(kernels):
     verify = [k for k in kernels if k["case"].startswith("verify a") and "bf16" in k["case"]]
     verify = [k for k in verify if k["kernel"] == "ragged_attention_kernel"]
     assert {k["capability"] for k in verify} == set(CAPABILITIES)
-    assert not found(verify, lambda k: len(k["buffers"]) < 2 and str(k["buffers"]))
-    assert not found(verify, lambda k: {*k["buffers"]} != {"2x64x128xbf16"} and str(k["buffers"]))
-    both = [k for k in verify if "window" not in k["case"]]  # with a window one loop does all
-    assert not found(both, lambda k: len(k["buffers"]) != 4 and str(k["buffers"]))
+    assert not found(verify, lambda k: k["buffers"].count("2x64x128xbf16") != 4 and str(k["buffers"]))
 
 
 def test_a_path_is_loaded_whole_before_any_of_it_is_stored(kernels):

@@ -17,7 +17,7 @@ from threading import Lock
 
 import torch
 
-from app.engine.gpu.input_batch import NOWHERE, Arrays, Room, RowTensors, Size, fields, most_work, rows_of
+from app.engine.gpu.input_batch import NOWHERE, Arrays, RowTensors, Size, WorkRoom, fields, most_work, rows_of
 from app.engine.gpu.layers import Method, Pages
 from app.engine.gpu.step import StepOutput, run
 from app.engine.gpu.weights import Weights
@@ -72,7 +72,7 @@ class Graphs:
         cut = self._method.cut
         most = most_work(rows, self._longest_tokens, cut.fold, cut.narrow)
         least = most_work(rows, cut.narrow.keys, cut.fold, cut.narrow).items  # one slice of each
-        room = Room(min(most.items, max(PARTS, least)), min(most.parts, PARTS), PROGRAMS)
+        room = WorkRoom(min(most.items, max(PARTS, least)), min(most.parts, PARTS), PROGRAMS)
         size = Size(rows, rows, self._longest_tokens, narrow=room, wide=None, wanted=None)
         arrays = Arrays(fields(size, self._pages.keys.shape[2]), self._pages.keys.device, buffers=2)
         arrays.device["slots"].fill_(NOWHERE)

@@ -106,7 +106,7 @@ GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "log_min_p": -np.inf, "s
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class WorkRoom:
     """The room for attention's work on some sequences."""
 
     items: int
@@ -121,8 +121,8 @@ class Size:
     rows: int  # T
     sequences: int  # B
     keys: int  # a sequence's, at most
-    narrow: Room | None  # sequences of at most 64 rows; None: there are none
-    wide: Room | None
+    narrow: WorkRoom | None  # sequences of at most 64 rows; None: there are none
+    wide: WorkRoom | None
     wanted: int | None  # N, at least one; None: all rows
 
     def holds(self, other: "Size") -> bool:
@@ -140,7 +140,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowLayout:
     """The place of each batch entry's rows in a step, and attention's work on them."""
 
     works: list[BatchEntry]
@@ -157,13 +157,13 @@ class Layout:
             rows=int(self.counts.sum()),
             sequences=len(self.works),
             keys=int((self.starts + self.counts).max()),
-            narrow=None if self.narrow is None else Room(len(self.narrow.items), self.narrow.num_parts),
-            wide=None if self.wide is None else Room(len(self.wide.items), self.wide.num_parts),
+            narrow=None if self.narrow is None else WorkRoom(len(self.narrow.items), self.narrow.num_parts),
+            wide=None if self.wide is None else WorkRoom(len(self.wide.items), self.wide.num_parts),
             wanted=max(1, sum(1 + len(work.tree) for work in self.works if work.final)),
         )
 
 
-def layout_of(works: list[BatchEntry], cut: Cut) -> Layout:
+def layout_of(works: list[BatchEntry], cut: Cut) -> RowLayout:
     """Lay the batch entries' rows out, one entry after the other."""
     counts = np.array([len(work.tokens) + len(work.tree) for work in works])
     starts = np.array([work.start for work in works])
@@ -176,13 +176,13 @@ def layout_of(works: list[BatchEntry], cut: Cut) -> Layout:
         own = np.where(chosen, counts, 0)
         return work_list(firsts, own, starts, int(counts.sum()), cut.fold, tiling.rows, tiling.split_keys)
 
-    return Layout(works, counts, starts, firsts, listed(is_narrow, cut.narrow), listed(~is_narrow, cut.wide))
+    return RowLayout(works, counts, starts, firsts, listed(is_narrow, cut.narrow), listed(~is_narrow, cut.wide))
 
 
-def most_work(rows: int, keys: int, fold: int, tiling: AttentionTiling) -> Room:
+def most_work(rows: int, keys: int, fold: int, tiling: AttentionTiling) -> WorkRoom:
     """Return the room that suffices for `rows` of any sequences of up to `keys`."""
     slices = -(-keys // tiling.split_keys) if tiling.split_keys else 1
-    return Room(rows * -(-fold // tiling.rows) * slices, rows * slices if slices > 1 else 0)
+    return WorkRoom(rows * -(-fold // tiling.rows) * slices, rows * slices if slices > 1 else 0)
 
 
 def fields(size: Size, page_tokens: int) -> Fields:
@@ -191,7 +191,7 @@ def fields(size: Size, page_tokens: int) -> Fields:
     T, B = size.rows, size.sequences
     N = size.wanted or T
     table = -(-size.keys // page_tokens)
-    rooms = {"narrow": size.narrow or Room(0, 0), "wide": size.wide or Room(0, 0)}
+    rooms = {"narrow": size.narrow or WorkRoom(0, 0), "wide": size.wide or WorkRoom(0, 0)}
     lists = {
         f"{name}_{field}": (ints, shape)
         for name, room in rooms.items()
@@ -211,7 +211,7 @@ def rows_of(arrays: Arrays, size: Size, cut: Cut) -> RowTensors:
     """Return the device's side of the arrays as rows."""
     d = arrays.device
 
-    def part(name: str, room: Room, tiling: AttentionTiling, *, has_trees: bool) -> AttentionPart:
+    def part(name: str, room: WorkRoom, tiling: AttentionTiling, *, has_trees: bool) -> AttentionPart:
         tree = (d["ancestors"], d["depth"]) if has_trees else (None, None)
         items, count, slices, place = (d[f"{name}_{field}"] for field in ("items", "count", "slices", "place"))
         work = Work(items, count, slices, place, room.parts, room.num_programs)
@@ -231,7 +231,7 @@ def rows_of(arrays: Arrays, size: Size, cut: Cut) -> RowTensors:
     )
 
 
-def fill(arrays: Arrays, layout: Layout, page_tokens: int, vocab_size: int) -> None:
+def fill(arrays: Arrays, layout: RowLayout, page_tokens: int, vocab_size: int) -> None:
     """Write the step's rows and work to the host's side and send it; what is left over is padding."""
     host = arrays.turn()
     works, counts = layout.works, layout.counts

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 graphs = pytest.importorskip("app.engine.gpu.graphs", reason="Triton is not made for this machine")
-from app.engine.gpu.input_batch import Cut, Room, Size  # noqa: E402
+from app.engine.gpu.input_batch import Cut, Size, WorkRoom  # noqa: E402
 from app.engine.gpu.step import StepOutput  # noqa: E402
 from kernels.attention.ragged_attention import PREFILL, VERIFY  # noqa: E402
 
@@ -88,7 +88,7 @@ def made(longest: int = LONGEST) -> Any:
 
 
 def step(rows: int, keys: int = 100, items: int = 1, parts: int = 0) -> Size:
-    return Size(rows, min(rows, 4), keys, Room(items, parts), None, rows)
+    return Size(rows, min(rows, 4), keys, WorkRoom(items, parts), None, rows)
 
 
 def test_all_tiers_are_captured_at_the_start_the_largest_first(cuda: Cuda) -> None:
@@ -114,10 +114,10 @@ def test_a_stream_of_a_part_of_the_gpu_is_captured_on_itself(cuda: Cuda) -> None
 
 def test_steps_beyond_all_tiers_run_eagerly(cuda: Cuda) -> None:
     tiers = made()
-    assert tiers.tier(Size(80, 1, 100, None, Room(20, 0), 80)) is None  # a prompt's chunk
+    assert tiers.tier(Size(80, 1, 100, None, WorkRoom(20, 0), 80)) is None  # a prompt's chunk
     assert tiers.tier(step(513)) is None
     assert tiers.tier(step(1, keys=LONGEST + 1)) is None  # a request from before the settings allowed less
-    assert tiers.tier(Size(4, 4, 100, Room(4, 0), None, 3)) is None  # a short chunk that is not its prompt's last
+    assert tiers.tier(Size(4, 4, 100, WorkRoom(4, 0), None, 3)) is None  # a short chunk that is not its prompt's last
 
 
 def test_the_results_that_wait_to_be_joined_are_bounded(cuda: Cuda) -> None:
