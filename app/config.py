@@ -197,7 +197,9 @@ class Settings(BaseModel):
     )
     kv_bytes: int | None = Field(None, ge=2**20, description="a verifier's KV cache; absent: a part of what is free")
     prefix_cache: bool = Field(True, description="requests of a tenant that begin alike use what one of them computed")
-    max_sequences: int = Field(64, ge=1, description="sequences a verifier runs at once; the rest wait")
+    max_sequences: int | None = Field(
+        None, ge=1, description="sequences a verifier runs at once, the rest wait; absent: 64, on a GPU 256"
+    )
     spans: UserPath | None = Field(
         None, description="folder to which workers write when each was busy (bench/timeline.py)"
     )

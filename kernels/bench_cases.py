@@ -21,6 +21,7 @@ from kernels.attention.ragged_attention import (
     ragged_attention,
     ragged_attention_reference,
 )
+from kernels.attention.work_list import work_list
 from kernels.cpu.attention import SPLIT, attend, join
 from kernels.cpu.jit import entry
 from kernels.cpu.likelier import COUNTERS, PIECE, Count, count_likelier, likelier_reference
@@ -278,6 +279,9 @@ def _pages(device: torch.device) -> Iterator[Case]:
         (f"a prompt of {prompt}", [(0, prompt)], PREFILL),
     ):
         batch, num_pages = _batch(spans, device)
+        rows, prefixes = (np.array(numbers) for numbers in zip(*((new, old) for old, new in spans), strict=True))
+        firsts = np.cumsum(rows) - rows
+        work = work_list(firsts, rows, prefixes, rows.sum(), 4, how.rows, how.split_keys).on_device(device)
         q = torch.randn(sum(rows for _, rows in spans), 32, 128, dtype=dtype, device=device)
         pages = torch.randn(2, num_pages, 16, 8, 128, dtype=dtype, device=device)
         yield Case(
@@ -285,7 +289,7 @@ def _pages(device: torch.device) -> Iterator[Case]:
             name,
             partial(ragged_attention_reference, q, pages[0], pages[1], batch, 128**-0.5),
             device,
-            partial(ragged_attention, q, pages[0], pages[1], batch, 128**-0.5, tiling=how),
+            partial(ragged_attention, q, pages[0], pages[1], batch, work, 128**-0.5, tiling=how),
             pages.nbytes,
         )
     batch, num_pages = _batch([(2048, 64)] * 4, device)
@@ -312,7 +316,5 @@ def _batch(spans: list[tuple[int, int]], device: torch.device) -> tuple[Batch, i
         **{name: x.int().to(device) for name, x in integers.items()},
         ancestors=None,
         depth=None,
-        max_rows=int(rows.max()),
-        max_keys=max(prefix + new for prefix, new in spans),
     )
     return batch, each * len(spans)

@@ -64,6 +64,7 @@ class Compiled:
     registers: int  # of one thread
     stack_bytes: int  # of one thread: what does not fit the registers is spilled there
     shared_bytes: int  # of one program
+    buffers: list[str]  # in shared memory, filled ahead in its loops: "2x64x128xbf16" is two of 64 rows of 128
     ptx: str
     sass: str  # empty if the case does not ask for it
 
@@ -132,6 +133,7 @@ def _read(module: str, case: CompileCase, capability: int, kernel: Any) -> Compi
         registers=int(re.findall(r"REG:(\d+)", usage)[-1]),
         stack_bytes=int(re.findall(r"STACK:(\d+)", usage)[-1]),
         shared_bytes=kernel.metadata.shared,
+        buffers=re.findall(r"ttg\.local_alloc : \(\) -> !ttg\.memdesc<([^,]+),", kernel.asm["ttgir"]),
         ptx=kernel.asm["ptx"],
         sass=_cuobjdump(kernel.asm["cubin"], "-sass") if case.disassemble else "",
     )

@@ -39,6 +39,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 AnyRunner: TypeAlias = "ModelRunner | DeviceRunner"
+MAX_SEQUENCES = {"cpu": 64, "cuda": 256}  # by the target's device, where the settings have none
+CHUNK_TOKENS = {"cpu": 0, "cuda": 2048}  # of prompts in a step at least; 0: what the policy says
+
+
+def max_sequences(settings: Settings) -> int:
+    """Return the sequences that a verifier runs at once. Raises ModelRefused."""
+    return settings.max_sequences or MAX_SEQUENCES[device_of(settings).type]
 
 
 def forget_files(*folders: Path) -> None:
@@ -156,7 +163,7 @@ def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:
     leave_cores_to(model)
     pages = -(-longest // PAGE_TOKENS)
     sequence_bytes = pages * bytes_per_page(*model.shape, PAGE_TOKENS)
-    size = settings.kv_bytes or kv_bytes(available_bytes(), 1 / CPU_PART, sequence_bytes, settings.max_sequences)
+    size = settings.kv_bytes or kv_bytes(available_bytes(), 1 / CPU_PART, sequence_bytes, max_sequences(settings))
     return ModelRunner(model, kv_bytes=size, page_tokens=PAGE_TOKENS, shares=settings.prefix_cache)
 
 
@@ -181,7 +188,7 @@ def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device
             is_exact=settings.gpu_exact,
             longest_tokens=longest,
         )
-        runner.rehearse(Policy().max_batch_tokens, settings.max_sequences)
+        runner.rehearse(Policy().max_batch_tokens)
         return runner
 
     memory = DeviceMemory(device)
@@ -189,4 +196,4 @@ def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device
     if settings.kv_bytes:
         return rehearsed(settings.kv_bytes)
     free = free_for_pages(memory, lambda: rehearsed(0))
-    return rehearsed(kv_bytes(free, GPU_PART, longest * weights.token_bytes, settings.max_sequences))
+    return rehearsed(kv_bytes(free, GPU_PART, longest * weights.token_bytes, max_sequences(settings)))

@@ -4,7 +4,7 @@ import logging
 import uuid
 from collections.abc import Callable
 
-from app.assembly.devices import AnyRunner, device_of, forget_files, pruning, target_runner
+from app.assembly.devices import CHUNK_TOKENS, AnyRunner, device_of, forget_files, max_sequences, pruning, target_runner
 from app.assembly.plans import plan_of
 from app.clock import SYSTEM, Clock
 from app.config import Settings
@@ -90,7 +90,7 @@ def measured_target(settings: Settings, runner: AnyRunner, costs: StepCosts, tok
     folder = target_folder(settings)
     early_exit = pruning(runner, folder, settings)
     forget_files(folder)
-    return MeasuredTarget(runner, costs, tokenizer.vocab_size, early_exit)
+    return MeasuredTarget(runner, costs, tokenizer.vocab_size, early_exit, CHUNK_TOKENS[device_of(settings).type])
 
 
 def verifier_over(
@@ -125,7 +125,7 @@ def verifier_over(
         splits=splits,
     )
     stats = VerifierStats(measured, strategies.router, metrics or VerifierMetrics())
-    sequences = Sequences(measured.target, stats, tokenizer, settings.max_sequences)
+    sequences = Sequences(measured.target, stats, tokenizer, max_sequences(settings))
     speculation = Speculation(measured, sequences, stats, strategies, mailbox, clock)
     return Verifier(
         owner or uuid.uuid4().hex,

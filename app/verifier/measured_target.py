@@ -9,9 +9,10 @@ from app.estimates.step_costs import StepCosts
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTarget:
-    """A target with its step costs, its vocabulary size and its early exit."""
+    """A target with its step costs, its vocabulary size, its early exit and its device's chunk."""
 
     target: Target
     costs: StepCosts  # corrected with each step
     vocab_size: int
     early_exit: EarlyExitController
+    chunk_tokens: int = 0  # of prompts in a step, where the policy has fewer

@@ -98,7 +98,8 @@ class Verifier:
         self._clock = clock
         self._pending_commit = PendingCommit(owner, mailbox, store)
         self._memory_retry = OutOfMemoryRetry(clock)
-        self._policy = Policy()
+        self._chunk_tokens = measured.chunk_tokens
+        self._policy = self._on_device(Policy())
         self._running: _Running | None = None
         self._uncommitted: tuple[_Running, list[_Accepted]] | None = None
         self._left: list[DraftJob] = []  # jobs that the next `collect` returns
@@ -108,7 +109,7 @@ class Verifier:
 
     @property
     def policy(self) -> Policy:
-        """Return the policy that is followed."""
+        """Return the policy that is followed, with the target's chunk of prompts where its own is shorter."""
         return self._policy
 
     @property
@@ -123,7 +124,11 @@ class Verifier:
         see the old one of one and the new one of the other, which costs time at most.
         """
         self.speculation.follow(pool)
-        self._policy = policy
+        self._policy = self._on_device(policy)
+
+    def _on_device(self, policy: Policy) -> Policy:
+        size = max(policy.prefill_chunk_tokens, self._chunk_tokens)
+        return policy.model_copy(update={"prefill_chunk_tokens": size})
 
     def report(self) -> dict[str, object]:
         """Describe the verifier for its heartbeat. For any thread."""

@@ -8,7 +8,7 @@ points out. Writes the traceback of a section that fails and goes on with the ot
 status then is 1. Writes the figures after every section, with the hardware and the versions: a run
 that is killed leaves what it has.
 
-    python bench/gpu/run.py --model FOLDER              all of it, under 10 minutes on an H200
+    python bench/gpu/run.py --model FOLDER              all of it, some 12 minutes
     python bench/gpu/run.py --only kernels parity       some sections; bench/gpu/wheels.py says them in three commands
     python bench/gpu/run.py --quick                     a minute on tiny models: does everything run here?
     TRITON_INTERPRET=1 python bench/gpu/run.py --quick --device cpu       the same without a GPU
@@ -34,6 +34,8 @@ SECTIONS = {  # name: seconds; the others need the first one's figures
     "bandwidth": 45,
     "parity": 20,
     "steps": 110,
+    "mixed": 100,
+    "prompts": 60,
     "exact": 80,
     "overlap": 45,
     "model": 60,

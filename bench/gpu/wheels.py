@@ -9,7 +9,7 @@ lies beside them. Unpack it there, put the folder `build/gpu/` into it, and run:
     tar -xf build/gpu/tree.tar                  there, in an empty folder; build/gpu/ beside app/
 
     python bench/gpu/run.py --quick --out quick.json; python bench/gpu/run.py --only kernels parity --out 1.json
-    python bench/gpu/run.py --only bandwidth steps --out 2.json
+    python bench/gpu/run.py --only bandwidth steps mixed prompts --out 2.json
     python bench/gpu/run.py --only exact overlap peers --out 3.json
 
 Each of the last three commands ends within ten minutes.

@@ -12,17 +12,19 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from app.engine.gpu.input_batch import Arrays, Size, fields, fill
+from app.engine.gpu.input_batch import Arrays, Cut, Size, fields, fill, layout_of, most_work
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import PagePool
 from app.messages import Draft
 from app.request import Sampling, TokenLogprobs
 from app.stages.draft.protocol import Context, draft_of
 from app.state import BatchEntry
+from kernels.attention.ragged_attention import PREFILL, VERIFY
 
 PAGE_TOKENS = 16
 FIRST_ID = 256  # the tokens that are said: no control tokens among them
 IDS = 4096
+CUT = Cut(4, VERIFY, PREFILL)  # as an 8B model's attention is cut on a GPU
 ALIKE = 2**20  # a chance's steps
 
 
@@ -60,7 +62,8 @@ class StandInTarget(PagedRunner):
     def __init__(self, step_s: float, *, vocab_size: int, tokens: int, rows: int, sequences: int, longest: int) -> None:
         """Have pages for `tokens` in all, and arrays for steps of `rows`, of sequences of up to `longest` tokens."""
         super().__init__(PagePool(tokens // PAGE_TOKENS, PAGE_TOKENS), shares=True)
-        size = Size(rows=rows, sequences=sequences, narrow_rows=64, wide_rows=rows, keys=longest, wanted=rows)
+        narrow, wide = (most_work(rows, longest, CUT.fold, tiling) for tiling in (CUT.narrow, CUT.wide))
+        size = Size(rows=rows, sequences=sequences, keys=longest, narrow=narrow, wide=wide, wanted=rows)
         self._arrays = Arrays(fields(size, PAGE_TOKENS), torch.device("cpu"))
         self._vocab_size = vocab_size
         self._step_s = step_s
@@ -69,7 +72,7 @@ class StandInTarget(PagedRunner):
 
     def launch(self, works: list[BatchEntry]) -> "StandInStep":
         """Fill the arrays; the step's time runs from then on, as on a device of its own."""
-        fill(self._arrays, works, PAGE_TOKENS, self._vocab_size)
+        fill(self._arrays, layout_of(works, CUT), PAGE_TOKENS, self._vocab_size)
         launched_s = time.perf_counter()
         self.exposed_s.append(launched_s - self._ended_s)
         self._ended_s = launched_s + self._step_s

@@ -41,6 +41,7 @@ class StandIn:
 def main(argv: list[str]) -> int:
     """Put the stand-ins in place and the parts under measurement, then run the worker."""
     from app.assembly import verifier as assembly
+    from app.assembly.devices import max_sequences
     from app.config import Settings
     from app.engine.text.tokenizer import Tokenizer
     from app.estimates.step_costs import StepCosts
@@ -59,7 +60,7 @@ def main(argv: list[str]) -> int:
             vocab_size=tokenizer.vocab_size,
             tokens=given.tokens,
             rows=4096,
-            sequences=settings.max_sequences,
+            sequences=max_sequences(settings),
             longest=given.longest,
         )
         targets.append(target)

@@ -11,12 +11,13 @@ and slot n in page blocks[n // S] at place n % S. A row sees the whole prefix an
 With a window, only keys less than `window` positions back: positions, because in a tree slots are
 not.
 
-One program takes one tile of rows of one key head: the query heads that share it are folded under
-each other, so that even one row fills a tile of the tensor cores. With `split_keys`, programs share
-a sequence by slices of that many keys, and a second kernel joins the slices in order. Slices are
-cut at fixed places, keys a row may not see add exact zeros, and keys behind a mask are added by the
-same roundings as those without one: a row's arithmetic depends on the tiling and on nothing else in
-the batch.
+Programs work off a list of items (`kernels.attention.work_list`), each for one key head: a tile of
+rows, the query heads that share the key head folded under each other, so that even one row fills a
+tile of the tensor cores. With `split_keys` an item has a slice of that many keys, and a second
+kernel joins a row's slices in order. Slices are cut at fixed places, keys a row may not see add
+exact zeros, keys behind a mask are added by the same roundings as those without one, and any
+program may take any item: a row's arithmetic depends on the tiling and on nothing else in the
+batch.
 """
 
 import math
@@ -27,10 +28,11 @@ from functools import partial
 import torch
 import triton
 
-from kernels.attention.ragged_attention_triton import join_splits_kernel, ragged_attention_kernel
+from kernels.attention.ragged_attention_triton import join_slices_kernel, ragged_attention_kernel
+from kernels.attention.work_list import ITEM, Work
 from kernels.compile import CompileCase
 
-MAX_TREE_ROWS = 64  # bits of a word
+MAX_TREE_ROWS = 64  # of a sequence with `ancestors`: bits of a word
 HEADS_JOINED = 4  # by one program of the joining kernel
 
 
@@ -44,8 +46,6 @@ class Batch:
     blocks: torch.Tensor  # (B, N), page numbers
     ancestors: torch.Tensor | None  # (T,) int64, bit j: sees new row j, itself included; None: causal
     depth: torch.Tensor | None  # (T,), of a node below the tree's root; None: causal
-    max_rows: int  # at least the largest num_rows: the grid is laid out on the host
-    max_keys: int  # at least the largest prefix + num_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,12 @@ class AttentionTiling:
 
     rows: int  # of a tile, folded heads included
     keys: int  # of one step of a program
-    split_keys: int  # of one program, a multiple of `keys`; 0: all keys
+    split_keys: int  # of an item, a multiple of `keys`; 0: all keys
     num_warps: int
     num_stages: int
 
 
 VERIFY = AttentionTiling(rows=16, keys=64, split_keys=1024, num_warps=4, num_stages=3)
-# Keys are read once for 32 rows.
-VERIFY_FEW = AttentionTiling(rows=32, keys=64, split_keys=1024, num_warps=4, num_stages=3)
 PREFILL = AttentionTiling(rows=64, keys=64, split_keys=0, num_warps=8, num_stages=2)
 # In float32 the others spill with heads of 128.
 FLOAT32 = AttentionTiling(rows=16, keys=32, split_keys=1024, num_warps=4, num_stages=2)
@@ -108,37 +106,32 @@ def ragged_attention(
     k_pages: torch.Tensor,  # (P, S, HK, D)
     v_pages: torch.Tensor,  # (P, S, HK, D)
     batch: Batch,
+    work: Work,
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
     tiling: AttentionTiling = VERIFY,
-) -> torch.Tensor:  # (T, H, D), zeros for rows of no sequence
-    """Attend all rows; read nothing back from the device. The result has the dtype of q.
+    out: torch.Tensor | None = None,  # (T, H, D) contiguous
+) -> torch.Tensor:  # (T, H, D)
+    """Attend all rows in `work`, which was listed for this tiling; read nothing back from the device.
 
-    Raises ValueError for shapes and layouts that the kernel does not know.
+    The result has the dtype of q. Rows that are not in `work` stay as they are in `out`; without
+    one they are zeros. Raises ValueError for shapes and layouts that the kernel does not know.
     """
     num_packed, heads, head_dim = q.shape
     page_slots, key_heads = k_pages.shape[1:3]
     _check(q, k_pages, v_pages, batch, tiling)
-    fold = heads // key_heads
-    splits = triton.cdiv(batch.max_keys, tiling.split_keys) if tiling.split_keys else 1
-    out = q.new_empty((num_packed, heads, head_dim))
-    parts, lse = out, None
-    if splits == 1:
-        out.zero_()  # else the joining kernel writes all of it
-    else:
-        parts = q.new_empty((splits, num_packed, heads, head_dim), dtype=torch.float32)
-        lse = q.new_full((splits, num_packed, heads), -math.inf, dtype=torch.float32)
+    if out is None:
+        out = q.new_zeros((num_packed, heads, head_dim))
+    parts = q.new_empty((work.num_parts, heads, head_dim), dtype=torch.float32)
+    lse = q.new_empty((work.num_parts, heads), dtype=torch.float32)
     block_d = max(triton.next_power_of_2(head_dim), 16)
-    # The first axis alone may be longer than 65,535.
-    grid = (len(batch.first_row) * splits, key_heads, triton.cdiv(batch.max_rows * fold, tiling.rows))
-    ragged_attention_kernel[grid](
-        q, k_pages, v_pages, parts, lse,
+    ragged_attention_kernel[(work.num_programs or len(work.items) * key_heads,)](
+        q, k_pages, v_pages, out, parts, lse, work.slices, work.place, work.items, work.count,
         batch.first_row, batch.num_rows, batch.prefix, batch.blocks, batch.ancestors, batch.depth,
-        scale, softcap, q.stride(0), batch.blocks.stride(0), num_packed, splits,
-        FOLD=fold, HK=key_heads, D=head_dim, PAGE=page_slots,
-        TREE=batch.ancestors is not None, WINDOW=window, SOFTCAP=softcap > 0.0,
-        SPLIT=tiling.split_keys if splits > 1 else 0,
+        scale, softcap, q.stride(0), batch.blocks.stride(0),
+        FOLD=heads // key_heads, HK=key_heads, D=head_dim, PAGE=page_slots,
+        TREE=batch.ancestors is not None, WINDOW=window, SOFTCAP=softcap > 0.0, SPLIT=tiling.split_keys,
         BLOCK_Q=tiling.rows, BLOCK_N=tiling.keys, BLOCK_D=block_d,
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32",  # of products of float32 only
         num_warps=tiling.num_warps, num_stages=tiling.num_stages,
@@ -146,9 +139,9 @@ def ragged_attention(
         # which loop a row meets a key in depends on the rows beside it.
         enable_fp_fusion=False,
     )  # fmt: skip
-    if lse is not None:
-        join_splits_kernel[(num_packed, triton.cdiv(heads, HEADS_JOINED))](
-            parts, lse, out, num_packed, splits, H=heads, D=head_dim, BLOCK_H=HEADS_JOINED, BLOCK_D=block_d
+    if work.num_parts:
+        join_slices_kernel[(num_packed, triton.cdiv(heads, HEADS_JOINED))](
+            parts, lse, work.slices, work.place, out, H=heads, D=head_dim, BLOCK_H=HEADS_JOINED, BLOCK_D=block_d
         )
     return out
 
@@ -165,10 +158,8 @@ def _check(
         raise ValueError(f"queries are {q.dtype}, keys {k_pages.dtype}, values {v_pages.dtype}")
     if (batch.ancestors is None) != (batch.depth is None):
         raise ValueError("a tree needs both ancestors and depth")
-    if batch.ancestors is not None and batch.max_rows > MAX_TREE_ROWS:
-        raise ValueError(f"a tree of {batch.max_rows} rows: its mask holds {MAX_TREE_ROWS}")
     if tiling.split_keys % tiling.keys:
-        raise ValueError(f"a program's {tiling.split_keys} keys are not whole steps of {tiling.keys}")
+        raise ValueError(f"an item's {tiling.split_keys} keys are not whole steps of {tiling.keys}")
 
 
 def compile_cases() -> Iterator[CompileCase]:
@@ -180,7 +171,6 @@ def compile_cases() -> Iterator[CompileCase]:
         ("prefill, bf16", torch.bfloat16, PREFILL, False, 0, 0.0, 8192),
         ("verify a tree, split, fp16", torch.float16, VERIFY, True, 0, 0.0, 8192),
         ("prefill, window and softcap, fp16", torch.float16, PREFILL, False, 4096, 50.0, 8192),
-        ("verify a tree of a few rows, split, bf16", torch.bfloat16, VERIFY_FEW, True, 0, 0.0, 8192),
         ("verify a tree, fp32", torch.float32, FLOAT32, True, 0, 0.0, 512),
     ):
         launch = partial(_compile_case, dtype, tiling, tree, window, softcap, max_keys)
@@ -193,7 +183,7 @@ def _compile_case(
     q = torch.empty(64, 32, 128, dtype=dtype, device="meta")
     pages = torch.empty(1024, 16, 8, 128, dtype=dtype, device="meta")
     ints = torch.empty(64, dtype=torch.int32, device="meta")
-    batch = Batch(
-        ints, ints, ints, ints.view(2, 32), ints.long() if tree else None, ints if tree else None, 16, max_keys
-    )
-    ragged_attention(q, pages, pages, batch, 128**-0.5, window, softcap, tiling)
+    batch = Batch(ints, ints, ints, ints.view(2, 32), ints.long() if tree else None, ints if tree else None)
+    parts = 512 if tiling.split_keys and max_keys > tiling.split_keys else 0
+    work = Work(ints.new_empty(128, ITEM), ints[:1], ints, ints, parts, None)
+    ragged_attention(q, pages, pages, batch, work, 128**-0.5, window, softcap, tiling)

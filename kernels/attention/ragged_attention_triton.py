@@ -56,28 +56,30 @@ def _add_keys(
     return new_highest, total * shrink + tl.sum(weights, 1), acc
 
 
-@triton.jit(
-    do_not_specialize=["blocks_stride", "num_packed", "num_splits"],  # they change from step to step
-    do_not_specialize_on_alignment=["first_row_ptr", "num_rows_ptr", "prefix_ptr", "block_ptr"],
-)
-def ragged_attention_kernel(
-    q_ptr,  # (T, H, D), rows q_stride apart
-    k_ptr,  # (P, PAGE, HK, D)
-    v_ptr,  # (P, PAGE, HK, D)
-    out_ptr,  # (T, H, D); SPLIT: (splits, T, H, D) float32
-    lse_ptr,  # SPLIT: (splits, T, H) float32, log2 of the sum of the weights
-    first_row_ptr,  # (B,)
-    num_rows_ptr,  # (B,)
-    prefix_ptr,  # (B,)
-    block_ptr,  # (B, N)
-    ancestors_ptr,  # (T,) int64, read if TREE
-    depth_ptr,  # (T,), read if TREE
+@triton.jit
+def _attend_item(
+    sequence,
+    split,  # slice of the keys
+    tile,
+    head,  # of the keys
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    out_ptr,
+    part_ptr,
+    lse_ptr,
+    slices_ptr,
+    place_ptr,
+    first_row_ptr,
+    num_rows_ptr,
+    prefix_ptr,
+    block_ptr,
+    ancestors_ptr,
+    depth_ptr,
     scale,
     softcap,
     q_stride,
     blocks_stride,
-    num_packed,  # T
-    num_splits,
     FOLD: tl.constexpr,  # H / HK
     HK: tl.constexpr,
     D: tl.constexpr,
@@ -85,19 +87,14 @@ def ragged_attention_kernel(
     TREE: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
-    SPLIT: tl.constexpr,  # keys of one program; 0: all
+    SPLIT: tl.constexpr,  # keys of a slice; 0: all
     BLOCK_Q: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Attend a tile of BLOCK_Q folded rows of one sequence and key head. Grid: (B * splits, HK,
-    tiles)."""
-    sequence, split = tl.program_id(0) // num_splits, tl.program_id(0) % num_splits
-    head, tile = tl.program_id(1), tl.program_id(2)
+    """Attend a tile of BLOCK_Q folded rows of one sequence and key head to a slice of its keys."""
     num_rows = tl.load(num_rows_ptr + sequence)
-    if tile * BLOCK_Q >= num_rows * FOLD:
-        return
     first, prefix = tl.load(first_row_ptr + sequence), tl.load(prefix_ptr + sequence)
     block_ptr += sequence.to(tl.int64) * blocks_stride
 
@@ -128,8 +125,6 @@ def ragged_attention_kernel(
     if SPLIT:
         begin = tl.maximum(begin, split * SPLIT)
         end = tl.minimum(end, split * SPLIT + SPLIT)
-        if begin >= end:
-            return
 
     highest = tl.full([BLOCK_Q], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
@@ -175,48 +170,108 @@ def ragged_attention_kernel(
 
     divisor = tl.where(total == 0.0, 1.0, total)  # a row that saw nothing gets zeros, and weighs nothing
     out = acc / divisor[:, None]
+    is_whole = in_tile
     if SPLIT:
-        packed += split.to(tl.int64) * num_packed
-        tl.store(lse_ptr + packed * (HK * FOLD) + head_q, highest + tl.log2(divisor), mask=inside)
+        is_part = inside & (tl.load(slices_ptr + packed, mask=inside, other=0) > 1)
+        part = tl.load(place_ptr + packed, mask=is_part, other=0) + split
+        part = part.to(tl.int64) * (HK * FOLD) + head_q
+        tl.store(lse_ptr + part, highest + tl.log2(divisor), mask=is_part)
+        tl.store(part_ptr + part[:, None] * D + d[None, :], out, mask=in_tile & is_part[:, None])
+        is_whole = in_tile & (is_part == 0)[:, None]
     out_offset = (packed * (HK * FOLD) + head_q)[:, None] * D + d[None, :]
-    tl.store(out_ptr + out_offset, out.to(out_ptr.dtype.element_ty), mask=in_tile)
+    tl.store(out_ptr + out_offset, out.to(out_ptr.dtype.element_ty), mask=is_whole)
 
 
-@triton.jit(do_not_specialize=["num_packed", "num_splits"])
-def join_splits_kernel(
-    part_ptr,  # (splits, T, H, D) float32
-    lse_ptr,  # (splits, T, H) float32
+@triton.jit(
+    do_not_specialize=["blocks_stride"],  # it changes from step to step
+    do_not_specialize_on_alignment=[
+        "slices_ptr", "place_ptr", "items_ptr", "count_ptr", "first_row_ptr", "num_rows_ptr", "prefix_ptr", "block_ptr",
+    ],
+)  # fmt: skip
+def ragged_attention_kernel(
+    q_ptr,  # (T, H, D), rows q_stride apart
+    k_ptr,  # (P, PAGE, HK, D)
+    v_ptr,  # (P, PAGE, HK, D)
     out_ptr,  # (T, H, D)
-    num_packed,  # T
-    num_splits,
+    part_ptr,  # SPLIT: (parts, H, D) float32
+    lse_ptr,  # SPLIT: (parts, H) float32, log2 of the sum of the weights
+    slices_ptr,  # (T,), read if SPLIT
+    place_ptr,  # (T,), read if SPLIT
+    items_ptr,  # (W, 3)
+    count_ptr,  # (1,)
+    first_row_ptr,  # (B,)
+    num_rows_ptr,  # (B,)
+    prefix_ptr,  # (B,)
+    block_ptr,  # (B, N)
+    ancestors_ptr,  # (T,) int64, read if TREE
+    depth_ptr,  # (T,), read if TREE
+    scale,
+    softcap,
+    q_stride,
+    blocks_stride,
+    FOLD: tl.constexpr,  # H / HK
+    HK: tl.constexpr,
+    D: tl.constexpr,
+    PAGE: tl.constexpr,
+    TREE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    SPLIT: tl.constexpr,  # keys of a slice; 0: all
+    BLOCK_Q: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Attend item by item, each key head of one apart. Grid: any number of programs."""
+    for work in range(tl.program_id(0), tl.load(count_ptr) * HK, tl.num_programs(0)):
+        item_ptr = items_ptr + work // HK * 3
+        _attend_item(
+            tl.load(item_ptr), tl.load(item_ptr + 1), tl.load(item_ptr + 2), work % HK,
+            q_ptr, k_ptr, v_ptr, out_ptr, part_ptr, lse_ptr, slices_ptr, place_ptr,
+            first_row_ptr, num_rows_ptr, prefix_ptr, block_ptr, ancestors_ptr, depth_ptr,
+            scale, softcap, q_stride, blocks_stride,
+            FOLD, HK, D, PAGE, TREE, WINDOW, SOFTCAP, SPLIT, BLOCK_Q, BLOCK_N, BLOCK_D, PRECISION,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize_on_alignment=["slices_ptr", "place_ptr"])
+def join_slices_kernel(
+    part_ptr,  # (parts, H, D) float32
+    lse_ptr,  # (parts, H) float32
+    slices_ptr,  # (T,)
+    place_ptr,  # (T,)
+    out_ptr,  # (T, H, D)
     H: tl.constexpr,
     D: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Join the splits of BLOCK_H heads of one row.
+    """Join the slices of BLOCK_H heads of one row, if it has several.
 
     out = sum of 2^lse * part / sum of 2^lse, added in order, so that slices without keys change no
     bit.
     """
     row = tl.program_id(0).to(tl.int64)
+    slices = tl.load(slices_ptr + row)
+    if slices < 2:
+        return
+    first = tl.load(place_ptr + row).to(tl.int64)
     head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     d = tl.arange(0, BLOCK_D)
     highest = tl.full([BLOCK_H], -float("inf"), tl.float32)
-    for split in range(0, num_splits):
-        lse = tl.load(lse_ptr + (split * num_packed + row) * H + head, mask=head < H, other=-float("inf"))
+    for one in range(0, slices):
+        lse = tl.load(lse_ptr + (first + one) * H + head, mask=head < H, other=-float("inf"))
         highest = tl.maximum(highest, lse)
     highest = tl.where(highest == -float("inf"), 0.0, highest)
     total = tl.zeros([BLOCK_H], tl.float32)
     acc = tl.zeros([BLOCK_H, BLOCK_D], tl.float32)
-    for split in range(0, num_splits):
-        place = (split * num_packed + row) * H + head
-        lse = tl.load(lse_ptr + place, mask=head < H, other=-float("inf"))
-        weight = tl.exp2(lse - highest)
-        inside = (lse > -float("inf"))[:, None] & (d < D)[None, :]  # nothing was written where there were no keys
+    inside = (head < H)[:, None] & (d < D)[None, :]
+    for one in range(0, slices):
+        place = (first + one) * H + head
+        weight = tl.exp2(tl.load(lse_ptr + place, mask=head < H, other=-float("inf")) - highest)
         part = tl.load(part_ptr + place[:, None] * D + d[None, :], mask=inside, other=0.0)
         total += weight
         acc += part * weight[:, None]
     out = acc / tl.where(total == 0.0, 1.0, total)[:, None]
     offset = (row * H + head)[:, None] * D + d[None, :]
-    tl.store(out_ptr + offset, out.to(out_ptr.dtype.element_ty), mask=(head < H)[:, None] & (d < D)[None, :])
+    tl.store(out_ptr + offset, out.to(out_ptr.dtype.element_ty), mask=inside)

@@ -49,9 +49,9 @@ class RowChoices:
     position: torch.Tensor  # (N,) int64
     edits: Edits | None  # None: no row has any, nor a mask
 
-    def first(self, count: int, edits: Edits | None) -> "RowChoices":
-        """Return the first `count` rows, with other edits."""
-        kept = {name: getattr(self, name)[:count] for name in self.__slots__ if name != "edits"}
+    def at(self, places: torch.Tensor, edits: Edits) -> "RowChoices":
+        """Return the rows at `places` (E,) int64, with edits of their own."""
+        kept = {name: getattr(self, name)[places] for name in self.__slots__ if name != "edits"}
         return RowChoices(**kept, edits=edits)
 
 

@@ -40,7 +40,7 @@ def top_logprobs_reference(logits: torch.Tensor, rows: Sequence[Row], n: int) ->
     return order[:, :n].int(), best[:, :n]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n"])
 def _block_top_kernel(
     logits_ptr,
     words_ptr,
@@ -75,7 +75,7 @@ def _block_top_kernel(
         y = tl.where(ids == token, -float("inf"), y)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "num_parts"])  # they change from step to step
 def _row_top_kernel(
     best_ptr,  # (N, M, n)
     ids_ptr,  # (N, M, n)
@@ -86,7 +86,7 @@ def _row_top_kernel(
     n,
     num_parts,
     PARTS: tl.constexpr,  # power of two >= num_parts
-    SIZE: tl.constexpr,  # power of two >= num_parts * n
+    SIZE: tl.constexpr,  # power of two >= num_parts * n, the same for all n up to a power of two
 ):
     """Find the n best of a row among its blocks' n best. Grid (N,)."""
     row = tl.program_id(0).to(tl.int64)
@@ -126,9 +126,9 @@ def top_logprobs(logits: torch.Tensor, edits: Edits | None, n: int) -> tuple[tor
         *block_arguments(logits, edits), best, ids, sums, V, logits.stride(0), triton.cdiv(V, 32), num_blocks, n,
         EDITED=edits is not None, BLOCK=BLOCK,
     )  # fmt: skip
+    most = triton.next_power_of_2(num_blocks * (2 if edits else 1))  # whatever the number of edits
     _row_top_kernel[(N,)](
-        best, ids, sums, tokens, logprobs, V, n, num_parts,
-        PARTS=triton.next_power_of_2(num_parts), SIZE=triton.next_power_of_2(num_parts * n),
+        best, ids, sums, tokens, logprobs, V, n, num_parts, PARTS=most, SIZE=most * triton.next_power_of_2(n)
     )  # fmt: skip
     return tokens, logprobs
 

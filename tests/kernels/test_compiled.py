@@ -22,7 +22,7 @@ from kernels.compile import CAPABILITIES
 ROOT = Path(__file__).parents[2]
 MAX_SHARED_BYTES = 99 * 1024  # what one program may have on every GPU from sm_80 on
 # Bytes that ptxas spills where it rather has one program more on a multiprocessor than registers for it.
-FEW_SPILLED = {("_finish_kernel", 100): 8, ("_finish_kernel", 120): 8, ("ragged_attention_kernel", 120): 16}
+FEW_SPILLED = {("_finish_kernel", 100): 8, ("_finish_kernel", 120): 8, ("ragged_attention_kernel", 90): 24}
 REGISTERS = 65536  # of one multiprocessor
 MIN_THREADS = 256  # that must find room there, or nothing hides the memory's latency
 VECTOR = re.compile(r"ld\.global\S*\.(v4\.b32|v2\.b64)|cp\.async\.cg\.shared\.global \[[^\]]*\], \[[^\]]*\], (0x10|16)")
@@ -132,11 +132,11 @@ def test_both_loops_of_attention_round_alike(kernels):
 
 
 def test_attention_prefetches_keys_and_values(kernels):
-    """With three stages, shared memory holds two buffers of 64 keys and two of their values, of 128 bf16 each."""
+    """Three stages: while 64 keys are added, both loops have the next 64 and their values under way."""
     verify = [k for k in kernels if k["case"].startswith("verify a") and "bf16" in k["case"]]
     verify = [k for k in verify if k["kernel"] == "ragged_attention_kernel"]
     assert {k["capability"] for k in verify} == set(CAPABILITIES)
-    assert not found(verify, lambda k: k["shared_bytes"] < 4 * 64 * 128 * 2 and f"{k['shared_bytes']} bytes")
+    assert not found(verify, lambda k: k["buffers"].count("2x64x128xbf16") != 4 and str(k["buffers"]))
 
 
 def test_a_path_is_loaded_whole_before_any_of_it_is_stored(kernels):

@@ -17,6 +17,8 @@ from app.state import BatchEntry, CachedSequence, Guess, Tree
 
 FEW = 16  # tokens that a step reads of a sequence, all of whose rows it may as well rate: then it is one of fixed size
 
+REHEARSED_ROWS = 128
+
 
 class DeviceGuesser:
     """A drafter's model over paged KV on a GPU: one guess for each sequence a call, with the two
@@ -41,6 +43,10 @@ class DeviceGuesser:
         self._host_head_ids = head_ids
         self._head_ids = None if head_ids is None else head_ids.to(weights.embedding.device)
         self.max_context = weights.max_positions
+
+    def rehearse(self) -> None:
+        """Launch every kernel that a guess may need once, so that none is compiled later."""
+        self._runner.rehearse(REHEARSED_ROWS)
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
         """Reserve pages for the batch entry's tokens and `ahead` more; False, with none taken, if
@@ -91,6 +97,14 @@ def load_device_guesser(
     folder: Path, target: Path, device: torch.device, dtype: torch.dtype, *, kv_bytes: int, page_tokens: int
 ) -> DeviceGuesser:
     """Load the drafter in `folder` for the target in `target` onto a GPU. Raises ModelRefused."""
+    guesser = _load(folder, target, device, dtype, kv_bytes=kv_bytes, page_tokens=page_tokens)
+    guesser.rehearse()
+    return guesser
+
+
+def _load(
+    folder: Path, target: Path, device: torch.device, dtype: torch.dtype, *, kv_bytes: int, page_tokens: int
+) -> DeviceGuesser:
     card = card_of(folder)
     if card.get("embedding") != "target":
         return DeviceGuesser(load_weights(folder, device, dtype), None, kv_bytes=kv_bytes, page_tokens=page_tokens)

@@ -1,7 +1,8 @@
 """Build a step's input on a GPU: named arrays in one buffer, written on the host, sent to the
 device in one copy.
 
-Goes in: batch entries; comes out: RowTensors on the device. Knows no weights.
+Goes in: batch entries; comes out: RowTensors on the device, attention's list of work among them.
+Knows no weights.
 """
 
 import math
@@ -14,8 +15,9 @@ import torch
 
 from app.engine.sampling import choice_of
 from app.state import BatchEntry
-from kernels.attention.ragged_attention import MAX_TREE_ROWS, Batch
-from kernels.sampling.choices import Edits, RowChoices, limits_of
+from kernels.attention.ragged_attention import MAX_TREE_ROWS, AttentionTiling, Batch
+from kernels.attention.work_list import ITEM, Work, WorkList, work_list
+from kernels.sampling.choices import RowChoices, limits_of
 
 ALIGNMENT = 16  # bytes: the widest load of a kernel
 Fields = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
@@ -26,29 +28,64 @@ class Arrays:
     """Named arrays side by side in one buffer, on the host and on the device.
 
     `host[name]` is a numpy view, `device[name]` a tensor of the same shape at an address that never
-    changes. Write to the host's side only after a result of the step that the last `send` was for
-    has been read: the copy is over by then.
+    changes. With two host buffers one is written while the other may still be copied.
     """
 
-    def __init__(self, fields: Fields, device: torch.device) -> None:
+    def __init__(self, fields: Fields, device: torch.device, buffers: int = 1) -> None:
         starts: dict[str, int] = {}
         end = 0
         for name, (dtype, shape) in fields.items():
             starts[name] = end
             end += -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
-        self._host = torch.zeros(end, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self._last = starts[name]
+        is_cuda = device.type == "cuda"
+        self._buffers = [torch.zeros(end, dtype=torch.uint8, pin_memory=is_cuda) for _ in range(buffers)]
+        self._copied: list[torch.cuda.Event | None] = [None] * buffers  # the last copy of each
+        self._turn = 0
         self._device = torch.zeros(end, dtype=torch.uint8, device=device)
-        self.host: dict[str, np.ndarray] = {}
+        self._views: list[dict[str, np.ndarray]] = [{} for _ in self._buffers]
         self.device: dict[str, torch.Tensor] = {}
         for name, (dtype, shape) in fields.items():
             size = math.prod(shape) * dtype.itemsize
             part = slice(starts[name], starts[name] + size)
-            self.host[name] = self._host[part].numpy().view(_NUMPY[dtype]).reshape(shape)
+            for views, buffer in zip(self._views, self._buffers, strict=True):
+                views[name] = buffer[part].numpy().view(_NUMPY[dtype]).reshape(shape)
             self.device[name] = self._device[part].view(dtype).view(shape)
 
-    def send(self) -> None:
-        """Copy the host's side to the device, in the order of the current stream."""
-        self._device.copy_(self._host, non_blocking=True)
+    def turn(self) -> dict[str, np.ndarray]:
+        """Return the views of the next host buffer, once its last copy is over; `send` sends it."""
+        self._turn = (self._turn + 1) % len(self._buffers)
+        copied = self._copied[self._turn]
+        if copied is not None:
+            copied.synchronize()
+        return self._views[self._turn]
+
+    def send(self, rows: int) -> None:
+        """Copy the host's side to the device, in the order of the current stream; of the last array only `rows`."""
+        *_, last = self._views[self._turn].values()
+        end = self._last + rows * last[:1].nbytes
+        self._device[:end].copy_(self._buffers[self._turn][:end], non_blocking=True)
+        if self._device.is_cuda:
+            event = self._copied[self._turn] = self._copied[self._turn] or torch.cuda.Event()
+            event.record()
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The tilings that attention's work is cut by."""
+
+    fold: int  # query heads of a key head
+    narrow: AttentionTiling  # of sequences of at most 64 rows
+    wide: AttentionTiling  # of prompts' longer chunks
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPart:
+    """Sequences that are attended in one launch."""
+
+    batch: Batch
+    work: Work
+    tiling: AttentionTiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +96,7 @@ class RowTensors:
     ids: torch.Tensor  # (T,) int32
     positions: torch.Tensor  # (T,) int32
     slots: torch.Tensor  # (T,) int32, page * S + offset
-    narrow: Batch | None  # sequences of at most 64 rows: trees
-    wide: Batch | None  # the others: chunks of prompts
+    parts: tuple[AttentionPart, ...]  # sequences of at most 64 rows, which may be trees; the others
     wanted: torch.Tensor | None  # (N,) int32, rows whose tokens are wanted; None: all
     choices: RowChoices  # of the N wanted rows
 
@@ -70,85 +106,152 @@ GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "log_min_p": -np.inf, "s
 
 
 @dataclass(frozen=True, slots=True)
+class WorkRoom:
+    """The room for attention's work on some sequences."""
+
+    items: int
+    parts: int  # slices of rows of sequences that have several
+    num_programs: int | None = None  # None: as many as there are items
+
+
+@dataclass(frozen=True, slots=True)
 class Size:
-    """The sizes that a step's shapes follow from: the arrays' capacity, and what decides the
-    launches' grids."""
+    """The sizes that a step's shapes follow from."""
 
     rows: int  # T
     sequences: int  # B
-    narrow_rows: int  # of a sequence, at most
-    wide_rows: int  # of a prompt's chunk, at most; 0: there is none
     keys: int  # a sequence's, at most
+    narrow: WorkRoom | None  # sequences of at most 64 rows; None: there are none
+    wide: WorkRoom | None
     wanted: int | None  # N, at least one; None: all rows
 
+    def holds(self, other: "Size") -> bool:
+        """Tell whether a step of the other size fits, all of whose rows are wanted."""
+        return (
+            other.rows <= self.rows
+            and other.wanted == other.rows
+            and other.keys <= self.keys
+            and other.wide is None
+            and self.narrow is not None
+            and other.narrow is not None
+            and other.narrow.items <= self.narrow.items
+            and other.narrow.parts <= self.narrow.parts
+        )
 
-def size_of(works: list[BatchEntry]) -> Size:
-    """Return the least size that the batch entries fit in."""
-    rows = [len(work.tokens) + len(work.tree) for work in works]
-    wide = [n for n in rows if n > MAX_TREE_ROWS]
-    return Size(
-        rows=sum(rows),
-        sequences=len(works),
-        narrow_rows=max((n for n in rows if n <= MAX_TREE_ROWS), default=0),
-        wide_rows=max(wide, default=0),
-        keys=max(work.start + n for work, n in zip(works, rows, strict=True)),
-        wanted=max(1, sum(1 + len(work.tree) for work in works if work.final)),
-    )
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """The place of each batch entry's rows in a step, and attention's work on them."""
+
+    works: list[BatchEntry]
+    counts: np.ndarray  # (B,), rows of each
+    starts: np.ndarray  # (B,), its cached tokens
+    firsts: np.ndarray  # (B,), its first row
+    narrow: WorkList | None
+    wide: WorkList | None
+
+    @property
+    def size(self) -> Size:
+        """Return the least size that the step fits in."""
+        return Size(
+            rows=int(self.counts.sum()),
+            sequences=len(self.works),
+            keys=int((self.starts + self.counts).max()),
+            narrow=None if self.narrow is None else WorkRoom(len(self.narrow.items), self.narrow.num_parts),
+            wide=None if self.wide is None else WorkRoom(len(self.wide.items), self.wide.num_parts),
+            wanted=max(1, sum(1 + len(work.tree) for work in self.works if work.final)),
+        )
+
+
+def layout_of(works: list[BatchEntry], cut: Cut) -> RowLayout:
+    """Lay the batch entries' rows out, one entry after the other."""
+    counts = np.array([len(work.tokens) + len(work.tree) for work in works])
+    starts = np.array([work.start for work in works])
+    firsts = np.cumsum(counts) - counts
+    is_narrow = counts <= MAX_TREE_ROWS
+
+    def listed(chosen: np.ndarray, tiling: AttentionTiling) -> WorkList | None:
+        if not chosen.any():
+            return None
+        own = np.where(chosen, counts, 0)
+        return work_list(firsts, own, starts, int(counts.sum()), cut.fold, tiling.rows, tiling.split_keys)
+
+    return RowLayout(works, counts, starts, firsts, listed(is_narrow, cut.narrow), listed(~is_narrow, cut.wide))
+
+
+def most_work(rows: int, keys: int, fold: int, tiling: AttentionTiling) -> WorkRoom:
+    """Return the room that suffices for `rows` of any sequences of up to `keys`."""
+    slices = -(-keys // tiling.split_keys) if tiling.split_keys else 1
+    return WorkRoom(rows * -(-fold // tiling.rows) * slices, rows * slices if slices > 1 else 0)
 
 
 def fields(size: Size, page_tokens: int) -> Fields:
-    """Return the dtypes and shapes of the arrays that steps up to `size` need."""
+    """Return the dtypes and shapes of the arrays that steps up to `size` need; of the last one only some is sent."""
     ints, longs, floats = torch.int32, torch.int64, torch.float32
     T, B = size.rows, size.sequences
     N = size.wanted or T
     table = -(-size.keys // page_tokens)
+    rooms = {"narrow": size.narrow or WorkRoom(0, 0), "wide": size.wide or WorkRoom(0, 0)}
+    lists = {
+        f"{name}_{field}": (ints, shape)
+        for name, room in rooms.items()
+        for field, shape in (("items", (room.items, ITEM)), ("count", (1,)), ("slices", (T,)), ("place", (T,)))
+    }
     return {
         "ancestors": (longs, (T,)), "seed": (longs, (N,)), "choice": (longs, (N,)), "position": (longs, (N,)),
         "ids": (ints, (T,)), "positions": (ints, (T,)), "slots": (ints, (T,)), "depth": (ints, (T,)),
-        "wanted": (ints, (N,)), "prefix": (ints, (B,)), "first_row": (ints, (B,)), "blocks": (ints, (B, table)),
+        "wanted": (ints, (N,)), "prefix": (ints, (B,)), "first_row": (ints, (B,)),
         "narrow": (ints, (B,)), "wide": (ints, (B,)),
         "top_k": (ints, (N,)), "temperature": (floats, (N,)), "top_p": (floats, (N,)), "log_min_p": (floats, (N,)),
+        **lists, "blocks": (ints, (B, table)),
     }  # fmt: skip
 
 
-def rows_of(arrays: Arrays, size: Size, edits: Edits | None = None) -> RowTensors:
-    """Return the device's side of the arrays as rows, with these edits of the wanted ones."""
+def rows_of(arrays: Arrays, size: Size, cut: Cut) -> RowTensors:
+    """Return the device's side of the arrays as rows."""
     d = arrays.device
-    narrow = Batch(
-        d["first_row"], d["narrow"], d["prefix"], d["blocks"], d["ancestors"], d["depth"], size.narrow_rows, size.keys
-    )
-    wide = Batch(d["first_row"], d["wide"], d["prefix"], d["blocks"], None, None, size.wide_rows, size.keys)
+
+    def part(name: str, room: WorkRoom, tiling: AttentionTiling, *, has_trees: bool) -> AttentionPart:
+        tree = (d["ancestors"], d["depth"]) if has_trees else (None, None)
+        items, count, slices, place = (d[f"{name}_{field}"] for field in ("items", "count", "slices", "place"))
+        work = Work(items, count, slices, place, room.parts, room.num_programs)
+        return AttentionPart(Batch(d["first_row"], d[name], d["prefix"], d["blocks"], *tree), work, tiling)
+
+    narrow = [part("narrow", size.narrow, cut.narrow, has_trees=True)] if size.narrow else []
+    wide = [part("wide", size.wide, cut.wide, has_trees=False)] if size.wide else []
     return RowTensors(
         ids=d["ids"],
         positions=d["positions"],
         slots=d["slots"],
-        narrow=narrow if size.narrow_rows else None,
-        wide=wide if size.wide_rows else None,
+        parts=(*narrow, *wide),
         wanted=None if size.wanted is None else d["wanted"],
         choices=RowChoices(
-            d["temperature"], d["top_k"], d["top_p"], d["log_min_p"], d["seed"], d["choice"], d["position"], edits
+            d["temperature"], d["top_k"], d["top_p"], d["log_min_p"], d["seed"], d["choice"], d["position"], None
         ),
     )
 
 
-def fill(arrays: Arrays, works: list[BatchEntry], page_tokens: int, vocab_size: int) -> None:
-    """Write the batch entries' rows to the host's side, one entry after the other; what is left
-    over is padding."""
-    host = arrays.host
-    counts = np.array([len(work.tokens) + len(work.tree) for work in works])
-    starts = np.array([work.start for work in works])
-    firsts = np.cumsum(counts) - counts
+def fill(arrays: Arrays, layout: RowLayout, page_tokens: int, vocab_size: int) -> None:
+    """Write the step's rows and work to the host's side and send it; what is left over is padding."""
+    host = arrays.turn()
+    works, counts = layout.works, layout.counts
     width = host["blocks"].shape[1]
     for i, work in enumerate(works):
         pages = work.sequence.pages[:width]
         host["blocks"][i, : len(pages)] = pages
     is_narrow = counts <= MAX_TREE_ROWS
-    _put(host["first_row"], firsts, 0)
-    _put(host["prefix"], starts, 0)
+    _put(host["first_row"], layout.firsts, 0)
+    _put(host["prefix"], layout.starts, 0)
     _put(host["narrow"], np.where(is_narrow, counts, 0), 0)
     _put(host["wide"], np.where(is_narrow, 0, counts), 0)
-    _fill_rows(host, works, counts, starts, firsts, page_tokens)
-    _fill_choices(host, works, counts, firsts, vocab_size)
+    for name, listed in (("narrow", layout.narrow), ("wide", layout.wide)):
+        host[f"{name}_count"][0] = 0 if listed is None else len(listed.items)
+        _put(host[f"{name}_items"], () if listed is None else listed.items, 0)
+        _put(host[f"{name}_slices"], () if listed is None else listed.slices, 0)
+        _put(host[f"{name}_place"], () if listed is None else listed.place, 0)
+    _fill_rows(host, works, counts, layout.starts, layout.firsts, page_tokens)
+    _fill_choices(host, works, counts, layout.firsts, vocab_size)
+    arrays.send(len(works))
 
 
 def _fill_rows(
@@ -206,5 +309,6 @@ def _fill_choices(
 
 def _put(array: np.ndarray, values: Any, idle: float) -> None:
     """Write from the front; the rest is `idle`."""
-    array[: len(values)] = values
+    if len(values):
+        array[: len(values)] = values
     array[len(values) :] = idle

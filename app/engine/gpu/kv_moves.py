@@ -4,9 +4,9 @@ reads them.
 
 from array import array
 
-import numpy as np
 import torch
 
+from app.engine.gpu.input_batch import Arrays
 from app.engine.gpu.layers import Pages
 from kernels.attention.kv_commit import kv_commit
 from kernels.attention.ragged_attention import MAX_TREE_ROWS
@@ -39,13 +39,29 @@ class KVMoves:
         if not self._waiting:
             return
         count = len(self._waiting)
-        blocks = np.zeros((count, self._table), np.int32)
-        paths = np.zeros((count, MAX_TREE_ROWS), np.int32)
-        for i, (pages, _, path) in enumerate(self._waiting):
-            blocks[i, : len(pages)] = pages
-            paths[i, : len(path)] = path
-        below = np.array([below for _, below, _ in self._waiting], np.int32)
-        lengths = np.array([len(path) for _, _, path in self._waiting], np.int32)
-        tensors = [torch.from_numpy(array).to(self._pages.keys.device) for array in (blocks, below, paths, lengths)]
-        kv_commit(self._pages.keys, self._pages.values, *tensors)
+        arrays = self._arrays(count)
+        host = arrays.turn()
+        for i, (pages, below, path) in enumerate(self._waiting):
+            host["blocks"][i, : len(pages)] = pages
+            host["below"][i] = below
+            host["path"][i, : len(path)] = path
+            host["length"][i] = len(path)
+        arrays.send(count)
+        self._move(arrays)
         self._waiting = []
+
+    def rehearse(self) -> None:
+        """Launch a move of nothing."""
+        self._move(self._arrays(1))
+
+    def _arrays(self, count: int) -> Arrays:
+        ints = torch.int32
+        fields = {
+            "below": (ints, (count,)), "length": (ints, (count,)), "path": (ints, (count, MAX_TREE_ROWS)),
+            "blocks": (ints, (count, self._table)),
+        }  # fmt: skip
+        return Arrays(fields, self._pages.keys.device)
+
+    def _move(self, arrays: Arrays) -> None:
+        d = arrays.device
+        kv_commit(self._pages.keys, self._pages.values, d["blocks"], d["below"], d["path"], d["length"])

@@ -12,15 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from app.engine.gpu.input_batch import RowTensors
+from app.engine.gpu.input_batch import Cut, RowTensors
 from app.engine.gpu.weights import Layer, Linear, Weights
 from kernels.attention.ragged_attention import (
     FLOAT32,
     PREFILL,
     VERIFY,
-    VERIFY_FEW,
-    AttentionTiling,
-    Batch,
     ragged_attention,
 )
 from kernels.layers.fixed_linear import fixed_linear
@@ -45,28 +42,19 @@ class Method:
     the same bits."""
 
     product: Product
-    narrow: AttentionTiling
-    # For sequences whose rows, all query heads of a key head folded in, do not fit a tile of `narrow`.
-    few: AttentionTiling
-    wide: AttentionTiling
+    cut: Cut
 
     @classmethod
-    def of(cls, dtype: torch.dtype, *, is_exact: bool) -> "Method":
-        """Return the method for weights of this dtype.
+    def of(cls, dtype: torch.dtype, fold: int, *, is_exact: bool) -> "Method":
+        """Return the method for weights of this dtype, of whose query heads `fold` share a key head.
 
         `is_exact`: one tile of products for any number of rows, one tile of attention for steps and
         prompts.
         """
         verify = FLOAT32 if dtype == torch.float32 else VERIFY
         if is_exact:
-            return cls(fixed_linear, verify, verify, verify)
-        if dtype == torch.float32:
-            return cls(F.linear, FLOAT32, FLOAT32, FLOAT32)
-        return cls(F.linear, VERIFY, VERIFY_FEW, PREFILL)
-
-    def tiling(self, batch: Batch, fold: int) -> AttentionTiling:
-        """Return the tiling for sequences that may be trees; `fold` query heads share a key head."""
-        return self.narrow if batch.max_rows * fold <= self.narrow.rows else self.few
+            return cls(fixed_linear, Cut(fold, verify, verify))
+        return cls(F.linear, Cut(fold, verify, FLOAT32 if dtype == torch.float32 else PREFILL))
 
 
 def forward(weights: Weights, pages: Pages, rows: RowTensors, method: Method) -> torch.Tensor:
@@ -102,14 +90,11 @@ def _attend(
         weights.num_heads, layer.q_norm, layer.k_norm, weights.epsilon,
     )  # fmt: skip
     q = qkv.view(len(qkv), -1, weights.head_dim)[:, : weights.num_heads]
-    out: torch.Tensor | None = None
-    for batch in (rows.narrow, rows.wide):
-        if batch is not None:
-            fold = weights.num_heads // weights.num_key_heads
-            tiling = method.wide if batch is rows.wide else method.tiling(batch, fold)
-            part = ragged_attention(q, keys, values, batch, weights.scale, layer.window, tiling=tiling)
-            out = part if out is None else out + part  # zeros for rows of the other's sequences
-    assert out is not None
+    out = q.new_zeros(q.shape)  # of rows of no sequence
+    for part in rows.parts:
+        ragged_attention(
+            q, keys, values, part.batch, part.work, weights.scale, layer.window, tiling=part.tiling, out=out
+        )
     return out.view(len(qkv), -1)
 
 

@@ -5,13 +5,14 @@ device a step.
 import time
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 import numpy as np
 import torch
 
 from app.engine.gpu.graphs import ROWS, Graphs
-from app.engine.gpu.input_batch import NOWHERE, Arrays, Size, fields, fill, rows_of, size_of
+from app.engine.gpu.input_batch import NOWHERE, Arrays, Size, fields, fill, layout_of, most_work, rows_of
 from app.engine.gpu.kv_moves import KVMoves
 from app.engine.gpu.layers import Method, Pages
 from app.engine.gpu.step import StepOutput, choose, run
@@ -24,8 +25,18 @@ from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry
 from kernels.attention.ragged_attention import MAX_TREE_ROWS
 from kernels.sampling.choices import Edits, pack_edits
-from kernels.sampling.target_token import Row
+from kernels.sampling.target_token import Choice, Row
 from kernels.sampling.top_logprobs import top_logprobs
+
+TOPS = (1, 2, 3, 5, 9, 17)  # one for each power of two up to MAX_TOP, which kernels are compiled for
+
+
+@dataclass(frozen=True, slots=True)
+class EditedRows:
+    """The bias, penalties and masks of those wanted rows that have any."""
+
+    places: torch.Tensor  # (E,) int64 on the device, among the wanted rows
+    edits: Edits
 
 
 @dataclass(slots=True)
@@ -73,8 +84,8 @@ class DeviceRunner(PagedRunner):
         """Allocate the cache: as many pages as `kv_bytes` holds, two at least.
 
         `is_exact`: a row's bits depend on nothing else in the batch; side branches of trees are not
-        verified then. `longest_tokens`: of a sequence with its tree, for steps of fixed size; None:
-        as many as the cache holds.
+        verified then. `has_graphs`: capture the steps of fixed size now. `longest_tokens`: of a
+        sequence with its tree, for these steps; None: as many as the cache holds.
         """
         shape = (page_tokens, weights.num_key_heads, weights.head_dim)
         num_pages = max(2, kv_bytes // (page_tokens * weights.token_bytes))
@@ -82,7 +93,7 @@ class DeviceRunner(PagedRunner):
         keys, values = (weights.embedding.new_zeros(len(weights.layers), num_pages, *shape) for _ in range(2))
         self.pages = Pages(keys, values)
         self.weights, self.is_exact = weights, is_exact
-        self._method = Method.of(keys.dtype, is_exact=is_exact)
+        self._method = Method.of(keys.dtype, weights.num_heads // weights.num_key_heads, is_exact=is_exact)
         self._vocab_size = weights.head.weight.shape[0]
         self._commits = KVMoves(self.pages)
         self._longest_tokens = min(longest_tokens or self.capacity_tokens, len(weights.cos))
@@ -94,18 +105,27 @@ class DeviceRunner(PagedRunner):
         return self.pages.keys.nbytes + self.pages.values.nbytes
 
     @torch.inference_mode()
-    def rehearse(self, rows: int, sequences: int) -> None:
-        """Run the largest steps without a sequence in them: one of fixed size, and one of `rows`
-        rows with a prompt's chunk.
+    def rehearse(self, rows: int) -> None:
+        """Run the largest step, of `rows` rows with a prompt's chunk, without a sequence in it, and every
+        kernel that a step may launch after it.
 
-        They write nothing. Afterwards torch's allocator holds what any step takes.
+        They write nothing. Afterwards torch's allocator holds what any step takes, and nothing is
+        left to be compiled.
         """
-        if self._graphs:
-            self._graphs.capture_largest(sequences)
-        size = Size(rows, sequences, min(rows, MAX_TREE_ROWS), rows, self._longest_tokens, min(rows, ROWS[-1]))
+        cut = self._method.cut
+        narrow, wide = (most_work(rows, self._longest_tokens, cut.fold, tiling) for tiling in (cut.narrow, cut.wide))
+        size = Size(rows, rows, self._longest_tokens, narrow, wide, min(rows, ROWS[-1]))
         arrays = Arrays(fields(size, self.pool.page_tokens), self.pages.keys.device)
         arrays.device["slots"].fill_(NOWHERE)
-        run(self.weights, self.pages, rows_of(arrays, size), self._method)
+        tensors = rows_of(arrays, size, cut)
+        logits = run(self.weights, self.pages, tensors, self._method).logits[:1]
+        self._commits.rehearse()
+        edited = pack_edits([Row(Choice(0.0, 1.0, 0, 0.0, 0), 0, bias={0: 1.0})], self._vocab_size, logits.device)
+        assert edited is not None
+        choose(logits, tensors.choices.at(torch.zeros(1, dtype=torch.int64, device=logits.device), edited))
+        for edits, top in product((None, edited), TOPS):
+            if top <= self._vocab_size:
+                top_logprobs(logits, edits, top)
 
     def forward(self, works: list[BatchEntry]) -> list[ChosenRows | None]:
         """Run one packed pass; return tokens for final batch entries, None for prompt chunks.
@@ -121,9 +141,9 @@ class DeviceRunner(PagedRunner):
         _check(works, self.weights)
         started = _recorded(self.pages.keys.device)
         self._commits.launch()
-        edits = self._edits(works)
-        result = self._run(works, size_of(works), edits)
-        return DeviceStep(works, result, edits, started, _recorded(self.pages.keys.device))
+        edited = self._edits(works)
+        result = self._run(works, edited)
+        return DeviceStep(works, result, edited, started, _recorded(self.pages.keys.device))
 
     @torch.inference_mode()
     def logits(self, works: list[BatchEntry]) -> torch.Tensor:
@@ -134,7 +154,7 @@ class DeviceRunner(PagedRunner):
         """
         _check(works, self.weights)
         self._commits.launch()
-        return self._run(works, size_of(works), None).logits[: _wanted(works)]
+        return self._run(works, None).logits[: _wanted(works)]
 
     def try_reserve(self, work: BatchEntry) -> bool:
         """Reserve pages for a batch entry's rows.
@@ -156,32 +176,41 @@ class DeviceRunner(PagedRunner):
         self._commits.add(work.sequence.pages, below, [node - 1 for node in path])
         self._keep(work, below + len(path))
 
-    def _run(self, works: list[BatchEntry], size: Size, edits: Edits | None) -> StepOutput:
+    def _run(self, works: list[BatchEntry], edited: EditedRows | None) -> StepOutput:
         """Run the step, captured if a tier holds it; return the result of the wanted rows, in their
         order."""
-        is_whole = size.wanted == size.rows
-        tier = self._graphs.tier(size) if self._graphs and is_whole else None
+        layout = layout_of(works, self._method.cut)
+        size = layout.size
+        tier = self._graphs.tier(size) if self._graphs else None
         if tier is None:
             arrays = Arrays(fields(size, self.pool.page_tokens), self.pages.keys.device)
-            fill(arrays, works, self.pool.page_tokens, self._vocab_size)
-            arrays.send()
-            return run(self.weights, self.pages, rows_of(arrays, size, edits), self._method)
-        fill(tier.arrays, works, self.pool.page_tokens, self._vocab_size)
-        tier.arrays.send()
-        tier.replay()
-        if edits is None:
-            return tier.result
-        logits = tier.result.logits[: size.rows]
-        return StepOutput(logits, choose(logits, tier.rows.choices.first(size.rows, edits)))
+            fill(arrays, layout, self.pool.page_tokens, self._vocab_size)
+            rows = rows_of(arrays, size, self._method.cut)
+            result = run(self.weights, self.pages, rows, self._method)
+        else:
+            fill(tier.arrays, layout, self.pool.page_tokens, self._vocab_size)
+            tier.replay()
+            rows, result = tier.rows, tier.result
+        if edited is None:
+            return result
+        chosen = choose(result.logits[edited.places], rows.choices.at(edited.places, edited.edits))
+        return StepOutput(result.logits, result.chosen.index_copy(1, edited.places, chosen))
 
-    def _edits(self, works: list[BatchEntry]) -> Edits | None:
-        """Return bias, penalties and masks of the wanted rows; each node's penalties count its own
-        ancestors."""
-        final = [work for work in works if work.final]
-        if not any(is_shaped(work.sequence.sampling) or work.mask for work in final):
-            return None
-        rows = [row for work in final for row in _rows(work)]
-        return pack_edits(rows, self._vocab_size, self.pages.keys.device)
+    def _edits(self, works: list[BatchEntry]) -> EditedRows | None:
+        """Return bias, penalties and masks of the wanted rows that have some; each node's penalties
+        count its own ancestors."""
+        rows: list[Row] = []
+        places: list[int] = []
+        first = 0
+        for work in works:
+            if not work.final:
+                continue
+            if is_shaped(work.sequence.sampling) or work.mask:
+                rows += _rows(work)
+                places += range(first, first + 1 + len(work.tree))
+            first += 1 + len(work.tree)
+        edits = pack_edits(rows, self._vocab_size, self.pages.keys.device)
+        return None if edits is None else EditedRows(torch.tensor(places, device=self.pages.keys.device), edits)
 
     def _clear(self, pages: list[int]) -> None:
         self.pages.keys[:, pages] = 0.0
@@ -195,12 +224,12 @@ class DeviceStep:
         self,
         works: list[BatchEntry],
         result: StepOutput,
-        edits: Edits | None,
+        edited: EditedRows | None,
         started: "torch.cuda.Event | float",
         ended: "torch.cuda.Event | float",
     ) -> None:
         """Hold a pass's result on the device, and when it began and ended there (`_recorded`)."""
-        self._works, self._result, self._edits = works, result, edits
+        self._works, self._result, self._edited = works, result, edited
         self._started, self._ended = started, ended
         self._took_s = 0.0
         self.runs_beside: Final = True
@@ -227,7 +256,7 @@ class DeviceStep:
         if not logprobs.isfinite().all():
             raise ArithmeticError("the model's logits are not finite")
         tokens = chosen[0].tolist()
-        likely = _likely(works, logits[:wanted], self._edits, logprobs.tolist())
+        likely = _likely(works, logits[:wanted], self._edited, logprobs.tolist())
         out: list[ChosenRows | None] = []
         first = 0
         for work in works:
@@ -272,19 +301,24 @@ def _mask(work: BatchEntry, history: Listed[int]) -> np.ndarray | None:
 def _likely(
     works: list[BatchEntry],
     logits: torch.Tensor,  # (N, V) of the wanted rows
-    edits: Edits | None,
+    edited: EditedRows | None,
     own: list[float],  # (N,) log-probability of the token chosen in each
 ) -> list[TokenLogprobs]:
-    """Return each wanted row's log-probabilities, in one more launch; nothing if no batch entry
-    wants any."""
+    """Return each wanted row's log-probabilities, in one more launch, two if rows are edited; nothing
+    if no batch entry wants any."""
     tops = [top for work in works if work.final and (top := work.sequence.logprobs) is not None]
     if not tops:
         return []
     most = min(max(tops), logits.shape[1])
     if not most:
         return [token_logprobs(one, [], []) for one in own]
-    ids, logprobs = (found.tolist() for found in top_logprobs(logits, edits, most))
-    return [token_logprobs(*row) for row in zip(own, ids, logprobs, strict=True)]
+    ids, logprobs = top_logprobs(logits, None, most)
+    if edited is not None:
+        for found, of_edited in zip(
+            (ids, logprobs), top_logprobs(logits[edited.places], edited.edits, most), strict=True
+        ):
+            found[edited.places] = of_edited
+    return [token_logprobs(*row) for row in zip(own, ids.tolist(), logprobs.tolist(), strict=True)]
 
 
 def _check(works: list[BatchEntry], weights: Weights) -> None:

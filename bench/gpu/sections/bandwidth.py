@@ -1,9 +1,8 @@
 """Compare kernels' read rates with the copy bandwidth: attention at decode shapes, and every
 kernel's benchmark case.
 
-All timed with an empty cache. Attention is timed twice: laid out for the batch as it is, and as a
-captured step lays it out, with room for a power of two of sequences and for keys up to the tier's
-end.
+All timed with an empty cache. Attention is timed twice: with a program for each item of its work,
+and with the fixed number of programs that a captured step has.
 """
 
 from collections.abc import Iterator
@@ -13,12 +12,14 @@ from itertools import product
 
 import torch
 
-from app.engine.gpu.graphs import KEYS_GROW, LEAST_KEYS
+from app.engine.gpu.graphs import PROGRAMS
 from app.engine.gpu.layers import Method
 from bench.gpu.setting import Figures, Setting
-from kernels.attention.ragged_attention import Batch, ragged_attention
+from kernels.attention.ragged_attention import AttentionTiling, Batch, ragged_attention
+from kernels.attention.work_list import Work, work_list
 
 HEADS, KEY_HEADS, HEAD_DIM, PAGE = 32, 8, 128, 16  # of an 8B model
+FOLD = HEADS // KEY_HEADS
 TILINGS = (  # keys of a step, keys of a program, warps, steps under way
     (32, 1024, 4, 4), (64, 512, 4, 3), (64, 2048, 4, 3), (64, 1024, 4, 4), (64, 1024, 8, 3), (128, 1024, 4, 2),
     (128, 2048, 8, 3),
@@ -60,15 +61,12 @@ def _shapes(setting: Setting) -> Iterator[tuple[int, int, int]]:
 
 def _attention(setting: Setting, batch: int, context: int, rows: int) -> Figures:
     kv, q = _inputs(setting, batch, context, rows)
-    method = Method.of(setting.dtype, is_exact=False)
+    tiling = Method.of(setting.dtype, FOLD, is_exact=False).cut.narrow
     line: Figures = {"batch": batch, "context": context, "rows": rows}
-    tier_keys = LEAST_KEYS
-    while tier_keys < context:
-        tier_keys *= KEYS_GROW
-    for name, sequences, max_keys in (("", batch, context), ("tier_", 1 << (batch - 1).bit_length(), tier_keys)):
-        laid = _batch(setting, batch, context, rows, sequences, max_keys)
-        tiling = method.tiling(laid, HEADS // KEY_HEADS)
-        run = partial(ragged_attention, q, kv[0], kv[1], laid, HEAD_DIM**-0.5, tiling=tiling)
+    laid, work = _batch(setting, batch, context, rows, tiling)
+    for name, programs in (("", None), ("captured_", PROGRAMS)):
+        shared = replace(work, num_programs=programs)
+        run = partial(ragged_attention, q, kv[0], kv[1], laid, shared, HEAD_DIM**-0.5, tiling=tiling)
         ms = setting.device_ms(run, is_cold=True)
         rates = {"ms": round(ms, 4), **_rates(setting, 2 * batch * context * kv[0, 0, 0].nbytes, ms)}
         line |= {name + key: value for key, value in rates.items()}
@@ -79,12 +77,12 @@ def _tilings(setting: Setting) -> list[Figures]:
     """Time attention with other tilings; the present one comes first."""
     batch, context = (1, 40) if setting.is_quick else (8, 32768)
     kv, q = _inputs(setting, batch, context, 1)
-    laid = _batch(setting, batch, context, 1, batch, context)
-    present = Method.of(setting.dtype, is_exact=False).narrow
+    present = Method.of(setting.dtype, FOLD, is_exact=False).cut.narrow
     found = []
     for keys, split, warps, stages in ((0, 0, 0, 0), *TILINGS[: 1 if setting.is_quick else None]):
         tiling = replace(present, keys=keys, split_keys=split, num_warps=warps, num_stages=stages) if keys else present
-        run = partial(ragged_attention, q, kv[0], kv[1], laid, HEAD_DIM**-0.5, tiling=tiling)
+        laid, work = _batch(setting, batch, context, 1, tiling)
+        run = partial(ragged_attention, q, kv[0], kv[1], laid, work, HEAD_DIM**-0.5, tiling=tiling)
         line = asdict(tiling)
         try:
             ms = setting.device_ms(run, is_cold=True)
@@ -104,20 +102,20 @@ def _inputs(setting: Setting, batch: int, context: int, rows: int) -> tuple[torc
     return kv, torch.randn(batch * rows, HEADS, HEAD_DIM, device=setting.device, dtype=setting.dtype)
 
 
-def _batch(setting: Setting, batch: int, context: int, rows: int, sequences: int, max_keys: int) -> Batch:
-    """Lay out chains of `rows` at the end of `context` keys, pages in no order; then sequences
-    without rows."""
+def _batch(setting: Setting, batch: int, context: int, rows: int, tiling: AttentionTiling) -> tuple[Batch, Work]:
+    """Lay out chains of `rows` at the end of `context` keys, pages in no order; list their work."""
     table = -(-context // PAGE)
-    blocks = torch.zeros(sequences, table, dtype=torch.int32)
-    blocks[:batch] = torch.randperm(batch * table).view(batch, table)
-    is_there = torch.arange(sequences) < batch
     depth = torch.arange(rows).repeat(batch)
-    ints = (torch.arange(sequences) * rows * is_there, is_there * rows, is_there * (context - rows), blocks)
-    first_row, num_rows, prefix, pages = (x.int().to(setting.device) for x in ints)
-    ancestors = (2 << depth) - 1
-    return Batch(
-        first_row, num_rows, prefix, pages, ancestors.to(setting.device), depth.int().to(setting.device), rows, max_keys
+    firsts, counts = torch.arange(batch) * rows, torch.full((batch,), rows)
+    prefixes = torch.full((batch,), context - rows)
+    listed = work_list(
+        firsts.numpy(), counts.numpy(), prefixes.numpy(), batch * rows, FOLD, tiling.rows, tiling.split_keys
     )
+    ints = firsts, counts, prefixes, torch.randperm(batch * table).view(batch, table)
+    first_row, num_rows, prefix, pages = (x.int().to(setting.device) for x in ints)
+    ancestors = ((2 << depth) - 1).to(setting.device)
+    laid = Batch(first_row, num_rows, prefix, pages, ancestors, depth.int().to(setting.device))
+    return laid, listed.on_device(setting.device)
 
 
 def _rates(setting: Setting, num_bytes: int, ms: float) -> Figures:

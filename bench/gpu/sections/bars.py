@@ -15,7 +15,7 @@ EIGHT_TOKENS = 1.15  # times a step of one token, at most
 def measure(setting: Setting, found: Figures) -> None:
     """Write every bar into `found`, from the figures of the other sections."""
     figures = setting.figures
-    for kind, name in (("of_copy", "as it is"), ("tier_of_copy", "as a captured step lays it out")):
+    for kind, name in (("of_copy", "as it is"), ("captured_of_copy", "as a captured step lays it out")):
         least = partial(_attention, figures, kind)
         found[f"attention, 32k keys, batch 8 and 64, of copy bandwidth, {name}"] = _bar(least, at_least=ATTENTION)
     for kind in ("gpu", "wall"):

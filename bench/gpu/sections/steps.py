@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from app.engine.cpu.equivalence import probe
-from app.engine.gpu.input_batch import fill, size_of
+from app.engine.gpu.input_batch import fill, layout_of
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import Weights, take
 from app.state import BatchEntry
@@ -122,9 +122,9 @@ def works_of(runner: DeviceRunner, point: Point, vocab_size: int) -> list[BatchE
 def replay_of(runner: DeviceRunner, works: list[BatchEntry], vocab_size: int) -> Callable[[], None] | None:
     """Return the captured step that the runner takes for these batch entries, filled and sent; None
     without graphs."""
-    tier = runner._graphs.tier(size_of(works)) if runner._graphs else None  # what `forward` hides from its callers
+    layout = layout_of(works, runner._method.cut)  # what `forward` hides from its callers
+    tier = runner._graphs.tier(layout.size) if runner._graphs else None
     if tier is None:
         return None
-    fill(tier.arrays, works, PAGE_TOKENS, vocab_size)
-    tier.arrays.send()
+    fill(tier.arrays, layout, PAGE_TOKENS, vocab_size)
     return tier.replay

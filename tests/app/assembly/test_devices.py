@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from app.assembly.devices import target_runner
+from app.assembly.devices import max_sequences, target_runner
 from app.config import Settings
 from app.engine.kv.pages import bytes_per_page
 from app.engine.kv.sizing import GPU_PART, PAGE_TOKENS, SLACK_TOKENS
@@ -54,6 +54,15 @@ def test_a_cache_for_less_is_refused(target: Path) -> None:
         target_runner(target, settings(target, -1), CONTEXT_TOKENS)
 
 
+@pytest.mark.parametrize(("device", "usual"), [("cpu", 64), ("cuda", 256)])
+def test_sequences_at_once_follow_the_device_unless_set(
+    monkeypatch: pytest.MonkeyPatch, device: str, usual: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert max_sequences(Settings.model_validate({"device": device})) == usual
+    assert max_sequences(Settings.model_validate({"device": device, "max_sequences": 7})) == 7
+
+
 class Runner:
     """A fake runner that takes pages from the card, and graphs and a step's memory when it rehearses."""
 
@@ -63,7 +72,7 @@ class Runner:
         self.capacity_tokens = self.page_bytes // TOKEN_BYTES
         card.held[id(self)] = self.page_bytes
 
-    def rehearse(self, rows: int, sequences: int) -> None:
+    def rehearse(self, rows: int) -> None:
         self.card.held[id(self)] += GRAPHS
         self.card.lend(STEP)
         assert self.card.free_bytes() >= 0, "out of memory"

@@ -1,10 +1,13 @@
 """Test a verifier over a tiny model: commits, waits, retries and drops."""
 
+import dataclasses
 import time
 
 import pytest
 import torch
 
+from app.assembly.verifier import verifier_over
+from app.config import Settings
 from app.drafter.model import ModelDrafter
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.drafters.guesser import ModelGuesser
@@ -14,6 +17,7 @@ from app.messages import TARGET, Event, FinishReason, Status
 from app.pipeline import LocalPipeline
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
+from app.stages.route.drafter_pool import DrafterPool
 from app.store.memory import MemoryStore
 from app.store.protocol import Outcome
 from app.verifier import out_of_memory
@@ -366,6 +370,16 @@ def test_long_prompts_are_read_beside_running_sequences():
     assert local.verifier.sequences["short"].generated == 2
     fakes.finish(local)
     assert list(local.store.snapshot("long").tokens) == expected(list(range(50)) * 2, 3)
+
+
+def test_a_devices_chunk_is_the_least_that_a_step_reads():
+    """On a GPU: fewer rows of a prompt take as long, and each step reads the weights again."""
+    measured = dataclasses.replace(fakes.measured(RUNNER), chunk_tokens=80)
+    verifier = verifier_over(Settings(routing="all"), measured, "local", MemoryStore(), owner="owner")
+    assert verifier.policy.prefill_chunk_tokens == Policy().prefill_chunk_tokens
+    for given, kept in ((16, 80), (96, 96)):
+        verifier.follow(DrafterPool(), Policy(version=3, prefill_chunk_tokens=given))
+        assert verifier.policy == Policy(version=3, prefill_chunk_tokens=kept)
 
 
 def test_after_a_pause_drafts_are_as_right_as_before():

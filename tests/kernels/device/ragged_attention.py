@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,15 +12,27 @@ from kernels.attention.ragged_attention import (
     VERIFY,
     AttentionTiling,
     Batch,
-    ragged_attention,
     ragged_attention_reference,
 )
+from kernels.attention.ragged_attention import ragged_attention as launch
+from kernels.attention.work_list import work_list
 from tests.kernels.device.places import DEVICE, DTYPES, INTERPRETED, TOLERANCE
 
 SMALL = AttentionTiling(rows=16, keys=32, split_keys=0, num_warps=4, num_stages=2)  # many steps in few keys
 SPLIT = dataclasses.replace(SMALL, split_keys=32)
 CHAINS = [(37, 5), (0, 1), (62, 3), (130, 1)]  # (prefix, new rows) of each sequence
 FOREST = [(37, 6), (0, 3), (63, 1), (122, 9)]
+
+
+def listed(q, k, batch, tiling):
+    """Return the work of a batch."""
+    integers = (x.cpu().numpy() for x in (batch.first_row, batch.num_rows, batch.prefix))
+    return work_list(*integers, len(q), q.shape[1] // k.shape[2], tiling.rows, tiling.split_keys)
+
+
+def ragged_attention(q, k, v, batch, scale, window=0, softcap=0.0, tiling=VERIFY):
+    work = listed(q, k, batch, tiling).on_device(DEVICE)
+    return launch(q, k, v, batch, work, scale, window, softcap, tiling)
 
 
 def inputs(spans, heads, dtype, page_slots=16, tree=False):
@@ -54,8 +67,6 @@ def inputs(spans, heads, dtype, page_slots=16, tree=False):
         blocks=blocks.int().to(DEVICE),
         ancestors=torch.tensor(ancestors, dtype=torch.int64, device=DEVICE) if tree else None,
         depth=torch.tensor(depth, dtype=torch.int32, device=DEVICE) if tree else None,
-        max_rows=int(num_rows.max()),
-        max_keys=max(sum(span) for span in spans),
     )
     q = torch.randn(int(num_rows.sum()), num_heads, head_dim, generator=random).to(dtype)
     return q.to(DEVICE), k.to(DEVICE), v.to(DEVICE), batch
@@ -132,8 +143,6 @@ def one_sequence(batch, i, row=0, rows=None):
         num_rows=batch.num_rows[:1] * 0 + rows,
         prefix=batch.prefix[i : i + 1] + row,
         blocks=batch.blocks[i : i + 1],
-        max_rows=rows,
-        max_keys=int(batch.prefix[i]) + row + rows,
     )
 
 
@@ -161,9 +170,59 @@ def test_a_row_has_the_same_bits_alone(tiling, dtype):
             assert torch.equal(alone[0], together[place])
 
 
+@pytest.mark.parametrize("tree", [False, True])
+def test_bits_do_not_depend_on_programs_order_or_room(tree):
+    """A captured step has room for more items and parts than there are, and shares them among fixed programs."""
+    q, k, v, batch = inputs(FOREST if tree else CHAINS, (4, 2, 32), torch.float32, tree=tree)
+    work = listed(q, k, batch, SPLIT).on_device(DEVICE)
+    expected = launch(q, k, v, batch, work, 0.2, tiling=SPLIT)
+    assert work.num_parts > len(q), "some have several slices"
+    items = work.items.flip(0)
+    beyond = torch.full((5, 3), 2**30, dtype=torch.int32, device=DEVICE)  # would be read from anywhere
+    for programs in (1, 3, 999):
+        roomy = dataclasses.replace(
+            work, items=torch.cat([items, beyond]), num_parts=2 * work.num_parts, num_programs=programs
+        )
+        out = torch.full_like(expected, 7.0)
+        assert launch(q, k, v, batch, roomy, 0.2, tiling=SPLIT, out=out) is out
+        assert torch.equal(out, expected)
+
+
+def test_one_slice_gives_the_bits_of_several():
+    """Keys that a row may not see lie in slices of their own or not, by the rows behind it."""
+    q, k, v, batch = inputs([(20, 24)], (4, 2, 32), torch.float32)
+    cut = dataclasses.replace(SMALL, split_keys=32)
+    assert {int(n) for n in listed(q, k, batch, cut).slices} == {2}
+    together = ragged_attention(q, k, v, batch, 0.2, tiling=cut)
+    alone = ragged_attention(q[:8], k, v, one_sequence(batch, 0, 0, 8), 0.2, tiling=cut)
+    assert torch.equal(alone, together[:8])
+
+
+def test_a_list_covers_every_slice_of_every_row_once():
+    counts, prefixes = np.array([5, 0, 1, 9, 64]), np.array([60, 5, 0, 127, 1000])
+    firsts = np.array([2, 0, 7, 8, 20])  # some rows are of no sequence
+    for fold, rows, split in ((4, 16, 64), (1, 16, 0), (32, 16, 1024), (3, 32, 128)):
+        found = work_list(firsts, counts, prefixes, 90, fold, rows, split)
+        slices = [-(-(p + n) // split) if split else 1 for p, n in zip(prefixes, counts, strict=True)]
+        covered = [
+            (sequence, part, one)
+            for sequence, part, tile in found.items.tolist()
+            for one in range(tile * rows, min((tile + 1) * rows, counts[sequence] * fold))
+        ]
+        assert len(covered) == len({*covered})
+        assert {*covered} == {
+            (i, s, one) for i, n in enumerate(counts) for s in range(slices[i]) for one in range(n * fold)
+        }
+        expected = np.zeros(90, int)
+        for first, n, count in zip(firsts, counts, slices, strict=True):
+            expected[first : first + n] = count
+        assert found.slices.tolist() == expected.tolist()
+        places = [p + s for p, n in zip(found.place, found.slices, strict=True) if n > 1 for s in range(n)]
+        assert places == list(range(found.num_parts))
+
+
 def test_arguments_that_do_not_fit_are_refused():
     q, k, v, batch = inputs(CHAINS, (4, 2, 32), torch.float32)
-    tree = dataclasses.replace(batch, ancestors=batch.first_row.long(), depth=batch.first_row, max_rows=65)
     for arguments in (
         (q[:, :3], k, v, batch),
         (q, k, v[..., :16], batch),
@@ -171,9 +230,8 @@ def test_arguments_that_do_not_fit_are_refused():
         (q, k.transpose(0, 1), v.transpose(0, 1), batch),
         (q.transpose(0, 1), k, v, batch),
         (q, k, v, dataclasses.replace(batch, depth=batch.first_row)),
-        (q, k, v, tree),
     ):
         with pytest.raises(ValueError):
-            ragged_attention(*arguments, 0.2)
+            launch(*arguments, listed(q, k, batch, VERIFY).on_device(DEVICE), 0.2)
     with pytest.raises(ValueError):
         ragged_attention(q, k, v, batch, 0.2, tiling=dataclasses.replace(SMALL, split_keys=40))

@@ -157,7 +157,7 @@ def test_grammars_and_logprobs_are_those_of_the_cpu():
 
 def test_a_rehearsal_changes_nothing_and_longer_sequences_run_all_the_same():
     model, runner = served(layers=1, longest_tokens=64)
-    runner.rehearse(96, 4)
+    runner.rehearse(96)
     assert not runner.pages.keys.any() and runner.pool.num_free == runner.pool.num_pages
     for prompt in (PROMPTS[0], LONG):
         assert fakes.texts(fakes.pipeline(runner), record(prompt, 2)) == [alone(model, prompt, 2)]

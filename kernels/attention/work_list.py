@@ -1,0 +1,73 @@
+"""List the tiles of rows and slices of keys that a launch of ragged attention works off.
+
+Integers of a batch go in, numpy arrays come out. A launch's grid need not know how many sequences,
+rows or keys there are, so one captured launch serves every batch that the arrays hold.
+
+An item is one tile of folded rows of one sequence over one slice of its keys. What it finds of a
+row goes to the output if the sequence has one slice, else to a place among the parts, from which
+the slices are joined in order: slice s of row r lies at place[r] + s.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+ITEM = 3  # numbers of an item: sequence, slice, tile
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The list on the device, and what the joining of slices needs. All int32."""
+
+    items: torch.Tensor  # (W, 3): sequence, slice of its keys, tile of its rows; none behind `count` is read
+    count: torch.Tensor  # (1,), items
+    slices: torch.Tensor  # (T,), of each packed row's sequence; 0: the row has none here
+    place: torch.Tensor  # (T,), of the row's first slice among the parts; read where it has several
+    num_parts: int  # room for the rows' slices; 0: no sequence has several
+    num_programs: int | None  # that share the items; None: one for each item and key head
+
+
+@dataclass(frozen=True, slots=True)
+class WorkList:
+    """The list on the host."""
+
+    items: np.ndarray  # (W, 3) int32
+    slices: np.ndarray  # (T,) int32
+    place: np.ndarray  # (T,) int32
+    num_parts: int
+
+    def on_device(self, device: torch.device) -> Work:
+        """Return the list on a device."""
+        arrays = (self.items, np.array([len(self.items)]), self.slices, self.place)
+        items, count, slices, place = (torch.from_numpy(one.astype(np.int32)).to(device) for one in arrays)
+        return Work(items, count, slices, place, self.num_parts, None)
+
+
+def work_list(
+    firsts: np.ndarray,
+    counts: np.ndarray,
+    prefixes: np.ndarray,
+    num_packed: int,
+    fold: int,
+    tile_rows: int,
+    split_keys: int,
+) -> WorkList:
+    """Return the work of sequences with `counts` (B,) new rows from row `firsts` (B,) on, behind `prefixes` (B,) keys.
+
+    num_packed: T, rows of no sequence included; fold: query heads of a key head; tile_rows: folded
+    rows of a tile; split_keys: keys of a slice, 0: all keys are one. Slices are cut at fixed places,
+    whatever else is in the batch.
+    """
+    tiles = -(-counts * fold // tile_rows)
+    slices = -(-(prefixes + counts) // split_keys) if split_keys else np.ones_like(counts)
+    each = tiles * slices
+    sequence = np.repeat(np.arange(len(counts)), each)
+    within = np.arange(len(sequence)) - np.repeat(np.cumsum(each) - each, each)
+    # Tiles side by side: they read the same keys, at nearly the same time.
+    items = np.stack((sequence, within // tiles[sequence], within % tiles[sequence]), 1)
+    rows = np.arange(counts.sum()) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
+    of_rows = np.zeros(num_packed, np.int32)
+    of_rows[rows] = np.repeat(slices, counts)
+    parts = np.where(of_rows > 1, of_rows, 0)
+    return WorkList(items.astype(np.int32), of_rows, (np.cumsum(parts) - parts).astype(np.int32), int(parts.sum()))
