@@ -46,6 +46,7 @@ def main(argv: Listed[str] | None = None) -> int:
         print(f"## {name}\n\n{world.about}\n", flush=True)
         found = heading("bench testbeds", argv) | simulate(world, args)
         kind = [name, *([args.data] if args.data else []), *(["recorded"] if args.log else [])]
+        args.out.mkdir(parents=True, exist_ok=True)
         (args.out / f"testbeds-{'-'.join(kind)}.json").write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
