@@ -5,7 +5,7 @@ The store appends the event by compare-and-set on its offset; before that nothin
 
 from dataclasses import dataclass
 
-from app.messages import DrafterStats, Event, FinishReason, Stats
+from app.messages import DrafterCounts, Event, FinishReason, Stats
 from app.state import Sequence, Tree, Verdict
 
 
@@ -65,8 +65,8 @@ def event_of(conclusion: Conclusion, stats: Stats, tree: Tree, verdict: Verdict,
 def _stats(stats: Stats, tree: Tree, accepted: list[int], now_s: float) -> Stats:
     by_drafter = dict(stats.by_drafter)
     for name, (drafted, right) in tree.by_proposer(accepted).items():
-        old = by_drafter.get(name, DrafterStats())
-        by_drafter[name] = DrafterStats(drafted=old.drafted + drafted, accepted=old.accepted + right)
+        old = by_drafter.get(name, DrafterCounts())
+        by_drafter[name] = DrafterCounts(drafted=old.drafted + drafted, accepted=old.accepted + right)
     return Stats(
         rounds=stats.rounds + 1,
         drafted=stats.drafted + len(tree),

@@ -125,7 +125,7 @@ def mail(tree: Tree, **changes) -> TreeMessage:
     values = {"request_id": "r", "base": 1, "confidence": tree.confidence, "skipped": tree.skipped}
     for name in ("tokens", "parents", "survival", "proposers"):
         values[name] = tuple(getattr(tree, name))
-    return TreeMessage.model_construct(**{**values, **changes})
+    return TreeMessage(**{**values, **changes})
 
 
 @given(trees())

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from app.messages import Draft, DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
+from app.messages import Draft, DraftJob, Mail, ToDrafter, ToFuser, ToVerifier, TreeMessage
 from app.policy import Policy
-from app.request import GenerateRequest, Message, Sampling
+from app.request import GenerateRequest, Sampling
 from app.store.connect import connect
 from tests.workers.cluster import Cluster, Stream, wait_for
 from tests.workers.conftest import Alone
@@ -96,12 +96,12 @@ class _Liar:
             self._put("verify:verify-1", ToVerifier(adopt=(self._stream.id, "nobody", "")))
             self._stopping.wait(0.02)
 
-    def _put(self, mailbox: str, message: Message) -> None:
-        # NaN as other languages' JSON has it; pydantic reads it and writes null
+    def _put(self, mailbox: str, message: Mail) -> None:
+        # NaN as other languages' JSON has it; it is written as null
         _put(
             self._deployment,
             mailbox,
-            message.model_dump_json().replace("[null", "[NaN").replace(",null]", ",Infinity]"),
+            message.json().replace("[null", "[NaN").replace(",null]", ",Infinity]"),
         )
 
     def _trees(self, base: int) -> tuple[TreeMessage, ...]:
@@ -143,7 +143,7 @@ class _Liar:
                 "tokens": (*self._prompt, *tokens), "prompt_length": len(self._prompt), "max_draft_tokens": 4,
                 "drafters": ("twin",), "sampling": Sampling(), "due_s": time.time() + 0.2,
             }  # fmt: skip
-            return DraftJob.model_validate({**sound, **changes})
+            return DraftJob(**{**sound, **changes})
 
         return (
             job(tokens=(HUGE,) * base),
