@@ -87,6 +87,11 @@ class Tree:
                 tip = node
         return branch
 
+    def chain(self) -> "Tree":
+        """Return the main branch as a tree of its own; the tree itself if that is all of it."""
+        branch = self.main_branch()
+        return self if len(branch) == len(self.tokens) else self.keep(branch)
+
     def depths(self) -> list[int]:
         """Count each node's steps from the root.
 
@@ -130,8 +135,11 @@ class Tree:
         return Walk(path, alternatives)
 
     def by_proposer(self, right: Collection[int]) -> dict[str, tuple[int, int]]:
-        """Count each drafter's nodes, and those of them that are among `right`."""
+        """Count each drafter's nodes, and those of them that are among `right`, nodes of this tree."""
         found: dict[str, tuple[int, int]] = {}
+        first = self.proposers[0] if self.proposers else ()
+        if len(first) == 1 and self.proposers.count(first) == len(self.proposers):  # a lone drafter's, most are
+            return {first[0]: (len(self.proposers), len(right))}
         for node, proposers in enumerate(self.proposers, start=1):
             for name in proposers:
                 nodes, good = found.get(name, (0, 0))

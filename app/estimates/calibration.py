@@ -24,6 +24,7 @@ PRIOR_WEIGHT = 8.0  # observations the identity counts for in a bin
 DECAY = 0.995  # of a bin's past at each new observation in it: a memory of about 200
 REPORT_GROWTH = 1.001  # of an observation's weight in a report: a memory of about 1000 over all bins
 FLOOR = 0.001  # nothing is certain: calibrated values lie in [FLOOR, 1 - FLOOR]
+_CEILING = 1.0 - FLOOR
 GROUP = "calibration"  # of the store's sums
 MAX_DRAFTERS = 256  # names come from drafts, which are not trusted; beyond this new ones stay uncalibrated
 
@@ -207,11 +208,11 @@ class _Errors:
         """
         (low, part), (high, rest) = _bins_near(confidence)
         kept, weight, error = self.kept, self.weight, self.error
-        below = (
-            part * (base[BINS + low] * kept[low] + error[low]) / (base[low] * kept[low] + weight[low] + PRIOR_WEIGHT)
-        )
-        above = rest * (base[BINS + high] * kept[high] + error[high])
-        return below + above / (base[high] * kept[high] + weight[high] + PRIOR_WEIGHT)
+        left = kept[low]
+        below = part * (base[BINS + low] * left + error[low]) / (base[low] * left + weight[low] + PRIOR_WEIGHT)
+        left = kept[high]
+        above = rest * (base[BINS + high] * left + error[high])
+        return below + above / (base[high] * left + weight[high] + PRIOR_WEIGHT)
 
 
 @dataclass(slots=True)
@@ -253,11 +254,12 @@ class _Record:
 
 
 def _bounded(confidence: float) -> float:
-    return min(1.0 - FLOOR, max(FLOOR, confidence))
+    return _CEILING if confidence >= _CEILING else confidence if confidence > FLOOR else FLOOR
 
 
 def _bins_near(confidence: float) -> tuple[tuple[int, float], tuple[int, float]]:
     """Return the two bins whose centres enclose the confidence, each with its share in it."""
-    place = min(BINS - 1.0, max(0.0, confidence * BINS - 0.5))  # centres are whole numbers here
-    low = min(BINS - 2, int(place))
+    place = confidence * BINS - 0.5  # centres are whole numbers here
+    place = BINS - 1.0 if place >= BINS - 1.0 else place if place > 0.0 else 0.0
+    low = BINS - 2 if place >= BINS - 1.0 else int(place)
     return (low, 1.0 - (place - low)), (low + 1, place - low)

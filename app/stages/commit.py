@@ -3,14 +3,13 @@
 The store appends the event by compare-and-set on its offset; before that nothing is committed.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from app.messages import DrafterCounts, Event, FinishReason, Stats
 from app.state import Sequence, Tree, Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Conclusion:
+class Conclusion(NamedTuple):
     """The tokens of a verdict that count, and why the request ends with them; None: it goes on.
 
     `offset`: tokens generated before them.

@@ -45,26 +45,40 @@ def fuse(
             usable.setdefault(draft.drafter, draft)  # a repeated draft is no second opinion
     max_nodes, root = min(max_nodes, MAX_NODES), _Node()
     for name, draft in usable.items():
-        nodes = [*_sound_nodes(draft, vocab_size, job.max_draft_tokens)]
-        if len(usable) == 1 and _is_chain(nodes):
-            return _chain(name, nodes[:max_nodes], calibration)
-        _merge(root, name, nodes, calibration)
+        if len(usable) == 1 and _is_sound_chain(draft, vocab_size, job.max_draft_tokens):
+            return _chain(name, draft.tokens[:max_nodes], draft.confidences, calibration)
+        _merge(root, name, _sound_nodes(draft, vocab_size, job.max_draft_tokens), calibration)
     return _best(root, max_nodes)
 
 
 _Guess = tuple[int, int, float | None]  # token, parent, confidence in [0, 1]; None: borrowed
 
 
-def _is_chain(nodes: Sequence[_Guess]) -> bool:
-    """Tell whether each node hangs on the one before, and none is borrowed."""
-    return all(parent == i and confidence is not None for i, (_, parent, confidence) in enumerate(nodes))
+def _is_sound_chain(draft: Draft, vocab_size: int, max_tokens: int) -> bool:
+    """Tell whether all of a draft is sound, each node hangs on the one before, and none is borrowed.
+
+    Of such a draft `_sound_nodes` yields every node; this asks once a field, not once a node.
+    """
+    tokens, parents, chances = draft.tokens, draft.parents, draft.confidences
+    if not (type(tokens) is type(parents) is type(chances) is tuple) or draft.borrowed:
+        return False
+    return (
+        0 < len(tokens) == len(parents) == len(chances) <= max_tokens
+        and {*map(type, tokens), *map(type, parents)} == {int}
+        and {*map(type, chances)} <= {float, int}
+        and min(tokens) >= 0
+        and max(tokens) < vocab_size
+        and parents == (*range(len(parents)),)
+        and all(map(isfinite, chances))
+    )
 
 
-def _chain(drafter: str, nodes: Sequence[_Guess], calibration: Calibration) -> Tree:
+def _chain(drafter: str, tokens: Sequence[int], confidences: Sequence[float], calibration: Calibration) -> Tree:
     """Make the tree of a lone drafter's chain: as `_merge` and `_best` would, with nothing to pool and no order."""
-    shares = (min(MAX_SIBLING_MASS, calibration.value(drafter, confidence or 0.0)) for _, _, confidence in nodes)
-    survival = [*accumulate(shares, mul)]
-    return Tree([token for token, _, _ in nodes], [*range(len(nodes))], survival, [(drafter,)] * len(nodes))
+    size, value = len(tokens), calibration.value
+    shares = [value(drafter, 0.0 if c < 0.0 else 1.0 if c > 1.0 else c) for c in confidences[:size]]
+    survival = [*accumulate([min(MAX_SIBLING_MASS, share) for share in shares], mul)]
+    return Tree([*tokens], [*range(size)], survival, [(drafter,)] * size)
 
 
 @dataclass(slots=True)
