@@ -100,9 +100,12 @@ class AcceptanceEstimates:
 
     def of(self, request_id: str, tenant: str) -> AcceptanceEstimate:
         """Return the request's estimate, made at its first use."""
-        if request_id not in self._requests:
-            prior = _kept(self._tenants, tenant, self._max_tenants)
-            self._requests[request_id] = AcceptanceEstimate(prior)
+        found = self._requests.get(request_id)
+        if found is not None:
+            self._requests.move_to_end(request_id)
+            return found
+        prior = _kept(self._tenants, tenant, self._max_tenants)
+        self._requests[request_id] = AcceptanceEstimate(prior)
         return _kept(self._requests, request_id, self._max_requests)
 
     def remove(self, request_id: str) -> None:

@@ -54,8 +54,12 @@ class Calibration:
 
     def value(self, drafter: str, confidence: float) -> float:
         """Return the chance that a token with this confidence is right if its parent is."""
+        return self.values(drafter, (confidence,))[0]
+
+    def values(self, drafter: str, confidences: Sequence[float]) -> list[float]:
+        """Return these chances of several tokens of one drafter."""
         known = self._drafters.get(drafter)
-        return _bounded(confidence) if known is None else known.value(confidence)
+        return [*map(_bounded, confidences)] if known is None else known.values(confidences)
 
     def update(self, drafter: str, confidence: float, accepted: bool) -> None:
         """Learn that a token with this confidence, below a right parent, was right or wrong."""
@@ -108,9 +112,9 @@ class Calibration:
 class RawConfidence(Calibration):
     """A calibration that learns, for its reports, and takes every drafter's confidence as it is."""
 
-    def value(self, drafter: str, confidence: float) -> float:
-        """Return the confidence, kept away from 0 and 1."""
-        return _bounded(confidence)
+    def values(self, drafter: str, confidences: Sequence[float]) -> list[float]:
+        """Return the confidences, kept away from 0 and 1."""
+        return [*map(_bounded, confidences)]
 
 
 def judge(drafts: Iterable[Draft], committed: Sequence[int]) -> Iterator[tuple[str, float, bool]]:
@@ -149,11 +153,14 @@ class _Map:
     def has_seen(self) -> bool:
         return self._observations + self.base[-1] > 0
 
-    def value(self, confidence: float) -> float:
-        return _bounded(confidence + self._errors.shift(confidence, self.base))
+    def values(self, confidences: Sequence[float]) -> list[float]:
+        return [
+            _bounded(c + shift)
+            for c, shift in zip(confidences, self._errors.shifts(confidences, self.base), strict=True)
+        ]
 
     def add(self, confidence: float, accepted: bool) -> None:
-        self._calibrated.add(self.value(confidence), accepted)
+        self._calibrated.add(self.values((confidence,))[0], accepted)
         self._raw.add(confidence, accepted)
         self._errors.add(confidence, accepted)
         self._observations += 1
@@ -195,24 +202,31 @@ class _Errors:
     kept: list[float] = field(default_factory=lambda: [1.0] * BINS)
 
     def add(self, confidence: float, accepted: bool) -> None:
-        for i, part in _bins_near(confidence):
+        low, share = _bin_below(confidence)
+        for i, part in ((low, 1.0 - share), (low + 1, share)):
             kept = 1.0 - (1.0 - DECAY) * part
             self.kept[i] *= kept
             self.weight[i] = self.weight[i] * kept + part
             self.error[i] = self.error[i] * kept + part * (accepted - confidence)
 
-    def shift(self, confidence: float, base: Sequence[float]) -> float:
-        """Return the truth's excess over this confidence, shrunk to 0.
+    def shifts(self, confidences: Iterable[float], base: Sequence[float]) -> list[float]:
+        """Return the truth's excess over each of these confidences, shrunk to 0.
 
         `base`: weights, then errors.
         """
-        (low, part), (high, rest) = _bins_near(confidence)
         kept, weight, error = self.kept, self.weight, self.error
-        left = kept[low]
-        below = part * (base[BINS + low] * left + error[low]) / (base[low] * left + weight[low] + PRIOR_WEIGHT)
-        left = kept[high]
-        above = rest * (base[BINS + high] * left + error[high])
-        return below + above / (base[high] * left + weight[high] + PRIOR_WEIGHT)
+        found = []
+        for confidence in confidences:
+            low, share = _bin_below(confidence)
+            left = kept[low]
+            below = (
+                (1.0 - share) * (base[BINS + low] * left + error[low]) / (base[low] * left + weight[low] + PRIOR_WEIGHT)
+            )
+            high = low + 1
+            left = kept[high]
+            above = share * (base[BINS + high] * left + error[high])
+            found.append(below + above / (base[high] * left + weight[high] + PRIOR_WEIGHT))
+        return found
 
 
 @dataclass(slots=True)
@@ -257,9 +271,9 @@ def _bounded(confidence: float) -> float:
     return _CEILING if confidence >= _CEILING else confidence if confidence > FLOOR else FLOOR
 
 
-def _bins_near(confidence: float) -> tuple[tuple[int, float], tuple[int, float]]:
-    """Return the two bins whose centres enclose the confidence, each with its share in it."""
+def _bin_below(confidence: float) -> tuple[int, float]:
+    """Return the bin whose centre is the last below the confidence, and the share in it of the bin above."""
     place = confidence * BINS - 0.5  # centres are whole numbers here
     place = BINS - 1.0 if place >= BINS - 1.0 else place if place > 0.0 else 0.0
     low = BINS - 2 if place >= BINS - 1.0 else int(place)
-    return (low, 1.0 - (place - low)), (low + 1, place - low)
+    return low, place - low

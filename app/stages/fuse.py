@@ -65,7 +65,7 @@ def _is_sound_chain(draft: Draft, vocab_size: int, max_tokens: int) -> bool:
     return (
         0 < len(tokens) == len(parents) == len(chances) <= max_tokens
         and {*map(type, tokens), *map(type, parents)} == {int}
-        and {*map(type, chances)} <= {float, int}
+        and {*map(type, chances)} == {float}
         and min(tokens) >= 0
         and max(tokens) < vocab_size
         and parents == (*range(len(parents)),)
@@ -75,8 +75,8 @@ def _is_sound_chain(draft: Draft, vocab_size: int, max_tokens: int) -> bool:
 
 def _chain(drafter: str, tokens: Sequence[int], confidences: Sequence[float], calibration: Calibration) -> Tree:
     """Make the tree of a lone drafter's chain: as `_merge` and `_best` would, with nothing to pool and no order."""
-    size, value = len(tokens), calibration.value
-    shares = [value(drafter, 0.0 if c < 0.0 else 1.0 if c > 1.0 else c) for c in confidences[:size]]
+    size = len(tokens)
+    shares = calibration.values(drafter, [0.0 if c < 0.0 else 1.0 if c > 1.0 else c for c in confidences[:size]])
     survival = [*accumulate([min(MAX_SIBLING_MASS, share) for share in shares], mul)]
     return Tree([*tokens], [*range(size)], survival, [(drafter,)] * size)
 
