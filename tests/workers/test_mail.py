@@ -97,12 +97,7 @@ class _Liar:
             self._stopping.wait(0.02)
 
     def _put(self, mailbox: str, message: Mail) -> None:
-        # NaN as other languages' JSON has it; it is written as null
-        _put(
-            self._deployment,
-            mailbox,
-            message.json().replace("[null", "[NaN").replace(",null]", ",Infinity]"),
-        )
+        _put(self._deployment, mailbox, message.json())
 
     def _trees(self, base: int) -> tuple[TreeMessage, ...]:
         id_ = self._stream.id
@@ -111,7 +106,7 @@ class _Liar:
             _tree(id_, base, [HUGE, -1], [0, 0]),  # tokens outside the vocabulary
             _tree(id_, base, [1, 2], [0, 5]),  # a parent that comes later
             _tree(id_, base, [1, 2], [0, -1]),
-            _tree(id_, base, [1], [0], survival=[float("nan")]),
+            _tree(id_, base, [1], [0], survival=[-0.5]),
             _tree(id_, base, [1], [0], survival=[1e300]),
             _tree(id_, base, [1, 2], [0, 1], survival=[0.1, 0.9]),  # a child likelier than its parent
             _tree(id_, base, [5] * 20, [0] * 20),  # the same token twenty times
@@ -128,7 +123,7 @@ class _Liar:
 
         return (
             draft(tokens=(HUGE, -7)),
-            draft(confidences=(float("nan"), float("inf"))),
+            draft(confidences=(-1e300, 1e300)),
             draft(parents=(9, 9)),
             draft(tokens=tuple(range(500)), parents=tuple(range(500)), confidences=(0.5,) * 500),
             draft(drafter="target"),
