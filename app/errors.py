@@ -13,6 +13,7 @@ PacelineError
   ModelRefused        a model, drafter or tokenizer that cannot be served, and why
   StoreUnavailable    Redis does not answer
   KeysUnreadable      the file of API keys cannot be read, so every call is refused
+  MessageError        an item of mail or of the store is no message of its kind
   GenerationFailed    an accepted request ended with an error
   InstanceError       `up` cannot start or find its processes on this machine, and why
 """
@@ -102,6 +103,10 @@ class NoIntegerProducts(ModelRefused):
 
 class StoreUnavailable(PacelineError):
     """Report that Redis does not answer."""
+
+
+class MessageError(PacelineError):
+    """Report an item of mail, or of the store, that is no message of its kind."""
 
 
 class GenerationFailed(PacelineError):

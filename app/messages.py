@@ -1,4 +1,9 @@
-"""Define the messages between processes and the stored records: frozen, validated, JSON only, no tensors.
+"""Define the messages between processes and the stored records: frozen, JSON only, no tensors.
+
+What is made and read in each round (`HotMessage`) is checked where it is read from JSON and nowhere
+else: this process's own objects are right by their types, and mail is looked at again where it is
+used (`app.stages.fuse`, `Tree.from_message`). What comes through a door, once a request, is checked
+whenever it is made (`app.request.Message`).
 
 Lengths called `base` count the whole sequence, prompt included; `offset` counts generated tokens only.
 In a draft or tree, node i (from 1) is `tokens[i - 1]`; node 0 is the last committed token, the root.
@@ -6,10 +11,15 @@ In a draft or tree, node i (from 1) is `tokens[i - 1]`; node 0 is the last commi
 """
 
 from enum import StrEnum
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
+import msgspec
+from app.errors import MessageError
 from app.request import Message, Sampling, SpeculationBounds, TokenId, TokenLogprobs
+from msgspec import Meta
+from msgspec.structs import asdict
 
 TARGET = "target"  # the proposer of a token that no drafter guessed
 PUBLIC_TENANT = "public"  # the tenant of requests without an API key: Celery's tasks, or all where no keys are used
@@ -51,36 +61,77 @@ class Record(Message):
 
 
 class DrafterStats(Message):
+    """Report one drafter's tokens: those verified, and of those the accepted."""
+
+    drafted: int = 0
+    accepted: int = 0
+
+
+Count = Annotated[int, Meta(ge=0)]
+
+
+class HotMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of the messages of each round: checked when they are read, not when they are made.
+
+    The JSON is that of the same fields as an `app.request.Message`, so that versions which write
+    either way understand each other.
+    """
+
+    def json(self) -> str:
+        """Write it as JSON, every field."""
+        return _ENCODER.encode(self).decode()
+
+    @classmethod
+    def read(cls, text: str | bytes) -> Self:
+        """Read it from JSON. Raises MessageError, which quotes no values."""
+        decoder = _DECODERS.get(cls)
+        if decoder is None:
+            decoder = _DECODERS[cls] = msgspec.json.Decoder(cls, dec_hook=_from_plain)
+        try:
+            return decoder.decode(text)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise MessageError(f"no {cls.__name__}: {error}") from None
+
+
+class DrafterCounts(HotMessage, frozen=True, omit_defaults=True):
     """Count one drafter's tokens in a request: those verified, and of those the accepted."""
 
     drafted: int = 0
     accepted: int = 0
 
 
-class Stats(Message):
+class Stats(HotMessage, frozen=True, omit_defaults=True):
     """Count a request's speculation so far. `rounds` counts target steps that committed tokens."""
 
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
-    by_drafter: dict[str, DrafterStats] = Field(default_factory=dict)
+    by_drafter: dict[str, DrafterCounts] = msgspec.field(default_factory=dict)
     first_token_s: float | None = None  # wall clock
     last_token_s: float | None = None
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON has them, those of default value too: what clients are shown."""
+        counts = {name: asdict(counts) for name, counts in self.by_drafter.items()}
+        return asdict(self) | {"by_drafter": counts}
 
-class Event(Message):
-    """Report one commit: tokens `offset ... offset + len(tokens) - 1`, each with its proposer."""
 
-    offset: int = Field(ge=0)
-    tokens: tuple[TokenId, ...] = ()
+class Event(HotMessage, frozen=True, omit_defaults=True):
+    """Report one commit: tokens `offset ... offset + len(tokens) - 1`, each with its proposer.
+
+    Stored as JSON without what is default, but for `stats`, which are always written.
+    """
+
+    offset: Count
+    tokens: tuple[Count, ...] = ()
     proposers: tuple[str, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()  # of each token, if the request wants them
     finish_reason: FinishReason | None = None  # set on the last event only
     error: str | None = None
-    stats: Stats = Field(default_factory=Stats)
+    stats: Stats = msgspec.field(default_factory=Stats)
 
 
-class DraftJob(Message):
+class DraftJob(HotMessage, frozen=True, kw_only=True):
     """Request drafts after `base` tokens: from a verifier to the chosen drafters and to their fuser.
 
     `tokens` are the sequence's tokens `start ... base - 1`, which the receiver has not been sent.
@@ -91,16 +142,16 @@ class DraftJob(Message):
     verifier: str  # mailbox the tree goes to
     to: str = ""  # mailbox of the receiver, which is sent only what it lacks
     fuser: str  # mailbox of the fuser: the shared one, or that of the only drafter node chosen
-    base: int = Field(ge=1)
-    start: int = Field(ge=0)
-    tokens: tuple[TokenId, ...]
-    prompt_length: int = Field(ge=1)
-    max_draft_tokens: int = Field(ge=1, le=64)
+    base: Annotated[int, Meta(ge=1)]
+    start: Count
+    tokens: tuple[Count, ...]
+    prompt_length: Annotated[int, Meta(ge=1)]
+    max_draft_tokens: Annotated[int, Meta(ge=1, le=64)]
     drafters: tuple[str, ...]  # those chosen at the receiver; a fuser gets all, and waits for those outside its process
     sampling: Sampling
     due_s: float  # wall clock: after this the verifier goes on without
-    state: str | None = Field(None, max_length=65536)  # base64 of the target's last hidden state, d float16, where
-    # it chose the last token: for drafters that read it
+    # Base64 of the target's last hidden state, d float16, where it chose the last token: for drafters that read it.
+    state: Annotated[str, Meta(max_length=65536)] | None = None
     run_ahead: bool = False  # drafters share no cores with the verifier: they may run ahead while it works
     # Chance of the model-free drafters' first token from which on a node that fuses skips its models.
     skip_models_above: float = 1.0
@@ -109,7 +160,7 @@ class DraftJob(Message):
     sharing: tuple[str, ...] = ()
 
 
-class Draft(Message):
+class Draft(HotMessage, frozen=True):
     """Hold one drafter's guess. Not trusted: the fuser checks every field against the job."""
 
     request_id: str
@@ -121,7 +172,7 @@ class Draft(Message):
     borrowed: tuple[int, ...] = ()  # nodes of other drafters: parents of this one's, not its own guesses
 
 
-class TokenGuess(Message):
+class TokenGuess(HotMessage, frozen=True):
     """Hold one drafter's guess of the next token of a path that several nodes share. Not trusted, as a draft is not."""
 
     request_id: str
@@ -134,16 +185,16 @@ class TokenGuess(Message):
     second_confidence: float
 
 
-class SharedPath(Message):
+class SharedPath(HotMessage, frozen=True):
     """Hold the tokens after `base` that all nodes of a round go on from: the fuser's choice of each, from the first."""
 
     request_id: str
     base: int
-    tokens: tuple[TokenId, ...]
-    survival: float = Field(ge=0.0, le=1.0)  # probability that all of them are right
+    tokens: tuple[Count, ...]
+    survival: Annotated[float, Meta(ge=0.0, le=1.0)]  # probability that all of them are right
 
 
-class TreeMessage(Message):
+class TreeMessage(HotMessage, frozen=True):
     """Hold a sequence's fused drafts for its verifier. Nodes by falling survival, parents first."""
 
     request_id: str
@@ -154,32 +205,32 @@ class TreeMessage(Message):
     proposers: tuple[tuple[str, ...], ...]  # the drafters behind each node, the most confident first
     # From the job's arrival to the models' drafts, by the fusing node's clock; 0: none ran, or it is not known.
     models_s: float = 0.0
-    guessed: int = Field(default=0, ge=0)  # tokens of the longest draft guessed in that time, not ahead; 0: not known
+    guessed: Count = 0  # tokens of the longest draft guessed in that time, not ahead; 0: not known
     skipped: tuple[str, ...] = ()  # drafters that were chosen and not run: the model-free ones were sure enough
-    confidence: dict[str, float] = Field(default_factory=dict)  # each drafter's own, the mean over its draft
+    confidence: dict[str, float] = msgspec.field(default_factory=dict)  # each drafter's own, the mean over its draft
 
 
-class Mail(Message):
+class Mail(HotMessage, frozen=True):
     """Base of the items in mailboxes."""
 
     sent_s: float = 0.0  # wall clock; 0: not known
 
 
-class ToVerifier(Mail):
+class ToVerifier(Mail, frozen=True):
     """Hold an item of a verifier's mailbox. All of it is a hint: the store knows what the verifier owns."""
 
     adopt: tuple[str, ...] = ()  # request ids now owned by this verifier
     trees: tuple[TreeMessage, ...] = ()
 
 
-class ToDrafter(Mail):
+class ToDrafter(Mail, frozen=True):
     """Hold an item of a drafter's mailbox."""
 
     jobs: tuple[DraftJob, ...] = ()
     paths: tuple[SharedPath, ...] = ()
 
 
-class ToFuser(Mail):
+class ToFuser(Mail, frozen=True):
     """Hold an item of a fuser's mailbox."""
 
     jobs: tuple[DraftJob, ...] = ()
@@ -187,7 +238,7 @@ class ToFuser(Mail):
     guesses: tuple[TokenGuess, ...] = ()
 
 
-class Settle(Mail):
+class Settle(Mail, frozen=True, kw_only=True):
     """Hold an item of control's mailbox: a request ended, and its Celery task waits for the result."""
 
     request_id: str
@@ -234,6 +285,22 @@ class Result(Message):
 
 FUSE = "fuse"
 SETTLE = "settle"
+
+
+def _to_plain(value: Any) -> Any:
+    """Write what a hot message holds of the callers' messages; without defaults, as events are stored."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_defaults=isinstance(value, TokenLogprobs))
+    raise NotImplementedError(f"no JSON for {type(value).__name__}")
+
+
+def _from_plain(kind: type[BaseModel], value: Any) -> BaseModel:
+    """Read such a part; a wrong one raises ValueError, without its values."""
+    return kind.model_validate(value)
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_to_plain)
+_DECODERS: dict[type[HotMessage], Any] = {}  # by kind, each made at its first use
 
 
 def mailbox_of(kind: str, node: str) -> str:

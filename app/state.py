@@ -87,6 +87,11 @@ class Tree:
                 tip = node
         return branch
 
+    def chain(self) -> "Tree":
+        """Return the main branch as a tree of its own; the tree itself if that is all of it."""
+        branch = self.main_branch()
+        return self if len(branch) == len(self.tokens) else self.keep(branch)
+
     def depths(self) -> list[int]:
         """Count each node's steps from the root.
 
@@ -130,7 +135,9 @@ class Tree:
         return Walk(path, alternatives)
 
     def by_proposer(self, right: Collection[int]) -> dict[str, tuple[int, int]]:
-        """Count each drafter's nodes, and those of them that are among `right`."""
+        """Count each drafter's nodes, and those of them that are among `right`, nodes of this tree."""
+        if (lone := self._lone_proposer()) is not None:
+            return {lone: (len(self.proposers), len(right))}
         found: dict[str, tuple[int, int]] = {}
         for node, proposers in enumerate(self.proposers, start=1):
             for name in proposers:
@@ -156,8 +163,16 @@ class Tree:
 
     def of(self, drafters: AbstractSet[str]) -> "Tree":
         """Return the nodes that any of these drafters proposed, as far as their parents are; the tree itself if all."""
+        if self._lone_proposer() in drafters:
+            return self
         is_theirs = [not drafters.isdisjoint(names) for names in self.proposers]
         return self if all(is_theirs) else self.keep(compress(range(1, len(self) + 1), is_theirs))
+
+    def _lone_proposer(self) -> str | None:
+        """Return the drafter that alone proposed every node, as in most trees; None: there are several, or no node."""
+        proposers = self.proposers
+        is_lone = proposers and len(proposers[0]) == 1 and proposers.count(proposers[0]) == len(proposers)
+        return proposers[0][0] if is_lone else None
 
     def cut(self, nodes: int) -> "Tree":
         """Return the first `nodes` nodes, those of the highest survival; the tree itself if it has no more."""
@@ -280,12 +295,14 @@ class Sequence:
 
     def entry(self, end: int, tree: Tree | None = None) -> "BatchEntry":
         """Make a batch entry of the uncached tokens up to `end`, and a tree below the last."""
+        kv = self.kv
+        tokens, cached = kv.tokens, kv.cached
         return BatchEntry(
-            self.kv,
-            self.kv.cached,
-            self.kv.tokens[self.kv.cached : end],
+            kv,
+            cached,
+            tokens[cached:end],
             NO_TREE if tree is None else tree,
-            final=end == len(self.kv.tokens),
+            final=end == len(tokens),
             eos_ids=self.record.eos_ids,
             mask=None if self.grammar is None else self._mask,
         )

@@ -419,7 +419,7 @@ def drafted(context: Context, name: str, tokens: Sequence[Any], **rest: Any) -> 
         "parents": tuple(range(len(tokens))),
         "confidences": (0.9,) * len(tokens),
     }
-    return Draft.model_construct(**{**values, **rest})
+    return Draft(**{**values, **rest})
 
 
 def draft_job(

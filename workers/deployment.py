@@ -45,6 +45,7 @@ from app.store.shared_stats import SharedStats, SharedStatsStore, StatsExchange
 from app.store.tasks import ProgressStore, WaitingRoom
 from app.store.traces import Traces
 from app.telemetry.counters import Counters
+from msgspec.structs import replace
 from workers.celery_app import ATTEND, DOORBELL_TTL_S, mailbox_queue, make_celery
 from workers.tracing.sinks import WorkSpan
 
@@ -182,9 +183,9 @@ class Deployment:
 
     def post_all(self, mail: Mapping[str, Iterable[Mail]]) -> None:
         """Post to several mailboxes in one round trip."""
-        now = {"sent_s": time.time()}
+        now_s = time.time()
         written = {
-            mailbox: [message.model_copy(update=now).model_dump_json() for message in messages]
+            mailbox: [replace(message, sent_s=now_s).json() for message in messages]
             for mailbox, messages in mail.items()
         }
         for mailbox in self.mailboxes.post_all(written):

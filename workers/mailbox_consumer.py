@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from celery.worker import state as worker_state
-from pydantic import ValidationError
 
-from app.errors import StoreUnavailable
+from app.errors import MessageError, StoreUnavailable
 from app.messages import Mail
 from app.metrics import QUEUE_WAIT
 from workers.deployment import Deployment
@@ -106,11 +105,9 @@ def _read(kind: type[M], items: list[str]) -> list[M]:
     messages = []
     for item in items:
         try:
-            messages.append(kind.model_validate_json(item))
-        except ValidationError as error:
-            # Not its whole text, which may hold a prompt's tokens: the place of the error is enough.
-            first = error.errors(include_input=False, include_context=False)[0]
-            log.warning("dropped an item that is no %s: %s at %s", kind.__name__, first["msg"], first["loc"])
+            messages.append(kind.read(item))
+        except MessageError as error:
+            log.warning("dropped an item: %s", error)
     return messages
 
 

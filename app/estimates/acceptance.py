@@ -7,7 +7,7 @@ nodes that were not verified. Knows neither costs nor clocks. For one thread.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
@@ -49,30 +49,19 @@ class AcceptanceEstimate:
         return [*accumulate(known[:depth] + known[-1:] * (depth - len(known)), mul)]
 
     def update(self, drafted: int, accepted: int) -> None:
-        """Learn from a draft of `drafted` levels, the first `accepted` of which were right.
+        """Learn from a draft of `drafted` levels, the first `accepted` of which were right (`levels`).
 
         Levels behind the first wrong one tell nothing. The prior learns the same.
         """
+        right, seen, decay = self._accepted, self._seen, self._decay
         for i in range(min(drafted, accepted + 1, MAX_DEPTH)):
-            self._accepted[i] = self._accepted[i] * self._decay + (i < accepted)
-            self._seen[i] = self._seen[i] * self._decay + 1.0
+            right[i] = right[i] * decay + (i < accepted)
+            seen[i] = seen[i] * decay + 1.0
         self._known = []
         if accepted >= drafted > 0:
             self._probe_rounds = max(FIRST_PROBE_ROUNDS, self._probe_rounds // 4)
         if self._prior:
             self._prior.update(drafted, accepted)
-
-    def update_from_tree(self, tree: Tree, committed: Sequence[int]) -> None:
-        """Learn from the whole tree; `committed` are the tokens after its root."""
-        self.update(*levels(tree, committed))
-
-    def update_from_part(self, tree: Tree, committed: Sequence[int], drafters: Collection[str]) -> None:
-        """Learn from the part of the tree that these drafters proposed.
-
-        A part without a node counts as a wrong token.
-        """
-        drafted, accepted = levels(tree.of(frozenset(drafters)), committed)
-        self.update(max(1, drafted), accepted)
 
     def record_asked(self, draft_tokens: int, is_probe: bool = False) -> None:
         """Record the draft tokens that the sequence asked for this round; 0 is a silent round."""
@@ -111,9 +100,12 @@ class AcceptanceEstimates:
 
     def of(self, request_id: str, tenant: str) -> AcceptanceEstimate:
         """Return the request's estimate, made at its first use."""
-        if request_id not in self._requests:
-            prior = _kept(self._tenants, tenant, self._max_tenants)
-            self._requests[request_id] = AcceptanceEstimate(prior)
+        found = self._requests.get(request_id)
+        if found is not None:
+            self._requests.move_to_end(request_id)
+            return found
+        prior = _kept(self._tenants, tenant, self._max_tenants)
+        self._requests[request_id] = AcceptanceEstimate(prior)
         return _kept(self._requests, request_id, self._max_requests)
 
     def remove(self, request_id: str) -> None:

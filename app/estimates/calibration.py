@@ -24,6 +24,7 @@ PRIOR_WEIGHT = 8.0  # observations the identity counts for in a bin
 DECAY = 0.995  # of a bin's past at each new observation in it: a memory of about 200
 REPORT_GROWTH = 1.001  # of an observation's weight in a report: a memory of about 1000 over all bins
 FLOOR = 0.001  # nothing is certain: calibrated values lie in [FLOOR, 1 - FLOOR]
+_CEILING = 1.0 - FLOOR
 GROUP = "calibration"  # of the store's sums
 MAX_DRAFTERS = 256  # names come from drafts, which are not trusted; beyond this new ones stay uncalibrated
 
@@ -53,8 +54,12 @@ class Calibration:
 
     def value(self, drafter: str, confidence: float) -> float:
         """Return the chance that a token with this confidence is right if its parent is."""
+        return self.values(drafter, (confidence,))[0]
+
+    def values(self, drafter: str, confidences: Sequence[float]) -> list[float]:
+        """Return these chances of several tokens of one drafter."""
         known = self._drafters.get(drafter)
-        return _bounded(confidence) if known is None else known.value(confidence)
+        return [*map(_bounded, confidences)] if known is None else known.values(confidences)
 
     def update(self, drafter: str, confidence: float, accepted: bool) -> None:
         """Learn that a token with this confidence, below a right parent, was right or wrong."""
@@ -107,9 +112,9 @@ class Calibration:
 class RawConfidence(Calibration):
     """A calibration that learns, for its reports, and takes every drafter's confidence as it is."""
 
-    def value(self, drafter: str, confidence: float) -> float:
-        """Return the confidence, kept away from 0 and 1."""
-        return _bounded(confidence)
+    def values(self, drafter: str, confidences: Sequence[float]) -> list[float]:
+        """Return the confidences, kept away from 0 and 1."""
+        return [*map(_bounded, confidences)]
 
 
 def judge(drafts: Iterable[Draft], committed: Sequence[int]) -> Iterator[tuple[str, float, bool]]:
@@ -148,11 +153,14 @@ class _Map:
     def has_seen(self) -> bool:
         return self._observations + self.base[-1] > 0
 
-    def value(self, confidence: float) -> float:
-        return _bounded(confidence + self._errors.shift(confidence, self.base))
+    def values(self, confidences: Sequence[float]) -> list[float]:
+        return [
+            _bounded(c + shift)
+            for c, shift in zip(confidences, self._errors.shifts(confidences, self.base), strict=True)
+        ]
 
     def add(self, confidence: float, accepted: bool) -> None:
-        self._calibrated.add(self.value(confidence), accepted)
+        self._calibrated.add(self.values((confidence,))[0], accepted)
         self._raw.add(confidence, accepted)
         self._errors.add(confidence, accepted)
         self._observations += 1
@@ -194,24 +202,31 @@ class _Errors:
     kept: list[float] = field(default_factory=lambda: [1.0] * BINS)
 
     def add(self, confidence: float, accepted: bool) -> None:
-        for i, part in _bins_near(confidence):
+        low, share = _bin_below(confidence)
+        for i, part in ((low, 1.0 - share), (low + 1, share)):
             kept = 1.0 - (1.0 - DECAY) * part
             self.kept[i] *= kept
             self.weight[i] = self.weight[i] * kept + part
             self.error[i] = self.error[i] * kept + part * (accepted - confidence)
 
-    def shift(self, confidence: float, base: Sequence[float]) -> float:
-        """Return the truth's excess over this confidence, shrunk to 0.
+    def shifts(self, confidences: Iterable[float], base: Sequence[float]) -> list[float]:
+        """Return the truth's excess over each of these confidences, shrunk to 0.
 
         `base`: weights, then errors.
         """
-        (low, part), (high, rest) = _bins_near(confidence)
         kept, weight, error = self.kept, self.weight, self.error
-        below = (
-            part * (base[BINS + low] * kept[low] + error[low]) / (base[low] * kept[low] + weight[low] + PRIOR_WEIGHT)
-        )
-        above = rest * (base[BINS + high] * kept[high] + error[high])
-        return below + above / (base[high] * kept[high] + weight[high] + PRIOR_WEIGHT)
+        found = []
+        for confidence in confidences:
+            low, share = _bin_below(confidence)
+            left = kept[low]
+            below = (
+                (1.0 - share) * (base[BINS + low] * left + error[low]) / (base[low] * left + weight[low] + PRIOR_WEIGHT)
+            )
+            high = low + 1
+            left = kept[high]
+            above = share * (base[BINS + high] * left + error[high])
+            found.append(below + above / (base[high] * left + weight[high] + PRIOR_WEIGHT))
+        return found
 
 
 @dataclass(slots=True)
@@ -253,11 +268,12 @@ class _Record:
 
 
 def _bounded(confidence: float) -> float:
-    return min(1.0 - FLOOR, max(FLOOR, confidence))
+    return _CEILING if confidence >= _CEILING else confidence if confidence > FLOOR else FLOOR
 
 
-def _bins_near(confidence: float) -> tuple[tuple[int, float], tuple[int, float]]:
-    """Return the two bins whose centres enclose the confidence, each with its share in it."""
-    place = min(BINS - 1.0, max(0.0, confidence * BINS - 0.5))  # centres are whole numbers here
-    low = min(BINS - 2, int(place))
-    return (low, 1.0 - (place - low)), (low + 1, place - low)
+def _bin_below(confidence: float) -> tuple[int, float]:
+    """Return the bin whose centre is the last below the confidence, and the share in it of the bin above."""
+    place = confidence * BINS - 0.5  # centres are whole numbers here
+    place = BINS - 1.0 if place >= BINS - 1.0 else place if place > 0.0 else 0.0
+    low = BINS - 2 if place >= BINS - 1.0 else int(place)
+    return low, place - low

@@ -80,8 +80,14 @@ class DraftCosts:
                 del self._lines.sums[batch.bit_length()]
             seconds = min(seconds, MAX_JUMP * expected)
         sums = self._lines.sums.setdefault(batch.bit_length(), [0.0] * 5)
-        for i, value in enumerate((1.0, depth, depth * depth, seconds, depth * seconds)):
-            sums[i] = sums[i] * DECAY + value
+        n, d, dd, t, dt = sums
+        sums[:] = (
+            n * DECAY + 1.0,
+            d * DECAY + depth,
+            dd * DECAY + depth * depth,
+            t * DECAY + seconds,
+            dt * DECAY + depth * seconds,
+        )
         half_s = max(self._hop_s, HOPED_HOP * sums[3] / sums[0])
         self._lines.fitted[batch.bit_length()] = [_line(sums, self._hop_s), _line(sums, half_s)]
 
@@ -100,7 +106,7 @@ class DraftCosts:
                 return self._hop_s
             fitted, scale = near.fitted, self._lines.slowdown / near.slowdown
         size = batch.bit_length()
-        lines = fitted[min(fitted, key=lambda known: (abs(known - size), known))]
+        lines = fitted.get(size) or fitted[min(fitted, key=lambda known: (abs(known - size), known))]
         return scale * min(hop_s + depth * step_s for hop_s, step_s in lines)
 
     def _nearest(self) -> _Lines | None:

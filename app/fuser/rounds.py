@@ -115,6 +115,10 @@ def _confidence(draft: Draft) -> float | None:
 
     Tokens that it borrowed are others'. Drafts are not trusted: what follows a malformed node is not read.
     """
+    chances, size = draft.confidences, len(draft.confidences)
+    if not draft.borrowed and size and draft.parents == (*range(size),):  # a chain, as most drafts are
+        mean = sum(chances) / size
+        return mean if 0.0 <= mean <= 1.0 else None
     depths, best = [0], dict[int, float]()
     for node, (parent, confidence) in enumerate(zip(draft.parents, draft.confidences, strict=False), start=1):
         if type(parent) is not int or not 0 <= parent < node:

@@ -3,14 +3,13 @@
 The store appends the event by compare-and-set on its offset; before that nothing is committed.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from app.messages import DrafterStats, Event, FinishReason, Stats
+from app.messages import DrafterCounts, Event, FinishReason, Stats
 from app.state import Sequence, Tree, Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Conclusion:
+class Conclusion(NamedTuple):
     """The tokens of a verdict that count, and why the request ends with them; None: it goes on.
 
     `offset`: tokens generated before them.
@@ -65,8 +64,8 @@ def event_of(conclusion: Conclusion, stats: Stats, tree: Tree, verdict: Verdict,
 def _stats(stats: Stats, tree: Tree, accepted: list[int], now_s: float) -> Stats:
     by_drafter = dict(stats.by_drafter)
     for name, (drafted, right) in tree.by_proposer(accepted).items():
-        old = by_drafter.get(name, DrafterStats())
-        by_drafter[name] = DrafterStats(drafted=old.drafted + drafted, accepted=old.accepted + right)
+        old = by_drafter.get(name, DrafterCounts())
+        by_drafter[name] = DrafterCounts(drafted=old.drafted + drafted, accepted=old.accepted + right)
     return Stats(
         rounds=stats.rounds + 1,
         drafted=stats.drafted + len(tree),

@@ -13,11 +13,10 @@ and the probability O / (1 + sum of all siblings' O). So
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import accumulate, count
+from itertools import accumulate
 from math import isfinite, prod
-from operator import mul
+from operator import le, mul
 
 from app.estimates.calibration import Calibration
 from app.messages import TARGET, Draft, DraftJob
@@ -45,9 +44,10 @@ def fuse(
             usable.setdefault(draft.drafter, draft)  # a repeated draft is no second opinion
     max_nodes, root = min(max_nodes, MAX_NODES), _Node()
     for name, draft in usable.items():
-        nodes = [*_sound_nodes(draft, vocab_size, job.max_draft_tokens)]
-        if len(usable) == 1 and _is_chain(nodes):
-            return _chain(name, nodes[:max_nodes], calibration)
+        is_sound = _is_sound(draft, vocab_size, job.max_draft_tokens)
+        if is_sound and len(usable) == 1 and draft.parents == (*range(len(draft.parents)),):
+            return _chain(name, draft.tokens[:max_nodes], draft.confidences, calibration)
+        nodes = _nodes(draft) if is_sound else [*_sound_nodes(draft, vocab_size, job.max_draft_tokens)]
         _merge(root, name, nodes, calibration)
     return _best(root, max_nodes)
 
@@ -55,24 +55,52 @@ def fuse(
 _Guess = tuple[int, int, float | None]  # token, parent, confidence in [0, 1]; None: borrowed
 
 
-def _is_chain(nodes: Sequence[_Guess]) -> bool:
-    """Tell whether each node hangs on the one before, and none is borrowed."""
-    return all(parent == i and confidence is not None for i, (_, parent, confidence) in enumerate(nodes))
+def _is_sound(draft: Draft, vocab_size: int, max_tokens: int) -> bool:
+    """Tell whether all of a draft is sound and none of it borrowed, as most drafts are.
+
+    Of such a draft `_sound_nodes` yields every node; this asks once a field, not once a node.
+    """
+    tokens, parents, chances = draft.tokens, draft.parents, draft.confidences
+    if not (type(tokens) is type(parents) is type(chances) is tuple) or draft.borrowed:
+        return False
+    return (
+        0 < len(tokens) == len(parents) == len(chances) <= max_tokens
+        and {*map(type, tokens), *map(type, parents)} == {int}
+        and {*map(type, chances)} == {float}
+        and min(tokens) >= 0
+        and max(tokens) < vocab_size
+        and min(parents) >= 0
+        and all(map(le, parents, range(len(parents))))
+        and all(map(isfinite, chances))
+    )
 
 
-def _chain(drafter: str, nodes: Sequence[_Guess], calibration: Calibration) -> Tree:
+def _nodes(draft: Draft) -> list[_Guess]:
+    """List the nodes of a draft that is sound."""
+    return [*zip(draft.tokens, draft.parents, _clamped(draft.confidences), strict=True)]
+
+
+def _clamped(confidences: Iterable[float]) -> list[float]:
+    """Bring confidences into [0, 1]."""
+    return [0.0 if c < 0.0 else 1.0 if c > 1.0 else c for c in confidences]
+
+
+def _chain(drafter: str, tokens: Sequence[int], confidences: Sequence[float], calibration: Calibration) -> Tree:
     """Make the tree of a lone drafter's chain: as `_merge` and `_best` would, with nothing to pool and no order."""
-    shares = (min(MAX_SIBLING_MASS, calibration.value(drafter, confidence or 0.0)) for _, _, confidence in nodes)
-    survival = [*accumulate(shares, mul)]
-    return Tree([token for token, _, _ in nodes], [*range(len(nodes))], survival, [(drafter,)] * len(nodes))
+    size = len(tokens)
+    shares = calibration.values(drafter, _clamped(confidences[:size]))
+    survival = [*accumulate([min(MAX_SIBLING_MASS, share) for share in shares], mul)]
+    return Tree([*tokens], [*range(size)], survival, [(drafter,)] * size)
 
 
-@dataclass(slots=True)
 class _Node:
     """A token in the merged tree; `confidence` is each drafter's own in it, calibrated, given its parent."""
 
-    confidence: dict[str, float] = field(default_factory=dict)
-    children: dict[int, "_Node"] = field(default_factory=dict)
+    __slots__ = ("children", "confidence")
+
+    def __init__(self) -> None:
+        self.confidence: dict[str, float] = {}
+        self.children: dict[int, _Node] = {}
 
 
 def _is_for(job: DraftJob, draft: Draft) -> bool:
@@ -101,53 +129,68 @@ def _sound_nodes(draft: Draft, vocab_size: int, max_tokens: int) -> Iterator[_Gu
         yield token, parent, None if i + 1 in borrowed else min(1.0, max(0.0, confidence))
 
 
-def _merge(root: _Node, drafter: str, nodes: Iterable[_Guess], calibration: Calibration) -> None:
+def _merge(root: _Node, drafter: str, nodes: Sequence[_Guess], calibration: Calibration) -> None:
     """Add one drafter's nodes; a token it repeats below the same parent counts once, at its best."""
     placed = [root]
-    for token, parent, confidence in nodes:
+    chances = iter(calibration.values(drafter, [own for _, _, own in nodes if own is not None]))
+    for token, parent, own in nodes:
         siblings = placed[parent].children
-        node = siblings.get(token) or siblings.setdefault(token, _Node())
-        if confidence is not None:
-            node.confidence[drafter] = max(node.confidence.get(drafter, 0.0), calibration.value(drafter, confidence))
+        node = siblings.get(token)
+        if node is None:
+            node = siblings[token] = _Node()
+        if own is not None:
+            chance = next(chances)
+            if chance > node.confidence.get(drafter, 0.0):
+                node.confidence[drafter] = chance
         placed.append(node)
 
 
 def _best(root: _Node, max_nodes: int) -> Tree:
     """Take the likeliest open node next, so that survival falls and parents come before children."""
-    tree, order = Tree(), count()  # the order keeps ties deterministic and nodes uncompared
+    tokens: list[int] = []
+    parents: list[int] = []
+    survivals: list[float] = []
+    proposers: list[tuple[str, ...]] = []
+    order = 0  # of opening: keeps ties deterministic and nodes uncompared
     # -survival, order of opening, parent, token, node
     open_nodes: list[tuple[float, int, int, int, _Node]] = []
-
-    def open_children(node: _Node, index: int, survival: float) -> None:
-        for token, probability in _probabilities(node).items():
-            heappush(open_nodes, (-survival * probability, next(order), index, token, node.children[token]))
-
-    open_children(root, 0, 1.0)
-    while open_nodes and len(tree) < max_nodes:
+    node, index, survival = root, 0, 1.0
+    while True:
+        for token, child, probability in _probabilities(node):
+            heappush(open_nodes, (-survival * probability, order, index, token, child))
+            order += 1
+        if not open_nodes or index >= max_nodes:
+            return Tree(tokens, parents, survivals, proposers)
         negative, _, parent, token, node = heappop(open_nodes)
-        tree.tokens.append(token)
-        tree.parents.append(parent)
-        tree.survival.append(-negative)
-        tree.proposers.append(tuple(name for _, name in sorted((-c, name) for name, c in node.confidence.items())))
-        open_children(node, len(tree), -negative)
-    return tree
+        index, survival = index + 1, -negative
+        tokens.append(token)
+        parents.append(parent)
+        survivals.append(survival)
+        own = node.confidence
+        proposers.append(
+            (*own,) if len(own) == 1 else tuple(name for _, name in sorted((-c, n) for n, c in own.items()))
+        )
 
 
-def _probabilities(parent: _Node) -> dict[int, float]:
-    """Pool the children's confidences as odds (the formula above): the probability of each, given the parent."""
+def _probabilities(parent: _Node) -> list[tuple[int, _Node, float]]:
+    """Pool the children's confidences as odds (the formula above): each child, and its probability given the parent."""
     # A token that all drafters borrowed and none guessed is no guess, and nothing below it is.
     children = [(token, child) for token, child in parent.children.items() if child.confidence]
+    if not children:
+        return []
+    if len(children) == 1:  # most nodes: one token,
+        token, child = children[0]
+        if len(child.confidence) == 1:  # of one drafter
+            return [(token, child, min(MAX_SIBLING_MASS, *child.confidence.values()))]
     mass: dict[str, float] = {}
     for _, child in children:
         for drafter, own in child.confidence.items():
             mass[drafter] = mass.get(drafter, 0.0) + own
-    if len(children) == len(mass) == 1:  # one drafter, one token: most nodes
-        return {token: min(MAX_SIBLING_MASS, *child.confidence.values()) for token, child in children}
     scale = {drafter: min(1.0, MAX_SIBLING_MASS / total) for drafter, total in mass.items()}
-    odds: dict[int, float] = {}
-    for token, child in children:
+    odds: list[float] = []
+    for _, child in children:
         factors = [1.0 + c * scale[name] / (1.0 - mass[name] * scale[name]) for name, c in child.confidence.items()]
         strongest = max(factors)
-        odds[token] = min(MAX_ODDS, strongest * (prod(factors) / strongest) ** AGREEMENT - 1.0)
-    total_odds = 1.0 + sum(odds.values())
-    return {token: o / total_odds for token, o in odds.items()}
+        odds.append(min(MAX_ODDS, strongest * (prod(factors) / strongest) ** AGREEMENT - 1.0))
+    total_odds = 1.0 + sum(odds)
+    return [(token, child, own / total_odds) for (token, child), own in zip(children, odds, strict=True)]

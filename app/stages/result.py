@@ -5,7 +5,7 @@ Pure functions of tokens and times; reads no store and knows no transport.
 
 from app.engine.text.detokenizer import Detokenizer
 from app.engine.text.stop_strings import up_to_stop
-from app.messages import Result, SpeculationReport, Timing, Usage
+from app.messages import DrafterStats, Result, SpeculationReport, Timing, Usage
 from app.store.protocol import Snapshot
 
 
@@ -28,7 +28,9 @@ def result(snapshot: Snapshot, tokenizer: Detokenizer, now_s: float) -> Result:
             drafted=stats.drafted,
             accepted=stats.accepted,
             mean_accepted_length=len(tokens) / stats.rounds if stats.rounds else 0.0,
-            by_drafter=stats.by_drafter,
+            by_drafter={
+                name: DrafterStats(drafted=own.drafted, accepted=own.accepted) for name, own in stats.by_drafter.items()
+            },
         ),
         logprobs=None if record.logprobs is None else snapshot.logprobs,
         error=snapshot.error,

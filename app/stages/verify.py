@@ -31,18 +31,19 @@ def _walk(work: BatchEntry, rows: TargetRows) -> Verdict:
     tokens: list[int] = []
     history = _Tokens(sequence.tokens, tokens)
     logprobs: list[TokenLogprobs] = []
+    length, sampling, pruned = len(sequence.tokens), sequence.sampling, work.pruned
     while True:
         try:
-            mask = work.mask(history) if work.mask else None
+            mask = None if work.mask is None else work.mask(history)
         except GenerationFailed as error:  # this request's alone: it must not end the others of the batch
             return Verdict(path, tokens, logprobs, error=str(error))
-        token = rows.token(node, len(history), sequence.sampling, history, mask)
+        token = rows.token(node, length + len(tokens), sampling, history, mask)
         if sequence.logprobs is not None:
-            logprobs.append(rows.logprobs(node, token, sequence.logprobs, sequence.sampling, history, mask))
+            logprobs.append(rows.logprobs(node, token, sequence.logprobs, sampling, history, mask))
         tokens.append(token)
         child = tree.child(node, token)
-        if child is None or child in work.pruned or token in work.eos_ids:
-            cut = child if child in work.pruned and token not in work.eos_ids else None
+        if child is None or child in pruned or token in work.eos_ids:
+            cut = child if child in pruned and token not in work.eos_ids else None
             return Verdict(path, tokens, logprobs, rows.state(node), cut=cut)
         path.append(child)
         node = child

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from app.messages import Event, FinishReason, Record, Stats, Status
 from app.request import TokenLogprobs
+from msgspec.structs import replace
 
 RETRY_AFTER_S = 1.0  # sent to a caller that finds the queue full
 
@@ -174,7 +175,7 @@ def _cut(event: Event, offset: int) -> Event:
     if skip == 0:
         return event
     rest = {name: getattr(event, name)[skip:] for name in ("tokens", "proposers", "logprobs")}
-    return event.model_copy(update={"offset": event.offset + skip, **rest})
+    return replace(event, offset=event.offset + skip, **rest)
 
 
 _FINAL = {

@@ -230,10 +230,8 @@ class RequestStore:
 
 
 def stored_texts(event: Event) -> tuple[str, str]:
-    """Write an event as its stream keeps it, and its statistics alone, each made once."""
-    stats = event.stats.model_dump_json(exclude_defaults=True)
-    rest = event.model_dump_json(exclude_defaults=True, exclude={"stats"})
-    return f'{rest[:-1]},"stats":{stats}}}', stats
+    """Write an event as its stream keeps it, and its statistics alone."""
+    return event.json(), event.stats.json()
 
 
 def _committed(replies: list[list[Any]]) -> Committed:
@@ -243,7 +241,7 @@ def _committed(replies: list[list[Any]]) -> Committed:
 
 
 def _events(entries: list[tuple[str, dict[str, str]]]) -> list[Event]:
-    return [Event.model_validate_json(fields["event"]) for _, fields in entries]
+    return [Event.read(fields["event"]) for _, fields in entries]
 
 
 def _snapshot(fields: dict[str, str], events: list[Event]) -> Snapshot:
@@ -255,7 +253,7 @@ def _snapshot(fields: dict[str, str], events: list[Event]) -> Snapshot:
         logprobs=tuple(one for event in events for one in event.logprobs),
         finish_reason=FinishReason(reason) if reason else None,
         error=fields.get("error") or None,
-        stats=Stats.model_validate_json(fields["stats"]),
+        stats=Stats.read(fields["stats"]),
         owner=fields["owner"],
         strikes=int(fields["strikes"]),
         target=fields.get("target", ""),  # another version's owner gave none

@@ -5,8 +5,7 @@ tree, and decides nothing.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.clock import Clock
 from app.estimates.draft_costs import FEW_UNREAD, DraftCosts
@@ -19,8 +18,7 @@ from app.verifier.stats import VerifierStats
 HOPS = 16  # last answers by which the way to the drafters and back is known
 
 
-@dataclass(frozen=True, slots=True)
-class PendingDraft:
+class PendingDraft(NamedTuple):
     """Hold a job under way, one of a batch that was sent at once."""
 
     base: int  # length of the sequence that it is for
@@ -32,7 +30,7 @@ class PendingDraft:
     is_model_free: bool = False
     deciding_s: float = 0.0  # what finding the depth took: a part of what drafts cost
     is_probe: bool = False  # its sequence goes on without it
-    split: int = field(default=0, kw_only=True)  # of the machine, when it was sent
+    split: int = 0  # of the machine, when it was sent
 
 
 class PendingDrafts:

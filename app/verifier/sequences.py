@@ -101,7 +101,9 @@ class Sequences(Mapping[str, Sequence]):
         """Let prompts reuse the cached prefixes that they share with other sequences, as a step begins."""
         self._ended.clear()
         for sequence in sequences:
-            self._stats.record_reused(self._target.adopt(sequence.kv))
+            reused = self._target.adopt(sequence.kv)
+            if reused:
+                self._stats.record_reused(reused)
 
     def reserve(self, entries: list[BatchEntry]) -> list[BatchEntry]:
         """Reserve memory for a batch by age; return the entries that got it (`preemption`)."""

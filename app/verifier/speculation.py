@@ -178,7 +178,9 @@ class Speculation:
         self.pending.use(split)
 
     def _chunked(self, candidates: Listed[Candidate], depths: list[int]) -> list[int]:
-        """Cut drafts to the chunk that is waited for; drafters run ahead with the rest."""
+        """Cut drafts to the chunk that is waited for; drafters run ahead with the rest, models alone do."""
+        if not self._pool.models:
+            return depths
         asked = [(c.expectation, depth) for c, depth in zip(candidates, depths, strict=True) if depth]
         size = self._overlap.chunk(self._round(asked), self._pool.core_share) if asked else None
         return depths if size is None else [min(size, depth) for depth in depths]
@@ -268,6 +270,8 @@ class Speculation:
 
     def _runs_ahead(self, asked: Listed[tuple[Sequence, int, Route]]) -> bool:
         """Tell whether model drafters run ahead of the verdict on these drafts."""
+        if not self._pool.models:
+            return False
         expected = self.lengths.modes.with_models
         drafts = self._round([(expected.of(sequence.record), depth) for sequence, depth, _ in asked])
         return self._overlap.runs_ahead(drafts, self._pool.core_share)
@@ -362,21 +366,27 @@ class Speculation:
     def _route(self, sequence: Sequence, policy: Policy) -> Route:
         """Route the sequence's next round."""
         record, pool = sequence.record, self._pool
-        depth = self.limit(sequence, policy)
-        together = max(1, len(self.sequences) if self._is_together else -(-len(self.sequences) // 2))
+
+        def together() -> int:
+            return max(1, len(self.sequences) if self._is_together else -(-len(self.sequences) // 2))
 
         def price(mailbox: str) -> float:
             """Return the cost of drafting on that node, in plain-decoding tokens of all that wait for it."""
-            waiting_s = pool.waiting.get(mailbox, 0) * self._draft_costs.seconds(1, depth)
+            waiting_s = pool.waiting.get(mailbox, 0) * self._draft_costs.seconds(1, self.limit(sequence, policy))
             read_s = self._draft_costs.read_s(self._dispatcher.unread(sequence, mailbox))
             rounds = max(1, min(HORIZON_TOKENS, record.max_tokens - sequence.generated) // 2)
-            return together * (waiting_s + read_s / rounds) / self._costs.seconds(together)
+            return together() * (waiting_s + read_s / rounds) / self._costs.seconds(together())
 
-        least_gain = MIN_GAIN + FUSING_S / self._costs.seconds(together)  # all that go together wait for fusion once
-        most = min(policy.drafters_per_sequence, self.lengths.drafters or policy.drafters_per_sequence)
-        limits = RoundLimits(depth, most, least_gain)
+        def limits() -> RoundLimits:
+            # All that go together wait for fusion once.
+            least_gain = MIN_GAIN + FUSING_S / self._costs.seconds(together())
+            most = min(policy.drafters_per_sequence, self.lengths.drafters or policy.drafters_per_sequence)
+            return RoundLimits(self.limit(sequence, policy), most, least_gain)
+
         return self.router.route(record, len(sequence.tokens), pool, limits, price)
 
     def _unread(self, sequence: Sequence, route: Route) -> int:
         """Return the tokens that some node of the route has not been sent."""
-        return max((self._dispatcher.unread(sequence, mailbox) for mailbox in route.homes.values()), default=0)
+        if not route.homes:
+            return 0
+        return max(self._dispatcher.unread(sequence, mailbox) for mailbox in route.homes.values())

@@ -24,7 +24,7 @@ class VerifierStats:
         self._prompt_tokens = self._reused_tokens = 0
         self._waits = self._waited_s = 0.0
         self._rounds = self._tokens = 0.0
-        self._by_drafter: dict[str, DrafterStats] = {}
+        self._by_drafter: dict[str, tuple[int, int]] = {}  # tokens drafted, and right
 
     @property
     def prompt_tokens(self) -> int:
@@ -58,8 +58,8 @@ class VerifierStats:
         self._rounds = self._rounds * DECAY + 1.0
         self._tokens = self._tokens * DECAY + len(path) + 1
         for name, (drafted, right) in tree.by_proposer(path).items():
-            old = self._by_drafter.get(name, DrafterStats())
-            self._by_drafter[name] = DrafterStats(drafted=old.drafted + drafted, accepted=old.accepted + right)
+            old = self._by_drafter.get(name, (0, 0))
+            self._by_drafter[name] = old[0] + drafted, old[1] + right
 
     def report(self, sequences: Listed[Sequence]) -> dict[str, object]:
         """Describe the verifier for its heartbeat, with the sequences that it holds now."""
@@ -93,5 +93,8 @@ class VerifierStats:
             context_token_s=reading.share * reading.token_s + reading.row_token_s,
             draft_wait_s=self._waited_s / self._waits if self._waits else 0.0,
             accepted_length=self._tokens / self._rounds if self._rounds else 0.0,
-            by_drafter=dict(self._by_drafter),
+            by_drafter={
+                name: DrafterStats(drafted=drafted, accepted=right)
+                for name, (drafted, right) in dict(self._by_drafter).items()
+            },
         )

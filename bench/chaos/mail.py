@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from pydantic import ValidationError
-
+from app.errors import MessageError
 from app.messages import FUSE, DraftJob, Settle, ToDrafter, ToFuser, ToVerifier, TreeMessage, mailbox_of
 from app.request import Sampling
 from app.store.keys import Keys
 from bench.chaos.deployment import Site, active, client, mailboxes_of
+from msgspec import to_builtins
 from workers.celery_app import control_queue, mailbox_queue
 
 GARBAGE = ("", "{", "null", "[]", '{"trees": 7}', '{"adopt": ["nobody"]}', "\x00\xff", "9" * 5000)
@@ -110,8 +110,8 @@ def lying_drafter(site: Site) -> None:
         )
         if deployment.mailboxes.attend(mailbox, owner):
             for item in deployment.mailboxes.take(mailbox, owner, 64, 0.02):
-                with suppress(ValidationError):  # it fuses as well, and then receives its own lies
-                    for job in ToDrafter.model_validate_json(item).jobs:
+                with suppress(MessageError):  # it fuses as well, and then receives its own lies
+                    for job in ToDrafter.read(item).jobs:
                         _answer(site, job, next(lies))
     deployment.nodes.retire("draft", LIAR, owner)
     deployment.mailboxes.release(mailbox, owner)
@@ -164,7 +164,7 @@ def _answer(site: Site, job: DraftJob, lie: int) -> None:
     }
     for box, message in (
         (job.fuser, {"drafts": [draft, draft]}),
-        (job.verifier, {"trees": [_tree(job.request_id, job.base, lie % LIES).model_dump()]}),
+        (job.verifier, {"trees": [to_builtins(_tree(job.request_id, job.base, lie % LIES))]}),
     ):
         if site.deployment.mailboxes.post(box, [json.dumps(message)]):
             site.deployment.ring(box)
@@ -203,7 +203,7 @@ def _tree(request_id: str, base: int, lie: int = 0) -> TreeMessage:
     tokens: tuple[int, ...] = ((7, 7, 7), (10**9, 1, 1), (3,), (1,) * 500, (-5, 2), (5, 6, 7))[lie]
     parents = tuple(range(len(tokens))) if lie != 2 else (9,)
     sure = float("nan") if lie == 5 else 0.999
-    return TreeMessage.model_construct(
+    return TreeMessage(
         request_id=request_id,
         base=base,
         tokens=tokens,

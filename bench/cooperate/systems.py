@@ -20,6 +20,7 @@ from app.pipeline import LocalPipeline
 from app.request import GenerateRequest, SpeculationBounds
 from app.store.protocol import Snapshot
 from bench.cooperate.variants import Variant
+from msgspec import structs
 
 Shape = Callable[[TreeMessage], TreeMessage]
 
@@ -176,13 +177,12 @@ def lone(tree: TreeMessage) -> TreeMessage:
     best = max(sorted(promise), key=promise.__getitem__)
     nodes = [i for i, names in enumerate(tree.proposers) if best in names]  # with every node its parent
     places = {0: 0} | {node + 1: place for place, node in enumerate(nodes, start=1)}
-    return tree.model_copy(
-        update={
-            "tokens": tuple(tree.tokens[i] for i in nodes),
-            "parents": tuple(places[tree.parents[i]] for i in nodes),
-            "survival": tuple(tree.survival[i] for i in nodes),
-            "proposers": ((best,),) * len(nodes),
-        }
+    return structs.replace(
+        tree,
+        tokens=tuple(tree.tokens[i] for i in nodes),
+        parents=tuple(places[tree.parents[i]] for i in nodes),
+        survival=tuple(tree.survival[i] for i in nodes),
+        proposers=((best,),) * len(nodes),
     )
 
 

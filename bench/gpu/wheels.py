@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "gpu"
-PACKAGES = ("annotated-types", "gguf", "llguidance", "pydantic", "pydantic-core", "typing-inspection")
+PACKAGES = ("annotated-types", "gguf", "llguidance", "msgspec", "pydantic", "pydantic-core", "typing-inspection")
 TREE = ("app", "bench", "kernels", "tests", "pyproject.toml")
 MOST_BYTES = 48 << 20
 PYTHON = "3.12"

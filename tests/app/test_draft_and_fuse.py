@@ -8,6 +8,7 @@ from app.fuser.fuser import Fuser
 from app.pipeline import draft_and_fuse
 from app.stages.draft.protocol import Drafter
 from app.state import Guess
+from msgspec.structs import replace
 from tests import fakes
 from tests.fakes import Scripted, ScriptedGuesser, draft_job, guessing
 
@@ -34,7 +35,7 @@ def test_no_model_runs_where_model_free_drafters_are_sure():
     ours = segments(model, model_free=(lookup,))
     for base, bound, runs in ((1, 0.8, True), (2, 0.6, False), (3, 1.0, True)):
         model.seen.clear()
-        wanted = draft_job("r", [1] * base, ("a", "b")).model_copy(update={"fuser": "n", "skip_models_above": bound})
+        wanted = replace(draft_job("r", [1] * base, ("a", "b")), fuser="n", skip_models_above=bound)
         ((_, tree),) = draft_and_fuse(*ours, [wanted])[1]
         assert bool(model.seen) is runs
         assert tree.skipped == (() if runs else ("a",))
@@ -44,7 +45,7 @@ def test_no_model_runs_where_model_free_drafters_are_sure():
 
 def test_no_model_is_skipped_where_another_node_fuses():
     model = guessing("a", 1)
-    jobs = [draft_job("r", [1], ("a", "b")).model_copy(update={"skip_models_above": 0.0})]
+    jobs = [replace(draft_job("r", [1], ("a", "b")), skip_models_above=0.0)]
     drafts, _ = draft_and_fuse(*segments(model, model_free=(guessing("b", 2),)), jobs)
     assert [draft.drafter for draft in drafts] == ["a"]
 
@@ -58,10 +59,8 @@ def test_an_ended_sequence_gets_no_draft():
 def test_a_node_runs_ahead_on_pending_sequences_until_done():
     model = ScriptedGuesser(lambda read: Guess((read[-1] + 1) % fakes.VOCAB, 0.9, 0, 0.0))
     one, fuser = segments(ModelDrafter("a", model, 100), guessing("b", 2))
-    draft_and_fuse(one, fuser, [draft_job("r", [1]).model_copy(update={"run_ahead": True}), draft_job("s", [1])])
-    draft_and_fuse(
-        one, fuser, [draft_job("t", [1]).model_copy(update={"run_ahead": True}), draft_job("t", [1], is_last=True)]
-    )
+    draft_and_fuse(one, fuser, [replace(draft_job("r", [1]), run_ahead=True), draft_job("s", [1])])
+    draft_and_fuse(one, fuser, [replace(draft_job("t", [1]), run_ahead=True), draft_job("t", [1], is_last=True)])
     model.calls.clear()
     steps = 0
     while one.has_ahead:
@@ -74,7 +73,7 @@ def test_a_node_runs_ahead_on_pending_sequences_until_done():
 
 
 def test_a_node_fuses_its_own_jobs_only():
-    ours = draft_job("r", [1], ("a", "b")).model_copy(update={"fuser": "n"})
+    ours = replace(draft_job("r", [1], ("a", "b")), fuser="n")
     both = segments(guessing("a", 1, 3), model_free=(guessing("b", 2),))
     drafts, trees = draft_and_fuse(*both, [ours, draft_job("s", [1])])
     assert [draft.request_id for draft in drafts] == ["s"]
@@ -87,7 +86,7 @@ def test_a_node_that_fuses_calibrates_its_drafters():
     ours = segments(guessing("a", 7, confidences=(0.9,)))
     survivals = []
     for length in range(1, 30):
-        jobs = [draft_job("r", [1] * length).model_copy(update={"fuser": "n"})]
+        jobs = [replace(draft_job("r", [1] * length), fuser="n")]
         ((_, tree),) = draft_and_fuse(*ours, jobs)[1]
         survivals.append(tree.survival[0])
     assert survivals[0] == pytest.approx(0.9)
@@ -96,6 +95,6 @@ def test_a_node_that_fuses_calibrates_its_drafters():
 
 def test_a_silent_drafter_gets_its_verifier_an_empty_tree():
     silent = Scripted("a", lambda context: [])
-    jobs = [draft_job("r", [1]).model_copy(update={"fuser": "n"})]
+    jobs = [replace(draft_job("r", [1]), fuser="n")]
     ((_, tree),) = draft_and_fuse(*segments(silent), jobs)[1]
     assert tree.tokens == ()

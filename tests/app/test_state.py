@@ -1,5 +1,7 @@
 """Trees agree with plain functions that go node by node."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,6 +95,24 @@ def test_a_walk_along_the_main_branch_reaches_its_leaf(tree):
     assert len(alternatives) == len(main)
 
 
+@given(trees())
+def test_the_chain_is_the_main_branch_and_uncopied_where_that_is_all(tree):
+    branch = tree.main_branch()
+    assert tree.chain() == tree.keep(branch)
+    assert (tree.chain() is tree) == (len(branch) == len(tree))
+
+
+@given(trees(), st.booleans(), st.data())
+def test_each_drafters_nodes_are_counted(tree, is_lone, data):
+    if is_lone:
+        tree = replace(tree, proposers=[("a",)] * len(tree))
+    right = data.draw(st.sets(st.integers(1, len(tree)), max_size=len(tree))) if len(tree) else set()
+    names = {name for proposers in tree.proposers for name in proposers}
+    nodes = {name: [i for i, own in enumerate(tree.proposers, start=1) if name in own] for name in names}
+    expected = {name: (len(own), len(right.intersection(own))) for name, own in nodes.items()}
+    assert tree.by_proposer(right) == expected
+
+
 @given(trees(), st.data())
 def test_keep_copies_the_nodes_whose_ancestors_are_kept_too(tree, data):
     nodes = data.draw(st.sets(st.integers(1, max(1, len(tree))))) if len(tree) else set()
@@ -125,7 +145,7 @@ def mail(tree: Tree, **changes) -> TreeMessage:
     values = {"request_id": "r", "base": 1, "confidence": tree.confidence, "skipped": tree.skipped}
     for name in ("tokens", "parents", "survival", "proposers"):
         values[name] = tuple(getattr(tree, name))
-    return TreeMessage.model_construct(**{**values, **changes})
+    return TreeMessage(**{**values, **changes})
 
 
 @given(trees())

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import TARGET, DrafterStats, Event, FinishReason, Record, Stats
+from app.messages import TARGET, DrafterCounts, Event, FinishReason, Record, Stats
 from app.request import TokenLogprobs
 from app.store.requests import Outcome
 from workers.celery_app import make_celery
@@ -125,7 +125,7 @@ def _after(stats: Stats, tokens: tuple[int, ...]) -> Stats:
         rounds=stats.rounds + 1,
         drafted=drafted,
         accepted=accepted,
-        by_drafter={DRAFTERS[0]: DrafterStats(drafted=drafted, accepted=accepted)},
+        by_drafter={DRAFTERS[0]: DrafterCounts(drafted=drafted, accepted=accepted)},
         first_token_s=stats.first_token_s or time.time(),
         last_token_s=time.time(),
     )

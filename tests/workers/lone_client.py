@@ -32,7 +32,7 @@ def main() -> None:
     while not drafter.info["ahead_hits"] and time.monotonic() < until_s:
         _run(deployment, request)  # a busy machine may have left the drafter no time beside one request
         (drafter,) = deployment.nodes.live("draft")
-    answer = {"tokens": snapshot.tokens, "stats": snapshot.stats.model_dump(), "drafter": drafter.info}
+    answer = {"tokens": snapshot.tokens, "stats": snapshot.stats.as_dict(), "drafter": drafter.info}
     print(json.dumps(answer))
 
 

@@ -76,7 +76,7 @@ def test_a_lying_node_changes_no_text(four: Cluster, alone: Alone) -> None:
             with_mail.post(FUSE, [ToFuser(guesses=tuple(lies))])
             path = f'{{"paths":[{{"request_id":"{stream.id}","base":{base},"tokens":[{base % 50}],"survival":1.0}}]}}'
             box = mailbox_of("draft", f"draft-{NAMES[base % 4]}")
-            with_mail.post(box, [ToDrafter.model_validate_json(path)])
+            with_mail.post(box, [ToDrafter.read(path)])
             time.sleep(0.002)
     finally:
         with_mail.close()

@@ -52,7 +52,7 @@ def _no_room(client: redis.Redis) -> Iterator[None]:
 
 def _at_work(deployment: Deployment, heartbeat: Heartbeat, work: Callable[[], None]) -> threading.Thread:
     """Start a thread that attends the mailbox and works on one message for so long."""
-    deployment.mailboxes.post(BOX, [Settle(request_id="r").model_dump_json()])
+    deployment.mailboxes.post(BOX, [Settle(request_id="r").json()])
     handle = lambda messages: work() if messages else None  # noqa: E731
     thread = threading.Thread(target=consume_mailbox, args=(deployment, heartbeat, BOX, Settle, handle))
     thread.start()

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from app.messages import Draft, DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
+from app.messages import Draft, DraftJob, Mail, ToDrafter, ToFuser, ToVerifier, TreeMessage
 from app.policy import Policy
-from app.request import GenerateRequest, Message, Sampling
+from app.request import GenerateRequest, Sampling
 from app.store.connect import connect
 from tests.workers.cluster import Cluster, Stream, wait_for
 from tests.workers.conftest import Alone
@@ -96,13 +96,8 @@ class _Liar:
             self._put("verify:verify-1", ToVerifier(adopt=(self._stream.id, "nobody", "")))
             self._stopping.wait(0.02)
 
-    def _put(self, mailbox: str, message: Message) -> None:
-        # NaN as other languages' JSON has it; pydantic reads it and writes null
-        _put(
-            self._deployment,
-            mailbox,
-            message.model_dump_json().replace("[null", "[NaN").replace(",null]", ",Infinity]"),
-        )
+    def _put(self, mailbox: str, message: Mail) -> None:
+        _put(self._deployment, mailbox, message.json())
 
     def _trees(self, base: int) -> tuple[TreeMessage, ...]:
         id_ = self._stream.id
@@ -111,7 +106,7 @@ class _Liar:
             _tree(id_, base, [HUGE, -1], [0, 0]),  # tokens outside the vocabulary
             _tree(id_, base, [1, 2], [0, 5]),  # a parent that comes later
             _tree(id_, base, [1, 2], [0, -1]),
-            _tree(id_, base, [1], [0], survival=[float("nan")]),
+            _tree(id_, base, [1], [0], survival=[-0.5]),
             _tree(id_, base, [1], [0], survival=[1e300]),
             _tree(id_, base, [1, 2], [0, 1], survival=[0.1, 0.9]),  # a child likelier than its parent
             _tree(id_, base, [5] * 20, [0] * 20),  # the same token twenty times
@@ -128,7 +123,7 @@ class _Liar:
 
         return (
             draft(tokens=(HUGE, -7)),
-            draft(confidences=(float("nan"), float("inf"))),
+            draft(confidences=(-1e300, 1e300)),
             draft(parents=(9, 9)),
             draft(tokens=tuple(range(500)), parents=tuple(range(500)), confidences=(0.5,) * 500),
             draft(drafter="target"),
@@ -143,7 +138,7 @@ class _Liar:
                 "tokens": (*self._prompt, *tokens), "prompt_length": len(self._prompt), "max_draft_tokens": 4,
                 "drafters": ("twin",), "sampling": Sampling(), "due_s": time.time() + 0.2,
             }  # fmt: skip
-            return DraftJob.model_validate({**sound, **changes})
+            return DraftJob(**{**sound, **changes})
 
         return (
             job(tokens=(HUGE,) * base),

@@ -50,7 +50,7 @@ class Handler:
 
 
 def _mail(*ids: str) -> list[str]:
-    return [Settle(request_id=id_).model_dump_json() for id_ in ids]
+    return [Settle(request_id=id_).json() for id_ in ids]
 
 
 def test_all_that_waits_is_one_batch_and_an_idle_attendant_leaves(deployment: Deployment) -> None:

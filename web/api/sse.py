@@ -99,7 +99,7 @@ def _tokens_frame(request_id: str, event: Event, text: AnswerStream) -> str:
         "proposers": event.proposers,
         "pieces": pieces,
         "text": "".join(pieces) or rest,
-        "stats": event.stats.model_dump(mode="json"),
+        "stats": event.stats.as_dict(),
     }
     if event.logprobs:
         data["logprobs"] = [one.model_dump(mode="json") for one in event.logprobs]

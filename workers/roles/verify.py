@@ -14,6 +14,7 @@ from app.assembly.devices import AnyRunner
 from app.assembly.fuser import build_fuser, model_free_names
 from app.assembly.plans import overrides
 from app.assembly.verifier import build_verifier
+from app.errors import MessageError
 from app.fuser.fuser import Fuser
 from app.logs import of
 from app.messages import FUSE, SETTLE, DraftJob, FinishReason, Settle, ToVerifier, mailbox_of
@@ -131,7 +132,7 @@ class VerifierLoop(HeartbeatTask):
         for request_id in request_ids:
             try:
                 self._verifier.adopt([request_id])
-            except ValidationError:  # another version wrote it; it must not stop the others
+            except (ValidationError, MessageError):  # another version wrote it; it must not stop the others
                 log.exception("it cannot be read", extra=of(request_id))
                 self._deployment.requests.end(request_id, FinishReason.ERROR, "what is stored of it cannot be read")
 

@@ -190,6 +190,6 @@ def _facts(progress: RequestProgress) -> dict[str, str]:
         "created_s": f"{progress.created_s:.5f}",
         "tokens": str(progress.tokens),
         "reason": f'"{progress.reason or ""}"',
-        "stats": progress.stats.model_dump_json(),
+        "stats": json.dumps(progress.stats.as_dict()),
     }
     return facts if progress.started_s is None else {**facts, "started_s": f"{progress.started_s:.5f}"}

@@ -42,6 +42,8 @@ class PagePool:
         """Extend `pages` in place until they hold `tokens`; return False, and change nothing, if
         the pool is too empty."""
         missing = -(-tokens // self.page_tokens) - len(pages)
+        if missing <= 0:
+            return True
         if missing > self.num_free:
             return False
         pages.extend(self._lend() for _ in range(missing))

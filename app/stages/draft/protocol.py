@@ -24,10 +24,7 @@ class Context:
 def draft_of(
     name: str, context: Context, tokens: Iterable[int], parents: Iterable[int], chances: Iterable[float]
 ) -> Draft:
-    """Make a drafter's draft for a context.
-
-    Its values are checked: pydantic takes half as long for that as for `model_construct`.
-    """
+    """Make a drafter's draft for a context."""
     return Draft(
         request_id=context.request_id,
         base=len(context.tokens),

@@ -63,10 +63,14 @@ class Suffix:
     def _learn(self, tenant: str, output: "_Output", tokens: list[int]) -> None:
         counts = self._counts.setdefault(tenant, {})
         start, output.end = output.end, max(output.end, len(tokens))
-        for position in range(start, len(tokens)):
-            output.tokens.append(tokens[position])
-            for gram in _grams(output.tokens, len(output.tokens) - 1):
-                _add(counts, gram, tokens[position])
+        known = output.tokens
+        for token in tokens[start:]:
+            for gram in _grams(known, len(known)):
+                if gram in counts:
+                    _add(counts, gram, token)
+                else:  # most n-grams come once: no table for them
+                    counts[gram] = token
+            known.append(token)
         self._learnt_tokens += max(0, len(tokens) - start)
 
     def _unlearn(self, key: tuple[str, str]) -> None:
@@ -103,11 +107,8 @@ def _grams(tokens: list[int], position: int) -> list[int]:
 
 
 def _add(counts: Counts, gram: int, token: int) -> None:
-    following = counts.get(gram)
-    if following is None:
-        counts[gram] = token
-        return
-    if isinstance(following, int):  # most n-grams come once: no table for them
+    following = counts[gram]
+    if isinstance(following, int):
         following = counts[gram] = {TOTAL: 1, following: 1}
     following[TOTAL] += 1
     if token in following or len(following) <= MAX_FOLLOWING:

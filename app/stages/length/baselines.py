@@ -10,7 +10,6 @@ much of it as their objective chooses.
 from collections import OrderedDict
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -92,7 +91,7 @@ class BaselineController:
 
     def trim(self, tree: Tree) -> Tree:
         """Reduce the tree to its main branch unless trees are wanted; with `is_whole` all of that is verified."""
-        wanted = tree if self._is_tree else tree.keep(tree.main_branch())
+        wanted = tree if self._is_tree else tree.chain()
         return whole(wanted) if self._is_whole else wanted
 
 
@@ -104,12 +103,13 @@ def record_asked(candidates: Listed[Candidate], depths: Listed[int]) -> None:
 
 def whole_chain(tree: Tree) -> Tree:
     """Keep the tree's main branch, all of which is to be verified."""
-    return whole(tree.keep(tree.main_branch()))
+    return whole(tree.chain())
 
 
 def whole(tree: Tree) -> Tree:
     """Return a tree all of which is to be verified."""
-    return replace(tree, survival=[1.0] * len(tree))
+    survival = [1.0] * len(tree.tokens)
+    return Tree(tree.tokens, tree.parents, survival, tree.proposers, tree.confidence, tree.skipped)
 
 
 class FixedLength:

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.estimates.acceptance import AcceptanceEstimate, AcceptanceEstimates
+from app.estimates.acceptance import AcceptanceEstimate, AcceptanceEstimates, levels
 from app.estimates.draft_costs import DraftCosts
 from app.messages import Record
 from app.state import Tree
@@ -54,9 +54,12 @@ class DraftModes:
         self, record: Record, tree: Tree, committed: Listed[int], model_free: Listed[str], *, is_model_free: bool
     ) -> None:
         """Learn from `committed`, the tokens after the tree's root. `is_model_free`: no model drafted."""
+        drafted, accepted = found = levels(tree, committed)
         if not is_model_free:
-            self.with_models.of(record).update_from_tree(tree, committed)
-        self.model_free.of(record).update_from_part(tree, committed, model_free)
+            self.with_models.of(record).update(drafted, accepted)
+        part = tree.of(frozenset(model_free))
+        drafted, accepted = found if part is tree else levels(part, committed)
+        self.model_free.of(record).update(max(1, drafted), accepted)  # a part without a node is a wrong token
 
     def update_costs(
         self, batch: int, depth: int, seconds: float, unread: int, *, is_model_free: bool, skipped: Listed[str] = ()

@@ -139,7 +139,9 @@ def _last_s(sequence: Sequence) -> float:
 
 def _is_running(sequence: Sequence) -> bool:
     """Tell whether a sequence decodes; else its prompt, or what preemption took, is still to be read."""
-    return sequence.generated > 0 and sequence.uncached <= TAIL_TOKENS
+    kv = sequence.kv
+    length = len(kv.tokens)
+    return length > len(sequence.record.prompt_ids) and length - kv.cached <= TAIL_TOKENS
 
 
 def _is_ready(sequence: Sequence, now_s: float) -> bool:

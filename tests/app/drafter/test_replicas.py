@@ -7,6 +7,7 @@ from app.messages import DraftJob, Event
 from app.request import Sampling
 from app.stages.draft.protocol import Context
 from app.store.memory import MemoryStore
+from msgspec.structs import replace
 from tests import fakes
 
 
@@ -114,8 +115,8 @@ def test_prompt_and_committed_tokens_are_fetched():
 
 def test_the_targets_state_is_decoded_from_valid_base64():
     replicas, _, _ = replicas_of()
-    assert replicas.update(job(0, [1, 2]).model_copy(update={"state": "AAE="})).state == b"\x00\x01"
-    assert replicas.update(job(2, [3]).model_copy(update={"state": "not base64!"})).state is None
+    assert replicas.update(replace(job(0, [1, 2]), state="AAE=")).state == b"\x00\x01"
+    assert replicas.update(replace(job(2, [3]), state="not base64!")).state is None
     assert replicas.update(job(3, [4])).state is None
 
 
@@ -150,7 +151,7 @@ def test_a_replica_that_contradicts_the_job_is_dropped() -> None:
 
 def test_a_job_whose_tokens_do_not_reach_its_base_is_a_gap() -> None:
     replicas, _, fetches = replicas_of()
-    broken = job(0, TEXT[:4]).model_copy(update={"base": 6})
+    broken = replace(job(0, TEXT[:4]), base=6)
     assert replicas.update(broken) is None
     assert fetches == ["r"]
     replicas.update(job(0, TEXT[:4]))
@@ -197,7 +198,7 @@ def test_the_list_of_a_verifier_in_this_process_is_read_and_not_copied() -> None
     assert fetches == []
     assert replicas.update(job(8, TEXT[8:10])) is None, "its verifier has gone on since"
     assert fetches == ["r"], "a job from elsewhere, whose tokens are not known here"
-    last = job(8, TEXT[8:11]).model_copy(update={"is_last": True})
+    last = replace(job(8, TEXT[8:11]), is_last=True)
     assert replicas.update(last) is not None
     own.clear()
     assert replicas.update(last) is None

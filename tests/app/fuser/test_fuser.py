@@ -4,6 +4,7 @@ from app.fuser.fuser import TEACHING, Fuser
 from app.messages import Draft
 from app.request import Sampling
 from app.stages.draft.protocol import Context
+from msgspec.structs import replace
 from tests import fakes
 from tests.fakes import Scripted, draft_job, guessing
 
@@ -85,9 +86,7 @@ def test_of_many_sequences_some_teach_the_calibration_in_turn():
     ids, seen = [f"r{i}" for i in range(3 * TEACHING)], [0]
     for length in range(1, 8):
         fuser.expect([draft_job(request_id, [1] * length) for request_id in ids])
-        fuser.receive(
-            draft.model_copy(update={"request_id": one}) for one in ids for draft in drafts(drafter, [1] * length)
-        )
+        fuser.receive(replace(draft, request_id=one) for one in ids for draft in drafts(drafter, [1] * length))
         fuser.collect(0.0)
         seen.append(fuser.calibration.report()["a"].observations if length > 1 else 0)
     assert {after - before for before, after in zip(seen[1:], seen[2:], strict=False)} == {TEACHING}
@@ -100,6 +99,6 @@ def test_each_of_many_sequences_has_its_turn_to_teach():
         fuser.expect([draft_job(f"r{name}", [1] * length, (name,)) for name in names])
         for name in names:
             (draft,) = drafts(guessing(name, 7, confidences=(0.9,)), [1] * length)
-            fuser.receive([draft.model_copy(update={"request_id": f"r{name}"})])
+            fuser.receive([replace(draft, request_id=f"r{name}")])
         fuser.collect(0.0)
     assert {name: one.observations for name, one in fuser.calibration.report().items()} == dict.fromkeys(names, 1)

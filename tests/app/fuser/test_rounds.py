@@ -8,6 +8,7 @@ from app.messages import Draft, DraftJob
 from app.request import Sampling
 from app.stages.draft.protocol import Context
 from app.state import Tree
+from msgspec.structs import replace
 from tests import fakes
 
 
@@ -139,7 +140,7 @@ def test_a_message_carries_the_whole_tree():
 
 def confidence_of(**fields: Any) -> dict[str, float]:
     opened_round = FuseRound(job(), context(job()))
-    opened_round.drafts["a"] = draft("a").model_copy(update=fields)
+    opened_round.drafts["a"] = replace(draft("a"), **fields)
     return dict(opened_round.message(Tree()).confidence)
 
 

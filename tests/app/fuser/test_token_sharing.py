@@ -15,13 +15,14 @@ from app.fuser.fuser import Fuser
 from app.fuser.token_sharing import LEAST_WAIT_S, MAX_EARLY, MAX_EARLY_EACH, TokenSharing
 from app.messages import Draft, DraftJob, SharedPath, TokenGuess
 from app.state import Guess
+from msgspec.structs import replace
 from tests.app.drafter.scripts import TOKENS, chain, context, erratic, steady
 from tests.fakes import VOCAB, ScriptedGuesser, draft_job
 
 
 def job_for(tokens: list[int], names: tuple[str, ...], depth: int = 4, due_s: float = 9.0) -> DraftJob:
     job = draft_job("r", tokens, names, due_s=due_s)
-    return job.model_copy(update={"sharing": tuple(f"draft:{name}" for name in names), "max_draft_tokens": depth})
+    return replace(job, sharing=tuple(f"draft:{name}" for name in names), max_draft_tokens=depth)
 
 
 def guess_of(drafter: str, token: int, confidence: float = 0.5, step: int = 0, base: int = 2) -> TokenGuess:
@@ -166,15 +167,15 @@ def test_guesses_of_unknown_rounds_take_little_memory():
 
 NOT_A_NUMBER = float("nan")
 LIES: list[Callable[[TokenGuess], TokenGuess]] = [
-    lambda guess: guess.model_copy(update={"token": VOCAB}),
-    lambda guess: guess.model_copy(update={"token": -1}),
-    lambda guess: guess.model_copy(update={"second": 10**9}),
-    lambda guess: guess.model_copy(update={"confidence": NOT_A_NUMBER}),
-    lambda guess: guess.model_copy(update={"confidence": 2.0}),
-    lambda guess: guess.model_copy(update={"second_confidence": -0.1}),
-    lambda guess: guess.model_copy(update={"drafter": "unknown"}),
-    lambda guess: guess.model_copy(update={"step": 3}),
-    lambda guess: guess.model_copy(update={"step": -1}),
+    lambda guess: replace(guess, token=VOCAB),
+    lambda guess: replace(guess, token=-1),
+    lambda guess: replace(guess, second=10**9),
+    lambda guess: replace(guess, confidence=NOT_A_NUMBER),
+    lambda guess: replace(guess, confidence=2.0),
+    lambda guess: replace(guess, second_confidence=-0.1),
+    lambda guess: replace(guess, drafter="unknown"),
+    lambda guess: replace(guess, step=3),
+    lambda guess: replace(guess, step=-1),
 ]
 
 

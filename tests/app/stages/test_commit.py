@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.messages import TARGET, DrafterStats, Event, FinishReason, Stats
+from app.messages import TARGET, DrafterCounts, Event, FinishReason, Stats
 from app.stages.commit import conclude, event_of
 from app.state import Sequence, Tree, Verdict
 from tests import fakes
@@ -33,17 +33,17 @@ def test_accepted_tokens_name_their_drafter_and_the_bonus_the_target():
 
 def test_statistics_count_all_verified_nodes_for_each_proposer():
     old = Stats(
-        rounds=3, drafted=10, accepted=4, by_drafter={"a": DrafterStats(drafted=7, accepted=1)}, first_token_s=1.0
+        rounds=3, drafted=10, accepted=4, by_drafter={"a": DrafterCounts(drafted=7, accepted=1)}, first_token_s=1.0
     )
     stats = event_from(state(stats=old), CHAIN, Verdict([1, 2], [1, 2, 6]), now_s=50.0).stats
     assert (stats.rounds, stats.drafted, stats.accepted) == (4, 14, 6)
     assert stats.by_drafter == {
-        "a": DrafterStats(drafted=9, accepted=2),
-        "b": DrafterStats(drafted=2, accepted=2),
-        "c": DrafterStats(drafted=1, accepted=0),
+        "a": DrafterCounts(drafted=9, accepted=2),
+        "b": DrafterCounts(drafted=2, accepted=2),
+        "c": DrafterCounts(drafted=1, accepted=0),
     }
     assert (stats.first_token_s, stats.last_token_s) == (1.0, 50.0)
-    assert old.by_drafter == {"a": DrafterStats(drafted=7, accepted=1)}, "the old statistics stay as they were"
+    assert old.by_drafter == {"a": DrafterCounts(drafted=7, accepted=1)}, "the old statistics stay as they were"
 
 
 def test_the_first_commit_sets_the_first_tokens_time():

@@ -37,7 +37,7 @@ def draft(name: str, tokens: Any, parents: Any = None, confidences: Any = None, 
         "parents": tuple(range(len(tokens))) if parents is None else parents,
         "confidences": (0.5,) * len(tokens) if confidences is None else confidences,
     }
-    return Draft.model_construct(**{**values, **rest})
+    return Draft(**{**values, **rest})
 
 
 def fused(*drafts: Draft, max_nodes: int = MAX_NODES) -> Tree:
@@ -72,7 +72,7 @@ weird_ints = st.integers(-2, VOCAB + 1) | st.sampled_from([10**30, True, None, "
 weird_floats = st.floats() | st.sampled_from([None, "0.5", 1, 0, True, 10**400])
 weird_drafts = st.lists(
     st.builds(
-        lambda **fields: Draft.model_construct(**fields),
+        lambda **fields: Draft(**fields),
         request_id=st.sampled_from(["r", "r", "r", "other", None]),
         base=st.sampled_from([5, 5, 5, 4, 6, None]),
         drafter=st.sampled_from(["a", "b", "c", TARGET, "", None]),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import redis
 
-from app.messages import DrafterStats, Event, FinishReason, Record, Stats
+from app.messages import DrafterCounts, Event, FinishReason, Record, Stats
 from app.request import Sampling, SpeculationBounds
 from app.store.memory import MemoryStore
 from app.store.nodes import Nodes
@@ -42,7 +42,7 @@ def tokens_event(offset: int, *tokens: int, finish: FinishReason | None = None) 
         tokens=tokens,
         proposers=("target",) * len(tokens),
         finish_reason=finish,
-        stats=Stats(rounds=offset + 1, by_drafter={"lookup": DrafterStats(drafted=2, accepted=1)}),
+        stats=Stats(rounds=offset + 1, by_drafter={"lookup": DrafterCounts(drafted=2, accepted=1)}),
     )
 
 

@@ -121,7 +121,7 @@ class RealRequest:
         owner, status = fields["owner"], Status(fields["status"])
         owners = {name: ["r"] if name == owner and status == Status.ACTIVE else [] for name in OWNERS}
         assert (active, of_owners[::2]) == (["r"] if status == Status.ACTIVE else [], list(owners.values()))
-        entries = tuple(_entry(Event.model_validate_json(event["event"])) for _, event in stream)
+        entries = tuple(_entry(Event.read(event["event"])) for _, event in stream)
         assert [name for name, _ in stream] == [_stream_id(entry) for entry in entries]
         assert int(fields["length"]) == sum(entry.size for entry in entries)
         alive = frozenset(name for name, lives in zip(OWNERS, of_owners[1::2], strict=True) if lives)

@@ -13,6 +13,7 @@ from app.errors import NotFound
 from app.messages import FinishReason
 from app.request import TokenLogprobs
 from app.store.protocol import Outcome, past
+from msgspec.structs import replace
 from tests.app.store.bench import NAMESPACE, Bench, make_record, redis_bench, tokens_event
 
 
@@ -41,7 +42,7 @@ def test_events_start_exactly_at_any_offset(running: Bench, ends_with_tokens: bo
 def test_log_probabilities_stay_with_their_tokens(running: Bench) -> None:
     kept = [TokenLogprobs(logprob=-0.5 * i, top=((i, -0.25),)) for i in range(6)]
     for start, end in ((0, 3), (3, 4), (4, 6)):
-        event = tokens_event(start, *range(start, end)).model_copy(update={"logprobs": tuple(kept[start:end])})
+        event = replace(tokens_event(start, *range(start, end)), logprobs=tuple(kept[start:end]))
         assert running.store.commit("v1", [("r1", event)]) == [Outcome.COMMITTED]
     assert list(running.store.snapshot("r1").logprobs) == kept
     for offset in range(6):

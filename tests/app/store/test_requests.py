@@ -7,6 +7,7 @@ import pytest
 from app.errors import NotFound, QueueFull
 from app.messages import Event, FinishReason, Stats, Status
 from app.store.protocol import Orphan, Outcome
+from msgspec.structs import replace
 from tests.app.store.bench import Bench, make_record, tokens_event
 
 
@@ -132,7 +133,7 @@ def test_the_same_commit_again_counts_once(running: Bench) -> None:
     for _ in range(2):
         assert running.store.commit("v1", [("r1", event)]) == [Outcome.COMMITTED]
     assert running.store.snapshot("r1").tokens == (5, 6)
-    other = event.model_copy(update={"tokens": (5, 9)})
+    other = replace(event, tokens=(5, 9))
     assert running.store.commit("v1", [("r1", other)]) == [Outcome.STALE]
 
 

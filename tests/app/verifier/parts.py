@@ -103,4 +103,4 @@ def message(**changes: Any) -> TreeMessage:
         "survival": (0.9, 0.8),
         "proposers": (("a",), ("a",)),
     }
-    return TreeMessage.model_construct(**{**values, **changes})
+    return TreeMessage(**{**values, **changes})

@@ -44,7 +44,7 @@ def test_the_load_has_the_age_of_a_mailboxs_first_item(lone_deployment: Deployme
     lone_deployment.nodes.beat("draft", "d", "owner", progress_s=0.0, info={"drafters": ["a", "b"], "busy": 0.5})
     lone_deployment.nodes.beat("verify", "v", "other", progress_s=0.0, info={"load": {"what": 1}, "sequences": 3})
     lone_deployment.nodes.beat("beat", "b", "third", progress_s=0.0, info={"busy": 1.0})
-    lone_deployment.mailboxes.post("draft:d", [ToDrafter(sent_s=1.0).model_dump_json()])
+    lone_deployment.mailboxes.post("draft:d", [ToDrafter(sent_s=1.0).json()])
     lone_deployment.post("draft:d", [ToDrafter()])
     lone_deployment.mailboxes.post("fuse", ["no JSON at all"])
     load = load_of(lone_deployment)
@@ -53,14 +53,14 @@ def test_the_load_has_the_age_of_a_mailboxs_first_item(lone_deployment: Deployme
     assert (load.drafters, load.busy) == (2, {"draft:d": 0.5, "verify:v": 0.0})
     assert load.running == 3, "a load that cannot be read leaves what is known"
     assert lone_deployment.mailboxes.waiting("draft:d") == 2, "looking takes nothing"
-    first = ToDrafter.model_validate_json(lone_deployment.mailboxes.first("draft:d") or "")
+    first = ToDrafter.read(lone_deployment.mailboxes.first("draft:d") or "")
     assert first.sent_s == 1.0
     assert Load.model_validate_json(load.model_dump_json()) == load
 
 
 def test_a_tick_publishes_and_a_second_one_at_once_does_nothing(lone_deployment: Deployment) -> None:
     lone_deployment.nodes.beat("draft", "d", "owner", progress_s=0.0, info={})
-    lone_deployment.mailboxes.post("draft:d", [ToDrafter(sent_s=1.0).model_dump_json()])
+    lone_deployment.mailboxes.post("draft:d", [ToDrafter(sent_s=1.0).json()])
     tick(lone_deployment)
     first = lone_deployment.nodes.policy()
     assert (first.version, first.max_draft_tokens) == (1, 4)

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.messages import Draft
 from app.request import Sampling
 from app.stages.draft.phrases import Phrases
 from app.stages.draft.protocol import Context
@@ -30,7 +31,7 @@ def test_a_draft_is_a_tree_on_the_end_of_its_context(name: str, tokens: list[int
         assert draft.base == len(tokens if draft.request_id == "now" else past.tokens)
         assert 0 < len(draft.tokens) == len(draft.parents) == len(draft.confidences) <= most
         assert all(0 <= parent <= i for i, parent in enumerate(draft.parents))
-        draft.model_validate(draft.model_dump())
+        assert Draft.read(draft.json()) == draft
     assert now.tokens == tokens
     drafter.remove("now")
 
