@@ -13,13 +13,13 @@ In a draft or tree, node i (from 1) is `tokens[i - 1]`; node 0 is the last commi
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field
-
 import msgspec
-from app.errors import MessageError
-from app.request import Message, Sampling, SpeculationBounds, TokenId, TokenLogprobs
 from msgspec import Meta
 from msgspec.structs import asdict
+from pydantic import BaseModel, Field
+
+from app.errors import MessageError
+from app.request import Message, Sampling, SpeculationBounds, TokenId, TokenLogprobs
 
 TARGET = "target"  # the proposer of a token that no drafter guessed
 PUBLIC_TENANT = "public"  # the tenant of requests without an API key: Celery's tasks, or all where no keys are used

@@ -11,6 +11,7 @@ from typing import Final, Self
 
 from celery import Celery
 from kombu.exceptions import OperationalError
+from msgspec.structs import replace
 
 from app.assembly.fuser import model_free_names
 from app.config import Settings
@@ -45,7 +46,6 @@ from app.store.shared_stats import SharedStats, SharedStatsStore, StatsExchange
 from app.store.tasks import ProgressStore, WaitingRoom
 from app.store.traces import Traces
 from app.telemetry.counters import Counters
-from msgspec.structs import replace
 from workers.celery_app import ATTEND, DOORBELL_TTL_S, mailbox_queue, make_celery
 from workers.tracing.sinks import WorkSpan
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from app.messages import Event, FinishReason, Record, Stats, Status
 from app.request import TokenLogprobs
-from msgspec.structs import replace
 
 RETRY_AFTER_S = 1.0  # sent to a caller that finds the queue full
 

@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from msgspec import to_builtins
+
 from app.errors import MessageError
 from app.messages import FUSE, DraftJob, Settle, ToDrafter, ToFuser, ToVerifier, TreeMessage, mailbox_of
 from app.request import Sampling
 from app.store.keys import Keys
 from bench.chaos.deployment import Site, active, client, mailboxes_of
-from msgspec import to_builtins
 from workers.celery_app import control_queue, mailbox_queue
 
 GARBAGE = ("", "{", "null", "[]", '{"trees": 7}', '{"adopt": ["nobody"]}', "\x00\xff", "9" * 5000)

@@ -12,6 +12,8 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from msgspec import structs
+
 from app.assembly.local import Models, build_local
 from app.config import Settings
 from app.engine.cpu.runner import ModelRunner
@@ -20,7 +22,6 @@ from app.pipeline import LocalPipeline
 from app.request import GenerateRequest, SpeculationBounds
 from app.store.protocol import Snapshot
 from bench.cooperate.variants import Variant
-from msgspec import structs
 
 Shape = Callable[[TreeMessage], TreeMessage]
 

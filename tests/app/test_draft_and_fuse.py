@@ -1,6 +1,7 @@
 """Test a drafter node and its fuser: drafts for another fuser, trees where this node alone drafts."""
 
 import pytest
+from msgspec.structs import replace
 
 from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
@@ -8,7 +9,6 @@ from app.fuser.fuser import Fuser
 from app.pipeline import draft_and_fuse
 from app.stages.draft.protocol import Drafter
 from app.state import Guess
-from msgspec.structs import replace
 from tests import fakes
 from tests.fakes import Scripted, ScriptedGuesser, draft_job, guessing
 

@@ -1,5 +1,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from app.drafter.replicas import Replicas, fetcher
 from app.errors import NotFound
@@ -7,7 +8,6 @@ from app.messages import DraftJob, Event
 from app.request import Sampling
 from app.stages.draft.protocol import Context
 from app.store.memory import MemoryStore
-from msgspec.structs import replace
 from tests import fakes
 
 

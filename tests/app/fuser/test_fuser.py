@@ -1,10 +1,10 @@
 import pytest
+from msgspec.structs import replace
 
 from app.fuser.fuser import TEACHING, Fuser
 from app.messages import Draft
 from app.request import Sampling
 from app.stages.draft.protocol import Context
-from msgspec.structs import replace
 from tests import fakes
 from tests.fakes import Scripted, draft_job, guessing
 

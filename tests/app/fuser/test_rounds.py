@@ -2,13 +2,13 @@ import sys
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from app.fuser.rounds import MAX_EARLY, MAX_EARLY_EACH, FuseRound, FuseRounds
 from app.messages import Draft, DraftJob
 from app.request import Sampling
 from app.stages.draft.protocol import Context
 from app.state import Tree
-from msgspec.structs import replace
 from tests import fakes
 
 

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from app.drafter.draft_kv import DraftKV
 from app.drafter.shared_paths import SharedPaths
@@ -15,7 +16,6 @@ from app.fuser.fuser import Fuser
 from app.fuser.token_sharing import LEAST_WAIT_S, MAX_EARLY, MAX_EARLY_EACH, TokenSharing
 from app.messages import Draft, DraftJob, SharedPath, TokenGuess
 from app.state import Guess
-from msgspec.structs import replace
 from tests.app.drafter.scripts import TOKENS, chain, context, erratic, steady
 from tests.fakes import VOCAB, ScriptedGuesser, draft_job
 

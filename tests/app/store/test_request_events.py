@@ -8,12 +8,12 @@ import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from app.errors import NotFound
 from app.messages import FinishReason
 from app.request import TokenLogprobs
 from app.store.protocol import Outcome, past
-from msgspec.structs import replace
 from tests.app.store.bench import NAMESPACE, Bench, make_record, redis_bench, tokens_event
 
 

@@ -3,11 +3,11 @@
 import time
 
 import pytest
+from msgspec.structs import replace
 
 from app.errors import NotFound, QueueFull
 from app.messages import Event, FinishReason, Stats, Status
 from app.store.protocol import Orphan, Outcome
-from msgspec.structs import replace
 from tests.app.store.bench import Bench, make_record, tokens_event
 
 

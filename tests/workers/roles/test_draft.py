@@ -1,8 +1,8 @@
 """Test that no mail crashes a drafter node."""
 
 import pytest
-
 from msgspec.structs import replace
+
 from tests.app.verifier.test_dispatch import job
 from workers.roles.draft import _is_readable
 
