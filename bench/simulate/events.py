@@ -111,7 +111,7 @@ class Network:
             self._push(self.now_s, DELIVER, to, message)
             return
         (way, name), *others = ways
-        at_s = self._wires[name].carry(way, self.now_s, 8 * len(message.model_dump_json()))
+        at_s = self._wires[name].carry(way, self.now_s, 8 * len(message.json()))
         self._push(at_s, CARRY, to, (message, others))
 
     def _push(self, at_s: float, kind: int, name: str, message: Any) -> None:

@@ -427,14 +427,14 @@ def test_no_model_gets_a_job_in_a_model_free_round():
 
 
 def test_group_split_uses_cost_at_requested_length():
-    one = parts(costs=StepCosts({1: 0.030, 64: 0.032}), pool=DrafterPool({"small": "draft:1"}, (), 0.0))
+    one = parts(costs=StepCosts({1: 0.010, 64: 0.640}), pool=DrafterPool({"small": "draft:1"}, (), 0.0))
     for depth in (1, 2):
         for _ in range(20):
-            one.draft_costs.update(4, depth, 0.005 * depth)  # at length 8 it would be 40 ms, more than a step
+            one.draft_costs.update(4, depth, 0.0008 * depth)  # at length 8 a tenth of a step
     sequences = [start(one, name) for name in "abcd"]
     one.speculation.jobs(sequences, [2] * 4, Policy())
     one.speculation.request_drafts(sequences, Policy())
-    assert one.speculation.is_together, "half a batch takes as long as a whole one, and drafting a third of that"
+    assert one.speculation.is_together, "drafting takes a twenty-fifth of a step: too little to hide"
     one.speculation.jobs(sequences, [8] * 4, Policy())
     one.speculation.request_drafts(sequences, Policy())
     assert not one.speculation.is_together

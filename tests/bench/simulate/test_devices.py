@@ -48,7 +48,7 @@ def last_s(world: World) -> float:
 
 def test_a_message_takes_latency_bits_and_its_turn_on_both_links() -> None:
     message = ToVerifier()
-    bits = 8 * len(message.model_dump_json())
+    bits = 8 * len(message.json())
     clock, came_s = SimClock(), []
     wires = {"a": Wire(Link(0.5, bits / 2.0)), "b": Wire(Link(0.25, bits / 4.0))}  # 2 s and 4 s a message
     network = Network(99.0, wires)
@@ -72,7 +72,7 @@ def test_a_message_takes_latency_bits_and_its_turn_on_both_links() -> None:
 def test_what_leaves_later_holds_up_nothing_on_a_link() -> None:
     """Send after long work, decided on before another machine sends at once."""
     message, came_s = ToVerifier(), list[float]()
-    bits, clock = 8 * len(ToVerifier().model_dump_json()), SimClock()
+    bits, clock = 8 * len(ToVerifier().json()), SimClock()
     network = Network(0.0, {"to": Wire(Link(0.0, bits))})  # a second a message
 
     def work(mail: list[None]) -> None:
