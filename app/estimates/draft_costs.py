@@ -48,6 +48,11 @@ class DraftCosts:
         """Return the split of the machine whose costs these are."""
         return self._split
 
+    @property
+    def is_known(self) -> bool:
+        """Tell whether any round taught what drafting takes."""
+        return any(lines.fitted for lines in self._by_split.values())
+
     def expect(self, split: int, slowdown: float) -> None:
         """Expect drafting under a split to take `slowdown` times that under split 0 until some is seen."""
         self._by_split.setdefault(split, _Lines()).slowdown = slowdown

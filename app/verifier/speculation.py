@@ -34,6 +34,7 @@ from app.verifier.stats import VerifierStats
 FUSING_S = 0.002  # that drafts of several nodes take longer: a hop more, and the slowest of them
 MODEL_FREE_TOKENS = 8  # that model-free drafters may draft, however few the policy allows, if any
 MIN_WAIT_S = 0.03  # the shortest wait for a tree, within the policy
+FIRST_WAITS = 4  # of which each is twice as long as the one before, while nothing is known of what drafts take
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Speculation:
         self._draft_costs = self.lengths.modes.with_models.costs
         self._pool = DrafterPool()
         self._is_together = True
+        self._first_waits = 0  # so far
         self._usual_depth = 0  # of the drafts that were asked for last,
         self._usual_costs = self.lengths.modes.with_models.costs  # and the costs of their mode
         self._deciding_s = 0.0  # what finding the present depths took
@@ -322,6 +324,9 @@ class Speculation:
         costs = (modes.model_free if is_model_free else modes.with_models).costs
         self._usual_depth, self._usual_costs = deepest, costs
         usual_s = self._usual_s(len(asked)) + costs.read_s(unread)
+        if asked and not costs.is_known and self._first_waits < FIRST_WAITS:  # drafts that are late teach nothing
+            usual_s = max(usual_s, MIN_WAIT_S * 2**self._first_waits)
+            self._first_waits += 1
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
         due_s, now_s = self._clock.time() + wait_s, self._clock.monotonic()
         for sequence, _, _ in asked:

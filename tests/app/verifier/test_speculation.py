@@ -16,7 +16,7 @@ from app.stages.length.joint_controller import AFTER, FIRST, JointController
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.router import Router
 from app.state import MAX_NODES, Tree
-from app.verifier.speculation import MIN_WAIT_S, DraftStrategies, Speculation
+from app.verifier.speculation import FIRST_WAITS, MIN_WAIT_S, DraftStrategies, Speculation
 from tests import fakes
 from tests.app.verifier.parts import HandClock, message, parts, start
 from tests.fakes import VOCAB
@@ -424,6 +424,24 @@ def test_no_model_gets_a_job_in_a_model_free_round():
     before = one.lengths.modes.with_models.of(sequence.record).survival(1)
     one.speculation.record_verdict(sequence, [1, 7])
     assert one.lengths.modes.with_models.of(sequence.record).survival(1) == before
+
+
+def test_the_first_waits_grow_until_it_is_known_what_drafts_take():
+    """The first drafts of slow drafters would always be late, and late drafts teach nothing."""
+    clock = HandClock()
+    one = parts(pool=DrafterPool({"small": "draft:1"}, (), 0.0), clock=clock)
+    sequence = start(one, "r", max_tokens=50)
+
+    def wait_s() -> float:
+        one.speculation.jobs([sequence], [4], Policy())
+        return sequence.due_s - clock.time()
+
+    first = [wait_s() for _ in range(FIRST_WAITS)]
+    assert first == pytest.approx([min(0.25, MIN_WAIT_S * factor) for factor in (3, 6, 12, 24)], abs=1e-6)
+    assert wait_s() == pytest.approx(MIN_WAIT_S), "none of them came: it may never answer"
+    for _ in range(20):
+        one.draft_costs.update(1, 4, 0.02)
+    assert wait_s() == pytest.approx(0.06, rel=0.1)
 
 
 def test_group_split_uses_cost_at_requested_length():
