@@ -23,7 +23,8 @@ from app.engine.gpu.step import StepOutput, run
 from app.engine.gpu.weights import Weights
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-PROGRAMS = 264  # that share attention's items: two for each multiprocessor of an H100 or H200
+PROGRAMS = 2  # that share attention's items, for each multiprocessor
+INTERPRETED = 8  # in all, where programs run one after the other; so few that each has several items
 PARTS = 8192  # of a tier, the results of slices of keys that wait to be joined: 135 MB of an 8B model
 _CAPTURING = Lock()  # a capture begins with waiting for the whole device, which spoils another thread's
 WARM_UPS = 2  # runs before a capture: Triton compiles, cuBLAS takes its workspace
@@ -72,7 +73,9 @@ class Graphs:
         cut = self._method.cut
         most = most_work(rows, self._longest_tokens, cut.fold, cut.narrow)
         least = most_work(rows, cut.narrow.keys, cut.fold, cut.narrow).items  # one slice of each
-        room = WorkRoom(min(most.items, max(PARTS, least)), min(most.parts, PARTS), PROGRAMS)
+        room = WorkRoom(
+            min(most.items, max(PARTS, least)), min(most.parts, PARTS), programs_of(self._pages.keys.device)
+        )
         size = Size(rows, rows, self._longest_tokens, narrow=room, wide=None, wanted=None)
         arrays = Arrays(fields(size, self._pages.keys.shape[2]), self._pages.keys.device, buffers=2)
         arrays.device["slots"].fill_(NOWHERE)
@@ -98,6 +101,13 @@ class Graphs:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 result = step()
         return result, graph.replay
+
+
+def programs_of(device: torch.device) -> int:
+    """Return how many programs share a captured step's items of attention."""
+    if device.type != "cuda":
+        return INTERPRETED
+    return PROGRAMS * int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _uncaptured(logits: torch.Tensor, step: Callable[[], StepOutput]) -> tuple[StepOutput, Callable[[], None]]:

@@ -12,7 +12,7 @@ from itertools import product
 
 import torch
 
-from app.engine.gpu.graphs import PROGRAMS
+from app.engine.gpu.graphs import programs_of
 from app.engine.gpu.layers import Method
 from bench.gpu.setting import Figures, Setting
 from kernels.attention.ragged_attention import AttentionTiling, Batch, ragged_attention
@@ -64,7 +64,7 @@ def _attention(setting: Setting, batch: int, context: int, rows: int) -> Figures
     tiling = Method.of(setting.dtype, FOLD, is_exact=False).cut.narrow
     line: Figures = {"batch": batch, "context": context, "rows": rows}
     laid, work = _batch(setting, batch, context, rows, tiling)
-    for name, programs in (("", None), ("captured_", PROGRAMS)):
+    for name, programs in (("", None), ("captured_", programs_of(setting.device))):
         shared = replace(work, num_programs=programs)
         run = partial(ragged_attention, q, kv[0], kv[1], laid, shared, HEAD_DIM**-0.5, tiling=tiling)
         ms = setting.device_ms(run, is_cold=True)
