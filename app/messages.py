@@ -171,6 +171,11 @@ class Draft(HotMessage, frozen=True):
     confidences: tuple[float, ...]  # probability the drafter gave each token, given its ancestors
     borrowed: tuple[int, ...] = ()  # nodes of other drafters: parents of this one's, not its own guesses
 
+    @property
+    def is_chain(self) -> bool:
+        """Tell whether each node hangs on the one before, as in most drafts."""
+        return self.parents == (*range(len(self.parents)),)
+
 
 class TokenGuess(HotMessage, frozen=True):
     """Hold one drafter's guess of the next token of a path that several nodes share. Not trusted, as a draft is not."""

@@ -51,7 +51,7 @@ class DraftCosts:
     @property
     def is_known(self) -> bool:
         """Tell whether any round taught what drafting takes."""
-        return any(lines.fitted for lines in self._by_split.values())
+        return self._nearest() is not None
 
     def expect(self, split: int, slowdown: float) -> None:
         """Expect drafting under a split to take `slowdown` times that under split 0 until some is seen."""

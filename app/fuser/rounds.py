@@ -116,7 +116,7 @@ def _confidence(draft: Draft) -> float | None:
     Tokens that it borrowed are others'. Drafts are not trusted: what follows a malformed node is not read.
     """
     chances, size = draft.confidences, len(draft.confidences)
-    if not draft.borrowed and size and draft.parents == (*range(size),):  # a chain, as most drafts are
+    if draft.is_chain and len(draft.parents) == size > 0 and not draft.borrowed:
         mean = sum(chances) / size
         return mean if 0.0 <= mean <= 1.0 else None
     depths, best = [0], dict[int, float]()

@@ -45,7 +45,7 @@ def fuse(
     max_nodes, root = min(max_nodes, MAX_NODES), _Node()
     for name, draft in usable.items():
         is_sound = _is_sound(draft, vocab_size, job.max_draft_tokens)
-        if is_sound and len(usable) == 1 and draft.parents == (*range(len(draft.parents)),):
+        if is_sound and len(usable) == 1 and draft.is_chain:
             return _chain(name, draft.tokens[:max_nodes], draft.confidences, calibration)
         nodes = _nodes(draft) if is_sound else [*_sound_nodes(draft, vocab_size, job.max_draft_tokens)]
         _merge(root, name, nodes, calibration)

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from app.estimates.step_costs import StepCosts
 
-GAIN = 1.05  # by which two halves must be faster, since what changes teaches less
+GAIN = 1.05  # times as fast as all together two halves must be to be taken
 DraftingTime = Callable[[int], float]  # draft tokens -> the seconds of drafting them
 DraftingOf = Callable[[int], float]  # sequences -> the seconds of drafting for them
 
@@ -158,12 +158,10 @@ class AutoOverlap(NoOverlap):
 def splits(costs: StepCosts, sequences: int, draft_s: DraftingOf) -> bool:
     """Tell whether it pays to verify one half of the sequences while the other half drafts.
 
-    All together take T + D a turn; two halves 2 max(T', D'), of one half each, where they take as long, and T' + D'
-    at least: drafters serve one half after the other, as the target does. So it pays where both take longer
-    the more they hold: not where a step costs much the same for any batch, however slow drafters are. It must be
-    faster by `GAIN`.
+    All together take T + D a turn, two halves 2 max(T', D') of one half each: drafters serve one half after
+    the other, as the target does. So it pays where both take longer the more they hold: not where a
+    step costs much the same for any batch, however slow drafters are.
     """
     half = (sequences + 1) // 2
-    verify_s, drafting_s = costs.seconds(half), draft_s(half)
-    halves_s = max(2.0 * verify_s, 2.0 * drafting_s, verify_s + drafting_s)
+    halves_s = 2.0 * max(costs.seconds(half), draft_s(half))
     return sequences > 1 and GAIN * halves_s <= costs.seconds(sequences) + draft_s(sequences)

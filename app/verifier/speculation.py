@@ -21,7 +21,7 @@ from app.stages.length.marginal import HORIZON_TOKENS, Candidate, skip_models_ab
 from app.stages.length.planner import DraftBatch, LengthPlanner
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.policies import MIN_GAIN
-from app.stages.route.router import Route, Router
+from app.stages.route.router import Price, Route, Router
 from app.stages.route.strategies import RoundLimits
 from app.state import Sequence, Tree
 from app.verifier.dispatch import DraftDispatcher
@@ -372,23 +372,23 @@ class Speculation:
         """Route the sequence's next round."""
         record, pool = sequence.record, self._pool
 
-        def together() -> int:
-            return max(1, len(self.sequences) if self._is_together else -(-len(self.sequences) // 2))
-
-        def price(mailbox: str) -> float:
-            """Return the cost of drafting on that node, in plain-decoding tokens of all that wait for it."""
-            waiting_s = pool.waiting.get(mailbox, 0) * self._draft_costs.seconds(1, self.limit(sequence, policy))
-            read_s = self._draft_costs.read_s(self._dispatcher.unread(sequence, mailbox))
+        def terms() -> tuple[RoundLimits, Price]:
+            depth = self.limit(sequence, policy)
+            together = max(1, len(self.sequences) if self._is_together else -(-len(self.sequences) // 2))
+            step_s = self._costs.seconds(together)
+            waiting_s = self._draft_costs.seconds(1, depth)
             rounds = max(1, min(HORIZON_TOKENS, record.max_tokens - sequence.generated) // 2)
-            return together() * (waiting_s + read_s / rounds) / self._costs.seconds(together())
 
-        def limits() -> RoundLimits:
-            # All that go together wait for fusion once.
-            least_gain = MIN_GAIN + FUSING_S / self._costs.seconds(together())
+            def price(mailbox: str) -> float:
+                """Return the cost of drafting on that node, in plain-decoding tokens of all that wait for it."""
+                read_s = self._draft_costs.read_s(self._dispatcher.unread(sequence, mailbox))
+                return together * (pool.waiting.get(mailbox, 0) * waiting_s + read_s / rounds) / step_s
+
+            least_gain = MIN_GAIN + FUSING_S / step_s  # all that go together wait for fusion once
             most = min(policy.drafters_per_sequence, self.lengths.drafters or policy.drafters_per_sequence)
-            return RoundLimits(self.limit(sequence, policy), most, least_gain)
+            return RoundLimits(depth, most, least_gain), price
 
-        return self.router.route(record, len(sequence.tokens), pool, limits, price)
+        return self.router.route(record, len(sequence.tokens), pool, terms)
 
     def _unread(self, sequence: Sequence, route: Route) -> int:
         """Return the tokens that some node of the route has not been sent."""

@@ -7,7 +7,6 @@ arms of such a run over a recording made on this machine (`bench simulate record
 """
 
 import argparse
-import gzip
 import json
 import os
 import random
@@ -46,8 +45,7 @@ def main(argv: Listed[str] | None = None) -> int:
     """Run live or predict, print, and write the figures; return the exit status."""
     args = parse_args(argv)
     if args.command == "predict":
-        with gzip.open(args.log, "rt") as file:
-            log = Log.model_validate_json(file.read())
+        log = Log.read(args.log)
         found = json.loads(args.live.read_text())
         found["predicted"] = {"command": heading("bench hosts", argv)["command"], **predict(log, found, arms())}
         found["deviations"] = deviations(found)

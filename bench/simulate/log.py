@@ -6,10 +6,13 @@ fusing, cutting and scheduling them can lead to. Model-free drafters (lookup, su
 not in it: they cost next to nothing, so a replay runs them. Knows nothing of replays.
 """
 
+import gzip
 import random
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
+from pathlib import Path
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -63,6 +66,17 @@ class Log(Base):
     vocab_size: int
     texts: tuple[Text, ...]
     drafters: dict[str, DrafterLog]
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Read a recording, JSON packed by gzip. Raises OSError, pydantic.ValidationError."""
+        with gzip.open(file, "rt") as packed:
+            return cls.model_validate_json(packed.read())
+
+    def write(self, file: Path) -> None:
+        """Write the recording. Raises OSError."""
+        with gzip.open(file, "wt") as packed:
+            packed.write(self.model_dump_json())
 
 
 def lengthened(log: Log, tokens: Listed[int], seed: int) -> Log:

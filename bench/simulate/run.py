@@ -8,7 +8,6 @@ measured or slowed to a larger target's step.
 """
 
 import argparse
-import gzip
 import json
 import os
 import sys
@@ -79,12 +78,10 @@ def main(argv: Listed[str] | None = None) -> int:
         settings = Settings.from_env().model_copy(update={"draft_device": "cpu"})
         prompts = {domain: of_domain[: args.prompts] for domain, of_domain in args.texts.items()}
         log = record(settings, load_models(settings), prompts, args.max_tokens)
-        with gzip.open(args.log, "wt") as file:
-            file.write(log.model_dump_json())
+        log.write(args.log)
         print(f"{args.log}: {len(log.texts)} texts, {', '.join(log.drafters)}")
         return 0
-    with gzip.open(args.log, "rt") as file:
-        log = Log.model_validate_json(file.read())
+    log = Log.read(args.log)
     if args.costs:
         log = log.model_copy(update={"costs": args.costs.read_text()})
     if args.command != "shared" and args.drafter_ms:

@@ -7,7 +7,6 @@ fitted to the paper's baselines, and baselines of its evaluation are missing (do
 """
 
 import argparse
-import gzip
 import json
 import sys
 from collections.abc import Mapping
@@ -78,7 +77,7 @@ def simulate(world: WorldSpec, args: argparse.Namespace) -> dict[str, Any]:
     data = args.data or next(iter(world.loads))
     if data not in world.loads:
         raise SystemExit(f"paceline bench testbeds: no data set {data!r} in this world, only {', '.join(world.loads)}")
-    source = partial(_recorded, world, args) if args.log else partial(_made, world, data)
+    source = partial(_recorded, world, Log.read(args.log), args.mixture) if args.log else partial(_made, world, data)
     own, log = source(FEWEST_TEXTS * len(world.domains), args.seed)
     length = round(world.acceptance.length.value)
     drafts = statistics(log, length)
@@ -177,14 +176,12 @@ def _made(world: WorldSpec, data: str, count: int, seed: int) -> tuple[WorldSpec
     return world, made(world, [Wanted(domains[i % len(domains)], *lengths) for i in range(count)], seed)
 
 
-def _recorded(world: WorldSpec, args: argparse.Namespace, _: int, seed: int) -> tuple[WorldSpec, Log]:
-    """Read the recording: every second of its texts, and for lengths to be chosen on the others."""
-    with gzip.open(args.log, "rt") as file:
-        log = Log.model_validate_json(file.read())
+def _recorded(world: WorldSpec, log: Log, mixture: str, _: int, seed: int) -> tuple[WorldSpec, Log]:
+    """Take every second text of the recording, and for lengths to be chosen on the others."""
     first = int(seed >= OTHER)
     drafters = {name: own.model_copy(update={"guesses": own.guesses[first::2]}) for name, own in log.drafters.items()}
     log = log.model_copy(update={"texts": log.texts[first::2], "drafters": drafters})
-    return over_recording(world, log, args.mixture)
+    return over_recording(world, log, mixture)
 
 
 def _rounded(row: Figures) -> dict[str, Any]:

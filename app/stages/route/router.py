@@ -17,8 +17,8 @@ from app.stages.route.scores import DrafterScores, RequestScores
 from app.stages.route.strategies import RoundLimits, RoundOptions, RoutingStrategy
 from app.state import Tree
 
-Limits = Callable[[], RoundLimits]  # worked out where there is a choice, and once then
 Price = Callable[[str], float]  # mailbox -> cost of drafting there, in plain-decoding tokens
+Terms = Callable[[], tuple[RoundLimits, Price]]  # worked out where there is a choice, and once then
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Router:
         # By request, with the length and pool it was made for.
         self._routes: dict[str, tuple[int, DrafterPool, Route]] = {}
 
-    def route(self, record: Record, length: int, pool: DrafterPool, limits: Limits, price: Price) -> Route:
+    def route(self, record: Record, length: int, pool: DrafterPool, terms: Terms) -> Route:
         """Route a request for the tokens after `length`; the same route until the sequence has grown."""
         known = self._routes.get(record.id)
         if known and known[0] == length and known[1] is pool:
@@ -68,9 +68,9 @@ class Router:
         homes = {name: self._home(record.id, name, pool) for name in models}
         is_choice = len(models) > 1
         if is_choice:
-            given = limits()
-            bounds = replace(given, depth=max(1, given.depth), most=min(given.most, self._most))
-            chosen = set(self._chosen(record, homes, pool, bounds, price))
+            limits, price = terms()
+            limits = replace(limits, depth=max(1, limits.depth), most=min(limits.most, self._most))
+            chosen = set(self._chosen(record, homes, pool, limits, price))
             names = tuple(name for name in names if name in chosen or name not in homes)
             homes = {name: box for name, box in homes.items() if name in chosen}
         route = Route(names, homes, pool.fuser_of(set(homes.values())), is_choice)

@@ -1,5 +1,6 @@
-"""Test that the GPU's benchmark starts where nothing of ours is installed; all of it, and the kernels'
-tests, are run so beside."""
+"""Test that the GPU's benchmark starts where nothing of ours is installed.
+
+`test_run` runs all of it there, and `tests.kernels.test_device` the kernels' tests."""
 
 import importlib.util
 import subprocess

@@ -56,7 +56,7 @@ class Mix:
         """Ask, draft, verify and learn; return the route and the number of committed tokens."""
         router = self.router
         route = router.route(
-            record, length, self.pool, lambda: RoundLimits(DEPTH, 8), lambda box: self._prices.get(box, 0.0)
+            record, length, self.pool, lambda: (RoundLimits(DEPTH, 8), lambda box: self._prices.get(box, 0.0))
         )
         router.record_asked(record, route)
         text = [rng.randrange(50_000) for _ in range(DEPTH + 1)]
@@ -157,7 +157,7 @@ def test_a_request_that_names_drafters_gets_no_others() -> None:
     router, pool = build(), DrafterPool(NODES, ("lookup",))
     for names, wanted in ((("prose",), {"prose"}), (("lookup",), set()), ((), set())):
         record = fakes.record([1, 2], request_id=str(names), speculation=SpeculationBounds(drafters=names))
-        route = router.route(record, 2, pool, lambda: RoundLimits(DEPTH, 8), lambda _: 0.0)
+        route = router.route(record, 2, pool, lambda: (RoundLimits(DEPTH, 8), lambda _: 0.0))
         assert set(route.homes) == wanted
         assert set(route.drafters) == set(names)
 
@@ -179,7 +179,7 @@ def test_all_drafters_that_gain_are_asked_on_other_machines() -> None:
 
 def test_the_policy_bounds_what_the_settings_allow() -> None:
     route = build(most=8).route(
-        fakes.record([1, 2]), 2, DrafterPool(NODES, (), core_share=0.0), lambda: RoundLimits(DEPTH, 1), lambda _: 0.0
+        fakes.record([1, 2]), 2, DrafterPool(NODES, (), core_share=0.0), lambda: (RoundLimits(DEPTH, 1), lambda _: 0.0)
     )
     assert len(route.homes) == 1
 
@@ -189,7 +189,7 @@ def test_a_node_that_never_answers_is_no_longer_asked() -> None:
     record = fakes.record(prompt("code", 1), request_id="r")
     asked = []
     for length in range(50, 90):
-        route = router.route(record, length, pool, lambda: RoundLimits(DEPTH, 8), lambda _: 0.0)
+        route = router.route(record, length, pool, lambda: (RoundLimits(DEPTH, 8), lambda _: 0.0))
         router.record_asked(record, route)
         asked += route.homes
         if asked[-1] != "code":  # it hangs: the others are right now and then
@@ -201,7 +201,7 @@ def test_a_round_without_any_answer_is_a_miss() -> None:
     router = build()
     record = fakes.record([1, 2], request_id="r")
     for length in (2, 3):
-        route = router.route(record, length, DrafterPool(NODES), lambda: RoundLimits(DEPTH, 8), lambda _: 0.0)
+        route = router.route(record, length, DrafterPool(NODES), lambda: (RoundLimits(DEPTH, 8), lambda _: 0.0))
         router.record_asked(record, route)
     router.remove("r")
     changed = router.experience.changes("experience:public")
@@ -218,7 +218,7 @@ class TestNodes:
 
     def home(self, router: Router, request_id: str, length: int, pool: DrafterPool) -> str:
         record = fakes.record([1, 2], request_id=request_id)
-        return router.route(record, length, pool, lambda: RoundLimits(DEPTH, 8), lambda _: 0.0).homes["code"]
+        return router.route(record, length, pool, lambda: (RoundLimits(DEPTH, 8), lambda _: 0.0)).homes["code"]
 
     def test_a_sequence_stays_at_its_node_until_the_node_dies(self) -> None:
         router = build()
