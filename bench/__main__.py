@@ -22,6 +22,7 @@ MODULES = {
     "scale": ("bench.scale.run", "what a round costs the host, around a target that only takes time"),
     "simulate": ("bench.simulate.run", "drafters and verifiers on machines of their own, replayed from real drafts"),
     "soak": ("bench.clients.soak", "an hour of steady load: does anything grow?"),
+    "start": ("bench.clients.start", "what a load's first seconds lose on a deployment that has just started or idled"),
     "steer": ("bench.steer_replay", "decide again what a recorded controller decided"),
     "streams": ("bench.clients.streams", "hundreds of open event streams on one web process"),
     "sweep": ("bench.clients.sweep", "fixed draft lengths and the adaptive one from idle to overload"),
@@ -33,7 +34,7 @@ MODULES = {
 # The same prompts come in every arm: with a prefix cache a later arm would reuse the work of an
 # earlier one.
 ALIKE = {"PACELINE_PREFIX_CACHE": "0"}
-HAVE_ARMS = {"cooperate", "hosts", "load", "pruning", "sweep"}
+HAVE_ARMS = {"cooperate", "hosts", "load", "pruning", "start", "sweep"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -160,9 +160,9 @@ def start_server(instance: str = INSTANCE, **settings: str) -> str:
     return str(json.loads(status.stdout)["url"])
 
 
-def stop_server(instance: str = INSTANCE) -> None:
-    """Stop a deployment of the benchmarks' own. Raises CalledProcessError."""
-    subprocess.run([*PACELINE, "down", "--instance", instance], check=True, cwd=ROOT)
+def stop_server(instance: str = INSTANCE, **settings: str) -> None:
+    """Stop a deployment of the benchmarks' own, started with these settings. Raises CalledProcessError."""
+    subprocess.run([*PACELINE, "down", "--instance", instance], check=True, cwd=ROOT, env={**os.environ, **settings})
 
 
 PACELINE = (sys.executable, "-m", "app.cli.main")

@@ -2,7 +2,8 @@
 
 A frozen process freezes its heartbeat too, so its leases run out and others take over. Progress is reported apart from
 being alive: a process that hangs in one step still has a heartbeat, but its progress stands still. When one piece of
-work has taken longer than any can, the heartbeat ends the process, so that it is started again.
+work has taken longer than any can, the heartbeat ends the process, so that it is started again. Time in which the
+whole process was frozen is not counted.
 """
 
 import faulthandler
@@ -24,6 +25,7 @@ from workers.tracing.recorder import Recorder
 
 log = logging.getLogger(__name__)
 HUNG_S = 180.0  # one step or one batch of drafts; far beyond a long prompt's chunk on a slow machine
+STDERR = 2  # the process's own
 
 
 class HeartbeatTask(Protocol):
@@ -67,6 +69,8 @@ class Heartbeat(threading.Thread):
         self._mailboxes: set[str] = set()
         self._mailboxes_lock = threading.Lock()
         self._busy_since_s: float | None = None  # monotonic
+        self._interval_s = deployment.settings.lease_s / 4
+        self._hang_watch = HangWatch(longest_look_s=2.0 * self._interval_s)
         self._load_fraction = LoadFraction()
         self._stopping = threading.Event()
 
@@ -78,7 +82,7 @@ class Heartbeat(threading.Thread):
         self._tasks = tuple(tasks)
         while not self._renew():
             log.info("%s is still held by another process; waiting", self.node)
-            time.sleep(self._deployment.settings.lease_s / 4)
+            time.sleep(self._interval_s)
         self.start()
 
     def end(self) -> None:
@@ -137,7 +141,7 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         """Beat until the end."""
-        while not self._stopping.wait(self._deployment.settings.lease_s / 4):
+        while not self._stopping.wait(self._interval_s):
             self._end_if_hung()
             try:
                 if not self._renew():
@@ -163,9 +167,12 @@ class Heartbeat(threading.Thread):
         return is_ours
 
     def _end_if_hung(self) -> None:
-        if self._busy_for_s() > HUNG_S:
+        if self._hang_watch.look(self._busy_since_s, time.monotonic()) <= HUNG_S:
+            return
+        try:
             log.critical("%s has been at one piece of work for %.0f s; ending it", self.node, HUNG_S)
-            faulthandler.dump_traceback()
+            faulthandler.dump_traceback(STDERR)  # in the place of `sys.stderr`, Celery has a log
+        finally:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _busy_for_s(self) -> float:
@@ -177,6 +184,25 @@ class Heartbeat(threading.Thread):
         while admissions:
             self.recorder.record(admissions.popleft())
         self.recorder.flush(self._progress())
+
+
+class HangWatch:
+    """Measure how long one piece of work has taken while the process ran; looked at by one thread, often."""
+
+    def __init__(self, longest_look_s: float) -> None:
+        """Count no more than `longest_look_s` between two looks: in the rest the whole process stood still."""
+        self._longest_look_s = longest_look_s
+        self._since_s: float | None = None  # when the work began that was under way at the last look
+        self._looked_s = 0.0
+        self._worked_s = 0.0
+
+    def look(self, since_s: float | None, now_s: float) -> float:
+        """Return the seconds of the work that began at `since_s` (monotonic); None: none is under way."""
+        if since_s != self._since_s:
+            self._since_s, self._worked_s, self._looked_s = since_s, 0.0, now_s if since_s is None else since_s
+        self._worked_s += min(self._longest_look_s, now_s - self._looked_s)
+        self._looked_s = now_s
+        return 0.0 if since_s is None else self._worked_s
 
 
 DECAY = 0.6  # of the past with each look; a heartbeat looks twice a second

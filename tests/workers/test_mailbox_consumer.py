@@ -211,7 +211,7 @@ def test_clean_end_frees_the_name_for_good(deployment: Deployment) -> None:
 
 
 HUNG = """
-import sys, time
+import io, os, signal, subprocess, sys, time
 import workers.heartbeat as heartbeats
 from pathlib import Path
 from app.config import Settings
@@ -224,13 +224,19 @@ settings = Settings(redis_url=sys.argv[1], lease_s=0.4)
 opened = Deployment(settings, make_celery(settings), Tokenizer(Path(sys.argv[2])))
 heartbeat = heartbeats.Heartbeat(opened, "verify", "v")
 heartbeat.begin()
-if sys.argv[3] == "hung":
+sys.stderr = io.StringIO()  # no file, as Celery has it
+if sys.argv[3] != "idle":
     heartbeat.begin_work()
+if sys.argv[3] == "frozen":
+    subprocess.Popen(["sh", "-c", f"sleep 1; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(0.1)
+    heartbeat.end_work()
 time.sleep(1.5)
 """
 
 
-@pytest.mark.parametrize(("state", "status"), [("hung", -signal.SIGKILL), ("idle", 0)])
+@pytest.mark.parametrize(("state", "status"), [("hung", -signal.SIGKILL), ("idle", 0), ("frozen", 0)])
 def test_process_that_hangs_in_one_piece_of_work_is_ended(
     redis_client: redis.Redis, redis_url: str, tmp_path: Path, state: str, status: int
 ) -> None:
