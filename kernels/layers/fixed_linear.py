@@ -47,9 +47,10 @@ def fixed_linear_reference(
     x: torch.Tensor,  # (M, K)
     weight: torch.Tensor,  # (N, K)
     bias: torch.Tensor | None = None,  # (N,)
+    out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:  # (M, N)
     """Compute the product with torch: the specification, but for the order of the sums."""
-    return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
+    return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(out_dtype or x.dtype)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -91,8 +92,9 @@ def fixed_linear(
     weight: torch.Tensor,  # (N, K)
     bias: torch.Tensor | None = None,  # (N,)
     tiling: LinearTiling | None = None,  # None: the dtype's own
+    out_dtype: torch.dtype | None = None,  # None: that of x
 ) -> torch.Tensor:  # (M, N)
-    """Compute the product in the dtype of x; allocate the result, read nothing back.
+    """Compute the product; allocate the result, read nothing back.
 
     Raises ValueError for shapes, layouts and dtypes that the kernel does not know.
     """
@@ -104,7 +106,7 @@ def fixed_linear(
         raise ValueError("rows, weight and bias must be contiguous and of one dtype")
     if tiling is None:
         tiling = FLOAT32 if x.dtype == torch.float32 else BITS16
-    out = x.new_empty(num_rows, columns)
+    out = x.new_empty(num_rows, columns, dtype=out_dtype or x.dtype)
     if not num_rows:
         return out
     # Tiles of rows first: the programs that read a tile of the weight run side by side, and the cache reads it once.
@@ -126,8 +128,12 @@ def compile_cases() -> Iterator[CompileCase]:
         yield CompileCase(f"4096 to 6144, {name}", partial(_compile_case, dtype, 4096, 6144, False), has_dot=True)
     odd = partial(_compile_case, torch.bfloat16, 4112, 6152, True)
     yield CompileCase("4112 to 6152, bias, bf16", odd, has_dot=True)
+    head = partial(_compile_case, torch.bfloat16, 4096, 6144, False, torch.float32)
+    yield CompileCase("4096 to 6144, bf16 to fp32", head, has_dot=True)
 
 
-def _compile_case(dtype: torch.dtype, depth: int, columns: int, biased: bool) -> None:
+def _compile_case(
+    dtype: torch.dtype, depth: int, columns: int, biased: bool, out_dtype: torch.dtype | None = None
+) -> None:
     weight = torch.empty(columns, depth, dtype=dtype, device="meta")
-    fixed_linear(weight[:100], weight, weight[:, 0].contiguous() if biased else None)
+    fixed_linear(weight[:100], weight, weight[:, 0].contiguous() if biased else None, out_dtype=out_dtype)

@@ -53,7 +53,7 @@ class Graphs:
         """
         self._weights, self._pages, self._method = weights, pages, method
         self._longest_tokens = longest_tokens
-        self._logits = weights.head.weight.new_empty(ROWS[-1], len(weights.head.weight))
+        self._logits = weights.head.weight.new_empty(ROWS[-1], len(weights.head.weight), dtype=torch.float32)
         self._capture = self._captured if pages.keys.is_cuda else _uncaptured
         if pages.keys.is_cuda:
             self._pool = torch.cuda.graph_pool_handle()

@@ -8,6 +8,7 @@ interpreter.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch.nn import functional as F
@@ -42,6 +43,7 @@ class Method:
     the same bits."""
 
     product: Product
+    head: Product  # of the last product, whose result is float32: 16 bits would make ties of close logits
     cut: Cut
 
     @classmethod
@@ -53,13 +55,13 @@ class Method:
         """
         verify = FLOAT32 if dtype == torch.float32 else VERIFY
         if is_exact:
-            return cls(fixed_linear, Cut(fold, verify, verify))
-        return cls(F.linear, Cut(fold, verify, FLOAT32 if dtype == torch.float32 else PREFILL))
+            head = partial(fixed_linear, out_dtype=torch.float32)
+            return cls(fixed_linear, head, Cut(fold, verify, verify))
+        return cls(F.linear, float32_linear, Cut(fold, verify, FLOAT32 if dtype == torch.float32 else PREFILL))
 
 
 def forward(weights: Weights, pages: Pages, rows: RowTensors, method: Method) -> torch.Tensor:
-    """Write the rows' keys and values, and return the logits (N, V) of the wanted rows in the dtype
-    of the weights."""
+    """Write the rows' keys and values, and return the logits (N, V) of the wanted rows, float32."""
     hidden = F.embedding(rows.ids, weights.embedding)  # (T, d)
     update: torch.Tensor | None = None
     for i, layer in enumerate(weights.layers):
@@ -72,7 +74,20 @@ def forward(weights: Weights, pages: Pages, rows: RowTensors, method: Method) ->
     if rows.wanted is not None:
         hidden = hidden.index_select(0, rows.wanted)
         update = None if update is None else update.index_select(0, rows.wanted)
-    return _product(method, _norm(update, hidden, weights.norm, weights.epsilon), weights.head)
+    return method.head(_norm(update, hidden, weights.norm, weights.epsilon), weights.head.weight, weights.head.bias)
+
+
+def float32_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the product of x (M, K) and weight (N, K), with bias (N,), as float32 (M, N).
+
+    A device adds products of 16 bits up in float32 anyway; here that is not rounded again.
+    """
+    if x.dtype == torch.float32:
+        return F.linear(x, weight, bias)
+    if x.is_cuda:
+        out = torch.mm(x, weight.t(), out_dtype=torch.float32)
+        return out if bias is None else out.add_(bias)
+    return F.linear(x.float(), weight.float(), None if bias is None else bias.float())
 
 
 def _attend(

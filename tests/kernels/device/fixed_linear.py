@@ -69,6 +69,14 @@ def test_every_tiling_gives_the_product(tiling):
     torch.testing.assert_close(fixed_linear(x, weight, bias, small), fixed_linear_reference(x, weight, bias))
 
 
+def test_a_result_of_more_bits_is_not_rounded_to_fewer():
+    x, weight, bias = inputs(5, 150, 70, torch.float16)
+    found = fixed_linear(x, weight, bias, out_dtype=torch.float32)
+    expected = fixed_linear_reference(x, weight, bias, torch.float32)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(found, found.half().float())
+
+
 def test_no_rows_are_no_work():
     x, weight, bias = inputs(3, 40, 20, torch.float32)
     assert fixed_linear(x[:0], weight, bias).shape == (0, 20)
