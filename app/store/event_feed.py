@@ -9,8 +9,8 @@ that have missed something, so also what verifiers of a version commit that publ
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -26,12 +26,14 @@ from app.store.protocol import Requests, past
 log = logging.getLogger(__name__)
 
 CHECK_S = 1.0  # longest that an event goes unnoticed whose message was lost
+LINGER_S = 0.2  # that the subscription may outlive the last reader
 RETRY_S = 0.2  # after an error
 BATCH = 1024  # readers that one call checks, so that none holds Redis up for long
 QUEUED = 256  # events that wait for a slow reader; beyond them it reads the store
 _MESSAGE = msgspec.json.Decoder(list[tuple[str, msgspec.Raw]])
 
 Found = tuple[int, Event]  # the request's place among the reader's, and an event of it
+Take = Callable[[int, Event], bool]  # takes an event at once; False: it has not, and the reader's thread must
 
 
 class EventFeed:
@@ -45,6 +47,7 @@ class EventFeed:
         self._lock = threading.Lock()
         self._readers: dict[str, list[tuple[int, Reader]]] = {}  # by request
         self._is_running = False
+        self._thread: threading.Thread | None = None  # the last one
         self._error: StoreUnavailable | None = None
 
     @property
@@ -61,7 +64,8 @@ class EventFeed:
                 self._readers.setdefault(request_id, []).append((place, reader))
             if not self._is_running:
                 self._is_running = True
-                threading.Thread(target=self._run, name="events", daemon=True).start()
+                self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+                self._thread.start()
         try:
             yield reader
         finally:
@@ -72,6 +76,11 @@ class EventFeed:
                         self._readers[request_id] = left
                     else:
                         del self._readers[request_id]
+
+    def close(self) -> None:
+        """Wait for the thread to end; there are no readers any more."""
+        if (thread := self._thread) is not None:
+            thread.join()
 
     def _run(self) -> None:
         subscription: Any = None
@@ -85,7 +94,8 @@ class EventFeed:
                     if time.monotonic() - checked_s >= CHECK_S:
                         self._check(only_silent=True)
                         checked_s = time.monotonic()
-                    self._take(subscription.get_message(timeout=max(0.0, checked_s + CHECK_S - time.monotonic())))
+                    wait_s = min(LINGER_S, checked_s + CHECK_S - time.monotonic())
+                    self._take(subscription.get_message(timeout=max(0.0, wait_s)))
                 self._error = None
             except StoreUnavailable as error:
                 self._error = error
@@ -143,35 +153,49 @@ class Reader:
         self._must_look = set(range(len(request_ids)))  # places whose stored events must be read
         self._heard: set[int] = set()
         self._open = set(range(len(request_ids)))
+        self._mutex = threading.Lock()  # of what follows, and of the offsets while there is a `_take`
+        self._take: Take | None = None
+        self._failure: Exception | None = None
 
     @property
     def has_ended(self) -> bool:
         """Tell whether the terminal event of each request has been read."""
         return not self._open
 
-    def read(self, wait_s: float) -> list[Found]:
+    def read(self, wait_s: float, take: Take | None = None) -> list[Found]:
         """Return the next events, waiting up to `wait_s` for one.
 
-        Raises NotFound, StoreUnavailable; what was not read then comes at the next call.
+        While it waits, the feed's thread gives each event that is due to `take`, which must not wait:
+        so hundreds of streams are served without a change of threads for each event. Events that it
+        took are not returned. Raises NotFound, StoreUnavailable, and what `take` raised; what was not
+        read then comes at the next call.
         """
         found = [one for place in [*self._must_look] for one in self._stored(place)]
         if found or self.has_ended:
             return found
-        for place, event in self._queued(wait_s):
+        for place, event in self._queued(wait_s, take):
+            if place not in self._open:
+                continue
             if event is None or event.offset > self._offsets[place]:
                 self._must_look.add(place)
             elif place not in self._must_look:
                 found += self._advance(place, [event])
+        if self._failure is not None:
+            raise self._failure
         if not found:
             found = [one for place in [*self._must_look] for one in self._stored(place)]
-        if not found and (error := self._feed.error) is not None:
+        if not found and self._open and (error := self._feed.error) is not None:
             raise error
         return found
 
     def put(self, place: int, event: Event | None) -> None:
         """Give the reader an event; None: it has missed one, or the request is over. The feed calls this."""
         self._heard.add(place)
-        self._queue.put((place, event if self._queue.qsize() < QUEUED else None))
+        with self._mutex:
+            if self._take is not None and event is not None and self._is_taken(self._take, place, event):
+                return
+            self._take = None
+            self._queue.put((place, event if self._queue.qsize() < QUEUED else None))
 
     def was_silent(self, place: int) -> bool:
         """Tell whether nothing was put since the last call. The feed calls this."""
@@ -184,13 +208,43 @@ class Reader:
         """Return how many generated tokens of this request have been read."""
         return self._offsets[place]
 
-    def _queued(self, wait_s: float) -> Iterator[tuple[int, Event | None]]:
+    def _is_taken(self, take: Take, place: int, event: Event) -> bool:
+        """Give the event to `take` if it is the next one; False: the reader's thread must see to it."""
+        if place not in self._open:
+            return True
+        known = self._offsets[place]
+        if event.offset != known:
+            rest = past([event], known)
+            if not rest:
+                return True
+            event = rest[0]
+            if event.offset != known:
+                return False
         try:
-            yield self._queue.get(timeout=wait_s) if wait_s > 0 else self._queue.get_nowait()
+            if not take(place, event):
+                return False
+        except Exception as error:  # the reader's own thread raises it
+            self._failure = error
+            return False
+        self._offsets[place] = known + len(event.tokens)
+        if event.finish_reason is None:
+            return True
+        self._open.discard(place)
+        return False  # for the thread to learn of the end
+
+    def _queued(self, wait_s: float, take: Take | None) -> list[tuple[int, Event | None]]:
+        found: list[tuple[int, Event | None]] = []
+        if wait_s > 0:
+            with self._mutex:
+                self._take = take if self._queue.empty() else None
+            with suppress(Empty):
+                found.append(self._queue.get(timeout=wait_s))
+            with self._mutex:
+                self._take = None
+        with suppress(Empty):
             while True:
-                yield self._queue.get_nowait()
-        except Empty:
-            return
+                found.append(self._queue.get_nowait())
+        return found
 
     def _stored(self, place: int) -> list[Found]:
         found = self._advance(place, self._requests.events(self._ids[place], self._offsets[place]))

@@ -5,13 +5,14 @@ Nothing here knows how events are written on the wire.
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Event as Flag
 
 from app.errors import StoreUnavailable
 from app.logs import of
 from app.messages import Event, FinishReason, Result
 from app.stages.result import result
+from app.store.event_feed import Take
 from app.store.protocol import Snapshot
 from workers.deployment import Deployment
 
@@ -22,18 +23,26 @@ OUTAGE_S = 30.0  # wait out a restart of Redis for so long
 RETRY_S = 0.5
 
 
-def follow(deployment: Deployment, request_id: str, offset: int, stopping: Flag) -> Iterator[Event | None]:
-    """Yield events after `offset` generated tokens, up to the terminal one.
+def follow(
+    deployment: Deployment,
+    request_id: str,
+    offset: int,
+    stopping: Flag,
+    take: Callable[[Event], bool] = lambda event: False,
+) -> Iterator[Event | None]:
+    """Yield events after `offset` generated tokens, up to the terminal one, but for those that `take` takes.
 
-    Yields None after each POLL_S without an event. Ends without a terminal event when the server stops.
-    Raises NotFound, and StoreUnavailable when Redis stays away for long.
+    While this thread waits, the one that hears of commits gives each event to `take`, which must not
+    wait; False leaves it to this thread. Yields None after each POLL_S without an event. Ends without a
+    terminal event when the server stops. Raises NotFound, and StoreUnavailable when Redis stays away
+    for long.
     """
-    for found in follow_all(deployment, [request_id], stopping, offset):
+    for found in follow_all(deployment, [request_id], stopping, lambda _, event: take(event), offset):
         yield None if found is None else found[1]
 
 
 def follow_all(
-    deployment: Deployment, request_ids: Sequence[str], stopping: Flag, offset: int = 0
+    deployment: Deployment, request_ids: Sequence[str], stopping: Flag, take: Take | None = None, offset: int = 0
 ) -> Iterator[tuple[int, Event] | None]:
     """Yield several requests' events, each with its request's place in the list; else as `follow`."""
     answered_s = time.monotonic()
@@ -41,7 +50,7 @@ def follow_all(
     with deployment.feed.reading(request_ids, offset) as reader:
         while not (stopping.is_set() or reader.has_ended):
             try:
-                events: Sequence[tuple[int, Event] | None] = reader.read(wait_s)
+                events: Sequence[tuple[int, Event] | None] = reader.read(wait_s, take)
                 answered_s = time.monotonic()
             except StoreUnavailable as error:
                 _wait_out(error, request_ids[0], answered_s, stopping)
