@@ -94,6 +94,7 @@ class Deployment:
 
     def close(self) -> None:
         """Close the connections. A process that ends need not; one that opens many deployments must."""
+        self.feed.close()
         self._client.close()
         self.celery.close()
 
