@@ -3,7 +3,8 @@
 Each commit publishes its events, a message for all requests of a step (`commit.lua`, `end.lua`). A
 message is a hint: a reader begins with what is stored, drops what it has, and reads the store again
 where an event is missing. Once in CHECK_S, and after each connection anew, one call finds the readers
-that have missed something, so also what verifiers of a version commit that publish nothing.
+that have missed something, so also what verifiers of a version commit that publish nothing. A
+subscription on which not even a ping is answered from one check to the next is given up.
 """
 
 import logging
@@ -85,17 +86,25 @@ class EventFeed:
     def _run(self) -> None:
         subscription: Any = None
         checked_s = -CHECK_S
+        is_asked = False  # a ping has been sent, and nothing has come since
         while self._goes_on():
             try:
                 with translating():
+                    is_due = time.monotonic() - checked_s >= CHECK_S
+                    if subscription is not None and is_due and is_asked:
+                        subscription.close()
+                        subscription = None
                     if subscription is None:
-                        subscription = self._client.pubsub()
+                        subscription, is_asked = self._client.pubsub(), False
                         subscription.subscribe(self._keys.committed)
-                    if time.monotonic() - checked_s >= CHECK_S:
+                    if is_due:
                         self._check(only_silent=True)
-                        checked_s = time.monotonic()
+                        subscription.ping()
+                        checked_s, is_asked = time.monotonic(), True
                     wait_s = min(LINGER_S, checked_s + CHECK_S - time.monotonic())
-                    self._take(subscription.get_message(timeout=max(0.0, wait_s)))
+                    message = subscription.get_message(timeout=max(0.0, wait_s))
+                    is_asked = is_asked and message is None
+                    self._take(message)
                 self._error = None
             except StoreUnavailable as error:
                 self._error = error

@@ -5,12 +5,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
+import app.store.connect
 import app.store.event_feed
 from app.errors import NotFound
 from app.messages import Event, FinishReason
@@ -20,6 +22,7 @@ from app.store.keys import Keys
 from app.store.memory import MemoryStore
 from app.store.requests import RequestStore
 from tests.app.store.bench import NAMESPACE, make_record, redis_bench, tokens_event
+from tests.app.store.relay import Relay
 from tests.workers.cluster import wait_for
 
 NEVER_S = 300.0
@@ -52,6 +55,10 @@ def by_message_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def subscribed(client: redis.Redis) -> bool:
     return dict(client.pubsub_numsub(Keys(NAMESPACE).committed)) == {Keys(NAMESPACE).committed: 1}
+
+
+def listeners(client: redis.Redis) -> set[str]:
+    return {one["id"] for one in client.client_list(_type="pubsub")}
 
 
 def commit(store: RequestStore, *places: int, offset: int = 0, finish: FinishReason | None = None) -> None:
@@ -116,6 +123,26 @@ def test_a_subscription_that_is_cut_is_made_again_and_what_it_missed_is_read(
             assert [event.offset for _, event in read_all(reader, 1)] == [offset]
 
 
+def test_a_subscription_that_went_silent_is_made_again(
+    store: RequestStore, redis_client: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half-open, say: nothing ends it, and nothing comes."""
+    monkeypatch.setattr(app.store.event_feed, "CHECK_S", 0.3)
+    monkeypatch.setattr(app.store.connect, "SOCKET_TIMEOUT_S", 0.3)
+    with Relay(urlsplit(redis_url).port or 0) as relay, closing(connect(f"redis://127.0.0.1:{relay.port}/0")) as client:
+        feed = EventFeed(client, NAMESPACE, RequestStore(client, NAMESPACE, ttl_s=60.0, active_ttl_s=60.0))
+        with feed.reading(["r1"]) as reader:
+            wait_for(lambda: subscribed(redis_client), limit_s=5.0, what="a subscription")
+            assert reader.read(0.0) == []
+            first = listeners(redis_client)
+            relay.mute()
+            wait_for(lambda: listeners(redis_client) - first, limit_s=5.0, what="another subscription")
+            monkeypatch.setattr(app.store.event_feed, "CHECK_S", NEVER_S)
+            commit(store, 1)
+            assert [event.tokens for _, event in read_all(reader, 1)] == [(1, 2)]
+        feed.close()
+
+
 def test_readers_that_wait_cost_redis_one_call_a_check_and_no_connection(
     feed: EventFeed, store: RequestStore, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +166,7 @@ def test_readers_that_wait_cost_redis_one_call_a_check_and_no_connection(
         for thread in waiting:
             thread.join()
         monkeypatch.setattr(redis.Connection, "send_packed_command", send)
-        assert 3 <= len(sent) <= 8 and len(set(sent)) == 1
+        assert 6 <= len(sent) <= 14 and len(set(sent)) == 1
         assert redis_client.info("clients")["connected_clients"] == open_before
 
 
