@@ -23,6 +23,7 @@ MODULES = {
     "simulate": ("bench.simulate.run", "drafters and verifiers on machines of their own, replayed from real drafts"),
     "soak": ("bench.clients.soak", "an hour of steady load: does anything grow?"),
     "steer": ("bench.steer_replay", "decide again what a recorded controller decided"),
+    "store": ("bench.scale.store_load", "tokens a second that one Redis carries"),
     "streams": ("bench.clients.streams", "hundreds of open event streams on one web process"),
     "sweep": ("bench.clients.sweep", "fixed draft lengths and the adaptive one from idle to overload"),
     "testbeds": ("bench.testbeds.run", "the testbeds of CoSine and FASER, simulated: arms in worlds of stated numbers"),

@@ -92,6 +92,11 @@ class Script:
         self._client, self._text = client, text
         self._script = client.register_script(text)
 
+    @property
+    def sha(self) -> str:
+        """Return the hash that the server knows the script by, once it has run."""
+        return str(self._script.sha)
+
     def __call__(self, keys: Sequence[str], args: Args) -> Any:
         """Run once, in one round trip. Raises StoreUnavailable."""
         return self._script(keys=keys, args=args)
@@ -129,7 +134,7 @@ class Script:
         connection = None
         try:
             connection = self._client.connection_pool.get_connection()
-            commands = [_packed("EVALSHA", self._script.sha, len(keys), *keys, *args) for keys, args in calls]
+            commands = [packed("EVALSHA", self._script.sha, len(keys), *keys, *args) for keys, args in calls]
             connection.send_packed_command([b"".join(commands)])
         except (RedisConnectionError, RedisTimeoutError):
             self.give_back(connection)
@@ -186,7 +191,7 @@ class SentRuns:
         return [self._script.reply(reply, *call) for reply, call in zip(found, self._calls, strict=True)]
 
 
-def _packed(*command: object) -> bytes:
+def packed(*command: object) -> bytes:
     """Pack a command as Redis reads it, in one piece (RESP: an array of bulk strings).
 
     redis-py copies what it has packed so far at each argument, and sends a commit's rows in a dozen pieces.

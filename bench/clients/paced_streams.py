@@ -129,7 +129,7 @@ class Committer(threading.Thread):
         self._beat()
         self.ids = [uuid.uuid4().hex for _ in range(requests)]
         for one in self.ids:
-            opened.requests.create(_record(one), limit=sys.maxsize)
+            opened.requests.create(record_of(one), limit=sys.maxsize)
             opened.requests.assign(one, self._owner, "stand-in")
         self._begun, self._over = threading.Event(), threading.Event()
         self._delay_s = 0.0
@@ -152,7 +152,7 @@ class Committer(threading.Thread):
             is_last = self._over.wait(max(0.0, next_s - time.monotonic()))
             next_s = max(next_s + self._tick_s, time.monotonic() - self._tick_s)
             self._read(sent)
-            event = _event(offset, rounds, FinishReason.LENGTH if is_last else None)
+            event = event_of(offset, rounds, FinishReason.LENGTH if is_last else None)
             sent = self._opened.requests.commit_later(self._owner, [(one, event) for one in self.ids], "paced")
             self.events += len(self.ids)
             offset += TOKENS
@@ -182,7 +182,8 @@ class Committer(threading.Thread):
                 self.failed += len(self.ids)
 
 
-def _record(request_id: str) -> Record:
+def record_of(request_id: str) -> Record:
+    """Make a request that goes on as long as it is wanted."""
     return Record(
         id=request_id,
         prompt_ids=(FIRST_ID,),
@@ -194,7 +195,8 @@ def _record(request_id: str) -> Record:
     )
 
 
-def _event(offset: int, rounds: int, reason: FinishReason | None) -> Event:
+def event_of(offset: int, rounds: int, reason: FinishReason | None) -> Event:
+    """Make a round's event of TOKENS tokens, as a verifier with drafters would; it is dated now."""
     return Event(
         offset=offset,
         tokens=tuple(token_at(offset + i) for i in range(TOKENS)),
