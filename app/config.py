@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self, get_origin
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
 from app.errors import InvalidSettings
+from app.redis_url import checked
 
 log = logging.getLogger(__name__)
 PREFIX = "PACELINE_"
@@ -82,10 +83,10 @@ class Settings(BaseModel):
         Path.home() / ".cache" / "paceline", description="fetched models, and what is known of models"
     )
     state: UserPath = Field(STATE, description="pids, logs and Redis data of `up`, a folder an instance")
-    redis_url: str | None = Field(
+    redis_url: Annotated[str, AfterValidator(checked)] | None = Field(
         None,
-        pattern=r"^(redis|rediss|unix)://",
-        description="broker, results and state; `up` starts its own when absent",
+        description="broker, results and state: redis://, by TLS rediss://, unix://, or by Sentinels "
+        "redis+sentinel://HOST,HOST/NAME (app/redis_url.py); `up` starts its own when absent",
     )
     queue: str = Field(
         "celery",

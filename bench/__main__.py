@@ -24,6 +24,7 @@ MODULES = {
     "soak": ("bench.clients.soak", "an hour of steady load: does anything grow?"),
     "start": ("bench.clients.start", "what a load's first seconds lose on a deployment that has just started or idled"),
     "steer": ("bench.steer_replay", "decide again what a recorded controller decided"),
+    "store": ("bench.scale.store_load", "tokens a second that one Redis carries"),
     "streams": ("bench.clients.streams", "hundreds of open event streams on one web process"),
     "sweep": ("bench.clients.sweep", "fixed draft lengths and the adaptive one from idle to overload"),
     "testbeds": ("bench.testbeds.run", "the testbeds of CoSine and FASER, simulated: arms in worlds of stated numbers"),

@@ -7,18 +7,23 @@ are made at the start; they cost little while they wait, and a stream spends its
 import resource
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import Event as Flag
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import waitress
 from flask import Flask
 
+from web.api.http_io import WRITER, Writer
 from web.factory import MAX_BODY_BYTES
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 SPARE_THREADS = 32  # beside those of streams: for pages, health, cancels, new requests
 FILES_A_THREAD = 4  # its client's and Redis' connection, and as many clients that wait
 LOOK_UP_S = 0.5  # seconds until a flag is seen
+MOST_UNSENT = 2**18  # bytes kept for a client; beyond them only its own thread, which may wait, writes to it
 NOTICE_S = 5.0  # from /healthz saying so to the closed port: a proxy checks every second (deploy/haproxy.cfg)
 
 
@@ -33,7 +38,7 @@ class WebServer:
         self.port = int(listener.getsockname()[1])
         self._sockets: dict[int, Any] = {}
         self._server = waitress.create_server(
-            app,
+            with_writer(app),
             map=self._sockets,
             sockets=[listener],
             threads=threads,
@@ -74,6 +79,25 @@ class WebServer:
         """Return True while a call is under way or its response not yet sent."""
         channels = [*self._server.active_channels.values()]
         return any(one.request or one.requests or one.total_outbufs_len for one in channels)
+
+
+def with_writer(app: "WSGIApplication") -> "WSGIApplication":
+    """Put the response's `Writer` into each call's environment, for `web.api.http_io`.
+
+    WSGI's own way to write, once the head is made. Waitress sends at once what the client's socket takes and
+    keeps the rest; it waits only where very much is kept.
+    """
+
+    def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        def start(status: str, headers: list[tuple[str, str]], error: Any = None) -> Callable[[bytes], object]:
+            write: Any = start_response(status, headers, error)
+            channel = write.__self__.channel
+            environ[WRITER] = Writer(write, lambda: channel.connected and channel.total_outbufs_len <= MOST_UNSENT)
+            return write
+
+        return app(environ, start)
+
+    return serve
 
 
 def allow_files(most: int) -> None:

@@ -5,10 +5,14 @@ Here are the names of tasks and queues. The tasks are registered in `workers/tas
 runs Celery's scheduler, `workers/transport.py` its connection to Redis.
 """
 
+from typing import Any
+from urllib.parse import quote
+
 from celery import Celery
 
 from app.config import Settings
 from app.errors import StoreUnavailable
+from app.redis_url import RedisUrl
 from app.store.connect import KEEPALIVE
 from app.store.tasks import NORMAL, PRIORITIES
 
@@ -33,7 +37,10 @@ def make_celery(settings: Settings) -> Celery:
     """Make the application on the settings' Redis. Raises StoreUnavailable when no URL is set."""
     if settings.redis_url is None:
         raise StoreUnavailable("no Redis: set PACELINE_REDIS_URL, or let `paceline up` start one")
-    app = Celery("paceline", broker=settings.redis_url, backend=settings.redis_url)
+    where = RedisUrl.parse(settings.redis_url)
+    broker, backend = _celery_urls(where)
+    app = Celery("paceline", broker=broker, backend=backend)
+    sentinels = _sentinels(where)
     app.conf.update(
         task_serializer="json",
         result_serializer="json",
@@ -44,8 +51,11 @@ def make_celery(settings: Settings) -> Celery:
         worker_hijack_root_logger=False,
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
-        broker_transport="workers.transport:Transport",
-        broker_transport_options={**_unacked(settings.namespace), **_ALERT},
+        broker_transport="workers.transport:SentinelTransport" if sentinels else "workers.transport:Transport",
+        broker_transport_options={**_unacked(settings.namespace), **_ALERT, **sentinels},
+        result_backend_transport_options=sentinels,
+        broker_use_ssl=_tls(where),
+        redis_backend_use_ssl=_tls(where),
         redis_socket_timeout=DEAD_S,  # the results'
         redis_socket_connect_timeout=DEAD_S,
         result_expires=int(settings.request_ttl_s),
@@ -62,6 +72,32 @@ def make_celery(settings: Settings) -> Celery:
         },
     )
     return app
+
+
+def _celery_urls(where: RedisUrl) -> tuple[str, str]:
+    """Write the URLs of broker and results as kombu and Celery read them; TLS and Sentinels are settings of theirs."""
+    user, password = (quote(where.login.get(part, ""), safe="") for part in ("username", "password"))
+    login = f"{user}:{password}@" if where.login else ""
+    if where.socket:
+        url = f"redis+socket://{login}{where.socket}?virtual_host={where.database}"
+        return url, url
+    places = [f"{login}{f'[{host}]' if ':' in host else host}:{port}/{where.database}" for host, port in where.servers]
+    if where.service:  # our transport has the Sentinels from its options
+        return f"redis://{places[0]}", ";".join(f"sentinel://{place}" for place in places)
+    return f"redis://{places[0]}", f"{'redis' if where.tls is None else 'rediss'}://{places[0]}"
+
+
+def _tls(where: RedisUrl) -> dict[str, Any] | None:
+    return None if where.tls is None else {"ssl_cert_reqs": "required", **where.tls}
+
+
+def _sentinels(where: RedisUrl) -> dict[str, Any]:
+    if not where.service:
+        return {}
+    sockets = {"socket_timeout": DEAD_S, "socket_connect_timeout": DEAD_S}
+    tls = {} if where.tls is None else {"ssl": True, **where.tls}
+    asked = {**sockets, **tls, **where.sentinel_login}
+    return {"sentinels": where.servers, "master_name": where.service, "sentinel_kwargs": asked}
 
 
 def _unacked(namespace: str) -> dict[str, object]:

@@ -37,6 +37,7 @@ from app.request import GenerateRequest
 from app.stages.admit import admit
 from app.stages.route.policies import serving, verifier
 from app.store.connect import connect
+from app.store.event_feed import EventFeed
 from app.store.history import History
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
@@ -73,6 +74,7 @@ class Deployment:
             on_ended=lambda reason: self.counters.count(ENDED, reason),
             durable=settings.durable,
         )
+        self.feed: Final = EventFeed(client, settings.namespace, self.requests)
         self.mailboxes: Final = Mailboxes(client, settings.namespace, lease_s=settings.lease_s)
         self.nodes: Final = Nodes(client, settings.namespace, lease_s=settings.lease_s)
         self.waiting: Final = WaitingRoom(client, settings.namespace)
@@ -92,6 +94,7 @@ class Deployment:
 
     def close(self) -> None:
         """Close the connections. A process that ends need not; one that opens many deployments must."""
+        self.feed.close()
         self._client.close()
         self.celery.close()
 

@@ -6,13 +6,20 @@ dead connection would count as unacknowledged for ever, as Celery only logs that
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from queue import Empty
 from typing import Any
 
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
+from redis import Connection, SSLConnection
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+from redis.sentinel import (
+    Sentinel,
+    SentinelConnectionPool,
+    SentinelManagedConnection,
+    SentinelManagedSSLConnection,
+)
 
 log = logging.getLogger(__name__)
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)  # no JSON, or JSON of another shape
@@ -56,3 +63,33 @@ class _Channel(kombu_redis.Channel):
 class Transport(kombu_redis.Transport):
     Channel = _Channel
     connection_errors = (*kombu_redis.Transport.connection_errors, ResponseError)
+
+
+SENTINEL_OPTIONS = ("sentinels", "master_name", "sentinel_kwargs")
+
+
+class _SentinelChannel(_Channel):
+    """Connect to the master that Sentinels name.
+
+    kombu's own channel learns of several Sentinels only from a broker URL of several parts, and after the first
+    error connects by the next part, with kombu's own transport in place of this one.
+    """
+
+    from_transport_options: tuple[str, ...] = (*_Channel.from_transport_options, *SENTINEL_OPTIONS)  # type: ignore[assignment]
+    connection_class: type[Connection] = SentinelManagedConnection
+    connection_class_ssl: type[SSLConnection] = SentinelManagedSSLConnection
+    sentinels: Sequence[tuple[str, int]] = ()
+    master_name = ""
+    sentinel_kwargs: Mapping[str, Any] = {}
+
+    def _get_pool(self, asynchronous: bool = False) -> SentinelConnectionPool:
+        params = self._connparams(asynchronous=asynchronous)
+        self.keyprefix_fanout = self.keyprefix_fanout.format(db=params["db"])
+        options = {key: value for key, value in params.items() if key not in ("host", "port")}
+        return SentinelConnectionPool(
+            self.master_name, Sentinel(self.sentinels, sentinel_kwargs=self.sentinel_kwargs), **options
+        )
+
+
+class SentinelTransport(Transport):
+    Channel = _SentinelChannel

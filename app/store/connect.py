@@ -13,14 +13,22 @@ from importlib.resources import files
 from typing import Any
 
 import redis
-from redis.backoff import ExponentialWithJitterBackoff
+from redis import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
+from redis.sentinel import (
+    Sentinel,
+    SentinelConnectionPool,
+    SentinelManagedConnection,
+    SentinelManagedSSLConnection,
+)
 
 from app.errors import StoreUnavailable
+from app.redis_url import RedisUrl
 
 SOCKET_TIMEOUT_S = 5.0
 BLOCK_S = 2.0  # longest single blocking command; must stay well below the socket timeout
@@ -37,21 +45,41 @@ Args = Sequence[Any]  # a script's arguments: str, int, float
 
 
 def connect(url: str) -> redis.Redis:
-    """Make a client for `url`; it connects at its first use."""
-    return _Client.from_url(
-        url,
-        decode_responses=True,
-        encoding_errors="replace",  # an item that is no text is no message; an error here would lose the whole reply
-        protocol=2,  # replies of one shape from every server
-        socket_timeout=SOCKET_TIMEOUT_S,
-        socket_connect_timeout=SOCKET_TIMEOUT_S,
-        socket_keepalive=True,
-        socket_keepalive_options=KEEPALIVE,
-        health_check_interval=30,
-        max_connections=MAX_CONNECTIONS,
+    """Make a client for `url`; it connects at its first use, with Sentinels to the master of that moment.
+
+    Raises ValueError for a URL that `app.redis_url` refuses.
+    """
+    where = RedisUrl.parse(url)
+    sockets: dict[str, Any] = {"socket_timeout": SOCKET_TIMEOUT_S, "protocol": 2}  # replies of one shape everywhere
+    if not where.socket:
+        sockets |= {"socket_connect_timeout": SOCKET_TIMEOUT_S, "socket_keepalive": True}
+        sockets |= {"socket_keepalive_options": KEEPALIVE}
+    options: dict[str, Any] = {
+        **sockets,
+        **where.login,
+        **(where.tls or {}),
+        "db": where.database,
+        "decode_responses": True,
+        "encoding_errors": "replace",  # an item that is no text is no message; an error here would lose the whole reply
+        "health_check_interval": 30,
+        "max_connections": MAX_CONNECTIONS,
         # A timeout is not retried: a server that hangs would hold a caller for half a minute.
-        retry=Retry(ExponentialWithJitterBackoff(cap=1.0, base=0.05), RETRIES, (RedisConnectionError,)),
-    )
+        "retry": Retry(ExponentialWithJitterBackoff(cap=1.0, base=0.05), RETRIES, (RedisConnectionError,)),
+    }
+    if where.service:
+        tls = {} if where.tls is None else {"ssl": True, **where.tls}
+        asked = {**sockets, **tls, **where.sentinel_login, "retry": Retry(NoBackoff(), 0)}  # else the next is asked
+        sentinel = Sentinel(where.servers, sentinel_kwargs=asked)
+        managed = SentinelManagedConnection if where.tls is None else SentinelManagedSSLConnection
+        return _Client(
+            connection_pool=SentinelConnectionPool(where.service, sentinel, connection_class=managed, **options)
+        )
+    if where.socket:
+        options |= {"connection_class": UnixDomainSocketConnection, "path": where.socket}
+    else:
+        host, port = where.servers[0]
+        options |= {"connection_class": Connection if where.tls is None else SSLConnection, "host": host, "port": port}
+    return _Client(connection_pool=ConnectionPool(**options))
 
 
 class Script:
@@ -64,22 +92,28 @@ class Script:
         self._client, self._text = client, text
         self._script = client.register_script(text)
 
+    @property
+    def sha(self) -> str:
+        """Return the hash that the server knows the script by, once it has run."""
+        return str(self._script.sha)
+
     def __call__(self, keys: Sequence[str], args: Args) -> Any:
         """Run once, in one round trip. Raises StoreUnavailable."""
         return self._script(keys=keys, args=args)
 
     def durably(self, keys: Sequence[str], args: Args) -> Any:
-        """Run once, and return when its writes are on the server's disk.
+        """Run once, and return when its writes are on the server's disk, and where Sentinels watch on a replica's.
 
         Raises StoreUnavailable, also if the disk takes longer than DISK_MS.
         """
         pipe = self._client.pipeline(transaction=False)
         pipe.script_load(self._text)
         self.stage(pipe, keys, args)
-        pipe.execute_command("WAITAOF", 1, 0, DISK_MS)  # for the writes of this very connection
+        replicas = int(isinstance(self._client.connection_pool, SentinelConnectionPool))  # one may be the next master
+        pipe.execute_command("WAITAOF", 1, replicas, DISK_MS)  # for the writes of this very connection
         _, reply, written = pipe.execute(raise_on_error=False)
         reply = self.reply(reply, keys, args)
-        if isinstance(written, Exception) or not written[0]:
+        if isinstance(written, Exception) or not written[0] or written[1] < replicas:
             raise StoreUnavailable(f"Redis has not written it to its disk: {written}")
         return reply
 
@@ -100,7 +134,7 @@ class Script:
         connection = None
         try:
             connection = self._client.connection_pool.get_connection()
-            commands = [_packed("EVALSHA", self._script.sha, len(keys), *keys, *args) for keys, args in calls]
+            commands = [packed("EVALSHA", self._script.sha, len(keys), *keys, *args) for keys, args in calls]
             connection.send_packed_command([b"".join(commands)])
         except (RedisConnectionError, RedisTimeoutError):
             self.give_back(connection)
@@ -157,7 +191,7 @@ class SentRuns:
         return [self._script.reply(reply, *call) for reply, call in zip(found, self._calls, strict=True)]
 
 
-def _packed(*command: object) -> bytes:
+def packed(*command: object) -> bytes:
     """Pack a command as Redis reads it, in one piece (RESP: an array of bulk strings).
 
     redis-py copies what it has packed so far at each argument, and sends a commit's rows in a dozen pieces.

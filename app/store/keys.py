@@ -29,6 +29,7 @@ points at.
     held:<key>                  zset    an API key's requests that have not ended     PX active_ttl; <= its limit
     rates/...                   zset    when an API key asked (the library `limits`)  PX a minute
     samples                     list    the deployment's load, one a second           PX 1 hour; 900
+    committed:1                 channel the events of each commit, as they are stored nothing is kept
 """
 
 from dataclasses import dataclass
@@ -46,6 +47,12 @@ class Keys:
     def events(self, request_id: str) -> str:
         """Name the commits: entries `<generated after>-0`, or `<generated>-1` if it only ends."""
         return f"{self.namespace}:events:{request_id}"
+
+    @property
+    def committed(self) -> str:
+        """Name the channel of commits. Messages of another form get a number of their own, so that versions can be
+        mixed: the readers of another number check what is stored."""
+        return f"{self.namespace}:committed:1"
 
     def ended(self, request_id: str) -> str:
         """Name the list that readers block on to learn when a request ends."""

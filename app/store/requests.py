@@ -113,7 +113,7 @@ class RequestStore:
         own = [name.request(request_id), name.events(request_id)]
         keys = [*own, name.active, name.unsettled, name.ended(request_id)]
         final, owned = final_status(reason), name.owned("")
-        args = [request_id, self._ttl_ms, final, reason, error or "", json.dumps(error), owned]
+        args = [request_id, self._ttl_ms, final, reason, error or "", json.dumps(error), owned, name.committed]
         reply = self._end(keys, args)
         if reply < 0:
             raise NotFound(request_id)
@@ -201,7 +201,7 @@ class RequestStore:
         calls = []
         for first in range(0, len(events), ROWS):
             keys: list[str] = [*shared]
-            args: list[Any] = [owner, self._ttl_ms]
+            args: list[Any] = [owner, self._ttl_ms, name.committed]
             for request_id, event in events[first : first + ROWS]:
                 check(event)
                 keys += (name.request(request_id), name.events(request_id), name.ended(request_id))

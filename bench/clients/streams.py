@@ -19,6 +19,7 @@ from typing import Any
 
 from app.config import ROOT, Settings
 from app.local.instance import Instance
+from bench.clients import paced_streams
 from bench.clients.load import deployment
 from bench.clients.load_report import spread
 from bench.clients.resource_monitor import UNITS, Watcher, cpu_s, draw
@@ -37,6 +38,8 @@ def main(argv: Listed[str] | None = None) -> int:
     """Hold the streams, print, write figures and picture; return 0 if every stream was whole and
     nothing grew."""
     args = parse_args(argv)
+    if args.events_per_s:
+        return paced_streams.run(args, argv)
     instance = Instance(Settings.from_env().state, INSTANCE)
     with deployment(None) as (url, _):
         watcher = Watcher(instance, args.every)
@@ -80,8 +83,14 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=32, help="tokens a request")
     parser.add_argument("--every", type=float, default=2.0, help="seconds between two looks")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "streams.json", help="file to write")
+    paced = parser.add_argument_group("streams whose events come at a stated pace, without a model")
+    paced.add_argument("--events-per-s", type=float, nargs="+", default=[], help="of each stream; one run for each")
+    paced.add_argument("--verifiers", type=int, default=4, help="that share the requests, their steps out of phase")
+    paced.add_argument("--seconds", type=float, default=15.0, help="measured at each pace")
+    paced.add_argument("--silent-s", type=float, default=5.0, help="measured before, while nothing comes")
     args = parser.parse_args(argv)
-    if min(args.streams, args.readers, args.minutes, args.max_tokens, args.every) <= 0:
+    positive = (args.streams, args.readers, args.minutes, args.max_tokens, args.every, args.seconds, args.silent_s)
+    if min(*positive, *args.events_per_s, args.verifiers) <= 0:
         parser.error("numbers and times are more than 0")
     return args
 

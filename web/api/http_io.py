@@ -15,6 +15,7 @@ from web.errors import InvalidBody
 
 Body = TypeVar("Body", bound=BaseModel)
 View = TypeVar("View", bound=Callable[..., Response])
+WRITER = "paceline.writer"  # in a call's environment (web/server.py)
 OPERATION = "operation"  # the attribute of a view function
 
 
@@ -61,6 +62,32 @@ def event_stream(frames: Iterator[str]) -> Response:
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Accel-Buffering"] = "no"  # a reverse proxy must not collect the stream
     return response
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Write to a response from any thread, beside the parts that its iterator yields."""
+
+    write: Callable[[bytes], object]  # raises when the client has disconnected
+    is_free: Callable[[], bool]  # it would not wait
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The client of a call; holds beyond the call's context."""
+
+    is_gone: Callable[[], bool]  # it has disconnected
+    environ: Mapping[str, Any]
+
+    def writer(self) -> Writer | None:
+        """Return the response's writer; None: the server has none, or the client lags and a write might wait."""
+        found: Writer | None = self.environ.get(WRITER)
+        return found if found is not None and found.is_free() else None
+
+
+def client() -> Client:
+    """Return the client of the present call."""
+    return Client(client_left(), request.environ)
 
 
 def client_left() -> Callable[[], bool]:

@@ -5,62 +5,58 @@ Nothing here knows how events are written on the wire.
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Event as Flag
 
 from app.errors import StoreUnavailable
 from app.logs import of
 from app.messages import Event, FinishReason, Result
 from app.stages.result import result
+from app.store.event_feed import Take
 from app.store.protocol import Snapshot
 from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
 
 POLL_S = 2.0  # a waiting thread wakes as often: for heartbeats, a client that left, the server's end
-GLANCE_S = 0.05  # wait so long for one of several requests before the others are read
 OUTAGE_S = 30.0  # wait out a restart of Redis for so long
 RETRY_S = 0.5
 
 
-def follow(deployment: Deployment, request_id: str, offset: int, stopping: Flag) -> Iterator[Event | None]:
-    """Yield events after `offset` generated tokens, up to the terminal one.
+def follow(
+    deployment: Deployment,
+    request_id: str,
+    offset: int,
+    stopping: Flag,
+    take: Callable[[Event], bool] = lambda event: False,
+) -> Iterator[Event | None]:
+    """Yield events after `offset` generated tokens, up to the terminal one, but for those that `take` takes.
 
-    Yields None after each POLL_S without an event. Ends without a terminal event when the server stops.
-    Raises NotFound, and StoreUnavailable when Redis stays away for long.
+    While this thread waits, the one that hears of commits gives each event to `take`, which must not
+    wait; False leaves it to this thread. Yields None after each POLL_S without an event. Ends without a
+    terminal event when the server stops. Raises NotFound, and StoreUnavailable when Redis stays away
+    for long.
     """
-    reader = _Reader(deployment, request_id, offset, stopping)
-    wait_s = 0.0  # the first read does not wait: the request may have ended long ago
-    while not (stopping.is_set() or reader.has_ended):
-        events = reader.read(wait_s)
-        wait_s = POLL_S
-        yield from events or (None,)
+    for found in follow_all(deployment, [request_id], stopping, lambda _, event: take(event), offset):
+        yield None if found is None else found[1]
 
 
 def follow_all(
-    deployment: Deployment, request_ids: Sequence[str], stopping: Flag
+    deployment: Deployment, request_ids: Sequence[str], stopping: Flag, take: Take | None = None, offset: int = 0
 ) -> Iterator[tuple[int, Event] | None]:
-    """Yield several requests' events, each with its request's place in the list; else as `follow`.
-
-    Requests that were sent together mostly go on together: wait for one, then read the others.
-    """
-    if len(request_ids) == 1:
-        for event in follow(deployment, request_ids[0], 0, stopping):
-            yield None if event is None else (0, event)
-        return
-    readers = dict(enumerate(_Reader(deployment, request_id, 0, stopping) for request_id in request_ids))
-    event_s = time.monotonic()
-    while readers and not stopping.is_set():
-        for i, (place, reader) in enumerate(list(readers.items())):
-            events = reader.read(GLANCE_S if i == 0 else 0.0)
-            yield from ((place, event) for event in events)
-            if events:
-                event_s = time.monotonic()
-            if reader.has_ended:
-                del readers[place]
-        if time.monotonic() - event_s >= POLL_S:
-            event_s = time.monotonic()
-            yield None
+    """Yield several requests' events, each with its request's place in the list; else as `follow`."""
+    answered_s = time.monotonic()
+    wait_s = 0.0  # the first read does not wait: the requests may have ended long ago
+    with deployment.feed.reading(request_ids, offset) as reader:
+        while not (stopping.is_set() or reader.has_ended):
+            try:
+                events: Sequence[tuple[int, Event] | None] = reader.read(wait_s, take)
+                answered_s = time.monotonic()
+            except StoreUnavailable as error:
+                _wait_out(error, request_ids[0], answered_s, stopping)
+                events = ()
+            wait_s = POLL_S
+            yield from events or (None,)
 
 
 def await_end(deployment: Deployment, request_ids: Sequence[str], stopping: Flag) -> bool:
@@ -91,30 +87,6 @@ def current(deployment: Deployment, request_id: str) -> Result:
 def shown(deployment: Deployment, snapshot: Snapshot) -> Result:
     """Make the result of a snapshot."""
     return result(snapshot, deployment.tokenizer, time.time())
-
-
-class _Reader:
-    """Read one request's events on, through a restart of Redis."""
-
-    def __init__(self, deployment: Deployment, request_id: str, offset: int, stopping: Flag) -> None:
-        self._deployment, self._request_id, self._offset, self._stopping = deployment, request_id, offset, stopping
-        self._answered_s = time.monotonic()
-        self.has_ended = False
-
-    def read(self, wait_s: float) -> list[Event]:
-        """Wait up to `wait_s` for events. Raises NotFound; StoreUnavailable after OUTAGE_S."""
-        try:
-            events = self._deployment.requests.events(self._request_id, self._offset, wait_s)
-        except StoreUnavailable as error:
-            _wait_out(error, self._request_id, self._answered_s, self._stopping)
-            return []
-        self._answered_s = time.monotonic()
-        for i, event in enumerate(events):
-            self._offset = event.offset + len(event.tokens)
-            if event.finish_reason is not None:
-                self.has_ended = True
-                return events[: i + 1]
-        return events
 
 
 def _until_end(deployment: Deployment, request_id: str, stopping: Flag) -> Iterator[bool]:

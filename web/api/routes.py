@@ -23,7 +23,7 @@ from app.messages import FinishReason, Record, Result, Status
 from app.request import GenerateRequest, Message
 from app.store.protocol import Snapshot
 from web.api.disconnects import DisconnectWatcher
-from web.api.http_io import Operation, body_of, client_left, event_stream, json_answer
+from web.api.http_io import Operation, body_of, client, client_left, event_stream, json_answer
 from web.api.request_events import await_end, current, shown
 from web.api.sse import frames
 from web.api.stream_limits import StreamLimits
@@ -78,7 +78,7 @@ def blueprint(
         body = body_of(GenerateBody)
         record = submit(deployment, [body.request()])[0]
         if body.stream:
-            response = event_stream(frames(deployment, record, (), stopping, client_left()))
+            response = event_stream(frames(deployment, record, (), stopping, client()))
             response.call_on_close(stream_limits.take(record.id, tenant()))
         elif body.wait and _await_end(deployment, record.id, disconnects, stream_limits, stopping):
             response = json_answer(current(deployment, record.id))
@@ -104,7 +104,7 @@ def blueprint(
         if offset > most:
             raise InvalidRequest("offset", f"only {len(tokens)} tokens have been generated")
         release = stream_limits.take(request_id, tenant())
-        response = event_stream(frames(deployment, record, tokens[:offset], stopping, client_left(), offset))
+        response = event_stream(frames(deployment, record, tokens[:offset], stopping, client(), offset))
         response.call_on_close(release)
         return response
 

@@ -13,7 +13,7 @@ can resume at its last id; DELETE cancels.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from json import dumps
 from threading import Event as Flag
 
@@ -21,6 +21,7 @@ from app.engine.text.stop_strings import AnswerStream
 from app.errors import NotFound, StoreUnavailable
 from app.messages import Event, Record
 from app.store.protocol import past
+from web.api.http_io import Client
 from web.api.request_events import current, follow
 from web.errors import error_body
 from workers.deployment import Deployment
@@ -34,17 +35,18 @@ def frames(
     record: Record,
     before: Sequence[int],
     stopping: Flag,
-    is_gone: Callable[[], bool],
+    client: Client,
     offset: int | None = None,
 ) -> Iterator[str]:
     """Yield the stream after the generated tokens `before`, which the client already has.
 
-    `offset`: resume after so many tokens, if more than the store has by now. The stream ends some
-    time after `is_gone`, when the client has disconnected.
+    Where the server can write from any thread, the events that come while this one waits are written
+    by the thread that hears of them. `offset`: resume after so many tokens, if more than the store has
+    by now. The stream ends some time after the client has disconnected.
     """
     yield f"retry: {RECONNECT_MS}\n: request {record.id}\n\n"  # out at once, and the headers with it
     try:
-        yield from _frames(deployment, record, before, stopping, is_gone, len(before) if offset is None else offset)
+        yield from _frames(deployment, record, before, stopping, client, len(before) if offset is None else offset)
     except NotFound:
         yield _frame("error", error_body("the request has been forgotten"))
     except StoreUnavailable:
@@ -56,21 +58,34 @@ def _frames(
     record: Record,
     before: Sequence[int],
     stopping: Flag,
-    is_gone: Callable[[], bool],
+    client: Client,
     offset: int,
 ) -> Iterator[str]:
     text = AnswerStream(deployment.tokenizer, record.stop)
     text.feed(before)
     sent_s = time.monotonic()
     ended = False
-    for event in follow(deployment, record.id, len(before), stopping):
+
+    def frame_of(event: Event) -> str:
+        nonlocal ended, sent_s
+        known = event.tokens[: max(0, offset - event.offset)]
+        if known:
+            text.feed(known)
+        ended, sent_s = event.finish_reason is not None, time.monotonic()
+        return "".join(_tokens_frame(record.id, rest, text) for rest in past([event], offset))
+
+    def take(event: Event) -> bool:
+        writer = client.writer()
+        if writer is None:
+            return False
+        if frame := frame_of(event):
+            writer.write(frame.encode())
+        return True
+
+    for event in follow(deployment, record.id, len(before), stopping, take):
         if event is not None:
-            known = event.tokens[: max(0, offset - event.offset)]
-            if known:
-                text.feed(known)
-            frame = "".join(_tokens_frame(record.id, rest, text) for rest in past([event], offset))
-            ended = event.finish_reason is not None
-        elif is_gone():  # a write would fail, but there is nothing to write
+            frame = frame_of(event)
+        elif client.is_gone():  # a write would fail, but there is nothing to write
             return
         elif time.monotonic() - sent_s >= HEARTBEAT_S:
             frame = ": still here\n\n"

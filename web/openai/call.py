@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from app.errors import GenerationFailed, NotFound, StoreUnavailable
 from app.messages import Event, FinishReason, Record, Stats
+from web.api.http_io import Client
 from web.api.request_events import await_end, cancel, follow_all
 from web.api.sse import HEARTBEAT_S
 from web.errors import v1_error_body
@@ -76,12 +77,14 @@ def whole(
     return call.writer.whole(call.head, texts, _usage(call, [(len(end.tokens), end.stats) for end in ends]))
 
 
-def frames(deployment: Deployment, call: Call, stopping: Flag, watched: AbstractContextManager[None]) -> Iterator[str]:
-    """Yield the call as server-sent events, made within `watched`."""
+def frames(
+    deployment: Deployment, call: Call, stopping: Flag, watched: AbstractContextManager[None], client: Client
+) -> Iterator[str]:
+    """Yield the call as server-sent events, made within `watched`; some may be written as `web.api.sse` says."""
     has_ended = False
     try:
         with watched:
-            has_ended = yield from _frames(deployment, call, stopping)
+            has_ended = yield from _frames(deployment, call, stopping, client)
     except NotFound:
         yield _failed("the request has been forgotten")
     except StoreUnavailable:
@@ -91,7 +94,7 @@ def frames(deployment: Deployment, call: Call, stopping: Flag, watched: Abstract
             _cancel(deployment, call.ids)
 
 
-def _frames(deployment: Deployment, call: Call, stopping: Flag) -> Generator[str, None, bool]:
+def _frames(deployment: Deployment, call: Call, stopping: Flag, client: Client) -> Generator[str, None, bool]:
     """Yield the frames; return True if all texts came to their ends."""
     texts = [GrowingText(deployment.tokenizer, record) for record in call.records]
     committed: list[tuple[int, Stats]] = [(0, Stats())] * len(texts)
@@ -99,15 +102,29 @@ def _frames(deployment: Deployment, call: Call, stopping: Flag) -> Generator[str
     firsts = [first for i in range(len(texts)) if (first := call.writer.first(i)) is not None]
     yield "".join(_frame(call, [first]) for first in firsts) or ": \n\n"  # out at once, and the headers with it
     sent_s = time.monotonic()
-    for found in follow_all(deployment, call.ids, stopping):
+
+    def frame_of(place: int, event: Event) -> str:
+        nonlocal open_texts, sent_s
+        committed[place] = (event.offset + len(event.tokens), event.stats)
+        open_texts -= event.finish_reason is not None
+        sent_s = time.monotonic()
+        return _event_frame(call, place, texts[place], event)
+
+    def take(place: int, event: Event) -> bool:
+        writer = client.writer() if event.finish_reason is None else None
+        if writer is None:
+            return False
+        if frame := frame_of(place, event):
+            writer.write(frame.encode())
+        return True
+
+    for found in follow_all(deployment, call.ids, stopping, take):
         if found is not None:
             place, event = found
             if event.finish_reason is not None and event.finish_reason not in REASONS:
                 yield _failed(_failure(event.finish_reason, event.error))
                 return False
-            committed[place] = (event.offset + len(event.tokens), event.stats)
-            open_texts -= event.finish_reason is not None
-            frame = _event_frame(call, place, texts[place], event)
+            frame = frame_of(place, event)
         else:
             frame = ": still here\n\n" if time.monotonic() - sent_s >= HEARTBEAT_S else ""
         if frame:

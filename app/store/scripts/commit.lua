@@ -1,9 +1,12 @@
 -- Append an event to each of several requests, if `owner` still owns it and the event starts where its tokens end.
 -- Each row stands or falls alone. Returns every row's outcome, and last how many items wait in the owner's mailbox.
+-- The events are published too, as one message: [[id, event], ...]. It is a hint, so that it may not be lawful to send
+-- it, and a row that was committed before is not in it.
 -- KEYS active, owned:<owner>, unsettled, mail; then for each row: request, events, ended
--- ARGV owner, ttl_ms; then for each row: id, offset, tokens, event, stats, final status ('' goes on), finish reason,
+-- ARGV owner, ttl_ms, channel; then for each row: id, offset, tokens, event, stats, final status ('' goes on), finish reason,
 --   error
-local owner, ttl_ms = ARGV[1], ARGV[2]
+local owner, ttl_ms, channel = ARGV[1], ARGV[2], ARGV[3]
+local published = {}
 
 local function commit(key, arg)
   local request_key, events_key, text = KEYS[key], KEYS[key + 1], ARGV[arg + 3]
@@ -27,6 +30,7 @@ local function commit(key, arg)
   if length == 0 then redis.call('PEXPIREAT', events_key, request[4]) end
   redis.call('HSET', request_key, 'length', string.format('%.0f', offset + tokens), 'stats', ARGV[arg + 4],
     'strikes', 0)
+  published[#published + 1] = '[' .. cjson.encode(ARGV[arg]) .. ',' .. text .. ']'
   if ARGV[arg + 5] ~= '' then
     local keys = {request = request_key, events = events_key, active = KEYS[1], owned = KEYS[2], unsettled = KEYS[3],
       ended = KEYS[key + 2]}
@@ -37,7 +41,7 @@ end
 
 local outcomes = {}
 for row = 0, (#KEYS - 4) / 3 - 1 do
-  local ok, outcome = pcall(commit, 5 + 3 * row, 3 + 8 * row)
+  local ok, outcome = pcall(commit, 5 + 3 * row, 4 + 8 * row)
   if not ok then
     local text = type(outcome) == 'table' and outcome.err or tostring(outcome)
     -- A server that cannot write is away: nothing is known of any row then, and all is sent again.
@@ -48,5 +52,6 @@ for row = 0, (#KEYS - 4) / 3 - 1 do
   end
   outcomes[row + 1] = outcome
 end
+if #published > 0 then redis.pcall('PUBLISH', channel, '[' .. table.concat(published, ',') .. ']') end
 outcomes[#outcomes + 1] = redis.call('LLEN', KEYS[4])
 return outcomes

@@ -34,6 +34,12 @@ class Relay:
         """Keep the server's replies from now on."""
         self._may_answer.clear()
 
+    def mute(self) -> None:
+        """Never let the server answer again on the connections that there are; new ones work."""
+        self._may_answer.clear()
+        self._may_answer = threading.Event()
+        self._may_answer.set()
+
     def let_go(self) -> None:
         """Pass on the kept replies, late as they are."""
         self._may_answer.set()

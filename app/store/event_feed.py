@@ -1,0 +1,272 @@
+"""Hand committed events to the readers of this process: one subscription and one thread for all of them.
+
+Each commit publishes its events, a message for all requests of a step (`commit.lua`, `end.lua`). A
+message is a hint: a reader begins with what is stored, drops what it has, and reads the store again
+where an event is missing. Once in CHECK_S, and after each connection anew, one call finds the readers
+that have missed something, so also what verifiers of a version commit that publish nothing. A
+subscription on which not even a ping is answered from one check to the next is given up.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import msgspec
+import redis
+
+from app.errors import MessageError, StoreUnavailable
+from app.messages import Event
+from app.store.connect import Script, translating
+from app.store.keys import Keys
+from app.store.protocol import Requests, past
+
+log = logging.getLogger(__name__)
+
+CHECK_S = 1.0  # longest that an event goes unnoticed whose message was lost
+LINGER_S = 0.2  # that the subscription may outlive the last reader
+RETRY_S = 0.2  # after an error
+BATCH = 1024  # readers that one call checks, so that none holds Redis up for long
+QUEUED = 256  # events that wait for a slow reader; beyond them it reads the store
+_MESSAGE = msgspec.json.Decoder(list[tuple[str, msgspec.Raw]])
+
+Found = tuple[int, Event]  # the request's place among the reader's, and an event of it
+Take = Callable[[int, Event], bool]  # takes an event at once; False: it has not, and the reader's thread must
+
+
+class EventFeed:
+    """The committed events of a deployment, for any number of readers. Any thread may call."""
+
+    def __init__(self, client: redis.Redis, namespace: str, requests: Requests) -> None:
+        """Load the script; the thread lives while there are readers, and connects then."""
+        self._client, self._requests = client, requests
+        self._keys = Keys(namespace)
+        self._behind = Script(client, "behind")
+        self._lock = threading.Lock()
+        self._readers: dict[str, list[tuple[int, Reader]]] = {}  # by request
+        self._is_running = False
+        self._thread: threading.Thread | None = None  # the last one
+        self._error: StoreUnavailable | None = None
+
+    @property
+    def error(self) -> StoreUnavailable | None:
+        """Return why the store could not be asked at the last try; None if it could."""
+        return self._error
+
+    @contextmanager
+    def reading(self, request_ids: Sequence[str], offset: int = 0) -> Iterator["Reader"]:
+        """Read these requests' events after `offset` generated tokens, within the block."""
+        reader = Reader(self, self._requests, request_ids, offset)
+        with self._lock:
+            for place, request_id in enumerate(request_ids):
+                self._readers.setdefault(request_id, []).append((place, reader))
+            if not self._is_running:
+                self._is_running = True
+                self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+                self._thread.start()
+        try:
+            yield reader
+        finally:
+            with self._lock:
+                for request_id in request_ids:
+                    left = [pair for pair in self._readers[request_id] if pair[1] is not reader]
+                    if left:
+                        self._readers[request_id] = left
+                    else:
+                        del self._readers[request_id]
+
+    def close(self) -> None:
+        """Wait for the thread to end; there are no readers any more."""
+        if (thread := self._thread) is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        subscription: Any = None
+        checked_s = -CHECK_S
+        is_asked = False  # a ping has been sent, and nothing has come since
+        while self._goes_on():
+            try:
+                with translating():
+                    is_due = time.monotonic() - checked_s >= CHECK_S
+                    if subscription is not None and is_due and is_asked:
+                        subscription.close()
+                        subscription = None
+                    if subscription is None:
+                        subscription, is_asked = self._client.pubsub(), False
+                        subscription.subscribe(self._keys.committed)
+                    if is_due:
+                        self._check(only_silent=True)
+                        subscription.ping()
+                        checked_s, is_asked = time.monotonic(), True
+                    wait_s = min(LINGER_S, checked_s + CHECK_S - time.monotonic())
+                    message = subscription.get_message(timeout=max(0.0, wait_s))
+                    is_asked = is_asked and message is None
+                    self._take(message)
+                self._error = None
+            except StoreUnavailable as error:
+                self._error = error
+                time.sleep(RETRY_S)
+            except Exception:  # readers go on by the check alone, whatever this is
+                log.exception("cannot hear of commits")
+                time.sleep(RETRY_S)
+        if subscription is not None:
+            subscription.close()
+
+    def _goes_on(self) -> bool:
+        with self._lock:
+            self._is_running = bool(self._readers)
+            return self._is_running
+
+    def _take(self, message: Mapping[str, Any] | None) -> None:
+        """Hand on a message's events; after a subscription, the first or one anew, find what was missed."""
+        if message is None:
+            return
+        if message["type"] == "subscribe":
+            self._check(only_silent=False)
+        elif message["type"] == "message":
+            for request_id, text in _MESSAGE.decode(message["data"]):
+                if readers := self._readers.get(request_id):
+                    self._hand_on(readers, text)
+
+    def _hand_on(self, readers: Sequence[tuple[int, "Reader"]], text: msgspec.Raw) -> None:
+        try:
+            event = Event.read(bytes(text))
+        except MessageError:  # another version's, maybe: what is stored counts
+            event = None
+        for place, reader in readers:
+            reader.put(place, event)
+
+    def _check(self, *, only_silent: bool) -> None:
+        """Have the readers look that miss something; of those alone that heard nothing since the last check."""
+        with self._lock:
+            pairs = [(request_id, *pair) for request_id, own in self._readers.items() for pair in own]
+        waiting = [one for one in pairs if one[2].was_silent(one[1]) or not only_silent]
+        for first in range(0, len(waiting), BATCH):
+            some = waiting[first : first + BATCH]
+            keys = [self._keys.request(request_id) for request_id, _, _ in some]
+            for i in self._behind(keys, [reader.offset(place) for _, place, reader in some]):
+                _, place, reader = some[i]
+                reader.put(place, None)
+
+
+class Reader:
+    """Read the events of one caller's requests, in order. For one thread, but for what the feed calls."""
+
+    def __init__(self, feed: EventFeed, requests: Requests, request_ids: Sequence[str], offset: int) -> None:
+        self._feed, self._requests, self._ids = feed, requests, request_ids
+        self._offsets = [offset] * len(request_ids)
+        self._queue: SimpleQueue[tuple[int, Event | None]] = SimpleQueue()
+        self._must_look = set(range(len(request_ids)))  # places whose stored events must be read
+        self._heard: set[int] = set()
+        self._open = set(range(len(request_ids)))
+        self._mutex = threading.Lock()  # of what follows, and of the offsets while there is a `_take`
+        self._take: Take | None = None
+        self._failure: Exception | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether the terminal event of each request has been read."""
+        return not self._open
+
+    def read(self, wait_s: float, take: Take | None = None) -> list[Found]:
+        """Return the next events, waiting up to `wait_s` for one.
+
+        While it waits, the feed's thread gives each event that is due to `take`, which must not wait:
+        so hundreds of streams are served without a change of threads for each event. Events that it
+        took are not returned. Raises NotFound, StoreUnavailable, and what `take` raised; what was not
+        read then comes at the next call.
+        """
+        found = [one for place in [*self._must_look] for one in self._stored(place)]
+        if found or self.has_ended:
+            return found
+        for place, event in self._queued(wait_s, take):
+            if place not in self._open:
+                continue
+            if event is None or event.offset > self._offsets[place]:
+                self._must_look.add(place)
+            elif place not in self._must_look:
+                found += self._advance(place, [event])
+        if self._failure is not None:
+            raise self._failure
+        if not found:
+            found = [one for place in [*self._must_look] for one in self._stored(place)]
+        if not found and self._open and (error := self._feed.error) is not None:
+            raise error
+        return found
+
+    def put(self, place: int, event: Event | None) -> None:
+        """Give the reader an event; None: it has missed one, or the request is over. The feed calls this."""
+        self._heard.add(place)
+        with self._mutex:
+            if self._take is not None and event is not None and self._is_taken(self._take, place, event):
+                return
+            self._take = None
+            self._queue.put((place, event if self._queue.qsize() < QUEUED else None))
+
+    def was_silent(self, place: int) -> bool:
+        """Tell whether nothing was put since the last call. The feed calls this."""
+        if place in self._heard:
+            self._heard.discard(place)
+            return False
+        return place in self._open
+
+    def offset(self, place: int) -> int:
+        """Return how many generated tokens of this request have been read."""
+        return self._offsets[place]
+
+    def _is_taken(self, take: Take, place: int, event: Event) -> bool:
+        """Give the event to `take` if it is the next one; False: the reader's thread must see to it."""
+        if place not in self._open:
+            return True
+        known = self._offsets[place]
+        if event.offset != known:
+            rest = past([event], known)
+            if not rest:
+                return True
+            event = rest[0]
+            if event.offset != known:
+                return False
+        try:
+            if not take(place, event):
+                return False
+        except Exception as error:  # the reader's own thread raises it
+            self._failure = error
+            return False
+        self._offsets[place] = known + len(event.tokens)
+        if event.finish_reason is None:
+            return True
+        self._open.discard(place)
+        return False  # for the thread to learn of the end
+
+    def _queued(self, wait_s: float, take: Take | None) -> list[tuple[int, Event | None]]:
+        found: list[tuple[int, Event | None]] = []
+        if wait_s > 0:
+            with self._mutex:
+                self._take = take if self._queue.empty() else None
+            with suppress(Empty):
+                found.append(self._queue.get(timeout=wait_s))
+            with self._mutex:
+                self._take = None
+        with suppress(Empty):
+            while True:
+                found.append(self._queue.get_nowait())
+        return found
+
+    def _stored(self, place: int) -> list[Found]:
+        found = self._advance(place, self._requests.events(self._ids[place], self._offsets[place]))
+        self._must_look.discard(place)
+        return found
+
+    def _advance(self, place: int, events: list[Event]) -> list[Found]:
+        """Keep of these events what has not been read yet; they follow each other."""
+        found: list[Found] = []
+        for event in past(events, self._offsets[place]) if place in self._open else ():
+            self._offsets[place] = event.offset + len(event.tokens)
+            found.append((place, event))
+            if event.finish_reason is not None:
+                self._open.discard(place)
+                break
+        return found

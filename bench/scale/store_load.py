@@ -1,0 +1,197 @@
+"""`./paceline bench store`: how many tokens a second one Redis carries.
+
+Starts a Redis as `./paceline up` does, with its append-only file, and commits as verifiers do: steps of
+a stated number of sequences, one step under way for each verifier, every commit the one that the real
+store writes. They are written beforehand, so that what is measured is the server and not Python. One
+subscriber for each web process hears the events. Checks every reply, and the texts at the end.
+"""
+
+import argparse
+import json
+import socket
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Sequence as Listed
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from app.config import ROOT
+from app.local.children import Children
+from app.local.instance import Instance
+from app.local.redis_server import embedded_redis, no_answer
+from app.local.supervise import supervising
+from app.store.connect import connect
+from app.store.connect import packed as packed_command
+from app.store.keys import Keys
+from app.store.nodes import Nodes
+from app.store.requests import ROWS, RequestStore
+from bench.clients.paced_streams import TOKENS, event_of, record_of, token_at
+from bench.help import parser as parser_of
+from bench.report_header import heading
+
+NAMESPACE = "bench"
+LEASE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One verifier's steps, each a text to send and the reply that it must get."""
+
+    ids: Listed[str]
+    steps: Listed[bytes]
+    reply: bytes
+
+
+def main(argv: Listed[str] | None = None) -> int:
+    """Measure each number of web processes, print, write the figures; return 0 if every reply was right."""
+    args = parse_args(argv)
+    report: dict[str, Any] = {**heading("bench store", argv), "points": []}
+    for webs in args.webs:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            instance = Instance(folder, "store")
+            instance.logs.mkdir(parents=True)
+            supervisor = stack.enter_context(supervising(Children(instance.logs)))
+            redis, url = embedded_redis(instance)
+            supervisor.start([redis], lambda url=url: no_answer(url))
+            found = measure(url, webs, args)
+        report["points"].append(found)
+        print(line(found), flush=True)
+    args.out.write_text(json.dumps(report, indent=1) + "\n")
+    return 1 if any(found["wrong"] for found in report["points"]) else 0
+
+
+def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    """Parse the command line; exit on a wrong one."""
+    parser = parser_of("bench store", __doc__)
+    parser.add_argument("--verifiers", type=int, default=4, help="each with one step under way")
+    parser.add_argument("--sequences", type=int, default=ROWS, help="in each verifier's step")
+    parser.add_argument("--steps", type=int, default=1500, help="of each verifier")
+    parser.add_argument("--webs", type=int, nargs="+", default=[0, 1, 4], help="web processes that hear of commits")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "store.json", help="file to write")
+    args = parser.parse_args(argv)
+    if min(args.verifiers, args.sequences, args.steps) <= 0 or min(args.webs) < 0:
+        parser.error("numbers are more than 0")
+    if args.sequences > ROWS:
+        parser.error(f"one call commits at most {ROWS} sequences")
+    return args
+
+
+def measure(url: str, webs: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Commit all steps as fast as the server takes them."""
+    with closing(connect(url)) as client:
+        store = RequestStore(client, NAMESPACE, ttl_s=600.0, active_ttl_s=600.0)
+        loads = [_load(client, store, args.sequences, args.steps) for _ in range(args.verifiers)]
+        over, heard = threading.Event(), [0] * webs
+        hearing = [threading.Thread(target=_hear, args=(url, over, heard, place)) for place in range(webs)]
+        for thread in hearing:
+            thread.start()
+        while client.pubsub_numsub(Keys(NAMESPACE).committed)[0][1] < webs:
+            time.sleep(0.05)
+        wrong = [0] * len(loads)
+        sending = [threading.Thread(target=_send, args=(url, load, wrong, place)) for place, load in enumerate(loads)]
+        before, began_s = _spent(client), time.monotonic()
+        for thread in sending:
+            thread.start()
+        for thread in sending:
+            thread.join()
+        after, took_s = _spent(client), time.monotonic() - began_s
+        over.set()
+        for thread in hearing:
+            thread.join()
+        known = tuple(token_at(place) for place in range(TOKENS * args.steps))
+        wrong_texts = sum(store.snapshot(one).tokens != known for load in loads for one in (load.ids[0], load.ids[-1]))
+    commits = args.verifiers * args.sequences * args.steps
+    cpu_s = after["cpu s"] - before["cpu s"]
+    return {
+        "verifiers": args.verifiers,
+        "sequences": args.sequences,
+        "web processes": webs,
+        "commits": commits,
+        "wrong": sum(wrong) + wrong_texts,
+        "seconds": round(took_s, 2),
+        "commits a second": round(commits / took_s),
+        "redis share of a core": round(cpu_s / took_s, 3),
+        "redis us a commit": round(1e6 * cpu_s / commits, 2),
+        "bytes in a commit": round((after["in"] - before["in"]) / commits),
+        "bytes out a commit": round((after["out"] - before["out"]) / commits),
+        "bytes of memory a commit": round((after["memory"] - before["memory"]) / commits),
+    }
+
+
+def _load(client: Any, store: RequestStore, sequences: int, steps: int) -> Load:
+    """Store the requests, and write their commits as the store does."""
+    owner = uuid.uuid4().hex
+    Nodes(client, NAMESPACE, lease_s=LEASE_S).beat("verify", owner, owner, progress_s=0.0, info={})
+    ids = [uuid.uuid4().hex for _ in range(sequences)]
+    for one in ids:
+        store.create(record_of(one), limit=sys.maxsize)
+        store.assign(one, owner)
+    store.commit(owner, [("none", event_of(0, 1, None))])  # the server knows the script then
+    written = [_written(store, owner, ids, step) for step in range(steps)]
+    return Load(ids, written, b"*%d\r\n%b:0\r\n" % (sequences + 1, b"$9\r\ncommitted\r\n" * sequences))
+
+
+def _written(store: RequestStore, owner: str, ids: Listed[str], step: int) -> bytes:
+    event = event_of(TOKENS * step, step + 1, None)
+    [(keys, args)] = store._commit_calls(owner, [(one, event) for one in ids], "verify:bench")
+    return packed_command("EVALSHA", store._commit.sha, len(keys), *keys, *args)
+
+
+def _open(url: str) -> socket.socket:
+    where = urlsplit(url)
+    opened = socket.create_connection((str(where.hostname), int(where.port or 0)))
+    opened.sendall(packed_command("AUTH", unquote(where.password or "")))
+    assert opened.recv(64) == b"+OK\r\n"
+    return opened
+
+
+def _send(url: str, load: Load, wrong: list[int], place: int) -> None:
+    with _open(url) as server:
+        for step in load.steps:
+            server.sendall(step)
+            reply = b""
+            while len(reply) < len(load.reply) and (part := server.recv(2**16)):
+                reply += part
+            wrong[place] += reply != load.reply
+
+
+def _hear(url: str, over: threading.Event, heard: list[int], place: int) -> None:
+    with _open(url) as server:
+        server.sendall(packed_command("SUBSCRIBE", Keys(NAMESPACE).committed))
+        server.settimeout(0.2)  # a look at `over` as often
+        while not over.is_set():
+            try:
+                heard[place] += len(server.recv(2**20))
+            except TimeoutError:
+                continue
+
+
+def _spent(client: Any) -> dict[str, float]:
+    info = client.info()
+    return {
+        "cpu s": info["used_cpu_user"] + info["used_cpu_sys"],
+        "in": float(info["total_net_input_bytes"]),
+        "out": float(info["total_net_output_bytes"]),
+        "memory": float(info["used_memory"]),
+    }
+
+
+def line(found: dict[str, Any]) -> str:
+    """Return a measurement as a line for the terminal."""
+    return (
+        f"{found['verifiers']} verifiers of {found['sequences']} sequences, {found['web processes']} web processes: "
+        f"{found['commits a second']} commits a second, Redis {found['redis share of a core']:.2f} of a core, "
+        f"{found['redis us a commit']:.1f} us a commit; bytes a commit: {found['bytes in a commit']} in, "
+        f"{found['bytes out a commit']} out, {found['bytes of memory a commit']} of memory; {found['wrong']} wrong"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
