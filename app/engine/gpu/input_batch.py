@@ -6,6 +6,7 @@ Knows no weights.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from kernels.attention.work_list import ITEM, Work, WorkList, work_list
 from kernels.sampling.choices import RowChoices, limits_of
 
 ALIGNMENT = 16  # bytes: the widest load of a kernel
+TIERS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # rows of steps that have their arrays ready
+PARTS = 8192  # of a tier, the results of slices of keys that wait to be joined: 135 MB of an 8B model
 Fields = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 _NUMPY = {torch.int32: np.int32, torch.int64: np.int64, torch.float32: np.float32}
 
@@ -125,6 +128,11 @@ class Size:
     wide: WorkRoom | None
     wanted: int | None  # N, at least one; None: all rows
 
+    @property
+    def tier(self) -> int:
+        """Return the rows of the smallest tier of as many rows; 0 where there is none."""
+        return (*TIERS, 0)[bisect_left(TIERS, self.rows)]
+
     def holds(self, other: "Size") -> bool:
         """Tell whether a step of the other size fits, all of whose rows are wanted."""
         return (
@@ -183,6 +191,14 @@ def most_work(rows: int, keys: int, fold: int, tiling: AttentionTiling) -> WorkR
     """Return the room that suffices for `rows` of any sequences of up to `keys`."""
     slices = -(-keys // tiling.split_keys) if tiling.split_keys else 1
     return WorkRoom(rows * -(-fold // tiling.rows) * slices, rows * slices if slices > 1 else 0)
+
+
+def tier_size(rows: int, keys: int, cut: Cut, num_programs: int | None = None) -> Size:
+    """Return the sizes of the tier of `rows`, for sequences of up to `keys`."""
+    most = most_work(rows, keys, cut.fold, cut.narrow)
+    least = most_work(rows, cut.narrow.keys, cut.fold, cut.narrow).items  # one slice of each
+    room = WorkRoom(min(most.items, max(PARTS, least)), min(most.parts, PARTS), num_programs)
+    return Size(rows, rows, keys, narrow=room, wide=None, wanted=None)
 
 
 def fields(size: Size, page_tokens: int) -> Fields:
