@@ -68,6 +68,7 @@ class DrafterStats(Message):
 
 
 Count = Annotated[int, Meta(ge=0)]
+_CHAIN = tuple(range(64))  # the parents of a draft of as many tokens as a job may ask for
 
 
 class HotMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -173,8 +174,8 @@ class Draft(HotMessage, frozen=True):
 
     @property
     def is_chain(self) -> bool:
-        """Tell whether each node hangs on the one before, as in most drafts."""
-        return self.parents == (*range(len(self.parents)),)
+        """Tell whether each node hangs on the one before, as in most drafts; False of those too long."""
+        return self.parents == _CHAIN[: len(self.parents)]
 
 
 class TokenGuess(HotMessage, frozen=True):

@@ -25,6 +25,7 @@ from kernels.attention.work_list import work_list
 from kernels.cpu.attention import SPLIT, attend, join
 from kernels.cpu.jit import entry
 from kernels.cpu.likelier import COUNTERS, PIECE, Count, count_likelier, likelier_reference
+from kernels.cpu.merged_trees import Drafts, merged_tree_reference, merged_trees
 from kernels.cpu.phrase_tables import phrase_tables
 from kernels.cpu.phrase_tree import OwnText, phrase_tree, phrase_tree_reference, room
 from kernels.cpu.products.linear import LINEAR, call_linear
@@ -64,6 +65,7 @@ def all_cases(device: torch.device, num_rows: int, vocab_size: int) -> Iterator[
         yield from _cpu_attention()
         yield _cpu_likelier()
         yield _cpu_phrase_tree()
+        yield _cpu_merged_trees()
     for cases in (_tokens(device, num_rows, vocab_size), _layers(device, num_rows), _pages(device)):
         for case in cases:
             yield case if device != CPU else replace(case, run=None)
@@ -151,6 +153,32 @@ def _cpu_phrase_tree() -> Case:
     return Case("phrase_tree", "8 nodes", reference, CPU, run)
 
 
+def _cpu_merged_trees() -> Case:
+    """Return the merge of 64 sequences' drafts, three of 8 tokens each."""
+    dice, trees, each, size = np.random.default_rng(1), 64, 3, 8
+    tokens = dice.integers(0, 4, (trees, each, size))
+    parents = np.minimum(dice.integers(0, 2 * size, tokens.shape), np.arange(size))
+    chances = dice.random(tokens.shape)
+    ranks = np.tile(np.arange(each), trees)
+    nodes, drafts = np.arange(trees * each + 1) * size, np.arange(trees + 1) * each
+    given = Drafts(tokens.ravel(), parents.ravel(), chances.ravel(), nodes, ranks, drafts)
+
+    def reference() -> torch.Tensor:
+        listed = [
+            [[*zip(*one, strict=True)] for one in zip(*own, strict=True)]
+            for own in zip(tokens.tolist(), parents.tolist(), chances.tolist(), strict=True)
+        ]
+        merged = [merged_tree_reference(own, range(each), 63) for own in listed]
+        return torch.tensor([survival for tree in merged for survival in tree.survival], dtype=torch.float64)
+
+    def run() -> torch.Tensor:
+        ends, places = np.empty(trees, np.int64), np.empty((tokens.size, 3), np.int64)
+        survival = merged_trees(given, 63, ends, places, np.empty(tokens.size, np.int64))
+        return torch.from_numpy(survival[: ends[-1]])
+
+    return Case("merged_trees", "64 of three drafts", reference, CPU, run)
+
+
 def _cpu_attention() -> Iterator[Case]:
     """Yield one key head's three query heads on the rows of a draft, behind a full split of keys."""
     rows, fold, depth, page = 8, 3, 64, 32
@@ -204,11 +232,11 @@ def _tokens(device: torch.device, num_rows: int, vocab_size: int) -> Iterator[Ca
     plain = Choice(1.0, 1.0, 0, 0.0, 1)
     tokens = range(0, vocab_size, max(1, vocab_size // 1000))
     kinds = {
-        "greedy": Row(replace(plain, temperature=0.0), 0),
+        "greedy": Row(plain._replace(temperature=0.0), 0),
         "sampled": Row(plain, 0),
-        "top-p 0.9": Row(replace(plain, top_p=0.9), 0),
-        "top-k 50": Row(replace(plain, top_k=50), 0),
-        "top-k 20, top-p 0.8": Row(replace(plain, top_k=20, top_p=0.8, temperature=0.7), 0),
+        "top-p 0.9": Row(plain._replace(top_p=0.9), 0),
+        "top-k 50": Row(plain._replace(top_k=50), 0),
+        "top-k 20, top-p 0.8": Row(plain._replace(top_k=20, top_p=0.8, temperature=0.7), 0),
         "sampled, 1000 penalties": Row(plain, 0, history=tokens, presence_penalty=1.0),
     }
     for name, row in kinds.items():

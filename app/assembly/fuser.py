@@ -13,22 +13,24 @@ from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import drafter_folder
 from app.errors import ModelRefused
 from app.estimates.calibration import Calibration, RawConfidence
-from app.fuser.fuser import Fuser
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import BUILT_IN, MODEL_FREE, build
 from app.store.protocol import Requests
 
 if TYPE_CHECKING:
+    from app.fuser.fuser import Fuser
     from app.stages.draft.phrases import Phrases
 
 log = logging.getLogger(__name__)
 
 
-def build_fuser(settings: Settings, tokenizer: Tokenizer, store: Requests, own: Own = none_here) -> Fuser:
+def build_fuser(settings: Settings, tokenizer: Tokenizer, store: Requests, own: Own = none_here) -> "Fuser":
     """Build a fuser with the model-free drafters of the settings' plan. Raises ModelRefused.
 
     `own` knows the sequences of the verifier in the same process.
     """
+    from app.fuser.fuser import Fuser  # numba: web and control name drafters, and run none
+
     drafters: list[Drafter] = []
     if plan_of(settings).model_free:
         folder = _phrases_folder(settings, tokenizer)
@@ -69,6 +71,6 @@ def _phrases_folder(settings: Settings, tokenizer: Tokenizer) -> Path | None:
 @lru_cache(maxsize=2)
 def phrases(folder: Path, vocab_size: int, home: Path) -> "Phrases":
     """Load the store of a folder; it never changes, so all fusers of a process share it. Raises ModelRefused."""
-    from app.stages.draft.phrases import load_phrases  # numba: web and control name drafters, and run none
+    from app.stages.draft.phrases import load_phrases  # numba, as above
 
     return load_phrases(folder, vocab_size, home / "phrases")

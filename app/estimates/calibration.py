@@ -154,10 +154,7 @@ class _Map:
         return self._observations + self.base[-1] > 0
 
     def values(self, confidences: Sequence[float]) -> list[float]:
-        return [
-            _bounded(c + shift)
-            for c, shift in zip(confidences, self._errors.shifts(confidences, self.base), strict=True)
-        ]
+        return self._errors.corrected(confidences, self.base)
 
     def add(self, confidence: float, accepted: bool) -> None:
         self._calibrated.add(self.values((confidence,))[0], accepted)
@@ -209,8 +206,8 @@ class _Errors:
             self.weight[i] = self.weight[i] * kept + part
             self.error[i] = self.error[i] * kept + part * (accepted - confidence)
 
-    def shifts(self, confidences: Iterable[float], base: Sequence[float]) -> list[float]:
-        """Return the truth's excess over each of these confidences, shrunk to 0.
+    def corrected(self, confidences: Sequence[float], base: Sequence[float]) -> list[float]:
+        """Return these confidences plus the truth's excess over them, shrunk to 0; within the bounds.
 
         `base`: weights, then errors.
         """
@@ -225,7 +222,8 @@ class _Errors:
             high = low + 1
             left = kept[high]
             above = share * (base[BINS + high] * left + error[high])
-            found.append(below + above / (base[high] * left + weight[high] + PRIOR_WEIGHT))
+            value = confidence + (below + above / (base[high] * left + weight[high] + PRIOR_WEIGHT))
+            found.append(_CEILING if value >= _CEILING else value if value > FLOOR else FLOOR)
         return found
 
 

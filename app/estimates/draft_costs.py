@@ -18,13 +18,18 @@ FEW_UNREAD = 16  # tokens of a sequence that a drafter reads along with its firs
 DEFAULT_HOP_S = 0.001  # a job's way to a drafter and back before anything is measured
 
 
+_Sums = tuple[float, float, float, float, float]  # of 1, d, d*d, t, d*t
+_Line = tuple[float, float]  # hop and step
+_NOTHING: _Sums = (0.0, 0.0, 0.0, 0.0, 0.0)
+
+
 @dataclass(slots=True)
 class _Lines:
     """What rounds under one split of the machine taught, by batch size class."""
 
     slowdown: float = 1.0  # over split 0, before any round
-    sums: dict[int, list[float]] = field(default_factory=dict)  # of 1, d, d*d, t, d*t
-    fitted: dict[int, list[tuple[float, float]]] = field(default_factory=dict)  # hop and step, by either guess
+    sums: dict[int, _Sums] = field(default_factory=dict)
+    fitted: dict[int, tuple[_Line, _Line]] = field(default_factory=dict)  # by either guess
 
 
 class DraftCosts:
@@ -78,23 +83,18 @@ class DraftCosts:
             if self._lines.fitted:
                 self._reading_s.append(max(0.0, seconds - self.seconds(batch, depth)) / unread)
             return
-        # A high cost is doubted: one frozen process must not end all drafting.
-        if batch.bit_length() in self._lines.fitted:
-            expected = self.seconds(batch, depth)
+        size, lines = batch.bit_length(), self._lines
+        n, d, dd, t, dt = lines.sums.get(size, _NOTHING)
+        fitted = lines.fitted.get(size)
+        if fitted is not None:  # a high cost is doubted: one frozen process must not end all drafting
+            expected = _least(fitted, depth)
             if seconds * MAX_JUMP < expected:
-                del self._lines.sums[batch.bit_length()]
+                n, d, dd, t, dt = _NOTHING
             seconds = min(seconds, MAX_JUMP * expected)
-        sums = self._lines.sums.setdefault(batch.bit_length(), [0.0] * 5)
-        n, d, dd, t, dt = sums
-        sums[:] = (
-            n * DECAY + 1.0,
-            d * DECAY + depth,
-            dd * DECAY + depth * depth,
-            t * DECAY + seconds,
-            dt * DECAY + depth * seconds,
-        )
-        half_s = max(self._hop_s, HOPED_HOP * sums[3] / sums[0])
-        self._lines.fitted[batch.bit_length()] = [_line(sums, self._hop_s), _line(sums, half_s)]
+        n, d, dd = n * DECAY + 1.0, d * DECAY + depth, dd * DECAY + depth * depth
+        t, dt = t * DECAY + seconds, dt * DECAY + depth * seconds
+        lines.sums[size] = sums = (n, d, dd, t, dt)
+        lines.fitted[size] = _line(sums, self._hop_s), _line(sums, max(self._hop_s, HOPED_HOP * t / n))
 
     def seconds(self, batch: int, depth: int) -> float:
         """Return the seconds of a round; 0 without draft tokens.
@@ -112,7 +112,7 @@ class DraftCosts:
             fitted, scale = near.fitted, self._lines.slowdown / near.slowdown
         size = batch.bit_length()
         lines = fitted.get(size) or fitted[min(fitted, key=lambda known: (abs(known - size), known))]
-        return scale * min(hop_s + depth * step_s for hop_s, step_s in lines)
+        return scale * _least(lines, depth)
 
     def _nearest(self) -> _Lines | None:
         known = [split for split, lines in self._by_split.items() if lines.fitted]
@@ -123,7 +123,13 @@ class DraftCosts:
         return min(self._reading_s, default=0.0) * unread if unread > FEW_UNREAD else 0.0
 
 
-def _line(sums: list[float], hop_s: float) -> tuple[float, float]:
+def _least(lines: tuple[_Line, _Line], depth: int) -> float:
+    """Return the seconds by the line that has fewer."""
+    (hop_s, step_s), (other_hop_s, other_step_s) = lines
+    return min(hop_s + depth * step_s, other_hop_s + depth * other_step_s)
+
+
+def _line(sums: _Sums, hop_s: float) -> _Line:
     """Fit intercept and slope to the sums, both >= 0, in seconds.
 
     Depths that are all alike leave it undetermined, so `hop_s` at depth 0 is one faint observation

@@ -14,8 +14,7 @@ from app.fuser.token_sharing import TokenSharing
 from app.messages import Draft, DraftJob, SharedPath, TokenGuess, TreeMessage
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import MODEL_FREE
-from app.stages.fuse import fuse
-from app.state import Tree
+from app.stages.fuse import fuse, warm_up
 
 TEACHING = 8  # rounds of a batch that teach the calibration: more of them say the same at the same price
 
@@ -38,6 +37,7 @@ class Fuser:
         self._sharing = TokenSharing(vocab_size, self.calibration)
         self._vocab_size = vocab_size
         self._turn = 0  # batches so far
+        warm_up()
 
     def expect(self, jobs: Iterable[DraftJob], now_s: float = 0.0) -> None:
         """Open rounds for jobs; the tokens committed since update the calibration of the last round's drafters.
@@ -78,7 +78,8 @@ class Fuser:
         rounds = [r for job in jobs if (r := self._rounds.current(job)) is not None]
         self._draft_model_free(rounds)
         with_models = [r for r in rounds if not self._model_free.issuperset(r.job.drafters)]
-        sure = [r for r in with_models if max(self._tree(r).survival, default=0.0) > r.job.skip_models_above]
+        self._fuse(with_models)
+        sure = [r for r in with_models if max(r.tree.survival, default=0.0) > r.job.skip_models_above]
         for r in sure:
             r.skipped = tuple(name for name in r.job.drafters if name not in {*r.drafts, *self._model_free})
         return {r.job.request_id for r in sure}
@@ -94,8 +95,11 @@ class Fuser:
             if r.job.sharing:
                 r.drafts.update({draft.drafter: draft for draft in self._sharing.close(r.job)})
         self._draft_model_free(rounds)
-        took_s = {r.job.request_id: self._open_s(r, now_s) if models_s is None else models_s for r in rounds}
-        return [(r.job.verifier, r.message(self._tree(r), took_s[r.job.request_id], guessed)) for r in rounds]
+        self._fuse(rounds)
+        return [
+            (r.job.verifier, r.message(self._open_s(r, now_s) if models_s is None else models_s, guessed))
+            for r in rounds
+        ]
 
     def wait_s(self, now_s: float) -> float | None:
         """Return the seconds until a round, or a step of its path, is due; None when none is open."""
@@ -116,8 +120,9 @@ class Fuser:
         for r in new.values():
             r.has_model_free = True
 
-    def _tree(self, r: FuseRound) -> Tree:
-        if r.tree is None or r.num_fused < len(r.drafts):
-            r.tree = fuse(r.job, [*r.drafts.values()], self._vocab_size, self.calibration)
-            r.num_fused = len(r.drafts)
-        return r.tree
+    def _fuse(self, rounds: list[FuseRound]) -> None:
+        """Make the trees of rounds that have drafts which their trees have not."""
+        stale = [r for r in rounds if r.num_fused != len(r.drafts)]
+        trees = fuse([(r.job, [*r.drafts.values()]) for r in stale], self._vocab_size, self.calibration)
+        for r, tree in zip(stale, trees, strict=True):
+            r.tree, r.num_fused = tree, len(r.drafts)

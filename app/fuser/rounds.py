@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from app.messages import Draft, DraftJob, TreeMessage
 from app.stages.draft.protocol import Context
-from app.state import Tree
+from app.state import NO_TREE, Tree
 
 MAX_EARLY = 512  # rounds for which drafts that overtook their job are kept
 MAX_EARLY_EACH = 32  # such drafts of one round
@@ -22,16 +22,17 @@ class FuseRound:
 
     job: DraftJob
     context: Context
-    drafts: dict[str, Draft] = field(default_factory=dict)
+    drafts: dict[str, Draft]
     skipped: tuple[str, ...] = ()  # drafters that the round does not wait for
     has_model_free: bool = False  # whether the model-free drafters of this process have drafted
-    tree: Tree | None = None  # of the first `num_fused` of the drafts
+    tree: Tree = field(default_factory=lambda: NO_TREE)  # of the first `num_fused` of the drafts
     num_fused: int = 0
     opened_s: float = 0.0  # by the fuser's clock; 0: not known
 
-    def message(self, tree: Tree, models_s: float = 0.0, guessed: int = 0) -> TreeMessage:
+    def message(self, models_s: float = 0.0, guessed: int = 0) -> TreeMessage:
         """Make the message to the verifier: the round's tree, with each drafter's mean confidence."""
-        confidence = {name: _confidence(draft) for name, draft in self.drafts.items()}
+        tree = self.tree
+        means = ((name, _confidence(draft)) for name, draft in self.drafts.items())
         return TreeMessage(
             request_id=self.job.request_id,
             base=self.job.base,
@@ -42,7 +43,7 @@ class FuseRound:
             skipped=self.skipped,
             models_s=models_s,
             guessed=guessed,
-            confidence={name: mean for name, mean in confidence.items() if mean is not None},
+            confidence={name: mean for name, mean in means if mean is not None},
         )
 
 
@@ -57,8 +58,8 @@ class FuseRounds:
 
     def open(self, job: DraftJob, context: Context, now_s: float = 0.0) -> None:
         """Open a round, in place of an older one of the same sequence."""
-        self._open[job.request_id] = opened = FuseRound(job, context, opened_s=now_s)
-        opened.drafts.update(self._early.pop((job.request_id, job.base), {}))
+        early = self._early.pop((job.request_id, job.base), None) if self._early else None
+        self._open[job.request_id] = FuseRound(job, context, early or {}, opened_s=now_s)
 
     def add(self, draft: Draft) -> None:
         """Add a draft to its round; without an open round, keep it until its job arrives."""

@@ -26,22 +26,22 @@ def conclude(sequence: Sequence, verdict: Verdict) -> Conclusion:
     A request ends at an end-of-sequence token, at max_tokens, or at the token that completes a stop
     string.
     """
-    room = sequence.record.max_tokens - sequence.generated
+    record, offset = sequence.record, sequence.generated
+    room = record.max_tokens - offset
     tokens, reason = verdict.tokens, None
-    eos_ids = sequence.record.eos_ids
-    end = next((i for i, token in enumerate(tokens) if token in eos_ids), None)
-    if end is not None and end < room:
+    if not set(record.eos_ids).isdisjoint(tokens[:room]):
+        end = next(i for i, token in enumerate(tokens) if token in record.eos_ids)
         tokens, reason = tokens[: end + 1], FinishReason.STOP
     elif len(tokens) >= room:
         tokens, reason = tokens[:room], FinishReason.LENGTH
     if sequence.stops is not None:
-        start = len(sequence.record.prompt_ids)
+        start = len(record.prompt_ids)
         stop = sequence.stops.first(sequence.tokens, start, tokens, is_end=reason is not None)
         if stop is not None:
             tokens, reason = tokens[: stop + 1], FinishReason.STOP
     if reason is None and verdict.error is not None:
         reason = FinishReason.ERROR
-    return Conclusion(sequence.generated, tokens, reason)
+    return Conclusion(offset, tokens, reason)
 
 
 def event_of(conclusion: Conclusion, stats: Stats, tree: Tree, verdict: Verdict, now_s: float) -> Event:

@@ -1,10 +1,8 @@
 """Merge several drafters' guesses into one token tree with a calibrated survival on every node.
 
 Drafts are not trusted: each is cut at its first malformed node, or dropped. Nothing here raises, and
-nothing here can change a token (design D1). Below one parent the drafters' calibrated confidences are pooled as odds.
-With o = c / (1 - sum of that drafter's c's here), a token gets the odds
-    O = (1 + strongest o) * prod(1 + other o) ** AGREEMENT - 1
-and the probability O / (1 + sum of all siblings' O). So
+nothing here can change a token (design D1). Below one parent the drafters' calibrated confidences are pooled as odds
+(`kernels.cpu.merged_trees` has the formula, and merges a batch in one call). So
   * a lone drafter's calibrated confidences come out unchanged;
   * drafters that agree are a noisy-or with the weaker ones discounted: with AGREEMENT = 1 it would be
     1 - prod(1 - c), wrong only if each of them is wrong, but they read the same text and err together;
@@ -12,47 +10,89 @@ and the probability O / (1 + sum of all siblings' O). So
   * siblings always sum to less than 1, and a drafter silent at a node weighs on no other.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from heapq import heappop, heappush
-from itertools import accumulate
-from math import isfinite, prod
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice
+from math import isfinite
 from operator import le, mul
+from typing import NamedTuple
+
+import numpy as np
 
 from app.estimates.calibration import Calibration
 from app.messages import TARGET, Draft, DraftJob
 from app.state import MAX_NODES, Tree
+from kernels.cpu.merged_trees import BORROWED, MAX_SIBLING_MASS, Drafts, merged_trees
 
-# Where lookup and suffix agreed, over 500 SmolLM2 generations, 0.3 to 0.55 foretold the share that was right;
-# 1 foretold too much (0.85 for 0.72, 0.985 for 0.935).
-AGREEMENT = 0.35
 MAX_DRAFTS = 32  # looked at for one tree
-MAX_ODDS = 1e6  # of a token, however many agree
-MAX_SIBLING_MASS = 0.999  # of one drafter below one parent: something else is always possible
 
 
 def fuse(
-    job: DraftJob,
-    drafts: Sequence[Draft],
+    rounds: Sequence[tuple[DraftJob, Sequence[Draft]]],
     vocab_size: int,
     calibration: Calibration,
     max_nodes: int = MAX_NODES,
-) -> Tree:
-    """Merge all usable drafts into their likeliest `max_nodes` nodes: a tree by falling survival, parents first."""
-    usable: dict[str, Draft] = {}
+) -> list[Tree]:
+    """Merge each job's usable drafts into their likeliest `max_nodes` nodes, by falling survival, parents first."""
+    usable = [_usable(job, drafts, vocab_size) for job, drafts in rounds]
+    raw: dict[str, list[float]] = {}
+    for guesses in usable:
+        for one in guesses:
+            raw.setdefault(one.drafter, []).extend(one.confidences)
+    shares = {drafter: iter(calibration.values(drafter, values)) for drafter, values in raw.items()}
+    max_nodes = min(max_nodes, MAX_NODES)
+    trees: list[Tree] = []
+    merging: list[_Weighed] = []
+    places: list[int] = []  # of these among the trees
+    for guesses in usable:
+        chances = [[*islice(shares[one.drafter], len(one.tokens))] for one in guesses]
+        if len(guesses) == 1 and guesses[0].is_chain:
+            trees.append(_chain(guesses[0], chances[0], max_nodes))
+            continue
+        if guesses:
+            merging.append((guesses, chances))
+            places.append(len(trees))
+        trees.append(Tree())
+    for place, tree in zip(places, _merged(merging, max_nodes), strict=True):
+        trees[place] = tree
+    return trees
+
+
+def warm_up() -> None:
+    """Compile what `fuse` calls, before it is urgent."""
+    _merged([([_Guesses("", (0,), (0,), [0.5], is_chain=True)], [[0.5]])], 1)
+
+
+class _Guesses(NamedTuple):
+    """The sound part of a draft."""
+
+    drafter: str
+    tokens: Sequence[int]
+    parents: Sequence[int]
+    confidences: Sequence[float]  # in [0, 1]; BORROWED of the nodes that are other drafters'
+    is_chain: bool  # each node hangs on the one before, and is the drafter's own
+
+
+_Weighed = tuple[Sequence[_Guesses], Sequence[Sequence[float]]]  # a tree's drafts, and the calibrated chances of each
+
+
+def _usable(job: DraftJob, drafts: Sequence[Draft], vocab_size: int) -> list[_Guesses]:
+    """Return the sound parts of the job's drafts; a drafter's second draft is no second opinion."""
+    found: dict[str, _Guesses] = {}
     for draft in drafts[:MAX_DRAFTS]:
-        if _is_for(job, draft):
-            usable.setdefault(draft.drafter, draft)  # a repeated draft is no second opinion
-    max_nodes, root = min(max_nodes, MAX_NODES), _Node()
-    for name, draft in usable.items():
-        is_sound = _is_sound(draft, vocab_size, job.max_draft_tokens)
-        if is_sound and len(usable) == 1 and draft.is_chain:
-            return _chain(name, draft.tokens[:max_nodes], draft.confidences, calibration)
-        nodes = _nodes(draft) if is_sound else [*_sound_nodes(draft, vocab_size, job.max_draft_tokens)]
-        _merge(root, name, nodes, calibration)
-    return _best(root, max_nodes)
+        if not _is_for(job, draft) or draft.drafter in found:
+            continue
+        found[draft.drafter] = _sound(draft, vocab_size, job.max_draft_tokens)
+    return [*found.values()]
 
 
-_Guess = tuple[int, int, float | None]  # token, parent, confidence in [0, 1]; None: borrowed
+def _sound(draft: Draft, vocab_size: int, max_tokens: int) -> _Guesses:
+    """Return a draft up to its first malformed node."""
+    if _is_sound(draft, vocab_size, max_tokens):
+        clamped = [0.0 if c < 0.0 else 1.0 if c > 1.0 else c for c in draft.confidences]
+        return _Guesses(draft.drafter, draft.tokens, draft.parents, clamped, draft.is_chain)
+    nodes = [*_sound_nodes(draft, vocab_size, max_tokens)]
+    tokens, parents, confidences = zip(*nodes, strict=True) if nodes else ((), (), ())
+    return _Guesses(draft.drafter, tokens, parents, confidences, is_chain=False)
 
 
 def _is_sound(draft: Draft, vocab_size: int, max_tokens: int) -> bool:
@@ -75,42 +115,14 @@ def _is_sound(draft: Draft, vocab_size: int, max_tokens: int) -> bool:
     )
 
 
-def _nodes(draft: Draft) -> list[_Guess]:
-    """List the nodes of a draft that is sound."""
-    return [*zip(draft.tokens, draft.parents, _clamped(draft.confidences), strict=True)]
-
-
-def _clamped(confidences: Iterable[float]) -> list[float]:
-    """Bring confidences into [0, 1]."""
-    return [0.0 if c < 0.0 else 1.0 if c > 1.0 else c for c in confidences]
-
-
-def _chain(drafter: str, tokens: Sequence[int], confidences: Sequence[float], calibration: Calibration) -> Tree:
-    """Make the tree of a lone drafter's chain: as `_merge` and `_best` would, with nothing to pool and no order."""
-    size = len(tokens)
-    shares = calibration.values(drafter, _clamped(confidences[:size]))
-    survival = [*accumulate([min(MAX_SIBLING_MASS, share) for share in shares], mul)]
-    return Tree([*tokens], [*range(size)], survival, [(drafter,)] * size)
-
-
-class _Node:
-    """A token in the merged tree; `confidence` is each drafter's own in it, calibrated, given its parent."""
-
-    __slots__ = ("children", "confidence")
-
-    def __init__(self) -> None:
-        self.confidence: dict[str, float] = {}
-        self.children: dict[int, _Node] = {}
-
-
 def _is_for(job: DraftJob, draft: Draft) -> bool:
     """Check that a draft names this sequence at this length; its own claims are all there is to compare."""
     is_named = isinstance(draft.drafter, str) and draft.drafter not in ("", TARGET)
     return is_named and draft.request_id == job.request_id and draft.base == job.base
 
 
-def _sound_nodes(draft: Draft, vocab_size: int, max_tokens: int) -> Iterator[_Guess]:
-    """Yield (token, parent, confidence in [0, 1]) up to the first malformed node; no confidence in a borrowed one."""
+def _sound_nodes(draft: Draft, vocab_size: int, max_tokens: int) -> Iterator[tuple[int, int, float]]:
+    """Yield (token, parent, confidence in [0, 1], or BORROWED) up to the first malformed node."""
     fields = (draft.tokens, draft.parents, draft.confidences)
     if not all(isinstance(values, tuple | list) for values in (*fields, draft.borrowed)):
         return
@@ -126,71 +138,51 @@ def _sound_nodes(draft: Draft, vocab_size: int, max_tokens: int) -> Iterator[_Gu
             return
         if type(confidence) is not int and not (type(confidence) is float and isfinite(confidence)):
             return
-        yield token, parent, None if i + 1 in borrowed else min(1.0, max(0.0, confidence))
+        yield token, parent, BORROWED if i + 1 in borrowed else min(1.0, max(0.0, confidence))
 
 
-def _merge(root: _Node, drafter: str, nodes: Sequence[_Guess], calibration: Calibration) -> None:
-    """Add one drafter's nodes; a token it repeats below the same parent counts once, at its best."""
-    placed = [root]
-    chances = iter(calibration.values(drafter, [own for _, _, own in nodes if own is not None]))
-    for token, parent, own in nodes:
-        siblings = placed[parent].children
-        node = siblings.get(token)
-        if node is None:
-            node = siblings[token] = _Node()
-        if own is not None:
-            chance = next(chances)
-            if chance > node.confidence.get(drafter, 0.0):
-                node.confidence[drafter] = chance
-        placed.append(node)
+def _chain(guesses: _Guesses, chances: Sequence[float], max_nodes: int) -> Tree:
+    """Make the tree of a lone drafter's chain: as `_merged` would, with nothing to pool and no order."""
+    shares = [MAX_SIBLING_MASS if chance > MAX_SIBLING_MASS else chance for chance in chances[:max_nodes]]
+    size = len(shares)
+    return Tree([*guesses.tokens[:size]], [*range(size)], [*accumulate(shares, mul)], [(guesses.drafter,)] * size)
 
 
-def _best(root: _Node, max_nodes: int) -> Tree:
-    """Take the likeliest open node next, so that survival falls and parents come before children."""
-    tokens: list[int] = []
-    parents: list[int] = []
-    survivals: list[float] = []
-    proposers: list[tuple[str, ...]] = []
-    order = 0  # of opening: keeps ties deterministic and nodes uncompared
-    # -survival, order of opening, parent, token, node
-    open_nodes: list[tuple[float, int, int, int, _Node]] = []
-    node, index, survival = root, 0, 1.0
-    while True:
-        for token, child, probability in _probabilities(node):
-            heappush(open_nodes, (-survival * probability, order, index, token, child))
-            order += 1
-        if not open_nodes or index >= max_nodes:
-            return Tree(tokens, parents, survivals, proposers)
-        negative, _, parent, token, node = heappop(open_nodes)
-        index, survival = index + 1, -negative
-        tokens.append(token)
-        parents.append(parent)
-        survivals.append(survival)
-        own = node.confidence
-        proposers.append(
-            (*own,) if len(own) == 1 else tuple(name for _, name in sorted((-c, n) for n, c in own.items()))
-        )
-
-
-def _probabilities(parent: _Node) -> list[tuple[int, _Node, float]]:
-    """Pool the children's confidences as odds (the formula above): each child, and its probability given the parent."""
-    # A token that all drafters borrowed and none guessed is no guess, and nothing below it is.
-    children = [(token, child) for token, child in parent.children.items() if child.confidence]
-    if not children:
+def _merged(batch: Sequence[_Weighed], max_nodes: int) -> list[Tree]:
+    """Merge the drafts of each tree."""
+    if not batch:
         return []
-    if len(children) == 1:  # most nodes: one token,
-        token, child = children[0]
-        if len(child.confidence) == 1:  # of one drafter
-            return [(token, child, min(MAX_SIBLING_MASS, *child.confidence.values()))]
-    mass: dict[str, float] = {}
-    for _, child in children:
-        for drafter, own in child.confidence.items():
-            mass[drafter] = mass.get(drafter, 0.0) + own
-    scale = {drafter: min(1.0, MAX_SIBLING_MASS / total) for drafter, total in mass.items()}
-    odds: list[float] = []
-    for _, child in children:
-        factors = [1.0 + c * scale[name] / (1.0 - mass[name] * scale[name]) for name, c in child.confidence.items()]
-        strongest = max(factors)
-        odds.append(min(MAX_ODDS, strongest * (prod(factors) / strongest) ** AGREEMENT - 1.0))
-    total_odds = 1.0 + sum(odds)
-    return [(token, child, own / total_odds) for (token, child), own in zip(children, odds, strict=True)]
+    drafts = [one for guesses, _ in batch for one in guesses]
+    raw = np.array([c for one in drafts for c in one.confidences])
+    chances = np.array([c for _, own in batch for values in own for c in values])
+    chances[raw == BORROWED] = BORROWED
+    nodes = [0, *accumulate(len(one.tokens) for one in drafts)]
+    ranks: list[int] = []
+    for guesses, _ in batch:
+        names = sorted(one.drafter for one in guesses)
+        ranks += [names.index(one.drafter) for one in guesses]
+    given = Drafts(
+        np.array([token for one in drafts for token in one.tokens], np.int64),
+        np.array([parent for one in drafts for parent in one.parents], np.int64),
+        chances,
+        np.array(nodes),
+        np.array(ranks),
+        np.array([0, *accumulate(len(guesses) for guesses, _ in batch)]),
+    )
+    ends, places = np.empty(len(batch), np.int64), np.empty((nodes[-1], 3), np.int64)
+    proposers = np.empty(nodes[-1], np.int64)
+    survivals = merged_trees(given, max_nodes, ends, places, proposers)
+    tokens, parents, named = places.T.tolist()
+    survival, by = survivals.tolist(), proposers.tolist()
+    trees: list[Tree] = []
+    begun = first = 0
+    for (guesses, _), end in zip(batch, ends.tolist(), strict=True):
+        alone = [(one.drafter,) for one in guesses]
+        proposed: list[tuple[str, ...]] = []
+        for last in named[begun:end]:
+            own = by[first:last]
+            proposed.append(alone[own[0]] if len(own) == 1 else tuple(guesses[i].drafter for i in own))
+            first = last
+        trees.append(Tree(tokens[begun:end], parents[begun:end], survival[begun:end], proposed))
+        begun = end
+    return trees

@@ -2,7 +2,6 @@
 
 from base64 import b64encode
 from collections.abc import Iterable, Set
-from typing import Any
 
 from app.messages import DraftJob, ToDrafter, ToFuser
 from app.stages.route.router import Route
@@ -44,29 +43,56 @@ class DraftDispatcher:
         """
         state = b64encode(sequence.kv.state).decode() if sequence.kv.state and readers else None
         nodes = tuple(dict.fromkeys(route.homes.values())) if self._shares_tokens else ()
-        return [
-            DraftJob(
-                **_head(sequence, self._verifier, mailbox, route.fuser, self._send(sequence, mailbox, route)),
+        record, tokens = sequence.record, sequence.tokens
+        jobs = []
+        for mailbox, names in route.recipients.items():
+            start = self._send(sequence, mailbox, route)
+            job = DraftJob(
+                request_id=record.id,
+                tenant=record.tenant,
+                verifier=self._verifier,
+                to=mailbox,
+                fuser=route.fuser,
+                base=len(tokens),
+                start=start,
+                tokens=tuple(tokens[start:]),
+                prompt_length=len(record.prompt_ids),
                 max_draft_tokens=depth,
                 drafters=names,
+                sampling=record.sampling,
                 due_s=due_s,
-                state=state if readers & set(names) else None,
+                state=None if state is None or readers.isdisjoint(names) else state,
                 run_ahead=run_ahead,
                 skip_models_above=skip_models_above,
                 sharing=nodes if len(nodes) > 1 else (),
             )
-            for mailbox, names in route.recipients.items()
-        ]
+            jobs.append(job)
+        return jobs
 
     def final_jobs(self, sequence: Sequence, alive: set[str]) -> list[DraftJob]:
         """Make an ended sequence's last jobs: its last tokens, for replicas at live mailboxes."""
-        known = self._sent.pop(sequence.record.id, {})
+        record, tokens = sequence.record, sequence.tokens
+        known = self._sent.pop(record.id, {})
         jobs = []
         for mailbox in dict.fromkeys(box for box, _ in known if box in alive):
             start = min(count for (box, _), count in known.items() if box == mailbox)
-            fuser = mailbox if (mailbox, True) in known else ""
-            head = _head(sequence, self._verifier, mailbox, fuser, start)
-            jobs.append(DraftJob(**head, max_draft_tokens=1, drafters=(), due_s=0.0, is_last=True))
+            job = DraftJob(
+                request_id=record.id,
+                tenant=record.tenant,
+                verifier=self._verifier,
+                to=mailbox,
+                fuser=mailbox if (mailbox, True) in known else "",
+                base=len(tokens),
+                start=start,
+                tokens=tuple(tokens[start:]),
+                prompt_length=len(record.prompt_ids),
+                max_draft_tokens=1,
+                drafters=(),
+                sampling=record.sampling,
+                due_s=0.0,
+                is_last=True,
+            )
+            jobs.append(job)
         return jobs
 
     def remove(self, request_id: str) -> None:
@@ -75,29 +101,13 @@ class DraftDispatcher:
 
     def _send(self, sequence: Sequence, mailbox: str, route: Route) -> int:
         """Return from which token on the node lacks the sequence, and count all of it as sent."""
-        known = self._sent.setdefault(sequence.record.id, {})
-        places = [(mailbox, True)] if mailbox == route.fuser else []
-        places += [(mailbox, False)] if mailbox in route.homes.values() else []
-        start = min(known.get(place, 0) for place in places)
-        known.update(dict.fromkeys(places, len(sequence.tokens)))
+        known, length = self._sent.setdefault(sequence.record.id, {}), len(sequence.tokens)
+        start = length
+        for is_fuser, is_receiver in ((True, mailbox == route.fuser), (False, mailbox in route.homes.values())):
+            if is_receiver:
+                start = min(start, known.get((mailbox, is_fuser), 0))
+                known[mailbox, is_fuser] = length
         return start
-
-
-def _head(sequence: Sequence, verifier: str, mailbox: str, fuser: str, start: int) -> dict[str, Any]:
-    """Return the fields of a job that say whose it is, and the tokens from `start` on."""
-    record = sequence.record
-    return {
-        "request_id": record.id,
-        "tenant": record.tenant,
-        "verifier": verifier,
-        "to": mailbox,
-        "fuser": fuser,
-        "base": len(sequence.tokens),
-        "start": start,
-        "tokens": tuple(sequence.tokens[start:]),
-        "prompt_length": len(record.prompt_ids),
-        "sampling": record.sampling,
-    }
 
 
 def jobs_by_mailbox(jobs: Iterable[DraftJob], fuse: str) -> dict[str, ToDrafter | ToFuser]:

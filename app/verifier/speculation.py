@@ -200,14 +200,15 @@ class Speculation:
 
         The policy's bound falls where drafter nodes are behind: what no model drafts it bounds less.
         """
-        wish = sequence.record.speculation
+        record = sequence.record
+        wish = record.speculation
         if not wish.enabled or not self._pool.allowed(wish.drafters):
             return 0
         most = policy.max_draft_tokens
         if is_model_free and most:
             most = max(most, MODEL_FREE_TOKENS)
         own = most if wish.max_draft_tokens is None else wish.max_draft_tokens
-        return max(0, min(own, most, sequence.record.max_tokens - sequence.generated - 1))
+        return max(0, min(own, most, record.max_tokens - sequence.generated - 1))
 
     def jobs(
         self,
@@ -236,19 +237,9 @@ class Speculation:
         now_s = self._clock.monotonic()
         probes_asked = [(sequence, 1, route_of(sequence)) for sequence in probing]
         unread = sum(self._unread(sequence, route) for sequence, _, route in probes_asked)
+        about = now_s, len(probing), 1, unread, inf, is_model_free, 0.0, True, self._split
         for sequence in probing:
-            pending = PendingDraft(
-                len(sequence.tokens),
-                now_s,
-                len(probing),
-                1,
-                unread,
-                inf,
-                is_model_free,
-                is_probe=True,
-                split=self._split,
-            )
-            self.pending.expect(sequence.record.id, pending)
+            self.pending.expect(sequence.record.id, PendingDraft(len(sequence.tokens), *about))
         due = [due_s] * len(asked) + [self._clock.time() + policy.draft_wait_s] * len(probes_asked)
         asked += probes_asked
         for sequence, _, route in asked:
@@ -329,20 +320,10 @@ class Speculation:
             self._first_waits += 1
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
         due_s, now_s = self._clock.time() + wait_s, self._clock.monotonic()
+        about = now_s, len(asked), deepest, unread, wait_s, is_model_free, self._deciding_s, False, self._split
         for sequence, _, _ in asked:
             sequence.due_s = due_s
-            pending = PendingDraft(
-                len(sequence.tokens),
-                now_s,
-                len(asked),
-                deepest,
-                unread,
-                wait_s,
-                is_model_free,
-                self._deciding_s,
-                split=self._split,
-            )
-            self.pending.expect(sequence.record.id, pending)
+            self.pending.expect(sequence.record.id, PendingDraft(len(sequence.tokens), *about))
         return due_s
 
     def _candidate(self, sequence: Sequence, policy: Policy, limit: int) -> Candidate:
@@ -371,6 +352,9 @@ class Speculation:
     def _route(self, sequence: Sequence, policy: Policy) -> Route:
         """Route the sequence's next round."""
         record, pool = sequence.record, self._pool
+        known = self.router.known(record.id, len(sequence.tokens), pool)
+        if known is not None:
+            return known
 
         def terms() -> tuple[RoundLimits, Price]:
             depth = self.limit(sequence, policy)

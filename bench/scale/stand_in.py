@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from app.engine.gpu.input_batch import Arrays, Cut, Size, fields, fill, layout_of, most_work
+from app.engine.gpu.input_batch import TIERS, Arrays, Cut, Size, fields, fill, layout_of, tier_size
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import PagePool
 from app.messages import Draft
@@ -59,12 +59,11 @@ class StandInRows:
 class StandInTarget(PagedRunner):
     """A target without a model: real pages and real input arrays, and a step of `step_s` whatever is in it."""
 
-    def __init__(self, step_s: float, *, vocab_size: int, tokens: int, rows: int, sequences: int, longest: int) -> None:
-        """Have pages for `tokens` in all, and arrays for steps of `rows`, of sequences of up to `longest` tokens."""
+    def __init__(self, step_s: float, *, vocab_size: int, tokens: int, longest: int) -> None:
+        """Have pages for `tokens` in all, and the arrays of a GPU's tiers for sequences of up to `longest` tokens."""
         super().__init__(PagePool(tokens // PAGE_TOKENS, PAGE_TOKENS), shares=True)
-        narrow, wide = (most_work(rows, longest, CUT.fold, tiling) for tiling in (CUT.narrow, CUT.wide))
-        size = Size(rows=rows, sequences=sequences, keys=longest, narrow=narrow, wide=wide, wanted=rows)
-        self._arrays = Arrays(fields(size, PAGE_TOKENS), torch.device("cpu"))
+        sizes = {rows: tier_size(rows, longest, CUT) for rows in TIERS}
+        self._tiers = {rows: (size, _arrays(size)) for rows, size in sizes.items()}
         self._vocab_size = vocab_size
         self._step_s = step_s
         self.exposed_s: Final[list[float]] = []  # of each step: from the last one's end to the launch of this one
@@ -72,7 +71,12 @@ class StandInTarget(PagedRunner):
 
     def launch(self, works: list[BatchEntry]) -> "StandInStep":
         """Fill the arrays; the step's time runs from then on, as on a device of its own."""
-        fill(self._arrays, layout_of(works, CUT), PAGE_TOKENS, self._vocab_size)
+        layout = layout_of(works, CUT)
+        size = layout.size
+        tier, arrays = self._tiers.get(size.tier, (size, None))
+        if arrays is None or not tier.holds(size):
+            arrays = _arrays(size)
+        fill(arrays, layout, PAGE_TOKENS, self._vocab_size)
         launched_s = time.perf_counter()
         self.exposed_s.append(launched_s - self._ended_s)
         self._ended_s = launched_s + self._step_s
@@ -89,6 +93,11 @@ class StandInTarget(PagedRunner):
 
     def _clear(self, pages: list[int]) -> None:
         """There is nothing in the pages."""
+
+
+def _arrays(size: Size) -> Arrays:
+    """Make the host side of a step's arrays; as on a GPU, sending them takes no time that grows with them."""
+    return Arrays(fields(size, PAGE_TOKENS), torch.device("meta"))
 
 
 class StandInStep:

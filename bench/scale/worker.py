@@ -41,7 +41,6 @@ class StandIn:
 def main(argv: list[str]) -> int:
     """Put the stand-ins in place and the parts under measurement, then run the worker."""
     from app.assembly import verifier as assembly
-    from app.assembly.devices import max_sequences
     from app.config import Settings
     from app.engine.text.tokenizer import Tokenizer
     from app.estimates.step_costs import StepCosts
@@ -59,8 +58,6 @@ def main(argv: list[str]) -> int:
             given.step_s,
             vocab_size=tokenizer.vocab_size,
             tokens=given.tokens,
-            rows=4096,
-            sequences=max_sequences(settings),
             longest=given.longest,
         )
         targets.append(target)

@@ -62,12 +62,16 @@ def work_list(
     tiles = -(-counts * fold // tile_rows)
     slices = -(-(prefixes + counts) // split_keys) if split_keys else np.ones_like(counts)
     each = tiles * slices
-    sequence = np.repeat(np.arange(len(counts)), each)
-    within = np.arange(len(sequence)) - np.repeat(np.cumsum(each) - each, each)
+    ends = each.cumsum()
+    sequence = np.arange(len(counts)).repeat(each)
+    within = np.arange(len(sequence)) - (ends - each)[sequence]
     # Tiles side by side: they read the same keys, at nearly the same time.
-    items = np.stack((sequence, within // tiles[sequence], within % tiles[sequence]), 1)
-    rows = np.arange(counts.sum()) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
+    items = np.empty((len(sequence), ITEM), np.int32)
+    items[:, 0] = sequence
+    items[:, 1], items[:, 2] = np.divmod(within, tiles[sequence])
+    packed = np.arange(int(counts.sum())) + (firsts - counts.cumsum() + counts).repeat(counts)
     of_rows = np.zeros(num_packed, np.int32)
-    of_rows[rows] = np.repeat(slices, counts)
-    parts = np.where(of_rows > 1, of_rows, 0)
-    return WorkList(items.astype(np.int32), of_rows, (np.cumsum(parts) - parts).astype(np.int32), int(parts.sum()))
+    of_rows[packed] = slices.repeat(counts)
+    parts = of_rows * (of_rows > 1)
+    ends = parts.cumsum(dtype=np.int32)
+    return WorkList(items, of_rows, ends - parts, int(ends[-1]) if num_packed else 0)

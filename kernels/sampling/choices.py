@@ -14,6 +14,7 @@ never copied:
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +67,7 @@ class Limits(NamedTuple):
     choice: int
 
 
+@lru_cache(maxsize=4096)  # a request's is asked for at each of its steps
 def limits_of(choice: Choice, vocab_size: int) -> Limits:
     """Return the choice's numbers, kept within what float32 can hold."""
     return Limits(

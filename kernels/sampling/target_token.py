@@ -11,6 +11,7 @@ rounding, cannot depend on the other rows.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,8 +22,7 @@ MIN_TEMPERATURE = 1e-5  # below it logits / temperature would leave float32
 HEAD = 256  # top-p looks at this many likeliest tokens before it sorts them all
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """The filters, the temperature and the noise of one choice (`app.request.Sampling`)."""
 
     temperature: float

@@ -10,22 +10,19 @@ allocator gives a block again only to the stream that it was made for. So they s
 the largest, which is captured first.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
 import torch
 
-from app.engine.gpu.input_batch import NOWHERE, Arrays, RowTensors, Size, WorkRoom, fields, most_work, rows_of
+from app.engine.gpu.input_batch import NOWHERE, TIERS, Arrays, RowTensors, Size, fields, rows_of, tier_size
 from app.engine.gpu.layers import Method, Pages
 from app.engine.gpu.step import StepOutput, run
 from app.engine.gpu.weights import Weights
 
-ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 PROGRAMS = 2  # that share attention's items, for each multiprocessor
 INTERPRETED = 8  # in all, where programs run one after the other; so few that each has several items
-PARTS = 8192  # of a tier, the results of slices of keys that wait to be joined: 135 MB of an 8B model
 _CAPTURING = Lock()  # a capture begins with waiting for the whole device, which spoils another thread's
 WARM_UPS = 2  # runs before a capture: Triton compiles, cuBLAS takes its workspace
 
@@ -53,30 +50,23 @@ class Graphs:
         """
         self._weights, self._pages, self._method = weights, pages, method
         self._longest_tokens = longest_tokens
-        self._logits = weights.head.weight.new_empty(ROWS[-1], len(weights.head.weight), dtype=torch.float32)
+        self._logits = weights.head.weight.new_empty(TIERS[-1], len(weights.head.weight), dtype=torch.float32)
         self._capture = self._captured if pages.keys.is_cuda else _uncaptured
         if pages.keys.is_cuda:
             self._pool = torch.cuda.graph_pool_handle()
             current = torch.cuda.current_stream()
             # Nothing can be captured on the default one.
             self._stream = torch.cuda.Stream() if current == torch.cuda.default_stream() else current
-        self._tiers = {rows: self._tier(rows) for rows in reversed(ROWS)}
+        self._tiers = {rows: self._tier(rows) for rows in reversed(TIERS)}
 
     def tier(self, size: Size) -> Tier | None:
         """Return the smallest tier that holds a step of this size; None for what runs eagerly."""
-        if size.rows > ROWS[-1]:
-            return None
-        tier = self._tiers[ROWS[bisect_left(ROWS, size.rows)]]
-        return tier if tier.size.holds(size) else None
+        tier = self._tiers.get(size.tier)
+        return tier if tier is not None and tier.size.holds(size) else None
 
     def _tier(self, rows: int) -> Tier:
         cut = self._method.cut
-        most = most_work(rows, self._longest_tokens, cut.fold, cut.narrow)
-        least = most_work(rows, cut.narrow.keys, cut.fold, cut.narrow).items  # one slice of each
-        room = WorkRoom(
-            min(most.items, max(PARTS, least)), min(most.parts, PARTS), programs_of(self._pages.keys.device)
-        )
-        size = Size(rows, rows, self._longest_tokens, narrow=room, wide=None, wanted=None)
+        size = tier_size(rows, self._longest_tokens, cut, programs_of(self._pages.keys.device))
         arrays = Arrays(fields(size, self._pages.keys.shape[2]), self._pages.keys.device, buffers=2)
         arrays.device["slots"].fill_(NOWHERE)
         tensors = rows_of(arrays, size, cut)

@@ -6,6 +6,7 @@ Knows no weights.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from kernels.attention.work_list import ITEM, Work, WorkList, work_list
 from kernels.sampling.choices import RowChoices, limits_of
 
 ALIGNMENT = 16  # bytes: the widest load of a kernel
+TIERS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # rows of steps that have their arrays ready
+PARTS = 8192  # of a tier, the results of slices of keys that wait to be joined: 135 MB of an 8B model
 Fields = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 _NUMPY = {torch.int32: np.int32, torch.int64: np.int64, torch.float32: np.float32}
 
@@ -102,7 +105,9 @@ class RowTensors:
 
 
 NOWHERE = -1  # slot of a padding row
-GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "log_min_p": -np.inf, "seed": 0, "choice": 0}  # its choice
+CHAIN = [*range(MAX_TREE_ROWS)]  # the parents of a tree without branches
+SEEN = [(2 << row) - 1 for row in range(MAX_TREE_ROWS)]  # the rows that each row of a chain sees
+GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "log_min_p": -np.inf, "seed": 0, "choice": 0}  # as `Limits`
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,11 @@ class Size:
     narrow: WorkRoom | None  # sequences of at most 64 rows; None: there are none
     wide: WorkRoom | None
     wanted: int | None  # N, at least one; None: all rows
+
+    @property
+    def tier(self) -> int:
+        """Return the rows of the smallest tier of as many rows; 0 where there is none."""
+        return (*TIERS, 0)[bisect_left(TIERS, self.rows)]
 
     def holds(self, other: "Size") -> bool:
         """Tell whether a step of the other size fits, all of whose rows are wanted."""
@@ -167,7 +177,7 @@ def layout_of(works: list[BatchEntry], cut: Cut) -> RowLayout:
     """Lay the batch entries' rows out, one entry after the other."""
     counts = np.array([len(work.tokens) + len(work.tree) for work in works])
     starts = np.array([work.start for work in works])
-    firsts = np.cumsum(counts) - counts
+    firsts = counts.cumsum() - counts
     is_narrow = counts <= MAX_TREE_ROWS
 
     def listed(chosen: np.ndarray, tiling: AttentionTiling) -> WorkList | None:
@@ -183,6 +193,14 @@ def most_work(rows: int, keys: int, fold: int, tiling: AttentionTiling) -> WorkR
     """Return the room that suffices for `rows` of any sequences of up to `keys`."""
     slices = -(-keys // tiling.split_keys) if tiling.split_keys else 1
     return WorkRoom(rows * -(-fold // tiling.rows) * slices, rows * slices if slices > 1 else 0)
+
+
+def tier_size(rows: int, keys: int, cut: Cut, num_programs: int | None = None) -> Size:
+    """Return the sizes of the tier of `rows`, for sequences of up to `keys`."""
+    most = most_work(rows, keys, cut.fold, cut.narrow)
+    least = most_work(rows, cut.narrow.keys, cut.fold, cut.narrow).items  # one slice of each
+    room = WorkRoom(min(most.items, max(PARTS, least)), min(most.parts, PARTS), num_programs)
+    return Size(rows, rows, keys, narrow=room, wide=None, wanted=None)
 
 
 def fields(size: Size, page_tokens: int) -> Fields:
@@ -234,77 +252,70 @@ def rows_of(arrays: Arrays, size: Size, cut: Cut) -> RowTensors:
 def fill(arrays: Arrays, layout: RowLayout, page_tokens: int, vocab_size: int) -> None:
     """Write the step's rows and work to the host's side and send it; what is left over is padding."""
     host = arrays.turn()
-    works, counts = layout.works, layout.counts
-    width = host["blocks"].shape[1]
-    for i, work in enumerate(works):
+    blocks, width = host["blocks"], host["blocks"].shape[1]
+    for i, work in enumerate(layout.works):
         pages = work.sequence.pages[:width]
-        host["blocks"][i, : len(pages)] = pages
+        blocks[i, : len(pages)] = pages
+    counts = layout.counts
     is_narrow = counts <= MAX_TREE_ROWS
     _put(host["first_row"], layout.firsts, 0)
     _put(host["prefix"], layout.starts, 0)
-    _put(host["narrow"], np.where(is_narrow, counts, 0), 0)
-    _put(host["wide"], np.where(is_narrow, 0, counts), 0)
+    _put(host["narrow"], counts * is_narrow, 0)
+    _put(host["wide"], counts * ~is_narrow, 0)
     for name, listed in (("narrow", layout.narrow), ("wide", layout.wide)):
         host[f"{name}_count"][0] = 0 if listed is None else len(listed.items)
         _put(host[f"{name}_items"], () if listed is None else listed.items, 0)
         _put(host[f"{name}_slices"], () if listed is None else listed.slices, 0)
         _put(host[f"{name}_place"], () if listed is None else listed.place, 0)
-    _fill_rows(host, works, counts, layout.starts, layout.firsts, page_tokens)
-    _fill_choices(host, works, counts, layout.firsts, vocab_size)
-    arrays.send(len(works))
+    _fill_rows(host, layout, page_tokens)
+    _fill_choices(host, layout, vocab_size)
+    arrays.send(len(layout.works))
 
 
-def _fill_rows(
-    host: dict[str, np.ndarray],
-    works: list[BatchEntry],
-    counts: np.ndarray,
-    starts: np.ndarray,
-    firsts: np.ndarray,
-    page_tokens: int,
-) -> None:
+def _fill_rows(host: dict[str, np.ndarray], layout: RowLayout, page_tokens: int) -> None:
     ids: list[int] = []
     depths: list[int] = []
     ancestors: list[int] = []
-    for work in works:
+    for work in layout.works:
         ids += work.tokens
         ids += work.tree.tokens
         _add_tree(work, depths, ancestors)
-    sequence = np.repeat(np.arange(len(works)), counts)
-    slots = starts[sequence] + np.arange(len(ids)) - firsts[sequence]
-    pages = host["blocks"][sequence, slots // page_tokens]
+    sequence = np.arange(len(layout.works)).repeat(layout.counts)
+    slots = np.arange(len(ids)) + (layout.starts - layout.firsts)[sequence]
+    page, offset = np.divmod(slots, page_tokens)
     _put(host["ids"], ids, 0)
     _put(host["depth"], depths, 0)
     _put(host["ancestors"], np.array(ancestors, np.uint64).view(np.int64), 0)
-    _put(host["positions"], starts[sequence] + np.array(depths), 0)
-    _put(host["slots"], pages * page_tokens + slots % page_tokens, NOWHERE)
+    _put(host["positions"], layout.starts[sequence] + depths, 0)
+    _put(host["slots"], host["blocks"][sequence, page] * page_tokens + offset, NOWHERE)
 
 
 def _add_tree(work: BatchEntry, depths: list[int], ancestors: list[int]) -> None:
     """Append each row's depth below the entry's first, and a bit for each of the entry's rows that
     it sees."""
-    length, first = len(work.tokens), len(depths)
+    length, first, parents = len(work.tokens), len(depths), work.tree.parents
+    if parents == CHAIN[: len(parents)]:  # as no tree is, and most are
+        length, parents = length + len(parents), []
     depths += range(length)
-    ancestors += [(2 << j) - 1 if j < MAX_TREE_ROWS else 0 for j in range(length)]  # longer ones have no tree
-    for node, parent in enumerate(work.tree.parents, start=length):
+    ancestors += SEEN[:length]
+    if length > MAX_TREE_ROWS:  # those have no tree
+        ancestors += [0] * (length - MAX_TREE_ROWS)
+    for node, parent in enumerate(parents, start=length):
         above = first + length - 1 + parent
         depths.append(depths[above] + 1)
         ancestors.append(ancestors[above] | 1 << node)
 
 
-def _fill_choices(
-    host: dict[str, np.ndarray], works: list[BatchEntry], counts: np.ndarray, firsts: np.ndarray, vocab_size: int
-) -> None:
+def _fill_choices(host: dict[str, np.ndarray], layout: RowLayout, vocab_size: int) -> None:
     """Write the choices of the wanted rows: a final batch entry's last token and its tree."""
-    final = [i for i, work in enumerate(works) if work.final]
-    sizes = np.array([1 + len(works[i].tree) for i in final], np.int64)
-    ends = np.array([firsts[i] + counts[i] for i in final], np.int64)
-    place = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    rows = np.repeat(ends - sizes, sizes) + place
-    limits = [limits_of(choice_of(works[i].sequence.sampling), vocab_size) for i in final]
+    sizes = np.array([1 + len(work.tree) if work.final else 0 for work in layout.works])
+    rows = (layout.firsts + layout.counts - sizes.cumsum()).repeat(sizes)
+    rows += np.arange(len(rows))
+    limits = [limits_of(choice_of(work.sequence.sampling), vocab_size) for work in layout.works]
     _put(host["wanted"], rows, 0)
     _put(host["position"], host["positions"][rows] + 1, 0)  # where the token is to stand
-    for name, idle in GREEDY.items():
-        _put(host[name], np.repeat(np.array([getattr(one, name) for one in limits]), sizes), idle)
+    for (name, idle), own in zip(GREEDY.items(), zip(*limits, strict=True), strict=True):
+        _put(host[name], np.array(own).repeat(sizes), idle)
 
 
 def _put(array: np.ndarray, values: Any, idle: float) -> None:

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 import torch
 
-from app.engine.gpu.graphs import ROWS, Graphs
-from app.engine.gpu.input_batch import NOWHERE, Arrays, Size, fields, fill, layout_of, most_work, rows_of
+from app.engine.gpu.graphs import Graphs
+from app.engine.gpu.input_batch import NOWHERE, TIERS, Arrays, Size, fields, fill, layout_of, most_work, rows_of
 from app.engine.gpu.kv_moves import KVMoves
 from app.engine.gpu.layers import Method, Pages
 from app.engine.gpu.step import StepOutput, choose, run
@@ -114,7 +114,7 @@ class DeviceRunner(PagedRunner):
         """
         cut = self._method.cut
         narrow, wide = (most_work(rows, self._longest_tokens, cut.fold, tiling) for tiling in (cut.narrow, cut.wide))
-        size = Size(rows, rows, self._longest_tokens, narrow, wide, min(rows, ROWS[-1]))
+        size = Size(rows, rows, self._longest_tokens, narrow, wide, min(rows, TIERS[-1]))
         arrays = Arrays(fields(size, self.pool.page_tokens), self.pages.keys.device)
         arrays.device["slots"].fill_(NOWHERE)
         tensors = rows_of(arrays, size, cut)

@@ -26,18 +26,16 @@ def grow(children: Children, context: Gram, max_tokens: int, longest: int) -> tu
     parents: list[int] = []
     confidences: list[float] = []
     heap: list[tuple[float, int, int, float, Gram]] = []  # -survival, parent, token, confidence, parent's context
-
-    def offer(survival: float, node: int, context: Gram) -> None:
+    survival = 1.0
+    while len(tokens) < max_tokens:
         for token, confidence in children(context):
             if survival * confidence >= MIN_SURVIVAL:
-                heappush(heap, (-survival * confidence, node, token, confidence, context))
-
-    offer(1.0, 0, context)
-    while heap and len(tokens) < max_tokens:
+                heappush(heap, (-survival * confidence, len(tokens), token, confidence, context))
+        if not heap:
+            break
         negative, parent, token, confidence, context = heappop(heap)
         tokens.append(token)
         parents.append(parent)
         confidences.append(confidence)
-        if len(tokens) < max_tokens:
-            offer(-negative, len(tokens), (*context[-longest + 1 :], token))
+        survival, context = -negative, (*context[-longest + 1 :], token)
     return tokens, parents, confidences

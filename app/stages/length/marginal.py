@@ -5,8 +5,8 @@ Pure functions of estimates and costs: nothing here sends or changes state.
 
 from collections.abc import Callable
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from app.estimates.acceptance import AcceptanceEstimate
 from app.estimates.draft_costs import DraftCosts
@@ -23,8 +23,7 @@ MODELS_PART = 0.34  # of right draft tokens: what models add at least
 LEAST_ENOUGH = 0.15  # where model-free drafters are less sure than this a model drafts, or its worth stays unknown
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A sequence that goes into its next round, as the rules of draft lengths see it."""
 
     expectation: AcceptanceEstimate

@@ -57,7 +57,7 @@ class DrafterPool:
 
     def allowed(self, names: Iterable[str] | None) -> tuple[str, ...]:
         """Return all drafters, or those of them that a request named."""
-        alive = (*self.models, *self.model_free)
+        alive = (*self.models, *self.model_free) if self.models else self.model_free
         return alive if names is None else tuple(name for name in alive if name in set(names))
 
     def hosts_of(self, name: str) -> tuple[str, ...]:

@@ -58,13 +58,15 @@ class Router:
         # By request, with the length and pool it was made for.
         self._routes: dict[str, tuple[int, DrafterPool, Route]] = {}
 
+    def known(self, request_id: str, length: int, pool: DrafterPool) -> Route | None:
+        """Return the request's route for the tokens after `length`; None: `route` is yet to find it."""
+        known = self._routes.get(request_id)
+        return known[2] if known and known[0] == length and known[1] is pool else None
+
     def route(self, record: Record, length: int, pool: DrafterPool, terms: Terms) -> Route:
-        """Route a request for the tokens after `length`; the same route until the sequence has grown."""
-        known = self._routes.get(record.id)
-        if known and known[0] == length and known[1] is pool:
-            return known[2]
+        """Route a request for the tokens after `length`, which is then `known` until the sequence has grown."""
         names = pool.allowed(record.speculation.drafters)
-        models = [name for name in names if name in pool.models]
+        models = [name for name in names if name in pool.models] if pool.models else []
         homes = {name: self._home(record.id, name, pool) for name in models}
         is_choice = len(models) > 1
         if is_choice:

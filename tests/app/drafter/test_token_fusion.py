@@ -32,7 +32,7 @@ def fused(drafts: list[Draft], context: Context) -> Tree:
         sampling=context.sampling,
         due_s=0.0,
     )
-    return fuse(job, drafts, VOCAB, Calibration())
+    return fuse([(job, drafts)], VOCAB, Calibration())[0]
 
 
 def test_all_go_on_from_the_most_confident_token():

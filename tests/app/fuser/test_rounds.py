@@ -8,7 +8,6 @@ from app.fuser.rounds import MAX_EARLY, MAX_EARLY_EACH, FuseRound, FuseRounds
 from app.messages import Draft, DraftJob
 from app.request import Sampling
 from app.stages.draft.protocol import Context
-from app.state import Tree
 from tests import fakes
 
 
@@ -132,16 +131,15 @@ def test_early_drafts_take_bounded_memory():
 
 def test_a_message_carries_the_whole_tree():
     tree = fakes.tree([4, 5, 6], [0, 0, 1])
-    sent = FuseRound(job(), context(job())).message(tree)
+    sent = FuseRound(job(), context(job()), {}, tree=tree).message()
     assert (sent.request_id, sent.base) == ("r", 5)
     assert [sent.tokens, sent.parents] == [(4, 5, 6), (0, 0, 1)]
     assert [list(sent.survival), list(sent.proposers)] == [tree.survival, tree.proposers]
 
 
 def confidence_of(**fields: Any) -> dict[str, float]:
-    opened_round = FuseRound(job(), context(job()))
-    opened_round.drafts["a"] = replace(draft("a"), **fields)
-    return dict(opened_round.message(Tree()).confidence)
+    opened_round = FuseRound(job(), context(job()), {"a": replace(draft("a"), **fields)})
+    return dict(opened_round.message().confidence)
 
 
 def test_a_drafters_confidence_is_the_mean_of_its_own_likeliest_token_at_each_depth():

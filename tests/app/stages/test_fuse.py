@@ -41,7 +41,7 @@ def draft(name: str, tokens: Any, parents: Any = None, confidences: Any = None, 
 
 
 def fused(*drafts: Draft, max_nodes: int = MAX_NODES) -> Tree:
-    return fuse(JOB, drafts, VOCAB, Calibration(), max_nodes)
+    return fuse([(JOB, drafts)], VOCAB, Calibration(), max_nodes)[0]
 
 
 def check_contract(tree: Tree, max_nodes: int = MAX_NODES) -> None:
@@ -184,7 +184,8 @@ def test_a_liar_is_found_out() -> None:
     calibration = Calibration()
     for _ in range(100):
         calibration.update_from_drafts([draft("liar", [1], confidences=(1.0,)), draft("honest", [2])], [2])
-    tree = fuse(JOB, [draft("liar", [1], confidences=(1.0,)), draft("honest", [2])], VOCAB, calibration, 8)
+    drafts = [draft("liar", [1], confidences=(1.0,)), draft("honest", [2])]
+    (tree,) = fuse([(JOB, drafts)], VOCAB, calibration, 8)
     assert tree.tokens == [2, 1]
     assert tree.survival[1] < 0.05
 

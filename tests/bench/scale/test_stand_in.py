@@ -17,7 +17,7 @@ def context(length: int, most: int = 4) -> Context:
 
 
 def test_a_step_takes_its_time_and_says_the_known_text():
-    target = StandInTarget(STEP_S, vocab_size=8192, tokens=256, rows=64, sequences=2, longest=128)
+    target = StandInTarget(STEP_S, vocab_size=8192, tokens=256, longest=128)
     sequence = CachedSequence("r", [FIRST_ID] * 20)
     work = BatchEntry(sequence, 0, sequence.tokens, Tree([1, 2], [0, 1], [0.9, 0.8], [("a",), ("a",)]), final=True)
     assert target.try_reserve(work)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 graphs = pytest.importorskip("app.engine.gpu.graphs", reason="Triton is not made for this machine")
-from app.engine.gpu.input_batch import Cut, Size, WorkRoom  # noqa: E402
+from app.engine.gpu.input_batch import PARTS, TIERS, Cut, Size, WorkRoom  # noqa: E402
 from app.engine.gpu.step import StepOutput  # noqa: E402
 from kernels.attention.ragged_attention import PREFILL, VERIFY  # noqa: E402
 
@@ -94,8 +94,8 @@ def step(rows: int, keys: int = 100, items: int = 1, parts: int = 0) -> Size:
 def test_all_tiers_are_captured_at_the_start_the_largest_first(cuda: Cuda) -> None:
     """None is captured later: clients would wait."""
     tiers = made()
-    assert [rows for rows, _, _ in cuda.captures] == [*reversed(graphs.ROWS)]
-    assert len(graphs.ROWS) <= 20
+    assert [rows for rows, _, _ in cuda.captures] == [*reversed(TIERS)]
+    assert len(TIERS) <= 20
     assert {stream for _, stream, _ in cuda.captures} == set(cuda.streams) and len(cuda.streams) == 1
     assert {pool for _, _, pool in cuda.captures} == {"pool"}
     assert {programs for programs, _ in cuda.launches} == {graphs.programs_of(torch.device("cpu"))}, (
@@ -105,7 +105,7 @@ def test_all_tiers_are_captured_at_the_start_the_largest_first(cuda: Cuda) -> No
     assert [tuple(tier.result.logits.shape) for tier in found] == [(1, VOCAB), (4, VOCAB), (48, VOCAB)]
     assert len({tier.result.logits.data_ptr() for tier in found}) == 1
     assert tiers.tier(step(2)) is not tiers.tier(step(3)) and tiers.tier(step(3)) is tiers.tier(step(4))
-    assert len(cuda.captures) == len(graphs.ROWS)
+    assert len(cuda.captures) == len(TIERS)
 
 
 def test_a_stream_of_a_part_of_the_gpu_is_captured_on_itself(cuda: Cuda) -> None:
@@ -125,10 +125,10 @@ def test_steps_beyond_all_tiers_run_eagerly(cuda: Cuda) -> None:
 def test_the_results_that_wait_to_be_joined_are_bounded(cuda: Cuda) -> None:
     """512 rows of 131,072 keys would have 65,536 slices, a gigabyte in each step of an 8B model."""
     tiers = made(131_072)
-    assert max(parts for _, parts in cuda.launches) == graphs.PARTS
-    assert tiers.tier(step(64, keys=131_072, items=2048, parts=graphs.PARTS)) is not None
+    assert max(parts for _, parts in cuda.launches) == PARTS
+    assert tiers.tier(step(64, keys=131_072, items=2048, parts=PARTS)) is not None
     assert tiers.tier(step(65, keys=131_072, items=2080, parts=65 * 128)) is None
-    assert all(parts == 5 * rows for rows, (_, parts) in zip(reversed(graphs.ROWS), _own_launches(cuda), strict=True))
+    assert all(parts == 5 * rows for rows, (_, parts) in zip(reversed(TIERS), _own_launches(cuda), strict=True))
 
 
 def _own_launches(cuda: Cuda) -> list[tuple[int, int]]:
