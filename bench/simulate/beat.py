@@ -63,15 +63,18 @@ class Found:
     """The seconds of each request of an arm, by order of arrival, and what became of the policy."""
 
     total_s: list[float]
+    is_long: list[bool]  # is its prompt one of those made longer?
     switches: Counter[str]
     tokens: int
     rounds: int
 
     def figures(self) -> dict[str, Any]:
         """Return the figures of a report."""
+        short_s = [own for own, is_long in zip(self.total_s, self.is_long, strict=True) if not is_long]
         return {
             "total_s": round(statistics.fmean(self.total_s), 4),
             "total_p95_s": round(statistics.quantiles(self.total_s, n=20)[-1], 4),
+            "short prompts, total_p95_s": round(statistics.quantiles(short_s, n=20)[-1], 4),
             "tokens_per_round": round(self.tokens / self.rounds, 4),
             "policy changes": dict(sorted(self.switches.items())),
         }
@@ -103,14 +106,22 @@ def replay_frozen(log: Log, args: argparse.Namespace, fresh: MakeModelFree) -> d
     loads |= {f"{name}, long prompts": replace(scene, is_long=True) for name, scene in loads.items()}
     for name in args.fields:
         rows = {
-            load: {str(value): play(log, frozen(name, value), setting, scene, fresh) for value in FROZEN[name]}
+            load: {
+                str(value): play(log, frozen(name, value, speculates=not args.plain), setting, scene, fresh)
+                for value in FROZEN[name]
+            }
             for load, scene in loads.items()
             if scene.is_long or name not in ("prefill_chunk_tokens", "apart_tokens")
         }
         means = {load: {v: statistics.fmean(one.total_s) for v, one in row.items()} for load, row in rows.items()}
+        best = best_of(means)
         found["fields"][name] = {
             "total_s": {load: {v: round(mean, 4) for v, mean in row.items()} for load, row in means.items()},
-            **best_of(means),
+            "paired": {
+                load: {v: both_bounds(row[best["best value"]].total_s, one.total_s) for v, one in row.items()}
+                for load, row in rows.items()
+            },
+            **best,
         }
         print(frozen_table(name, found["fields"][name]), flush=True)
     return found
@@ -174,9 +185,9 @@ def beat_arms(*, has_long: bool) -> list[Variant]:
     ]
 
 
-def frozen(name: str, value: float | None) -> Variant:
-    """Return the arm of models alone under the first policy with one field changed."""
-    return Variant(f"{name} {value}", model_free=(), is_steered=False, policy={name: value})
+def frozen(name: str, value: float | None, *, speculates: bool = True) -> Variant:
+    """Return the arm of models alone, or of no drafts, under the first policy with one field changed."""
+    return Variant(f"{name} {value}", model_free=(), speculates=speculates, is_steered=False, policy={name: value})
 
 
 def play(log: Log, arm: Variant, setting: Setting, scene: Scene, fresh: MakeModelFree) -> Found:
@@ -193,12 +204,13 @@ def play(log: Log, arm: Variant, setting: Setting, scene: Scene, fresh: MakeMode
 
 def found_in(worlds: Iterable[World]) -> Found:
     """Read off what the requests of simulations that have ended took."""
-    found = Found([], Counter(), 0, 0)
+    found = Found([], [], Counter(), 0, 0)
     tokens = rounds = 0
     for world in worlds:
         ends = [world.store.snapshot(record.id) for record in world.ended]
         ends.sort(key=lambda end: (end.record.created_s, end.record.id))
         found.total_s.extend((end.stats.last_token_s or 0.0) - end.record.created_s for end in ends)
+        found.is_long.extend(len(end.record.prompt_ids) >= min(LONG) for end in ends)
         found.switches.update(world.switches)
         tokens, rounds = tokens + sum(len(end.tokens) for end in ends), rounds + sum(end.stats.rounds for end in ends)
     return replace(found, tokens=tokens, rounds=rounds)
@@ -208,15 +220,16 @@ def table(name: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
     """Return one scene as a Markdown table."""
     lines = [
         name,
-        "| arm | a request, s | p95 | tokens a round | over beat (bounds) | policy changes |",
-        "|---" * 6 + "|",
+        "| arm | a request, s | p95 | p95, short prompts | tokens a round | over beat (bounds) | policy changes |",
+        "|---" * 7 + "|",
     ]
     for arm, row in rows.items():
         ratio = row.get("over beat")
         shown = f"{ratio[0]:.3f} ({ratio[1]:.3f} to {ratio[2]:.3f})" if ratio else ""
         changes = ", ".join(f"{field} {count}" for field, count in row["policy changes"].items()) or "none"
         lines.append(
-            f"| {arm} | {row['total_s']:.3f} | {row['total_p95_s']:.2f} | {row['tokens_per_round']:.2f} | {shown} "
+            f"| {arm} | {row['total_s']:.3f} | {row['total_p95_s']:.2f} "
+            f"| {row['short prompts, total_p95_s']:.2f} | {row['tokens_per_round']:.2f} | {shown} "
             f"| {changes} |"
         )
     return "\n".join(lines) + "\n"

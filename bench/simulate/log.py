@@ -63,7 +63,7 @@ class Log(Base):
     """A recording: the target's texts and costs, and every model drafter's guesses.
 
     `target`: the folder of the model whose embedding tells how near a guess came, for CoSine's routing. It is not
-    recorded: whoever replays names it. None: only equal tokens agree.
+    recorded: a replay names it. None: only equal tokens agree.
     """
 
     costs: str  # the target's StepCosts as JSON

@@ -83,8 +83,8 @@ def test_every_value_of_a_frozen_field_is_a_policy_and_the_first_policy_has_one_
 
 def test_a_silent_drafter_takes_no_mail_and_is_left_out_once_its_lease_ends(log: Log) -> None:
     moments = [0.25 * i for i in range(40)]
-    everyone = {"routing": "all", "lengths": "fixed:3", "overlap": "none"}
-    variant = Variant("", everyone, model_free=())
+    wanted = {"routing": "all", "lengths": "fixed:3", "overlap": "none"}
+    variant = Variant("", wanted, model_free=())
     world = run(log, variant, Setting(1, silent_s={"a": 3.0}), moments)
     whole = run(log, variant, Setting(1), moments)
     a, b = (world.network.machines[f"draft:{name}"] for name in ("a", "b"))
