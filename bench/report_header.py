@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Sequence as Listed
@@ -16,8 +17,8 @@ COUNTED = ("torch", "transformers", "celery", "redis")  # packages whose version
 def heading(command: str, argv: Listed[str] | None) -> dict[str, Any]:
     """Return a report's head; `command` as after `./paceline`, with its arguments: `argv`, or this
     process's."""
-    words = ["./paceline", command, *(sys.argv[1:] if argv is None else argv)]
-    return {"command": " ".join(words), "machine": machine(), "at": today()}
+    words = shlex.join(sys.argv[1:] if argv is None else argv)
+    return {"command": f"./paceline {command} {words}".rstrip(), "machine": machine(), "at": today()}
 
 
 def machine() -> dict[str, Any]:

@@ -33,6 +33,12 @@ def paired_ratio(new: Sequence[float], old: Sequence[float], seed: int = 0) -> R
     return Ratio(math.exp(statistics.fmean(logs)), math.exp(lower), len(logs))
 
 
+def both_bounds(new: Sequence[float], old: Sequence[float]) -> list[float]:
+    """Return the mean of paired ratios with its lower and its upper bound, each one-sided."""
+    up, down = paired_ratio(new, old), paired_ratio(old, new)
+    return [round(value, 4) for value in (up.mean, up.lower, 1.0 / down.lower)]
+
+
 def median(values: Sequence[float]) -> float:
     """Return the median; 0 for no values."""
     return statistics.median(values) if values else 0.0

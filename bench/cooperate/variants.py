@@ -28,8 +28,12 @@ class Variant:
     model_free: tuple[str, ...] | None = None  # names of model-free drafters; None: as its plan has it
     length: int | None = None  # draft tokens every round; None: as many as pay
     speculates: bool = True
-    without: Literal["fusion"] | None = None  # an ablation that no setting names
-    is_steered: bool = True  # by the beat; else the first policy holds. Simulated deployments only
+    without: Literal["fusion", "prompt priors"] | None = None  # an ablation that no setting names
+    # Simulated deployments only: whether beat steers, or the first policy holds; fields of the policy that stay so in
+    # either case; and the most nodes of a tree.
+    is_steered: bool = True
+    policy: Mapping[str, object] = field(default_factory=dict)
+    nodes: int | None = None
 
     @property
     def settings(self) -> dict[str, object]:
@@ -71,6 +75,7 @@ def variants(best: Variant | None, generalist: str | None) -> list[Variant]:
         Variant("cosine, batches in flight", {"plan": "cosine", "overlap": "groups"}),
         Variant("faser without overlap", {"plan": "faser", "overlap": "none"}),
         Variant("pace without tables", {"model_free": False}, model_free=()),
+        Variant("pace without tables or prompt priors", {"model_free": False}, model_free=(), without="prompt priors"),
         Variant(FULL),
         Variant("without routing", {"routing": "all"}),
         Variant("without fusion", without="fusion"),
@@ -104,14 +109,22 @@ def overlaps() -> list[Variant]:
 
 
 def crowds() -> list[Variant]:
-    """Return arms for one, two and four drafters that share each token, at every depth of the tree; no rule decides."""
+    """Return arms for one, two and four drafters that share each token, by the nodes of a tree; no rule decides.
+
+    Trees of so many nodes are cut from drafts of several depths, the most promising nodes first.
+    """
     rules = {"plan": "cosine", "batching": "pace", "overlap": "none"}
     return [
         Variant(OFF, speculates=False),
         *(
-            Variant(f"{count} x {depth}", {**rules, "drafters_per_sequence": count, "lengths": f"tree:{depth}"})
+            Variant(
+                f"{count} drafters, {nodes} nodes, {depth} deep",
+                {**rules, "drafters_per_sequence": count, "lengths": f"tree:{depth}"},
+                nodes=nodes,
+            )
             for count in (1, 2, 4)
-            for depth in (1, 2, 4, 8)
+            for nodes, depths in ((1, (1,)), (2, (1, 2)), (4, (2, 4)), (8, (4, 8)), (16, (4, 8)))
+            for depth in depths
         ),
     ]
 

@@ -34,6 +34,7 @@ from bench.hosts.report import check_same, deviations, figures, fingerprint, tab
 from bench.prompts import Prompts, add_prompts_file
 from bench.report_header import heading
 from bench.simulate.log import Log
+from bench.simulate.run import with_target
 
 PACE = "pace"
 KNOWN = ("vanilla", "specinfer", "cosine", "cosine without sharing", "faser", "pace without tables")
@@ -45,7 +46,7 @@ def main(argv: Listed[str] | None = None) -> int:
     """Run live or predict, print, and write the figures; return the exit status."""
     args = parse_args(argv)
     if args.command == "predict":
-        log = Log.read(args.log)
+        log = with_target(Log.read(args.log))
         found = json.loads(args.live.read_text())
         found["predicted"] = {"command": heading("bench hosts", argv)["command"], **predict(log, found, arms())}
         found["deviations"] = deviations(found)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 from typing import Any, NamedTuple
 
 from bench.simulate.models import SimClock
@@ -28,7 +29,7 @@ class Core:
 @dataclass(slots=True)
 class Machine:
     """A mailbox and the worker that takes from it; `busy_s`: the simulated time in which it
-    worked."""
+    worked, `silent_s`: from when on it takes no mail and says nothing."""
 
     name: str
     clock: SimClock
@@ -37,6 +38,8 @@ class Machine:
     mail: list[Any] = field(default_factory=list)
     alarm: int = -1  # the event that wakes it next; others are stale
     core: Core = field(default_factory=Core)
+    since_s: float = 0.0  # when the first of its mail came
+    silent_s: float = inf
     calls_s: float = 0.0  # after work it takes no mail for so long: its calls of a store elsewhere are round trips
 
 
@@ -97,12 +100,13 @@ class Network:
             if kind == CARRY:
                 self._carry(name, *message)
             elif kind == DELIVER:
+                machine.since_s = machine.since_s if machine.mail else self.now_s
                 machine.mail.append(message)
                 ready_s = machine.clock.now_s + machine.calls_s
                 self._wake(machine, max(self.now_s, ready_s))  # at once, or when its work is done
             elif number == machine.alarm and machine.core.free_s > self.now_s:
                 self._wake(machine, machine.core.free_s)
-            elif number == machine.alarm:
+            elif number == machine.alarm and self.now_s < machine.silent_s:
                 self._work(machine)
 
     def _carry(self, to: str, message: Any, ways: list[tuple[str, str]]) -> None:

@@ -3,7 +3,7 @@ overload.
 
 Requests come at Poisson times whether or not others have ended; the texts of a recording in turn,
 each many times, so that the suffix drafter, which would know them, is left out everywhere. The
-adaptive arm is the very code that serves; "without beat" is the same under its first policy.
+adaptive arm is the very code that serves.
 """
 
 import argparse
@@ -21,7 +21,6 @@ from bench.simulate.log import Log
 from bench.simulate.machines import build
 from bench.simulate.world import MakeModelFree, Setting, World
 
-BEATLESS = "without beat"
 USED = tuple(name for name in MODEL_FREE if name != "suffix")
 
 
@@ -62,7 +61,7 @@ def replay_load(log: Log, args: argparse.Namespace, fresh: MakeModelFree) -> dic
 
 def arms(lengths: Listed[int]) -> list[Variant]:
     """Return the arms that are compared."""
-    return [*by_length(lengths, USED), *rules(USED), Variant(BEATLESS, model_free=USED, is_steered=False)]
+    return [*by_length(lengths, USED), *rules(USED)]
 
 
 def load(log: Log, variant: Variant, setting: Setting, arrivals_s: Listed[float], fresh: MakeModelFree) -> Met:
@@ -97,7 +96,7 @@ def met(world: World) -> Met:
 def load_figures(rate: float, requests: int, met: Mapping[str, Met]) -> dict[str, Any]:
     """Compute one load's figures, and the ratio of the best other arm to the adaptive one by mean
     request time."""
-    others = {name: one.total_s for name, one in met.items() if name not in (FULL, BEATLESS)}
+    others = {name: one.total_s for name, one in met.items() if name != FULL}
     best = min(others, key=others.__getitem__)
     return {
         "rate": rate,

@@ -60,12 +60,17 @@ class DrafterLog(Base):
 
 
 class Log(Base):
-    """A recording: the target's texts and costs, and every model drafter's guesses."""
+    """A recording: the target's texts and costs, and every model drafter's guesses.
+
+    `target`: the folder of the model whose embedding tells how near a guess came, for CoSine's routing. It is not
+    recorded: a replay names it. None: only equal tokens agree.
+    """
 
     costs: str  # the target's StepCosts as JSON
     vocab_size: int
     texts: tuple[Text, ...]
     drafters: dict[str, DrafterLog]
+    target: Path | None = None
 
     @classmethod
     def read(cls, file: Path) -> Self:

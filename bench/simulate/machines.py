@@ -5,16 +5,18 @@ Holds only what the Celery workers do around verifier, drafters and fuser.
 """
 
 import random
+from math import inf
 
 from app.assembly.plans import plan_of
 from app.config import Settings
 from app.drafter.drafter import in_time
 from app.messages import FUSE, DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
 from app.pipeline import draft_and_fuse, draft_here, gather_and_fuse
+from app.policy import Policy
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import MODEL_FREE
 from app.stages.route.drafter_pool import DrafterPool
-from app.stages.steer.controller import steer
+from app.stages.steer.controller import decisions, steer
 from app.stages.steer.load import Load, MailboxLoad
 from app.store.memory import MemoryStore
 from app.store.protocol import Node
@@ -59,6 +61,7 @@ def build(log: Log, variant: Variant, setting: Setting, model_free: MakeModelFre
         return [drafter for drafter in model_free() if drafter.name in model_free_of(variant, settings)]
 
     world = World(log, variant, setting, used, settings, network, MemoryStore(ttl_s=LONGEST_S, active_ttl_s=LONGEST_S))
+    world.policy = Policy.model_validate(variant.policy)
     if setting.shared is not None:
         world.target_device = world.device = SharedDevice(setting.shared, settings.partition)
     elif setting.stages > 1:
@@ -204,7 +207,8 @@ def _add_node(world: World, names: tuple[str, ...], core: Core) -> None:
         return 0.0 if segment.has_ahead else None
 
     calls_s = 4.0 * world.setting.hop_s if world.setting.is_hub else 0.0  # to post, and to take what waits
-    world.network.add(Machine(mailbox, clock, handle, core=core, calls_s=calls_s))
+    silent_s = min(world.setting.silent_s.get(name, inf) for name in names)
+    world.network.add(Machine(mailbox, clock, handle, core=core, silent_s=silent_s, calls_s=calls_s))
 
 
 def _add_fuser(world: World, core: Core) -> None:
@@ -245,22 +249,34 @@ def _add_beat(world: World) -> None:
         for verifier in world.verifiers:
             verifier.segment.follow(_pool(world, verifier.name), world.policy)
         if world.variant.is_steered and ticks % round(STEER_EVERY_S / LOOK_EVERY_S) == 0:
-            world.policy = steer(_load(world, busy()), clock.time(), world.policy)
+            before = decisions(world.policy)
+            after = steer(_load(world, busy(), clock.time()), clock.time(), world.policy)
+            world.policy = after.model_copy(update=dict(world.variant.policy))
+            world.switches.update(name for name, value in decisions(world.policy).items() if value != before[name])
         return LOOK_EVERY_S
 
     world.network.add(Machine("beat", clock, handle))
     world.network.send("beat", None, 0.0, world.setting.hop_s)
 
 
-def _load(world: World, busy: dict[str, float]) -> Load:
-    machines = world.network.machines
-    boxes = (*world.nodes, FUSE)
+def _alive(world: World, now_s: float) -> dict[str, tuple[str, ...]]:
+    """Return the drafters of each node whose lease has not run out, by mailbox."""
+    machines, lease_s = world.network.machines, world.settings.lease_s
+    return {box: names for box, names in world.nodes.items() if now_s < machines[box].silent_s + lease_s}
+
+
+def _load(world: World, busy: dict[str, float], now_s: float) -> Load:
+    machines, alive = world.network.machines, _alive(world, now_s)
+    boxes = {box: machines[box] for box in (*alive, FUSE)}
     active = sum(verifier.requests for verifier in world.verifiers)
     return Load(
         active=active,
-        drafters=len({name for names in world.nodes.values() for name in names}),
-        mailboxes={box: MailboxLoad(waiting=len(machines[box].mail), oldest_s=0.0) for box in boxes},
-        busy=busy,
+        drafters=len({name for names in alive.values() for name in names}),
+        mailboxes={
+            box: MailboxLoad(waiting=len(one.mail), oldest_s=max(0.0, now_s - one.since_s) if one.mail else 0.0)
+            for box, one in boxes.items()
+        },
+        busy={box: part for box, part in busy.items() if box in boxes},
         verifiers=tuple(verifier.segment.load() for verifier in world.verifiers),
     )
 
@@ -270,7 +286,7 @@ def _pool(world: World, mailbox: str) -> DrafterPool:
     is_here = world.device is not None and not world.device.all[-1].units  # no part of it is the drafters' own
     nodes = [
         _node(box, names, len(world.network.machines[box].mail), VERIFIERS if is_here else box)
-        for box, names in world.nodes.items()
+        for box, names in _alive(world, world.network.now_s).items()
     ]
     model_free = model_free_of(world.variant, world.settings)
     return DrafterPool.of([*nodes, Node(FUSE, FUSE, "", 0.0, {})], TOKENIZER, model_free, VERIFIERS, mailbox)

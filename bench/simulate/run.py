@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -25,13 +26,17 @@ os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loade
 
 from app.assembly.fuser import phrases
 from app.assembly.local import load_models
-from app.engine.weights.resolve import drafter_folder
+from app.engine.weights.blocks import dense
+from app.engine.weights.resolve import drafter_folder, target_folder
+from app.engine.weights.tensors import stored_embedding
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as build_model_free
 from bench.cooperate.systems import by_drafter_of
 from bench.cooperate.variants import (
+    FULL,
     LENGTHS,
     OFF,
+    SINGLE,
     Variant,
     crowds,
     fixed,
@@ -42,6 +47,7 @@ from bench.help import Defaults
 from bench.help import parser as parser_of
 from bench.prompts import add_prompts_file
 from bench.report_header import heading
+from bench.simulate.beat import FROZEN, SCENES, replay_beat, replay_frozen
 from bench.simulate.experts import CORRELATION, homes_of, with_experts
 from bench.simulate.load import replay_load
 from bench.simulate.log import DEPTH, Log, lengthened, record, with_stated_drafters
@@ -49,10 +55,12 @@ from bench.simulate.machines import build
 from bench.simulate.models import text_of
 from bench.simulate.shared import replay_shared
 from bench.simulate.world import MakeModelFree, Setting, World
+from bench.stats import both_bounds
 
 RESULTS = ROOT / "bench" / "results"
 RECORDING = ROOT / "bench" / "data" / "four.json.gz"  # of the four drafters that ship
 COSTS = ROOT / "bench" / "costs"
+BASES = (OFF, SINGLE, "generalist", "cosine", "pace without tables", FULL)  # ways that others are set against
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,7 @@ class Outcome:
     asked: float  # model drafters asked of those there are, where there was a choice
     seconds: float
     by_drafter: dict[str, tuple[int, int]]  # draft tokens verified, and accepted
+    rates: dict[int, float]  # tokens / the time from admission to the last one, by text
 
 
 def main(argv: Listed[str] | None = None) -> int:
@@ -82,6 +91,7 @@ def main(argv: Listed[str] | None = None) -> int:
         print(f"{args.log}: {len(log.texts)} texts, {', '.join(log.drafters)}")
         return 0
     log = Log.read(args.log)
+    log = with_target(log)
     if args.costs:
         log = log.model_copy(update={"costs": args.costs.read_text()})
     if args.command != "shared" and args.drafter_ms:
@@ -113,6 +123,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     )
     two.add_argument("--correlation", type=float, default=CORRELATION, help="of right tokens between these, 0 to 1")
     two.add_argument("--drafter-slowdown", type=float, nargs="+", default=[1.0], help="of the model drafters")
+    two.add_argument("--ways", nargs="+", help="of the ways, only these (default: all)")
     instead = two.add_mutually_exclusive_group()
     instead.add_argument("--overlaps", action="store_true", help="instead, ways to overlap drafting and verifying")
     instead.add_argument("--crowds", action="store_true", help="instead, 1, 2 and 4 drafters that share tokens")
@@ -134,14 +145,28 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     four.add_argument("--swing", type=float, nargs=2, default=[2.0, 40.0], metavar=("LOW", "HIGH"), help="requests/s")
     four.add_argument("--drafter-slowdown", type=float, default=1.0, help="of the drafter")
     four.add_argument("--seconds", type=float, default=60.0, help="of valley, peak and valley")
-    for command, slowdowns in ((two, [1.0, 5.0, 20.0]), (three, [1.0])):
+    summary = "what the controller's ticks are worth: bursts, ramps, slow and silent drafters, long prompts"
+    five = commands.add_parser("beat", help=summary, formatter_class=Defaults)
+    five.add_argument("--scenes", nargs="+", choices=SCENES, default=[*SCENES], help="of the loads, only these")
+    six = commands.add_parser(
+        "frozen", help="fields of the policy held at values, load by load", formatter_class=Defaults
+    )
+    six.add_argument("--fields", nargs="+", choices=[*FROZEN], default=[*FROZEN], help="of the policy")
+    six.add_argument("--plain", action="store_true", help="without drafts")
+    for command in (five, six):
+        command.add_argument("--rates", type=float, nargs="+", default=[1.0], help="requests/s; beat: the lowest")
+        command.add_argument("--seconds", type=float, default=30.0, help="how long requests come")
+        command.add_argument("--seeds", type=int, default=2, help="times that each load comes, at other moments")
+        command.add_argument("--drafter-slowdown", type=float, default=1.0, help="of the model drafters")
+    for command, slowdowns in ((two, [1.0, 5.0, 20.0]), (three, [1.0]), (five, [1.0]), (six, [1.0])):
         command.add_argument("--slowdown", type=float, nargs="+", default=slowdowns, help="of the verifier")
         command.add_argument("--costs", type=Path, help="another target's step costs, as JSON (default: the recorded)")
         command.add_argument(
             "--drafter-ms", type=float, help="a guess of every drafter, in any batch, instead of the recorded"
         )
         command.add_argument("--verifiers", type=int, default=1, help="how many there are")
-    for command, name in ((two, "simulate"), (three, "simulate-load"), (four, "simulate-shared")):
+    names = ("simulate", "simulate-load", "simulate-shared", "simulate-beat", "simulate-frozen")
+    for command, name in zip((two, three, four, five, six), names, strict=True):
         command.add_argument("--hop-ms", type=float, default=0.5, help="one way between two machines")
         command.add_argument("--seed", type=int, default=0, help="of the texts' order and the arrivals")
         command.add_argument("--out", type=Path, default=RESULTS / f"{name}.json", help="file to write")
@@ -169,9 +194,10 @@ def replay(log: Log, args: argparse.Namespace) -> dict[str, Any]:
         fresh = partial(model_free, log)
         wanted = overlaps() if args.overlaps else crowds() if args.crowds else None
         wanted = wanted or ways(log, setting, args.generalist, fresh)
-        outcomes = outcomes_of(log, wanted, setting, fresh)
+        chosen = [way for way in wanted if args.ways is None or way.name in args.ways]
+        outcomes = outcomes_of(log, chosen, setting, fresh)
         rounded = {name: _rounded(outcome) for name, outcome in outcomes.items()}
-        found["settings"].append({**asdict(setting), "ways": rounded})
+        found["settings"].append({**asdict(setting), "ways": rounded, "over": over(outcomes)})
         print(table(setting, outcomes), flush=True)
     return found
 
@@ -187,6 +213,21 @@ def _shared(log: Log, args: argparse.Namespace) -> dict[str, Any]:
     return replay_shared(log, args, lambda: model_free(log))
 
 
+def with_target(log: Log) -> Log:
+    """Return the recording with the settings' target, by whose embedding CoSine's routing rates, if that fits."""
+    folder = target_folder(Settings.from_env())
+    fits = len(dense(stored_embedding(folder))) == log.vocab_size
+    return log.model_copy(update={"target": folder}) if fits else log
+
+
+def _beat(log: Log, args: argparse.Namespace) -> dict[str, Any]:
+    return replay_beat(log, args, lambda: model_free(log))
+
+
+def _frozen(log: Log, args: argparse.Namespace) -> dict[str, Any]:
+    return replay_frozen(log, args, lambda: model_free(log))
+
+
 def model_free(log: Log) -> list[Drafter]:
     """Return the model-free drafters, new but for the phrases: these never change, and PACELINE_PHRASES names them."""
     settings = Settings.from_env()
@@ -198,6 +239,19 @@ def model_free(log: Log) -> list[Drafter]:
 def outcomes_of(log: Log, wanted: Listed[Variant], setting: Setting, fresh: MakeModelFree) -> dict[str, Outcome]:
     """Simulate every variant in one setting; return the outcomes by variant's name."""
     return {variant.name: simulate(log, variant, setting, fresh) for variant in wanted}
+
+
+def over(outcomes: Mapping[str, Outcome]) -> dict[str, dict[str, list[float]]]:
+    """Return each way's rate over some others': the geometric mean over the texts, paired, and its bounds.
+
+    A text's rate is what its client sees, so that with several streams these are not the quotients of tokens/s.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    for base in (name for name in BASES if name in outcomes):
+        old = outcomes[base].rates
+        others = {name: [o.rates[text] for text in old] for name, o in outcomes.items() if name != base}
+        found[base] = {name: both_bounds(rates, [*old.values()]) for name, rates in others.items()}
+    return found
 
 
 def ways(log: Log, setting: Setting, generalist: str, fresh: MakeModelFree) -> list[Variant]:
@@ -281,7 +335,10 @@ def table(setting: Setting, outcomes: dict[str, Outcome]) -> str:
 def _outcome(world: World) -> Outcome:
     ends = [world.store.snapshot(record.id) for record in world.ended]
     last_s = max(end.stats.last_token_s or 0.0 for end in ends)
-    rates = [len(end.tokens) / ((end.stats.last_token_s or 0.0) - end.record.created_s) for end in ends]
+    rates = {
+        text_of(end.record.id): len(end.tokens) / ((end.stats.last_token_s or 0.0) - end.record.created_s)
+        for end in sorted(ends, key=lambda end: text_of(end.record.id))
+    }
     lengths: dict[str, list[int]] = {}
     for end in ends:
         own = lengths.setdefault(world.log.texts[text_of(end.record.id)].domain, [0, 0])
@@ -290,7 +347,7 @@ def _outcome(world: World) -> Outcome:
     rounds = sum(count for _, count in lengths.values())
     asked = sum((v.segment.speculation.router.asked_rounds for v in world.verifiers), start=Counter[str]())
     return Outcome(
-        sum(rates) / len(rates),
+        sum(rates.values()) / len(rates),
         sum(len(end.tokens) for end in ends) / last_s,
         sum(tokens / count for tokens, count in lengths.values()) / len(lengths),
         sum(end.stats.drafted for end in ends) / rounds,
@@ -299,14 +356,16 @@ def _outcome(world: World) -> Outcome:
         asked.total() / rounds,
         last_s,
         by_drafter_of(ends),
+        rates,
     )
 
 
 def _rounded(outcome: Outcome) -> dict[str, Any]:
-    return {name: round(own, 4) if isinstance(own, float) else own for name, own in asdict(outcome).items()}
+    figures = {name: own for name, own in asdict(outcome).items() if name != "rates"}
+    return {name: round(own, 4) if isinstance(own, float) else own for name, own in figures.items()}
 
 
-RUNS = {"replay": replay, "load": _load, "shared": _shared}
+RUNS = {"replay": replay, "load": _load, "shared": _shared, "beat": _beat, "frozen": _frozen}
 
 if __name__ == "__main__":
     sys.exit(main())

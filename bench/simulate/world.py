@@ -5,10 +5,11 @@ Schedule, routes, lengths, fusion, calibration, batches and waits are those of `
 them.
 """
 
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
+from functools import cache
 
 from app.assembly.fuser import calibration
 from app.assembly.plans import plan_of
@@ -18,13 +19,17 @@ from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
 from app.drafter.token_fusion import TokenFusion
+from app.engine.drafters.token_similarity import embedding_agreement
 from app.engine.early_exit.controller import EarlyExitController
+from app.estimates.drafter_priors import DrafterPriors, Prior
 from app.estimates.step_costs import StepCosts
 from app.fuser.fuser import Fuser
 from app.messages import Record, ToVerifier, TreeMessage
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
 from app.stages.draft.protocol import Drafter
+from app.stages.route.scores import same_tokens
+from app.stages.route.strategies import Agreement
 from app.store.memory import MemoryStore
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.verifier import Verifier
@@ -37,6 +42,7 @@ from bench.simulate.shared_device import SharedDevice, Sharing
 
 GATE, VERIFIERS = "gate", "verifiers"
 LONGEST_S = 36000.0
+RATED = cache(embedding_agreement)  # by the target's folder
 MakeModelFree = Callable[[], list[Drafter]]  # makes new model-free drafters
 
 
@@ -67,6 +73,7 @@ class Setting:
     links: Mapping[str, Link] = field(default_factory=dict)
     stages: int = 1  # devices in a row that a step passes, each with a part of the target
     kv_tokens: int = MEMORY_TOKENS  # that fit into the caches of all verifiers together
+    silent_s: Mapping[str, float] = field(default_factory=dict)  # by drafter: from when on its node says nothing
 
 
 @dataclass(slots=True)
@@ -96,6 +103,7 @@ class World:
     waiting: deque[str] = field(default_factory=deque)  # requests, `text.number` each
     ended: list[Record] = field(default_factory=list)
     policy: Policy = field(default_factory=Policy)
+    switches: Counter[str] = field(default_factory=Counter)  # how often beat changed each field of the policy
     is_open: bool = False  # do requests come whether or not others have ended?
     device: SharedDevice | None = None  # None: each model has its own
     target_device: Device = field(default_factory=OwnDevice)  # of the target: `device`, or its own
@@ -134,7 +142,7 @@ class World:
             max_tokens=len(self.log.texts[text].tokens),
             eos_ids=(),
             sampling=Sampling(seed=0),
-            speculation=SpeculationBounds(enabled=self.variant.speculates),
+            speculation=SpeculationBounds(enabled=self.variant.speculates, max_draft_tokens=self.variant.nodes),
             created_s=now_s,
         )
         self.store.create(record, limit=PLENTY)
@@ -147,7 +155,17 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
     kv_tokens = world.setting.kv_tokens // world.setting.verifiers
     target = LogTarget(world.log, costs_of(world), clock, world.target_device, kv_tokens)
     measured = MeasuredTarget(target, costs_of(world), world.log.vocab_size, EarlyExitController())
-    segment = verifier_over(world.settings, measured, name, world.store, owner=name, clock=clock, splits=world.device)
+    segment = verifier_over(
+        world.settings,
+        measured,
+        name,
+        world.store,
+        owner=name,
+        agreement=agreement_of(world),
+        experience=Overall() if world.variant.without == "prompt priors" else None,
+        clock=clock,
+        splits=world.device,
+    )
     if world.device is not None:
         for number, split in enumerate(world.device.all):
             if split.at_once:
@@ -155,6 +173,20 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
     verifier = SimVerifier(name, segment, target, clock)
     world.verifiers.append(verifier)
     return verifier
+
+
+class Overall(DrafterPriors):
+    """Expect of a drafter on a prompt what it did on all prompts: an ablation."""
+
+    def priors(self, tenant: str, buckets: Listed[int], drafters: Iterable[str]) -> dict[str, Prior]:
+        """Return the priors by drafter, whatever the prompt's words."""
+        return super().priors(tenant, (), drafters)
+
+
+def agreement_of(world: World) -> Agreement:
+    """Return how drafts are rated for CoSine's routing: as a deployment does, where the log's target is at hand."""
+    target = world.log.target if plan_of(world.settings).routing == "cosine" else None
+    return same_tokens if target is None else RATED(target)
 
 
 def costs_of(world: World) -> StepCosts:

@@ -46,9 +46,9 @@ class Route:
 class Router:
     """Choose drafters round by round and learn from the verdicts. One model drafter is no choice, and no cost."""
 
-    def __init__(self, strategy: RoutingStrategy, most: int = 2) -> None:
-        """Route by `strategy`, to at most `most` model drafters a sequence."""
-        self.experience: Final = DrafterPriors()
+    def __init__(self, strategy: RoutingStrategy, most: int = 2, experience: DrafterPriors | None = None) -> None:
+        """Route by `strategy`, to at most `most` model drafters a sequence; `experience` has their priors."""
+        self.experience: Final = experience or DrafterPriors()
         self.asked_rounds: Final = Counter[str]()  # by drafter, where there was a choice
         self._strategy = strategy
         self._most = most
