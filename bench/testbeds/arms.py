@@ -14,15 +14,20 @@ from bench.testbeds.worlds import WorldSpec
 
 COMMON = {"max_sequences": 512, "pruning": "off"}
 LENGTHS = (1, 2, 3, 4, 5, 6, 8)  # of baselines, tried on other data than they are measured on
+MICRO_RUNS = (1, 2, 3, 4)  # tokens of PipeInfer's
 Figure = Literal["request_s", "tokens_per_s"]
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """An arm; `lengths`: the settings of which the best on other data is used, none where the plan decides."""
+    """An arm; `lengths`: the settings of which the best on other data is used, none where the plan decides.
+
+    One with `is_pipeinfer` is no plan, and runs in a simulation of its own (`bench.testbeds.pipeinfer`).
+    """
 
     variant: Variant
     lengths: tuple[str, ...] = ()
+    is_pipeinfer: bool = False
 
     @property
     def name(self) -> str:
@@ -51,21 +56,24 @@ def cosine_arms(world: WorldSpec) -> list[Arm]:
     experts = tuple(name for name, one in world.drafters.items() if one.domain)
     mixture = tuple(name for name, one in world.drafters.items() if not one.domain)[:1]
     trees = tuple(f"tree:{n}" for n in LENGTHS)
+    every: dict[str, object] = {"drafters_per_sequence": len(experts)}  # each has a node: any arm may ask all
     ablations: dict[str, dict[str, object]] = {
-        "cosine": {},
-        "cosine without sharing": {"fusion": "tree"},
-        "cosine without routing": {"routing": "all"},
+        "cosine": every,
+        "cosine without sharing": {**every, "fusion": "tree"},
+        "cosine without routing": {**every, "routing": "all"},
         "cosine without control": {"lengths": "tree:4", "drafters_per_sequence": 2},
     }
     return [
         _off(),
         _vanilla("vanilla", experts[:1]),
         _vanilla("vanilla, mixture", mixture),
-        Arm(_plan("specinfer", "specinfer", experts), trees),
+        Arm(_plan("specinfer", "specinfer", experts, every), trees),
+        _pipeinfer("pipeinfer", experts[:1]),
+        _pipeinfer("pipeinfer, mixture", mixture),
         *(Arm(_plan(name, "cosine", experts, changes)) for name, changes in ablations.items()),
-        Arm(_plan("cosine without fusion", "cosine", experts, {"fusion": "tree"}, without="fusion")),
+        Arm(_plan("cosine without fusion", "cosine", experts, {**every, "fusion": "tree"}, without="fusion")),
         *(Arm(_plan(f"cosine of {n}", "cosine", experts[:n])) for n in (1, 2, 3) if n < len(experts)),
-        Arm(_plan("pace", "pace", experts)),
+        Arm(_plan("pace", "pace", experts, every)),
         Arm(_plan("pace, mixture", "pace", mixture)),
     ]
 
@@ -82,19 +90,27 @@ def faser_arms(world: WorldSpec) -> list[Arm]:
     ]
 
 
-BASELINES = (OFF, "vanilla", "specinfer")  # of CoSine's baselines PipeInfer is missing
+BASELINES = (OFF, "vanilla", "specinfer", "pipeinfer")
+ONE_DRAFTER = (OFF, "vanilla, mixture", "pipeinfer, mixture")  # if the paper's baselines had no experts to ask
 COSINE = (
     Comparison("latency, cosine over the best baseline", "request_s", "cosine", BASELINES),
+    Comparison("latency, cosine over the best of one drafter", "request_s", "cosine", ONE_DRAFTER),
+    Comparison("tokens/s, cosine over the best of one drafter", "tokens_per_s", "cosine", ONE_DRAFTER),
     Comparison("tokens/s, cosine over specinfer", "tokens_per_s", "cosine", ("specinfer",)),
+    Comparison("headline, on the same machines", "tokens_per_s", "cosine", BASELINES),
     Comparison("tokens/s, cosine over off", "tokens_per_s", "cosine", (OFF,)),
     Comparison("tokens/s, specinfer over off, by quotients", "tokens_per_s", "specinfer", (OFF,)),
+    Comparison("tokens/s, pipeinfer over specinfer, by quotients", "tokens_per_s", "pipeinfer", ("specinfer",)),
+    Comparison("tokens/s, the same of one drafter", "tokens_per_s", "pipeinfer, mixture", ("vanilla, mixture",)),
     Comparison("tokens/s without cooperation", "tokens_per_s", "cosine without sharing", ("cosine",)),
     Comparison("tokens/s without fusion", "tokens_per_s", "cosine without fusion", ("cosine",)),
     Comparison("headline, at equal cost", "tokens_per_s", "cosine", BASELINES, "price_per_h"),
     Comparison("headline, at equal peak compute", "tokens_per_s", "cosine", BASELINES, "peak_flops"),
+    Comparison("headline, at equal cost, of one drafter", "tokens_per_s", "cosine", ONE_DRAFTER, "price_per_h"),
     Comparison("latency, pace over cosine", "request_s", "pace", ("cosine",)),
     Comparison("tokens/s, pace over cosine", "tokens_per_s", "pace", ("cosine",)),
     Comparison("tokens/s, pace over the best baseline", "tokens_per_s", "pace", BASELINES),
+    Comparison("the same at equal cost", "tokens_per_s", "pace", BASELINES, "price_per_h"),
     Comparison("tokens/s, the mixture's drafter over cosine", "tokens_per_s", "vanilla, mixture", ("cosine",)),
 )
 FASER = (
@@ -126,6 +142,11 @@ def _off() -> Arm:
 
 def _vanilla(name: str, drafters: tuple[str, ...]) -> Arm:
     return Arm(_plan(name, "vanilla", drafters), tuple(f"fixed:{n}" for n in LENGTHS))
+
+
+def _pipeinfer(name: str, drafters: tuple[str, ...]) -> Arm:
+    sizes = tuple(f"micro:{n}" for n in MICRO_RUNS)
+    return Arm(Variant(name, COMMON, drafters=drafters, model_free=()), sizes, is_pipeinfer=True)
 
 
 def _plan(
