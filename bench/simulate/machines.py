@@ -11,6 +11,7 @@ from app.config import Settings
 from app.drafter.drafter import in_time
 from app.messages import FUSE, DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
 from app.pipeline import draft_and_fuse, draft_here, gather_and_fuse
+from app.policy import Policy
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import MODEL_FREE
 from app.stages.route.drafter_pool import DrafterPool
@@ -63,6 +64,7 @@ def build(log: Log, variant: Variant, setting: Setting, model_free: MakeModelFre
         world.target_device = world.device = SharedDevice(setting.shared, settings.partition)
     elif setting.stages > 1:
         world.target_device = PipelineDevice(setting.stages)
+    world.policy = Policy(pruning=setting.exits is not None)
     order = [i for i, text in enumerate(log.texts) if len(text.tokens) > 1]
     random.Random(setting.seed).shuffle(order)
     world.waiting.extend(map(str, order))

@@ -1,11 +1,10 @@
 """Name the arms of the testbeds: the plans that also run live, their ablations, and the paper's comparisons.
 
-Data only. Model-free drafters are left out everywhere, since made texts repeat nothing; so is early exit,
-which the simulator does not have.
+Data only. Model-free drafters are left out everywhere, since made texts repeat nothing.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -28,6 +27,7 @@ class Arm:
     variant: Variant
     lengths: tuple[str, ...] = ()
     is_pipeinfer: bool = False
+    is_adaspec: bool = False  # drafters stop as AdaSpec has it (`bench.testbeds.adaspec`)
 
     @property
     def name(self) -> str:
@@ -79,14 +79,21 @@ def cosine_arms(world: WorldSpec) -> list[Arm]:
 
 
 def faser_arms(world: WorldSpec) -> list[Arm]:
-    """Return the arms in a world of FASER's: its parts stacked on a chain of one length, without early exit."""
+    """Return the arms in a world of FASER's: its parts stacked on a chain of one length."""
     drafters = tuple(world.drafters)
+    parts: dict[str, dict[str, object]] = {  # its controller is its own: no beat steers it
+        "faser, lengths": {"overlap": "none"},
+        "faser, lengths and exit": {"overlap": "none", "pruning": "auto"},
+        "faser, lengths and overlap": {"partition": "auto"},
+        "faser": {"partition": "auto", "pruning": "auto"},
+    }
     return [
         _off(),
         _vanilla("vanilla", drafters),
-        Arm(_plan("faser, lengths", "faser", drafters, {"overlap": "none"})),
-        Arm(_plan("faser, lengths and overlap", "faser", drafters, {"partition": "auto"})),
-        Arm(_plan("pace", "pace", drafters)),
+        Arm(_plan("vanilla of 6", "vanilla", drafters, {"lengths": "fixed:6"})),
+        Arm(_plan("adaspec", "vanilla", drafters, {"lengths": "fixed:8"}), is_adaspec=True),
+        *(Arm(replace(_plan(name, "faser", drafters, changes), is_steered=False)) for name, changes in parts.items()),
+        Arm(_plan("pace", "pace", drafters, {"pruning": "auto"})),
     ]
 
 
@@ -113,15 +120,28 @@ COSINE = (
     Comparison("the same at equal cost", "tokens_per_s", "pace", BASELINES, "price_per_h"),
     Comparison("tokens/s, the mixture's drafter over cosine", "tokens_per_s", "vanilla, mixture", ("cosine",)),
 )
+WITHOUT_OFF = ("vanilla", "vanilla of 6", "adaspec")  # what FASER is compared with
 FASER = (
-    Comparison("latency over the best baseline", "request_s", "faser, lengths and overlap", (OFF, "vanilla")),
-    Comparison("tokens/s over the best baseline", "tokens_per_s", "faser, lengths and overlap", (OFF, "vanilla")),
+    Comparison("latency over the best baseline", "request_s", "faser", WITHOUT_OFF),
+    Comparison("tokens/s over the best baseline", "tokens_per_s", "faser", WITHOUT_OFF),
+    Comparison("latency over the best baseline or off", "request_s", "faser", (OFF, *WITHOUT_OFF)),
+    Comparison("tokens/s over the best baseline or off", "tokens_per_s", "faser", (OFF, *WITHOUT_OFF)),
+    Comparison("latency over vanilla", "request_s", "faser", ("vanilla",)),
     Comparison("lengths alone, over vanilla", "tokens_per_s", "faser, lengths", ("vanilla",)),
+    Comparison("lengths and early exit, over vanilla", "tokens_per_s", "faser, lengths and exit", ("vanilla",)),
+    Comparison("lengths alone, over vanilla of 6", "tokens_per_s", "faser, lengths", ("vanilla of 6",)),
+    Comparison(
+        "lengths and early exit, over vanilla of 6", "tokens_per_s", "faser, lengths and exit", ("vanilla of 6",)
+    ),
+    Comparison("all three, over vanilla of 6", "tokens_per_s", "faser", ("vanilla of 6",)),
+    Comparison("latency of all three, over vanilla of 6", "request_s", "faser", ("vanilla of 6",)),
     Comparison("lengths and overlap, over vanilla", "tokens_per_s", "faser, lengths and overlap", ("vanilla",)),
+    Comparison("all three, over vanilla", "tokens_per_s", "faser", ("vanilla",)),
     Comparison("tokens/s, vanilla over off", "tokens_per_s", "vanilla", (OFF,)),
-    Comparison("latency, pace over faser", "request_s", "pace", ("faser, lengths and overlap",)),
-    Comparison("tokens/s, pace over faser", "tokens_per_s", "pace", ("faser, lengths and overlap",)),
-    Comparison("tokens/s, pace over the best baseline", "tokens_per_s", "pace", (OFF, "vanilla")),
+    Comparison("tokens/s, adaspec over vanilla", "tokens_per_s", "adaspec", ("vanilla",)),
+    Comparison("latency, pace over faser", "request_s", "pace", ("faser",)),
+    Comparison("tokens/s, pace over faser", "tokens_per_s", "pace", ("faser",)),
+    Comparison("tokens/s, pace over the best baseline", "tokens_per_s", "pace", (OFF, *WITHOUT_OFF)),
 )
 
 

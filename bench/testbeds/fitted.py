@@ -64,6 +64,14 @@ def _over_off(arm: str, batch: int) -> Callable[[CostModel], np.ndarray]:
     return found
 
 
+def _verifying(model: CostModel) -> np.ndarray:
+    return model.predict("vanilla", 256, 171, 98, 6).verifying
+
+
+def _rejected(model: CostModel) -> np.ndarray:
+    return model.predict("vanilla", 32, 171, 98, 6).rejected
+
+
 def _cosine_reading(name: str, arm: str, latency: str, throughput: str) -> Reading:
     facts = tuple(
         Fact(f"{arm} over off, batch {batch}", 2.40 / 1.1, 2.91 * 1.1, "quotients of paper 1.6", _over_off(arm, batch))
@@ -90,6 +98,30 @@ STUDIES = {
         (Load("offline", 4, 12), Load("offline", 16, 16), Load("offline", 1, 10)),
         ("vanilla", "cosine of 1", "cosine of 2", "cosine of 3"),
         ("cosine", "cosine without fusion", "cosine without sharing"),
+    ),
+    "faser": Study(
+        ("faser-32b",),
+        (
+            Reading(
+                "as stated",
+                (
+                    Fact(
+                        "verifying, part of a round of 256 at length 6",
+                        0.73,
+                        0.88,
+                        "paper 2: up to 83 %",
+                        _verifying,
+                    ),
+                    Fact("rejected, batch 32, length 6", 0.5, 0.8, "paper 2: more than half", _rejected),
+                ),
+                {"latency over the best baseline": 1.0 / 1.92, "tokens/s over the best baseline": 1.53},
+                ("tokens/s over the best baseline", "vanilla"),
+            ),
+        ),
+        9,
+        (Load("longbench", 24, 24), Load("humaneval", 64, 64), Load("sharegpt", 32, 32)),
+        (),
+        ("faser", "faser, lengths", "faser, lengths and exit", "vanilla of 6"),
     ),
 }
 

@@ -4,15 +4,17 @@ import statistics
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bench.simulate.events import Link
 from bench.simulate.load import met
 from bench.simulate.log import Log
 from bench.simulate.shared import run
 from bench.simulate.world import VERIFIERS, Setting
+from bench.testbeds.adaspec import AdaSpecGuesser
 from bench.testbeds.arms import Arm, Comparison
 from bench.testbeds.pipeinfer import PipeInfer
-from bench.testbeds.roofline import kv_tokens, peak_flops, price_per_h, sharing, step_costs
+from bench.testbeds.roofline import exit_costs, kv_tokens, peak_flops, price_per_h, sharing, step_costs
 from bench.testbeds.texts import drafter_log
 from bench.testbeds.worlds import DrafterSpec, LinkSpec, WorldSpec
 
@@ -57,6 +59,7 @@ def setting_of(world: WorldSpec, drafters: tuple[str, ...], streams: int, seed: 
         links=links,
         stages=round(target.stages.value),
         kv_tokens=kv_tokens(world, drafters),
+        exits=exit_costs(world),
     )
 
 
@@ -66,7 +69,10 @@ def play(
     """Run every text of the recording in closed loops of so many streams, or one text at each of these seconds."""
     if arm.is_pipeinfer:
         return _play_pipeinfer(world, arm, log, streams, arrivals_s)
-    simulated = run(log, arm.variant, setting_of(world, arm.drafters, streams, seed), arrivals_s, lambda: [])
+    setting = setting_of(world, arm.drafters, streams, seed)
+    if arm.is_adaspec:
+        setting = replace(setting, guesser=partial(AdaSpecGuesser, costs=step_costs(world)))
+    simulated = run(log, arm.variant, setting, arrivals_s, lambda: [])
     found = met(simulated)
     last_s = sum(record.max_tokens for record in simulated.ended) / found.tokens_per_s
     accepted = found.tokens_per_round - 1.0

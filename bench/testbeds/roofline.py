@@ -13,6 +13,7 @@ from math import floor
 from typing import NamedTuple
 
 from app.estimates.step_costs import Reading, StepCosts
+from bench.simulate.exits import Checkpoint, ExitCosts
 from bench.simulate.shared_device import Sharing
 from bench.testbeds.worlds import DeviceSpec, DrafterSpec, LinkSpec, ModelSpec, WorldSpec
 
@@ -98,6 +99,20 @@ def sharing(world: WorldSpec) -> Sharing | None:
         kappa=world.shared.kappa.value,
         draft_token_s=guess_s(world, name),
     )
+
+
+def exit_costs(world: WorldSpec) -> ExitCosts | None:
+    """Return the checkpoints of a pass; None where rows cannot leave. A look's answer comes as late as it takes."""
+    if world.exit is None:
+        return None
+    own = world.exit
+    look = own.look_layers.value / world.models[world.target.model].layers.value
+    quality = own.quality.value
+    checkpoints = tuple(
+        Checkpoint(min(1.0, one.depth.value + look), one.poor.value + quality * (one.good.value - one.poor.value))
+        for one in own.checkpoints
+    )
+    return ExitCosts(checkpoints, own.lost.value, look, own.fixed_s.value)
 
 
 def price_per_h(world: WorldSpec, drafters: tuple[str, ...]) -> float:

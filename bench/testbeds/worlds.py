@@ -122,6 +122,24 @@ class SharedSpec(Part):
     kappa: Number  # by which each side slows the other
 
 
+class CheckpointSpec(Part):
+    """A place in the layers where rows may leave, and the area under its ROC for poor looks and for good ones."""
+
+    depth: Number  # part of the layers before it
+    poor: Number
+    good: Number
+
+
+class ExitSpec(Part):
+    """What early exit finds and takes."""
+
+    checkpoints: tuple[CheckpointSpec, ...]
+    quality: Number  # 0: poor, 1: good, between them in proportion
+    lost: Number  # part of the right rows that leave
+    look_layers: Number  # what a look at a row computes, in layers; and so many layers later rows leave
+    fixed_s: Number  # of a look: rows close their ranks
+
+
 class AcceptanceSpec(Part):
     """What drafters get right: tokens a round, the target's own among them, of chains of `length`."""
 
@@ -153,6 +171,7 @@ class WorldSpec(Part):
     target: TargetSpec
     drafters: Mapping[str, DrafterSpec]
     shared: SharedSpec | None = None
+    exit: ExitSpec | None = None
     acceptance: AcceptanceSpec
     loads: Mapping[str, LoadSpec]
     paper: Mapping[str, str]  # what the paper reports, to stand beside
