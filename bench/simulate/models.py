@@ -22,6 +22,7 @@ from app.engine.target import StepOnCollect
 from app.estimates.step_costs import StepCosts
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry, CachedSequence, Guess, Tree
+from bench.simulate.exits import Exits, right_nodes
 from bench.simulate.log import DrafterLog, Log, Text
 
 WORD = b"\0\0"  # stands for a state
@@ -33,7 +34,7 @@ MEMORY_TOKENS = 2**21  # of a target's cache, where none is stated: more than an
 class Device(Protocol):
     """What target and drafters run on: it says what their work takes there."""
 
-    def verify(self, at_s: float, rows: int, seconds: float, reading_s: float) -> float:
+    def verify(self, at_s: float, rows: float, seconds: float, reading_s: float) -> float:
         """Return the seconds from `at_s` until a step of so many rows has ended.
 
         It takes `seconds` alone on the whole device, and `reading_s` beside for its contexts.
@@ -48,7 +49,7 @@ class Device(Protocol):
 class OwnDevice:
     """A device for each model, as the recording had it."""
 
-    def verify(self, at_s: float, rows: int, seconds: float, reading_s: float) -> float:
+    def verify(self, at_s: float, rows: float, seconds: float, reading_s: float) -> float:
         """Return what the step takes by itself."""
         return seconds + reading_s
 
@@ -98,15 +99,22 @@ class LogTarget(PagedRunner):
     """A model runner that generates the log's texts. Each node of a tree takes a slot behind the sequence's own."""
 
     def __init__(
-        self, log: Log, costs: StepCosts, clock: SimClock, device: Device, kv_tokens: int = MEMORY_TOKENS
+        self,
+        log: Log,
+        costs: StepCosts,
+        clock: SimClock,
+        device: Device,
+        kv_tokens: int = MEMORY_TOKENS,
+        exits: Exits | None = None,
     ) -> None:
         """Hold the texts, and `costs`: the true step costs on a whole device, which the verifier's own
-        estimate follows. `kv_tokens` fit into its cache."""
+        estimate follows. `kv_tokens` fit into its cache. Rows may leave a pass by `exits`."""
         super().__init__(PagePool(kv_tokens // PAGE_TOKENS, PAGE_TOKENS), shares=False)
         self._device = device
         self._texts = log.texts
         self._costs = costs
         self._clock = clock
+        self._exits = exits
         self.busy_s = 0.0
         self.steps = 0
         self.rows = 0
@@ -122,15 +130,22 @@ class LogTarget(PagedRunner):
     def _run(self, works: list[BatchEntry]) -> "list[LogRows | None]":
         """Return rows for final batch entries, and let the time of all rows and branches pass."""
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
-        seconds = self._costs.seconds(rows) + self._costs.fork_s * sum(_branches(work.tree) for work in works)
+        computed, seconds = float(rows), self._costs.seconds(rows)
+        if self._exits is not None:
+            seconds, computed = self._exits.pass_s(works, self._right, self._costs)
+        seconds += self._costs.fork_s * sum(_branches(work.tree) for work in works)
         reading_s = self._costs.reading.step_s((work.start, len(work.tokens) + len(work.tree)) for work in works)
-        seconds = self._device.verify(self._clock.now_s, rows, seconds, reading_s)
+        seconds = self._device.verify(self._clock.now_s, computed, seconds, reading_s)
         self._clock.run("target", seconds)
         self._clock.rest()
         self.busy_s += seconds
         self.steps += 1
         self.rows += rows
         return [LogRows(self._texts[text_of(w.sequence.id)]) if w.final else None for w in works]
+
+    def _right(self, work: BatchEntry) -> list[bool]:
+        text = self._texts[text_of(work.sequence.id)]
+        return right_nodes(work.tree, text.tokens, len(work.sequence.tokens) - len(text.prompt_ids))
 
     def accept(self, work: BatchEntry, path: list[int]) -> None:
         """Keep the entry's tokens and the accepted path in the cache."""
@@ -192,13 +207,15 @@ class LogGuesser:
         """Return a chain of up to `depth` guesses for each batch entry, and let the recorded time
         pass."""
         found = [self._chain(work.sequence)[:depth] or [NOTHING] for work in works]
-        unread = sum(len(work.tokens) - 1 for work in works)
-        reading_s = self._log.context_s * sum(work.start + len(work.tokens) for work in works)
-        token_s = _per_token(self._log.token_s, len(works)) + reading_s
-        longest = max(map(len, found))
-        seconds = self._slowdown * (longest * token_s + unread * self._log.read_s)
-        self._clock.run(self._name, self._device.draft(self._clock.now_s, longest * len(works) + unread, seconds))
+        self._pass(works, max(map(len, found)))
         return found
+
+    def _pass(self, works: list[BatchEntry], steps: int) -> None:
+        """Let the time of so many steps pass, and of reading what is new."""
+        unread = sum(len(work.tokens) - 1 for work in works)
+        token_s = token_seconds(self._log, [work.start + len(work.tokens) for work in works])
+        seconds = self._slowdown * (steps * token_s + unread * self._log.read_s)
+        self._clock.run(self._name, self._device.draft(self._clock.now_s, steps * len(works) + unread, seconds))
 
     def release(self, sequence: CachedSequence) -> None:
         """Remove what is held of the sequence."""
@@ -248,6 +265,11 @@ def text_of(request_id: str) -> int:
 def _branches(tree: Tree) -> int:
     """Count the leaves beside the main one."""
     return len(tree) - len(set(tree.parents)) if len(tree) else 0
+
+
+def token_seconds(log: DrafterLog, lengths: Listed[int]) -> float:
+    """Return the seconds of one more guess for each of these sequences, given by their cached tokens."""
+    return _per_token(log.token_s, len(lengths)) + log.context_s * sum(lengths)
 
 
 def _per_token(token_s: dict[int, float], batch: int) -> float:

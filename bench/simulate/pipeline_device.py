@@ -12,7 +12,7 @@ class PipelineDevice:
         """Begin with all stages free."""
         self._free_s = [0.0] * stages
 
-    def verify(self, at_s: float, rows: int, seconds: float, reading_s: float) -> float:
+    def verify(self, at_s: float, rows: float, seconds: float, reading_s: float) -> float:
         """Return the seconds from `at_s` until a step has passed all stages, waiting included (`Device`)."""
         now_s, part_s = at_s, (seconds + reading_s) / len(self._free_s)
         for stage, free_s in enumerate(self._free_s):

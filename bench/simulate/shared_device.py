@@ -62,7 +62,7 @@ class SharedDevice:
         verify_s = max(self._reading(verifying) * step_s, sharing.row_compute_s / verifying)
         return Interference(slowdown * verify_s / step_s, slowdown * self._reading(drafting))
 
-    def verify(self, at_s: float, rows: int, seconds: float, reading_s: float) -> float:
+    def verify(self, at_s: float, rows: float, seconds: float, reading_s: float) -> float:
         """Return the seconds from `at_s` until a step of so many rows has ended (`Device`)."""
         part = 1.0 - self._present.units / self._sharing.units
         alone_s = max(seconds * self._reading(part), rows * self._sharing.row_compute_s / part) + reading_s

@@ -36,6 +36,7 @@ from app.verifier.verifier import Verifier
 from bench.cooperate.systems import shape_of
 from bench.cooperate.variants import Variant
 from bench.simulate.events import Link, Network
+from bench.simulate.exits import ExitCosts, Exits
 from bench.simulate.log import Log
 from bench.simulate.models import MEMORY_TOKENS, PLENTY, Device, LogGuesser, LogTarget, OwnDevice, SimClock, text_of
 from bench.simulate.shared_device import SharedDevice, Sharing
@@ -74,6 +75,8 @@ class Setting:
     stages: int = 1  # devices in a row that a step passes, each with a part of the target
     kv_tokens: int = MEMORY_TOKENS  # that fit into the caches of all verifiers together
     silent_s: Mapping[str, float] = field(default_factory=dict)  # by drafter: from when on its node says nothing
+    guesser: Callable[..., LogGuesser] = LogGuesser  # makes the models of drafters
+    exits: ExitCosts | None = None  # where rows may leave a pass, if the variant's settings allow it; None: nowhere
 
 
 @dataclass(slots=True)
@@ -153,8 +156,12 @@ class World:
 def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
     """Add a verifier over the log, with the strategies of the world's settings."""
     kv_tokens = world.setting.kv_tokens // world.setting.verifiers
-    target = LogTarget(world.log, costs_of(world), clock, world.target_device, kv_tokens)
-    measured = MeasuredTarget(target, costs_of(world), world.log.vocab_size, EarlyExitController())
+    exits = None if world.setting.exits is None else Exits(world.setting.exits, world.setting.seed)
+    target = LogTarget(world.log, costs_of(world), clock, world.target_device, kv_tokens, exits)
+    controller = EarlyExitController()
+    if exits is not None:
+        controller = EarlyExitController(plan_of(world.settings).pruning, exits.rest, exits.report)
+    measured = MeasuredTarget(target, costs_of(world), world.log.vocab_size, controller)
     segment = verifier_over(
         world.settings,
         measured,
@@ -206,7 +213,7 @@ def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock)
 
 
 def _guesser(world: World, name: str, clock: SimClock) -> LogGuesser:
-    return LogGuesser(
+    return world.setting.guesser(
         name, world.log.texts, world.log.drafters[name], clock, world.setting.drafter_slowdown, world.device
     )
 

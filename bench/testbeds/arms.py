@@ -1,11 +1,10 @@
 """Name the arms of the testbeds: the plans that also run live, their ablations, and the paper's comparisons.
 
-Data only. Model-free drafters are left out everywhere, since made texts repeat nothing; so is early exit,
-which the simulator does not have.
+Data only. Model-free drafters are left out everywhere, since made texts repeat nothing.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -14,15 +13,21 @@ from bench.testbeds.worlds import WorldSpec
 
 COMMON = {"max_sequences": 512, "pruning": "off"}
 LENGTHS = (1, 2, 3, 4, 5, 6, 8)  # of baselines, tried on other data than they are measured on
+MICRO_RUNS = (1, 2, 3, 4)  # tokens of PipeInfer's
 Figure = Literal["request_s", "tokens_per_s"]
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """An arm; `lengths`: the settings of which the best on other data is used, none where the plan decides."""
+    """An arm; `lengths`: the settings of which the best on other data is used, none where the plan decides.
+
+    One with `is_pipeinfer` is no plan, and runs in a simulation of its own (`bench.testbeds.pipeinfer`).
+    """
 
     variant: Variant
     lengths: tuple[str, ...] = ()
+    is_pipeinfer: bool = False
+    is_adaspec: bool = False  # drafters stop as AdaSpec has it (`bench.testbeds.adaspec`)
 
     @property
     def name(self) -> str:
@@ -51,61 +56,92 @@ def cosine_arms(world: WorldSpec) -> list[Arm]:
     experts = tuple(name for name, one in world.drafters.items() if one.domain)
     mixture = tuple(name for name, one in world.drafters.items() if not one.domain)[:1]
     trees = tuple(f"tree:{n}" for n in LENGTHS)
+    every: dict[str, object] = {"drafters_per_sequence": len(experts)}  # each has a node: any arm may ask all
     ablations: dict[str, dict[str, object]] = {
-        "cosine": {},
-        "cosine without sharing": {"fusion": "tree"},
-        "cosine without routing": {"routing": "all"},
+        "cosine": every,
+        "cosine without sharing": {**every, "fusion": "tree"},
+        "cosine without routing": {**every, "routing": "all"},
         "cosine without control": {"lengths": "tree:4", "drafters_per_sequence": 2},
     }
     return [
         _off(),
         _vanilla("vanilla", experts[:1]),
         _vanilla("vanilla, mixture", mixture),
-        Arm(_plan("specinfer", "specinfer", experts), trees),
+        Arm(_plan("specinfer", "specinfer", experts, every), trees),
+        _pipeinfer("pipeinfer", experts[:1]),
+        _pipeinfer("pipeinfer, mixture", mixture),
         *(Arm(_plan(name, "cosine", experts, changes)) for name, changes in ablations.items()),
-        Arm(_plan("cosine without fusion", "cosine", experts, {"fusion": "tree"}, without="fusion")),
+        Arm(_plan("cosine without fusion", "cosine", experts, {**every, "fusion": "tree"}, without="fusion")),
         *(Arm(_plan(f"cosine of {n}", "cosine", experts[:n])) for n in (1, 2, 3) if n < len(experts)),
-        Arm(_plan("pace", "pace", experts)),
+        Arm(_plan("pace", "pace", experts, every)),
         Arm(_plan("pace, mixture", "pace", mixture)),
     ]
 
 
 def faser_arms(world: WorldSpec) -> list[Arm]:
-    """Return the arms in a world of FASER's: its parts stacked on a chain of one length, without early exit."""
+    """Return the arms in a world of FASER's: its parts stacked on a chain of one length."""
     drafters = tuple(world.drafters)
+    parts: dict[str, dict[str, object]] = {  # its controller is its own: no beat steers it
+        "faser, lengths": {"overlap": "none"},
+        "faser, lengths and exit": {"overlap": "none", "pruning": "auto"},
+        "faser, lengths and overlap": {"partition": "auto"},
+        "faser": {"partition": "auto", "pruning": "auto"},
+    }
     return [
         _off(),
         _vanilla("vanilla", drafters),
-        Arm(_plan("faser, lengths", "faser", drafters, {"overlap": "none"})),
-        Arm(_plan("faser, lengths and overlap", "faser", drafters, {"partition": "auto"})),
-        Arm(_plan("pace", "pace", drafters)),
+        Arm(_plan("vanilla of 6", "vanilla", drafters, {"lengths": "fixed:6"})),
+        Arm(_plan("adaspec", "vanilla", drafters, {"lengths": "fixed:8"}), is_adaspec=True),
+        *(Arm(replace(_plan(name, "faser", drafters, changes), is_steered=False)) for name, changes in parts.items()),
+        Arm(_plan("pace", "pace", drafters, {"pruning": "auto"})),
     ]
 
 
-BASELINES = (OFF, "vanilla", "specinfer")  # of CoSine's baselines PipeInfer is missing
+BASELINES = (OFF, "vanilla", "specinfer", "pipeinfer")
+ONE_DRAFTER = (OFF, "vanilla, mixture", "pipeinfer, mixture")  # if the paper's baselines had no experts to ask
 COSINE = (
     Comparison("latency, cosine over the best baseline", "request_s", "cosine", BASELINES),
+    Comparison("latency, cosine over the best of one drafter", "request_s", "cosine", ONE_DRAFTER),
+    Comparison("tokens/s, cosine over the best of one drafter", "tokens_per_s", "cosine", ONE_DRAFTER),
     Comparison("tokens/s, cosine over specinfer", "tokens_per_s", "cosine", ("specinfer",)),
+    Comparison("headline, on the same machines", "tokens_per_s", "cosine", BASELINES),
     Comparison("tokens/s, cosine over off", "tokens_per_s", "cosine", (OFF,)),
     Comparison("tokens/s, specinfer over off, by quotients", "tokens_per_s", "specinfer", (OFF,)),
+    Comparison("tokens/s, pipeinfer over specinfer, by quotients", "tokens_per_s", "pipeinfer", ("specinfer",)),
+    Comparison("tokens/s, the same of one drafter", "tokens_per_s", "pipeinfer, mixture", ("vanilla, mixture",)),
     Comparison("tokens/s without cooperation", "tokens_per_s", "cosine without sharing", ("cosine",)),
     Comparison("tokens/s without fusion", "tokens_per_s", "cosine without fusion", ("cosine",)),
     Comparison("headline, at equal cost", "tokens_per_s", "cosine", BASELINES, "price_per_h"),
     Comparison("headline, at equal peak compute", "tokens_per_s", "cosine", BASELINES, "peak_flops"),
+    Comparison("headline, at equal cost, of one drafter", "tokens_per_s", "cosine", ONE_DRAFTER, "price_per_h"),
     Comparison("latency, pace over cosine", "request_s", "pace", ("cosine",)),
     Comparison("tokens/s, pace over cosine", "tokens_per_s", "pace", ("cosine",)),
     Comparison("tokens/s, pace over the best baseline", "tokens_per_s", "pace", BASELINES),
+    Comparison("the same at equal cost", "tokens_per_s", "pace", BASELINES, "price_per_h"),
     Comparison("tokens/s, the mixture's drafter over cosine", "tokens_per_s", "vanilla, mixture", ("cosine",)),
 )
+WITHOUT_OFF = ("vanilla", "vanilla of 6", "adaspec")  # what FASER is compared with
 FASER = (
-    Comparison("latency over the best baseline", "request_s", "faser, lengths and overlap", (OFF, "vanilla")),
-    Comparison("tokens/s over the best baseline", "tokens_per_s", "faser, lengths and overlap", (OFF, "vanilla")),
+    Comparison("latency over the best baseline", "request_s", "faser", WITHOUT_OFF),
+    Comparison("tokens/s over the best baseline", "tokens_per_s", "faser", WITHOUT_OFF),
+    Comparison("latency over the best baseline or off", "request_s", "faser", (OFF, *WITHOUT_OFF)),
+    Comparison("tokens/s over the best baseline or off", "tokens_per_s", "faser", (OFF, *WITHOUT_OFF)),
+    Comparison("latency over vanilla", "request_s", "faser", ("vanilla",)),
     Comparison("lengths alone, over vanilla", "tokens_per_s", "faser, lengths", ("vanilla",)),
+    Comparison("lengths and early exit, over vanilla", "tokens_per_s", "faser, lengths and exit", ("vanilla",)),
+    Comparison("lengths alone, over vanilla of 6", "tokens_per_s", "faser, lengths", ("vanilla of 6",)),
+    Comparison(
+        "lengths and early exit, over vanilla of 6", "tokens_per_s", "faser, lengths and exit", ("vanilla of 6",)
+    ),
+    Comparison("all three, over vanilla of 6", "tokens_per_s", "faser", ("vanilla of 6",)),
+    Comparison("latency of all three, over vanilla of 6", "request_s", "faser", ("vanilla of 6",)),
     Comparison("lengths and overlap, over vanilla", "tokens_per_s", "faser, lengths and overlap", ("vanilla",)),
+    Comparison("all three, over vanilla", "tokens_per_s", "faser", ("vanilla",)),
     Comparison("tokens/s, vanilla over off", "tokens_per_s", "vanilla", (OFF,)),
-    Comparison("latency, pace over faser", "request_s", "pace", ("faser, lengths and overlap",)),
-    Comparison("tokens/s, pace over faser", "tokens_per_s", "pace", ("faser, lengths and overlap",)),
-    Comparison("tokens/s, pace over the best baseline", "tokens_per_s", "pace", (OFF, "vanilla")),
+    Comparison("tokens/s, adaspec over vanilla", "tokens_per_s", "adaspec", ("vanilla",)),
+    Comparison("latency, pace over faser", "request_s", "pace", ("faser",)),
+    Comparison("tokens/s, pace over faser", "tokens_per_s", "pace", ("faser",)),
+    Comparison("tokens/s, pace over the best baseline", "tokens_per_s", "pace", (OFF, *WITHOUT_OFF)),
 )
 
 
@@ -126,6 +162,11 @@ def _off() -> Arm:
 
 def _vanilla(name: str, drafters: tuple[str, ...]) -> Arm:
     return Arm(_plan(name, "vanilla", drafters), tuple(f"fixed:{n}" for n in LENGTHS))
+
+
+def _pipeinfer(name: str, drafters: tuple[str, ...]) -> Arm:
+    sizes = tuple(f"micro:{n}" for n in MICRO_RUNS)
+    return Arm(Variant(name, COMMON, drafters=drafters, model_free=()), sizes, is_pipeinfer=True)
 
 
 def _plan(

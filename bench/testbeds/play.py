@@ -4,14 +4,17 @@ import statistics
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bench.simulate.events import Link
 from bench.simulate.load import met
 from bench.simulate.log import Log
 from bench.simulate.shared import run
 from bench.simulate.world import VERIFIERS, Setting
+from bench.testbeds.adaspec import AdaSpecGuesser
 from bench.testbeds.arms import Arm, Comparison
-from bench.testbeds.roofline import kv_tokens, peak_flops, price_per_h, sharing, step_costs
+from bench.testbeds.pipeinfer import PipeInfer
+from bench.testbeds.roofline import exit_costs, kv_tokens, peak_flops, price_per_h, sharing, step_costs
 from bench.testbeds.texts import drafter_log
 from bench.testbeds.worlds import DrafterSpec, LinkSpec, WorldSpec
 
@@ -56,6 +59,7 @@ def setting_of(world: WorldSpec, drafters: tuple[str, ...], streams: int, seed: 
         links=links,
         stages=round(target.stages.value),
         kv_tokens=kv_tokens(world, drafters),
+        exits=exit_costs(world),
     )
 
 
@@ -63,7 +67,12 @@ def play(
     world: WorldSpec, arm: Arm, log: Log, streams: int, seed: int, arrivals_s: list[float] | None = None
 ) -> Figures:
     """Run every text of the recording in closed loops of so many streams, or one text at each of these seconds."""
-    simulated = run(log, arm.variant, setting_of(world, arm.drafters, streams, seed), arrivals_s, lambda: [])
+    if arm.is_pipeinfer:
+        return _play_pipeinfer(world, arm, log, streams, arrivals_s)
+    setting = setting_of(world, arm.drafters, streams, seed)
+    if arm.is_adaspec:
+        setting = replace(setting, guesser=partial(AdaSpecGuesser, costs=step_costs(world)))
+    simulated = run(log, arm.variant, setting, arrivals_s, lambda: [])
     found = met(simulated)
     last_s = sum(record.max_tokens for record in simulated.ended) / found.tokens_per_s
     accepted = found.tokens_per_round - 1.0
@@ -83,14 +92,40 @@ def play(
     )
 
 
+def _play_pipeinfer(world: WorldSpec, arm: Arm, log: Log, streams: int, arrivals_s: list[float] | None) -> Figures:
+    lengths = str(arm.variant.changes["lengths"])
+    size = int(lengths.partition(":")[2])
+    (drafter,) = arm.drafters
+    served = PipeInfer(world, log, drafter, size, streams, arrivals_s).run()
+    requests_s = served.requests_s
+    total_s, first_s = statistics.fmean(requests_s), statistics.fmean(served.firsts_s)
+    passes = served.tokens - served.accepted  # each says a token of its own
+    return Figures(
+        served.tokens / served.last_s,
+        total_s,
+        statistics.quantiles(requests_s, n=20)[-1] if len(requests_s) > 1 else total_s,
+        first_s,
+        (total_s - first_s) / max(1.0, served.tokens / len(requests_s) - 1.0),
+        served.tokens / passes,
+        served.drafted / passes,
+        1.0 - served.accepted / served.drafted if served.drafted else 0.0,
+        served.busy_s / served.last_s,
+        price_per_h(world, arm.drafters),
+        peak_flops(world, arm.drafters),
+        lengths,
+    )
+
+
+def with_length(arm: Arm, lengths: str) -> Arm:
+    """Return the arm with one of its lengths."""
+    return replace(arm, variant=replace(arm.variant, changes={**arm.variant.changes, "lengths": lengths}))
+
+
 def tuned(world: WorldSpec, arm: Arm, log: Log, streams: int, seed: int, arrivals_s: list[float] | None = None) -> Arm:
     """Return the arm with those of its lengths that give the most tokens/s with this recording, of other data."""
     if not arm.lengths:
         return arm
-    tried = [
-        replace(arm, variant=replace(arm.variant, changes={**arm.variant.changes, "lengths": lengths}))
-        for lengths in arm.lengths
-    ]
+    tried = [with_length(arm, lengths) for lengths in arm.lengths]
     return max(tried, key=lambda one: play(world, one, log, streams, seed, arrivals_s).tokens_per_s)
 
 

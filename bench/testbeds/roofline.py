@@ -10,8 +10,10 @@ so that they divide nothing of a lone pass. Parts of bandwidth and peak are the 
 
 from collections.abc import Iterable
 from math import floor
+from typing import NamedTuple
 
 from app.estimates.step_costs import Reading, StepCosts
+from bench.simulate.exits import Checkpoint, ExitCosts
 from bench.simulate.shared_device import Sharing
 from bench.testbeds.worlds import DeviceSpec, DrafterSpec, LinkSpec, ModelSpec, WorldSpec
 
@@ -19,20 +21,38 @@ MOST_ROWS = 4096
 BATCHES = (*range(1, 33), 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)  # of a guess
 
 
-def step_costs(world: WorldSpec) -> StepCosts:
-    """Return the target's step costs: exact at every number of rows up to MOST_ROWS and, as a line, beyond."""
+class Pass(NamedTuple):
+    """The terms of a pass of the target, in seconds: max(read, rows x row) + fixed + rows x bus row."""
+
+    read_s: float
+    row_s: float
+    fixed_s: float
+    bus_row_s: float
+
+
+def pass_of(world: WorldSpec) -> Pass:
+    """Return the terms of a pass."""
     model, device = world.models[world.target.model], world.devices[world.target.device]
     tensor = world.target.tensor.value
-    read_s = model.weight_bytes.value / tensor / device.read_rate
-    row_s = model.row_flop.value / tensor / device.flop_rate
     fixed_s, bus_row_s = _messages(world)
-    bend = floor(read_s / row_s)
+    return Pass(
+        model.weight_bytes.value / tensor / device.read_rate,
+        model.row_flop.value / tensor / device.flop_rate,
+        device.launch_s.value + fixed_s,
+        bus_row_s,
+    )
+
+
+def step_costs(world: WorldSpec) -> StepCosts:
+    """Return the target's step costs: exact at every number of rows up to MOST_ROWS and, as a line, beyond."""
+    own = pass_of(world)
+    bend = floor(own.read_s / own.row_s)
 
     def seconds(rows: int) -> float:
-        return max(read_s, rows * row_s) + device.launch_s.value + fixed_s + rows * bus_row_s
+        return max(own.read_s, rows * own.row_s) + own.fixed_s + rows * own.bus_row_s
 
     points = {rows: seconds(rows) for rows in (1, max(1, bend), bend + 1, max(bend + 2, MOST_ROWS))}
-    return StepCosts(points, reading=_reading(model, device, tensor))
+    return StepCosts(points, reading=reading_of(world))
 
 
 def kv_tokens(world: WorldSpec, drafters: Iterable[str]) -> int:
@@ -81,6 +101,20 @@ def sharing(world: WorldSpec) -> Sharing | None:
     )
 
 
+def exit_costs(world: WorldSpec) -> ExitCosts | None:
+    """Return the checkpoints of a pass; None where rows cannot leave. A look's answer comes as late as it takes."""
+    if world.exit is None:
+        return None
+    own = world.exit
+    look = own.look_layers.value / world.models[world.target.model].layers.value
+    quality = own.quality.value
+    checkpoints = tuple(
+        Checkpoint(min(1.0, one.depth.value + look), one.poor.value + quality * (one.good.value - one.poor.value))
+        for one in own.checkpoints
+    )
+    return ExitCosts(checkpoints, own.lost.value, look, own.fixed_s.value)
+
+
 def price_per_h(world: WorldSpec, drafters: tuple[str, ...]) -> float:
     """Return the price of an hour of the target's devices and of these drafters' nodes."""
     device = world.devices[world.target.device]
@@ -100,7 +134,10 @@ def peak_flops(world: WorldSpec, drafters: tuple[str, ...]) -> float:
     )
 
 
-def _reading(model: ModelSpec, device: DeviceSpec, tensor: float) -> Reading:
+def reading_of(world: WorldSpec) -> Reading:
+    """Return what contexts add to a pass."""
+    model, device = world.models[world.target.model], world.devices[world.target.device]
+    tensor = world.target.tensor.value
     return Reading(
         model.kv_bytes.value / tensor / device.read_rate,
         model.attention_flop.value / tensor / device.flop_rate,

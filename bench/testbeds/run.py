@@ -2,8 +2,8 @@
 
 The code that decides is the one that serves; devices, links, memory and prices are those of `bench/worlds`,
 drafts are made with stated statistics or recorded. Prints latency, throughput and cost by arm, and the
-paper's figures beside the same quotients here. It is no verdict on a paper: worlds are points that were not
-fitted to the paper's baselines, and baselines of its evaluation are missing (docs/testbeds.md).
+paper's figures beside the same quotients here. Single worlds are points and no verdict; with `--fitted` worlds are
+sampled that fit the paper's baselines, and figures are bands (docs/testbeds.md).
 """
 
 import argparse
@@ -22,13 +22,13 @@ from bench.help import parser as parser_of
 from bench.report_header import heading
 from bench.simulate.log import Log
 from bench.testbeds.arms import ARMS, Comparison
+from bench.testbeds.fitted import OTHER, study
 from bench.testbeds.play import Figures, compared, over_recording, play, tuned
 from bench.testbeds.texts import Wanted, made, statistics
 from bench.testbeds.worlds import FOLDER, WorldError, WorldSpec, read_world
 
 DATA, RESULTS = ROOT / "bench" / "data", ROOT / "bench" / "results"
 TRACES = {name: DATA / f"azure-2023-{name}.csv.gz" for name in ("conversation", "code")}
-OTHER = 1000  # added to the seed for the data on which lengths are chosen
 FEWEST_TEXTS, WAVES = 10, 2  # of a closed loop: so many, and so many for each stream
 Load = tuple[str, int, list[float] | None]  # its name, streams, and the seconds of arrivals
 
@@ -36,6 +36,11 @@ Load = tuple[str, int, list[float] | None]  # its name, streams, and the seconds
 def main(argv: Listed[str] | None = None) -> int:
     """Simulate, print and write the tables; return the exit status."""
     args = parse_args(argv)
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.fitted:
+        found = heading("bench testbeds", argv) | study(args.paper, args.seed)
+        (args.out / f"testbeds-{args.paper}-fitted.json").write_text(json.dumps(found, indent=1) + "\n")
+        return 0
     try:
         worlds = {name: read_world(FOLDER / f"{name}.json") for name in args.worlds or _worlds_of(args.paper)}
     except WorldError as error:
@@ -45,7 +50,6 @@ def main(argv: Listed[str] | None = None) -> int:
         print(f"## {name}\n\n{world.about}\n", flush=True)
         found = heading("bench testbeds", argv) | simulate(world, args)
         kind = [name, *([args.data] if args.data else []), *(["recorded"] if args.log else [])]
-        args.out.mkdir(parents=True, exist_ok=True)
         (args.out / f"testbeds-{'-'.join(kind)}.json").write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
@@ -54,6 +58,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     """Parse the command line; exit on a wrong one."""
     parser = parser_of("bench testbeds", __doc__)
     parser.add_argument("paper", choices=sorted(ARMS), help="whose testbed")
+    parser.add_argument("--fitted", action="store_true", help="bands over worlds that fit the paper's baselines")
     known = sorted(path.stem for path in FOLDER.glob("*.json"))
     parser.add_argument("--worlds", nargs="+", choices=known, help="default: all of the paper's")
     parser.add_argument("--data", help="data set whose lengths requests have (default: the first)")

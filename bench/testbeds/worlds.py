@@ -1,7 +1,8 @@
 """Read the worlds of the papers' testbeds from JSON (`bench/worlds`): devices, models, links, placement, prices, loads.
 
 Each number stands with its source, `[value, "source"]`; what has none says "assumed". A world may be
-`like` another file of its folder, which it changes in part. Knows no simulation.
+`like` another file of its folder, which it changes in part. `free` bounds the numbers that are not known,
+each by its place (`*`: in all entries of a mapping), so that worlds can be sampled. Knows no simulation.
 """
 
 import json
@@ -25,6 +26,14 @@ class Number(NamedTuple):
     """A number and where it is from."""
 
     value: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+    source: Annotated[str, Field(min_length=3)]
+
+
+class Free(NamedTuple):
+    """The bounds of a number that is not known, and where they are from."""
+
+    low: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+    high: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
     source: Annotated[str, Field(min_length=3)]
 
 
@@ -113,6 +122,24 @@ class SharedSpec(Part):
     kappa: Number  # by which each side slows the other
 
 
+class CheckpointSpec(Part):
+    """A place in the layers where rows may leave, and the area under its ROC for poor looks and for good ones."""
+
+    depth: Number  # part of the layers before it
+    poor: Number
+    good: Number
+
+
+class ExitSpec(Part):
+    """What early exit finds and takes."""
+
+    checkpoints: tuple[CheckpointSpec, ...]
+    quality: Number  # 0: poor, 1: good, between them in proportion
+    lost: Number  # part of the right rows that leave
+    look_layers: Number  # what a look at a row computes, in layers; and so many layers later rows leave
+    fixed_s: Number  # of a look: rows close their ranks
+
+
 class AcceptanceSpec(Part):
     """What drafters get right: tokens a round, the target's own among them, of chains of `length`."""
 
@@ -144,9 +171,11 @@ class WorldSpec(Part):
     target: TargetSpec
     drafters: Mapping[str, DrafterSpec]
     shared: SharedSpec | None = None
+    exit: ExitSpec | None = None
     acceptance: AcceptanceSpec
     loads: Mapping[str, LoadSpec]
     paper: Mapping[str, str]  # what the paper reports, to stand beside
+    free: Mapping[str, Free] = {}  # by place: `devices.a100.read_part`, `drafters.*.host_s`
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
@@ -172,7 +201,43 @@ class WorldSpec(Part):
                 raise ValueError(f"{place}: no {kind} is named {name_of!r}, only {', '.join(sorted(known)) or 'none'}")
         if self.target.devices > self.target.stages.value and self.target.bus is None:
             raise ValueError("target.bus: tensor parallelism needs a link between the devices")
+        for place, bounds in self.free.items():
+            numbers = [self.number(own) for own in self.places(place)]
+            if not numbers or not all(bounds.low <= one.value <= bounds.high for one in numbers):
+                within = f"{bounds.low:g} ... {bounds.high:g}"
+                raise ValueError(f"free.{place}: no number stands there that is within {within}")
         return self
+
+    def places(self, place: str) -> list[tuple[str, ...]]:
+        """List the places of numbers that a place with `*` in it means."""
+        found: list[tuple[str, ...]] = [()]
+        for name in place.split("."):
+            found = [(*own, one) for own in found for one in self._names(own) if name in (one, "*")]
+        return [own for own in found if isinstance(self.number(own), Number)]
+
+    def number(self, place: tuple[str, ...]) -> Any:
+        """Return what stands at a place."""
+        own: Any = self
+        for name in place:
+            own = own.get(name) if isinstance(own, Mapping) else getattr(own, name, None)
+        return own
+
+    def with_values(self, values: Mapping[str, float]) -> Self:
+        """Return the world with other values at places of `free`."""
+        changed = self.model_dump()
+        for place, value in values.items():
+            for own in self.places(place):
+                at: Any = changed
+                for name in own[:-1]:
+                    at = at[name]
+                at[own[-1]] = Number(value, self.free[place].source)
+        return type(self).model_validate(changed)
+
+    def _names(self, place: tuple[str, ...]) -> list[str]:
+        own = self.number(place)
+        if isinstance(own, Mapping):
+            return [*own]
+        return [*type(own).model_fields] if isinstance(own, BaseModel) else []
 
     @property
     def domains(self) -> list[str]:

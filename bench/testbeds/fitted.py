@@ -1,0 +1,296 @@
+"""`./paceline bench testbeds PAPER --fitted`: worlds that fit a paper's baselines, and bands of its figures.
+
+Samples worlds within the bounds of their free numbers, screens them by the cost model on facts about baselines alone,
+and runs the segments in some of those that fit: the median and corners, each at one load. Then one
+number at a time is moved to its bounds in the median world, to see which one a headline hangs on.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Listed
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bench.testbeds.arms import ARMS, Arm
+from bench.testbeds.cost_model import CostModel
+from bench.testbeds.play import Figures, compared, play, tuned, with_length
+from bench.testbeds.sample import Fact, Fit, fitted
+from bench.testbeds.texts import Wanted, made
+from bench.testbeds.worlds import FOLDER, WorldSpec, read_world
+
+SAMPLES = 200
+OTHER = 1000  # added to the seed for the data on which lengths are chosen
+WIDEST = 0.25  # half of a band over its middle, for a figure to count as reproduced
+KEPT = 0.8  # of worlds in which ablations must keep their order
+
+
+class Load(NamedTuple):
+    """Closed loops of `batch` requests of a data set, `texts` in all."""
+
+    data: str
+    batch: int
+    texts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One way to read what a paper's baselines were: facts that worlds must fit, and the baselines' arms."""
+
+    name: str
+    facts: tuple[Fact, ...]
+    headlines: Mapping[str, float]  # comparison: the paper's number
+    sensitive: tuple[str, str]  # a comparison, and the baseline that it is over where one number is moved
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What is run for a paper: worlds to sample, readings, loads in turn, and the order of its ablations."""
+
+    worlds: tuple[str, ...]
+    readings: tuple[Reading, ...]
+    chosen: int  # worlds of a reading
+    loads: tuple[Load, ...]
+    left_out: tuple[str, ...]  # arms
+    order: tuple[str, ...]  # arms by tokens/s, falling, as the paper has them
+
+
+def _over_off(arm: str, batch: int) -> Callable[[CostModel], np.ndarray]:
+    def found(model: CostModel) -> np.ndarray:
+        off = model.predict("off", batch, 256, 128)
+        return model.predict(arm, batch, 256, 128).tokens_per_s / off.tokens_per_s
+
+    return found
+
+
+def _verifying(model: CostModel) -> np.ndarray:
+    return model.predict("vanilla", 256, 171, 98, 6).verifying
+
+
+def _rejected(model: CostModel) -> np.ndarray:
+    return model.predict("vanilla", 32, 171, 98, 6).rejected
+
+
+def _cosine_reading(name: str, arm: str, latency: str, throughput: str) -> Reading:
+    facts = tuple(
+        Fact(f"{arm} over off, batch {batch}", 2.40 / 1.1, 2.91 * 1.1, "quotients of paper 1.6", _over_off(arm, batch))
+        for batch in (1, 4, 16)
+    )
+    return Reading(name, facts, {latency: 1.0 - 0.232, throughput: 1.325}, (throughput, arm))
+
+
+STUDIES = {
+    "cosine": Study(
+        ("cosine-70b", "cosine-70b-tensor"),
+        (
+            _cosine_reading(
+                "all experts", "specinfer", "latency, cosine over the best baseline", "headline, on the same machines"
+            ),
+            _cosine_reading(
+                "one drafter",
+                "vanilla, mixture",
+                "latency, cosine over the best of one drafter",
+                "tokens/s, cosine over the best of one drafter",
+            ),
+        ),
+        6,
+        (Load("offline", 4, 12), Load("offline", 16, 16), Load("offline", 1, 10)),
+        ("vanilla", "cosine of 1", "cosine of 2", "cosine of 3"),
+        ("cosine", "cosine without fusion", "cosine without sharing"),
+    ),
+    "faser": Study(
+        ("faser-32b",),
+        (
+            Reading(
+                "as stated",
+                (
+                    Fact(
+                        "verifying, part of a round of 256 at length 6",
+                        0.73,
+                        0.88,
+                        "paper 2: up to 83 %",
+                        _verifying,
+                    ),
+                    Fact("rejected, batch 32, length 6", 0.5, 0.8, "paper 2: more than half", _rejected),
+                ),
+                {"latency over the best baseline": 1.0 / 1.92, "tokens/s over the best baseline": 1.53},
+                ("tokens/s over the best baseline", "vanilla"),
+            ),
+        ),
+        9,
+        (Load("longbench", 24, 24), Load("humaneval", 64, 64), Load("sharegpt", 32, 32)),
+        (),
+        ("faser", "faser, lengths", "faser, lengths and exit", "vanilla of 6"),
+    ),
+}
+
+
+def study(paper: str, seed: int) -> dict[str, Any]:
+    """Screen, simulate, and return all figures."""
+    own = STUDIES[paper]
+    found: dict[str, Any] = {"readings": {}}
+    facts = [reading.facts for reading in own.readings]
+    by_world = {name: fitted(read_world(FOLDER / f"{name}.json"), facts, SAMPLES, seed) for name in own.worlds}
+    for i, reading in enumerate(own.readings):
+        fits = {name: by_reading[i] for name, by_reading in by_world.items()}
+        best = max(fits, key=lambda name: int(fits[name].fits.sum()))
+        found["readings"][reading.name] = _reading(paper, own, reading, fits[best], seed) | {
+            "world": best,
+            "fitting": {name: int(fit.fits.sum()) for name, fit in fits.items()},
+            "sampled": SAMPLES,
+        }
+        print(reading_text(reading.name, found["readings"][reading.name]), flush=True)
+    return found
+
+
+def _reading(paper: str, own: Study, reading: Reading, fit: Fit, seed: int) -> dict[str, Any]:
+    arms = [arm for arm in ARMS[paper].arms(fit.worlds[0]) if arm.name not in own.left_out]
+    chosen, rows = fit.chosen(own.chosen), []
+    for i, number in enumerate(chosen):
+        load, world = own.loads[i % len(own.loads)], fit.worlds[number]
+        rows.append(simulated(world, _with_lengths(arms, fit.model, number, world, load), load, seed + i))
+        print(f"{reading.name}, world {number}, {load.data} {load.batch}: {_short(rows[-1])}", flush=True)
+    comparisons = ARMS[paper].comparisons
+    values = {one.paper: [compared(one, row) for row in rows] for one in comparisons}
+    return {
+        "worlds": [
+            {
+                "number": number,
+                "values": fit.values[number],
+                "facts": {name: round(float(figure[number]), 3) for name, figure in fit.found.items()},
+                "load": own.loads[i % len(own.loads)]._asdict(),
+                "arms": {name: _kept(row) for name, row in rows[i].items()},
+            }
+            for i, number in enumerate(chosen)
+        ],
+        "bands": {name: band([one for one in own_values if one is not None]) for name, own_values in values.items()},
+        "order": order_kept(own.order, rows),
+        "verdicts": {
+            name: verdict(number, [one for one in values[name] if one is not None])
+            for name, number in reading.headlines.items()
+        },
+        "sensitivity": sensitivity(paper, reading, fit, chosen[0], own.loads[0], arms, seed),
+    }
+
+
+def simulated(world: WorldSpec, arms: Listed[Arm], load: Load, seed: int) -> dict[str, Figures]:
+    """Run the arms in a world; lengths of those that still have some to choose from are the best on other data."""
+    log, other = (made(world, _wanted(world, load), one) for one in (seed, seed + OTHER))
+    best = (tuned(world, arm, other, load.batch, seed + OTHER) for arm in arms)
+    return {arm.name: play(world, arm, log, load.batch, seed) for arm in best}
+
+
+def _wanted(world: WorldSpec, load: Load) -> list[Wanted]:
+    prompt, output = _tokens(world, load)
+    return [Wanted(world.domains[i % len(world.domains)], prompt, output) for i in range(load.texts)]
+
+
+def _tokens(world: WorldSpec, load: Load) -> tuple[int, int]:
+    lengths = world.loads[load.data]
+    return round(lengths.prompt_tokens.value), round(lengths.output_tokens.value)
+
+
+def _with_lengths(arms: Listed[Arm], model: CostModel, number: int, world: WorldSpec, load: Load) -> list[Arm]:
+    """Return the arms, baselines with the length that the cost model finds best in this one of its worlds."""
+    found = []
+    for arm in arms:
+        if arm.name in model.chains:
+            length = int(model.predict(arm.name, load.batch, *_tokens(world, load)).length[number])
+            arm = Arm(with_length(arm, f"{arm.lengths[0].partition(':')[0]}:{length}").variant)
+        found.append(arm)
+    return found
+
+
+def sensitivity(
+    paper: str, reading: Reading, fit: Fit, number: int, load: Load, arms: Listed[Arm], seed: int
+) -> dict[str, list[float | None]]:
+    """Return the comparison's value in the median world, and with each free number at its bounds, widest first."""
+    name, baseline = reading.sensitive
+    one = next(own for own in ARMS[paper].comparisons if own.paper == name)
+    pair = [arm for arm in arms if arm.name in (one.arm, baseline)]
+    world = fit.worlds[number]
+    moved = [(place, at) for place, bounds in world.free.items() for at in (bounds.low, bounds.high)]
+    worlds = [world, *(world.with_values({place: at}) for place, at in moved)]
+    model = CostModel(worlds, seed)
+    values = [
+        compared(one, simulated(own, _with_lengths(pair, model, i, own, load), load, seed))
+        for i, own in enumerate(worlds)
+    ]
+    middle, *others = (None if value is None else round(value, 4) for value in values)
+    found = {place: others[2 * i : 2 * i + 2] for i, place in enumerate(world.free)}
+    widest = sorted(found, key=lambda place: -abs((found[place][0] or 0.0) - (found[place][1] or 0.0)))
+    return {"as it is": [middle, middle]} | {place: found[place] for place in widest}
+
+
+def band(values: Listed[float]) -> dict[str, float]:
+    """Return the median and the 5 and 95 % points of values over worlds."""
+    low, median, high = (float(one) for one in np.percentile(values, [5, 50, 95]))
+    return {"low": round(low, 4), "median": round(median, 4), "high": round(high, 4)}
+
+
+def verdict(number: float, values: Listed[float]) -> dict[str, Any]:
+    """Return whether a band excludes 1, is narrow enough and holds the paper's number."""
+    own = band(values)
+    low, high = own["low"], own["high"]
+    excludes, narrow, holds = not low <= 1.0 <= high, (high - low) / (high + low) <= WIDEST, low <= number <= high
+    return {
+        "paper": round(number, 3),
+        **own,
+        "excludes 1": excludes,
+        "narrow": narrow,
+        "holds": holds,
+        "reproduced": excludes and narrow and holds,
+    }
+
+
+def order_kept(order: Listed[str], rows: Listed[Mapping[str, Figures]]) -> dict[str, Any]:
+    """Return the part of the worlds in which the arms have the paper's order by tokens/s."""
+    kept = [
+        all(row[a].tokens_per_s > row[b].tokens_per_s for a, b in zip(order, order[1:], strict=False)) for row in rows
+    ]
+    part = statistics.fmean(kept) if kept else 0.0
+    return {"falling": [*order], "part": round(part, 3), "is kept": part >= KEPT}
+
+
+def reading_text(name: str, found: Mapping[str, Any]) -> str:
+    """Return one reading's bands, verdicts and sensitivity as Markdown."""
+    fitting = ", ".join(f"{count} of {found['sampled']} of {world}" for world, count in found["fitting"].items())
+    lines = [
+        f"### {name}\n",
+        f"Worlds that fit: {fitting}. Simulated: {len(found['worlds'])}.\n",
+        "| figure | 5 % | median | 95 % |",
+        "|---|---|---|---|",
+        *(
+            f"| {one} | {own['low']:.2f} | {own['median']:.2f} | {own['high']:.2f} |"
+            for one, own in found["bands"].items()
+        ),
+        "\n| headline | paper | band | without 1 | narrow | holds it | reproduced |",
+        "|---" * 7 + "|",
+        *(
+            f"| {one} | {own['paper']:.2f} | {own['low']:.2f} to {own['high']:.2f} "
+            f"| {_yes(own['excludes 1'])} | {_yes(own['narrow'])} | {_yes(own['holds'])} | {_yes(own['reproduced'])} |"
+            for one, own in found["verdicts"].items()
+        ),
+        f"\nOrder {' > '.join(found['order']['falling'])}: in {found['order']['part']:.0%} of the worlds.\n",
+        "| number moved | at its low bound | at its high bound |",
+        "|---|---|---|",
+        *(f"| {place} | {low:.2f} | {high:.2f} |" for place, (low, high) in found["sensitivity"].items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _short(row: Mapping[str, Figures]) -> str:
+    base = next(iter(row.values())).tokens_per_s
+    return ", ".join(f"{name} {own.tokens_per_s / base:.2f}" for name, own in row.items())
+
+
+def _kept(row: Figures) -> dict[str, Any]:
+    """Return the figures of an arm that are kept."""
+    names = ("tokens_per_s", "request_s", "first_token_s", "tokens_a_round", "drafted", "rejected", "lengths")
+    own = asdict(row)
+    return {name: round(own[name], 4) if isinstance(own[name], float) else own[name] for name in names}

@@ -1,0 +1,67 @@
+"""Test that drafters stop and trim as AdaSpec has it."""
+
+import pytest
+
+from app.estimates.step_costs import StepCosts
+from app.request import Sampling
+from app.state import NO_TREE, BatchEntry, CachedSequence, Guess
+from bench.simulate.log import DrafterLog, Text
+from bench.simulate.models import SimClock
+from bench.testbeds.adaspec import AdaSpecGuesser
+
+TOKENS = tuple(range(100, 120))
+FREE = StepCosts({1: 0.05, 4000: 0.05})  # rows cost nothing
+DEAR = StepCosts({1: 0.001, 2: 0.002, 4000: 4.0})  # each as much as the first
+
+
+def guesser(confidence: float, costs: StepCosts, token_s: float = 1e-3) -> AdaSpecGuesser:
+    chains = tuple(
+        tuple(Guess(token, confidence, 0, 0.0) for token in (*TOKENS[i:], *[0] * 8)[:8]) for i in range(len(TOKENS))
+    )
+    log = DrafterLog.model_construct(guesses=(chains,) * 64, token_s={64: token_s}, read_s=0.0, context_s=0.0)
+    texts = [Text(domain="all", prompt_ids=(1,), tokens=TOKENS)] * 64
+    return AdaSpecGuesser("one", texts, log, SimClock(), costs=costs)
+
+
+def works(count: int) -> list[BatchEntry]:
+    sequences = (CachedSequence(f"{i}.0", [1, *TOKENS[:2]], Sampling(seed=0), "public") for i in range(count))
+    return [BatchEntry(sequence, 2, [TOKENS[1]], NO_TREE, True) for sequence in sequences]
+
+
+def drafted(own: AdaSpecGuesser, count: int = 1) -> list[int]:
+    return [len(chain) for chain in own.guess(works(count), 8, 0.0)]
+
+
+def test_free_rows_and_sure_drafts_are_drafted_to_the_end() -> None:
+    own = guesser(0.99, FREE)
+    assert drafted(own) == [8]
+    assert own._clock.now_s == pytest.approx(8e-3)
+
+
+def test_a_step_is_plain_where_the_mean_token_does_not_beat_none() -> None:
+    own = guesser(0.2, DEAR)
+    assert drafted(own) == [1] or drafted(own) == [0]  # the first one has no mean yet
+    own._sum, own._count = 0.2, 1
+    began_s = own._clock.now_s
+    assert drafted(own) == [0] and own._clock.now_s == began_s
+
+
+def test_drafting_stops_where_the_next_token_would_lower_goodput() -> None:
+    """With c the confidence, token k + 1 pays while its survival c^k+1 is above the goodput times a step."""
+    confidence, token_s = 0.6, 5e-3
+    own = guesser(confidence, FREE, token_s)
+    own._sum, own._count = confidence, 1
+
+    def goodput(steps: int) -> float:
+        return sum(confidence**i for i in range(steps + 1)) / (0.05 + steps * token_s)
+
+    best = max(range(9), key=goodput)
+    assert 0 < best < 8 and drafted(own) == [best]
+
+
+def test_a_batch_is_trimmed_to_a_captured_size_where_goodput_does_not_fall() -> None:
+    """Costs that rise in steps behind captured sizes: 3 sequences and 24 drafted tokens are 27 rows."""
+    stairs = StepCosts({1: 0.05, 16: 0.05, 17: 0.2, 4000: 0.2})
+    counts = drafted(guesser(0.7, stairs), 3)
+    assert sum(counts) + 3 <= 16
+    assert max(counts) - min(counts) <= 1

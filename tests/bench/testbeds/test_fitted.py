@@ -1,0 +1,85 @@
+"""Test bands over fitting worlds: their arithmetic, and a small study from sampling to the file."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.testbeds import cost_model, fitted, run
+from bench.testbeds.fitted import STUDIES, Load, Reading, band, order_kept, verdict
+from bench.testbeds.play import Figures
+from bench.testbeds.sample import Fact
+from bench.testbeds.worlds import FOLDER
+
+
+def figures(tokens_per_s: float) -> Figures:
+    return Figures(tokens_per_s, 1.0, 0, 0, 0, 1, 0, 0, 0, 1.0, 1.0, "")
+
+
+def test_a_band_is_the_median_and_the_points_that_nine_tenths_lie_between() -> None:
+    assert band([float(i) for i in range(101)]) == {"low": 5.0, "median": 50.0, "high": 95.0}
+
+
+@pytest.mark.parametrize(
+    ("values", "excludes", "narrow", "holds"),
+    [
+        ([1.2, 1.3, 1.4], True, True, True),
+        ([0.9, 1.3, 1.4], False, True, True),
+        ([1.05, 1.3, 2.9], True, False, True),
+        ([1.05, 1.1, 1.2], True, True, False),
+        ([0.6, 0.7, 0.8], True, True, False),
+    ],
+)
+def test_reproduced_needs_a_narrow_band_without_1_that_holds_the_number(
+    values: list[float], excludes: bool, narrow: bool, holds: bool
+) -> None:
+    found = verdict(1.3, values)
+    assert (found["excludes 1"], found["narrow"], found["holds"]) == (excludes, narrow, holds)
+    assert found["reproduced"] == (excludes and narrow and holds)
+
+
+def test_order_is_kept_where_every_arm_beats_the_next() -> None:
+    good = {"a": figures(3.0), "b": figures(2.0), "c": figures(1.0)}
+    found = order_kept(("a", "b", "c"), [good] * 4 + [{**good, "c": figures(2.5)}])
+    assert found["part"] == 0.8 and found["is kept"]
+    assert not order_kept(("b", "a"), [good])["is kept"]
+
+
+def test_a_small_study_goes_from_samples_to_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = {"offline": {"prompt_tokens": [8, "assumed"], "output_tokens": [12, "assumed"]}}
+    free = dict.fromkeys(json.loads((FOLDER / "cosine-70b.json").read_text())["free"])
+    del free["target.batches"], free["acceptance.auc"]
+    for path in FOLDER.glob("*.json"):
+        (tmp_path / path.name).write_text(path.read_text())
+    world = {"like": "cosine-70b", "loads": short, "free": free}
+    (tmp_path / "cosine-short.json").write_text(json.dumps(world))
+    monkeypatch.setattr(fitted, "FOLDER", tmp_path)
+    monkeypatch.setattr(fitted, "SAMPLES", 6)
+    monkeypatch.setattr(cost_model, "TOKENS", 300)
+    monkeypatch.setattr(cost_model, "SAMPLE", 600)
+    any_of_them = Fact("length", 0.0, 99.0, "of this test", lambda model: model.predict("off", 1, 8, 12).length)
+    reading = Reading(
+        "short", (any_of_them,), {"tokens/s, cosine over off": 1.3}, ("tokens/s, cosine over specinfer", "specinfer")
+    )
+    own = replace(
+        STUDIES["cosine"],
+        worlds=("cosine-short",),
+        readings=(reading,),
+        chosen=2,
+        loads=(Load("offline", 1, 5), Load("offline", 2, 5)),
+    )
+    monkeypatch.setitem(STUDIES, "cosine", own)
+    assert run.main(["cosine", "--fitted", "--out", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "testbeds-cosine-fitted.json").read_text())["readings"]["short"]
+    assert found["fitting"] == {"cosine-short": 6} and found["sampled"] == 6
+    first, second = found["worlds"]
+    assert (first["load"]["batch"], second["load"]["batch"]) == (1, 2)
+    assert first["arms"]["specinfer"]["lengths"].startswith("tree:") and "cosine of 1" not in first["arms"]
+    quotients = [own["arms"]["cosine"]["tokens_per_s"] / own["arms"]["off"]["tokens_per_s"] for own in (first, second)]
+    assert found["bands"]["tokens/s, cosine over off"]["median"] == pytest.approx(sum(quotients) / 2, rel=1e-3)
+    assert {*found["sensitivity"]} == {"as it is", "target.batches", "acceptance.auc"}
+    printed = capsys.readouterr().out
+    assert "| tokens/s, cosine over off | 1.30 |" in printed and "Worlds that fit: 6 of 6" in printed
