@@ -235,6 +235,29 @@ def test_whatever_messages_come_a_reader_gets_each_token_once(told: list[Event |
     assert tokens == list(range(12))
 
 
+def test_an_event_before_which_one_is_missing_is_not_taken() -> None:
+    store = MemoryStore(ttl_s=60.0, active_ttl_s=60.0, is_alive=lambda owner: True)
+    store.create(make_record(), limit=1)
+    store.assign("r1", "v1")
+    reader = Reader(EventFeed(connect("redis://127.0.0.1:1"), NAMESPACE, store), store, ["r1"], 0)
+    taken, found = list[int](), list[int]()
+
+    def take(place: int, event: Event) -> bool:
+        taken.append(event.offset)
+        return True
+
+    assert reader.read(0.0) == []
+    for event in EVENTS[:3]:
+        store.commit("v1", [("r1", event)])
+    reading = threading.Thread(target=lambda: found.extend(event.offset for _, event in reader.read(20.0, take)))
+    reading.start()
+    time.sleep(0.2)  # it waits then
+    reader.put(0, EVENTS[0])
+    reader.put(0, EVENTS[2])
+    reading.join()
+    assert (taken, found) == ([0], [2, 4])
+
+
 def test_an_error_of_what_takes_events_is_the_readers_own(
     feed: EventFeed, store: RequestStore, redis_client: redis.Redis
 ) -> None:
