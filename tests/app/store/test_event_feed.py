@@ -94,7 +94,7 @@ def read_all(reader: Reader, count: int) -> list[tuple[int, Event]]:
     return found
 
 
-def test_what_no_message_told_is_found_by_the_next_check(
+def test_a_commit_without_a_message_is_found_by_the_next_check(
     feed: EventFeed, store: RequestStore, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A verifier of an older version commits so."""
@@ -207,7 +207,7 @@ EVENTS = [tokens_event(2 * i, 2 * i, 2 * i + 1, finish=FinishReason.STOP if i ==
 
 
 @given(st.lists(st.sampled_from([*EVENTS, None]), max_size=20), st.sampled_from(["none", "all", "some"]))
-def test_whatever_messages_come_a_reader_gets_each_token_once(told: list[Event | None], how: str) -> None:
+def test_whatever_messages_come_a_reader_gets_each_token_once(messages: list[Event | None], how: str) -> None:
     """Lost, repeated, late: the store has the truth."""
     store = MemoryStore(ttl_s=60.0, active_ttl_s=60.0, is_alive=lambda owner: True)
     store.create(make_record(), limit=1)
@@ -225,7 +225,7 @@ def test_whatever_messages_come_a_reader_gets_each_token_once(told: list[Event |
     assert reader.read(0.0) == []
     for event in EVENTS:
         store.commit("v1", [("r1", event)])
-    feeding = threading.Thread(target=lambda: [reader.put(0, event) for event in [*told, None]])
+    feeding = threading.Thread(target=lambda: [reader.put(0, event) for event in [*messages, None]])
     feeding.start()
     while not reader.has_ended:
         for _, event in reader.read(5.0, take):
