@@ -245,7 +245,7 @@ class Reader:
         found: list[tuple[int, Event | None]] = []
         if wait_s > 0:
             with self._mutex:
-                self._take = take if self._queue.empty() else None
+                self._take = take
             with suppress(Empty):
                 found.append(self._queue.get(timeout=wait_s))
             with self._mutex:

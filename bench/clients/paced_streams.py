@@ -16,13 +16,11 @@ import uuid
 from collections.abc import Iterator
 from collections.abc import Sequence as Listed
 from contextlib import ExitStack, contextmanager
-from itertools import count
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
 from app.config import Settings
-from app.errors import StoreUnavailable
 from app.local.children import Children
 from app.local.instance import Instance
 from app.local.ports import any_free
@@ -31,13 +29,16 @@ from app.local.redis_server import embedded_redis, no_answer
 from app.local.supervise import supervising
 from app.messages import DrafterCounts, Event, FinishReason, Record, Stats
 from app.request import Sampling, SpeculationBounds
-from app.store.protocol import Outcome, SentCommit
+from app.store.connect import packed
+from app.store.protocol import Outcome
 from bench.clients.resource_monitor import cpu_s
 from bench.report_header import heading
 from workers.deployment import Deployment
 
 SETTLE_S = 2.0  # before each measurement
 BEAT_S = 1.0
+WRITTEN_S = 1234567890.123456  # in the place of the moment at which a commit is sent
+_WRITTEN = b"%.6f" % WRITTEN_S
 FIRST_ID, IDS = 300, 40_000  # the tokens that are said: any of the vocabulary that are no control tokens
 TOKENS = 2  # an event: a draft token and the target's own
 PROPOSERS = ("smol-general", "target")
@@ -79,7 +80,7 @@ def deployment(streams: int) -> Iterator[tuple[Deployment, str, int]]:
 
 def measure(opened: Deployment, url: str, web: int, pace: float, args: argparse.Namespace) -> dict[str, Any]:
     """Hold the streams, first silent and then at this pace."""
-    committers = [Committer(opened, args.streams // args.verifiers, pace) for _ in range(args.verifiers)]
+    committers = [Committer(opened, args.streams // args.verifiers, pace, args.seconds) for _ in range(args.verifiers)]
     ids = [one for committer in committers for one in committer.ids]
     with Popen([sys.executable, "-m", "bench.clients.stream_reader", url], stdin=PIPE, stdout=PIPE) as reader:
         assert reader.stdin is not None and reader.stdout is not None
@@ -122,7 +123,7 @@ def measure(opened: Deployment, url: str, web: int, pace: float, args: argparse.
 class Committer(threading.Thread):
     """Commit an event to each of its requests at every tick, as one verifier's steps do."""
 
-    def __init__(self, opened: Deployment, requests: int, pace: float) -> None:
+    def __init__(self, opened: Deployment, requests: int, pace: float, seconds: float) -> None:
         super().__init__(name="committer", daemon=True)
         self._opened, self._tick_s = opened, 1.0 / pace
         self._owner = uuid.uuid4().hex
@@ -131,6 +132,8 @@ class Committer(threading.Thread):
         for one in self.ids:
             opened.requests.create(record_of(one), limit=sys.maxsize)
             opened.requests.assign(one, self._owner, "stand-in")
+        opened.requests.commit(self._owner, [("none", event_of(0, 1, None, 0.0))])  # the server knows the script then
+        self._steps = self._write(int(pace * (seconds + 2 * SETTLE_S)) + 2)
         self._begun, self._over = threading.Event(), threading.Event()
         self._delay_s = 0.0
         self.events = self.failed = 0
@@ -146,21 +149,24 @@ class Committer(threading.Thread):
         while not self._begun.wait(BEAT_S):
             self._beat()
         time.sleep(self._delay_s)
-        sent: SentCommit | None = None
+        connection = self._opened.requests._client.connection_pool.get_connection()
         offset, next_s, beaten_s = 0, time.monotonic(), time.monotonic()
-        for rounds in count(1):
-            is_last = self._over.wait(max(0.0, next_s - time.monotonic()))
+        for step in self._steps:
+            if self._over.wait(max(0.0, next_s - time.monotonic())):
+                break
             next_s = max(next_s + self._tick_s, time.monotonic() - self._tick_s)
-            self._read(sent)
-            event = event_of(offset, rounds, FinishReason.LENGTH if is_last else None)
-            sent = self._opened.requests.commit_later(self._owner, [(one, event) for one in self.ids], "paced")
+            for call in step:
+                connection.send_packed_command([call.replace(_WRITTEN, b"%.6f" % time.time())])
+            for _ in step:
+                self.failed += sum(one != Outcome.COMMITTED for one in connection.read_response()[:-1])
             self.events += len(self.ids)
             offset += TOKENS
-            if is_last:
-                return self._read(sent)
             if time.monotonic() - beaten_s > BEAT_S:
                 self._beat()
                 beaten_s = time.monotonic()
+        last = event_of(offset, 1, FinishReason.LENGTH, time.time())
+        ends = self._opened.requests.commit(self._owner, [(one, last) for one in self.ids])
+        self.failed += sum(one is not Outcome.COMMITTED for one in ends)
 
     def end(self) -> None:
         """End all requests with their last event."""
@@ -174,12 +180,14 @@ class Committer(threading.Thread):
     def _beat(self) -> None:
         self._opened.nodes.beat("paced", self._owner, self._owner, progress_s=time.time(), info={})
 
-    def _read(self, sent: SentCommit | None) -> None:
-        if sent is not None:
-            try:
-                self.failed += sum(one is not Outcome.COMMITTED for one in sent.read().outcomes)
-            except StoreUnavailable:
-                self.failed += len(self.ids)
+    def _write(self, steps: int) -> list[list[bytes]]:
+        """Write the commits beforehand as the store does, so that it takes no time from what is measured."""
+        store, written = self._opened.requests, []
+        for step in range(steps):
+            event = event_of(TOKENS * step, step + 1, None, WRITTEN_S)
+            calls = store._commit_calls(self._owner, [(one, event) for one in self.ids], "paced")
+            written.append([packed("EVALSHA", store._commit.sha, len(keys), *keys, *args) for keys, args in calls])
+        return written
 
 
 def record_of(request_id: str) -> Record:
@@ -195,8 +203,8 @@ def record_of(request_id: str) -> Record:
     )
 
 
-def event_of(offset: int, rounds: int, reason: FinishReason | None) -> Event:
-    """Make a round's event of TOKENS tokens, as a verifier with drafters would; it is dated now."""
+def event_of(offset: int, rounds: int, reason: FinishReason | None, written_s: float) -> Event:
+    """Make a round's event of TOKENS tokens, as a verifier with drafters would, of this wall clock time."""
     return Event(
         offset=offset,
         tokens=tuple(token_at(offset + i) for i in range(TOKENS)),
@@ -210,7 +218,7 @@ def event_of(offset: int, rounds: int, reason: FinishReason | None) -> Event:
                 name: DrafterCounts(drafted=2 * rounds, accepted=rounds // 2) for name in ("lookup", "general")
             },
             first_token_s=1.0,
-            last_token_s=time.time(),  # from here on the time to the client counts
+            last_token_s=written_s,
         ),
     )
 

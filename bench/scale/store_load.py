@@ -133,13 +133,13 @@ def _load(client: Any, store: RequestStore, sequences: int, steps: int) -> Load:
     for one in ids:
         store.create(record_of(one), limit=sys.maxsize)
         store.assign(one, owner)
-    store.commit(owner, [("none", event_of(0, 1, None))])  # the server knows the script then
+    store.commit(owner, [("none", event_of(0, 1, None, 0.0))])  # the server knows the script then
     written = [_written(store, owner, ids, step) for step in range(steps)]
     return Load(ids, written, b"*%d\r\n%b:0\r\n" % (sequences + 1, b"$9\r\ncommitted\r\n" * sequences))
 
 
 def _written(store: RequestStore, owner: str, ids: Listed[str], step: int) -> bytes:
-    event = event_of(TOKENS * step, step + 1, None)
+    event = event_of(TOKENS * step, step + 1, None, float(step))
     [(keys, args)] = store._commit_calls(owner, [(one, event) for one in ids], "verify:bench")
     return packed_command("EVALSHA", store._commit.sha, len(keys), *keys, *args)
 
@@ -147,8 +147,9 @@ def _written(store: RequestStore, owner: str, ids: Listed[str], step: int) -> by
 def _open(url: str) -> socket.socket:
     where = urlsplit(url)
     opened = socket.create_connection((str(where.hostname), int(where.port or 0)))
-    opened.sendall(packed_command("AUTH", unquote(where.password or "")))
-    assert opened.recv(64) == b"+OK\r\n"
+    if where.password:
+        opened.sendall(packed_command("AUTH", unquote(where.password)))
+        assert opened.recv(64) == b"+OK\r\n"
     return opened
 
 
@@ -156,9 +157,11 @@ def _send(url: str, load: Load, wrong: list[int], place: int) -> None:
     with _open(url) as server:
         for step in load.steps:
             server.sendall(step)
-            reply = b""
-            while len(reply) < len(load.reply) and (part := server.recv(2**16)):
+            reply, lines = b"", load.reply.count(b"\r\n")  # as many in any outcomes
+            while reply.count(b"\r\n") < lines and (part := server.recv(2**16)):
                 reply += part
+                if reply.startswith(b"-"):
+                    break
             wrong[place] += reply != load.reply
 
 

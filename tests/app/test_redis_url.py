@@ -1,4 +1,4 @@
-"""Redis URLs: what each kind means, and what a wrong one is told."""
+"""Redis URLs: what each kind means, and how a wrong one is refused."""
 
 import re
 
@@ -57,7 +57,7 @@ def test_a_url_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_a_wrong_url_is_told_why_and_its_password_is_not_shown(text: str) -> None:
+def test_a_wrong_url_is_refused_without_showing_its_password(text: str) -> None:
     with pytest.raises(InvalidSettings, match=re.escape(BAD[text])) as caught:
         Settings.from_env({"PACELINE_REDIS_URL": text})
     assert str(caught.value).startswith("PACELINE_REDIS_URL: ") and "hidden" not in str(caught.value)

@@ -40,11 +40,11 @@ def test_events_are_written_by_the_feeds_thread_unless_the_client_lags(
     wrote: dict[str, list[bytes]] = {}
     write = WSGITask.write
 
-    def noted(self: WSGITask, data: bytes) -> None:
+    def recorded(self: WSGITask, data: bytes) -> None:
         wrote.setdefault(threading.current_thread().name, []).append(data)
         write(self, data)
 
-    monkeypatch.setattr(WSGITask, "write", noted)
+    monkeypatch.setattr(WSGITask, "write", recorded)
     whole = [*tokenizer.encode(TEXT), tokenizer.eos_ids[0]]
     with ScriptedVerifier(deployment, whole, pause_s=0.05):
         for path, body in (

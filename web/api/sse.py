@@ -14,8 +14,9 @@ can resume at its last id; DELETE cancels.
 
 import time
 from collections.abc import Iterator, Sequence
-from json import dumps
 from threading import Event as Flag
+
+from msgspec.json import encode
 
 from app.engine.text.stop_strings import AnswerStream
 from app.errors import NotFound, StoreUnavailable
@@ -118,7 +119,7 @@ def _tokens_frame(request_id: str, event: Event, text: AnswerStream) -> str:
     }
     if event.logprobs:
         data["logprobs"] = [one.model_dump(mode="json") for one in event.logprobs]
-    return _frame("tokens", dumps(data), event.offset + len(event.tokens))
+    return _frame("tokens", encode(data).decode(), event.offset + len(event.tokens))
 
 
 def _frame(kind: str, data: str, offset: int | None = None) -> str:

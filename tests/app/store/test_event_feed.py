@@ -94,7 +94,7 @@ def read_all(reader: Reader, count: int) -> list[tuple[int, Event]]:
     return found
 
 
-def test_what_no_message_told_is_found_by_the_next_check(
+def test_a_commit_without_a_message_is_found_by_the_next_check(
     feed: EventFeed, store: RequestStore, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A verifier of an older version commits so."""
@@ -207,7 +207,7 @@ EVENTS = [tokens_event(2 * i, 2 * i, 2 * i + 1, finish=FinishReason.STOP if i ==
 
 
 @given(st.lists(st.sampled_from([*EVENTS, None]), max_size=20), st.sampled_from(["none", "all", "some"]))
-def test_whatever_messages_come_a_reader_gets_each_token_once(told: list[Event | None], how: str) -> None:
+def test_whatever_messages_come_a_reader_gets_each_token_once(messages: list[Event | None], how: str) -> None:
     """Lost, repeated, late: the store has the truth."""
     store = MemoryStore(ttl_s=60.0, active_ttl_s=60.0, is_alive=lambda owner: True)
     store.create(make_record(), limit=1)
@@ -225,7 +225,7 @@ def test_whatever_messages_come_a_reader_gets_each_token_once(told: list[Event |
     assert reader.read(0.0) == []
     for event in EVENTS:
         store.commit("v1", [("r1", event)])
-    feeding = threading.Thread(target=lambda: [reader.put(0, event) for event in [*told, None]])
+    feeding = threading.Thread(target=lambda: [reader.put(0, event) for event in [*messages, None]])
     feeding.start()
     while not reader.has_ended:
         for _, event in reader.read(5.0, take):
@@ -233,6 +233,29 @@ def test_whatever_messages_come_a_reader_gets_each_token_once(told: list[Event |
             tokens += event.tokens
     feeding.join()
     assert tokens == list(range(12))
+
+
+def test_an_event_before_which_one_is_missing_is_not_taken() -> None:
+    store = MemoryStore(ttl_s=60.0, active_ttl_s=60.0, is_alive=lambda owner: True)
+    store.create(make_record(), limit=1)
+    store.assign("r1", "v1")
+    reader = Reader(EventFeed(connect("redis://127.0.0.1:1"), NAMESPACE, store), store, ["r1"], 0)
+    taken, found = list[int](), list[int]()
+
+    def take(place: int, event: Event) -> bool:
+        taken.append(event.offset)
+        return True
+
+    assert reader.read(0.0) == []
+    for event in EVENTS[:3]:
+        store.commit("v1", [("r1", event)])
+    reading = threading.Thread(target=lambda: found.extend(event.offset for _, event in reader.read(20.0, take)))
+    reading.start()
+    time.sleep(0.2)  # it waits then
+    reader.put(0, EVENTS[0])
+    reader.put(0, EVENTS[2])
+    reading.join()
+    assert (taken, found) == ([0], [2, 4])
 
 
 def test_an_error_of_what_takes_events_is_the_readers_own(
