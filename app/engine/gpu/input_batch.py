@@ -105,7 +105,6 @@ class RowTensors:
 
 
 NOWHERE = -1  # slot of a padding row
-CHAIN = [*range(MAX_TREE_ROWS)]  # the parents of a tree without branches
 SEEN = [(2 << row) - 1 for row in range(MAX_TREE_ROWS)]  # the rows that each row of a chain sees
 GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "log_min_p": -np.inf, "seed": 0, "choice": 0}  # as `Limits`
 
@@ -294,7 +293,7 @@ def _add_tree(work: BatchEntry, depths: list[int], ancestors: list[int]) -> None
     """Append each row's depth below the entry's first, and a bit for each of the entry's rows that
     it sees."""
     length, first, parents = len(work.tokens), len(depths), work.tree.parents
-    if parents == CHAIN[: len(parents)]:  # as no tree is, and most are
+    if work.tree.is_chain:  # no tree is one, too
         length, parents = length + len(parents), []
     depths += range(length)
     ancestors += SEEN[:length]

@@ -43,7 +43,7 @@ def compose(
     """
     sequences = _turn(sequences, policy, now_s, costs, is_together)
     decoding = [s for s in sequences if _is_running(s)]  # those that wait for their trees, too
-    going_on = [s for s in decoding if _is_ready(s, now_s)]
+    going_on = [s for s in decoding if s.tree is not None or s.due_s <= now_s]
     if is_together and len(going_on) < len(decoding):
         going_on = []
     prompts = [s for s in sequences if not _is_running(s)] if len(decoding) < len(sequences) else []
