@@ -168,13 +168,13 @@ class RowLayout:
             keys=int((self.starts + self.counts).max()),
             narrow=None if self.narrow is None else WorkRoom(len(self.narrow.items), self.narrow.num_parts),
             wide=None if self.wide is None else WorkRoom(len(self.wide.items), self.wide.num_parts),
-            wanted=max(1, sum(1 + len(work.tree) for work in self.works if work.final)),
+            wanted=max(1, sum([1 + len(work.tree.tokens) for work in self.works if work.final])),
         )
 
 
 def layout_of(works: list[BatchEntry], cut: Cut) -> RowLayout:
     """Lay the batch entries' rows out, one entry after the other."""
-    counts = np.array([len(work.tokens) + len(work.tree) for work in works])
+    counts = np.array([len(work.tokens) + len(work.tree.tokens) for work in works])
     starts = np.array([work.start for work in works])
     firsts = counts.cumsum() - counts
     is_narrow = counts <= MAX_TREE_ROWS
@@ -307,7 +307,7 @@ def _add_tree(work: BatchEntry, depths: list[int], ancestors: list[int]) -> None
 
 def _fill_choices(host: dict[str, np.ndarray], layout: RowLayout, vocab_size: int) -> None:
     """Write the choices of the wanted rows: a final batch entry's last token and its tree."""
-    sizes = np.array([1 + len(work.tree) if work.final else 0 for work in layout.works])
+    sizes = np.array([1 + len(work.tree.tokens) if work.final else 0 for work in layout.works])
     rows = (layout.firsts + layout.counts - sizes.cumsum()).repeat(sizes)
     rows += np.arange(len(rows))
     limits = [limits_of(choice_of(work.sequence.sampling), vocab_size) for work in layout.works]
