@@ -27,6 +27,7 @@ def test_every_kernel_is_timed():
 def test_without_a_gpu_only_the_cpus_kernels_run_and_are_right():
     running = [case for case in all_cases(CPU, 2, 100) if case.run is not None]
     assert {case.kernel.partition(".")[0] for case in running} == {
+        "best_lengths",
         "cpu",
         "likelier",
         "merged_trees",
