@@ -9,7 +9,6 @@ H query heads, HK key heads, D head dim, P pages, S tokens a page.
 from array import array
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Listed
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import compress
 from math import isfinite
@@ -22,6 +21,7 @@ from app.messages import PUBLIC_TENANT, TARGET, Record, Stats, TreeMessage
 from app.request import Sampling, TokenLogprobs
 
 MAX_NODES = 63  # of a tree; with the root, one 64-bit word of ancestors a node
+CHAIN = [*range(MAX_NODES)]  # the parents of a tree without branches, as most are
 
 Change = tuple[list[float], list[float]]  # (kept, added): each sum becomes sum * kept + added
 # (V,) bool: the tokens allowed after every token so far, prompt included; None: all. Raises GenerationFailed where
@@ -77,8 +77,15 @@ class Tree:
             return None
         return cls([*m.tokens], [*m.parents], [*m.survival], [*m.proposers], m.confidence, m.skipped)
 
+    @property
+    def is_chain(self) -> bool:
+        """Tell whether each node hangs on the one before."""
+        return self.parents == CHAIN[: len(self.parents)]
+
     def main_branch(self) -> list[int]:
         """List the nodes along first children: at each step the child of the highest survival."""
+        if self.is_chain:
+            return [*range(1, len(self.parents) + 1)]
         branch: list[int] = []
         tip = 0
         for node, parent in enumerate(self.parents, start=1):
@@ -89,8 +96,7 @@ class Tree:
 
     def chain(self) -> "Tree":
         """Return the main branch as a tree of its own; the tree itself if that is all of it."""
-        branch = self.main_branch()
-        return self if len(branch) == len(self.tokens) else self.keep(branch)
+        return self if self.is_chain else self.keep(self.main_branch())
 
     def depths(self) -> list[int]:
         """Count each node's steps from the root.
@@ -161,11 +167,12 @@ class Tree:
             self.skipped,
         )
 
-    def of(self, drafters: AbstractSet[str]) -> "Tree":
+    def of(self, drafters: Collection[str]) -> "Tree":
         """Return the nodes that any of these drafters proposed, as far as their parents are; the tree itself if all."""
         if self._lone_proposer() in drafters:
             return self
-        is_theirs = [not drafters.isdisjoint(names) for names in self.proposers]
+        theirs = frozenset(drafters)
+        is_theirs = [not theirs.isdisjoint(names) for names in self.proposers]
         return self if all(is_theirs) else self.keep(compress(range(1, len(self) + 1), is_theirs))
 
     def _lone_proposer(self) -> str | None:

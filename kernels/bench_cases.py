@@ -23,6 +23,7 @@ from kernels.attention.ragged_attention import (
 )
 from kernels.attention.work_list import work_list
 from kernels.cpu.attention import SPLIT, attend, join
+from kernels.cpu.best_lengths import Search, best_lengths, best_lengths_reference
 from kernels.cpu.jit import entry
 from kernels.cpu.likelier import COUNTERS, PIECE, Count, count_likelier, likelier_reference
 from kernels.cpu.merged_trees import Drafts, merged_tree_reference, merged_trees
@@ -66,6 +67,7 @@ def all_cases(device: torch.device, num_rows: int, vocab_size: int) -> Iterator[
         yield _cpu_likelier()
         yield _cpu_phrase_tree()
         yield _cpu_merged_trees()
+        yield _cpu_best_lengths()
     for cases in (_tokens(device, num_rows, vocab_size), _layers(device, num_rows), _pages(device)):
         for case in cases:
             yield case if device != CPU else replace(case, run=None)
@@ -177,6 +179,27 @@ def _cpu_merged_trees() -> Case:
         return torch.from_numpy(survival[: ends[-1]])
 
     return Case("merged_trees", "64 of three drafts", reference, CPU, run)
+
+
+def _cpu_best_lengths() -> Case:
+    """Return the search over the draft lengths of 64 sequences, of up to 8 tokens each."""
+    dice, sequences, longest = np.random.default_rng(1), 64, 8
+    survivals = dice.uniform(0.4, 0.95, (sequences, longest)).cumprod(1)
+    zeros, rows = np.zeros(sequences), np.arange(sequences * longest + 1)
+    drafting_s = 1e-4 * np.arange(8)[:, None] * np.arange(longest + 1)
+    caps = np.array([1, 2, 3, 4, 6, 8])
+    ends = np.arange(sequences + 1) * longest
+    search = Search(survivals.ravel(), ends, zeros + 1.0, zeros, zeros, 5e-3 + 1e-5 * rows, drafting_s, caps)
+
+    def reference() -> torch.Tensor:
+        return torch.tensor(best_lengths_reference(search, 0.0, 0.0)[0])
+
+    def run() -> torch.Tensor:
+        best = np.empty(sequences, np.int64)
+        best_lengths(search, 0.0, 0.0, best)
+        return torch.from_numpy(best)
+
+    return Case("best_lengths", "64 of up to 8", reference, CPU, run)
 
 
 def _cpu_attention() -> Iterator[Case]:

@@ -68,7 +68,7 @@ def _stats(stats: Stats, tree: Tree, accepted: list[int], now_s: float) -> Stats
         by_drafter[name] = DrafterCounts(drafted=old.drafted + drafted, accepted=old.accepted + right)
     return Stats(
         rounds=stats.rounds + 1,
-        drafted=stats.drafted + len(tree),
+        drafted=stats.drafted + len(tree.tokens),
         accepted=stats.accepted + len(accepted),
         by_drafter=by_drafter,
         first_token_s=now_s if stats.first_token_s is None else stats.first_token_s,

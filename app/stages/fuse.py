@@ -11,7 +11,7 @@ nothing here can change a token (design D1). Below one parent the drafters' cali
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate
 from math import isfinite
 from operator import le, mul
 from typing import NamedTuple
@@ -33,18 +33,13 @@ def fuse(
     max_nodes: int = MAX_NODES,
 ) -> list[Tree]:
     """Merge each job's usable drafts into their likeliest `max_nodes` nodes, by falling survival, parents first."""
-    usable = [_usable(job, drafts, vocab_size) for job, drafts in rounds]
-    raw: dict[str, list[float]] = {}
-    for guesses in usable:
-        for one in guesses:
-            raw.setdefault(one.drafter, []).extend(one.confidences)
-    shares = {drafter: iter(calibration.values(drafter, values)) for drafter, values in raw.items()}
     max_nodes = min(max_nodes, MAX_NODES)
     trees: list[Tree] = []
     merging: list[_Weighed] = []
     places: list[int] = []  # of these among the trees
-    for guesses in usable:
-        chances = [[*islice(shares[one.drafter], len(one.tokens))] for one in guesses]
+    for job, drafts in rounds:
+        guesses = _usable(job, drafts, vocab_size)
+        chances = [calibration.values(one.drafter, one.confidences) for one in guesses]
         if len(guesses) == 1 and guesses[0].is_chain:
             trees.append(_chain(guesses[0], chances[0], max_nodes))
             continue
@@ -88,8 +83,10 @@ def _usable(job: DraftJob, drafts: Sequence[Draft], vocab_size: int) -> list[_Gu
 def _sound(draft: Draft, vocab_size: int, max_tokens: int) -> _Guesses:
     """Return a draft up to its first malformed node."""
     if _is_sound(draft, vocab_size, max_tokens):
-        clamped = [0.0 if c < 0.0 else 1.0 if c > 1.0 else c for c in draft.confidences]
-        return _Guesses(draft.drafter, draft.tokens, draft.parents, clamped, draft.is_chain)
+        confidences: Sequence[float] = draft.confidences
+        if min(confidences) < 0.0 or max(confidences) > 1.0:
+            confidences = [min(1.0, max(0.0, c)) for c in confidences]
+        return _Guesses(draft.drafter, draft.tokens, draft.parents, confidences, draft.is_chain)
     nodes = [*_sound_nodes(draft, vocab_size, max_tokens)]
     tokens, parents, confidences = zip(*nodes, strict=True) if nodes else ((), (), ())
     return _Guesses(draft.drafter, tokens, parents, confidences, is_chain=False)
@@ -111,7 +108,7 @@ def _is_sound(draft: Draft, vocab_size: int, max_tokens: int) -> bool:
         and max(tokens) < vocab_size
         and min(parents) >= 0
         and all(map(le, parents, range(len(parents))))
-        and all(map(isfinite, chances))
+        and isfinite(sum(chances))
     )
 
 
@@ -152,22 +149,29 @@ def _merged(batch: Sequence[_Weighed], max_nodes: int) -> list[Tree]:
     """Merge the drafts of each tree."""
     if not batch:
         return []
-    drafts = [one for guesses, _ in batch for one in guesses]
-    raw = np.array([c for one in drafts for c in one.confidences])
-    chances = np.array([c for _, own in batch for values in own for c in values])
-    chances[raw == BORROWED] = BORROWED
-    nodes = [0, *accumulate(len(one.tokens) for one in drafts)]
+    tokens: list[int] = []
+    parents: list[int] = []
+    raw: list[float] = []
+    weighed: list[float] = []
     ranks: list[int] = []
-    for guesses, _ in batch:
+    nodes, drafts = [0], [0]  # where each draft's nodes end, and each tree's drafts
+    for guesses, own in batch:
         names = sorted(one.drafter for one in guesses)
-        ranks += [names.index(one.drafter) for one in guesses]
+        for one, chances in zip(guesses, own, strict=True):
+            tokens += one.tokens
+            parents += one.parents
+            raw += one.confidences
+            weighed += chances
+            ranks.append(names.index(one.drafter))
+            nodes.append(len(tokens))
+        drafts.append(len(ranks))
     given = Drafts(
-        np.array([token for one in drafts for token in one.tokens], np.int64),
-        np.array([parent for one in drafts for parent in one.parents], np.int64),
-        chances,
+        np.array(tokens, np.int64),
+        np.array(parents, np.int64),
+        np.where(np.array(raw) == BORROWED, BORROWED, weighed),
         np.array(nodes),
         np.array(ranks),
-        np.array([0, *accumulate(len(guesses) for guesses, _ in batch)]),
+        np.array(drafts),
     )
     ends, places = np.empty(len(batch), np.int64), np.empty((nodes[-1], 3), np.int64)
     proposers = np.empty(nodes[-1], np.int64)
@@ -180,8 +184,9 @@ def _merged(batch: Sequence[_Weighed], max_nodes: int) -> list[Tree]:
         alone = [(one.drafter,) for one in guesses]
         proposed: list[tuple[str, ...]] = []
         for last in named[begun:end]:
-            own = by[first:last]
-            proposed.append(alone[own[0]] if len(own) == 1 else tuple(guesses[i].drafter for i in own))
+            proposed.append(
+                alone[by[first]] if last - first == 1 else tuple(guesses[i].drafter for i in by[first:last])
+            )
             first = last
         trees.append(Tree(tokens[begun:end], parents[begun:end], survival[begun:end], proposed))
         begun = end

@@ -24,8 +24,8 @@ def reserve(entries: list[BatchEntry], target: Target, sequences: Mapping[str, S
 
 
 def _try_reserve(entry: BatchEntry, target: Target, sequences: Mapping[str, Sequence]) -> BatchEntry | None:
-    own = _age(sequences[entry.sequence.id])
     while not target.try_reserve(entry):
+        own = _age(sequences[entry.sequence.id])
         younger = [s for s in sequences.values() if s.kv.pages and _age(s) > own]
         if len(entry.tree):
             entry = replace(entry, tree=NO_TREE)

@@ -327,11 +327,13 @@ class Speculation:
         return due_s
 
     def _candidate(self, sequence: Sequence, policy: Policy, limit: int) -> Candidate:
-        record = sequence.record
+        record, unread = sequence.record, 0
+        if limit and self._pool.models:
+            unread = self._unread(sequence, self._route(sequence, policy))
         return Candidate(
             self.lengths.modes.with_models.of(record),
             limit,
-            self._draft_costs.read_s(self._unread(sequence, self._route(sequence, policy))) if limit else 0.0,
+            self._draft_costs.read_s(unread),
             record.max_tokens - sequence.generated,
             sequence.cached,
         )

@@ -53,7 +53,7 @@ class VerifierStats:
 
     def record_verified(self, tree: Tree, path: list[int]) -> None:
         """Record a tree, as it was verified, and the nodes of it that were right."""
-        if not len(tree):
+        if not tree.tokens:
             return
         self._rounds = self._rounds * DECAY + 1.0
         self._tokens = self._tokens * DECAY + len(path) + 1

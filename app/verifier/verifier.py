@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Listed
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from app.clock import SYSTEM, Clock
 from app.engine.target import LaunchedStep
@@ -40,13 +40,20 @@ class _Running:
 
     works: list[BatchEntry]
     launched: LaunchedStep
-    reading_s: float
     costs: StepCosts
+    reading_s: float
+    num_rows: int
+    num_trees: int
+    is_decoding: bool  # no entry is a chunk of a prompt
     verdicts: list[Verdict | None] | None = None
 
-    @property
-    def num_rows(self) -> int:
-        return sum(len(work.tokens) + len(work.tree) for work in self.works)
+    @classmethod
+    def of(cls, works: list[BatchEntry], launched: LaunchedStep, costs: StepCosts) -> Self:
+        nodes = [len(work.tree.tokens) for work in works]
+        rows = [len(work.tokens) + own for work, own in zip(works, nodes, strict=True)]
+        reading_s = costs.reading.step_s(zip([work.start for work in works], rows, strict=True))
+        is_decoding = all(work.final for work in works)
+        return cls(works, launched, costs, reading_s, sum(rows), len(works) - nodes.count(0), is_decoding)
 
 
 class _Accepted(NamedTuple):
@@ -219,7 +226,7 @@ class Verifier:
             self._early_exit.allow(works, self._costs, is_wanted=self._policy.pruning)
             try:
                 costs = self._costs.at(self._costs.split)
-                self._running = _Running(works, self.target.launch(works), _reading_s(works, costs), costs)
+                self._running = _Running.of(works, self.target.launch(works), costs)
             except Exception as error:  # one request's failure must not end the others
                 self._isolate(works, error)
         self._host_s += self._clock.perf_counter() - began_s
@@ -295,7 +302,7 @@ class Verifier:
         """Take the step's tokens in, without those of sequences that left since; ask for the next drafts."""
         works, took_s, costs = running.works, running.launched.took_s, running.costs
         self._early_exit.update(works, verdicts, costs)
-        if all(work.final for work in works):
+        if running.is_decoding:
             whole_s = self._early_exit.whole_s(works, costs, took_s, running.reading_s)
             costs.correct(running.num_rows, whole_s, running.reading_s)
         now_s = self._clock.time()
@@ -373,9 +380,8 @@ class Verifier:
         """Learn what the round took beside the target: the host's seconds that it did not work meanwhile."""
         hidden_s = max(0.0, running.launched.took_s - waited_s)
         host_s, self._host_s = max(0.0, self._host_s - hidden_s), 0.0
-        if all(work.final for work in running.works):
-            trees = sum(len(work.tree) > 0 for work in running.works)
-            self.speculation.record_host(len(running.works), trees, host_s)
+        if running.is_decoding:
+            self.speculation.record_host(len(running.works), running.num_trees, host_s)
 
     def _isolate(self, works: list[BatchEntry], error: Exception) -> None:
         """Run a failed step's sequences one by one, until the one at fault fails alone."""
@@ -400,8 +406,3 @@ class Verifier:
 
     def _record_left(self, sequence: Sequence, reason: FinishReason) -> None:
         self._metrics.record_left(sequence.record, sequence.generated, sequence.stats, reason)
-
-
-def _reading_s(works: Listed[BatchEntry], costs: StepCosts) -> float:
-    """Return the expected seconds of reading the contexts of these entries."""
-    return costs.reading.step_s((work.start, len(work.tokens) + len(work.tree)) for work in works)

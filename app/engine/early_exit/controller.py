@@ -67,10 +67,9 @@ class EarlyExitController:
 
         `is_wanted`: the scheduler's policy wants it; `on` disregards that.
         """
-        nodes = sum(len(work.tree) for work in works)
         if (
             self._mode == "off"
-            or nodes == 0
+            or not any(work.tree.tokens for work in works)
             or (self._mode == "auto" and not (is_wanted and self._may_pay(works, costs)))
         ):
             return

@@ -105,7 +105,6 @@ class RowTensors:
 
 
 NOWHERE = -1  # slot of a padding row
-CHAIN = [*range(MAX_TREE_ROWS)]  # the parents of a tree without branches
 SEEN = [(2 << row) - 1 for row in range(MAX_TREE_ROWS)]  # the rows that each row of a chain sees
 GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "log_min_p": -np.inf, "seed": 0, "choice": 0}  # as `Limits`
 
@@ -169,13 +168,13 @@ class RowLayout:
             keys=int((self.starts + self.counts).max()),
             narrow=None if self.narrow is None else WorkRoom(len(self.narrow.items), self.narrow.num_parts),
             wide=None if self.wide is None else WorkRoom(len(self.wide.items), self.wide.num_parts),
-            wanted=max(1, sum(1 + len(work.tree) for work in self.works if work.final)),
+            wanted=max(1, sum([1 + len(work.tree.tokens) for work in self.works if work.final])),
         )
 
 
 def layout_of(works: list[BatchEntry], cut: Cut) -> RowLayout:
     """Lay the batch entries' rows out, one entry after the other."""
-    counts = np.array([len(work.tokens) + len(work.tree) for work in works])
+    counts = np.array([len(work.tokens) + len(work.tree.tokens) for work in works])
     starts = np.array([work.start for work in works])
     firsts = counts.cumsum() - counts
     is_narrow = counts <= MAX_TREE_ROWS
@@ -294,7 +293,7 @@ def _add_tree(work: BatchEntry, depths: list[int], ancestors: list[int]) -> None
     """Append each row's depth below the entry's first, and a bit for each of the entry's rows that
     it sees."""
     length, first, parents = len(work.tokens), len(depths), work.tree.parents
-    if parents == CHAIN[: len(parents)]:  # as no tree is, and most are
+    if work.tree.is_chain:  # no tree is one, too
         length, parents = length + len(parents), []
     depths += range(length)
     ancestors += SEEN[:length]
@@ -308,7 +307,7 @@ def _add_tree(work: BatchEntry, depths: list[int], ancestors: list[int]) -> None
 
 def _fill_choices(host: dict[str, np.ndarray], layout: RowLayout, vocab_size: int) -> None:
     """Write the choices of the wanted rows: a final batch entry's last token and its tree."""
-    sizes = np.array([1 + len(work.tree) if work.final else 0 for work in layout.works])
+    sizes = np.array([1 + len(work.tree.tokens) if work.final else 0 for work in layout.works])
     rows = (layout.firsts + layout.counts - sizes.cumsum()).repeat(sizes)
     rows += np.arange(len(rows))
     limits = [limits_of(choice_of(work.sequence.sampling), vocab_size) for work in layout.works]

@@ -40,8 +40,10 @@ class PagedRunner:
         not full.
         """
         size, pages = self.pool.page_tokens, sequence.pages
+        if not self._shares or sequence.cached != len(pages) * size:
+            return 0
         most = (len(sequence.tokens) - 1) // size
-        if not self._shares or sequence.cached != len(pages) * size or most <= len(pages):
+        if most <= len(pages):
             return 0
         found = self.pool.find(names(sequence, len(pages), most, size))
         self.pool.hold(found)
@@ -87,6 +89,8 @@ class PagedRunner:
         self.drop(work)
         if self._shares:
             first, full = sequence.named, min(cached, len(sequence.tokens)) // size
+            if full == first:
+                return
             for page, name in zip(sequence.pages[first:full], names(sequence, first, full, size), strict=True):
                 self.pool.name(page, name)
             sequence.named = full

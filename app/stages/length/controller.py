@@ -11,7 +11,7 @@ from typing import Final
 from app.estimates.step_costs import StepCosts
 from app.messages import Record
 from app.stages.length.draft_modes import DraftMode, DraftModes
-from app.stages.length.marginal import Candidate, draft_lengths, probe, worth_s
+from app.stages.length.marginal import Candidate, draft_lengths, probe, warm_up, worth_s
 from app.stages.length.planner import DraftBatch, LengthDecision
 from app.state import Tree
 
@@ -36,6 +36,7 @@ class LengthController:
         self._silent_crowd = 0  # sequences at the last decision
         self._model_free_rounds = -FIRST_FULL_ASKS  # since models drafted; below 0 they draft in any case
         self._full_after = FULL_AFTER_ASKS  # model-free rounds
+        warm_up()
 
     def is_quiet(self, records: Listed[Record]) -> bool:
         """Tell whether these go on without drafts and without a decision; if so, count a silent step."""

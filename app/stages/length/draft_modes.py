@@ -57,7 +57,7 @@ class DraftModes:
         drafted, accepted = found = levels(tree, committed)
         if not is_model_free:
             self.with_models.of(record).update(drafted, accepted)
-        part = tree.of(frozenset(model_free))
+        part = tree.of(model_free)
         drafted, accepted = found if part is tree else levels(part, committed)
         self.model_free.of(record).update(max(1, drafted), accepted)  # a part without a node is a wrong token
 

@@ -3,14 +3,16 @@
 Pure functions of estimates and costs: nothing here sends or changes state.
 """
 
-from collections.abc import Callable
 from collections.abc import Sequence as Listed
-from itertools import accumulate
+from itertools import takewhile
 from typing import NamedTuple
+
+import numpy as np
 
 from app.estimates.acceptance import AcceptanceEstimate
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
+from kernels.cpu.best_lengths import Search, best_lengths
 
 DEPTH_CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # draft lengths tried
 MIN_GAIN = 1.05  # least expected pace over plain decoding: costs and chances are estimates
@@ -131,26 +133,30 @@ def skip_models_above(full: Listed[float], model_free: Listed[float], round_s: f
     return max(LEAST_ENOUGH, 1.0 - unsure * model_s / gain_s) if gain_s > 0.0 else LEAST_ENOUGH
 
 
+def warm_up() -> None:
+    """Compile what `draft_lengths` calls, before it is urgent."""
+    draft_lengths([Candidate(AcceptanceEstimate(), 1)], StepCosts({1: 1.0}), DraftCosts())
+
+
 class _Price:
     """Price drafts: the seconds that they add to the round."""
 
     def __init__(self, draft_costs: DraftCosts, busy_s: float, share: float) -> None:
         self._draft_costs, self._busy_s, self._share = draft_costs, busy_s, share
-        self._known: dict[tuple[int, int], float] = {}
 
-    def drafting_s(self, batch: int, depth: int) -> float:
-        """Return the exposed seconds of drafting at most `depth` tokens for `batch` sequences."""
-        if (batch, depth) not in self._known:
-            draft_s = self._draft_costs.seconds(batch, depth)
-            self._known[batch, depth] = draft_s - min(draft_s, self._busy_s) * (1.0 - self._share)
-        return self._known[batch, depth]
+    def table(self, batch: int, depth: int) -> np.ndarray:
+        """Return the exposed seconds of drafting, for the sizes of up to `batch` sequences and up to `depth` tokens.
+
+        (bit length of `batch` + 1, depth + 1) float64: drafting costs the same for all batches of as many bits.
+        """
+        sizes = [1 << bits for bits in range(batch.bit_length())]
+        seconds = [[self._draft_costs.seconds(size, tokens) for tokens in range(depth + 1)] for size in [0, *sizes]]
+        draft_s = np.array(seconds)
+        return draft_s - np.minimum(draft_s, self._busy_s) * (1.0 - self._share)
 
     def reading_s(self, candidate: Candidate) -> float:
         """Return the exposed seconds of reading what drafters have not seen of it."""
         return candidate.read_s * (self._share if self._busy_s else 1.0)
-
-
-Token = tuple[float, int, int]  # (-survival, depth, candidate): sorts the likeliest first
 
 
 def _best(
@@ -164,58 +170,32 @@ def _best(
     """Return the draft lengths of the best pace, and that pace over that of plain decoding."""
     if not candidates:
         return [], 1.0
-    tokens: list[Token] = sorted(
-        (-value * weight, depth, i)
-        for i, (survival, weight) in enumerate(zip(survivals, weights, strict=True))
-        for depth, value in enumerate(survival, start=1)
-        if value >= MIN_SURVIVAL
-    )
+    size = len(candidates)
+    flat: list[float] = []
+    ends, deepest = [0], 1
+    for survival in survivals:
+        flat += survival if not survival or survival[-1] >= MIN_SURVIVAL else takewhile(_is_likely, survival)
+        deepest = max(deepest, len(flat) - ends[-1])
+        ends.append(len(flat))
     reading = costs.reading
     base_s = reading.step_s((c.context, 1) for c in candidates)
-    verify_s = [seconds + base_s for seconds in costs.span(len(candidates), len(tokens) + 1)]
-    plain = len(candidates) / verify_s[0]
-    committed = accumulate((-token[0] for token in tokens), initial=float(len(candidates)))
-    least_s = min(price.drafting_s(1 << power, 1) for power in range(len(candidates).bit_length()))
-    hoped = max(c / (s + least_s) for c, s in zip(committed, verify_s, strict=True))
-    if hoped <= plain * max(MIN_GAIN, beat):
-        return [0] * len(candidates), 1.0  # not even at the least draft cost: the usual case under load
-    deepest = max((depth for _, depth, _ in tokens), default=0)
-    best, best_pace = [0] * len(candidates), plain * MIN_GAIN
-    token_s = [c.context * reading.row_token_s for c in candidates]
-    if any(token_s):  # a token's worth, less that of the time to read its context, at the plain pace
-        tokens.sort(key=lambda token: (token[0] + plain * token_s[token[2]], *token[1:]))
-    reading_s = [price.reading_s(c) / c.horizon for c in candidates]
+    plain = size / (costs.seconds(size) + base_s)
     # Of one sequence every prefix is a depth of its own, so one cap tries them all.
-    caps = DEPTH_CAPS[: 1 + sum(cap < deepest for cap in DEPTH_CAPS)] if len(candidates) > 1 else (deepest,)
-    for cap in caps:
-        allowed = [token for token in tokens if token[1] <= cap]
-        n, pace = _best_prefix(allowed, reading_s, verify_s, token_s, price.drafting_s)
-        if pace > best_pace:
-            best, best_pace = [0] * len(candidates), pace
-            for _, depth, i in allowed[:n]:
-                best[i] = max(best[i], depth)
-    return best, best_pace / plain if any(best) else 1.0
+    caps = DEPTH_CAPS[: 1 + sum(cap < deepest for cap in DEPTH_CAPS)] if size > 1 else (deepest,)
+    search = Search(
+        np.array(flat, np.float64),
+        np.array(ends),
+        np.array(weights),
+        np.array([price.reading_s(c) / c.horizon for c in candidates]),
+        np.array([c.context * reading.row_token_s for c in candidates]),
+        np.array(costs.span(size, len(flat) + 1)) + base_s,
+        price.table(size, deepest),
+        np.array(caps),
+    )
+    best = np.empty(size, np.int64)
+    pace = best_lengths(search, plain * MIN_GAIN, plain * max(MIN_GAIN, beat), best)
+    return best.tolist(), pace / plain if best.any() else 1.0
 
 
-def _best_prefix(
-    tokens: list[Token],
-    reading_s: list[float],
-    verify_s: list[float],
-    token_s: list[float],
-    drafting_s: Callable[[int, int], float],
-) -> tuple[int, float]:
-    """Return how many tokens to take from the front for the best pace, and that pace."""
-    committed, deepest, drafted_s, read_s, asked = float(len(reading_s)), 0, 0.0, 0.0, set[int]()
-    best_n, best_pace = 0, 0.0
-    for n, (negative, depth, i) in enumerate(tokens, start=1):
-        committed -= negative
-        read_s += token_s[i]
-        if i not in asked or depth > deepest:
-            read_s += 0.0 if i in asked else reading_s[i]
-            asked.add(i)
-            deepest = max(deepest, depth)
-            drafted_s = drafting_s(len(asked), deepest)
-        pace = committed / (verify_s[n] + drafted_s + read_s)
-        if pace > best_pace:
-            best_n, best_pace = n, pace
-    return best_n, best_pace
+def _is_likely(survival: float) -> bool:
+    return survival >= MIN_SURVIVAL

@@ -4,6 +4,7 @@ Pure functions of the sequences, the policy and the time: nothing here waits, se
 state. A batch selection decides how much of each tree is worth its rows (`tree_budget`).
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence as Listed
 from collections.abc import Set
 from itertools import accumulate
@@ -43,7 +44,7 @@ def compose(
     """
     sequences = _turn(sequences, policy, now_s, costs, is_together)
     decoding = [s for s in sequences if _is_running(s)]  # those that wait for their trees, too
-    going_on = [s for s in decoding if _is_ready(s, now_s)]
+    going_on = [s for s in decoding if s.tree is not None or s.due_s <= now_s]
     if is_together and len(going_on) < len(decoding):
         going_on = []
     prompts = [s for s in sequences if not _is_running(s)] if len(decoding) < len(sequences) else []
@@ -56,8 +57,11 @@ def compose(
     wanted = min(size, policy.max_batch_tokens // 2, sum(s.uncached for s in prompts))
     if not is_together and len(running) == len(decoding):
         running = _longest_waiting_half(running)
-    running = _first(running, policy.max_batch_tokens - wanted)
-    base_rows = sum(s.uncached for s in running)
+    rows = [s.uncached for s in running]
+    fitting = bisect_right([*accumulate(rows)], policy.max_batch_tokens - wanted)  # as many of the first as fit
+    running, rows = running[:fitting], rows[:fitting]
+    cached = [s.kv.cached for s in running]
+    base_rows = sum(rows)
     reading = costs.reading
     chunks: list[BatchEntry] = []
     if prompts:
@@ -65,15 +69,13 @@ def compose(
     base_rows += sum(len(work.tokens) for work in chunks)
 
     others = sum(work.final for work in chunks)
-    base_s = reading.step_s(
-        [*((s.cached, s.uncached) for s in running), *((work.start, len(work.tokens)) for work in chunks)]
-    )
+    base_s = reading.step_s([*zip(cached, rows, strict=True), *((work.start, len(work.tokens)) for work in chunks)])
     most = min(MOST_NODES, max(LEAST_NODES, STEP_NODES // max(1, len(running))))
     trees = _worthwhile([_allowed_tree(s, policy, most) for s in running], base_rows, costs, others, base_s)
     chunk_rows = sum(len(work.tokens) for work in chunks)
-    row_s = [s.cached * reading.row_token_s for s in running]
-    rows = BatchRows(base_rows, policy.max_batch_tokens, chunk_rows, costs, others, base_s, row_s, not is_together)
-    kept = selection.select(running, trees, rows)
+    row_s = [tokens * reading.row_token_s for tokens in cached]
+    batch = BatchRows(base_rows, policy.max_batch_tokens, chunk_rows, costs, others, base_s, row_s, not is_together)
+    kept = selection.select(running, trees, batch)
     decodes = [
         s.entry(len(s.tokens), tree.cut(nodes))
         for s, tree, nodes in zip(running, trees, kept, strict=True)
@@ -170,12 +172,6 @@ def _longest_waiting_half(running: list[Sequence]) -> list[Sequence]:
     """Choose the half that waited longest, in the order given."""
     chosen = {s.record.id for s in sorted(running, key=_last_s)[: (len(running) + 1) // 2]}
     return [s for s in running if s.record.id in chosen]
-
-
-def _first(running: list[Sequence], max_rows: int) -> list[Sequence]:
-    """Choose as many of the first ones as fit into `max_rows`."""
-    ends = accumulate(s.uncached for s in running)
-    return [s for s, end in zip(running, ends, strict=True) if end <= max_rows]
 
 
 def _allowed_tree(sequence: Sequence, policy: Policy, most: int) -> Tree:

@@ -1,7 +1,5 @@
 """Test how many draft tokens are requested, and when a probe is worth its cost."""
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -146,13 +144,13 @@ def test_a_probe_is_made_where_it_may_be_worth_its_price() -> None:
     (one,) = some(probing())
     assert probed(one, drafter(0.003))
     assert not probed(one, drafter(0.003), asked=3), "it asks anyway"
-    assert not probed(replace(one, limit=0), drafter(0.003)), "no drafter may draft for it"
-    assert not probed(replace(one, expectation=learnt(0)), drafter(0.003)), "it asked a moment ago"
+    assert not probed(one._replace(limit=0), drafter(0.003)), "no drafter may draft for it"
+    assert not probed(one._replace(expectation=learnt(0)), drafter(0.003)), "it asked a moment ago"
     assert not probed(one, drafter(1.0)), "the drafter is too slow for any gain"
     assert probed(one, drafter(0.008))
-    assert not probed(replace(one, remaining=3), drafter(0.008)), "too few tokens to come for it to pay"
-    assert not probed(replace(one, read_s=0.5), drafter(0.003)), "the drafter would have to read it first,"
-    assert probed(replace(one, read_s=0.5), drafter(0.003), share=0.0), "which costs nothing on another machine"
+    assert not probed(one._replace(remaining=3), drafter(0.008)), "too few tokens to come for it to pay"
+    assert not probed(one._replace(read_s=0.5), drafter(0.003)), "the drafter would have to read it first,"
+    assert probed(one._replace(read_s=0.5), drafter(0.003), share=0.0), "which costs nothing on another machine"
 
 
 def test_no_probe_is_made_where_the_best_drafts_gain_nothing() -> None:
@@ -165,10 +163,10 @@ def test_no_probe_is_made_where_the_best_drafts_gain_nothing() -> None:
 def test_unread_tokens_are_worth_reading_for_a_long_answer_only() -> None:
     unread = Candidate(learnt(4), 8, read_s=0.6)
     assert ask([unread], MEASURED, drafter(0.001))[0] > 0
-    assert ask([replace(unread, remaining=4)], MEASURED, drafter(0.001)) == [0]
-    assert ask([replace(unread, read_s=0.0, remaining=4)], MEASURED, drafter(0.001))[0] > 0
-    assert ask([replace(unread, read_s=100.0)], MEASURED, drafter(0.001)) == [0]
-    assert ask([replace(unread, remaining=10**6)], MEASURED, drafter(0.001)) == ask([unread], MEASURED, drafter(0.001))
+    assert ask([unread._replace(remaining=4)], MEASURED, drafter(0.001)) == [0]
+    assert ask([unread._replace(read_s=0.0, remaining=4)], MEASURED, drafter(0.001))[0] > 0
+    assert ask([unread._replace(read_s=100.0)], MEASURED, drafter(0.001)) == [0]
+    assert ask([unread._replace(remaining=10**6)], MEASURED, drafter(0.001)) == ask([unread], MEASURED, drafter(0.001))
     assert unread.horizon == HORIZON_TOKENS // 2
 
 
