@@ -103,7 +103,8 @@ def replay_frozen(log: Log, args: argparse.Namespace, fresh: MakeModelFree) -> d
     found: dict[str, Any] = {"texts": len(log.texts), "seeds": args.seeds, "seconds": args.seconds, "fields": {}}
     setting = _setting(args)
     loads = {f"{rate:g} a second": steady(args, rate) for rate in args.rates}
-    loads |= {f"{name}, long prompts": replace(scene, is_long=True) for name, scene in loads.items()}
+    long = {f"{name}, long prompts": replace(scene, is_long=True) for name, scene in loads.items()}
+    loads = long if args.long else loads | long
     for name in args.fields:
         rows = {
             load: {

@@ -152,6 +152,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
         "frozen", help="fields of the policy held at values, load by load", formatter_class=Defaults
     )
     six.add_argument("--fields", nargs="+", choices=[*FROZEN], default=[*FROZEN], help="of the policy")
+    six.add_argument("--long", action="store_true", help="with long prompts alone")
     six.add_argument("--plain", action="store_true", help="without drafts")
     for command in (five, six):
         command.add_argument("--rates", type=float, nargs="+", default=[1.0], help="requests/s; beat: the lowest")

@@ -13,7 +13,19 @@ from app.policy import Policy
 from app.stages.draft.registry import build as model_free
 from app.state import Guess
 from bench.cooperate.variants import Variant, crowds
-from bench.simulate.beat import BEATLESS, FROZEN, LOST, NONE_APART, SCENES, best_of, frozen, play, replay_beat, steady
+from bench.simulate.beat import (
+    BEATLESS,
+    FROZEN,
+    LOST,
+    NONE_APART,
+    SCENES,
+    best_of,
+    frozen,
+    play,
+    replay_beat,
+    replay_frozen,
+    steady,
+)
 from bench.simulate.log import DEPTH, DrafterLog, Log, Text
 from bench.simulate.machines import build
 from bench.simulate.run import over, simulate
@@ -130,6 +142,15 @@ def test_the_report_says_what_beat_did_in_each_scene(log: Log) -> None:
             mean, lower, upper = left["over beat"]
             assert left["policy changes"] == {} and lower <= mean <= upper
             assert (f"{kind}, {NONE_APART}" in scene["arms"]) == name.startswith("long")
+
+
+def test_the_sweep_holds_a_field_at_each_value_load_by_load(log: Log) -> None:
+    chosen = args(fields=["draft_wait_factor"], rates=[2.0, 4.0], seconds=3.0, seeds=1, plain=False, long=True)
+    found = replay_frozen(log, chosen, model_free)["fields"]["draft_wait_factor"]
+    assert [*found["total_s"]] == ["2 a second, long prompts", "4 a second, long prompts"]
+    for load, row in found["total_s"].items():
+        assert [*row] == [str(value) for value in FROZEN["draft_wait_factor"]]
+        assert found["paired"][load][found["best value"]] == [1.0, 1.0, 1.0]
 
 
 def test_ways_are_set_against_each_other_text_by_text(log: Log) -> None:
