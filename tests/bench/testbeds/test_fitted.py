@@ -70,6 +70,7 @@ def test_a_small_study_goes_from_samples_to_a_file(
         readings=(reading,),
         chosen=2,
         loads=(Load("offline", 1, 5), Load("offline", 2, 5)),
+        moved=Load("offline", 1, 5),
     )
     monkeypatch.setitem(STUDIES, "cosine", own)
     assert run.main(["cosine", "--fitted", "--out", str(tmp_path)]) == 0
