@@ -37,6 +37,7 @@ MODULES = (  # every module here has a function compile_cases()
     "kernels.sampling.top_logprobs",
 )
 CAPABILITIES = (80, 89, 90, 100, 120)  # A100; L4 and RTX 40; H100 and H200; B200; RTX 50
+OTHER_DTYPES_ON = (80, 90)  # models come in bfloat16: what another dtype changes shows on these
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,11 @@ class CompileCase:
     has_dot: bool = False  # one of the kernels it launches must use tensor cores
     disassemble: bool = False  # nearly a second each
     reads_rows: bool = True  # one of them must read 16 bytes at a time, and none single values of 16 bits
+    other_dtype: bool = False  # the same as another case, but for the dtype: compiled for `OTHER_DTYPES_ON` alone
+
+    def is_for(self, capability: int) -> bool:
+        """Tell whether it is compiled for sm_<capability>."""
+        return not self.other_dtype or capability in OTHER_DTYPES_ON
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,7 @@ class Compiled:
     capability: int  # 80 for sm_80
     has_dot: bool  # of the case
     reads_rows: bool  # of the case
+    other_dtype: bool  # of the case
     threads: int  # of one program
     registers: int  # of one thread
     stack_bytes: int  # of one thread: what does not fit the registers is spilled there
@@ -129,6 +136,7 @@ def _read(module: str, case: CompileCase, capability: int, kernel: Any) -> Compi
         capability=capability,
         has_dot=case.has_dot,
         reads_rows=case.reads_rows,
+        other_dtype=case.other_dtype,
         threads=32 * kernel.metadata.num_warps,
         registers=int(re.findall(r"REG:(\d+)", usage)[-1]),
         stack_bytes=int(re.findall(r"STACK:(\d+)", usage)[-1]),
@@ -152,7 +160,7 @@ def main() -> None:
     for capability in map(int, sys.argv[1:] or CAPABILITIES):
         for module in MODULES:
             for case in importlib.import_module(module).compile_cases():
-                for kernel in compiled(module, case, capability):
+                for kernel in compiled(module, case, capability) if case.is_for(capability) else ():
                     print(json.dumps(asdict(kernel)), flush=True)
 
 

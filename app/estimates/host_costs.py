@@ -4,22 +4,27 @@ What composing, walking, committing and learning take goes in; what a tree costs
 Knows no clock. For one thread.
 """
 
-from app.estimates.step_costs import DECAY
+from collections import deque
+from typing import Final
 
-MAX_JUMP = 3.0  # an observation counts for at most so many times what was expected: a pause of the process is no cost
+RECENT = 9  # observations whose median is taken
 
 
 class HostCosts:
-    """The host's seconds of steps without trees, by the size of the batch, and those that a tree adds."""
+    """The host's seconds of steps without trees, by the size of the batch, and those that a tree adds.
+
+    Medians of the last few steps: the first step with a tree loads tables and code, and a process may pause. With a
+    mean, one such step would make trees look dear, and none would be asked for that could show otherwise.
+    """
 
     def __init__(self) -> None:
-        self._plain_s: dict[int, float] = {}  # batch size class -> a sequence's mean
-        self._tree_s: float | None = None
+        self._plain: dict[int, _Median] = {}  # batch size class -> a sequence's seconds
+        self._tree: Final = _Median()
 
     @property
     def tree_s(self) -> float:
         """Return the seconds that a tree adds to a step; 0 before both kinds of steps have been seen."""
-        return self._tree_s or 0.0
+        return self._tree.value
 
     def update(self, sequences: int, trees: int, seconds: float) -> None:
         """Learn that the host took `seconds` for a step of so many sequences, some with a tree."""
@@ -27,15 +32,21 @@ class HostCosts:
             return
         size = sequences.bit_length()
         if not trees:
-            own = self._plain_s.get(size)
-            self._plain_s[size] = _mean(own, seconds / sequences)
-        elif self._plain_s:
-            nearest = min(self._plain_s, key=lambda known: (abs(known - size), known))
-            more_s = max(0.0, seconds - sequences * self._plain_s[nearest]) / trees
-            self._tree_s = _mean(self._tree_s, more_s)
+            self._plain.setdefault(size, _Median()).add(seconds / sequences)
+        elif self._plain:
+            nearest = min(self._plain, key=lambda known: (abs(known - size), known))
+            self._tree.add(max(0.0, seconds - sequences * self._plain[nearest].value) / trees)
 
 
-def _mean(known: float | None, seen: float) -> float:
-    if known is None:
-        return seen
-    return DECAY * known + (1.0 - DECAY) * (min(seen, MAX_JUMP * known) if known else seen)
+class _Median:
+    """The median of the last few values, of two in the middle the lesser; 0 before there is any."""
+
+    __slots__ = ("_recent", "value")
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=RECENT)
+        self.value = 0.0
+
+    def add(self, value: float) -> None:
+        self._recent.append(value)
+        self.value = sorted(self._recent)[(len(self._recent) - 1) // 2]

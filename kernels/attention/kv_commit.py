@@ -113,7 +113,12 @@ def compile_cases() -> Iterator[CompileCase]:
     """Yield 36 layers of 8 key heads of 128, pages of 16, an 8B model: paths of 16, and of 64, the
     longest."""
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)):
-        yield CompileCase(f"paths of 16, {name}", partial(_compile_case, dtype, 16), disassemble=True)
+        yield CompileCase(
+            f"paths of 16, {name}",
+            partial(_compile_case, dtype, 16),
+            disassemble=True,
+            other_dtype=dtype != torch.bfloat16,
+        )
     yield CompileCase("paths of 64, bf16", partial(_compile_case, torch.bfloat16, 64), disassemble=True)
 
 

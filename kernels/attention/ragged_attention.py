@@ -174,7 +174,7 @@ def compile_cases() -> Iterator[CompileCase]:
         ("verify a tree, fp32", torch.float32, FLOAT32, True, 0, 0.0, 512),
     ):
         launch = partial(_compile_case, dtype, tiling, tree, window, softcap, max_keys)
-        yield CompileCase(name, launch, has_dot=True)
+        yield CompileCase(name, launch, has_dot=True, other_dtype=dtype != torch.bfloat16)
 
 
 def _compile_case(

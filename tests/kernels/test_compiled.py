@@ -17,7 +17,7 @@ import pytest
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not made for this machine", allow_module_level=True)
 
-from kernels.compile import CAPABILITIES
+from kernels.compile import CAPABILITIES, OTHER_DTYPES_ON
 
 ROOT = Path(__file__).parents[2]
 MAX_SHARED_BYTES = 99 * 1024  # what one program may have on every GPU from sm_80 on
@@ -63,8 +63,11 @@ def found(kernels, complaint):
 def test_all_are_there(kernels):
     files = [path for path in (ROOT / "kernels").rglob("*.py") if "def compile_cases(" in path.read_text()]
     assert {k["module"] for k in kernels} == {".".join(f.relative_to(ROOT).with_suffix("").parts) for f in files}
-    everywhere = {(module, case) for module, case, _ in cases(kernels, lambda k: True)}
-    assert cases(kernels, lambda k: True) == {(*case, capability) for case in everywhere for capability in CAPABILITIES}
+    for other_dtype, capabilities in ((False, CAPABILITIES), (True, OTHER_DTYPES_ON)):
+        there = cases(kernels, lambda k, kind=other_dtype: k["other_dtype"] == kind)
+        known = {(module, case) for module, case, _ in there}
+        assert there == {(*case, capability) for case in known for capability in capabilities}
+    assert {module for module, *_ in cases(kernels, lambda k: not k["other_dtype"])} == {k["module"] for k in kernels}
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/decisions/0006-gpu-engine.md"])
