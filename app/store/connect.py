@@ -39,7 +39,7 @@ _ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": GONE_S - 1, "TCP
 KEEPALIVE = {getattr(socket, name): value for name, value in _ALIVE.items() if hasattr(socket, name)}
 RETRIES = 6
 DISK_MS = 3000  # longest wait for Redis to write to its disk, which it does each second
-MAX_CONNECTIONS = 8192  # every waiting stream of the web tier holds one; Redis has room for 10,000
+MAX_CONNECTIONS = 8192  # every call that waits for a whole answer holds one; Redis has room for 10,000
 
 Args = Sequence[Any]  # a script's arguments: str, int, float
 
