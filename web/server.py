@@ -88,14 +88,14 @@ def with_writer(app: "WSGIApplication") -> "WSGIApplication":
     keeps the rest; it waits only where very much is kept.
     """
 
-    def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    def serve(call: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         def start(status: str, headers: list[tuple[str, str]], error: Any = None) -> Callable[[bytes], object]:
             write: Any = start_response(status, headers, error)
             channel = write.__self__.channel
-            environ[WRITER] = Writer(write, lambda: channel.connected and channel.total_outbufs_len <= MOST_UNSENT)
+            call[WRITER] = Writer(write, lambda: channel.connected and channel.total_outbufs_len <= MOST_UNSENT)
             return write
 
-        return app(environ, start)
+        return app(call, start)
 
     return serve
 

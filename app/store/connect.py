@@ -39,7 +39,7 @@ _ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": GONE_S - 1, "TCP
 KEEPALIVE = {getattr(socket, name): value for name, value in _ALIVE.items() if hasattr(socket, name)}
 RETRIES = 6
 DISK_MS = 3000  # longest wait for Redis to write to its disk, which it does each second
-MAX_CONNECTIONS = 8192  # every waiting stream of the web tier holds one; Redis has room for 10,000
+MAX_CONNECTIONS = 8192  # every call that waits for a whole answer holds one; Redis has room for 10,000
 
 Args = Sequence[Any]  # a script's arguments: str, int, float
 
@@ -230,9 +230,19 @@ def _reply_of(connection: Any) -> Any:
         return error
 
 
+@contextmanager
+def _no_silence_twice(pool: Any) -> Iterator[None]:
+    """Close the idle connections when one went silent: others may be as dead, and each would cost its timeout."""
+    try:
+        yield
+    except RedisTimeoutError:
+        pool.disconnect(inuse_connections=False)
+        raise
+
+
 class _Client(redis.Redis):
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        with translating():
+        with translating(), _no_silence_twice(self.connection_pool):
             return super().execute_command(*args, **options)
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
@@ -241,5 +251,5 @@ class _Client(redis.Redis):
 
 class _Pipeline(Pipeline):
     def execute(self, raise_on_error: bool = True) -> list[Any]:
-        with translating():
+        with translating(), _no_silence_twice(self.connection_pool):
             return super().execute(raise_on_error)

@@ -145,19 +145,10 @@ class MemoryStore:
                 target=entry.target,
             )
 
-    def events(self, request_id: str, offset: int, wait_s: float = 0.0) -> list[Event]:
-        """Return the events past the first `offset` tokens, waiting up to `wait_s`.
-
-        Raises NotFound.
-        """
-        until = time.monotonic() + wait_s
+    def events(self, request_id: str, offset: int) -> list[Event]:
+        """Return the events past the first `offset` tokens. Raises NotFound."""
         with self._changed:
-            while True:
-                found = _past(self._get(request_id).events, offset)
-                left_s = until - time.monotonic()
-                if found or left_s <= 0:
-                    return found
-                self._changed.wait(left_s)
+            return _past(self._get(request_id).events, offset)
 
     def ended(self, request_id: str, wait_s: float = 0.0) -> bool:
         """Tell whether the request has ended, waiting up to `wait_s` for it. Raises NotFound."""

@@ -113,8 +113,8 @@ class Requests(Protocol):
     def snapshot(self, request_id: str) -> Snapshot:
         """Return the request as it is now. Raises NotFound."""
 
-    def events(self, request_id: str, offset: int, wait_s: float = 0.0) -> list[Event]:
-        """Return the events past the first `offset` generated tokens, waiting up to `wait_s` for one.
+    def events(self, request_id: str, offset: int) -> list[Event]:
+        """Return the events past the first `offset` generated tokens.
 
         The first event starts exactly at `offset`. At the end of an ended request, that is the
         terminal event without tokens. Raises NotFound.

@@ -6,7 +6,6 @@ nothing. `app.store.protocol.Requests` describes the methods.
 """
 
 import json
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -131,21 +130,17 @@ class RequestStore:
             raise NotFound(request_id)
         return _snapshot(fields, _events(entries))
 
-    def events(self, request_id: str, offset: int, wait_s: float = 0.0) -> list[Event]:
-        """Return the events past the first `offset` tokens, waiting up to `wait_s`.
-
-        Raises NotFound.
-        """
-        if wait_s <= 0:
-            return self._events_now(request_id, offset)
-        until = time.monotonic() + wait_s
-        while (left_s := until - time.monotonic()) > 0:
-            found = self._next_events(request_id, offset, min(left_s, BLOCK_S))
-            if found:
-                return found
-            if self.ended(request_id):  # one read more: hundreds of streams may wait here
-                return self._events_now(request_id, offset)
-        return []
+    def events(self, request_id: str, offset: int) -> list[Event]:
+        """Return the events past the first `offset` tokens. Raises NotFound."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.hget(self._keys.request(request_id), "status")
+        pipe.xrange(self._keys.events(request_id), min=f"({offset}-0")
+        status, entries = pipe.execute()
+        if status is None:
+            raise NotFound(request_id)
+        if not entries and status != Status.ACTIVE:  # all read, or the terminal event carried the last tokens
+            entries = self._client.xrevrange(self._keys.events(request_id), count=1)
+        return past(_events(entries), offset)
 
     def ended(self, request_id: str, wait_s: float = 0.0) -> bool:
         """Tell whether the request has ended, waiting up to `wait_s` for it. Raises NotFound."""
@@ -211,22 +206,6 @@ class RequestStore:
                 args += (request_id, event.offset, len(event.tokens), stored, stats, *end)
             calls.append((keys, args))
         return calls
-
-    def _events_now(self, request_id: str, offset: int) -> list[Event]:
-        pipe = self._client.pipeline(transaction=True)
-        pipe.hget(self._keys.request(request_id), "status")
-        pipe.xrange(self._keys.events(request_id), min=f"({offset}-0")
-        status, entries = pipe.execute()
-        if status is None:
-            raise NotFound(request_id)
-        if not entries and status != Status.ACTIVE:  # all read, or the terminal event carried the last tokens
-            entries = self._client.xrevrange(self._keys.events(request_id), count=1)
-        return past(_events(entries), offset)
-
-    def _next_events(self, request_id: str, offset: int, wait_s: float) -> list[Event]:
-        key = self._keys.events(request_id)
-        reply: Any = self._client.xread({key: f"{offset}-0"}, block=max(1, int(wait_s * 1000)))
-        return past(_events(reply[0][1]), offset) if reply else []
 
 
 def stored_texts(event: Event) -> tuple[str, str]:

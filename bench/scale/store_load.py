@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Sequence as Listed
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -59,7 +60,7 @@ def main(argv: Listed[str] | None = None) -> int:
             instance.logs.mkdir(parents=True)
             supervisor = stack.enter_context(supervising(Children(instance.logs)))
             redis, url = embedded_redis(instance)
-            supervisor.start([redis], lambda url=url: no_answer(url))
+            supervisor.start([redis], partial(no_answer, url))
             found = measure(url, webs, args)
         report["points"].append(found)
         print(line(found), flush=True)

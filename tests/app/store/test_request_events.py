@@ -20,7 +20,7 @@ from tests.app.store.bench import NAMESPACE, Bench, make_record, redis_bench, to
 def test_a_request_may_end_before_its_first_token(bench: Bench) -> None:
     bench.store.create(make_record(), limit=10)
     assert bench.store.end("r1", FinishReason.CANCELLED)
-    assert [event.finish_reason for event in bench.store.events("r1", 0, 1.0)] == [FinishReason.CANCELLED]
+    assert [event.finish_reason for event in bench.store.events("r1", 0)] == [FinishReason.CANCELLED]
 
 
 @pytest.mark.parametrize("ends_with_tokens", [True, False])
@@ -31,7 +31,7 @@ def test_events_start_exactly_at_any_offset(running: Bench, ends_with_tokens: bo
     if not ends_with_tokens:
         running.store.end("r1", FinishReason.STOP)
     for offset in range(7):
-        found = running.store.events("r1", offset, 1.0)
+        found = running.store.events("r1", offset)
         assert found[0].offset == offset
         assert tuple(token for event in found for token in event.tokens) == (1, 2, 3, 4, 5, 6)[offset:]
         assert all(len(event.proposers) == len(event.tokens) for event in found)
@@ -47,38 +47,6 @@ def test_log_probabilities_stay_with_their_tokens(running: Bench) -> None:
     assert list(running.store.snapshot("r1").logprobs) == kept
     for offset in range(6):
         assert [one for event in running.store.events("r1", offset) for one in event.logprobs] == kept[offset:]
-
-
-def test_events_do_not_wait_unless_asked(running: Bench) -> None:
-    at_once_s = []
-    for _ in range(5):  # a busy machine may hold one of them up
-        started = time.monotonic()
-        assert running.store.events("r1", 0) == []
-        at_once_s.append(time.monotonic() - started)
-    assert min(at_once_s) < 0.5
-    started = time.monotonic()
-    assert running.store.events("r1", 0, 0.1) == []
-    assert time.monotonic() - started >= 0.1
-
-
-@pytest.mark.parametrize("ending", [True, False])
-def test_a_waiting_reader_wakes_at_the_next_event(running: Bench, ending: bool) -> None:
-    running.store.commit("v1", [("r1", tokens_event(0, 1))])
-    event = tokens_event(1, 2, finish=FinishReason.LENGTH if ending else None)
-    writer = threading.Timer(0.1, running.store.commit, ("v1", [("r1", event)]))
-    writer.start()
-    started = time.monotonic()
-    assert running.store.events("r1", 1, 10.0) == [event]
-    assert time.monotonic() - started < 5.0
-    writer.join()
-
-
-def test_a_waiting_reader_wakes_when_the_request_is_cancelled(running: Bench) -> None:
-    writer = threading.Timer(0.1, running.store.end, ("r1", FinishReason.CANCELLED))
-    writer.start()
-    found = running.store.events("r1", 0, 10.0)
-    assert [event.finish_reason for event in found] == [FinishReason.CANCELLED]
-    writer.join()
 
 
 def test_a_reader_that_waits_for_the_end_wakes_at_the_end(running: Bench) -> None:
@@ -191,17 +159,6 @@ def test_sixteen_commits_are_one_round_trip(redis_client: redis.Redis, sent: lis
     again = [(request_id, tokens_event(2, 3)) for request_id, _ in events]
     assert bench.store.commit("v1", again) == [Outcome.COMMITTED] * 16
     assert len(sent) == 1
-
-
-def test_a_silent_wait_is_two_round_trips(redis_client: redis.Redis, sent: list[int]) -> None:
-    """Hundreds of streams of waiting requests do nothing else."""
-    bench = redis_bench(redis_client)
-    bench.store.create(make_record(), limit=1)
-    sent.clear()
-    assert bench.store.events("r1", 0, 0.05) == []
-    assert len(sent) == 2
-    with pytest.raises(NotFound):
-        bench.store.events("unknown", 0, 0.05)
 
 
 @given(st.lists(st.integers(1, 4), max_size=6), st.integers(0, 24))

@@ -40,7 +40,6 @@ def test_unknown_requests_are_not_found(bench: Bench) -> None:
     for call in (
         lambda: bench.store.snapshot("no"),
         lambda: bench.store.events("no", 0),
-        lambda: bench.store.events("no", 0, 5.0),
         lambda: bench.store.end("no", FinishReason.CANCELLED),
     ):
         with pytest.raises(NotFound):

@@ -97,10 +97,11 @@ def _read(store: RequestStore, request_id: str, read: dict[str, list[int]]) -> N
     is_over = False
     until = time.monotonic() + 20.0
     while not is_over and time.monotonic() < until:
-        for event in store.events(request_id, len(tokens), 1.0):
+        for event in store.events(request_id, len(tokens)):
             assert event.offset == len(tokens)
             tokens += event.tokens
             is_over = is_over or event.finish_reason is not None
+        time.sleep(0.002)
     read[request_id] = tokens
 
 
