@@ -319,6 +319,8 @@ def _fill_choices(host: dict[str, np.ndarray], layout: RowLayout, vocab_size: in
 
 def _put(array: np.ndarray, values: Any, idle: float) -> None:
     """Write from the front; the rest is `idle`."""
-    if len(values):
-        array[: len(values)] = values
-    array[len(values) :] = idle
+    count = len(values)
+    if count:
+        array[:count] = values
+    if count < len(array):
+        array[count:] = idle
