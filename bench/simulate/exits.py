@@ -73,7 +73,7 @@ class Exits:
             self._report = ExitReport()
             return whole_s, rows
         draws = {id(work): [self._draws.random() for _ in work.tree.tokens] for work in works}
-        said = {id(work): right(work) for work in works}
+        known = {id(work): right(work) for work in works}
         before_at, seconds, mean, took_s = 0.0, 0.0, 0.0, 0.0
         left: list[tuple[float, int, int]] = []
         for one in self._costs.checkpoints:
@@ -88,7 +88,7 @@ class Exits:
                         work,
                         [
                             draw < (self._costs.lost if is_right else found)
-                            for draw, is_right in zip(draws[id(work)], said[id(work)], strict=True)
+                            for draw, is_right in zip(draws[id(work)], known[id(work)], strict=True)
                         ],
                     )
             after = sum(len(work.tokens) + len(work.tree) - len(work.pruned) for work in works)

@@ -8,7 +8,7 @@ number at a time is moved to its bounds in the median world, to see which one a 
 import statistics
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,6 +55,7 @@ class Study:
     loads: tuple[Load, ...]
     left_out: tuple[str, ...]  # arms
     moved: Load  # under which one number at a time is moved
+    numbers: tuple[str, ...]  # those that are
     order: tuple[str, ...]  # arms by tokens/s, falling, as the paper has them
 
 
@@ -100,6 +101,12 @@ STUDIES = {
         (Load("offline", 4, 12), Load("offline", 16, 16), Load("offline", 1, 10)),
         ("vanilla", *(f"cosine{kind}" for kind in (" without routing", " without control", " of 1", " of 2", " of 3"))),
         Load("offline", 4, 10),
+        (
+            "drafters.*.host_s",
+            "devices.a100.flop_part",
+            "acceptance.home",
+            "acceptance.mixture",
+        ),
         ("cosine", "cosine without fusion", "cosine without sharing"),
     ),
     "faser": Study(
@@ -121,10 +128,15 @@ STUDIES = {
                 ("tokens/s over the best baseline", "vanilla"),
             ),
         ),
-        6,
+        4,
         (Load("longbench", 24, 24), Load("humaneval", 64, 64), Load("sharegpt", 32, 32)),
         (),
-        Load("longbench", 24, 24),
+        Load("longbench", 16, 16),
+        (
+            "drafters.*.host_s",
+            "exit.quality",
+            "acceptance.mixture",
+        ),
         ("faser", "faser, lengths", "faser, lengths and exit", "vanilla of 6"),
     ),
 }
@@ -153,7 +165,8 @@ def _reading(paper: str, own: Study, reading: Reading, fit: Fit, seed: int) -> d
     chosen, rows = fit.chosen(own.chosen), []
     for i, number in enumerate(chosen):
         load, world = own.loads[i % len(own.loads)], fit.worlds[number]
-        rows.append(simulated(world, _with_lengths(arms, fit.model, number, world, load), load, seed + i))
+        found = simulated(world, _with_lengths(arms, fit.model, number, world, load), load, seed + i)
+        rows.append(_sustained(world, load, found))
         print(f"{reading.name}, world {number}, {load.data} {load.batch}: {_short(rows[-1])}", flush=True)
     comparisons = ARMS[paper].comparisons
     values = {one.paper: [compared(one, row) for row in rows] for one in comparisons}
@@ -174,7 +187,7 @@ def _reading(paper: str, own: Study, reading: Reading, fit: Fit, seed: int) -> d
             name: verdict(number, [one for one in values[name] if one is not None])
             for name, number in reading.headlines.items()
         },
-        "sensitivity": sensitivity(paper, reading, fit, chosen[0], own.moved, arms, seed),
+        "sensitivity": sensitivity(paper, reading, fit, chosen[0], own, arms, seed),
     }
 
 
@@ -186,6 +199,12 @@ def simulated(world: WorldSpec, arms: Listed[Arm], load: Load, seed: int) -> dic
         other = made(world, wanted, seed + OTHER)
         arms = [tuned(world, arm, other, load.batch, seed + OTHER) for arm in arms]
     return {arm.name: play(world, arm, log, load.batch, seed) for arm in arms}
+
+
+def _sustained(world: WorldSpec, load: Load, rows: Mapping[str, Figures]) -> dict[str, Figures]:
+    """Return the figures with the tokens/s of closed loops that go on (Little's law): no last wave thins out."""
+    tokens = load.batch * _tokens(world, load)[1]
+    return {name: replace(row, tokens_per_s=tokens / row.request_s) for name, row in rows.items()}
 
 
 def _wanted(world: WorldSpec, load: Load) -> list[Wanted]:
@@ -210,22 +229,24 @@ def _with_lengths(arms: Listed[Arm], model: CostModel, number: int, world: World
 
 
 def sensitivity(
-    paper: str, reading: Reading, fit: Fit, number: int, load: Load, arms: Listed[Arm], seed: int
+    paper: str, reading: Reading, fit: Fit, number: int, own: Study, arms: Listed[Arm], seed: int
 ) -> dict[str, list[float | None]]:
-    """Return the comparison's value in the median world, and with each free number at its bounds, widest first."""
+    """Return the comparison's value in the median world, and with each of the numbers at its bounds, widest first."""
     name, baseline = reading.sensitive
     one = next(own for own in ARMS[paper].comparisons if own.paper == name)
     pair = [arm for arm in arms if arm.name in (one.arm, baseline)]
     world = fit.worlds[number]
-    moved = [(place, at) for place, bounds in world.free.items() for at in (bounds.low, bounds.high)]
+    moved = [(place, at) for place in own.numbers for at in (world.free[place].low, world.free[place].high)]
     worlds = [world, *(world.with_values({place: at}) for place, at in moved)]
     model = CostModel(worlds, seed)
-    values = [
-        compared(one, simulated(own, _with_lengths(pair, model, i, own, load), load, seed))
-        for i, own in enumerate(worlds)
-    ]
+
+    def value(i: int, at: WorldSpec) -> float | None:
+        found = simulated(at, _with_lengths(pair, model, i, at, own.moved), own.moved, seed)
+        return compared(one, _sustained(at, own.moved, found))
+
+    values = [value(i, at) for i, at in enumerate(worlds)]
     middle, *others = (None if value is None else round(value, 4) for value in values)
-    found = {place: others[2 * i : 2 * i + 2] for i, place in enumerate(world.free)}
+    found = {place: others[2 * i : 2 * i + 2] for i, place in enumerate(own.numbers)}
     widest = sorted(found, key=lambda place: -abs((found[place][0] or 0.0) - (found[place][1] or 0.0)))
     return {"as it is": [middle, middle]} | {place: found[place] for place in widest}
 
