@@ -50,7 +50,10 @@ class RedisUrl:
                 f"a Redis URL begins with {', '.join(f'{one}://' for one in SCHEMES[:-1])} or {SCHEMES[-1]}://"
             )
         is_sentinel, is_tls = scheme.endswith("+sentinel"), scheme.startswith("rediss")
-        parts = urlsplit(f"//{rest}")
+        try:
+            parts = urlsplit(f"//{rest}")
+        except ValueError:  # which would show the password
+            raise ValueError("a Redis URL has characters that are not allowed in one: write them as %XX") from None
         user, _, servers = parts.netloc.rpartition("@")
         name, has_password, password = user.partition(":")
         options = _options(parts.query, is_tls, is_sentinel, is_socket=scheme == "unix")

@@ -25,6 +25,7 @@ from workers.tracing.recorder import Recorder
 
 log = logging.getLogger(__name__)
 HUNG_S = 180.0  # one step or one batch of drafts; far beyond a long prompt's chunk on a slow machine
+LONGEST_LOOK_S = 12.0  # between two looks, that counts as work: a heartbeat may wait for Redis twice
 STDERR = 2  # the process's own
 
 
@@ -70,7 +71,7 @@ class Heartbeat(threading.Thread):
         self._mailboxes_lock = threading.Lock()
         self._busy_since_s: float | None = None  # monotonic
         self._interval_s = deployment.settings.lease_s / 4
-        self._hang_watch = HangWatch(longest_look_s=2.0 * self._interval_s)
+        self._hang_watch = HangWatch(LONGEST_LOOK_S)
         self._load_fraction = LoadFraction()
         self._stopping = threading.Event()
 

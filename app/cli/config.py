@@ -135,7 +135,7 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
 
 def _without_password(text: str | None) -> str | None:
     return (
-        None if text is None else re.sub(r"(?<=sentinel_password=)[^&]*", "***", re.sub(r"://[^/@]*@", "://***@", text))
+        None if text is None else re.sub(r"(?<=sentinel_password=)[^&]*", "***", re.sub(r"://[^/?]*@", "://***@", text))
     )
 
 

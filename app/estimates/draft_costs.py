@@ -12,6 +12,9 @@ from typing import Self
 from app.estimates.step_costs import DECAY
 
 MAX_JUMP = 3.0  # an observation counts for at most so many times what was expected; one so much less starts afresh
+YOUNG = (
+    2.5  # of observations, each weighing a little less than the next: while there are fewer a lower one starts afresh
+)
 HOPED_HOP = 0.5  # of the mean time of drafting at the depths that were tried
 FAINT = 0.5  # weight of a guessed observation: a few real ones at other depths outweigh it
 FEW_UNREAD = 16  # tokens of a sequence that a drafter reads along with its first guess

@@ -8,6 +8,7 @@ from collections import deque
 from typing import Final
 
 RECENT = 9  # observations whose median is taken
+FEWEST = 2  # trees' observations before any counts
 
 
 class HostCosts:
@@ -23,8 +24,8 @@ class HostCosts:
 
     @property
     def tree_s(self) -> float:
-        """Return the seconds that a tree adds to a step; 0 before both kinds of steps have been seen."""
-        return self._tree.value
+        """Return the seconds that a tree adds to a step; 0 before a few steps of both kinds have been seen."""
+        return self._tree.value if self._tree.count >= FEWEST else 0.0
 
     def update(self, sequences: int, trees: int, seconds: float) -> None:
         """Learn that the host took `seconds` for a step of so many sequences, some with a tree."""
@@ -46,6 +47,10 @@ class _Median:
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=RECENT)
         self.value = 0.0
+
+    @property
+    def count(self) -> int:
+        return len(self._recent)
 
     def add(self, value: float) -> None:
         self._recent.append(value)

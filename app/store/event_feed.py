@@ -26,7 +26,7 @@ from app.store.protocol import Requests, past
 
 log = logging.getLogger(__name__)
 
-CHECK_S = 1.0  # longest that an event goes unnoticed whose message was lost
+CHECK_S = 1.0  # between looks for what no message brought; a reader that has heard something is left out once
 LINGER_S = 0.2  # that the subscription may outlive the last reader
 RETRY_S = 0.2  # after an error
 BATCH = 1024  # readers that one call checks, so that none holds Redis up for long
@@ -63,11 +63,12 @@ class EventFeed:
         with self._lock:
             for place, request_id in enumerate(request_ids):
                 self._readers.setdefault(request_id, []).append((place, reader))
-            if not self._is_running:
-                self._is_running = True
-                self._thread = threading.Thread(target=self._run, name="events", daemon=True)
-                self._thread.start()
         try:
+            with self._lock:
+                if not self._is_running:
+                    self._thread, self._error = threading.Thread(target=self._run, name="events", daemon=True), None
+                    self._thread.start()
+                    self._is_running = True
             yield reader
         finally:
             with self._lock:
@@ -179,7 +180,7 @@ class Reader:
         took are not returned. Raises NotFound, StoreUnavailable, and what `take` raised; what was not
         read then comes at the next call.
         """
-        found = [one for place in [*self._must_look] for one in self._stored(place)]
+        found = self._look()
         if found or self.has_ended:
             return found
         for place, event in self._queued(wait_s, take):
@@ -192,14 +193,15 @@ class Reader:
         if self._failure is not None:
             raise self._failure
         if not found:
-            found = [one for place in [*self._must_look] for one in self._stored(place)]
+            found = self._look()
         if not found and self._open and (error := self._feed.error) is not None:
             raise error
         return found
 
     def put(self, place: int, event: Event | None) -> None:
         """Give the reader an event; None: it has missed one, or the request is over. The feed calls this."""
-        self._heard.add(place)
+        if event is not None:
+            self._heard.add(place)
         with self._mutex:
             if self._take is not None and event is not None and self._is_taken(self._take, place, event):
                 return
@@ -254,6 +256,16 @@ class Reader:
             while True:
                 found.append(self._queue.get_nowait())
         return found
+
+    def _look(self) -> list[Found]:
+        """Read the stored events of the first place that must look and has some: the next call sees to the others.
+
+        So nothing that was read is lost where the store cannot be asked for another place.
+        """
+        for place in [*self._must_look]:
+            if found := self._stored(place):
+                return found
+        return []
 
     def _stored(self, place: int) -> list[Found]:
         found = self._advance(place, self._requests.events(self._ids[place], self._offsets[place]))

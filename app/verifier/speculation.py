@@ -23,6 +23,8 @@ from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.policies import MIN_GAIN
 from app.stages.route.router import Price, Route, Router
 from app.stages.route.strategies import RoundLimits
+from app.stages.schedule.compose import TAIL_TOKENS
+from app.stages.schedule.prefill import prefill_s
 from app.state import Sequence, Tree
 from app.verifier.dispatch import DraftDispatcher
 from app.verifier.measured_target import MeasuredTarget
@@ -287,7 +289,6 @@ class Speculation:
         if pool.model_free and pool.models:
             model_free = [self._model_free_candidate(s, c, policy) for s, c in zip(sequences, full, strict=True)]
         self._is_together = self._overlap.goes_together(self._costs, len(self.sequences), self._usual_s)
-        others = 0 if self._is_together else len(self.sequences) - len(sequences)
         return DraftBatch(
             full,
             model_free,
@@ -295,11 +296,18 @@ class Speculation:
             lengths={s.record.id: len(s.tokens) for s in sequences},
             costs=self._costs,
             now_s=self._clock.monotonic(),
-            busy_s=self._costs.seconds(others) if others else 0.0,
+            busy_s=self._busy_s(sequences, policy) if len(self.sequences) > len(sequences) else 0.0,
             core_share=pool.core_share,
             least=policy.min_draft_tokens,
             load=len(self.sequences),
         )
+
+    def _busy_s(self, sequences: list[Sequence], policy: Policy) -> float:
+        """Return the seconds of other work that the verifier has while these wait: prompts, or the other half."""
+        if not self._is_together:
+            return self._costs.seconds(len(self.sequences) - len(sequences))
+        prompts = [sequence for sequence in self.sequences.oldest() if sequence.uncached > TAIL_TOKENS]
+        return prefill_s(prompts, policy, self._costs, self._costs.seconds(len(sequences)))
 
     def _usual_s(self, sequences: int) -> float:
         """Return what drafts like those that were asked for last usually take for so many sequences."""

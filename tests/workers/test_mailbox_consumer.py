@@ -219,7 +219,7 @@ from app.engine.text.tokenizer import Tokenizer
 from workers.celery_app import make_celery
 from workers.deployment import Deployment
 
-heartbeats.HUNG_S = 0.5
+heartbeats.HUNG_S, heartbeats.LONGEST_LOOK_S = 0.5, 0.2
 settings = Settings(redis_url=sys.argv[1], lease_s=0.4)
 opened = Deployment(settings, make_celery(settings), Tokenizer(Path(sys.argv[2])))
 heartbeat = heartbeats.Heartbeat(opened, "verify", "v")

@@ -22,7 +22,7 @@ def target_id(folder: Path, settings: Settings, tokenizer_sha256: str, device: s
         "weights": _contents(folder, settings.home),
         "rounded": None if settings.weights in ("stored", "float32") else settings.weights,
         "activations": _activations(folder, settings),
-        "arithmetic": "float32" if device == "cpu" else [device, settings.gpu_dtype, settings.gpu_exact],
+        "arithmetic": "float32" if device == "cpu" else _on_device(device, settings),
         "tokenizer": tokenizer_sha256,
     }
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
@@ -38,6 +38,12 @@ def _activations(folder: Path, settings: Settings) -> str:
         if any(kind.endswith("_K") for kind in kinds):
             return "int8 with K types"
     return settings.activations
+
+
+def _on_device(device: str, settings: Settings) -> list[object]:
+    """Return how a device computes, by a name that no other arithmetic has had: logits were once rounded to 16 bits."""
+    logits = [] if settings.gpu_dtype == "float32" else ["float32 logits"]
+    return [device, settings.gpu_dtype, settings.gpu_exact, *logits]
 
 
 def _contents(folder: Path, home: Path) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence as Listed
 from dataclasses import replace
 from typing import Final
 
+from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
 from app.messages import Record
 from app.stages.length.draft_modes import DraftMode, DraftModes
@@ -16,12 +17,23 @@ from app.stages.length.planner import DraftBatch, LengthDecision
 from app.state import Tree
 
 log = logging.getLogger(__name__)
-ASK_AFTER_STEPS = 128  # without models, or without any draft: then one is asked for at any cost
+ASK_AFTER_STEPS = 128  # without models: then they are tried, whatever they seem to cost
+FIRST_TRIAL_STEPS = 16  # without any draft: then drafting is tried, and after twice as many each time, up to the above
+TRIAL_TOKENS = 4  # of each sequence, in a trial
 QUIET_AFTER_STEPS = 8  # without any draft, at the same number of sequences: from then on lengths are decided
 QUIET_STEPS = 4  # only at each fourth step: estimates hardly change without drafts, and deciding takes time
 FIRST_FULL_ASKS = 8  # with models, before model-free drafters alone are chosen
 FULL_AFTER_ASKS = 32  # of model-free drafters alone: then models are asked once,
 MOST_FULL_AFTER_ASKS = ASK_AFTER_STEPS  # and after twice as many each time that they gained nothing
+
+
+def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:
+    """Return the lengths of a trial: those that pay if drafting costs next to nothing, TRIAL_TOKENS at most.
+
+    All sequences take part, since what drafts cost hangs on how many are drafted for at once.
+    """
+    depths, _ = draft_lengths(candidates, costs, DraftCosts())
+    return [min(TRIAL_TOKENS, depth) for depth in depths]
 
 
 class LengthController:
@@ -33,6 +45,8 @@ class LengthController:
         self.modes: Final = DraftModes()
         self._silent_steps = 0
         self._steps_without_models = 0
+        self._trial_after = FIRST_TRIAL_STEPS  # steps without any draft
+        self._trials = 0  # models and model-free drafters in turn
         self._silent_crowd = 0  # sequences at the last decision
         self._model_free_rounds = -FIRST_FULL_ASKS  # since models drafted; below 0 they draft in any case
         self._full_after = FULL_AFTER_ASKS  # model-free rounds
@@ -84,18 +98,22 @@ class LengthController:
         """
         self._silent_steps, self._silent_crowd = self._silent_steps + 1, len(full)
         self._steps_without_models += 1
-        must_ask = self._steps_without_models > ASK_AFTER_STEPS  # or a cost that was once measured wrong would stay so
+        # Or a cost that was once measured wrong would stay so.
+        is_trial = self._silent_steps > self._trial_after
+        tries_few = is_trial and model_free is not None and self._trials % 2 == 0
+        must_ask = (is_trial and not tries_few) or self._steps_without_models > ASK_AFTER_STEPS
 
         def asked(
             of: list[Candidate], mode: DraftMode, must_ask: bool, share: float, beat: float = 1.0
         ) -> tuple[list[int], float]:
-            return draft_lengths(of, costs, mode.costs, busy_s=busy_s, share=share, must_ask=must_ask, beat=beat)
+            found = draft_lengths(of, costs, mode.costs, busy_s=busy_s, share=share, beat=beat)
+            return (trial_lengths(of, costs), found[1]) if must_ask and not any(found[0]) else found
 
         few: list[int] = []
         few_gain = 1.0
         if model_free is not None:
             few, few_gain = asked(  # in the verifier's own process: nothing hides them
-                model_free, self.modes.model_free, self._silent_steps > ASK_AFTER_STEPS, share=1.0
+                model_free, self.modes.model_free, tries_few, share=1.0
             )
         beat = 1.0 if must_ask or self._is_full_due else few_gain
         depths, gain = asked(full, self.modes.with_models, must_ask, share, beat)
@@ -109,6 +127,10 @@ class LengthController:
         if model_free is not None and is_model_free:
             probing, mode = model_free, self.modes.model_free
         probes = probe(probing, depths, costs, mode.costs, share)
+        if is_trial:
+            self._trials, self._trial_after = self._trials + 1, min(ASK_AFTER_STEPS, 2 * self._trial_after)
+        elif any(depths):
+            self._trial_after = FIRST_TRIAL_STEPS
         self._record(depths, is_model_free, is_trial=not is_model_free and few_gain >= gain)
         log.debug("draft tokens %s, model-free: %s", depths, is_model_free)
         for candidates in (full, model_free or []):

@@ -47,7 +47,6 @@ def draft_lengths(
     *,
     busy_s: float = 0.0,
     share: float = 0.0,
-    must_ask: bool = False,
     beat: float = 1.0,
 ) -> tuple[list[int], float]:
     """Return the draft tokens to request for each of B candidates, and the gain.
@@ -63,19 +62,14 @@ def draft_lengths(
     MIN_GAIN. Survival falls with depth, so for each cap on the depth the best n tokens are a prefix
     of one sorted list; all prefixes of all caps are tried.
 
-    A sequence that did not ask last time must gain HYSTERESIS more to begin again. With `must_ask`
-    one asks for a token at any cost: only drafting shows what it costs now. The caller records what
+    A sequence that did not ask last time must gain HYSTERESIS more to begin again. The caller records what
     was asked (`AcceptanceEstimate.record_asked`): nothing changes here. The gain is the expected pace
     over that of plain decoding, 1 where nothing is requested.
     """
     price = _Price(draft_costs, busy_s, share)
     survivals = [c.expectation.survival(c.limit) for c in candidates]
     fainter = [1.0 - HYSTERESIS * (c.expectation.silent_rounds > 0) for c in candidates]
-    asked, gain = _best(candidates, survivals, fainter, costs, price, beat)
-    if must_ask and not any(asked) and any(c.limit for c in candidates):
-        cheapest = min((i for i, c in enumerate(candidates) if c.limit), key=lambda i: candidates[i].read_s)
-        asked[cheapest] = 1
-    return asked, gain
+    return _best(candidates, survivals, fainter, costs, price, beat)
 
 
 def probe(

@@ -50,6 +50,15 @@ def split_prefill(
     return [s.entry(s.cached + room.given[s.record.id]) for s in prompts if room.given.get(s.record.id)]
 
 
+def prefill_s(prompts: Listed[Sequence], policy: Policy, costs: StepCosts, running_s: float) -> float:
+    """Return the seconds of a step that reads the next parts of these prompts alone; 0 for none."""
+    if not prompts:
+        return 0.0
+    chunks = split_prefill(prompts, policy.max_batch_tokens, chunk_tokens(costs, policy), costs, running_s)
+    rows = [(work.start, len(work.tokens)) for work in chunks]
+    return costs.seconds(sum(count for _, count in rows)) + costs.reading.step_s(rows)
+
+
 class _Room:
     """Hold the tokens and seconds of a step left for prompts, and the seconds left for long ones."""
 

@@ -46,5 +46,6 @@ def test_a_slow_first_step_is_forgotten_at_the_next(slow_s: float) -> None:
     costs.update(1, 0, slow_s)
     costs.update(1, 0, 0.001)
     costs.update(1, 1, slow_s)
+    assert costs.tree_s == 0.0
     costs.update(1, 1, 0.003)
     assert costs.tree_s == pytest.approx(0.002)

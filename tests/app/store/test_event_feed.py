@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import app.store.connect
 import app.store.event_feed
-from app.errors import NotFound
+from app.errors import NotFound, StoreUnavailable
 from app.messages import Event, FinishReason
 from app.store.connect import connect
 from app.store.event_feed import EventFeed, Reader
@@ -272,3 +272,28 @@ def test_an_error_of_what_takes_events_is_the_readers_own(
         with pytest.raises(ValueError, match="broken"):
             reader.read(10.0, failing)
         assert [event.tokens for _, event in read_all(other, 1)] == [(1, 2)]
+
+
+def test_nothing_that_was_read_is_lost_where_another_request_cannot_be(store: RequestStore) -> None:
+    """Redis answers for one request of a reader and not for the next."""
+
+    class Flapping:
+        """A store that fails at its second question."""
+
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def events(self, request_id: str, offset: int) -> list[Event]:
+            self.asked += 1
+            if self.asked == 2:
+                raise StoreUnavailable("away")
+            return store.events(request_id, offset)
+
+    commit(store, 1, 2, finish=FinishReason.STOP)
+    flapping: Any = Flapping()
+    reader = Reader(Any, flapping, ["r1", "r2"], 0)
+    found = reader.read(0.0)
+    with pytest.raises(StoreUnavailable):
+        reader.read(0.0)
+    found += reader.read(0.0)
+    assert sorted(place for place, _ in found) == [0, 1] and reader.has_ended

@@ -479,7 +479,8 @@ def test_what_a_tree_costs_the_host_is_part_of_the_draft_cost():
     one = parts(costs=StepCosts({1: 1.0, 64: 1.1}), pool=DrafterPool({}, ("lookup",)), clock=Still())
     start(one, "r")
     one.speculation.record_host(1, 0, 0.1)
-    one.speculation.record_host(1, 1, 0.35)
+    for _ in range(2):
+        one.speculation.record_host(1, 1, 0.35)
     for _ in range(9):
         one.speculation.jobs([one.sequences["r"]], [3], Policy())
         one.speculation.receive(message())

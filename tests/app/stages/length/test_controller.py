@@ -7,10 +7,12 @@ from app.estimates.step_costs import StepCosts
 from app.stages.length.controller import (
     ASK_AFTER_STEPS,
     FIRST_FULL_ASKS,
+    FIRST_TRIAL_STEPS,
     FULL_AFTER_ASKS,
     MOST_FULL_AFTER_ASKS,
     QUIET_AFTER_STEPS,
     QUIET_STEPS,
+    TRIAL_TOKENS,
     LengthController,
 )
 from app.stages.length.marginal import Candidate
@@ -102,13 +104,13 @@ def test_no_draft_is_asked_where_none_pays_nor_decided_at_each_step(lengths, mon
 
     for _ in range(QUIET_AFTER_STEPS + 3 * QUIET_STEPS):
         step([RECORD])
-    assert len(looks) == 2 * (QUIET_AFTER_STEPS + 3)
+    assert len(looks) == 2 * (QUIET_AFTER_STEPS + 3) + 1, "and one for a trial, which would not pay at any price"
     assert lengths.modes.with_models.of(RECORD).silent_rounds == QUIET_AFTER_STEPS + 3 * QUIET_STEPS, (
         "none was forgotten"
     )
     assert lengths.modes.model_free.of(RECORD).silent_rounds == QUIET_AFTER_STEPS + 3 * QUIET_STEPS
     step([RECORD, fakes.record([1], request_id="s")])
-    assert len(looks) == 2 * (QUIET_AFTER_STEPS + 4), "at once when a sequence comes"
+    assert len(looks) == 2 * (QUIET_AFTER_STEPS + 4) + 1, "at once when a sequence comes"
 
 
 def test_a_forced_round_of_models_asks_for_as_much_as_pays(lengths):
@@ -123,6 +125,26 @@ def test_a_forced_round_of_models_asks_for_as_much_as_pays(lengths):
     full, model_free = ([Candidate(way.of(RECORD), 4)] for way in (lengths.modes.with_models, lengths.modes.model_free))
     found = lengths.decide(full, model_free, COSTS, 0.0, 0.0)
     assert not found.is_model_free and found.depths[0] > 1
+
+
+def test_what_looks_dear_is_tried_with_the_whole_batch():
+    """What a batch's drafts cost shows in no other one's; trials come ever less often while they teach nothing."""
+    lengths = LengthController()
+    lengths.modes.with_models.costs.update(2, 4, 60.0)
+    records = [RECORD, fakes.record([1, 2, 3], request_id="s")]
+    flat = StepCosts({1: 0.050, 64: 0.051})
+
+    def step() -> list[int]:
+        return lengths.decide(
+            [Candidate(lengths.modes.with_models.of(r), 8) for r in records], None, flat, 0.0, 0.0
+        ).depths
+
+    asked = [step() for _ in range(200)]
+    trials = [i for i, depths in enumerate(asked) if any(depths)]
+    assert trials[0] == FIRST_TRIAL_STEPS and asked[trials[0]] == [TRIAL_TOKENS] * 2
+    assert trials[1] - trials[0] == 2 * FIRST_TRIAL_STEPS + 1
+    lengths.modes.with_models.costs.update(2, 4, 0.004)
+    assert min(step()) > 0
 
 
 def test_a_wrong_draft_cost_of_models_is_corrected(lengths):

@@ -170,13 +170,6 @@ def test_unread_tokens_are_worth_reading_for_a_long_answer_only() -> None:
     assert unread.horizon == HORIZON_TOKENS // 2
 
 
-def test_a_wrong_draft_cost_is_measured_again() -> None:
-    dear = [Candidate(learnt(0), 0), Candidate(learnt(0), 8, read_s=2.0), Candidate(learnt(0), 8, read_s=1.0)]
-    assert ask(dear, MEASURED, drafter(10.0)) == [0, 0, 0]
-    assert ask(dear, MEASURED, drafter(10.0), must_ask=True) == [0, 0, 1]
-    assert ask([Candidate(learnt(0), 0)], MEASURED, drafter(10.0), must_ask=True) == [0]
-
-
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=6))
 def test_waiting_as_long_as_drafts_are_worth_equals_plain_decoding(sequences: list[tuple[int, int]]) -> None:
     candidates = some(*(learnt(accepted) for accepted, _ in sequences))
