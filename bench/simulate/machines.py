@@ -66,7 +66,8 @@ def build(log: Log, variant: Variant, setting: Setting, model_free: MakeModelFre
         world.target_device = world.device = SharedDevice(setting.shared, settings.partition)
     elif setting.stages > 1:
         world.target_device = PipelineDevice(setting.stages)
-    world.policy = Policy(pruning=setting.exits is not None)
+    if setting.exits is not None:
+        world.policy = world.policy.model_copy(update={"pruning": True})
     order = [i for i, text in enumerate(log.texts) if len(text.tokens) > 1]
     random.Random(setting.seed).shuffle(order)
     world.waiting.extend(map(str, order))

@@ -19,12 +19,12 @@ try:
 except ImportError:
     pass  # the launcher's own interpreter
 else:
-    reading_s = module._reading_s
-    def deadly(works, costs):
+    verify = module.verify
+    def deadly(works, rows):
         if any(work.sequence.sampling.seed == {POISON_SEED} for work in works):
             os.kill(os.getpid(), signal.SIGKILL)
-        return reading_s(works, costs)
-    module._reading_s = deadly
+        return verify(works, rows)
+    module.verify = deadly
 """
 
 
