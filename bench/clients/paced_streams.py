@@ -9,29 +9,24 @@ the commit to the client's byte; first of all, what the open streams cost while 
 import argparse
 import json
 import sys
-import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from collections.abc import Sequence as Listed
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
 from app.config import Settings
-from app.local.children import Children
-from app.local.instance import Instance
 from app.local.ports import any_free
 from app.local.process_specs import services
-from app.local.redis_server import embedded_redis, no_answer
-from app.local.supervise import supervising
 from app.messages import DrafterCounts, Event, FinishReason, Record, Stats
 from app.request import Sampling, SpeculationBounds
 from app.store.connect import packed
 from app.store.protocol import Outcome
 from bench.clients.resource_monitor import cpu_s
+from bench.own_redis import own_redis
 from bench.report_header import heading
 from workers.deployment import Deployment
 
@@ -63,12 +58,7 @@ def deployment(streams: int) -> Iterator[tuple[Deployment, str, int]]:
     """Start Redis and a web process; yield a connection to them, the web server's URL and its pid."""
     settings = Settings.from_env().model_copy(update={"max_active_requests": streams})
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        instance = Instance(folder, "streams")
-        instance.logs.mkdir(parents=True)
-        supervisor = stack.enter_context(supervising(Children(instance.logs)))
-        redis, url = embedded_redis(instance)
-        supervisor.start([redis], lambda: no_answer(url))
+        supervisor, _, url = stack.enter_context(own_redis("streams"))
         settings = settings.model_copy(update={"redis_url": url})
         opened = Deployment.open(settings)
         stack.callback(opened.close)

@@ -10,7 +10,6 @@ sequence and round, what Redis does, tokens/s, and their share of what the step'
 import argparse
 import json
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -23,15 +22,12 @@ from typing import Any
 
 from app.config import ROOT, Settings
 from app.errors import NotFound
-from app.local.children import Children
-from app.local.instance import Instance
 from app.local.process_specs import services
-from app.local.redis_server import embedded_redis, no_answer
-from app.local.supervise import supervising
 from app.messages import FinishReason, Record
 from app.request import Sampling, SpeculationBounds
 from app.store.keys import Keys
 from bench.help import parser as parser_of
+from bench.own_redis import own_redis
 from bench.report_header import heading
 from bench.scale.stand_in import FIRST_ID, token_at
 from bench.scale.worker import StandIn
@@ -100,15 +96,10 @@ def deployment(args: argparse.Namespace, context: int, drafts: int) -> Iterator[
         }
     )
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        supervisor, folder, url = stack.enter_context(own_redis("scale"))
         longest = context + RESERVE
         tokens = longest + most * (RESERVE + 64)  # all share the prompt's pages
         given = StandIn(str(folder), args.step_ms / 1e3, args.rate, tokens, longest)
-        instance = Instance(folder, "scale")
-        instance.logs.mkdir(parents=True)
-        supervisor = stack.enter_context(supervising(Children(instance.logs)))
-        redis, url = embedded_redis(instance)
-        supervisor.start([redis], lambda: no_answer(url))
         settings = settings.model_copy(update={"redis_url": url})
         opened = Deployment.open(settings)
         stack.callback(opened.close)

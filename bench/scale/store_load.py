@@ -10,23 +10,17 @@ import argparse
 import json
 import socket
 import sys
-import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Sequence as Listed
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from app.config import ROOT
-from app.local.children import Children
-from app.local.instance import Instance
-from app.local.redis_server import embedded_redis, no_answer
-from app.local.supervise import supervising
 from app.store.connect import connect
 from app.store.connect import packed as packed_command
 from app.store.keys import Keys
@@ -34,6 +28,7 @@ from app.store.nodes import Nodes
 from app.store.requests import ROWS, RequestStore
 from bench.clients.paced_streams import TOKENS, event_of, record_of, token_at
 from bench.help import parser as parser_of
+from bench.own_redis import own_redis
 from bench.report_header import heading
 
 NAMESPACE = "bench"
@@ -54,13 +49,7 @@ def main(argv: Listed[str] | None = None) -> int:
     args = parse_args(argv)
     report: dict[str, Any] = {**heading("bench store", argv), "points": []}
     for webs in args.webs:
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            instance = Instance(folder, "store")
-            instance.logs.mkdir(parents=True)
-            supervisor = stack.enter_context(supervising(Children(instance.logs)))
-            redis, url = embedded_redis(instance)
-            supervisor.start([redis], partial(no_answer, url))
+        with own_redis("store") as (_, _, url):
             found = measure(url, webs, args)
         report["points"].append(found)
         print(line(found), flush=True)

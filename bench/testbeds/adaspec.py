@@ -39,14 +39,13 @@ class AdaSpecGuesser(LogGuesser):
         """Foretell verifying by `costs`."""
         super().__init__(name, texts, log, clock, slowdown, device)
         self._costs = costs
-        self._drafting = log
         self._sum, self._count = 0.0, 0  # of the confidences so far
 
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
         """Return the guesses that are drafted and kept for each batch entry, and let their time pass."""
         chains = [self._chain(work.sequence)[:depth] for work in works]
         lengths = [work.start + len(work.tokens) for work in works]
-        token_s = token_seconds(self._drafting, lengths)
+        token_s = token_seconds(self._log, lengths)
         reading = self._costs.reading
 
         def goodput(tokens: float, steps: int, rows: int) -> float:
