@@ -29,7 +29,6 @@ class Policy(Message):
     max_batch_tokens: int = Field(2048, ge=16)  # packed rows a verifier step, prefill included
     # Prompt tokens a step: more where that makes them cheaper, fewer of long contexts (`app.stages.schedule.prefill`).
     prefill_chunk_tokens: int = Field(256, ge=16)
-    apart_tokens: int | None = Field(None, ge=1)  # contexts of so many go in steps of their own; None: none does
     draft_wait_s: float = Field(0.25, ge=0.0)  # longest a verifier waits for a tree,
     draft_wait_factor: float = Field(3.0, ge=1.0)  # and otherwise so many times the usual time of drafting
     drafters_per_sequence: int = Field(64, ge=1)  # model drafters asked at most, if the settings allow as many

@@ -12,9 +12,8 @@ from typing import Self
 from app.estimates.step_costs import DECAY
 
 MAX_JUMP = 3.0  # an observation counts for at most so many times what was expected; one so much less starts afresh
-YOUNG = (
-    2.5  # of observations, each weighing a little less than the next: while there are fewer a lower one starts afresh
-)
+YOUNG = 2.5  # observations, by weight: with fewer a lower one starts afresh, and a larger batch costs at least as much
+LOWER = 0.9  # of what was expected: a lower one
 HOPED_HOP = 0.5  # of the mean time of drafting at the depths that were tried
 FAINT = 0.5  # weight of a guessed observation: a few real ones at other depths outweigh it
 FEW_UNREAD = 16  # tokens of a sequence that a drafter reads along with its first guess
@@ -33,6 +32,13 @@ class _Lines:
     slowdown: float = 1.0  # over split 0, before any round
     sums: dict[int, _Sums] = field(default_factory=dict)
     fitted: dict[int, tuple[_Line, _Line]] = field(default_factory=dict)  # by either guess
+
+    def seconds(self, size: int, depth: int) -> float:
+        """Return the seconds of a batch of this size class; some class must be measured."""
+        nearest = min(self.fitted, key=lambda known: (abs(known - size), known))
+        if nearest == size and self.sums[size][0] >= YOUNG:
+            return _least(self.fitted[size], depth)
+        return min(_least(line, depth) for known, line in self.fitted.items() if known >= size or known == nearest)
 
 
 class DraftCosts:
@@ -91,7 +97,7 @@ class DraftCosts:
         fitted = lines.fitted.get(size)
         if fitted is not None:  # a high cost is doubted: one frozen process must not end all drafting
             expected = _least(fitted, depth)
-            if seconds * MAX_JUMP < expected:
+            if seconds * MAX_JUMP < expected or (n < YOUNG and seconds < LOWER * expected):
                 n, d, dd, t, dt = _NOTHING
             seconds = min(seconds, MAX_JUMP * expected)
         n, d, dd = n * DECAY + 1.0, d * DECAY + depth, dd * DECAY + depth * depth
@@ -102,20 +108,16 @@ class DraftCosts:
     def seconds(self, batch: int, depth: int) -> float:
         """Return the seconds of a round; 0 without draft tokens.
 
-        An unmeasured batch costs as much as the nearest measured one, an unmeasured split as much
-        as the nearest one times what is expected of their slowdowns.
+        An unmeasured batch costs as much as the nearest measured one, and hardly measured ones no more than larger
+        ones do. An unmeasured split costs as much as the nearest one times what is expected of their slowdowns.
         """
         if batch < 1 or depth < 1:
             return 0.0
-        fitted, scale = self._lines.fitted, 1.0
-        if not fitted:
+        lines, size = self._lines, batch.bit_length()
+        if not lines.fitted:
             near = self._nearest()
-            if near is None:
-                return self._hop_s
-            fitted, scale = near.fitted, self._lines.slowdown / near.slowdown
-        size = batch.bit_length()
-        lines = fitted.get(size) or fitted[min(fitted, key=lambda known: (abs(known - size), known))]
-        return scale * _least(lines, depth)
+            return self._hop_s if near is None else self._lines.slowdown / near.slowdown * near.seconds(size, depth)
+        return lines.seconds(size, depth)
 
     def _nearest(self) -> _Lines | None:
         known = [split for split, lines in self._by_split.items() if lines.fitted]

@@ -90,7 +90,6 @@ class VerifierStats:
             step_s=costs.seconds(len(running)) + reading.step_s((context, 1) for context in contexts)
             if running
             else 0.0,
-            context_token_s=reading.share * reading.token_s + reading.row_token_s,
             draft_wait_s=self._waited_s / self._waits if self._waits else 0.0,
             accepted_length=self._tokens / self._rounds if self._rounds else 0.0,
             by_drafter={

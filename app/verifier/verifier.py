@@ -197,7 +197,7 @@ class Verifier:
             return 0.0
         sequences = self.sequences.oldest()
         self.speculation.limit_waits(sequences, now_s + self._policy.draft_wait_s)
-        return wait_s(sequences, now_s, self.speculation.is_together, self._policy.apart_tokens)
+        return wait_s(sequences, now_s, self.speculation.is_together)
 
     def step(self, now_s: float) -> list[DraftJob]:
         """Run one batch, if any sequence is ready, and commit it; return the jobs for drafts.

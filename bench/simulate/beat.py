@@ -12,7 +12,6 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import product
 from typing import Any
 
 from bench.clients.arrivals import poisson, ramp, steps
@@ -23,7 +22,7 @@ from bench.simulate.machines import build
 from bench.simulate.world import MakeModelFree, Setting, World
 from bench.stats import both_bounds
 
-BEAT, BEATLESS, NONE_APART = "beat", "first policy", "beat, none apart"
+BEAT, BEATLESS = "beat", "first policy"
 SCENES = (
     "burst",
     "ramp",
@@ -36,12 +35,11 @@ SCENES = (
 LONG = (1000, 4000)  # tokens before every other prompt, in turn
 SLOW = 10.0  # times as slow as the other loads' drafters are those of the load of slow ones
 BUSY, CROWDED = 4.0, 8.0  # a ramp's and a burst's highest rate, in times the lowest
-FROZEN: Mapping[str, tuple[float | None, ...]] = {
+FROZEN: Mapping[str, tuple[float, ...]] = {
     "max_batch_tokens": (64, 128, 256, 512, 1024, 2048, 4096),
     "prefill_chunk_tokens": (256, 512, 1024, 2048),
     "draft_wait_factor": (1.0, 1.5, 3.0, 6.0),
     "draft_wait_s": (0.03, 0.06, 0.125, 0.25, 1.0),
-    "apart_tokens": (None, 512, 2048, 4096),
 }
 LOST = "lost to each load's best"
 KINDS: Mapping[str, tuple[str, ...]] = {"models": (), "models and tables": USED}
@@ -87,12 +85,11 @@ def replay_beat(log: Log, args: argparse.Namespace, fresh: MakeModelFree) -> dic
     for name, scene in zip(SCENES, scenes(log, args), strict=True):
         if name not in args.scenes:
             continue
-        arms = {arm.name: play(log, arm, setting, scene, fresh) for arm in beat_arms(has_long=scene.is_long)}
+        arms = {arm.name: play(log, arm, setting, scene, fresh) for arm in beat_arms()}
         rows = {arm: one.figures() for arm, one in arms.items()}
-        for kind, way in product(KINDS, (BEATLESS, NONE_APART)):
-            if f"{kind}, {way}" in arms:
-                pair = (arms[f"{kind}, {own}"].total_s for own in (way, BEAT))
-                rows[f"{kind}, {way}"]["over beat"] = both_bounds(*pair)
+        for kind in KINDS:
+            pair = (arms[f"{kind}, {way}"].total_s for way in (BEATLESS, BEAT))
+            rows[f"{kind}, {BEATLESS}"]["over beat"] = both_bounds(*pair)
         found["scenes"][name] = {"requests": sum(map(len, scene.arrivals_s.values())), "arms": rows}
         print(table(name, rows), flush=True)
     return found
@@ -112,7 +109,7 @@ def replay_frozen(log: Log, args: argparse.Namespace, fresh: MakeModelFree) -> d
                 for value in FROZEN[name]
             }
             for load, scene in loads.items()
-            if scene.is_long or name not in ("prefill_chunk_tokens", "apart_tokens")
+            if scene.is_long or name != "prefill_chunk_tokens"
         }
         means = {load: {v: statistics.fmean(one.total_s) for v, one in row.items()} for load, row in rows.items()}
         best = best_of(means)
@@ -165,28 +162,19 @@ def steady(args: argparse.Namespace, rate: float) -> Scene:
     return Scene(_by_seed(args, lambda seed: poisson(rate, args.seconds, 1, seed)))
 
 
-def beat_arms(*, has_long: bool) -> list[Variant]:
-    """Return the arms: no drafts, and models without and with tables, by beat and under the first policy.
-
-    Where there are long prompts, also by a beat that puts no contexts apart.
-    """
-    ways = (BEAT, BEATLESS, NONE_APART) if has_long else (BEAT, BEATLESS)
+def beat_arms() -> list[Variant]:
+    """Return the arms: no drafts, and models without and with tables, by beat and under the first policy."""
     return [
         Variant(OFF, model_free=(), speculates=False, is_steered=False),
         *(
-            Variant(
-                f"{kind}, {way}",
-                model_free=tables,
-                is_steered=way != BEATLESS,
-                policy={"apart_tokens": None} if way == NONE_APART else {},
-            )
+            Variant(f"{kind}, {way}", model_free=tables, is_steered=way == BEAT)
             for kind, tables in KINDS.items()
-            for way in ways
+            for way in (BEAT, BEATLESS)
         ),
     ]
 
 
-def frozen(name: str, value: float | None, *, speculates: bool = True) -> Variant:
+def frozen(name: str, value: float, *, speculates: bool = True) -> Variant:
     """Return the arm of models alone, or of no drafts, under the first policy with one field changed."""
     return Variant(f"{name} {value}", model_free=(), speculates=speculates, is_steered=False, policy={name: value})
 

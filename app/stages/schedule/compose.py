@@ -16,7 +16,6 @@ from app.stages.schedule.tree_budget import BatchRows, BatchSelection, PaceSelec
 from app.state import NO_TREE, BatchEntry, Sequence, Tree
 
 PACE = PaceSelection()
-OTHERS_TIME = 3.0  # seconds that the others get for each second of the long contexts' own steps
 STEP_NODES = 256  # of all trees, that a step chooses from: to weigh more of them costs more than they bring
 LEAST_NODES, MOST_NODES = 4, 16  # of one tree
 TAIL_TOKENS = 8  # a running sequence with no more than this uncached decodes; else it is refilled
@@ -40,9 +39,8 @@ def compose(
     the running sequences go in one batch, so while one waits only prompts are read. Without it,
     where all could go, the half that waited longest does, so that the other half's turn comes while
     these draft. `selection` decides how much of each tree, and may leave sequences
-    out. Contexts of the policy's `apart_tokens` or more go in steps of their own. `now_s`: wall clock.
+    out. `now_s`: wall clock.
     """
-    sequences = _turn(sequences, policy, now_s, costs, is_together)
     decoding = [s for s in sequences if _is_running(s)]  # those that wait for their trees, too
     going_on = [s for s in decoding if s.tree is not None or s.due_s <= now_s]
     if is_together and len(going_on) < len(decoding):
@@ -84,54 +82,12 @@ def compose(
     return decodes + chunks
 
 
-def wait_s(
-    sequences: Listed[Sequence], now_s: float, is_together: bool = True, apart_tokens: int | None = None
-) -> float | None:
+def wait_s(sequences: Listed[Sequence], now_s: float, is_together: bool = True) -> float | None:
     """Return the seconds until a sequence can go on: 0 if one is ready now, None if there is none."""
-    return min((_wait_s(group, now_s, is_together) for group in _by_context(sequences, apart_tokens)), default=None)
-
-
-def _turn(
-    sequences: Listed[Sequence], policy: Policy, now_s: float, costs: StepCosts, is_together: bool
-) -> Listed[Sequence]:
-    """Choose the sequences that the step is composed of.
-
-    Where others and long contexts are both ready, the latter have their turn once the others have
-    run for OTHERS_TIME times what that turn takes: so neither side waits for ever.
-    """
-    groups = _by_context(sequences, policy.apart_tokens)
-    if len(groups) < 2:
-        return sequences
-    others, apart = groups
-    if _wait_s(apart, now_s, is_together):
-        return others
-    if _wait_s(others, now_s, is_together):
-        return apart
-    turn_s = _plain_s(apart, costs)
-    gone_on_s = max(_last_s(s) for s in others if _is_running(s)) - min(_last_s(s) for s in apart)
-    return apart if gone_on_s >= OTHERS_TIME * turn_s else others
-
-
-def _by_context(sequences: Listed[Sequence], apart_tokens: int | None) -> list[Listed[Sequence]]:
-    """Return all sequences as one group, or two: the others, and the running ones of long contexts.
-
-    There are two where sequences of both kinds are running.
-    """
     if not sequences:
-        return []
-    if apart_tokens is not None:
-        is_apart = [_is_running(s) and s.cached >= apart_tokens for s in sequences]
-        apart = [s for s, is_long in zip(sequences, is_apart, strict=True) if is_long]
-        others = [s for s, is_long in zip(sequences, is_apart, strict=True) if not is_long]
-        if apart and any(_is_running(s) for s in others):
-            return [others, apart]
-    return [sequences]
-
-
-def _wait_s(group: Listed[Sequence], now_s: float, is_together: bool) -> float:
-    """Return the seconds until a sequence of the group can go on."""
-    waits = [0.0 if _is_ready(s, now_s) else s.due_s - now_s for s in group]
-    return max(waits) if is_together and any(waits) and all(_is_running(s) for s in group) else min(waits)
+        return None
+    waits = [0.0 if _is_ready(s, now_s) else s.due_s - now_s for s in sequences]
+    return max(waits) if is_together and any(waits) and all(_is_running(s) for s in sequences) else min(waits)
 
 
 def _last_s(sequence: Sequence) -> float:

@@ -15,11 +15,10 @@ most 60 / `rest_s` times a minute.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median_low
 from typing import Any
 
 from app.policy import Policy, Steering
-from app.stages.steer.load import Load, VerifierLoad
+from app.stages.steer.load import Load
 
 DEFAULT = Policy()
 LONGEST_DRAFT = DEFAULT.max_draft_tokens
@@ -32,7 +31,6 @@ FULL = 0.95  # and from which it is overloaded
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 5.0, 120.0
 REOPENED_S = 3.0  # after a pause, when all draft a little: costs and chances from before are stale
 LONG_WAITS_S = (DEFAULT.draft_wait_s, 0.5, 1.0, 2.0)
-APART, TOGETHER = 1.5, 1.2  # ratio of a step to the same step without its longest contexts
 PRUNE_FROM, PRUNE_TO = 16, 8  # sequences on one verifier
 # Part of the verified draft tokens that is right: rows leave passes early up to the first, and no
 # more above the second.
@@ -68,7 +66,6 @@ def steer(load: Load, now_s: float, policy: Policy) -> Policy:
     length = _length(load, policy, memory, is_behind)
     wanted: dict[str, Any] = {
         "min_draft_tokens": _least(policy, memory, length),
-        "apart_tokens": _apart(load.verifiers, policy.apart_tokens),
         "draft_wait_s": _wait_s(load, policy),
         "draft_wait_factor": 1.5 if is_behind else DEFAULT.draft_wait_factor,
         "drafters_per_sequence": _drafters(load, policy, is_behind),
@@ -178,28 +175,6 @@ def _least(policy: Policy, memory: _Memory, length: int) -> int:
         return 1
     is_new = 0.0 <= memory.now_s - memory.changed_s.get("min_draft_tokens", memory.now_s) < REOPENED_S
     return policy.min_draft_tokens if is_new and length > 0 else 0
-
-
-def _apart(verifiers: tuple[VerifierLoad, ...], present: int | None) -> int | None:
-    """Return from which length contexts stretch a step too much.
-
-    It is a power of two, so that it stays while they grow.
-    """
-    found = [bound for one in verifiers if (bound := _stretching(one, present)) is not None]
-    return min(found, default=None)
-
-
-def _stretching(one: VerifierLoad, present: int | None) -> int | None:
-    """Return from which length a verifier's contexts stretch its step too much, or None."""
-    if len(one.contexts) < 2 or not one.context_token_s:
-        return None
-    longest, typical = one.contexts[0], median_low(one.contexts[1:])
-    bound = 1 << max(0, longest.bit_length() - 1)  # at most the longest, more than its half
-    if bound <= 2 * typical:
-        return None  # no shorter sequences gain from it
-    saved_s = one.context_token_s * sum(context for context in one.contexts if context >= bound)
-    stretch = one.step_s / max(1e-9, one.step_s - saved_s)
-    return bound if stretch >= (TOGETHER if present is not None else APART) else None
 
 
 def _wait_s(load: Load, policy: Policy) -> float:

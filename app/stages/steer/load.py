@@ -24,7 +24,6 @@ class VerifierLoad(Message):
     prompt_tokens: int = 0  # of theirs, still to be read
     contexts: tuple[int, ...] = ()  # cached tokens of those past their prompt, falling
     step_s: float = 0.0  # a step of all of these without drafts, by its step costs
-    context_token_s: float = 0.0  # of that, what one cached token costs beside others
     draft_wait_s: float = 0.0  # from requesting drafts to having them
     accepted_length: float = 0.0  # tokens a round, of rounds with drafts
     by_drafter: dict[str, DrafterStats] = Field(default_factory=dict)  # verified and right, since its start

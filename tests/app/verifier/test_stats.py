@@ -23,7 +23,6 @@ def test_a_verifier_reports_its_load():
     load = VerifierLoad.model_validate(one.stats.report(one.sequences.all())["load"])
     assert (load.sequences, load.prompt_tokens, load.contexts) == (2, 7, (31,))
     assert load.step_s == pytest.approx(0.02 + 31 * 1.1e-5)
-    assert load.context_token_s == pytest.approx(1.1e-5)
     assert load.draft_wait_s == pytest.approx(0.25)
     assert load.accepted_length == 2.0, "of rounds with drafts"
     assert load.by_drafter == {"a": DrafterStats(drafted=2, accepted=1), "b": DrafterStats(drafted=1, accepted=1)}

@@ -8,7 +8,7 @@ from app.estimates.step_costs import Reading, StepCosts
 from app.messages import Record
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
-from app.stages.schedule.compose import MOST_NODES, OTHERS_TIME, TAIL_TOKENS, compose, wait_s
+from app.stages.schedule.compose import MOST_NODES, TAIL_TOKENS, compose, wait_s
 from app.stages.schedule.prefill import chunk_tokens
 from app.state import CachedSequence, Sequence, Tree
 
@@ -79,15 +79,8 @@ policies = st.builds(
 )
 
 
-steered = st.builds(
-    lambda policy, apart: policy.model_copy(update={"apart_tokens": apart}),
-    policies,
-    st.none() | st.integers(1, 120),
-)
-
-
 @settings(max_examples=300, deadline=None)
-@given(populations(), steered, st.sets(st.integers(0, 12).map("s{}".format), max_size=3), st.booleans())
+@given(populations(), policies, st.sets(st.integers(0, 12).map("s{}".format), max_size=3), st.booleans())
 def test_every_batch_is_sound(sequences: list[Sequence], policy: Policy, suspects: set[str], is_together: bool) -> None:
     batch = compose(sequences, policy, NOW, MEASURED, suspects, is_together)
     rows = sum(len(work.tokens) + len(work.tree) for work in batch)
@@ -114,7 +107,7 @@ def test_every_batch_is_sound(sequences: list[Sequence], policy: Policy, suspect
         if len(work.tree):
             assert s.tree is not None and work.tree == s.tree.cut(len(work.tree))
     assert prompt_tokens <= chunk_tokens(MEASURED, policy)
-    wait = wait_s(sequences, NOW, is_together, policy.apart_tokens)
+    wait = wait_s(sequences, NOW, is_together)
     assert (wait == 0.0) == bool(batch)
     assert (wait is None) == (not sequences)
 
@@ -139,7 +132,7 @@ def test_the_oldest_prompt_always_moves_and_so_does_the_oldest_running(
 
 
 @settings(max_examples=50, deadline=None)
-@given(populations(), steered, st.sets(st.integers(0, 12).map("s{}".format), max_size=3), st.booleans())
+@given(populations(), policies, st.sets(st.integers(0, 12).map("s{}".format), max_size=3), st.booleans())
 def test_all_sequences_get_to_their_end(
     sequences: list[Sequence], policy: Policy, suspects: set[str], is_together: bool
 ) -> None:
@@ -148,7 +141,7 @@ def test_all_sequences_get_to_their_end(
         s.record = s.record.model_copy(update={"max_tokens": s.generated + 3})
     now_s, steps = NOW, 0
     while live:
-        now_s += (wait_s(live, now_s, is_together, policy.apart_tokens) or 0.0) + 0.001
+        now_s += (wait_s(live, now_s, is_together) or 0.0) + 0.001
         for work in compose(live, policy, now_s, MEASURED, suspects, is_together):
             s = next(s for s in live if s.kv is work.sequence)
             s.kv.cached += len(work.tokens)
@@ -158,51 +151,7 @@ def test_all_sequences_get_to_their_end(
                 s.last_token_s = now_s
         live = [s for s in live if s.generated < s.record.max_tokens]
         steps += 1
-        assert steps < 3000  # 0.001 s each; a turn of three steps' time for others before that of long contexts
-
-
-def turns(policy: Policy, costs: StepCosts, count: int) -> list[tuple[str, float]]:
-    """Return the sequences and the seconds of each of `count` steps.
-
-    There are three short sequences and a long one, none of which ever waits.
-    """
-    sequences = [sequence(name, 10, 2, last_token_s=NOW) for name in "abc"]
-    sequences.append(sequence("z", 900, 2, last_token_s=NOW))
-    now_s, found = NOW, []
-    for _ in range(count):
-        batch = compose(sequences, policy, now_s, costs)
-        took_s = costs.seconds(len(batch)) + sum(costs.reading.seconds(work.start, 1) for work in batch)
-        now_s += took_s
-        for work in batch:
-            s = next(s for s in sequences if s.kv is work.sequence)
-            s.tokens.append(0)
-            s.kv.cached += 1
-            s.last_token_s = now_s
-        found.append(("".join(work.sequence.id for work in batch), took_s))
-    return found
-
-
-def test_a_long_context_goes_in_steps_of_its_own_and_none_starves() -> None:
-    costs = StepCosts({1: 0.02, 4: 0.021}, reading=Reading(1e-4))  # the long one's step takes five times as long
-    assert [who for who, _ in turns(Policy(), costs, 3)] == ["abcz"] * 3
-    apart = turns(Policy(apart_tokens=512), costs, 150)
-    assert {who for who, _ in apart} == {"abc", "z"}
-    last_s = now_s = 0.0
-    for who, took_s in apart:  # between two of its tokens three times its step passes, and the end of one of the others
-        now_s += took_s
-        if who == "z":
-            assert now_s - last_s <= (1.0 + OTHERS_TIME) * took_s + 2 * 0.05
-            last_s = now_s
-    time_s = {name: sum(took_s for who, took_s in apart if who == name) for name in ("abc", "z")}
-    assert OTHERS_TIME * 0.95 <= time_s["abc"] / time_s["z"] <= OTHERS_TIME * 1.4
-
-
-def test_a_long_context_that_is_ready_alone_does_not_wait_for_its_turn() -> None:
-    sequences = [sequence("a", 3, 2, due_s=NOW + 1, last_token_s=NOW), sequence("z", 900, 2, last_token_s=NOW)]
-    policy = Policy(apart_tokens=512)
-    assert [work.sequence.id for work in compose(sequences, policy, NOW, FLAT)] == ["z"]
-    assert wait_s(sequences, NOW, apart_tokens=512) == 0.0
-    assert compose(sequences, Policy(), NOW, FLAT) == []
+        assert steps < 3000
 
 
 def test_rows_of_long_contexts_cost_more_so_they_are_cut_first() -> None:

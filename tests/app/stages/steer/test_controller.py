@@ -32,7 +32,6 @@ verifiers = st.builds(
     prompt_tokens=st.integers(0, 5000),
     contexts=contexts,
     step_s=seconds,
-    context_token_s=st.floats(0, 1e-3),
     draft_wait_s=seconds,
     by_drafter=st.dictionaries(st.sampled_from("ab"), stats),
 )
@@ -49,7 +48,6 @@ policies = st.builds(
     Policy,
     version=counts,
     max_draft_tokens=st.integers(0, 64),
-    apart_tokens=st.none() | st.integers(1, 10_000),
     drafters_per_sequence=st.integers(1, 64),
     draft_wait_s=st.floats(0, 3),
     pruning=st.booleans(),
@@ -121,7 +119,6 @@ def test_any_constant_load_leads_to_a_steady_policy(load: Load, policy: Policy) 
 def test_no_load_changes_a_field_more_often_than_allowed(parts: list[tuple[Load, int]], random: object) -> None:
     policies = run(lambda _: parts[random.randrange(len(parts))][0], 120)  # type: ignore[attr-defined]
     for field in (
-        "apart_tokens",
         "draft_wait_s",
         "draft_wait_factor",
         "drafters_per_sequence",
@@ -177,20 +174,6 @@ def test_many_sequences_a_verifier_shorten_drafts() -> None:
     assert lengths(run(IDLE, 3, policy, 1010.0))[-1] == LONGEST_DRAFT
     two = load(verifiers=(verifier(CROWD // 2), verifier(CROWD // 2)))
     assert lengths(run(two, 3))[-1] == LONGEST_DRAFT
-
-
-def test_a_context_is_set_apart_while_it_stretches_the_step() -> None:
-    def of(longest: int, token_s: float) -> Load:
-        contexts = (longest, 200, 200, 200)
-        step_s = 0.02 + token_s * sum(contexts)
-        return load(verifiers=(VerifierLoad(sequences=4, contexts=contexts, step_s=step_s, context_token_s=token_s),))
-
-    policy = run(of(5000, 5e-6), 4)[-1]
-    assert policy.apart_tokens == 4096
-    assert run(of(5000, 1e-6), 8, policy, 1010.0)[-1].apart_tokens == 4096, "1.2 times as long: still"
-    assert run(of(5000, 5e-7), 8, policy, 1010.0)[-1].apart_tokens is None
-    assert run(of(5000, 1e-6), 8)[-1].apart_tokens is None, "it does not stretch the step enough"
-    assert run(of(300, 1.0), 8)[-1].apart_tokens is None, "all are alike"
 
 
 def test_slow_drafters_of_a_slow_target_are_waited_for() -> None:

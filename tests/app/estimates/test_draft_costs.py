@@ -1,0 +1,45 @@
+"""Test what drafting is expected to take: by batch, depth and what was seen of them."""
+
+import pytest
+
+from app.estimates.draft_costs import DraftCosts
+
+
+def taught(*rounds: tuple[int, int, float]) -> DraftCosts:
+    """Return the costs after rounds of (batch, depth, seconds)."""
+    costs = DraftCosts()
+    for batch, depth, seconds in rounds:
+        costs.update(batch, depth, seconds)
+    return costs
+
+
+def test_the_lowest_of_the_first_few_rounds_counts() -> None:
+    """The first ones may come beside a prompt that is read, or compile something."""
+    found = taught((1, 4, 0.080), (1, 4, 0.020)).seconds(1, 4)
+    assert found == pytest.approx(0.020, rel=0.1)
+    assert taught((1, 4, 0.020), (1, 4, 0.080)).seconds(1, 4) == pytest.approx(0.040, rel=0.15), "bounded and averaged"
+
+
+def test_once_some_were_seen_a_lower_one_is_one_of_many() -> None:
+    costs = taught(*[(1, 4, 0.020)] * 5, (1, 4, 0.010))
+    assert 0.015 < costs.seconds(1, 4) < 0.0205
+
+
+def test_what_is_hardly_known_costs_no_more_than_a_larger_batch() -> None:
+    slow_alone = (1, 4, 0.080)
+    costs = taught(slow_alone, *[(4, 4, 0.020)] * 5)
+    assert costs.seconds(1, 4) == costs.seconds(2, 4) == costs.seconds(4, 4) == pytest.approx(0.020, rel=0.1)
+    known = taught(*[slow_alone] * 5, *[(4, 4, 0.020)] * 5)
+    assert known.seconds(1, 4) == pytest.approx(0.080, rel=0.1), "what was seen often enough is believed"
+    assert known.seconds(2, 4) == known.seconds(4, 4), "an unmeasured one is between them"
+
+
+def test_a_larger_batch_is_not_bounded_by_a_smaller_one() -> None:
+    assert taught(*[(1, 4, 0.020)] * 5, (8, 4, 0.050)).seconds(8, 4) == pytest.approx(0.050, rel=0.1)
+
+
+def test_another_split_is_expected_by_the_nearest_known_one() -> None:
+    costs = taught(*[(1, 4, 0.020)] * 5)
+    costs.expect(3, 2.0)
+    costs.use(3)
+    assert costs.seconds(1, 4) == pytest.approx(0.040, rel=0.1)
