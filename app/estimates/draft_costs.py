@@ -81,10 +81,12 @@ class DraftCosts:
         found.use(split)
         return found
 
-    def update(self, batch: int, depth: int, seconds: float, unread: int = 0) -> None:
+    def update(self, batch: int, depth: int, seconds: float, unread: int = 0, *, is_beside: bool = False) -> None:
         """Learn from a round of `depth` tokens for `batch` sequences that took `seconds`.
 
-        `unread`: tokens that the drafter had not seen and had to read as well.
+        `unread`: tokens that the drafter had not seen and had to read as well. `is_beside`: while the verifier was at
+        work on the same cores, whose part of the seconds was guessed and left out. That only stands in until a round is
+        seen that was not.
         """
         if batch < 1 or depth < 1 or not 0.0 <= seconds < float("inf"):
             return
@@ -95,7 +97,11 @@ class DraftCosts:
         size, lines = batch.bit_length(), self._lines
         n, d, dd, t, dt = lines.sums.get(size, _NOTHING)
         fitted = lines.fitted.get(size)
-        if fitted is not None:  # a high cost is doubted: one frozen process must not end all drafting
+        if is_beside:
+            if n >= YOUNG:
+                return
+            n, d, dd, t, dt = _NOTHING
+        elif fitted is not None:  # a high cost is doubted: one frozen process must not end all drafting
             expected = _least(fitted, depth)
             if seconds * MAX_JUMP < expected or (n < YOUNG and seconds < LOWER * expected):
                 n, d, dd, t, dt = _NOTHING

@@ -16,6 +16,7 @@ from app.stages.length.draft_modes import DraftModes
 from app.verifier.stats import VerifierStats
 
 HOPS = 16  # last answers by which the way to the drafters and back is known
+STEPS = 16  # last steps of the verifier, beside which drafts may have been made
 
 
 class PendingDraft(NamedTuple):
@@ -46,6 +47,7 @@ class PendingDrafts:
         self._stats = stats
         self._clock = clock
         self._hops_s = deque[float](maxlen=HOPS)  # from asking to receiving, beyond what that clock says
+        self._steps = deque[tuple[float, float]](maxlen=STEPS)  # of the verifier on the same cores: launch, seconds
         self._judged_s = 0.0  # when the batch was asked for that counts in `error` already
         self._last: dict[str, PendingDraft] = {}
         self._overdue: dict[str, PendingDraft] = {}  # the one before, where the sequence went on without its answer
@@ -59,6 +61,10 @@ class PendingDrafts:
         """Expect drafts to take `slowdown` times as long under a split, until some are seen there."""
         self._modes.expect(split, slowdown)
         self.model_costs.expect(split, slowdown)
+
+    def record_step(self, launched_s: float, expected_s: float) -> None:
+        """Record that the verifier launched a step on the drafters' cores, by the monotonic clock."""
+        self._steps.append((launched_s, expected_s))
 
     def expect(self, request_id: str, pending: PendingDraft) -> None:
         """Record that a job was sent for a request."""
@@ -110,13 +116,15 @@ class PendingDrafts:
         if pending.split != self._modes.with_models.costs.split:
             return  # what one split taught is not charged to another
         seconds = took_s + pending.deciding_s + pending.batch * self._host_costs.tree_s
-        if not pending.is_model_free and not message.skipped:
+        beside_s = self._beside_s(pending, took_s)
+        if not pending.is_model_free and not message.skipped and not beside_s:
             self._judge(pending, seconds)
         self._modes.update_costs(
             pending.batch,
             pending.depth,
-            seconds,
+            max(0.0, seconds - beside_s),
             pending.unread,
+            is_beside=beside_s > 0.0,
             is_model_free=pending.is_model_free,
             skipped=message.skipped,
         )
@@ -124,12 +132,22 @@ class PendingDrafts:
     def _learn_models(self, message: TreeMessage, pending: PendingDraft) -> None:
         if pending.split != self.model_costs.split:
             return
-        self.model_costs.update(pending.batch, pending.depth, message.models_s, pending.unread)
+        beside_s = self._beside_s(pending, message.models_s)
+        models_s, is_beside = max(0.0, message.models_s - beside_s), beside_s > 0.0
+        self.model_costs.update(pending.batch, pending.depth, models_s, pending.unread, is_beside=is_beside)
         if message.guessed and not message.skipped:
             guessed = min(message.guessed, pending.depth)
-            if pending.unread <= FEW_UNREAD * pending.batch:
-                self.guess_error.update(self._modes.guessing.seconds(pending.batch, guessed), message.models_s)
-            self._modes.guessing.update(pending.batch, guessed, message.models_s, pending.unread)
+            if pending.unread <= FEW_UNREAD * pending.batch and not is_beside:
+                self.guess_error.update(self._modes.guessing.seconds(pending.batch, guessed), models_s)
+            self._modes.guessing.update(pending.batch, guessed, models_s, pending.unread, is_beside=is_beside)
+
+    def _beside_s(self, pending: PendingDraft, took_s: float) -> float:
+        """Return what the verifier worked while drafts were made on its cores, if each side had its half of them.
+
+        What it does once it waits no longer does not count, or a wait that is too short would never be found so.
+        """
+        at_s, ended_s = pending.at_s, pending.at_s + min(took_s, pending.patience_s)
+        return sum(min(own_s, (ended_s - begun_s) / 2.0) for begun_s, own_s in self._steps if at_s < begun_s < ended_s)
 
     def _judge(self, pending: PendingDraft, seconds: float) -> None:
         """Count how far the expectation was off, by a batch's first answer: the others come with it."""

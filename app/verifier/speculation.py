@@ -154,6 +154,11 @@ class Speculation:
         self._requesting_s = self._clock.perf_counter() - began_s
         return jobs
 
+    def record_step(self, launched_s: float, expected_s: float) -> None:
+        """Record a step of `expected_s` seconds (monotonic): drafters on the same cores are slower beside it."""
+        if self._is_together and self._pool.core_share:
+            self.pending.record_step(launched_s, expected_s)
+
     def record_host(self, sequences: int, trees: int, seconds: float) -> None:
         """Learn that a step took `seconds` beside the target's, asking for drafts included."""
         self._host_costs.update(sequences, trees, max(0.0, seconds - self._requesting_s))

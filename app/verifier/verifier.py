@@ -226,7 +226,9 @@ class Verifier:
             self._early_exit.allow(works, self._costs, is_wanted=self._policy.pruning)
             try:
                 costs = self._costs.at(self._costs.split)
-                self._running = _Running.of(works, self.target.launch(works), costs)
+                launched_s = self._clock.monotonic()
+                running = self._running = _Running.of(works, self.target.launch(works), costs)
+                self.speculation.record_step(launched_s, costs.seconds(running.num_rows) + running.reading_s)
             except Exception as error:  # one request's failure must not end the others
                 self._isolate(works, error)
         self._host_s += self._clock.perf_counter() - began_s

@@ -62,13 +62,21 @@ class DraftModes:
         self.model_free.of(record).update(max(1, drafted), accepted)  # a part without a node is a wrong token
 
     def update_costs(
-        self, batch: int, depth: int, seconds: float, unread: int, *, is_model_free: bool, skipped: Listed[str] = ()
+        self,
+        batch: int,
+        depth: int,
+        seconds: float,
+        unread: int,
+        *,
+        is_beside: bool = False,
+        is_model_free: bool,
+        skipped: Listed[str] = (),
     ) -> None:
-        """Learn that drafts took `seconds`, deciding on them included (`DraftCosts.update`).
+        """Learn that drafts took `seconds`, deciding on them included (`DraftCosts.update`, as `is_beside`).
 
         `skipped`: models that were not run, a round which does not show what models take.
         """
         if is_model_free:
             self.model_free.costs.update(batch, depth, seconds)
         elif not skipped:
-            self.with_models.costs.update(batch, depth, seconds, unread)
+            self.with_models.costs.update(batch, depth, seconds, unread, is_beside=is_beside)

@@ -43,3 +43,16 @@ def test_another_split_is_expected_by_the_nearest_known_one() -> None:
     costs.expect(3, 2.0)
     costs.use(3)
     assert costs.seconds(1, 4) == pytest.approx(0.040, rel=0.1)
+
+
+def test_rounds_beside_the_verifiers_work_only_stand_in_for_others() -> None:
+    costs = DraftCosts()
+    for _ in range(5):
+        costs.update(4, 4, 0.030, is_beside=True)
+    assert costs.seconds(4, 4) == pytest.approx(0.030, rel=0.1)
+    costs.update(4, 4, 0.020)
+    assert costs.seconds(4, 4) == pytest.approx(0.020, rel=0.1)
+    for _ in range(5):
+        costs.update(4, 4, 0.020)
+    costs.update(4, 4, 0.060, is_beside=True)
+    assert costs.seconds(4, 4) == pytest.approx(0.020, rel=0.1)

@@ -355,6 +355,34 @@ def test_the_error_of_draft_costs_counts_a_batch_once():
     assert one.draft_costs.seconds(2, 3) > 1.05 * expected_s
 
 
+@pytest.mark.parametrize("core_share", [1.0, 0.0])
+def test_what_drafters_take_beside_a_step_on_the_same_cores_is_not_what_drafting_takes(core_share):
+    one = parts(clock=(clock := HandClock()), pool=DrafterPool({"small": "draft:1"}, core_share=core_share))
+    sequence = start(one, "r")
+    for _ in range(30):
+        one.draft_costs.update(1, 3, 0.02)
+    for _ in range(30):
+        one.speculation.jobs([sequence], [3], Policy())
+        one.speculation.record_step(clock.now_s + 0.001, 0.03)  # it reads another's prompt meanwhile
+        clock.now_s += 0.05
+        one.speculation.receive(message(base=len(sequence.tokens), models_s=0.05))
+    assert one.draft_costs.seconds(1, 3) == pytest.approx(0.02 if core_share else 0.05, rel=0.1)
+
+
+def test_where_nothing_else_is_known_a_step_beside_drafts_had_half_of_the_time():
+    one = parts(clock=(clock := HandClock()), pool=DrafterPool({"small": "draft:1"}))
+    sequence = start(one, "r")
+    one.speculation.jobs([sequence], [3], Policy())
+    one.speculation.record_step(clock.now_s + 0.001, 0.05)
+    clock.now_s += 0.025
+    one.speculation.receive(message(base=len(sequence.tokens), models_s=0.025))
+    assert one.draft_costs.seconds(1, 3) == pytest.approx(0.013, rel=0.1)
+    one.speculation.jobs([sequence], [3], Policy())
+    clock.now_s += 0.008
+    one.speculation.receive(message(base=len(sequence.tokens), models_s=0.008))
+    assert one.draft_costs.seconds(1, 3) == pytest.approx(0.008, rel=0.1), "alone"
+
+
 def test_a_wait_that_is_too_short_is_found_so():
     """Drafters that take longer than the first wait answer when the next job is under way already."""
     one = parts(clock=(clock := HandClock()))
