@@ -149,18 +149,18 @@ class Exactness:
             log.warning("%d of %d rows changed bits with their company: near ties may flip", self.different, self.rows)
 
 
-def check_exactness(runner: ProfiledTarget, vocab_size: int) -> Exactness:
+def check_exactness(runner: ProfiledTarget, vocab_size: int, checks: Listed[tuple[int, int]] = CHECKS) -> Exactness:
     """Compute the same rows alone, in chunks, in a batch and as tree nodes, and compare their bits.
 
-    The rows are those of CHECKS. Nodes that the runner does not verify are left out.
+    `checks`: the rows, from a chain's first to behind its last. Nodes that the runner does not verify are left out.
     """
-    tokens = probe(CHECKS[-1][1], vocab_size).tokens
-    expected = _alone(runner, tokens)
+    tokens = probe(checks[-1][1], vocab_size).tokens
+    expected = _alone(runner, tokens, checks)
     other = BatchEntry(probe(33, vocab_size), 0, tokens[:33], Tree(), final=True)
     runner.try_reserve(other)
     chunked = CachedSequence("probe", tokens)
     rows = different = read = 0
-    for start, end in CHECKS:
+    for start, end in checks:
         _run(runner, chunked, read, start)
         read = start
         for tree in _chain_and_fork(tokens[start + 1 : end], vocab_size):
@@ -177,10 +177,10 @@ def check_exactness(runner: ProfiledTarget, vocab_size: int) -> Exactness:
     return Exactness(rows, different)
 
 
-def _alone(runner: ProfiledTarget, tokens: list[int]) -> dict[int, torch.Tensor]:
-    """Return the logits (V,) float32 of each row of CHECKS, computed by itself; hold nothing afterwards."""
+def _alone(runner: ProfiledTarget, tokens: list[int], checks: Listed[tuple[int, int]]) -> dict[int, torch.Tensor]:
+    """Return the logits (V,) float32 of each row of the checks, computed by itself; hold nothing afterwards."""
     sequence, found, read = CachedSequence("probe", tokens), {}, 0
-    for row in sorted({row for start, end in CHECKS for row in range(start, end)}):
+    for row in sorted({row for start, end in checks for row in range(start, end)}):
         if read < row:
             _run(runner, sequence, read, row)
         found[row] = _run(runner, sequence, row, row + 1)[0]

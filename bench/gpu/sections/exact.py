@@ -14,7 +14,7 @@ import torch
 
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import Weights, take
-from app.engine.profile.profiler import check_exactness
+from app.engine.profile.profiler import CHECKS, check_exactness
 from bench.gpu.random_models import ONE_B, TINY, random_model, room, runner_of
 from bench.gpu.sections.model import loaded
 from bench.gpu.sections.steps import REPLAYS, Point, replay_of, works_of
@@ -41,7 +41,7 @@ def _model(setting: Setting, weights: Weights, vocab_size: int, found: Figures) 
     for is_exact in (True, False):
         name = "exact" if is_exact else "default"
         runner = runner_of(weights, tokens, is_exact=is_exact)
-        checked = check_exactness(runner, vocab_size)
+        checked = check_exactness(runner, vocab_size, CHECKS[:3] if setting.is_quick else CHECKS)
         found[name] = {"rows": checked.rows, "rows_with_other_bits": checked.different}
         found[name]["step_ms"] = {p.batch: _step_ms(setting, runner, p, vocab_size) for p in points}
         found[name]["flips"] = _flips_by_batch(setting, runner, prompts, length)
