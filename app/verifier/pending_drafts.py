@@ -116,7 +116,7 @@ class PendingDrafts:
         if pending.split != self._modes.with_models.costs.split:
             return  # what one split taught is not charged to another
         seconds = took_s + pending.deciding_s + pending.batch * self._host_costs.tree_s
-        beside_s = self._beside_s(pending, took_s)
+        beside_s = 0.0 if pending.is_model_free else self._beside_s(pending, took_s)  # the verifier drafts those itself
         if not pending.is_model_free and not message.skipped and not beside_s:
             self._judge(pending, seconds)
         self._modes.update_costs(

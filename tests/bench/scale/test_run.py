@@ -19,7 +19,7 @@ def test_every_token_is_known_and_the_parts_fill_the_round(tmp_path: Path):
         assert found["parts_us"]["verify"]["schedule"] > 0.0
         assert found["redis"]["commands"] > 1.0
     assert plain["tokens_a_round"] == pytest.approx(1.0, abs=0.3), "counted a little before the rounds are"
-    assert drafted["tokens_a_round"] > 1.25, "drafts are right seven times in ten"
+    assert drafted["tokens_a_round"] > 1.5, "drafts are right seven times in ten"
     assert drafted["parts_us"]["verify"]["fuse"] > plain["parts_us"]["verify"]["fuse"]
 
 
