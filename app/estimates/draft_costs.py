@@ -12,7 +12,7 @@ from typing import Self
 from app.estimates.step_costs import DECAY
 
 MAX_JUMP = 3.0  # an observation counts for at most so many times what was expected; one so much less starts afresh
-YOUNG = 2.5  # observations, by weight: with fewer a lower one starts afresh, and a larger batch costs at least as much
+YOUNG = 2.5  # rounds, by weight: with fewer a lower one starts afresh, and a larger batch costs at least as much
 LOWER = 0.9  # of what was expected: a lower one
 HOPED_HOP = 0.5  # of the mean time of drafting at the depths that were tried
 FAINT = 0.5  # weight of a guessed observation: a few real ones at other depths outweigh it
@@ -81,10 +81,20 @@ class DraftCosts:
         found.use(split)
         return found
 
-    def update(self, batch: int, depth: int, seconds: float, unread: int = 0, *, is_beside: bool = False) -> None:
+    def update(
+        self,
+        batch: int,
+        depth: int,
+        seconds: float,
+        unread: int = 0,
+        *,
+        share: float = 1.0,
+        is_beside: bool = False,
+    ) -> None:
         """Learn from a round of `depth` tokens for `batch` sequences that took `seconds`.
 
-        `unread`: tokens that the drafter had not seen and had to read as well. `is_beside`: while the verifier was at
+        `share`: the part of the round that this tells of, as one sequence's answer does. `unread`: tokens that the
+        drafter had not seen and had to read as well. `is_beside`: while the verifier was at
         work on the same cores, whose part of the seconds was guessed and left out. That only stands in until a round is
         seen that was not.
         """
@@ -106,8 +116,9 @@ class DraftCosts:
             if seconds * MAX_JUMP < expected or (n < YOUNG and seconds < LOWER * expected):
                 n, d, dd, t, dt = _NOTHING
             seconds = min(seconds, MAX_JUMP * expected)
-        n, d, dd = n * DECAY + 1.0, d * DECAY + depth, dd * DECAY + depth * depth
-        t, dt = t * DECAY + seconds, dt * DECAY + depth * seconds
+        kept = DECAY**share
+        n, d, dd = n * kept + share, d * kept + share * depth, dd * kept + share * depth * depth
+        t, dt = t * kept + share * seconds, dt * kept + share * depth * seconds
         lines.sums[size] = sums = (n, d, dd, t, dt)
         lines.fitted[size] = _line(sums, self._hop_s), _line(sums, max(self._hop_s, HOPED_HOP * t / n))
 

@@ -124,6 +124,7 @@ class PendingDrafts:
             pending.depth,
             max(0.0, seconds - beside_s),
             pending.unread,
+            share=1.0 / pending.batch,
             is_beside=beside_s > 0.0,
             is_model_free=pending.is_model_free,
             skipped=message.skipped,
@@ -134,12 +135,13 @@ class PendingDrafts:
             return
         beside_s = self._beside_s(pending, message.models_s)
         models_s, is_beside = max(0.0, message.models_s - beside_s), beside_s > 0.0
-        self.model_costs.update(pending.batch, pending.depth, models_s, pending.unread, is_beside=is_beside)
+        batch, unread, share = pending.batch, pending.unread, 1.0 / pending.batch
+        self.model_costs.update(batch, pending.depth, models_s, unread, share=share, is_beside=is_beside)
         if message.guessed and not message.skipped:
             guessed = min(message.guessed, pending.depth)
-            if pending.unread <= FEW_UNREAD * pending.batch and not is_beside:
-                self.guess_error.update(self._modes.guessing.seconds(pending.batch, guessed), models_s)
-            self._modes.guessing.update(pending.batch, guessed, models_s, pending.unread, is_beside=is_beside)
+            if unread <= FEW_UNREAD * batch and not is_beside:
+                self.guess_error.update(self._modes.guessing.seconds(batch, guessed), models_s)
+            self._modes.guessing.update(batch, guessed, models_s, unread, share=share, is_beside=is_beside)
 
     def _beside_s(self, pending: PendingDraft, took_s: float) -> float:
         """Return what the verifier worked while drafts were made on its cores, if each side had its half of them.

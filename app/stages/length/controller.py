@@ -17,14 +17,16 @@ from app.stages.length.planner import DraftBatch, LengthDecision
 from app.state import Tree
 
 log = logging.getLogger(__name__)
-ASK_AFTER_STEPS = 128  # without models: then they are tried, whatever they seem to cost
+ASK_AFTER_STEPS = 128  # without models: then they are tried, whatever they seem to cost, unless that takes more
+TRIAL_SHARE = 0.01  # than this part of the steps since they drafted last; tried at the latest
+LATEST_ASK_STEPS = 1024  # after so many
 FIRST_TRIAL_STEPS = 16  # without any draft: then drafting is tried, and after twice as many each time, up to the above
 TRIAL_TOKENS = 4  # of each sequence, in a trial
 QUIET_AFTER_STEPS = 8  # without any draft, at the same number of sequences: from then on lengths are decided
 QUIET_STEPS = 4  # only at each fourth step: estimates hardly change without drafts, and deciding takes time
 FIRST_FULL_ASKS = 8  # with models, before model-free drafters alone are chosen
 FULL_AFTER_ASKS = 32  # of model-free drafters alone: then models are asked once,
-MOST_FULL_AFTER_ASKS = ASK_AFTER_STEPS  # and after twice as many each time that they gained nothing
+# and after twice as many each time that they gained nothing, up to the steps of a trial
 
 
 def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:
@@ -34,6 +36,13 @@ def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:
     """
     depths, _ = draft_lengths(candidates, costs, DraftCosts())
     return [min(TRIAL_TOKENS, depth) for depth in depths]
+
+
+def trial_steps(candidates: list[Candidate], costs: StepCosts, drafting: DraftCosts) -> int:
+    """Return the plain steps between two trials of which one takes TRIAL_SHARE, within the bounds above."""
+    trial_s = drafting.seconds(len(candidates), TRIAL_TOKENS) + sum(c.read_s for c in candidates)
+    steps = trial_s / (TRIAL_SHARE * costs.seconds(len(candidates)))
+    return int(min(max(ASK_AFTER_STEPS, steps), LATEST_ASK_STEPS))
 
 
 class LengthController:
@@ -99,9 +108,10 @@ class LengthController:
         self._silent_steps, self._silent_crowd = self._silent_steps + 1, len(full)
         self._steps_without_models += 1
         # Or a cost that was once measured wrong would stay so.
+        most_steps = trial_steps(full, costs, self.modes.with_models.costs)
         is_trial = self._silent_steps > self._trial_after
         tries_few = is_trial and model_free is not None and self._trials % 2 == 0
-        must_ask = (is_trial and not tries_few) or self._steps_without_models > ASK_AFTER_STEPS
+        must_ask = (is_trial and not tries_few) or self._steps_without_models > most_steps
 
         def asked(
             of: list[Candidate], mode: DraftMode, must_ask: bool, share: float, beat: float = 1.0
@@ -128,10 +138,11 @@ class LengthController:
             probing, mode = model_free, self.modes.model_free
         probes = probe(probing, depths, costs, mode.costs, share)
         if is_trial:
-            self._trials, self._trial_after = self._trials + 1, min(ASK_AFTER_STEPS, 2 * self._trial_after)
+            self._trials, self._trial_after = self._trials + 1, min(most_steps, 2 * self._trial_after)
         elif any(depths):
             self._trial_after = FIRST_TRIAL_STEPS
-        self._record(depths, is_model_free, is_trial=not is_model_free and few_gain >= gain)
+        longer = min(most_steps, 2 * self._full_after) if few_gain >= gain else FULL_AFTER_ASKS
+        self._record(depths, is_model_free, longer)
         log.debug("draft tokens %s, model-free: %s", depths, is_model_free)
         for candidates in (full, model_free or []):
             for candidate, depth, is_probe in zip(candidates, depths, probes, strict=bool(candidates)):
@@ -146,10 +157,10 @@ class LengthController:
         """
         return not 0 <= self._model_free_rounds < self._full_after
 
-    def _record(self, depths: list[int], is_model_free: bool, *, is_trial: bool) -> None:
+    def _record(self, depths: list[int], is_model_free: bool, full_after: int) -> None:
+        """Record a decision; `full_after`: the model-free rounds until models are due again if they draft now."""
         if any(depths) and not is_model_free and self._model_free_rounds >= 0:
-            longer = min(MOST_FULL_AFTER_ASKS, 2 * self._full_after)
-            self._full_after = longer if is_trial else FULL_AFTER_ASKS
+            self._full_after = full_after
         if any(depths):
             self._silent_steps = 0
             self._steps_without_models = self._steps_without_models if is_model_free else 0

@@ -68,15 +68,16 @@ class DraftModes:
         seconds: float,
         unread: int,
         *,
+        share: float = 1.0,
         is_beside: bool = False,
         is_model_free: bool,
         skipped: Listed[str] = (),
     ) -> None:
-        """Learn that drafts took `seconds`, deciding on them included (`DraftCosts.update`, as `is_beside`).
+        """Learn that drafts took `seconds`, deciding on them included (`DraftCosts.update`, as `share` and `is_beside`).
 
         `skipped`: models that were not run, a round which does not show what models take.
         """
         if is_model_free:
-            self.model_free.costs.update(batch, depth, seconds)
+            self.model_free.costs.update(batch, depth, seconds, share=share)
         elif not skipped:
-            self.with_models.costs.update(batch, depth, seconds, unread, is_beside=is_beside)
+            self.with_models.costs.update(batch, depth, seconds, unread, share=share, is_beside=is_beside)

@@ -25,6 +25,13 @@ def test_once_some_were_seen_a_lower_one_is_one_of_many() -> None:
     assert 0.015 < costs.seconds(1, 4) < 0.0205
 
 
+def test_the_answers_of_one_round_count_as_one() -> None:
+    costs = taught(*[(16, 4, 0.020)] * 10)
+    for _ in range(16):
+        costs.update(16, 4, 0.040, share=1 / 16)
+    assert costs.seconds(16, 4) == pytest.approx(taught(*[(16, 4, 0.020)] * 10, (16, 4, 0.040)).seconds(16, 4), rel=0.03)
+
+
 def test_what_is_hardly_known_costs_no_more_than_a_larger_batch() -> None:
     slow_alone = (1, 4, 0.080)
     costs = taught(slow_alone, *[(4, 4, 0.020)] * 5)

@@ -9,9 +9,10 @@ from app.stages.length.controller import (
     FIRST_FULL_ASKS,
     FIRST_TRIAL_STEPS,
     FULL_AFTER_ASKS,
-    MOST_FULL_AFTER_ASKS,
+    LATEST_ASK_STEPS,
     QUIET_AFTER_STEPS,
     QUIET_STEPS,
+    TRIAL_SHARE,
     TRIAL_TOKENS,
     LengthController,
 )
@@ -56,7 +57,7 @@ def test_model_free_drafters_that_do_as_well_are_asked_alone(lengths):
     waits = []
     while len(waits) < 3:
         waits.append(next(i for i in range(1000) if decide(lengths) is False))
-    assert waits == [MOST_FULL_AFTER_ASKS] * 3
+    assert waits == [ASK_AFTER_STEPS] * 3
     lengths.modes.with_models.costs.update(1, 4, 0.0001)  # far less than before: it starts afresh
     for _ in range(30):
         lengths.modes.update(RECORD, tree("small"), RIGHT, ("lookup",), is_model_free=False)
@@ -147,18 +148,34 @@ def test_what_looks_dear_is_tried_with_the_whole_batch():
     assert min(step()) > 0
 
 
+@pytest.mark.parametrize("read_s", [0.0, 0.100])
+def test_trials_of_models_take_a_small_part_of_the_time(read_s):
+    """Drafts are right and take too long here; what a trial takes is the draft and the reading before it."""
+    lengths, steps, step_s, draft_s = LengthController(), 6000, COSTS.seconds(1), 0.250
+    lengths.modes.with_models.costs.update(1, TRIAL_TOKENS, draft_s)
+    for _ in range(30):
+        lengths.modes.update(RECORD, tree("small"), RIGHT, (), is_model_free=False)
+    candidate = Candidate(lengths.modes.with_models.of(RECORD), TRIAL_TOKENS, read_s)
+    asked = [
+        not lengths.is_quiet([RECORD]) and any(lengths.decide([candidate], None, COSTS, 0.0, 0.0).depths)
+        for _ in range(steps)
+    ]
+    late = asked[steps // 3 :]  # the first ones come sooner, to find what pays
+    assert 0 < (sum(late) - 1) * (draft_s + read_s) <= TRIAL_SHARE * len(late) * step_s
+
+
 def test_a_wrong_draft_cost_of_models_is_corrected(lengths):
     """A frozen process makes drafting look dear; only drafting shows better, even where model-free drafters pay."""
     for _ in range(30):
         lengths.modes.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
         lengths.modes.with_models.costs.update(1, 4, 60.0)
-    asked = [decide(lengths) for _ in range(ASK_AFTER_STEPS + FIRST_FULL_ASKS + 2)]
+    asked = [decide(lengths) for _ in range(LATEST_ASK_STEPS + FIRST_FULL_ASKS + 2)]
     assert asked.count(False) == 1 and True in asked
     silent = LengthController()
     silent.modes.with_models.costs.update(1, 4, 60.0)
     for _ in range(30):
         silent.modes.update(RECORD, tree("small"), WRONG, ("lookup",), is_model_free=False)
     asked = []
-    while len(asked) < 3 * ASK_AFTER_STEPS:
+    while len(asked) < LATEST_ASK_STEPS + ASK_AFTER_STEPS:
         asked.append(None if silent.is_quiet([RECORD]) else decide(silent))
     assert False in asked, "nor where nothing pays"
