@@ -198,7 +198,8 @@ def replay(log: Log, args: argparse.Namespace) -> dict[str, Any]:
         chosen = [way for way in wanted if args.ways is None or way.name in args.ways]
         outcomes = outcomes_of(log, chosen, setting, fresh)
         rounded = {name: _rounded(outcome) for name, outcome in outcomes.items()}
-        found["settings"].append({**asdict(setting), "ways": rounded, "over": over(outcomes)})
+        stated = {name: own for name, own in asdict(setting).items() if name != "guesser"}
+        found["settings"].append({**stated, "ways": rounded, "over": over(outcomes)})
         print(table(setting, outcomes), flush=True)
     return found
 

@@ -2,6 +2,7 @@
 hand."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from bench.simulate.load import arms, load
 from bench.simulate.log import DEPTH, DrafterLog, Log, Text, with_stated_drafters
 from bench.simulate.machines import FUSE_S, build
 from bench.simulate.models import LogGuesser, SimClock
-from bench.simulate.run import Outcome, acceptance, matrix, outcomes_of, simulate, ways
+from bench.simulate.run import Outcome, acceptance, main, matrix, outcomes_of, simulate, ways
 from bench.simulate.world import Setting
 
 STEP_S, TOKEN_S, VOCAB = 0.05, 0.001, 2000
@@ -76,6 +77,20 @@ def test_mail_that_comes_during_work_is_taken_when_that_ends() -> None:
 
 def model(name: str) -> Variant:
     return Variant(name, drafters=(name,), model_free=())
+
+
+def test_the_command_writes_the_figures_of_each_setting(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_PHRASES", "none")
+    monkeypatch.setattr("bench.simulate.run.with_target", lambda log: log)
+    recording, out = tmp_path / "log.json.gz", tmp_path / "out.json"
+    log.write(recording)
+    words = ["--slowdown", "1", "--streams", "2", "--ways", OFF, "vanilla", "--generalist", "coder"]
+    assert main(["replay", "--log", str(recording), "--out", str(out), *words]) == 0
+    (setting,) = json.loads(out.read_text())["settings"]
+    assert setting["streams"] == 2 and setting["ways"].keys() == {OFF, "vanilla"}
+    assert setting["ways"][OFF]["tokens_per_s"] == pytest.approx(2 / STEP_S, rel=0.05)
 
 
 def test_without_drafts_every_token_is_a_step(log: Log) -> None:
