@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from app.config import Batching, Fusion, Placement, PlanName, PrunerRule, Pruning, Routing, Settings
+from app.drafter.draft_kv import MIN_SURVIVAL
 from app.stages.schedule.objective import Objective
 
 
@@ -34,6 +35,15 @@ class Plan:
     def drafts(self) -> bool:
         """Tell whether any drafter is ever asked."""
         return self.lengths != "fixed:0"
+
+    @property
+    def least_survival(self) -> float:
+        """Return the survival of a guess below which drafters stop; 0 where a rule is given all that it asks for.
+
+        Tokens that several drafters share end there in any case.
+        """
+        is_whole = ":" in self.lengths or self.lengths == "faser"
+        return 0.0 if is_whole and self.fusion == "tree" else MIN_SURVIVAL
 
 
 PLANS: Mapping[PlanName, Plan] = {

@@ -19,7 +19,7 @@ class DraftChain:
     """Draft chains with one drafter. Keeps every sequence's path, to go on from where a verdict confirms it."""
 
     def __init__(self, drafter: DraftKV) -> None:
-        self.paths: Final = DraftPaths()
+        self.paths: Final = DraftPaths(drafter.least_survival)
         self._drafter = drafter
 
     def draft(self, contexts: Listed[Context]) -> list[Draft]:

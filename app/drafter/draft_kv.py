@@ -13,7 +13,7 @@ from app.stages.draft.protocol import Context
 from app.state import BatchEntry, CachedSequence, Guess, Tree
 
 log = logging.getLogger(__name__)
-MIN_SURVIVAL = 0.12  # least survival of a guess that drafting goes on from
+MIN_SURVIVAL = 0.12  # least survival of a guess that drafting goes on from, unless all that is asked for is wanted
 CHUNK_TOKENS = 512  # prompt tokens a pass
 SPARE_TOKENS = 16  # tokens of a sequence that a step in spare time may read before its guess
 MAX_SEQUENCES = 1024  # known at once, far more than are ever in one round
@@ -49,9 +49,10 @@ class Guesser(Protocol):
 class DraftKV:
     """Guess for sequences, by their request's id: `align` sets the tokens to read, `advance` appends to them."""
 
-    def __init__(self, name: str, guesser: Guesser, max_context: int) -> None:
+    def __init__(self, name: str, guesser: Guesser, max_context: int, least_survival: float = MIN_SURVIVAL) -> None:
         self.name: Final = name
         self.max_context: Final = max_context
+        self.least_survival: Final = least_survival  # of a guess that drafting goes on from
         self._guesser = guesser
         self._sequences: OrderedDict[str, CachedSequence] = OrderedDict()
 
@@ -119,7 +120,7 @@ class DraftKV:
     def _guess(self, works: list[BatchEntry], depth: int) -> list[list[Guess]]:
         """Run the model; if it computes numbers that are not finite, drop the caches and return no guesses."""
         try:
-            return self._guesser.guess(works, depth, MIN_SURVIVAL) if works else []
+            return self._guesser.guess(works, depth, self.least_survival) if works else []
         except ArithmeticError as error:
             log.warning("drafter %s: %s", self.name, error)
             for work in works:

@@ -21,7 +21,13 @@ from app.stages.draft.protocol import Context
 class DraftPath:
     """The guesses for one context; they may go beyond the length that its job asks for."""
 
-    def __init__(self, context: Context, drafters: tuple[DraftKV, ...], steps: list[DraftStep]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        drafters: tuple[DraftKV, ...],
+        steps: list[DraftStep],
+        least_survival: float = MIN_SURVIVAL,
+    ) -> None:
         self.context = context
         self.drafters = drafters  # those that have not failed yet
         self.names = {drafter.name for drafter in drafters}
@@ -29,6 +35,7 @@ class DraftPath:
         self.tokens = [*context.tokens, *(step.token for step in steps)]
         self.is_ahead = False  # extended since the last job
         self._steps = steps
+        self._least_survival = least_survival
         self._limit = context.max_draft_tokens
 
     @property
@@ -44,13 +51,13 @@ class DraftPath:
     @property
     def is_done(self) -> bool:
         """Return whether it is as long as it may be, or too unlikely to go on."""
-        return self.room <= 0 or self._survival < MIN_SURVIVAL
+        return self.room <= 0 or self._survival < self._least_survival
 
     @property
     def can_run_ahead(self) -> bool:
         """Return whether the next round could use a further step that the models have room for."""
         room = min((drafter.max_context for drafter in self.drafters), default=0) - len(self.tokens)
-        return room > 0 and len(self._steps) < self._furthest and self._survival >= MIN_SURVIVAL
+        return room > 0 and len(self._steps) < self._furthest and self._survival >= self._least_survival
 
     def align(self) -> None:
         """Roll its drafters' caches back to the tokens that they share with it."""
@@ -80,7 +87,8 @@ class DraftPath:
 
     def drafts(self) -> list[Draft]:
         """Return a draft for every drafter that guessed, no deeper than the job asks for."""
-        return drafts_of(self.id, self.start, self._steps[: self.context.max_draft_tokens])
+        wanted = self._steps[: self.context.max_draft_tokens]
+        return drafts_of(self.id, self.start, wanted, self._least_survival)
 
     @property
     def _survival(self) -> float:
@@ -103,7 +111,9 @@ class DraftSteps(Protocol):
 class DraftPaths:
     """The last path of every sequence; over MAX_SEQUENCES the least recently started are dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_survival: float = MIN_SURVIVAL) -> None:
+        """Let paths end behind a guess of less survival than this."""
+        self._least_survival = least_survival
         self._paths: OrderedDict[str, DraftPath] = OrderedDict()
         self._ahead_hits = self._ahead_misses = self._guessed = 0
 
@@ -138,7 +148,7 @@ class DraftPaths:
         if last and last.is_ahead:
             self._ahead_hits += bool(steps)
             self._ahead_misses += not steps
-        path = self._paths[context.request_id] = DraftPath(context, able, steps)
+        path = self._paths[context.request_id] = DraftPath(context, able, steps, self._least_survival)
         while len(self._paths) > MAX_SEQUENCES:
             self._paths.popitem(last=False)
         return path

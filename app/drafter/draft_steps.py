@@ -35,11 +35,13 @@ def fused_step(guesses: Mapping[str, Guess], calibration: Calibration) -> DraftS
     return DraftStep(guesses[winner].token, confidence[winner], dict(guesses))
 
 
-def drafts_of(request_id: str, base: int, steps: Iterable[DraftStep]) -> list[Draft]:
+def drafts_of(
+    request_id: str, base: int, steps: Iterable[DraftStep], least_survival: float = MIN_SURVIVAL
+) -> list[Draft]:
     """Make a draft for every drafter that guessed, of the steps after `base` that are likely enough."""
     survival, kept = 1.0, []
     for step in steps:
-        if survival < MIN_SURVIVAL:
+        if survival < least_survival:
             break
         kept.append(step)
         survival *= step.confidence

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Listed
 from typing import Final
 
 from app.drafter.chain import DraftChain
-from app.drafter.draft_kv import DraftKV, Guesser
+from app.drafter.draft_kv import MIN_SURVIVAL, DraftKV, Guesser
 from app.messages import Draft
 from app.stages.draft.protocol import Context
 
@@ -16,10 +16,18 @@ from app.stages.draft.protocol import Context
 class ModelDrafter:
     """A model drafter: chains with second-best leaves. Its `draft_kv` may take part in a `TokenFusion`."""
 
-    def __init__(self, name: str, guesser: Guesser, max_context: int, reads_state: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        guesser: Guesser,
+        max_context: int,
+        reads_state: bool = False,
+        least_survival: float = MIN_SURVIVAL,
+    ) -> None:
+        """Draft with the model behind `guesser`, until a guess's survival is below `least_survival`."""
         self.name = name
         self.reads_state: Final = reads_state  # the target's hidden state, which jobs then carry
-        self.draft_kv: Final = DraftKV(name, guesser, max_context)
+        self.draft_kv: Final = DraftKV(name, guesser, max_context, least_survival)
         self.chain: Final = DraftChain(self.draft_kv)
 
     def draft(self, contexts: Listed[Context]) -> list[Draft]:

@@ -4,9 +4,8 @@
     period     the longer of a round and of the passes of all batches in flight through the target's stages
     request    prompt's pass + (tokens - 1) / tokens a round x period
 
-Tokens a round are counted in drawn texts: a chain goes on as long as its survival is above the drafter's
-floor, and of several chains the one that is right longest counts. For the screening of worlds; within some per
-cent of the simulator (tests/bench/testbeds/test_cost_model.py).
+Tokens a round are counted in drawn texts: of several chains the one that is right longest counts. For the
+screening of worlds; within some per cent of the simulator (tests/bench/testbeds/test_cost_model.py).
 """
 
 from collections.abc import Sequence as Listed
@@ -14,9 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from app.drafter.draft_kv import MIN_SURVIVAL
 from app.stages.schedule.compose import MOST_NODES
 from bench.simulate.machines import FUSE_S
 from bench.testbeds.roofline import context_s, guess_s, pass_of, reading_of
@@ -25,7 +22,6 @@ from bench.testbeds.worlds import WorldSpec
 LENGTHS = (1, 2, 3, 4, 5, 6, 8)
 TOKENS = 3000  # drawn, of each domain
 SAMPLE, HALVINGS = 6000, 20  # by which skills and noises are found
-AUC_PAIRS = 2000
 Values = np.ndarray
 
 
@@ -58,26 +54,21 @@ class CostModel:
         mixture = [name for name in names if not worlds[0].drafters[name].domain][:1]
         self._asked = {"off": [], "vanilla": experts[:1], "vanilla, mixture": mixture, "specinfer": experts}
         spec = [world.acceptance for world in worlds]
-        self._texture, self._shared, auc = (
-            np.array([getattr(one, name).value for one in spec]) for name in ("texture", "correlation", "auc")
+        self._texture, self._shared = (
+            np.array([getattr(one, name).value for one in spec]) for name in ("texture", "correlation")
         )
         asked = dict.fromkeys([*experts, *mixture])
         kinds = dict.fromkeys(self._kind(name, domain) for name in asked for domain in domains)
         skills = {kind: self._skills(kind) for kind in kinds}
-        noises = {kind: _noises(skill, auc) for kind, skill in skills.items()}
         draws = np.random.default_rng(seed)
         found: dict[str, list[Chains]] = {arm: [] for arm, own in self._asked.items() if own}
         for domain in domains:
             hard = _hardness(self._texture, draws)
-            right, sure = {}, {}
+            right = {}
             for name in asked:
-                kind = self._kind(name, domain)
-                margin = self._margin(skills[kind], hard, draws)
-                right[name] = margin > 0.0
-                sure[name] = _confidence(margin, skills[kind], noises[kind], draws)
+                right[name] = self._margin(skills[self._kind(name, domain)], hard, draws) > 0.0
             for arm, chains in found.items():
-                own = self._asked[arm]
-                chains.append(_rounds([right[name] for name in own], [sure[name] for name in own]))
+                chains.append(_rounds([right[name] for name in self._asked[arm]]))
         self.chains = {arm: _mean(own) for arm, own in found.items()}
 
     def predict(self, arm: str, batch: int, prompt: int, output: int, length: int | None = None) -> Predicted:
@@ -193,32 +184,8 @@ def _hardness(texture: Values, draws: np.random.Generator, tokens: int = TOKENS)
     return found
 
 
-def _confidence(margin: Values, skill: Values, noise: Values, draws: np.random.Generator) -> Values:
-    """Return the chance of a margin above 0 given a view of it with noise, as made drafts have it; (T, W)."""
-    view = margin + noise * draws.standard_normal(margin.shape)
-    part = noise * noise / (1.0 + noise * noise)
-    return torch.special.ndtr(torch.from_numpy((part * skill + (1.0 - part) * view) / np.sqrt(part))).numpy()
-
-
-def _noises(skill: Values, auc: Values) -> Values:
-    """Find the noise with which the confidence has this AUC: of a right view over a wrong one, counted in pairs."""
-    draws = np.random.default_rng(0)
-    margin = skill + draws.standard_normal((AUC_PAIRS, 1))
-    view = draws.standard_normal((AUC_PAIRS, 1))
-    low, high = np.full(len(skill), 0.01), np.full(len(skill), 100.0)
-    for _ in range(HALVINGS):
-        middle = np.sqrt(low * high)
-        seen = margin + middle * view
-        ranks = seen.argsort(axis=0).argsort(axis=0)
-        right = margin > 0.0
-        count = right.sum(axis=0)
-        found = (np.where(right, ranks, 0).sum(axis=0) - count * (count - 1) / 2.0) / (count * (AUC_PAIRS - count))
-        low, high = np.where(found > auc, middle, low), np.where(found > auc, high, middle)
-    return np.sqrt(low * high)
-
-
-def _rounds(right: list[Values], sure: list[Values]) -> Chains:
-    """Count rounds of drafts of each length: a round goes on while any chain is right and drafted; (T, W) each.
+def _rounds(right: list[Values]) -> Chains:
+    """Count rounds of drafts of each length: a round goes on while any chain is right; (T, W) each.
 
     Nodes are those of the chains, where the right ones are alike and the wrong ones apart, MOST_NODES at most.
     """
@@ -227,19 +194,13 @@ def _rounds(right: list[Values], sure: list[Values]) -> Chains:
     longest = np.array(LENGTHS)[:, None]
     at = np.zeros(shape, int)
     alive = [np.ones(shape, bool) for _ in right]
-    survival = [np.ones(shape) for _ in right]
     ended, nodes = np.zeros(shape), np.zeros(shape)
-    steps = [_kept(own) for own in sure]  # by chain: the tokens drafted from each on
     for i in range(tokens):
-        begins = at == 0
-        if begins.any():  # of the nodes, the right ones that chains share are taken back below
-            nodes += np.where(begins, np.sum([np.minimum(longest, own[i]) for own in steps], axis=0), 0.0)
         any_right = np.zeros(shape, bool)
         sharing = np.zeros(shape)
+        nodes += np.where(at == 0, float(len(right)) * np.minimum(longest, tokens - i), 0.0)
         for n, own in enumerate(right):
-            can = alive[n] & (at < longest) & (survival[n] >= MIN_SURVIVAL)
-            alive[n] = can & own[i]
-            survival[n] = survival[n] * sure[n][i]
+            alive[n] = alive[n] & (at < longest) & own[i]
             any_right |= alive[n]
             sharing += alive[n]
         nodes -= np.maximum(0.0, sharing - 1.0)
@@ -248,18 +209,7 @@ def _rounds(right: list[Values], sure: list[Values]) -> Chains:
         at = np.where(over, 0, at + 1)
         for n in range(len(right)):
             alive[n] |= over
-            survival[n] = np.where(over, 1.0, survival[n])
     return Chains(tokens / ended, np.minimum(nodes / ended, MOST_NODES))
-
-
-def _kept(sure: Values) -> Values:
-    """Count the tokens of a chain from each place on whose survival, before them, is above the floor; (T, W)."""
-    logs = np.cumsum(np.log(np.maximum(sure, 1e-9)), axis=0)
-    before = np.vstack([np.zeros((1, sure.shape[1])), logs])
-    found = np.ones(sure.shape, int)
-    for depth in range(1, max(LENGTHS)):
-        found[: len(sure) - depth] += before[depth : len(sure)] - before[: len(sure) - depth] >= np.log(MIN_SURVIVAL)
-    return found
 
 
 def _mean(found: list[Chains]) -> Chains:

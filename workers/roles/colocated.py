@@ -151,7 +151,7 @@ class DrafterThread(threading.Thread):
         try:
             self._sides.draft.enter()
             self._guessers = load_guessers(self._deployment.settings)
-            self._models = drafters_over(self._guessers)
+            self._models = drafters_over(self._guessers, plan_of(self._deployment.settings))
             service = draft.serve(
                 self._deployment, self._node, self._models, is_apart=self._sides.is_real, follow=self._follow
             )

@@ -73,7 +73,7 @@ class DraftModes:
         is_model_free: bool,
         skipped: Listed[str] = (),
     ) -> None:
-        """Learn that drafts took `seconds`, deciding on them included (`DraftCosts.update`, as `share` and `is_beside`).
+        """Learn that drafts took `seconds`, deciding included (`DraftCosts.update`, as `share` and `is_beside`).
 
         `skipped`: models that were not run, a round which does not show what models take.
         """

@@ -9,6 +9,7 @@ from app.assembly.fuser import build_fuser, calibration, model_free_names
 from app.assembly.plans import PLANS, overrides, plan_of
 from app.assembly.verifier import lengths, overlap, routing, selection
 from app.config import PlanName, Settings
+from app.drafter.draft_kv import MIN_SURVIVAL
 from app.estimates.draft_costs import DraftCosts
 from app.local.process_specs import services
 from app.messages import DraftJob
@@ -61,6 +62,24 @@ def test_papers_plans_look_nothing_up_and_take_confidence_as_it_is(name):
     for _ in range(200):
         segment.calibration.update("over-confident", 0.9, False)
     assert segment.calibration.value("over-confident", 0.9) == calibration(settings).value("new", 0.9) == 0.9
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_whole"),
+    [
+        ({"plan": "vanilla"}, True),
+        ({"plan": "specinfer"}, True),
+        ({"plan": "faser"}, True),
+        ({"plan": "cosine"}, False),
+        ({"plan": "pace"}, False),
+        ({"plan": "pace", "lengths": "fixed:3"}, True),
+        ({"plan": "cosine", "lengths": "tree:4"}, False),
+    ],
+)
+def test_rules_that_weigh_no_token_get_all_that_they_ask_for(changes, is_whole):
+    """What drafters leave out as too unlikely, and what they share, is cut by survival."""
+    found = plan_of(Settings.model_validate(changes)).least_survival
+    assert found == (0.0 if is_whole else MIN_SURVIVAL)
 
 
 def test_trees_are_verified_whole_or_as_chains():

@@ -38,8 +38,10 @@ class Guesser(ModelGuesser):
 GREEDY = Sampling()
 
 
-def drafter(guesser: Guesser | None = None, max_context: int = 256) -> ModelDrafter:
-    return ModelDrafter("small", guesser or Guesser(), max_context)
+def drafter(
+    guesser: Guesser | None = None, max_context: int = 256, least_survival: float = MIN_SURVIVAL
+) -> ModelDrafter:
+    return ModelDrafter("small", guesser or Guesser(), max_context, least_survival=least_survival)
 
 
 def context(
@@ -102,6 +104,15 @@ def test_a_draft_ends_at_the_asked_length_or_when_unlikely():
                 steps += 1
             assert steps <= depth
             assert steps == depth or survival < MIN_SURVIVAL
+
+
+def test_a_draft_is_as_long_as_asked_where_no_guess_is_too_unlikely():
+    lengths, cut = [], []
+    for salt in range(12):
+        for found, least in ((lengths, 0.0), (cut, MIN_SURVIVAL)):
+            (draft,) = drafter(least_survival=least).draft([context(text(30, salt), depth=9)])
+            found.append(len(chain(draft)))
+    assert lengths == [9] * 12 and min(cut) < 9
 
 
 def test_drafts_do_not_depend_on_the_batch():

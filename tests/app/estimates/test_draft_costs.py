@@ -29,7 +29,9 @@ def test_the_answers_of_one_round_count_as_one() -> None:
     costs = taught(*[(16, 4, 0.020)] * 10)
     for _ in range(16):
         costs.update(16, 4, 0.040, share=1 / 16)
-    assert costs.seconds(16, 4) == pytest.approx(taught(*[(16, 4, 0.020)] * 10, (16, 4, 0.040)).seconds(16, 4), rel=0.03)
+    assert costs.seconds(16, 4) == pytest.approx(
+        taught(*[(16, 4, 0.020)] * 10, (16, 4, 0.040)).seconds(16, 4), rel=0.03
+    )
 
 
 def test_what_is_hardly_known_costs_no_more_than_a_larger_batch() -> None:
