@@ -1,4 +1,4 @@
-"""Make the head of each report: the command that made it, the machine it ran on, the day."""
+"""Make the head of each report: the command that made it, the plan, the machine it ran on, the day."""
 
 import os
 import platform
@@ -9,16 +9,27 @@ from collections.abc import Sequence as Listed
 from importlib.metadata import version
 from typing import Any
 
+from app.assembly.plans import overrides
+from app.config import Settings
 from app.system import processor
 
 COUNTED = ("torch", "transformers", "celery", "redis")  # packages whose versions change figures
 
 
 def heading(command: str, argv: Listed[str] | None) -> dict[str, Any]:
-    """Return a report's head; `command` as after `./paceline`, with its arguments: `argv`, or this
-    process's."""
+    """Return a report's head; `command` as after `./paceline`, with its arguments: `argv`, or this process's.
+
+    It names the environment's plan and the settings that replace parts of it; an arm may have a plan of its own.
+    """
     words = shlex.join(sys.argv[1:] if argv is None else argv)
-    return {"command": f"./paceline {command} {words}".rstrip(), "machine": machine(), "at": today()}
+    settings = Settings.from_env()
+    return {
+        "command": f"./paceline {command} {words}".rstrip(),
+        "plan": settings.plan,
+        "overrides": overrides(settings),
+        "machine": machine(),
+        "at": today(),
+    }
 
 
 def machine() -> dict[str, Any]:

@@ -91,6 +91,7 @@ class Speculation:
         self._host_costs = HostCosts()
         self.pending: Final = PendingDrafts(self.lengths.modes, self._host_costs, stats, clock)
         self._model_free: set[str] = set()  # sequences whose last drafts came from no model
+        self._asked_models: set[str] = set()  # sequences for whose present round a model was asked
 
     @property
     def pool(self) -> DrafterPool:
@@ -125,8 +126,13 @@ class Speculation:
 
     def record_verdict(self, sequence: Sequence, committed: Listed[int]) -> None:
         """Learn from `committed`, the tokens after its tree's root; the sequence waits for nothing any more."""
-        if sequence.tree is not None:
-            self._update(sequence, sequence.tree, committed)
+        tree = sequence.tree
+        if sequence.generated:
+            asked = sequence.record.id in self._asked_models
+            self.stats.record_later_round(asked_models=asked and not (tree and tree.skipped))
+        self._asked_models.discard(sequence.record.id)
+        if tree is not None:
+            self._update(sequence, tree, committed)
         sequence.tree, sequence.due_s = None, 0.0
 
     def limit_waits(self, sequences: Iterable[Sequence], latest_s: float) -> None:
@@ -139,6 +145,7 @@ class Speculation:
         self.lengths.modes.remove(request_id)
         self.router.remove(request_id)
         self._model_free.discard(request_id)
+        self._asked_models.discard(request_id)
         self.pending.remove(request_id)
         self._dispatcher.remove(request_id)
 
@@ -253,6 +260,8 @@ class Speculation:
             self.router.record_asked(sequence.record, route)
             self.stats.metrics.record_asked(route.drafters)
             (self._model_free.add if is_model_free else self._model_free.discard)(sequence.record.id)
+            if route.homes:
+                self._asked_models.add(sequence.record.id)
         run_ahead = bool(asked) and not is_model_free and self._runs_ahead(asked)
         return [
             job

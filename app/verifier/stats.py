@@ -25,6 +25,7 @@ class VerifierStats:
         self._waits = self._waited_s = 0.0
         self._rounds = self._tokens = 0.0
         self._by_drafter: dict[str, tuple[int, int]] = {}  # tokens drafted, and right
+        self._later_rounds = self._model_rounds = 0
 
     @property
     def prompt_tokens(self) -> int:
@@ -35,6 +36,16 @@ class VerifierStats:
     def reused_tokens(self) -> int:
         """Count those of them that other sequences had computed."""
         return self._reused_tokens
+
+    @property
+    def later_rounds(self) -> int:
+        """Count the rounds after a sequence's first token so far: those that drafts could be asked for."""
+        return self._later_rounds
+
+    @property
+    def model_rounds(self) -> int:
+        """Count those of them for which a model drafter was asked, and not skipped as tables were sure enough."""
+        return self._model_rounds
 
     def record_adopted(self, record: Record, tokens: int, *, is_new: bool) -> None:
         """Record an adopted sequence of `tokens` tokens; `is_new`: nothing was committed."""
@@ -61,6 +72,11 @@ class VerifierStats:
             old = self._by_drafter.get(name, (0, 0))
             self._by_drafter[name] = old[0] + drafted, old[1] + right
 
+    def record_later_round(self, *, asked_models: bool) -> None:
+        """Record a verdict after a sequence's first token, and whether a model was asked for that round."""
+        self._later_rounds += 1
+        self._model_rounds += asked_models
+
     def report(self, sequences: Listed[Sequence]) -> dict[str, object]:
         """Describe the verifier for its heartbeat, with the sequences that it holds now."""
         target, early_exit = self._measured.target, self._measured.early_exit
@@ -74,6 +90,8 @@ class VerifierStats:
             "nodes_pruned": early_exit.dropped,
             "nodes_pruned_wrongly": early_exit.cut,
             "asked_rounds": dict(self._router.asked_rounds),
+            "later_rounds": self._later_rounds,
+            "model_rounds": self._model_rounds,
             "load": self.load(sequences).model_dump(mode="json"),
         }
 

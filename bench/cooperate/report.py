@@ -10,7 +10,7 @@ from collections.abc import Sequence as Listed
 from typing import Any
 
 from bench.cooperate.systems import Run
-from bench.cooperate.variants import FULL, OFF, SINGLE
+from bench.cooperate.variants import FULL, OFF, SINGLE, titled
 from bench.stats import median, paired_ratio
 
 GENERATE, ASSISTED = "transformers generate", "transformers assisted"
@@ -64,6 +64,7 @@ def summary(runs: Listed[Run]) -> Figures:
         "latency_s": round(median([s for run in runs for s in run.latency_s]), 3),
         "ttft_s": round(median([s for run in runs for s in run.ttft_s]), 4),
         "tokens_per_round": round(accepted_length(runs), 3),
+        "model_rounds": model_rounds(runs),
         "ms_a_step": {
             "all": _ms(decode_s, steps),
             "draft": _ms(draft_s, steps),
@@ -81,6 +82,13 @@ def accepted_length(runs: Iterable[Run]) -> float:
     runs = [*runs]
     rounds = sum(run.rounds for run in runs)
     return sum(run.tokens for run in runs) / rounds if rounds else 0.0
+
+
+def model_rounds(runs: Iterable[Run]) -> float | None:
+    """Return the part of the rounds after a request's first token for which a model was asked; None: not known."""
+    runs = [*runs]
+    rounds = sum(run.later_rounds for run in runs)
+    return round(sum(run.model_rounds for run in runs) / rounds, 3) if rounds else None
 
 
 def acceptance(runs: Iterable[Run]) -> dict[str, float]:
@@ -128,14 +136,17 @@ def bars(streams: Mapping[str, Figures]) -> Figures:
 def table(found: Figures) -> str:
     """Return the arms as a Markdown table."""
     domains = list(found["arms"][OFF]["domains"])
-    lines = [f"| arm | tokens/s | latency, s | tokens a round | draft / verify / rest, ms | {' | '.join(domains)} |"]
-    lines.append("|---" * (5 + len(domains)) + "|")
+    head = "| arm | tokens/s | latency, s | tokens a round | rounds that asked models | draft / verify / rest, ms "
+    lines = [f"{head}| {' | '.join(domains)} |", "|---" * (6 + len(domains)) + "|"]
     for name, arm in found["arms"].items():
         ms = arm["ms_a_step"]
         split = f"{ms['draft']} / {ms['verify']} / {ms['rest']}" if ms["all"] else ""
         rates = " | ".join(f"{arm['domains'][domain]['tokens_per_s']:.1f}" for domain in domains)
         length = f"{arm['accepted_length']:.2f}" if arm["accepted_length"] else ""
-        lines.append(f"| {name} | {arm['tokens_per_s']:.1f} | {arm['latency_s']:.2f} | {length} | {split} | {rates} |")
+        part = arm["model_rounds"]
+        asked, title = ("", name) if part is None else (f"{part:.0%}", titled(name, part))
+        latency = f"{arm['latency_s']:.2f}"
+        lines.append(f"| {title} | {arm['tokens_per_s']:.1f} | {latency} | {length} | {asked} | {split} | {rates} |")
     return "\n".join(lines)
 
 

@@ -39,6 +39,8 @@ class Run:
     ttft_s: tuple[float, ...] = ()
     latency_s: tuple[float, ...] = ()
     rounds: int = 0  # of all requests; 0: not known
+    later_rounds: int = 0  # of those after a request's first token; 0: not known
+    model_rounds: int = 0  # of these, the ones for which a model drafter was asked
     steps: int = 0  # of the target
     decode_s: float = 0.0
     draft_s: float = 0.0
@@ -71,6 +73,8 @@ class PipelineArm:
         """Run the prompts at once, to their ends. Raises SystemExit when the prefix cache was
         used."""
         pipeline, sequences = self._pipeline, self._pipeline.verifier.sequences
+        stats = pipeline.verifier.stats
+        later_rounds, model_rounds = stats.later_rounds, stats.model_rounds
         started = time.perf_counter()
         records = [pipeline.submit(self._request(prompt), self._settings) for prompt in prompts]
         while any(not sequence.generated for sequence in sequences.values()):
@@ -80,7 +84,7 @@ class PipelineArm:
         while sequences:
             pipeline.step()
         ended = time.perf_counter()
-        if pipeline.verifier.stats.reused_tokens:
+        if stats.reused_tokens:
             raise SystemExit("a prompt was found in the cache: its arm did less work than the others")
         ends = [pipeline.store.snapshot(record.id) for record in records]
         return Run(
@@ -89,6 +93,8 @@ class PipelineArm:
             tuple((end.stats.first_token_s or 0.0) - end.record.created_s for end in ends),
             tuple((end.stats.last_token_s or 0.0) - end.record.created_s for end in ends),
             sum(end.stats.rounds for end in ends),
+            stats.later_rounds - later_rounds,
+            stats.model_rounds - model_rounds,
             self._target.calls - steps,
             ended - first_s,
             pipeline.draft_s - draft_s,

@@ -16,6 +16,8 @@ LENGTHS = (1, 2, 3, 4, 5, 6)  # fixed draft lengths tried in the pilot
 OVERLAPS = ("auto", "none", "rounds", "frontiers", "groups")
 RULES = ("uniform", "faser")  # app/stages/length/baselines.py
 FULL, OFF, SINGLE = "full", "off", "best single"
+PAPERS = ("vanilla", "specinfer", "cosine", "faser")  # plans whose arms are the papers' if models are asked:
+MODELS_ASKED = 0.9  # in this part of the rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,15 @@ def crowds() -> list[Variant]:
             for depth in depths
         ),
     ]
+
+
+def titled(name: str, model_rounds: float) -> str:
+    """Return an arm's name for a table, marked where it is named after a paper's plan and hardly asked models.
+
+    `model_rounds`: the part of the rounds after a request's first token for which a model drafter was asked.
+    """
+    is_papers = name.replace(",", " ").split()[0] in PAPERS
+    return f"{name} (models in {model_rounds:.0%} of rounds)" if is_papers and model_rounds < MODELS_ASKED else name
 
 
 def _takes(defaults: Settings, name: str, value: object) -> bool:

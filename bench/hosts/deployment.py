@@ -62,6 +62,7 @@ class ArmDeployment:
     processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     nodes: int = 0  # processes that have a heartbeat
     mean_ms: dict[str, float] = field(default_factory=dict)  # of its steps, trees and mail, until then
+    model_rounds: float | None = None  # part of the rounds until then for which a model was asked; None: no round yet
     seen: dict[str, dict[str, Any]] = field(default_factory=dict)  # by drafters' node, when it went to sleep last
 
     def wake(self) -> None:
@@ -79,6 +80,7 @@ class ArmDeployment:
         """Stop its processes where they are, and keep in `seen` what the drafters' nodes said of their work."""
         self.seen = self._drafters()
         self.mean_ms = self._means()
+        self.model_rounds = self._model_rounds()
         for process in self.processes:
             process.send_signal(signal.SIGSTOP)
 
@@ -112,6 +114,11 @@ class ArmDeployment:
             node.name: {name: node.info[name] for name in names if name in node.info}
             for node in self.deployment.nodes.live("draft")
         }
+
+    def _model_rounds(self) -> float | None:
+        (verifier,) = self.deployment.nodes.live("verify")
+        rounds = verifier.info["later_rounds"]
+        return round(verifier.info["model_rounds"] / rounds, 3) if rounds else None
 
     def _means(self) -> dict[str, float]:
         found = {}

@@ -8,7 +8,7 @@ fitted on `vanilla`, one drafter's chains. All other arms are predicted.
 from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -25,6 +25,19 @@ FITTED = "vanilla"
 MOST_S, HALVINGS = 0.016, 8  # of a message, and how often that is halved
 
 
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """An arm that ran: its counted texts' ends in order, and of all its texts what a step took and who was asked."""
+
+    ends: list[Snapshot]
+    step_s: float
+    model_rounds: float  # part of the rounds after a text's first token
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures of a report."""
+        return {**arm_figures([self.ends]), "model_rounds": round(self.model_rounds, 3)}
+
+
 def predict(log: Log, found: Mapping[str, Any], arms: Listed[Variant]) -> dict[str, Any]:
     """Simulate the arms of a live run `found`; return figures by arm, and what was fitted.
 
@@ -36,22 +49,22 @@ def predict(log: Log, found: Mapping[str, Any], arms: Listed[Variant]) -> dict[s
         streams=found["streams"], hop_s=1e-3 * found["place"]["hop_ms"], nodes=nodes, is_one_core=True, is_hub=True
     )
     by_name = {arm.name: arm for arm in arms if arm.name in found["arms"]}
-    plain, step_s = timed(log, by_name[OFF], setting, found["texts"])
-    if fingerprint(plain) != found["fingerprint"]:
+    plain = simulate(log, by_name[OFF], setting, found["texts"])
+    if fingerprint(plain.ends) != found["fingerprint"]:
         raise SystemExit("the recording is of other texts than the live run")
-    setting = replace(setting, slowdown=1e-3 * found["mean_ms"][OFF]["step"] / step_s)
-    plain = run(log, by_name[OFF], setting, found["texts"])
-    host_s = _seconds_a_token(found["arms"][OFF]["stream_tokens_per_s"]) - _seconds_a_token(fmean(map(rate, plain)))
+    setting = replace(setting, slowdown=1e-3 * found["mean_ms"][OFF]["step"] / plain.step_s)
+    ends = run(log, by_name[OFF], setting, found["texts"])
+    host_s = _seconds_a_token(found["arms"][OFF]["stream_tokens_per_s"]) - _seconds_a_token(fmean(map(rate, ends)))
     setting = replace(setting, host_s=max(0.0, host_s))
     if FITTED in by_name:
         setting = replace(setting, message_s=message_seconds(log, by_name[FITTED], setting, found))
-    ends = {name: run(log, arm, setting, found["texts"]) for name, arm in by_name.items()}
+    simulated = {name: simulate(log, arm, setting, found["texts"]) for name, arm in by_name.items()}
     fitted = {
         "slowdown": round(setting.slowdown, 3),
         "host_ms": round(1e3 * setting.host_s, 3),
         "message_ms": round(1e3 * setting.message_s, 3),
     }
-    return {**fitted, "arms": {name: arm_figures([own]) for name, own in ends.items()}}
+    return {**fitted, "arms": {name: own.figures() for name, own in simulated.items()}}
 
 
 def message_seconds(log: Log, arm: Variant, setting: Setting, found: Mapping[str, Any]) -> float:
@@ -67,11 +80,11 @@ def message_seconds(log: Log, arm: Variant, setting: Setting, found: Mapping[str
 
 def run(log: Log, arm: Variant, setting: Setting, texts: Mapping[str, int]) -> list[Snapshot]:
     """Simulate an arm over the warming-up texts and then the counted ones; return the ends of these in order."""
-    return timed(log, arm, setting, texts)[0]
+    return simulate(log, arm, setting, texts).ends
 
 
-def timed(log: Log, arm: Variant, setting: Setting, texts: Mapping[str, int]) -> tuple[list[Snapshot], float]:
-    """Simulate an arm as `run` does; return the ends, and the mean seconds of a step."""
+def simulate(log: Log, arm: Variant, setting: Setting, texts: Mapping[str, int]) -> Simulated:
+    """Simulate an arm as `run` does; return the ends, and more of what it did."""
     counted, warm_up = texts["prompts"], texts["warm_up"]
     order = in_order(log, range(counted))
     before = in_order(log, range(counted, counted + warm_up))
@@ -81,7 +94,7 @@ def timed(log: Log, arm: Variant, setting: Setting, texts: Mapping[str, int]) ->
     ends = {text_of(record.id): world.store.snapshot(record.id) for record in world.ended}
     targets = [verifier.target for verifier in world.verifiers]
     step_s = sum(target.busy_s for target in targets) / sum(target.steps for target in targets)
-    return [ends[i] for i in order], step_s
+    return Simulated([ends[i] for i in order], step_s, world.model_rounds)
 
 
 def cut(log: Log, tokens: int) -> Log:

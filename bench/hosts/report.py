@@ -13,6 +13,7 @@ from typing import Any
 
 from app.store.protocol import Snapshot
 from bench.cooperate.systems import by_drafter_of
+from bench.cooperate.variants import titled
 from bench.stats import paired_ratio
 
 CLOSE = 0.10  # predictions within this part of the measured, and arms that differ by no more, are alike
@@ -85,16 +86,19 @@ def table(found: Mapping[str, Any]) -> str:
     predicted = found.get("predicted", {}).get("arms")
     ratios = found["deviations"]["predicted / measured"] if predicted else {}
     more = "| predicted | of measured " if predicted else ""
-    head = f"| arm | tokens/s a stream | / off (lower bound) | tokens a round {more}| accepted, by drafter |"
+    common = "| arm | tokens/s a stream | / off (lower bound) | tokens a round | rounds that asked models "
+    head = f"{common}{more}| accepted, by drafter |"
     lines = [f"{found['streams']} at once, a hop of {found['place']['hop_ms']} ms", head]
     lines.append("|---" * (head.count("|") - 1) + "|")
     for name, own in found["arms"].items():
         over = own["over off"]
         accepted = ", ".join(f"{drafter} {right}" for drafter, (_, right) in own["by_drafter"].items())
+        part = own.get("model_rounds")  # files from before it was counted have none
+        asked, title = ("", name) if part is None else (f"{part:.0%}", titled(name, part))
         beside = f"| {predicted[name]['stream_tokens_per_s']:.1f} | {ratios[name]:.2f} " if predicted else ""
         lines.append(
-            f"| {name} | {own['stream_tokens_per_s']:.1f} | {over['mean']:.2f} ({over['lower']:.2f}) "
-            f"| {own['tokens_a_round']:.2f} {beside}| {accepted} |"
+            f"| {title} | {own['stream_tokens_per_s']:.1f} | {over['mean']:.2f} ({over['lower']:.2f}) "
+            f"| {own['tokens_a_round']:.2f} | {asked} {beside}| {accepted} |"
         )
     return "\n".join(lines) + "\n"
 

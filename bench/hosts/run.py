@@ -125,13 +125,14 @@ def live(args: argparse.Namespace) -> dict[str, Any]:
                 print(f"block {number} of {len(blocks)}", flush=True)
             nodes = {name: arm.seen for name, arm in opened.items()}
             means = {name: arm.mean_ms for name, arm in opened.items()}
+            model_rounds = {name: arm.model_rounds for name, arm in opened.items()}
     counted = {name: own[1:] for name, own in ends.items()}
     return {
         "place": {"nodes": place.nodes, "held_back_ms": place.hop_ms, "hop_ms": round(hop_ms, 4), "mbit": args.mbit},
         "streams": args.streams,
         "texts": {"prompts": args.prompts, "warm_up": args.warm_up, "max_tokens": args.max_tokens},
         "fingerprint": fingerprint([end for block in counted[OFF] for end in block]),
-        "arms": figures(counted, OFF),
+        "arms": {name: {**own, "model_rounds": model_rounds[name]} for name, own in figures(counted, OFF).items()},
         "nodes": nodes,
         "mean_ms": means,
     }

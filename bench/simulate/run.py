@@ -41,6 +41,7 @@ from bench.cooperate.variants import (
     crowds,
     fixed,
     overlaps,
+    titled,
     variants,
 )
 from bench.help import Defaults
@@ -73,6 +74,7 @@ class Outcome:
     drafted: float  # tokens verified, a round
     verifier_busy: float
     drafter_busy: float  # the busiest node's
+    model_rounds: float  # part of the rounds after a text's first token for which a model drafter was asked
     asked: float  # model drafters asked of those there are, where there was a choice
     seconds: float
     by_drafter: dict[str, tuple[int, int]]  # draft tokens verified, and accepted
@@ -320,16 +322,17 @@ def table(setting: Setting, outcomes: dict[str, Outcome]) -> str:
     lines = [
         f"{setting.streams} streams, {setting.verifiers} verifier(s) x{setting.slowdown:g} slower, "
         f"drafters x{setting.drafter_slowdown:g}",
-        "| way | tokens/s a stream | tokens/s | / off | tokens a round | verified | verifier, drafter busy | asked "
-        "| accepted, by drafter |",
-        "|---" * 9 + "|",
+        "| way | tokens/s a stream | tokens/s | / off | tokens a round | verified | verifier, drafter busy "
+        "| rounds that asked models | models asked of several | accepted, by drafter |",
+        "|---" * 10 + "|",
     ]
     for name, o in outcomes.items():
         busy = f"{o.verifier_busy:.0%}, {o.drafter_busy:.0%}"
         accepted = ", ".join(f"{drafter} {right}" for drafter, (_, right) in sorted(o.by_drafter.items()))
         lines.append(
-            f"| {name} | {o.stream_tokens_per_s:.1f} | {o.tokens_per_s:.1f} | {o.tokens_per_s / base:.2f} "
-            f"| {o.accepted_length:.2f} | {o.drafted:.2f} | {busy} | {o.asked:.2f} | {accepted} |"
+            f"| {titled(name, o.model_rounds)} | {o.stream_tokens_per_s:.1f} | {o.tokens_per_s:.1f} "
+            f"| {o.tokens_per_s / base:.2f} | {o.accepted_length:.2f} | {o.drafted:.2f} | {busy} "
+            f"| {o.model_rounds:.0%} | {o.asked:.2f} | {accepted} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -355,6 +358,7 @@ def _outcome(world: World) -> Outcome:
         sum(end.stats.drafted for end in ends) / rounds,
         sum(verifier.target.busy_s for verifier in world.verifiers) / last_s / len(world.verifiers),
         max((world.network.machines[box].busy_s / last_s for box in world.nodes), default=0.0),
+        world.model_rounds,
         asked.total() / rounds,
         last_s,
         by_drafter_of(ends),

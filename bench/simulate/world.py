@@ -111,6 +111,13 @@ class World:
     device: SharedDevice | None = None  # None: each model has its own
     target_device: Device = field(default_factory=OwnDevice)  # of the target: `device`, or its own
 
+    @property
+    def model_rounds(self) -> float:
+        """Return the part of the rounds after a text's first token for which a model drafter was asked; 0: no round."""
+        stats = [verifier.segment.stats for verifier in self.verifiers]
+        later_rounds = sum(own.later_rounds for own in stats)
+        return sum(own.model_rounds for own in stats) / later_rounds if later_rounds else 0.0
+
     def run(self, arrivals_s: Listed[float] | None = None) -> None:
         """Run every text once, `streams` at a time; or a text at each of these seconds, all texts
         in turn.

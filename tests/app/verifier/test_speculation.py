@@ -454,6 +454,28 @@ def test_no_model_gets_a_job_in_a_model_free_round():
     assert one.lengths.modes.with_models.of(sequence.record).survival(1) == before
 
 
+def test_rounds_that_asked_models_are_counted():
+    one = parts()
+    sequence = start(one, "r", generated=0)
+    one.speculation.record_verdict(sequence, [2])
+    assert (one.stats.later_rounds, one.stats.model_rounds) == (0, 0), "nobody can draft the first token"
+    sequence.kv.tokens.append(2)
+    for arrives, is_model_free, counts in (
+        ({}, False, (1, 1)),
+        (None, False, (2, 2)),
+        ({}, True, (3, 2)),
+        ({"skipped": ("small",)}, False, (4, 2)),
+    ):
+        one.speculation.jobs([sequence], [3], Policy(), is_model_free=is_model_free)
+        if arrives is not None:
+            one.speculation.receive(message(base=6, **arrives))
+        one.speculation.record_verdict(sequence, [1, 7])
+        assert (one.stats.later_rounds, one.stats.model_rounds) == counts
+    one.speculation.record_verdict(sequence, [1])
+    report = one.stats.report(one.sequences.all())
+    assert (report["later_rounds"], report["model_rounds"]) == (5, 2), "nobody was asked for the last one"
+
+
 def test_the_first_waits_grow_until_it_is_known_what_drafts_take():
     """The first drafts of slow drafters would always be late, and late drafts teach nothing."""
     clock = HandClock()

@@ -15,6 +15,7 @@ from bench.cooperate.variants import (
     Variant,
     fixed,
     pilot,
+    titled,
     variants,
 )
 
@@ -32,7 +33,7 @@ TREE = TreeMessage(
 
 def run(seconds: float, tokens: int = 10, rounds: int = 5) -> Run:
     ids = (tuple(range(tokens)),)
-    return Run(seconds, ids, (0.1,), (seconds,), rounds, rounds, seconds, 0.2, 0.3, {"one": (8, 4)})
+    return Run(seconds, ids, (0.1,), (seconds,), rounds, rounds - 1, 3, rounds, seconds, 0.2, 0.3, {"one": (8, 4)})
 
 
 def test_a_tree_without_fusion_is_one_drafters_own() -> None:
@@ -75,6 +76,13 @@ def test_other_tokens_are_no_figures() -> None:
         check_same({OFF: run(1.0), "wrong": run(1.0, tokens=9)})
 
 
+def test_an_arm_of_a_paper_that_hardly_asked_models_is_marked() -> None:
+    assert titled("cosine", 0.56) == "cosine (models in 56% of rounds)"
+    assert titled("cosine, batches in flight", 0.0) == "cosine, batches in flight (models in 0% of rounds)"
+    assert titled("faser without overlap", 0.9) == "faser without overlap"
+    assert titled("pace without tables", 0.1) == "pace without tables", "no paper's"
+
+
 def test_figures_pair_runs_of_the_same_prompts() -> None:
     measured = [("code", ["a"]), ("code", ["b"]), ("prose", ["c"])]
     runs = {OFF: [run(2.0), run(4.0), run(2.0)], FULL: [run(1.0), run(2.0), run(2.0)]}
@@ -84,7 +92,7 @@ def test_figures_pair_runs_of_the_same_prompts() -> None:
     assert found["arms"][FULL]["accepted_length"] == 2.0
     assert found["arms"][FULL]["texts_differ"] == 0
     assert found["acceptance"][FULL] == {"code": {"one": 0.5}, "prose": {"one": 0.5}}
-    assert "| full | 5.0 | 2.00 | 2.00 | 40.0 / 60.0 / 233.33 | 7.5 | 5.0 |" in table(found)
+    assert "| full | 5.0 | 2.00 | 2.00 | 75% | 40.0 / 60.0 / 233.33 | 7.5 | 5.0 |" in table(found)
     found_bars = bars({"1": found})
     assert found_bars[f"{FULL} / {OFF}, mean over the domains"] == {
         "measured": 1.587,

@@ -9,7 +9,7 @@ import pytest
 
 from bench.cooperate.variants import OFF, Variant, fixed
 from bench.hosts.predict import FITTED, in_order, predict, run
-from bench.hosts.report import deviations
+from bench.hosts.report import deviations, table
 from bench.hosts.run import asked
 from bench.simulate.events import Machine, Network
 from bench.simulate.log import Log
@@ -59,6 +59,7 @@ def test_the_time_of_our_own_python_is_fitted_on_two_arms(log: Log) -> None:
     assert plain["stream_tokens_per_s"] == pytest.approx(1.0 / (LIVE_S + HOST_S), rel=0.01)
     assert drafted["requests"] == 6, "the warming-up ones are not counted"
     assert drafted["by_drafter"]["coder"][1] > 0
+    assert (plain["model_rounds"], drafted["model_rounds"]) == (0.0, pytest.approx(1.0, abs=0.1))
     assert drafted["stream_tokens_per_s"] == pytest.approx(vanilla_rate(MESSAGE_S), rel=0.02)
     assert found["message_ms"] == pytest.approx(1e3 * MESSAGE_S, rel=0.25)
 
@@ -106,6 +107,15 @@ def test_a_deviation_names_the_arms_that_are_outside_and_pairs_that_change_place
     assert found["outside"] == ["vanilla"]
     assert found["pairs apart"] == 2, "cosine and off differ by 2 %"
     assert found["pairs that change places"] == [["vanilla", "off"], ["vanilla", "cosine"]]
+
+
+def test_a_papers_arm_that_hardly_asked_models_is_marked_in_the_table() -> None:
+    row = {"stream_tokens_per_s": 1.0, "tokens_a_round": 1.0, "by_drafter": {}, "over off": {"mean": 1.0, "lower": 0.9}}
+    arms = {"cosine": {**row, "model_rounds": 0.25}, "vanilla": {**row, "model_rounds": 0.95}, "faser": row}
+    shown = table({"streams": 1, "place": {"hop_ms": 1.0}, "arms": arms})
+    assert "| cosine (models in 25% of rounds) | 1.0 | 1.00 (0.90) | 1.00 | 25% |" in shown
+    assert "| vanilla | 1.0 | 1.00 (0.90) | 1.00 | 95% |" in shown
+    assert "| faser | 1.0 | 1.00 (0.90) | 1.00 |  |" in shown, "a file from before it was counted"
 
 
 def test_the_counted_prompts_come_in_blocks_and_the_warming_up_ones_are_others() -> None:

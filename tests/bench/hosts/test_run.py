@@ -65,6 +65,7 @@ def test_drafters_on_two_hosts_guess_together(allowed: None, tmp_path: Path, mon
     assert found["place"]["hop_ms"] >= HOP_MS
     assert found["arms"]["off"]["drafted_a_round"] == 0.0 < found["arms"]["cosine"]["drafted_a_round"]
     assert set(found["arms"]["cosine"]["by_drafter"]) == {"north", "south"}
+    assert found["arms"]["off"]["model_rounds"] == 0.0 < found["arms"]["cosine"]["model_rounds"]
     nodes = found["nodes"]["cosine"]
     assert len({node["host"] for node in nodes.values()}) == 2, "each on a host of its own"
     assert all(node["shared_guesses"] > 0 for node in nodes.values())

@@ -10,14 +10,14 @@ from app.assembly.plans import PLANS
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as model_free
 from app.state import Guess
-from bench.cooperate.variants import FULL, OFF, Variant, fixed, overlaps
+from bench.cooperate.variants import FULL, MODELS_ASKED, OFF, Variant, fixed, overlaps
 from bench.simulate.events import Machine, Network
 from bench.simulate.experts import homes_of, with_experts
 from bench.simulate.load import arms, load
 from bench.simulate.log import DEPTH, DrafterLog, Log, Text, with_stated_drafters
 from bench.simulate.machines import FUSE_S, build
 from bench.simulate.models import LogGuesser, SimClock
-from bench.simulate.run import Outcome, acceptance, main, matrix, outcomes_of, simulate, ways
+from bench.simulate.run import Outcome, acceptance, main, matrix, outcomes_of, simulate, table, ways
 from bench.simulate.world import Setting
 
 STEP_S, TOKEN_S, VOCAB = 0.05, 0.001, 2000
@@ -96,6 +96,16 @@ def test_the_command_writes_the_figures_of_each_setting(
     (setting,) = json.loads(out.read_text())["settings"]
     assert setting["streams"] == 2 and setting["ways"].keys() == {OFF, "vanilla"}
     assert setting["ways"][OFF]["tokens_per_s"] == pytest.approx(2 / STEP_S, rel=0.05)
+
+
+def test_an_arm_tells_in_how_many_rounds_models_were_asked(log: Log) -> None:
+    setting = Setting(streams=1)
+    ways = [Variant(OFF, speculates=False), fixed("coder", 3, "vanilla"), Variant("specinfer", {"plan": "off"})]
+    outcomes = outcomes_of(log, ways, setting, model_free)
+    assert outcomes[OFF].model_rounds == 0.0
+    assert outcomes["vanilla"].model_rounds > MODELS_ASKED, "in all but a text's last rounds"
+    shown = table(setting, outcomes)
+    assert "| vanilla |" in shown and "| specinfer (models in 0% of rounds) |" in shown
 
 
 def test_without_drafts_every_token_is_a_step(log: Log) -> None:
