@@ -96,6 +96,12 @@ def lengthened(log: Log, tokens: Listed[int], seed: int) -> Log:
     return log.model_copy(update={"texts": tuple(texts)})
 
 
+def repeated(log: Log, times: int) -> Log:
+    """Return the recording with every text so many times: a run in which what is learnt first counts for less."""
+    drafters = {name: own.model_copy(update={"guesses": own.guesses * times}) for name, own in log.drafters.items()}
+    return log.model_copy(update={"texts": log.texts * times, "drafters": drafters})
+
+
 def with_stated_drafters(log: Log, token_s: float) -> Log:
     """Return the recording with drafters that take `token_s` for a guess in any batch: bound by reading their weights.
 

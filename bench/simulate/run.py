@@ -51,7 +51,7 @@ from bench.report_header import heading
 from bench.simulate.beat import FROZEN, SCENES, replay_beat, replay_frozen
 from bench.simulate.experts import CORRELATION, homes_of, with_experts
 from bench.simulate.load import replay_load
-from bench.simulate.log import DEPTH, Log, lengthened, record, with_stated_drafters
+from bench.simulate.log import DEPTH, Log, lengthened, record, repeated, with_stated_drafters
 from bench.simulate.machines import build
 from bench.simulate.models import text_of
 from bench.simulate.shared import replay_shared
@@ -124,6 +124,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
         "their mean)",
     )
     two.add_argument("--correlation", type=float, default=CORRELATION, help="of right tokens between these, 0 to 1")
+    two.add_argument("--repeats", type=int, default=1, help="times that each text comes: without tables, a longer run")
     two.add_argument("--drafter-slowdown", type=float, nargs="+", default=[1.0], help="of the model drafters")
     two.add_argument("--ways", nargs="+", help="of the ways, only these (default: all)")
     instead = two.add_mutually_exclusive_group()
@@ -180,6 +181,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 def replay(log: Log, args: argparse.Namespace) -> dict[str, Any]:
     """Run every way of drafting in every setting."""
+    log = repeated(log, args.repeats)
     found: dict[str, Any] = {"texts": len(log.texts)}
     if args.experts:
         home, elsewhere = args.experts

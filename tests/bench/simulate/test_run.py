@@ -91,9 +91,11 @@ def test_the_command_writes_the_figures_of_each_setting(
     monkeypatch.setattr("bench.simulate.run.with_target", lambda log: log)
     recording, out = tmp_path / "log.json.gz", tmp_path / "out.json"
     log.write(recording)
-    words = ["--slowdown", "1", "--streams", "2", "--ways", OFF, "vanilla", "--generalist", "coder"]
+    words = ["--slowdown", "1", "--streams", "2", "--ways", OFF, "vanilla", "--generalist", "coder", "--repeats", "2"]
     assert main(["replay", "--log", str(recording), "--out", str(out), *words]) == 0
-    (setting,) = json.loads(out.read_text())["settings"]
+    found = json.loads(out.read_text())
+    assert found["texts"] == 2 * len(log.texts)
+    (setting,) = found["settings"]
     assert setting["streams"] == 2 and setting["ways"].keys() == {OFF, "vanilla"}
     assert setting["ways"][OFF]["tokens_per_s"] == pytest.approx(2 / STEP_S, rel=0.05)
 
