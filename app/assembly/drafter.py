@@ -62,7 +62,7 @@ def load_guessers(settings: Settings) -> dict[str, AnyGuesser]:
 def drafters_over(guessers: Mapping[str, AnyGuesser], plan: Plan) -> list[ModelDrafter]:
     """Build a model drafter around each guesser, which drafts as the plan wants it."""
     return [
-        ModelDrafter(name, guesser, guesser.max_context, guesser.reads_state, plan.least_survival)
+        ModelDrafter(name, guesser, guesser.max_context, guesser.reads_state, plan.drafts_whole)
         for name, guesser in guessers.items()
     ]
 

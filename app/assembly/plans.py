@@ -9,7 +9,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from app.config import Batching, Fusion, Placement, PlanName, PrunerRule, Pruning, Routing, Settings
-from app.drafter.draft_kv import MIN_SURVIVAL
 from app.stages.schedule.objective import Objective
 
 
@@ -37,13 +36,12 @@ class Plan:
         return self.lengths != "fixed:0"
 
     @property
-    def least_survival(self) -> float:
-        """Return the survival of a guess below which drafters stop; 0 where a rule is given all that it asks for.
+    def drafts_whole(self) -> bool:
+        """Tell whether drafters draft all that a rule asks for, however unlikely it is.
 
-        Tokens that several drafters share end there in any case.
+        Tokens that several drafters share are never drafted so.
         """
-        is_whole = ":" in self.lengths or self.lengths == "faser"
-        return 0.0 if is_whole and self.fusion == "tree" else MIN_SURVIVAL
+        return (":" in self.lengths or self.lengths == "faser") and self.fusion == "tree"
 
 
 PLANS: Mapping[PlanName, Plan] = {

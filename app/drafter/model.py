@@ -22,12 +22,12 @@ class ModelDrafter:
         guesser: Guesser,
         max_context: int,
         reads_state: bool = False,
-        least_survival: float = MIN_SURVIVAL,
+        is_whole: bool = False,
     ) -> None:
-        """Draft with the model behind `guesser`, until a guess's survival is below `least_survival`."""
+        """Draft with the model behind `guesser`; with `is_whole` all that is asked for, however unlikely it is."""
         self.name = name
         self.reads_state: Final = reads_state  # the target's hidden state, which jobs then carry
-        self.draft_kv: Final = DraftKV(name, guesser, max_context, least_survival)
+        self.draft_kv: Final = DraftKV(name, guesser, max_context, 0.0 if is_whole else MIN_SURVIVAL)
         self.chain: Final = DraftChain(self.draft_kv)
 
     def draft(self, contexts: Listed[Context]) -> list[Draft]:

@@ -32,6 +32,7 @@ class PendingDraft(NamedTuple):
     deciding_s: float = 0.0  # what finding the depth took: a part of what drafts cost
     is_probe: bool = False  # its sequence goes on without it
     split: int = 0  # of the machine, when it was sent
+    own_unread: int = 0  # of `unread`, the tokens of the request itself
 
 
 class PendingDrafts:
@@ -85,6 +86,11 @@ class PendingDrafts:
             del self._overdue[message.request_id]
             self._update(message, overdue)  # or a wait that is too short would never be found so
         return False
+
+    def unread(self, request_id: str) -> int:
+        """Return the tokens that drafters had to read for its last job, as long as no answer says that they have."""
+        last = self._last.get(request_id)
+        return 0 if last is None else last.own_unread
 
     def drafting_s(self, batch: int, depth: int) -> float:
         """Return the seconds that models take, the way to them left out; 0 before any draft.

@@ -183,7 +183,7 @@ class Speculation:
         if found.is_priced:
             self._deciding_s = self._clock.perf_counter() - began_s
         depths = found.depths if found.is_model_free else self._chunked(batch.candidates, found.depths)
-        worth_s = found.worth_s + batch.busy_s
+        worth_s = found.worth_s + batch.busy_s + batch.prompts_s
         return self.jobs(sequences, depths, policy, found.probes, worth_s, is_model_free=found.is_model_free)
 
     def _divide(self, split: int) -> None:
@@ -238,7 +238,8 @@ class Speculation:
 
         They wait within the policy's bounds for as long as drafts usually take, and beyond that no
         longer than the trees are worth, `worth_s`. A probe is a job for one token without a wait;
-        drafters have the policy's longest one for it.
+        drafters have the policy's longest one for it. Where models must read for longer than the trees are
+        worth, all are probes: the reading pays later, and a wait for it never does.
         """
 
         def route_of(sequence: Sequence) -> Route:
@@ -246,14 +247,17 @@ class Speculation:
             return route.without_models(self._pool.alone) if is_model_free else route
 
         asked = [(s, depth, route_of(s)) for s, depth in zip(sequences, depths, strict=True) if depth]
-        due_s = self._wait(asked, policy, worth_s, is_model_free)
         probing = [sequence for sequence, is_probe in zip(sequences, probes, strict=False) if is_probe]
+        if not is_model_free and self._is_reading_long(asked, worth_s):
+            asked, probing = [], [*probing, *(sequence for sequence, _, _ in asked)]
+        due_s = self._wait(asked, policy, worth_s, is_model_free)
         now_s = self._clock.monotonic()
         probes_asked = [(sequence, 1, route_of(sequence)) for sequence in probing]
         unread = sum(self._unread(sequence, route) for sequence, _, route in probes_asked)
         about = now_s, len(probing), 1, unread, inf, is_model_free, 0.0, True, self._split
-        for sequence in probing:
-            self.pending.expect(sequence.record.id, PendingDraft(len(sequence.tokens), *about))
+        for sequence, _, route in probes_asked:
+            own_unread = self._unread(sequence, route)
+            self.pending.expect(sequence.record.id, PendingDraft(len(sequence.tokens), *about, own_unread))
         due = [due_s] * len(asked) + [self._clock.time() + policy.draft_wait_s] * len(probes_asked)
         asked += probes_asked
         for sequence, _, route in asked:
@@ -276,6 +280,12 @@ class Speculation:
                 skip_models_above=self._skip_models_above(sequence, depth, len(asked)) if route.homes else 1.0,
             )
         ]
+
+    def _is_reading_long(self, asked: Listed[tuple[Sequence, int, Route]], worth_s: float) -> bool:
+        """Tell whether models must read so much before these drafts that they come when they are worth nothing."""
+        costs = self.lengths.modes.with_models.costs
+        read_s = costs.read_s(sum(self._unread(sequence, route) for sequence, _, route in asked))
+        return read_s > 0.0 and read_s + costs.seconds(len(asked), max(depth for _, depth, _ in asked)) > worth_s
 
     def _runs_ahead(self, asked: Listed[tuple[Sequence, int, Route]]) -> bool:
         """Tell whether model drafters run ahead of the verdict on these drafts."""
@@ -303,6 +313,7 @@ class Speculation:
         if pool.model_free and pool.models:
             model_free = [self._model_free_candidate(s, c, policy) for s, c in zip(sequences, full, strict=True)]
         self._is_together = self._overlap.goes_together(self._costs, len(self.sequences), self._usual_s)
+        others = len(self.sequences) - len(sequences)
         return DraftBatch(
             full,
             model_free,
@@ -310,16 +321,15 @@ class Speculation:
             lengths={s.record.id: len(s.tokens) for s in sequences},
             costs=self._costs,
             now_s=self._clock.monotonic(),
-            busy_s=self._busy_s(sequences, policy) if len(self.sequences) > len(sequences) else 0.0,
+            busy_s=0.0 if self._is_together else self._costs.seconds(others),
+            prompts_s=self._prompts_s(sequences, policy) if others and self._is_together else 0.0,
             core_share=pool.core_share,
             least=policy.min_draft_tokens,
             load=len(self.sequences),
         )
 
-    def _busy_s(self, sequences: list[Sequence], policy: Policy) -> float:
-        """Return the seconds of other work that the verifier has while these wait: prompts, or the other half."""
-        if not self._is_together:
-            return self._costs.seconds(len(self.sequences) - len(sequences))
+    def _prompts_s(self, sequences: list[Sequence], policy: Policy) -> float:
+        """Return the seconds of the step of prompts alone that the verifier makes while these wait; 0 for none."""
         prompts = [sequence for sequence in self.sequences.oldest() if sequence.uncached > TAIL_TOKENS]
         return prefill_s(prompts, policy, self._costs, self._costs.seconds(len(sequences)))
 
@@ -343,9 +353,9 @@ class Speculation:
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
         due_s, now_s = self._clock.time() + wait_s, self._clock.monotonic()
         about = now_s, len(asked), deepest, unread, wait_s, is_model_free, self._deciding_s, False, self._split
-        for sequence, _, _ in asked:
-            sequence.due_s = due_s
-            self.pending.expect(sequence.record.id, PendingDraft(len(sequence.tokens), *about))
+        for sequence, _, route in asked:
+            sequence.due_s, own_unread = due_s, self._unread(sequence, route)
+            self.pending.expect(sequence.record.id, PendingDraft(len(sequence.tokens), *about, own_unread))
         return due_s
 
     def _candidate(self, sequence: Sequence, policy: Policy, limit: int) -> Candidate:
@@ -399,7 +409,8 @@ class Speculation:
         return self.router.route(record, len(sequence.tokens), pool, terms)
 
     def _unread(self, sequence: Sequence, route: Route) -> int:
-        """Return the tokens that some node of the route has not been sent."""
+        """Return the tokens that some node of the route has not been sent, or not read: no answer says that it has."""
         if not route.homes:
             return 0
-        return max(self._dispatcher.unread(sequence, mailbox) for mailbox in route.homes.values())
+        unsent = max(self._dispatcher.unread(sequence, mailbox) for mailbox in route.homes.values())
+        return unsent + self.pending.unread(sequence.record.id)

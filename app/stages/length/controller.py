@@ -19,6 +19,7 @@ from app.state import Tree
 log = logging.getLogger(__name__)
 ASK_AFTER_STEPS = 128  # without models: then they are tried, whatever they seem to cost, unless that takes more
 TRIAL_SHARE = 0.01  # than this part of the steps since they drafted last; tried at the latest
+EARLY_TRIAL_SHARE = 0.05  # and this of those since any draft, however few trials there were
 LATEST_ASK_STEPS = 1024  # after so many
 FIRST_TRIAL_STEPS = 16  # without any draft: then drafting is tried, and after twice as many each time, up to the above
 TRIAL_TOKENS = 4  # of each sequence, in a trial
@@ -38,11 +39,10 @@ def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:
     return [min(TRIAL_TOKENS, depth) for depth in depths]
 
 
-def trial_steps(candidates: list[Candidate], costs: StepCosts, drafting: DraftCosts) -> int:
-    """Return the plain steps between two trials of which one takes TRIAL_SHARE, within the bounds above."""
+def trial_steps(candidates: list[Candidate], costs: StepCosts, drafting: DraftCosts) -> float:
+    """Return how many plain steps take as long as a trial, reading included."""
     trial_s = drafting.seconds(len(candidates), TRIAL_TOKENS) + sum(c.read_s for c in candidates)
-    steps = trial_s / (TRIAL_SHARE * costs.seconds(len(candidates)))
-    return int(min(max(ASK_AFTER_STEPS, steps), LATEST_ASK_STEPS))
+    return trial_s / costs.seconds(len(candidates))
 
 
 class LengthController:
@@ -80,7 +80,9 @@ class LengthController:
         anyway.
         """
         full = batch.candidates
-        found = self.decide(full, batch.model_free, batch.costs, batch.busy_s, batch.core_share, batch.least)
+        found = self.decide(
+            full, batch.model_free, batch.costs, batch.busy_s, batch.core_share, batch.least, batch.prompts_s
+        )
         if len(full) == 1 and found.depths[0] and (found.is_model_free or not batch.has_models):
             lone = batch.model_free[0] if batch.model_free is not None and found.is_model_free else full[0]
             return replace(found, depths=[lone.limit])
@@ -98,35 +100,50 @@ class LengthController:
         busy_s: float,
         share: float,
         least: int = 0,
+        prompts_s: float = 0.0,
     ) -> LengthDecision:
         """Decide for the candidates of both modes, sequence by sequence.
 
         `model_free` is None where there are no models or no model-free drafters. `busy_s`, `share`:
-        see `app.stages.length.marginal.draft_lengths`. Every sequence that may asks for `least`
-        tokens at least, whatever their expected gain.
+        see `app.stages.length.marginal.draft_lengths`; `prompts_s`: see `DraftBatch`. Every sequence that
+        may asks for `least` tokens at least, whatever their expected gain.
         """
         self._silent_steps, self._silent_crowd = self._silent_steps + 1, len(full)
         self._steps_without_models += 1
         # Or a cost that was once measured wrong would stay so.
-        most_steps = trial_steps(full, costs, self.modes.with_models.costs)
-        is_trial = self._silent_steps > self._trial_after
-        tries_few = is_trial and model_free is not None and self._trials % 2 == 0
+        few_tried = model_free if self._trials % 2 == 0 else None  # models and model-free drafters in turn
+        model_steps = trial_steps(full, costs, self.modes.with_models.costs)
+        least_steps = trial_steps(few_tried, costs, self.modes.model_free.costs) if few_tried else model_steps
+        most_steps = int(min(max(ASK_AFTER_STEPS, model_steps / TRIAL_SHARE), LATEST_ASK_STEPS))
+        is_trial = self._silent_steps > max(self._trial_after, min(least_steps / EARLY_TRIAL_SHARE, LATEST_ASK_STEPS))
+        tries_few = is_trial and few_tried is not None
         must_ask = (is_trial and not tries_few) or self._steps_without_models > most_steps
 
+        beside_s = max(0.0, prompts_s - costs.seconds(1))  # reading the weights is a part of either step
+
         def asked(
-            of: list[Candidate], mode: DraftMode, must_ask: bool, share: float, beat: float = 1.0
+            of: list[Candidate], mode: DraftMode, must_ask: bool, between_s: float, share: float, beat: float = 1.0
         ) -> tuple[list[int], float]:
-            found = draft_lengths(of, costs, mode.costs, busy_s=busy_s, share=share, beat=beat)
+            found = draft_lengths(
+                of,
+                costs,
+                mode.costs,
+                busy_s=busy_s,
+                beside_s=beside_s,
+                between_s=between_s,
+                share=share,
+                beat=beat,
+            )
             return (trial_lengths(of, costs), found[1]) if must_ask and not any(found[0]) else found
 
         few: list[int] = []
         few_gain = 1.0
         if model_free is not None:
-            few, few_gain = asked(  # in the verifier's own process: nothing hides them
-                model_free, self.modes.model_free, tries_few, share=1.0
+            few, few_gain = asked(  # in the verifier's own process: nothing hides them, and it waits for nothing
+                model_free, self.modes.model_free, tries_few, 0.0, share=1.0
             )
         beat = 1.0 if must_ask or self._is_full_due else few_gain
-        depths, gain = asked(full, self.modes.with_models, must_ask, share, beat)
+        depths, gain = asked(full, self.modes.with_models, must_ask, prompts_s, share, beat)
         chosen, is_model_free = full, False
         if model_free is not None and (few_gain >= gain and not must_ask) and not (any(depths) and self._is_full_due):
             depths, chosen, is_model_free = few, model_free, True

@@ -46,6 +46,8 @@ def draft_lengths(
     draft_costs: DraftCosts,
     *,
     busy_s: float = 0.0,
+    beside_s: float = 0.0,
+    between_s: float = 0.0,
     share: float = 0.0,
     beat: float = 1.0,
 ) -> tuple[list[int], float]:
@@ -62,11 +64,15 @@ def draft_lengths(
     MIN_GAIN. Survival falls with depth, so for each cap on the depth the best n tokens are a prefix
     of one sorted list; all prefixes of all caps are tried.
 
+    Prompts that wait to be read add `beside_s` to the step with drafts or without. While drafts are
+    waited for the verifier reads prompts alone for `between_s`, and plain decoding would have gone on:
+    a round with drafts takes the longer of D and that.
+
     A sequence that did not ask last time must gain HYSTERESIS more to begin again. The caller records what
     was asked (`AcceptanceEstimate.record_asked`): nothing changes here. The gain is the expected pace
     over that of plain decoding, 1 where nothing is requested.
     """
-    price = _Price(draft_costs, busy_s, share)
+    price = _Price(draft_costs, busy_s, share, beside_s, between_s)
     survivals = [c.expectation.survival(c.limit) for c in candidates]
     fainter = [1.0 - HYSTERESIS * (c.expectation.silent_rounds > 0) for c in candidates]
     return _best(candidates, survivals, fainter, costs, price, beat)
@@ -135,8 +141,11 @@ def warm_up() -> None:
 class _Price:
     """Price drafts: the seconds that they add to the round."""
 
-    def __init__(self, draft_costs: DraftCosts, busy_s: float, share: float) -> None:
-        self._draft_costs, self._busy_s, self._share = draft_costs, busy_s, share
+    def __init__(
+        self, draft_costs: DraftCosts, busy_s: float, share: float, beside_s: float = 0.0, between_s: float = 0.0
+    ) -> None:
+        self.beside_s = beside_s  # in any round
+        self._draft_costs, self._busy_s, self._share, self._between_s = draft_costs, busy_s, share, between_s
 
     def table(self, batch: int, depth: int) -> np.ndarray:
         """Return the exposed seconds of drafting, for the sizes of up to `batch` sequences and up to `depth` tokens.
@@ -146,11 +155,14 @@ class _Price:
         sizes = [1 << bits for bits in range(batch.bit_length())]
         seconds = [[self._draft_costs.seconds(size, tokens) for tokens in range(depth + 1)] for size in [0, *sizes]]
         draft_s = np.array(seconds)
+        if self._between_s:
+            slowed_s = self._share * np.minimum(draft_s, self._between_s)
+            return np.where(draft_s > 0.0, np.maximum(draft_s, self._between_s) + slowed_s, 0.0)
         return draft_s - np.minimum(draft_s, self._busy_s) * (1.0 - self._share)
 
     def reading_s(self, candidate: Candidate) -> float:
         """Return the exposed seconds of reading what drafters have not seen of it."""
-        return candidate.read_s * (self._share if self._busy_s else 1.0)
+        return candidate.read_s * (self._share if self._busy_s or self._between_s else 1.0)
 
 
 def _best(
@@ -172,7 +184,7 @@ def _best(
         deepest = max(deepest, len(flat) - ends[-1])
         ends.append(len(flat))
     reading = costs.reading
-    base_s = reading.step_s((c.context, 1) for c in candidates)
+    base_s = reading.step_s((c.context, 1) for c in candidates) + price.beside_s
     plain = size / (costs.seconds(size) + base_s)
     # Of one sequence every prefix is a depth of its own, so one cap tries them all.
     caps = DEPTH_CAPS[: 1 + sum(cap < deepest for cap in DEPTH_CAPS)] if size > 1 else (deepest,)

@@ -17,7 +17,8 @@ from app.state import Tree
 class DraftBatch:
     """Sequences that go into their next round together, and the bounds on what they may ask for.
 
-    `busy_s`, `core_share`: see `app.stages.length.marginal.draft_lengths`.
+    `busy_s`, `core_share`: see `app.stages.length.marginal.draft_lengths`. `prompts_s`: seconds of a step of
+    the prompts alone that wait to be read, which the verifier makes while it waits for drafts.
     """
 
     candidates: list[Candidate]  # as drafters with models see them
@@ -27,6 +28,7 @@ class DraftBatch:
     costs: StepCosts
     now_s: float  # monotonic
     busy_s: float = 0.0
+    prompts_s: float = 0.0
     core_share: float = 0.0
     least: int = 0  # draft tokens that each sequence asks for, whatever their expected gain
     load: int = 0  # sequences of the verifier, those not in this batch included

@@ -9,7 +9,6 @@ from app.assembly.fuser import build_fuser, calibration, model_free_names
 from app.assembly.plans import PLANS, overrides, plan_of
 from app.assembly.verifier import lengths, overlap, routing, selection
 from app.config import PlanName, Settings
-from app.drafter.draft_kv import MIN_SURVIVAL
 from app.estimates.draft_costs import DraftCosts
 from app.local.process_specs import services
 from app.messages import DraftJob
@@ -78,8 +77,7 @@ def test_papers_plans_look_nothing_up_and_take_confidence_as_it_is(name):
 )
 def test_rules_that_weigh_no_token_get_all_that_they_ask_for(changes, is_whole):
     """What drafters leave out as too unlikely, and what they share, is cut by survival."""
-    found = plan_of(Settings.model_validate(changes)).least_survival
-    assert found == (0.0 if is_whole else MIN_SURVIVAL)
+    assert plan_of(Settings.model_validate(changes)).drafts_whole == is_whole
 
 
 def test_trees_are_verified_whole_or_as_chains():

@@ -38,10 +38,8 @@ class Guesser(ModelGuesser):
 GREEDY = Sampling()
 
 
-def drafter(
-    guesser: Guesser | None = None, max_context: int = 256, least_survival: float = MIN_SURVIVAL
-) -> ModelDrafter:
-    return ModelDrafter("small", guesser or Guesser(), max_context, least_survival=least_survival)
+def drafter(guesser: Guesser | None = None, max_context: int = 256, is_whole: bool = False) -> ModelDrafter:
+    return ModelDrafter("small", guesser or Guesser(), max_context, is_whole=is_whole)
 
 
 def context(
@@ -109,8 +107,8 @@ def test_a_draft_ends_at_the_asked_length_or_when_unlikely():
 def test_a_draft_is_as_long_as_asked_where_no_guess_is_too_unlikely():
     lengths, cut = [], []
     for salt in range(12):
-        for found, least in ((lengths, 0.0), (cut, MIN_SURVIVAL)):
-            (draft,) = drafter(least_survival=least).draft([context(text(30, salt), depth=9)])
+        for found, is_whole in ((lengths, True), (cut, False)):
+            (draft,) = drafter(is_whole=is_whole).draft([context(text(30, salt), depth=9)])
             found.append(len(chain(draft)))
     assert lengths == [9] * 12 and min(cut) < 9
 

@@ -383,6 +383,40 @@ def test_where_nothing_else_is_known_a_step_beside_drafts_had_half_of_the_time()
     assert one.draft_costs.seconds(1, 3) == pytest.approx(0.008, rel=0.1), "alone"
 
 
+def taught_to_read(one, token_s: float) -> None:
+    """Teach what drafting takes, and what models take to read a token."""
+    for _ in range(8):
+        one.draft_costs.update(1, 4, 0.010)
+    one.draft_costs.update(1, 4, 0.010 + 1000 * token_s, 1000)
+
+
+def test_drafts_before_which_much_must_be_read_are_not_waited_for():
+    one = parts(pages=256, clock=HandClock())
+    taught_to_read(one, token_s=0.001)
+    sequence = start(one, "r", length=200, generated=1)
+    (job,) = one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
+    assert sequence.due_s == 0.0 and (job.max_draft_tokens, job.start) == (1, 0)
+    assert job.due_s == NOW_S + Policy().draft_wait_s, "drafters have time to read it for the rounds after"
+    other = start(one, "s", length=200, generated=1)
+    one.speculation.jobs([other], [4], Policy(), worth_s=1.0)
+    assert other.due_s > NOW_S, "worth the wait"
+
+
+def test_what_no_answer_says_was_read_is_still_to_be_read():
+    one = parts(pages=256, clock=HandClock())
+    taught_to_read(one, token_s=0.001)
+    sequence = start(one, "r", length=200, generated=1)
+    one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
+    sequence.kv.tokens += [7]
+    (job,) = one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
+    assert job.tokens == (7,) and sequence.due_s == 0.0, "the drafter is at the prompt yet"
+    one.speculation.receive(message(base=202, survival=(0.9, 0.8)))
+    sequence.tree = None
+    sequence.kv.tokens += [8]
+    one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
+    assert sequence.due_s > NOW_S, "it has answered"
+
+
 def test_a_wait_that_is_too_short_is_found_so():
     """Drafters that take longer than the first wait answer when the next job is under way already."""
     one = parts(clock=(clock := HandClock()))

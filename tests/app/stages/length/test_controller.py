@@ -6,6 +6,7 @@ import app.stages.length.controller as module
 from app.estimates.step_costs import StepCosts
 from app.stages.length.controller import (
     ASK_AFTER_STEPS,
+    EARLY_TRIAL_SHARE,
     FIRST_FULL_ASKS,
     FIRST_TRIAL_STEPS,
     FULL_AFTER_ASKS,
@@ -119,7 +120,7 @@ def test_a_forced_round_of_models_asks_for_as_much_as_pays(lengths):
     for _ in range(30):
         lengths.modes.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
     assert [decide(lengths) for _ in range(FIRST_FULL_ASKS)] == [False] * FIRST_FULL_ASKS
-    assert [decide(lengths, StepCosts({1: 0.001, 2: 10.0})) for _ in range(ASK_AFTER_STEPS - 1)].count(None) == (
+    assert [decide(lengths, StepCosts({1: 0.050, 2: 10.0})) for _ in range(ASK_AFTER_STEPS - 1)].count(None) == (
         ASK_AFTER_STEPS - 1
     )
     assert decide(lengths) is True
@@ -131,7 +132,7 @@ def test_a_forced_round_of_models_asks_for_as_much_as_pays(lengths):
 def test_what_looks_dear_is_tried_with_the_whole_batch():
     """What a batch's drafts cost shows in no other one's; trials come ever less often while they teach nothing."""
     lengths = LengthController()
-    lengths.modes.with_models.costs.update(2, 4, 60.0)
+    lengths.modes.with_models.costs.update(2, 4, 0.200)
     records = [RECORD, fakes.record([1, 2, 3], request_id="s")]
     flat = StepCosts({1: 0.050, 64: 0.051})
 
@@ -142,8 +143,9 @@ def test_what_looks_dear_is_tried_with_the_whole_batch():
 
     asked = [step() for _ in range(200)]
     trials = [i for i, depths in enumerate(asked) if any(depths)]
-    assert trials[0] == FIRST_TRIAL_STEPS and asked[trials[0]] == [TRIAL_TOKENS] * 2
-    assert trials[1] - trials[0] == 2 * FIRST_TRIAL_STEPS + 1
+    least_steps = 0.200 / flat.seconds(2) / EARLY_TRIAL_SHARE
+    assert trials[0] == int(least_steps) > FIRST_TRIAL_STEPS and asked[trials[0]] == [TRIAL_TOKENS] * 2
+    assert trials[1] - trials[0] >= 2 * FIRST_TRIAL_STEPS + 1
     lengths.modes.with_models.costs.update(2, 4, 0.004)
     assert min(step()) > 0
 

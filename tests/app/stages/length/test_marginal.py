@@ -61,6 +61,19 @@ def test_asks_nothing_of_a_drafter_too_slow_to_pay() -> None:
     assert ask(some(fair), MEASURED, drafter(0.100), busy_s=10.0, share=1.0) == [0], "on the same cores"
 
 
+def test_a_round_with_drafts_that_prompts_go_before_must_gain_what_they_take() -> None:
+    """While drafts are waited for the verifier reads prompts alone; without drafts its steps do both."""
+    fair, deep = learnt(1), learnt(8)
+    prompts = {"beside_s": 0.200, "between_s": 0.245}
+    assert ask(some(fair), MEASURED, drafter(0.001))[0] > 0
+    assert ask(some(fair), MEASURED, drafter(0.001), **prompts) == [0], "two tokens a round, and it takes twice as long"
+    assert ask(some(deep), MEASURED, drafter(0.001), **prompts) == [8]
+    better, slow = learnt(2), drafter(0.120)
+    assert ask(some(fair), MEASURED, drafter(0.001), beside_s=0.200)[0] > 0, "drafts that are not waited for"
+    assert ask(some(better), MEASURED, slow, **prompts)[0] > 0, "drafted by the time that the prompts are read"
+    assert ask(some(better), MEASURED, slow, **prompts, share=1.0) == [0], "which drafting on the same cores delays"
+
+
 def test_limits_hold_and_no_candidates_ask_for_nothing() -> None:
     assert ask([Candidate(learnt(8), 3), Candidate(learnt(8), 0)], MEASURED, drafter(0.0001)) == [3, 0]
     assert ask([], MEASURED, drafter(0.001)) == []
