@@ -178,14 +178,14 @@ def ask(
 ) -> Served:
     """Send one request and follow it to its end; times are seconds since `started` (monotonic)."""
     domain, text = prompt(number, arrival.prompt_tokens, prompts)
-    is_repeated = number // len(prompts) >= len(prompts[domain])
+    repeated = is_repeated(number, prompts)
     request = GenerateRequest.model_validate({"prompt": text, "max_tokens": arrival.output_tokens, **ARMS[arm]})
     seen_s: list[float] = []
     sent_s = time.monotonic() - started
     try:
         result = generate(url, request, lambda _: seen_s.append(time.monotonic() - started), api_key)
     except PacelineError as error:
-        return Served(domain, sent_s, time.monotonic() - started, error=str(error), is_repeated=is_repeated)
+        return Served(domain, sent_s, time.monotonic() - started, error=str(error), is_repeated=repeated)
     return Served(
         domain,
         sent_s,
@@ -196,7 +196,7 @@ def ask(
         drafted=result.speculation.drafted,
         accepted=result.speculation.accepted,
         error=result.error,
-        is_repeated=is_repeated,
+        is_repeated=repeated,
     )
 
 
@@ -211,6 +211,12 @@ def prompt(number: int, tokens: int | None, prompts: Prompts = PROMPTS) -> tuple
     of_domain = prompts[domain]
     text = f"{of_domain[number // len(domains) % len(of_domain)]} (Question {number}.)"
     return domain, FILLER * ((tokens or 0) // TOKENS_A_FILLER) + text
+
+
+def is_repeated(number: int, prompts: Prompts = PROMPTS) -> bool:
+    """Tell whether the n-th request's prompt was asked before, but for the number behind it."""
+    domains = [*prompts]
+    return number // len(domains) >= len(prompts[domains[number % len(domains)]])
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """`./paceline bench sweep`: compare fixed draft lengths with the adaptive one from idle to
 overload.
 
-Requests come at Poisson times whether or not others have ended, to a pipeline in this process.
+Requests come at Poisson times whether or not others have ended, to a pipeline in this process. No
+beat runs there, so every arm is under the first policy: `bench load --arms unsteered on` and
+`bench simulate beat` say what beat is worth.
 Every arm gets the same requests at the same times, one arm after the other, in an order that
 rotates with every repeat; a request's times in two arms are a pair.
 """
@@ -14,7 +16,7 @@ import time
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.config import ROOT, THREAD_ENVIRONMENT, Settings
 
@@ -23,7 +25,7 @@ os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loade
 from app.assembly.local import load_models
 from app.store.protocol import Snapshot
 from bench.clients.arrivals import poisson
-from bench.clients.load import prompt
+from bench.clients.load import is_repeated, prompt
 from bench.clients.load_report import Served, Slo, figures
 from bench.cooperate.systems import PipelineArm
 from bench.cooperate.variants import FULL, Variant, by_length, rules
@@ -32,12 +34,25 @@ from bench.report_header import heading
 from bench.stats import paired_ratio
 
 Arms = Mapping[str, PipelineArm]
-Text = tuple[float, tuple[str, str]]  # when it comes, seconds; its domain and its prompt
 WARM_UP = 3  # requests
 ABLATIONS = [
     Variant("without pruning", {"pruning": "off"}),
     Variant(f"{FULL} again"),  # how far chance goes
 ]
+
+
+class Text(NamedTuple):
+    """A request of a load, the same in every arm."""
+
+    at_s: float  # when it comes
+    domain: str
+    prompt: str
+    is_repeated: bool = False  # asked before, but for the number behind it
+
+    @classmethod
+    def of(cls, at_s: float, number: int) -> "Text":
+        """Return the n-th request, which comes at this time."""
+        return cls(at_s, *prompt(number, None), is_repeated(number))
 
 
 def main(argv: Listed[str] | None = None) -> int:
@@ -57,12 +72,12 @@ def main(argv: Listed[str] | None = None) -> int:
         runs: dict[str, list[Listed[Served]]] = {name: [] for name in arms}
         for repeat in range(args.repeats):
             requests = [arrival.at_s for arrival in poisson(rate, args.seconds, args.max_tokens, repeat)]
-            texts: list[Text] = [(at_s, prompt(number + i, None)) for i, at_s in enumerate(requests)]
+            texts: list[Text] = [Text.of(at_s, number + i) for i, at_s in enumerate(requests)]
             number += len(texts)
             generated: set[tuple[tuple[int, ...], ...]] = set()
             for name in turned([*arms], repeat * max(1, len(arms) // args.repeats)):
                 started_s = time.time()
-                ends = arms[name].load([(at_s, text) for at_s, (_, text) in texts])
+                ends = arms[name].load([(text.at_s, text.prompt) for text in texts])
                 generated.add(tuple(end.tokens for end in ends))
                 runs[name].append(served(ends, texts, started_s))
             if len(generated) > 1:
@@ -105,8 +120,8 @@ def served(ends: Listed[Snapshot], texts: Listed[Text], started_s: float) -> lis
     """
     return [
         Served(
-            domain,
-            at_s,
+            text.domain,
+            text.at_s,
             (end.stats.last_token_s or started_s) - started_s,
             (end.stats.first_token_s or started_s) - started_s,
             len(end.tokens),
@@ -114,8 +129,9 @@ def served(ends: Listed[Snapshot], texts: Listed[Text], started_s: float) -> lis
             end.stats.drafted,
             end.stats.accepted,
             end.error,
+            text.is_repeated,
         )
-        for end, (at_s, (domain, _)) in zip(ends, texts, strict=True)
+        for end, text in zip(ends, texts, strict=True)
     ]
 
 

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.clients.load_report import Served
-from bench.clients.sweep import main, rate_figures, turned
+from bench.clients.load_report import Served, Slo, figures
+from bench.clients.sweep import Text, main, rate_figures, served, turned
+from bench.prompts import PROMPTS
+from tests import fakes
+from tests.app.verifier.parts import snapshot
 from tests.workers.tiny import make_model
 
 
@@ -21,6 +24,15 @@ def test_arms_are_compared_with_the_adaptive_one_by_request() -> None:
     assert found["requests"] == 3
     assert found["arm / adaptive"]["off"]["mean"] == pytest.approx(2.0)
     assert found["arms"]["full"]["mean_s"] == pytest.approx(3.5 / 3, abs=1e-3)
+
+
+def test_prompts_that_come_round_again_are_counted() -> None:
+    once = sum(map(len, PROMPTS.values()))
+    texts = [Text.of(0.5 * i, once - 1 + i) for i in range(3)]
+    assert [text.is_repeated for text in texts] == [False, True, True]
+    ends = [snapshot(fakes.record([1], request_id=str(i)), 4, 0) for i in range(3)]
+    found = figures(served(ends, texts, 0.0), 1.0, Slo(1.0, 1.0))
+    assert (found["requests"], found["repeated"]) == (3, 2)
 
 
 def test_the_order_of_the_arms_turns() -> None:
