@@ -3,7 +3,8 @@
 The same prompts, four at once, on deployments with different pasts, each with a state folder of its own: just
 started; after other prompts (`warmed`, and the same again, `warmed, again`); after those and a pause; after other
 prompts without drafts. Few enough prompts that they take some ten seconds. Texts must be equal; each request's
-tokens/s are paired with the same request's on the warmed deployment.
+tokens/s are paired with the same request's on the warmed deployment. The first ten seconds of all requests together are
+reported by themselves, paired block by block.
 """
 
 import argparse
@@ -29,6 +30,8 @@ from bench.stats import paired_ratio
 from bench.systems import start_server, stop_server
 
 WARMED = "warmed"
+EARLY_S = 10.0  # of a load, by which a deployment is to be as fast as the warmed one
+Pieces = list[tuple[float, int]]  # of a request's text: when each came, seconds since the load's start; its characters
 PASTS = ("just started", WARMED, "warmed, again", "after a pause", "after a phase without drafts")
 
 
@@ -77,20 +80,33 @@ def interleaved(texts: Prompts) -> list[str]:
 
 
 class Run:
-    """One measurement: each request's tokens/s and text, and all tokens a second and a round."""
+    """One measurement: each request's tokens/s and text, and all tokens a second, early on, and a round."""
 
-    def __init__(self, results: Listed[Result], request_s: Listed[float], seconds: float) -> None:
-        """Hold the results in the order of the prompts, the seconds of each, and of all."""
+    def __init__(
+        self, results: Listed[Result], request_s: Listed[float], seconds: float, pieces: Listed[Pieces]
+    ) -> None:
+        """Hold the results in the order of the prompts, the seconds and the pieces of each, and the seconds of all."""
         self.texts = [result.token_ids for result in results]
         self.request_pace = [len(ids) / own_s for ids, own_s in zip(self.texts, request_s, strict=True)]
         self.seconds = seconds
         self.tokens = sum(map(len, self.texts))
         self.rounds = sum(result.speculation.rounds for result in results)
+        self._pieces = pieces
 
     @property
     def tokens_per_s(self) -> float:
         """Return the tokens of all requests a second."""
         return self.tokens / self.seconds
+
+    @property
+    def early_tokens_per_s(self) -> float:
+        """Return the tokens of all requests a second within the first EARLY_S, or the whole run if that is shorter.
+
+        Of a request that goes on then the tokens are counted by the part of its text's characters that has come.
+        """
+        until_s = min(EARLY_S, self.seconds)
+        pairs = zip(self.texts, self._pieces, strict=True)
+        return sum(len(ids) * _part_by(until_s, pieces) for ids, pieces in pairs) / until_s
 
 
 def measure(past: str, asked: Listed[str], others: Listed[str], args: argparse.Namespace) -> Run:
@@ -111,27 +127,47 @@ def ask(url: str, texts: Listed[str], args: argparse.Namespace, *, speculation: 
     """Ask all prompts, so many at once, and wait for all."""
     api_key = Settings.from_env().api_key
 
-    def timed(text: str) -> tuple[Result, float]:
+    def timed(text: str) -> tuple[Result, float, Pieces]:
         wish = {"prompt": text, "max_tokens": args.max_tokens, "speculation": speculation}
-        began_s = time.monotonic()
-        result = generate(url, GenerateRequest.model_validate(wish), None, api_key)
-        return result, time.monotonic() - began_s
+        pieces: Pieces = []
+
+        def came(piece: str) -> None:
+            pieces.append((time.monotonic() - began_s, len(piece)))
+
+        asked_s = time.monotonic()
+        result = generate(url, GenerateRequest.model_validate(wish), came, api_key)
+        return result, time.monotonic() - asked_s, pieces
 
     began_s = time.monotonic()
     with ThreadPoolExecutor(args.streams) as pool:
-        results = [*pool.map(timed, texts)]
+        found = [*pool.map(timed, texts)]
     seconds = time.monotonic() - began_s
-    return Run([result for result, _ in results], [own_s for _, own_s in results], seconds)
+    results, request_s, pieces = zip(*found, strict=True)
+    return Run(results, request_s, seconds, pieces)
+
+
+def _part_by(at_s: float, pieces: Pieces) -> float:
+    """Return the part of a text's characters that had come by then."""
+    whole = sum(count for _, count in pieces)
+    return sum(count for came_s, count in pieces if came_s <= at_s) / whole if whole else 0.0
 
 
 def figures(own: Listed[Run], warmed: Listed[Run]) -> dict[str, Any]:
-    """Return a past's figures over all blocks; `over warmed` pairs the tokens/s of the same request."""
+    """Return a past's figures over all blocks; `over warmed` pairs the tokens/s of the same request.
+
+    `first seconds over warmed` pairs the first EARLY_S of the same block, so there are as many pairs as blocks; None
+    where nothing had come by then.
+    """
+    early, warmed_early = ([run.early_tokens_per_s for run in runs] for runs in (own, warmed))
+    early_ratio = paired_ratio(early, warmed_early).asdict() if all((*early, *warmed_early)) else None
     pairs = [(mine, theirs) for a, b in zip(own, warmed, strict=True) for mine, theirs in paired(a, b)]
     return {
         "tokens_per_s": round(fmean(run.tokens_per_s for run in own), 2),
         "by_block": [round(run.tokens_per_s, 2) for run in own],
         "seconds": [round(run.seconds, 2) for run in own],
         "tokens_a_round": round(sum(run.tokens for run in own) / sum(run.rounds for run in own), 3),
+        "first_seconds_tokens_per_s": [round(pace, 2) for pace in early],
+        "first seconds over warmed": early_ratio,
         "over warmed": paired_ratio([mine for mine, _ in pairs], [theirs for _, theirs in pairs]).asdict(),
     }
 
@@ -143,12 +179,17 @@ def paired(a: Run, b: Run) -> list[tuple[float, float]]:
 
 def table(found: dict[str, dict[str, Any]]) -> str:
     """Return the figures as a table."""
-    lines = ["| before | tokens/s | tokens a round | / warmed (lower bound) |", "|---|---|---|---|"]
+    lines = [
+        f"| before | tokens/s | tokens a round | / warmed (lower bound) | first {EARLY_S:g} s, tokens/s | / warmed |",
+        "|---" * 6 + "|",
+    ]
     for past, own in found.items():
-        ratio = own["over warmed"]
+        ratio, early = own["over warmed"], own["first seconds over warmed"]
+        shown = f"{early['mean']:.2f}" if early else "-"
         lines.append(
             f"| {past} | {own['tokens_per_s']:.1f} | {own['tokens_a_round']:.2f} |"
-            f" {ratio['mean']:.2f} ({ratio['lower']:.2f}) |"
+            f" {ratio['mean']:.2f} ({ratio['lower']:.2f}) | {fmean(own['first_seconds_tokens_per_s']):.1f} |"
+            f" {shown} |"
         )
     return "\n".join(lines)
 
