@@ -10,6 +10,10 @@ from bench.run import main as compare
 
 MODULES = {
     "cooperate": ("bench.cooperate.run", "every way of drafting on five domains, in one run"),
+    "costs": (
+        "bench.cost_errors",
+        "how far the expected costs of steps and drafts are off, at points not measured before",
+    ),
     "hosts": ("bench.hosts.run", "drafters on hosts of their own, live, and the simulation beside them"),
     "load": ("bench.clients.load", "requests at Poisson, bursty, rising or recorded times; what clients meet"),
     "meanwhile": (
