@@ -6,6 +6,9 @@ A step is plain if one token of the running mean confidence does not beat none. 
 next is foretold with that mean, and drafting stops for the whole batch when goodput would fall. Then the
 least likely tokens are trimmed down to the next smaller captured size, if goodput does not fall. Costs are the
 world's own, as its profile at the start would find them. Its test of a step's time is commented out there, and here.
+
+All of a round is drafted in one call. A path that has room left is asked for again at the same instant, and then
+gets no guesses, which ends it.
 """
 
 from collections.abc import Callable
@@ -14,7 +17,7 @@ from itertools import accumulate
 from operator import mul
 
 from app.estimates.step_costs import StepCosts
-from app.state import BatchEntry, Guess
+from app.state import BatchEntry, CachedSequence, Guess
 from bench.simulate.log import DrafterLog, Text
 from bench.simulate.models import Device, LogGuesser, SimClock, token_seconds
 
@@ -35,15 +38,25 @@ class AdaSpecGuesser(LogGuesser):
         device: Device | None = None,
         *,
         costs: StepCosts,
+        most: int,
     ) -> None:
-        """Foretell verifying by `costs`."""
+        """Foretell verifying by `costs`, and draft `most` tokens at most."""
         super().__init__(name, texts, log, clock, slowdown, device)
         self._costs = costs
+        self._most = most
+        self._drafted_s: dict[str, float] = {}  # by request: the end of its last round's drafting
         self._sum, self._count = 0.0, 0  # of the confidences so far
 
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """Return the guesses that are drafted and kept for each batch entry, and let their time pass."""
-        chains = [self._chain(work.sequence)[:depth] for work in works]
+        """Return what is drafted and kept for each batch entry, and let its time pass; nothing if that is known.
+
+        The batch has one depth, whatever `depth` the shortest of its paths has room for.
+        """
+        if not all(work.final for work in works):  # a piece of a prompt
+            return super().guess(works, depth, floor)
+        if any(self._drafted_s.get(work.sequence.id) == self._clock.now_s for work in works):
+            return []
+        chains = [self._chain(work.sequence)[: self._most] for work in works]
         lengths = [work.start + len(work.tokens) for work in works]
         token_s = token_seconds(self._log, lengths)
         reading = self._costs.reading
@@ -55,7 +68,7 @@ class AdaSpecGuesser(LogGuesser):
 
         steps, worth, batch = 0, 0.0, len(works)
         survival = [1.0] * batch
-        while steps < depth:
+        while steps < self._most:
             mean = self._sum / self._count if self._count else 1.0
             more = worth + mean * sum(survival)
             if goodput(more, steps + 1, batch * (steps + 2)) <= goodput(worth, steps, batch * (steps + 1)):
@@ -68,7 +81,13 @@ class AdaSpecGuesser(LogGuesser):
             worth += sum(survival)
         drafted = [chain[:steps] for chain in chains]
         self._pass(works, steps)
+        self._drafted_s.update((work.sequence.id, self._clock.now_s) for work in works)
         return self._trimmed(drafted, lambda tokens, rows: goodput(tokens, steps, rows))
+
+    def release(self, sequence: CachedSequence) -> None:
+        """Remove what is held of the sequence."""
+        super().release(sequence)
+        self._drafted_s.pop(sequence.id, None)
 
     def _trimmed(self, drafted: list[list[Guess]], goodput: Goodput) -> list[list[Guess]]:
         """Leave out the least likely tokens down to the next smaller captured size, if goodput does not fall."""

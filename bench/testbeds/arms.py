@@ -13,6 +13,7 @@ from bench.testbeds.worlds import WorldSpec
 
 COMMON = {"max_sequences": 512, "pruning": "off"}
 LENGTHS = (1, 2, 3, 4, 5, 6, 8)  # of baselines, tried on other data than they are measured on
+ADASPEC_MOST = 8  # tokens that it drafts
 MICRO_RUNS = (1, 2, 3, 4)  # tokens of PipeInfer's
 Figure = Literal["request_s", "tokens_per_s"]
 
@@ -91,7 +92,7 @@ def faser_arms(world: WorldSpec) -> list[Arm]:
         _off(),
         _vanilla("vanilla", drafters),
         Arm(_plan("vanilla of 6", "vanilla", drafters, {"lengths": "fixed:6"})),
-        Arm(_plan("adaspec", "vanilla", drafters, {"lengths": "fixed:8"}), is_adaspec=True),
+        Arm(_plan("adaspec", "vanilla", drafters, {"lengths": f"fixed:{ADASPEC_MOST}"}), is_adaspec=True),
         *(Arm(replace(_plan(name, "faser", drafters, changes), is_steered=False)) for name, changes in parts.items()),
         Arm(_plan("pace", "pace", drafters, {"pruning": "auto"})),
     ]

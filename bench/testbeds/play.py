@@ -12,7 +12,7 @@ from bench.simulate.log import Log
 from bench.simulate.shared import run
 from bench.simulate.world import VERIFIERS, Setting
 from bench.testbeds.adaspec import AdaSpecGuesser
-from bench.testbeds.arms import Arm, Comparison
+from bench.testbeds.arms import ADASPEC_MOST, Arm, Comparison
 from bench.testbeds.pipeinfer import PipeInfer
 from bench.testbeds.roofline import exit_costs, kv_tokens, peak_flops, price_per_h, sharing, step_costs
 from bench.testbeds.texts import drafter_log
@@ -71,7 +71,7 @@ def play(
         return _play_pipeinfer(world, arm, log, streams, arrivals_s)
     setting = setting_of(world, arm.drafters, streams, seed)
     if arm.is_adaspec:
-        setting = replace(setting, guesser=partial(AdaSpecGuesser, costs=step_costs(world)))
+        setting = replace(setting, guesser=partial(AdaSpecGuesser, costs=step_costs(world), most=ADASPEC_MOST))
     simulated = run(log, arm.variant, setting, arrivals_s, lambda: [])
     found = met(simulated)
     last_s = sum(record.max_tokens for record in simulated.ended) / found.tokens_per_s
