@@ -22,11 +22,13 @@ Figure = Literal["request_s", "tokens_per_s"]
 class Arm:
     """An arm; `lengths`: the settings of which the best on other data is used, none where the plan decides.
 
-    One with `is_pipeinfer` is no plan, and runs in a simulation of its own (`bench.testbeds.pipeinfer`).
+    `one_of`: the drafters of which the best on other data is the one asked; none: the variant's own. An arm
+    with `is_pipeinfer` is no plan, and runs in a simulation of its own (`bench.testbeds.pipeinfer`).
     """
 
     variant: Variant
     lengths: tuple[str, ...] = ()
+    one_of: tuple[str, ...] = ()
     is_pipeinfer: bool = False
     is_adaspec: bool = False  # drafters stop as AdaSpec has it (`bench.testbeds.adaspec`)
 
@@ -66,14 +68,17 @@ def cosine_arms(world: WorldSpec) -> list[Arm]:
     }
     return [
         _off(),
-        _vanilla("vanilla", experts[:1]),
+        replace(_vanilla("vanilla", experts[:1]), one_of=experts),
         _vanilla("vanilla, mixture", mixture),
         Arm(_plan("specinfer", "specinfer", experts, every), trees),
-        _pipeinfer("pipeinfer", experts[:1]),
+        replace(_pipeinfer("pipeinfer", experts[:1]), one_of=experts),
         _pipeinfer("pipeinfer, mixture", mixture),
         *(Arm(_plan(name, "cosine", experts, changes)) for name, changes in ablations.items()),
         Arm(_plan("cosine without fusion", "cosine", experts, {**every, "fusion": "tree"}, without="fusion")),
-        *(Arm(_plan(f"cosine of {n}", "cosine", experts[:n])) for n in (1, 2, 3) if n < len(experts)),
+        *(
+            Arm(_plan(f"cosine of {n}", "cosine", experts[:n], {"drafters_per_sequence": n}))
+            for n in range(1, len(experts))
+        ),
         Arm(_plan("pace", "pace", experts, every)),
         Arm(_plan("pace, mixture", "pace", mixture)),
     ]
@@ -119,6 +124,11 @@ COSINE = (
     Comparison("tokens/s, pace over cosine", "tokens_per_s", "pace", ("cosine",)),
     Comparison("tokens/s, pace over the best baseline", "tokens_per_s", "pace", BASELINES),
     Comparison("the same at equal cost", "tokens_per_s", "pace", BASELINES, "price_per_h"),
+    Comparison("tokens/s, pace over the best of one drafter", "tokens_per_s", "pace", ONE_DRAFTER),
+    Comparison("pace over the best of one drafter, at equal cost", "tokens_per_s", "pace", ONE_DRAFTER, "price_per_h"),
+    Comparison(
+        "tokens/s, pace of the mixture over the best of one drafter", "tokens_per_s", "pace, mixture", ONE_DRAFTER
+    ),
     Comparison("tokens/s, the mixture's drafter over cosine", "tokens_per_s", "vanilla, mixture", ("cosine",)),
 )
 WITHOUT_OFF = ("vanilla", "vanilla of 6", "adaspec")  # what FASER is compared with

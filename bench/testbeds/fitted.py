@@ -99,7 +99,7 @@ STUDIES = {
         ),
         6,
         (Load("offline", 4, 12), Load("offline", 16, 16), Load("offline", 1, 10)),
-        ("vanilla", *(f"cosine{kind}" for kind in (" without routing", " without control", " of 1", " of 2", " of 3"))),
+        ("vanilla", "cosine without routing", "cosine without control", *(f"cosine of {n}" for n in range(1, 5))),
         Load("offline", 4, 10),
         (
             "drafters.*.host_s",
@@ -192,10 +192,10 @@ def _reading(paper: str, own: Study, reading: Reading, fit: Fit, seed: int) -> d
 
 
 def simulated(world: WorldSpec, arms: Listed[Arm], load: Load, seed: int) -> dict[str, Figures]:
-    """Run the arms in a world; lengths of those that still have some to choose from are the best on other data."""
+    """Run the arms in a world; of drafters and lengths, where there are some to choose from, the best on other data."""
     wanted = _wanted(world, load)
     log = made(world, wanted, seed)
-    if any(arm.lengths for arm in arms):
+    if any(arm.lengths or arm.one_of for arm in arms):
         other = made(world, wanted, seed + OTHER)
         arms = [tuned(world, arm, other, load.batch, seed + OTHER) for arm in arms]
     return {arm.name: play(world, arm, log, load.batch, seed) for arm in arms}
@@ -223,7 +223,7 @@ def _with_lengths(arms: Listed[Arm], model: CostModel, number: int, world: World
     for arm in arms:
         if arm.name in model.chains:
             length = int(model.predict(arm.name, load.batch, *_tokens(world, load)).length[number])
-            arm = Arm(with_length(arm, f"{arm.lengths[0].partition(':')[0]}:{length}").variant)
+            arm = replace(with_length(arm, f"{arm.lengths[0].partition(':')[0]}:{length}"), lengths=())
         found.append(arm)
     return found
 

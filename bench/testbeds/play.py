@@ -121,11 +121,20 @@ def with_length(arm: Arm, lengths: str) -> Arm:
     return replace(arm, variant=replace(arm.variant, changes={**arm.variant.changes, "lengths": lengths}))
 
 
+def with_drafter(arm: Arm, name: str) -> Arm:
+    """Return the arm with one of its drafters."""
+    return replace(arm, variant=replace(arm.variant, drafters=(name,)), one_of=())
+
+
 def tuned(world: WorldSpec, arm: Arm, log: Log, streams: int, seed: int, arrivals_s: list[float] | None = None) -> Arm:
-    """Return the arm with those of its lengths that give the most tokens/s with this recording, of other data."""
-    if not arm.lengths:
-        return arm
-    tried = [with_length(arm, lengths) for lengths in arm.lengths]
+    """Return the arm with the drafter and the lengths of those it has to choose from that give the most tokens/s.
+
+    `log`: a recording of other data than it is measured on.
+    """
+    tried = [with_drafter(arm, name) for name in arm.one_of] or [arm]
+    tried = [one for own in tried for one in ([with_length(own, lengths) for lengths in own.lengths] or [own])]
+    if len(tried) == 1:
+        return tried[0]
     return max(tried, key=lambda one: play(world, one, log, streams, seed, arrivals_s).tokens_per_s)
 
 

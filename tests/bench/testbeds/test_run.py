@@ -1,6 +1,7 @@
 """Test the testbeds' arms, loads and tables on small texts."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,33 @@ def test_lengths_are_those_that_are_best_on_other_data() -> None:
     arm = next(arm for arm in ARMS["faser"].arms(world) if arm.name == "vanilla")
     perfect, useless = (_with_home(world, tokens) for tokens in (6.9, 1.01))
     assert _tuned_length(perfect, arm) > 4 > 1 == _tuned_length(useless, arm)
+
+
+def test_one_drafter_is_the_expert_that_is_best_on_other_data() -> None:
+    world = read_world(FOLDER / "cosine-70b.json")
+    experts = tuple(name for name, one in world.drafters.items() if one.domain)
+    by_name = {arm.name: arm for arm in ARMS["cosine"].arms(world)}
+    assert by_name["vanilla"].one_of == by_name["pipeinfer"].one_of == experts
+    log = made(world, [Wanted("medicine", 4, 30)] * 2, 0)  # that domain's expert is at home there
+    for name in ("vanilla", "pipeinfer"):
+        own = replace(by_name[name], lengths=by_name[name].lengths[2:4])
+        best = tuned(world, own, log, 2, 0)
+        assert best.drafters == ("medicine",) and not best.one_of
+
+
+def test_cosine_is_run_with_every_number_of_drafters_below_all() -> None:
+    world = read_world(FOLDER / "cosine-70b.json")
+    of = {arm.name: arm for arm in ARMS["cosine"].arms(world) if arm.name.startswith("cosine of")}
+    assert [*of] == ["cosine of 1", "cosine of 2", "cosine of 3", "cosine of 4"]
+    assert all(arm.variant.changes["drafters_per_sequence"] == len(arm.drafters) for arm in of.values())
+
+
+def test_pace_is_compared_with_baselines_of_one_drafter() -> None:
+    rows = {"off": figures(10.0, 8.0), "vanilla, mixture": figures(20.0, 5.0, 2.0), "pace": figures(30.0, 4.0, 6.0)}
+    values = {one.paper: compared(one, rows) for one in ARMS["cosine"].comparisons}
+    assert values["tokens/s, pace over the best of one drafter"] == pytest.approx(1.5)
+    assert values["pace over the best of one drafter, at equal cost"] == pytest.approx(5.0 / 10.0)
+    assert values["tokens/s, pace of the mixture over the best of one drafter"] is None
 
 
 def test_a_recordings_drafters_take_the_worlds_places() -> None:
