@@ -2,21 +2,25 @@
 
 Samples worlds within the bounds of their free numbers, screens them by the cost model on facts about baselines alone,
 and runs the segments in some of those that fit: the median and corners, each at one load. Then one
-number at a time is moved to its bounds in the median world, to see which one a headline hangs on.
+number at a time is moved to its bounds in the median world, to see which one a headline hangs on, and assumptions
+are varied together (`bench.testbeds.studies`).
 """
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, replace
+from time import perf_counter
+from typing import Any
 
 import numpy as np
 
 from bench.testbeds.arms import ARMS, Arm
 from bench.testbeds.cost_model import CostModel
+from bench.testbeds.flags import flags
 from bench.testbeds.play import Figures, compared, play, tuned, with_length
-from bench.testbeds.sample import Fact, Fit, fitted
+from bench.testbeds.sample import Fit, fitted, moved
+from bench.testbeds.studies import STUDIES, Load, Reading, Study
 from bench.testbeds.texts import Wanted, made
 from bench.testbeds.worlds import FOLDER, WorldSpec, read_world
 
@@ -27,127 +31,14 @@ SHOWN = 7  # numbers moved, in a table
 KEPT = 0.8  # of worlds in which ablations must keep their order
 
 
-class Load(NamedTuple):
-    """Closed loops of `batch` requests of a data set, `texts` in all."""
-
-    data: str
-    batch: int
-    texts: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One way to read what a paper's baselines were: facts that worlds must fit, and the baselines' arms."""
-
-    name: str
-    facts: tuple[Fact, ...]
-    headlines: Mapping[str, float]  # comparison: the paper's number
-    sensitive: tuple[str, str]  # a comparison, and the baseline that it is over where one number is moved
-
-
-@dataclass(frozen=True, slots=True)
-class Study:
-    """What is run for a paper: worlds to sample, readings, loads in turn, and the order of its ablations."""
-
-    worlds: tuple[str, ...]
-    readings: tuple[Reading, ...]
-    chosen: int  # worlds of a reading
-    loads: tuple[Load, ...]
-    left_out: tuple[str, ...]  # arms
-    moved: Load  # under which one number at a time is moved
-    numbers: tuple[str, ...]  # those that are
-    order: tuple[str, ...]  # arms by tokens/s, falling, as the paper has them
-
-
-def _over_off(arm: str, batch: int) -> Callable[[CostModel], np.ndarray]:
-    def found(model: CostModel) -> np.ndarray:
-        off = model.predict("off", batch, 256, 128)
-        return model.predict(arm, batch, 256, 128).tokens_per_s / off.tokens_per_s
-
-    return found
-
-
-def _verifying(model: CostModel) -> np.ndarray:
-    return model.predict("vanilla", 256, 171, 98, 6).verifying
-
-
-def _rejected(model: CostModel) -> np.ndarray:
-    return model.predict("vanilla", 32, 171, 98, 6).rejected
-
-
-def _cosine_reading(name: str, arm: str, latency: str, throughput: str) -> Reading:
-    facts = tuple(
-        Fact(f"{arm} over off, batch {batch}", 2.40 / 1.1, 2.91 * 1.1, "quotients of paper 1.6", _over_off(arm, batch))
-        for batch in (1, 4, 16)
-    )
-    return Reading(name, facts, {latency: 1.0 - 0.232, throughput: 1.325}, (throughput, arm))
-
-
-STUDIES = {
-    "cosine": Study(
-        ("cosine-70b", "cosine-70b-tensor"),
-        (
-            _cosine_reading(
-                "all experts", "specinfer", "latency, cosine over the best baseline", "headline, on the same machines"
-            ),
-            _cosine_reading(
-                "one drafter",
-                "vanilla, mixture",
-                "latency, cosine over the best of one drafter",
-                "tokens/s, cosine over the best of one drafter",
-            ),
-        ),
-        6,
-        (Load("offline", 4, 12), Load("offline", 16, 16), Load("offline", 1, 10)),
-        ("vanilla", "cosine without routing", "cosine without control", *(f"cosine of {n}" for n in range(1, 5))),
-        Load("offline", 4, 10),
-        (
-            "drafters.*.host_s",
-            "devices.a100.flop_part",
-            "acceptance.home",
-            "acceptance.mixture",
-        ),
-        ("cosine", "cosine without fusion", "cosine without sharing"),
-    ),
-    "faser": Study(
-        ("faser-32b",),
-        (
-            Reading(
-                "as stated",
-                (
-                    Fact(
-                        "verifying, part of a round of 256 at length 6",
-                        0.73,
-                        0.88,
-                        "paper 2: up to 83 %",
-                        _verifying,
-                    ),
-                    Fact("rejected, batch 32, length 6", 0.5, 0.8, "paper 2: more than half", _rejected),
-                ),
-                {"latency over the best baseline": 1.0 / 1.92, "tokens/s over the best baseline": 1.53},
-                ("tokens/s over the best baseline", "vanilla"),
-            ),
-        ),
-        4,
-        (Load("longbench", 24, 24), Load("humaneval", 64, 64), Load("sharegpt", 32, 32)),
-        (),
-        Load("longbench", 16, 16),
-        (
-            "drafters.*.host_s",
-            "exit.quality",
-            "acceptance.mixture",
-        ),
-        ("faser", "faser, lengths", "faser, lengths and exit", "vanilla of 6"),
-    ),
-}
-
-
 def study(paper: str, seed: int) -> dict[str, Any]:
-    """Screen, simulate, and return all figures."""
-    own = STUDIES[paper]
-    found: dict[str, Any] = {"readings": {}}
+    """Screen, simulate, and return all figures; `took_s`: of this machine."""
+    own, began_s = STUDIES[paper], perf_counter()
+    worlds = {name: read_world(FOLDER / f"{name}.json") for name in own.worlds}
+    found: dict[str, Any] = {"flags": flags(paper, worlds), "readings": {}}
+    print(found["flags"], flush=True)
     facts = [reading.facts for reading in own.readings]
-    by_world = {name: fitted(read_world(FOLDER / f"{name}.json"), facts, SAMPLES, seed) for name in own.worlds}
+    by_world = {name: fitted(world, facts, SAMPLES, seed) for name, world in worlds.items()}
     for i, reading in enumerate(own.readings):
         fits = {name: by_reading[i] for name, by_reading in by_world.items()}
         best = max(fits, key=lambda name: int(fits[name].fits.sum()))
@@ -157,6 +48,9 @@ def study(paper: str, seed: int) -> dict[str, Any]:
             "sampled": SAMPLES,
         }
         print(reading_text(reading.name, found["readings"][reading.name]), flush=True)
+        print(beside_text(found["readings"][reading.name]), flush=True)
+    found["took_s"] = round(perf_counter() - began_s, 1)
+    print(f"The study took {found['took_s']:.0f} s.", flush=True)
     return found
 
 
@@ -188,6 +82,10 @@ def _reading(paper: str, own: Study, reading: Reading, fit: Fit, seed: int) -> d
             for name, number in reading.headlines.items()
         },
         "sensitivity": sensitivity(paper, reading, fit, chosen[0], own, arms, seed),
+        "sensitive": reading.sensitive[0],
+        "headline": reading.headlines.get(reading.sensitive[0], 1.0),
+        "variations": variations(paper, reading, fit, chosen[0], own, arms, seed),
+        "facts moved": moved(fit.worlds[chosen[0]], reading.facts, seed),
     }
 
 
@@ -232,23 +130,47 @@ def sensitivity(
     paper: str, reading: Reading, fit: Fit, number: int, own: Study, arms: Listed[Arm], seed: int
 ) -> dict[str, list[float | None]]:
     """Return the comparison's value in the median world, and with each of the numbers at its bounds, widest first."""
-    name, baseline = reading.sensitive
-    one = next(own for own in ARMS[paper].comparisons if own.paper == name)
-    pair = [arm for arm in arms if arm.name in (one.arm, baseline)]
     world = fit.worlds[number]
-    moved = [(place, at) for place in own.numbers for at in (world.free[place].low, world.free[place].high)]
-    worlds = [world, *(world.with_values({place: at}) for place, at in moved)]
-    model = CostModel(worlds, seed)
-
-    def value(i: int, at: WorldSpec) -> float | None:
-        found = simulated(at, _with_lengths(pair, model, i, at, own.moved), own.moved, seed)
-        return compared(one, _sustained(at, own.moved, found))
-
-    values = [value(i, at) for i, at in enumerate(worlds)]
-    middle, *others = (None if value is None else round(value, 4) for value in values)
+    changes = [(place, at) for place in own.numbers for at in (world.free[place].low, world.free[place].high)]
+    worlds = [world, *(world.with_values({place: at}) for place, at in changes)]
+    middle, *others = _headlines(paper, reading, worlds, [own.moved] * len(worlds), arms, seed)
     found = {place: others[2 * i : 2 * i + 2] for i, place in enumerate(own.numbers)}
     widest = sorted(found, key=lambda place: -abs((found[place][0] or 0.0) - (found[place][1] or 0.0)))
     return {"as it is": [middle, middle]} | {place: found[place] for place in widest}
+
+
+def variations(
+    paper: str, reading: Reading, fit: Fit, number: int, own: Study, arms: Listed[Arm], seed: int
+) -> dict[str, float | None]:
+    """Return the comparison's value under each variation of the assumptions; None: no world fits its facts."""
+    if not own.variations:
+        return {}
+    worlds: list[WorldSpec | None] = []
+    for one in own.variations:
+        fitting = fit.within(one.facts).chosen(1) if one.facts else [number]
+        worlds.append(fit.worlds[fitting[0]].with_values(one.values) if fitting else None)
+    known = [i for i, world in enumerate(worlds) if world is not None]
+    loads = [own.variations[i].load or own.moved for i in known]
+    values = _headlines(paper, reading, [world for world in worlds if world is not None], loads, arms, seed)
+    by_place = dict(zip(known, values, strict=True))
+    return {one.name: by_place.get(i) for i, one in enumerate(own.variations)}
+
+
+def _headlines(
+    paper: str, reading: Reading, worlds: Listed[WorldSpec], loads: Listed[Load], arms: Listed[Arm], seed: int
+) -> list[float | None]:
+    """Return the comparison on which a reading's headline rests, over its one baseline, in each of these worlds."""
+    name, baseline = reading.sensitive
+    one = next(own for own in ARMS[paper].comparisons if own.paper == name)
+    pair = [arm for arm in arms if arm.name in (one.arm, baseline)]
+    model = CostModel(worlds, seed) if worlds else None
+    found = []
+    for i, (world, load) in enumerate(zip(worlds, loads, strict=True)):
+        assert model is not None
+        rows = simulated(world, _with_lengths(pair, model, i, world, load), load, seed)
+        value = compared(one, _sustained(world, load, rows))
+        found.append(None if value is None else round(value, 4))
+    return found
 
 
 def band(values: Listed[float]) -> dict[str, float]:
@@ -307,6 +229,41 @@ def reading_text(name: str, found: Mapping[str, Any]) -> str:
         *(f"| {place} | {low:.2f} | {high:.2f} |" for place, (low, high) in moved[:SHOWN]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def beside_text(found: Mapping[str, Any]) -> str:
+    """Return, as Markdown, what a reading's assumptions do: which were varied, and how far each moves the facts."""
+    lines = []
+    if found["variations"]:
+        name, number = found["sensitive"], found["headline"]
+        lines += [
+            f"| assumptions varied | {name} |",
+            "|---|---|",
+            *(
+                f"| {one} | {'no world fits' if own is None else f'{own:.2f}'} |"
+                for one, own in found["variations"].items()
+            ),
+            f"\n{_reached(number, found['variations'])}\n",
+        ]
+    facts = [*next(iter(found["facts moved"].values()), {})]
+    lines += [
+        f"| free number, at its bounds | {' | '.join(facts)} |",
+        "|---" * (1 + len(facts)) + "|",
+        *(
+            f"| {place} | {' | '.join(f'{low:.2f}, {high:.2f}' for low, high in own.values())} |"
+            for place, own in found["facts moved"].items()
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _reached(number: float, values: Mapping[str, float | None]) -> str:
+    """Say which variations come to the paper's number."""
+    names = [name for name, value in values.items() if value is not None and value >= number]
+    highest = max((value for value in values.values() if value is not None), default=0.0)
+    if names:
+        return f"{number:.2f} is reached by: {'; '.join(names)}."
+    return f"None of them reaches {number:.2f}; the highest is {highest:.2f}."
 
 
 def _yes(value: bool) -> str:

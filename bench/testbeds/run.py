@@ -14,6 +14,7 @@ from collections.abc import Sequence as Listed
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from app.config import ROOT
@@ -23,6 +24,7 @@ from bench.report_header import heading
 from bench.simulate.log import Log
 from bench.testbeds.arms import ARMS, Comparison
 from bench.testbeds.fitted import OTHER, study
+from bench.testbeds.flags import flags
 from bench.testbeds.play import Figures, compared, over_recording, play, tuned
 from bench.testbeds.texts import Wanted, made, statistics
 from bench.testbeds.worlds import FOLDER, WorldError, WorldSpec, read_world
@@ -46,9 +48,13 @@ def main(argv: Listed[str] | None = None) -> int:
     except WorldError as error:
         print(f"paceline bench testbeds: {error}", file=sys.stderr)
         return 2
+    print(flags(args.paper, worlds), flush=True)
     for name, world in worlds.items():
         print(f"## {name}\n\n{world.about}\n", flush=True)
+        began_s = perf_counter()
         found = heading("bench testbeds", argv) | simulate(world, args)
+        found |= {"flags": flags(args.paper, {name: world}), "took_s": round(perf_counter() - began_s, 1)}
+        print(f"{name} took {found['took_s']:.0f} s.\n", flush=True)
         kind = [name, *([args.data] if args.data else []), *(["recorded"] if args.log else [])]
         (args.out / f"testbeds-{'-'.join(kind)}.json").write_text(json.dumps(found, indent=1) + "\n")
     return 0

@@ -6,7 +6,7 @@ Of those that fit, the one nearest to the median of all and the ones farthest fr
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,13 +30,19 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Sampled worlds: their values, which of them fit, and each fact's figure in each."""
+    """Sampled worlds: their values, which of them fit, each fact's figure in each, and between what each may lie."""
 
     worlds: Listed[WorldSpec]
     model: CostModel  # of these worlds
     values: Listed[Values]
     fits: np.ndarray  # (W,) bool
     found: Mapping[str, np.ndarray]
+    bounds: Mapping[str, tuple[float, float]]
+
+    def within(self, bounds: Mapping[str, tuple[float, float]]) -> "Fit":
+        """Return the fit with other bounds of these facts."""
+        every = {**self.bounds, **bounds}
+        return replace(self, fits=_fits(self.found, every), bounds=every)
 
     def chosen(self, count: int) -> list[int]:
         """Return fitting worlds: that nearest to the median, then each the farthest from those before it."""
@@ -72,9 +78,33 @@ def fitted(world: WorldSpec, readings: Listed[Listed[Fact]], count: int, seed: i
     return [_fit(worlds, values, model, facts) for facts in readings]
 
 
+def moved(world: WorldSpec, facts: Listed[Fact], seed: int) -> dict[str, dict[str, list[float]]]:
+    """Return each fact's figure with each free number, alone, at its bounds; first what moves a fact the farthest.
+
+    How far is measured by how wide the fact's own bounds are.
+    """
+    worlds = [world.with_values({place: at}) for place, own in world.free.items() for at in (own.low, own.high)]
+    model = CostModel(worlds, seed)
+    found = {fact.name: fact.of(model) for fact in facts}
+    width = {fact.name: fact.high - fact.low for fact in facts}
+    by_place = {
+        place: {name: [round(float(own[2 * i + side]), 4) for side in (0, 1)] for name, own in found.items()}
+        for i, place in enumerate(world.free)
+    }
+    return dict(
+        sorted(
+            by_place.items(),
+            key=lambda item: -max(abs(high - low) / width[name] for name, (low, high) in item[1].items()),
+        )
+    )
+
+
 def _fit(worlds: Listed[WorldSpec], values: Listed[Values], model: CostModel, facts: Listed[Fact]) -> Fit:
     found = {fact.name: fact.of(model) for fact in facts}
-    fits = np.ones(len(worlds), bool)
-    for fact in facts:
-        fits &= (found[fact.name] >= fact.low) & (found[fact.name] <= fact.high)
-    return Fit(worlds, model, values, fits, found)
+    bounds = {fact.name: (fact.low, fact.high) for fact in facts}
+    return Fit(worlds, model, values, _fits(found, bounds), found, bounds)
+
+
+def _fits(found: Mapping[str, np.ndarray], bounds: Mapping[str, tuple[float, float]]) -> np.ndarray:
+    """Tell of each world whether all facts lie within their bounds; (W,) bool."""
+    return np.all([(found[name] >= low) & (found[name] <= high) for name, (low, high) in bounds.items()], axis=0)

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from bench.testbeds import cost_model, fitted, run
-from bench.testbeds.fitted import STUDIES, Load, Reading, band, order_kept, verdict
+from bench.testbeds.fitted import band, beside_text, order_kept, verdict
 from bench.testbeds.play import Figures
 from bench.testbeds.sample import Fact
-from bench.testbeds.worlds import FOLDER
+from bench.testbeds.studies import STUDIES, Load, Reading, Variation
+from bench.testbeds.worlds import FOLDER, read_world
 
 
 def figures(tokens_per_s: float) -> Figures:
@@ -72,10 +73,15 @@ def test_a_small_study_goes_from_samples_to_a_file(
         loads=(Load("offline", 1, 5), Load("offline", 2, 5)),
         moved=Load("offline", 1, 5),
         numbers=("acceptance.auc",),
+        variations=(
+            Variation("sure", {"acceptance.auc": 0.92}, Load("offline", 2, 5)),
+            Variation("narrow", facts={"length": (98.0, 99.0)}),
+        ),
     )
     monkeypatch.setitem(STUDIES, "cosine", own)
     assert run.main(["cosine", "--fitted", "--out", str(tmp_path)]) == 0
-    found = json.loads((tmp_path / "testbeds-cosine-fitted.json").read_text())["readings"]["short"]
+    whole = json.loads((tmp_path / "testbeds-cosine-fitted.json").read_text())
+    found, took_s = whole["readings"]["short"], whole["took_s"]
     assert found["fitting"] == {"cosine-short": 6} and found["sampled"] == 6
     first, second = found["worlds"]
     assert (first["load"]["batch"], second["load"]["batch"]) == (1, 2)
@@ -83,5 +89,31 @@ def test_a_small_study_goes_from_samples_to_a_file(
     quotients = [own["arms"]["cosine"]["tokens_per_s"] / own["arms"]["off"]["tokens_per_s"] for own in (first, second)]
     assert found["bands"]["tokens/s, cosine over off"]["median"] == pytest.approx(sum(quotients) / 2, rel=1e-3)
     assert [*found["sensitivity"]] == ["as it is", "acceptance.auc"]
+    assert found["variations"]["sure"] > 0.0 and found["variations"]["narrow"] is None
+    assert {place: [*own] for place, own in found["facts moved"].items()} == {
+        "acceptance.auc": ["length"],
+        "target.batches": ["length"],
+    }
     printed = capsys.readouterr().out
+    assert "| narrow | no world fits |" in printed and "Where the paper's numbers do not fit" in printed
+    assert f"The study took {took_s:.0f} s." in printed and took_s > 0.0
     assert "| tokens/s, cosine over off | 1.30 |" in printed and "Worlds that fit: 6 of 6" in printed
+
+
+def test_the_variations_that_reach_a_papers_number_are_named() -> None:
+    own = {"sensitive": "tokens/s", "headline": 1.53, "facts moved": {}}
+    text = beside_text({**own, "variations": {"calm": 1.2, "slow": 1.6, "none": None}})
+    assert "| slow | 1.60 |" in text and "1.53 is reached by: slow." in text
+    text = beside_text({**own, "variations": {"calm": 1.2, "none": None}})
+    assert "None of them reaches 1.53; the highest is 1.20." in text
+
+
+def test_every_variation_stands_on_numbers_loads_and_facts_that_there_are() -> None:
+    for own in STUDIES.values():
+        world = read_world(FOLDER / f"{own.worlds[0]}.json")
+        names = {fact.name for reading in own.readings for fact in reading.facts}
+        for one in own.variations:
+            world.with_values(one.values)
+            assert set(one.facts) <= names and (one.load is None or one.load.data in world.loads)
+    kappas = [one.values.get("shared.kappa") for one in STUDIES["faser"].variations]
+    assert 0.0 in kappas and "shared.kappa" in STUDIES["faser"].numbers

@@ -37,9 +37,11 @@ def test_every_arm_runs_and_the_tables_have_all_of_them(
     found = json.loads((short / f"testbeds-{paper}-short.json").read_text())
     names = [arm.name for arm in ARMS[paper].arms(read_world(short / f"{paper}-short.json"))]
     assert [*found["loads"]] == ["batch 2", "4/s, code"]
+    assert found["took_s"] > 0.0 and found["flags"].startswith("Where the paper's numbers do not fit")
     assert all([*rows] == names for rows in found["loads"].values())
     printed = capsys.readouterr().out
     assert all(printed.count(f"\n| {name} ") >= 2 for name in names) and "no verdict" in printed
+    assert printed.startswith("Where the paper's numbers do not fit each other")
     assert found["loads"]["batch 2"]["vanilla"]["lengths"].removeprefix("fixed:") in ("2", "4")
     assert None not in [value for values in found["compared"].values() for value in values]
 

@@ -9,11 +9,13 @@ import pytest
 
 from app.config import ROOT
 from bench.testbeds.arms import ARMS
-from bench.testbeds.fitted import STUDIES, reading_text
+from bench.testbeds.fitted import reading_text
+from bench.testbeds.flags import flags, servable
 from bench.testbeds.play import play
 from bench.testbeds.roofline import context_s, guess_s, kv_tokens, peak_flops, price_per_h, step_costs
+from bench.testbeds.studies import STUDIES
 from bench.testbeds.texts import Wanted, made
-from bench.testbeds.worlds import FOLDER, WorldError, WorldSpec, read_world
+from bench.testbeds.worlds import FOLDER, LoadSpec, Number, WorldError, WorldSpec, read_world
 
 DOCUMENT = ROOT / "docs" / "testbeds.md"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -119,6 +121,7 @@ def test_the_arithmetic_against_the_papers_is_that_of_the_worlds() -> None:
     found = world("faser-32b")
     model, section = found.models["qwen3-32b"], DOCUMENT.read_text().split("## Where the papers")[1]
     for load in found.loads.values():
+        assert f"{servable(found, load)[0]:.1f}/s" in section
         assert f"{26 * load.prompt_tokens.value * model.row_flop.value / 1e15:.2f}e15" in section
     outputs = [26 * load.output_tokens.value * model.row_flop.value / 1e15 for load in found.loads.values()]
     assert f"{min(outputs):.2f}e15 to {max(outputs):.2f}e15" in section
@@ -128,6 +131,33 @@ def test_the_arithmetic_against_the_papers_is_that_of_the_worlds() -> None:
         for data in ("sharegpt", "humaneval"):
             mean = found.loads[data].prompt_tokens.value + found.loads[data].output_tokens.value / 2
             assert f" {int(tokens / mean)} " in section.replace("\n", " "), (data, drafters)
+
+
+def test_what_does_not_fit_is_computed_from_the_worlds() -> None:
+    faser = world("faser-32b")
+    text = flags("faser", {"faser-32b": faser})
+    for part in ("2.89e15 FLOP/s of longbench", "peak is 0.99e15", "holds 93 sequences of ShareGPT, 61 with"):
+        assert part in text
+    assert "vocabulary of 32,000" in flags("cosine", {"cosine-70b": world("cosine-70b")})
+
+
+def test_no_rate_above_the_largest_is_served() -> None:
+    """Closed loops with a full cache, where prompts and steps follow each other, come near it and not above."""
+    own = world("faser-32b")
+    load = LoadSpec(prompt_tokens=Number(171, "assumed"), output_tokens=Number(20, "assumed"))
+    plain, peak = servable(own, load)
+    log = made(own, [Wanted("all", 171, 20)] * 300, 0)
+    off = next(arm for arm in ARMS["faser"].arms(own) if arm.name == "off")
+    rate = play(own, off, log, 100, 0).tokens_per_s / 20
+    assert 0.5 * plain < rate < plain < peak
+
+
+def test_prices_are_free_by_halves_and_doubles() -> None:
+    for name in NAMES:
+        own = world(name)
+        for kind, device in own.devices.items():
+            low, high, _ = own.free[f"devices.{kind}.price_per_h"]
+            assert (low, high) == (0.5 * device.price_per_h.value, 2.0 * device.price_per_h.value), (name, kind)
 
 
 def test_the_documents_quotients_are_those_of_the_results() -> None:
