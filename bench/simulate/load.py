@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.stages.draft.registry import MODEL_FREE
 from bench.clients.arrivals import poisson, steps
@@ -72,22 +72,38 @@ def load(log: Log, variant: Variant, setting: Setting, arrivals_s: Listed[float]
     return met(world)
 
 
+class RequestTimes(NamedTuple):
+    """Hold what one request met, in seconds."""
+
+    total_s: float
+    first_s: float  # until its first token
+    token_s: float  # after that
+
+
+def times(world: World) -> list[RequestTimes]:
+    """Return what each request of a simulation that has ended met."""
+    found = []
+    for record in world.ended:
+        end = world.store.snapshot(record.id)
+        first_s, last_s = end.stats.first_token_s or 0.0, end.stats.last_token_s or 0.0
+        token_s = (last_s - first_s) / max(1, len(end.tokens) - 1)
+        found.append(RequestTimes(last_s - end.record.created_s, first_s - end.record.created_s, token_s))
+    return found
+
+
 def met(world: World) -> Met:
     """Return what the clients of a simulation that has ended met."""
     ends = [world.store.snapshot(record.id) for record in world.ended]
-    spans = [
-        (end.record.created_s, end.stats.first_token_s or 0.0, end.stats.last_token_s or 0.0, len(end.tokens))
-        for end in ends
-    ]
-    totals = [last - created for created, _, last, _ in spans]
+    requests = times(world)
+    totals = [one.total_s for one in requests]
     rounds = sum(end.stats.rounds for end in ends)
-    tokens = sum(count for *_, count in spans)
+    tokens = sum(len(end.tokens) for end in ends)
     return Met(
         statistics.fmean(totals),
         statistics.quantiles(totals, n=20)[-1] if len(totals) > 1 else totals[0],
-        statistics.fmean(first - created for created, first, _, _ in spans),
-        statistics.fmean((last - first) / max(1, count - 1) for _, first, last, count in spans),
-        tokens / max(last for _, _, last, _ in spans),
+        statistics.fmean(one.first_s for one in requests),
+        statistics.fmean(one.token_s for one in requests),
+        tokens / max(end.stats.last_token_s or 0.0 for end in ends),
         tokens / rounds,
         sum(end.stats.drafted for end in ends) / rounds,
     )

@@ -8,6 +8,7 @@ changes no text. And guesses beyond those recorded, made while running ahead or 
 another drafter, are as good as if the target's state were known there.
 """
 
+from collections import Counter
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from functools import partial
@@ -118,6 +119,9 @@ class LogTarget(PagedRunner):
         self.busy_s = 0.0
         self.steps = 0
         self.rows = 0
+        self.lengths = Counter[int]()  # draft tokens verified for a sequence in a step, prompts left out
+        self.batches = Counter[int]()  # sequences in a step
+        self.batch_s: dict[int, float] = {}  # and the seconds of steps of so many
 
     def try_reserve(self, work: BatchEntry) -> bool:
         """Reserve pages for the entry's tokens and tree; False, with none taken, if there are too few."""
@@ -141,6 +145,9 @@ class LogTarget(PagedRunner):
         self.busy_s += seconds
         self.steps += 1
         self.rows += rows
+        self.lengths.update(len(work.tree) for work in works if work.final and len(work.tokens) == 1)
+        self.batches[len(works)] += 1
+        self.batch_s[len(works)] = self.batch_s.get(len(works), 0.0) + seconds
         return [LogRows(self._texts[text_of(w.sequence.id)]) if w.final else None for w in works]
 
     def _right(self, work: BatchEntry) -> list[bool]:

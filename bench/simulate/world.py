@@ -87,6 +87,7 @@ class SimVerifier:
     segment: Verifier
     target: LogTarget
     clock: SimClock
+    early_exit: EarlyExitController
     requests: int = 0  # texts it was given that have not ended
 
 
@@ -184,7 +185,7 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
         for number, split in enumerate(world.device.all):
             if split.at_once:
                 segment.speculation.expect(number, world.device.interference(number, measured.costs.seconds(1)))
-    verifier = SimVerifier(name, segment, target, clock)
+    verifier = SimVerifier(name, segment, target, clock, controller)
     world.verifiers.append(verifier)
     return verifier
 

@@ -9,16 +9,18 @@ are varied together (`bench.testbeds.studies`).
 import statistics
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import asdict, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from bench.simulate.load import RequestTimes
 from bench.testbeds.arms import ARMS, Arm
 from bench.testbeds.cost_model import CostModel
+from bench.testbeds.details import requests_table, steps_table
 from bench.testbeds.flags import flags
-from bench.testbeds.play import Figures, compared, play, tuned, with_length
+from bench.testbeds.play import Figures, alone, compared, play, tuned, with_length
 from bench.testbeds.sample import Fit, fitted, moved
 from bench.testbeds.studies import STUDIES, Load, Reading, Study
 from bench.testbeds.texts import Wanted, made
@@ -48,6 +50,8 @@ def study(paper: str, seed: int) -> dict[str, Any]:
             "sampled": SAMPLES,
         }
         print(reading_text(reading.name, found["readings"][reading.name]), flush=True)
+        median = {arm: row["details"] for arm, row in found["readings"][reading.name]["worlds"][0]["arms"].items()}
+        print(f"In the median world:\n\n{requests_table(median)}\n{steps_table(median)}", flush=True)
         print(beside_text(found["readings"][reading.name]), flush=True)
     found["took_s"] = round(perf_counter() - began_s, 1)
     print(f"The study took {found['took_s']:.0f} s.", flush=True)
@@ -56,11 +60,12 @@ def study(paper: str, seed: int) -> dict[str, Any]:
 
 def _reading(paper: str, own: Study, reading: Reading, fit: Fit, seed: int) -> dict[str, Any]:
     arms = [arm for arm in ARMS[paper].arms(fit.worlds[0]) if arm.name not in own.left_out]
-    chosen, rows = fit.chosen(own.chosen), []
+    chosen, rows, singles = fit.chosen(own.chosen), [], []
     for i, number in enumerate(chosen):
         load, world = own.loads[i % len(own.loads)], fit.worlds[number]
         found = simulated(world, _with_lengths(arms, fit.model, number, world, load), load, seed + i)
         rows.append(_sustained(world, load, found))
+        singles.append(alone(world, arms[0], made(world, _wanted(world, load)[:1], seed), seed))
         print(f"{reading.name}, world {number}, {load.data} {load.batch}: {_short(rows[-1])}", flush=True)
     comparisons = ARMS[paper].comparisons
     values = {one.paper: [compared(one, row) for row in rows] for one in comparisons}
@@ -71,7 +76,8 @@ def _reading(paper: str, own: Study, reading: Reading, fit: Fit, seed: int) -> d
                 "values": fit.values[number],
                 "facts": {name: round(float(figure[number]), 3) for name, figure in fit.found.items()},
                 "load": own.loads[i % len(own.loads)]._asdict(),
-                "arms": {name: _kept(row) for name, row in rows[i].items()},
+                "alone": {name: round(value, 4) for name, value in singles[i]._asdict().items()},
+                "arms": {name: _kept(row, singles[i]) for name, row in rows[i].items()},
             }
             for i, number in enumerate(chosen)
         ],
@@ -275,8 +281,18 @@ def _short(row: Mapping[str, Figures]) -> str:
     return ", ".join(f"{name} {own.tokens_per_s / base:.2f}" for name, own in row.items())
 
 
-def _kept(row: Figures) -> dict[str, Any]:
+def _kept(row: Figures, first: RequestTimes) -> dict[str, Any]:
     """Return the figures of an arm that are kept."""
-    names = ("tokens_per_s", "request_s", "first_token_s", "tokens_a_round", "drafted", "rejected", "lengths")
-    own = asdict(row)
-    return {name: round(own[name], 4) if isinstance(own[name], float) else own[name] for name in names}
+    names = (
+        "tokens_per_s",
+        "request_s",
+        "first_token_s",
+        "tokens_a_round",
+        "drafted",
+        "rejected",
+        "lengths",
+        "drafters",
+    )
+    own = {name: getattr(row, name) for name in names}
+    found = {name: round(value, 4) if isinstance(value, float) else value for name, value in own.items()}
+    return {**found, "details": row.details.kept(first)}

@@ -8,7 +8,7 @@ without waiting for others; cancelling takes no time; as many runs of a sequence
 there are stages and one more. Costs and drafts are those of all other arms.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -57,6 +57,10 @@ class Served:
     drafted: int = 0
     accepted: int = 0
     busy_s: float = 0.0  # of the first stage
+    tokens_s: list[float] = field(default_factory=list)  # a token after the first, by request
+    lengths: Counter[int] = field(default_factory=Counter)  # drafted tokens of a run, prompts left out
+    batches: Counter[int] = field(default_factory=Counter)  # runs that enter the first stage as one
+    batch_s: dict[int, float] = field(default_factory=dict)  # and the seconds of those of so many
 
 
 class PipeInfer:
@@ -141,10 +145,19 @@ class PipeInfer:
         seconds = self._costs.seconds(sum(run.rows for run in runs))
         seconds += self._costs.reading.step_s((_context(run), run.rows) for run in runs)
         self._free_s[stage] = now_s + seconds / self._stages
-        self.served.busy_s += seconds / self._stages * (stage == 0)
+        if stage == 0:
+            self._record(runs, seconds / self._stages)
         self._later(self._free_s[stage], self._stage, stage + 1, runs)
         if stage == 0:
             self._later(self._free_s[0], self._begin)
+
+    def _record(self, runs: list[Run], seconds: float) -> None:
+        """Record a pass that the first stage takes."""
+        served, size = self.served, len(runs)
+        served.busy_s += seconds
+        served.lengths.update(run.rows if run.is_draft else 0 for run in runs if run.is_draft or run.sequence.known)
+        served.batches[size] += 1
+        served.batch_s[size] = served.batch_s.get(size, 0.0) + seconds
 
     def _end(self, now_s: float, runs: list[Run]) -> None:
         for run in runs:
@@ -208,6 +221,7 @@ class PipeInfer:
         served = self.served
         served.requests_s.append(now_s - one.began_s)
         served.firsts_s.append(one.first_s)
+        served.tokens_s.append((now_s - one.began_s - one.first_s) / max(1, len(one.right) - 1))
         served.tokens += len(one.right)
         served.last_s = now_s
         if not self._is_open:

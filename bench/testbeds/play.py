@@ -1,18 +1,22 @@
 """Run an arm in a world: a setting of the simulator and a recording, made or real, go in, figures come out."""
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+from app.assembly.plans import plan_of
+from app.messages import FUSE
 from bench.simulate.events import Link
-from bench.simulate.load import met
+from bench.simulate.load import RequestTimes, met, times
 from bench.simulate.log import Log
 from bench.simulate.shared import run
-from bench.simulate.world import VERIFIERS, Setting
+from bench.simulate.world import VERIFIERS, Setting, World
 from bench.testbeds.adaspec import AdaSpecGuesser
 from bench.testbeds.arms import ADASPEC_MOST, Arm, Comparison
+from bench.testbeds.details import Details, ExitCounts
 from bench.testbeds.pipeinfer import PipeInfer
 from bench.testbeds.roofline import exit_costs, kv_tokens, peak_flops, price_per_h, sharing, step_costs
 from bench.testbeds.texts import drafter_log
@@ -35,6 +39,8 @@ class Figures:
     price_per_h: float
     peak_flops: float
     lengths: str  # chosen on other data; empty: the plan decides
+    drafters: str = ""  # that can be asked
+    details: Details = field(default_factory=Details)
 
     @property
     def cost(self) -> float:
@@ -89,7 +95,38 @@ def play(
         price_per_h(world, arm.drafters),
         peak_flops(world, arm.drafters),
         str(arm.variant.changes.get("lengths", "")),
+        ", ".join(arm.drafters),
+        _details(simulated, last_s),
     )
+
+
+def _details(simulated: World, last_s: float) -> Details:
+    """Return a simulation's figures of requests and steps."""
+    targets = [one.target for one in simulated.verifiers]
+    boxes = {**simulated.nodes, FUSE: ()}
+    busy = {box: simulated.network.machines[box].busy_s / last_s for box in boxes}
+    target_s = statistics.fmean(target.busy_s for target in targets)
+    seconds: Counter[int] = Counter()
+    for target in targets:
+        seconds.update(target.batch_s)
+    exits = None
+    if simulated.setting.exits is not None and plan_of(simulated.settings).pruning != "off":
+        own = [one.early_exit for one in simulated.verifiers]
+        exits = ExitCounts(*(sum(getattr(one, name) for one in own) for name in ("looked_at", "dropped", "cut")))
+    return Details(
+        tuple(times(simulated)),
+        sum((target.lengths for target in targets), Counter[int]()),
+        sum((target.batches for target in targets), Counter[int]()),
+        seconds,
+        {"target": target_s / last_s} | {name: part for name, part in busy.items() if part > 0.0},
+        exits,
+    )
+
+
+def alone(world: WorldSpec, off: Arm, log: Log, seed: int) -> RequestTimes:
+    """Return what a request takes alone, with plain decoding: the mean over a recording of few."""
+    requests = play(world, off, log, 1, seed).details.requests
+    return RequestTimes(*(statistics.fmean(column) for column in zip(*requests, strict=True)))
 
 
 def _play_pipeinfer(world: WorldSpec, arm: Arm, log: Log, streams: int, arrivals_s: list[float] | None) -> Figures:
@@ -113,6 +150,14 @@ def _play_pipeinfer(world: WorldSpec, arm: Arm, log: Log, streams: int, arrivals
         price_per_h(world, arm.drafters),
         peak_flops(world, arm.drafters),
         lengths,
+        drafter,
+        Details(
+            tuple(map(RequestTimes, requests_s, served.firsts_s, served.tokens_s)),
+            served.lengths,
+            served.batches,
+            served.batch_s,
+            {"target": served.busy_s / served.last_s},
+        ),
     )
 
 

@@ -7,11 +7,10 @@ sampled that fit the paper's baselines, and figures are bands (docs/testbeds.md)
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import asdict
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -19,13 +18,16 @@ from typing import Any
 
 from app.config import ROOT
 from bench.clients.arrivals import Arrival, poisson, trace, window
+from bench.cooperate.variants import OFF
 from bench.help import parser as parser_of
 from bench.report_header import heading
+from bench.simulate.load import RequestTimes
 from bench.simulate.log import Log
 from bench.testbeds.arms import ARMS, Comparison
+from bench.testbeds.details import dumps, requests_table, steps_table
 from bench.testbeds.fitted import OTHER, study
 from bench.testbeds.flags import flags
-from bench.testbeds.play import Figures, compared, over_recording, play, tuned
+from bench.testbeds.play import Figures, alone, compared, over_recording, play, tuned
 from bench.testbeds.texts import Wanted, made, statistics
 from bench.testbeds.worlds import FOLDER, WorldError, WorldSpec, read_world
 
@@ -41,7 +43,7 @@ def main(argv: Listed[str] | None = None) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     if args.fitted:
         found = heading("bench testbeds", argv) | study(args.paper, args.seed)
-        (args.out / f"testbeds-{args.paper}-fitted.json").write_text(json.dumps(found, indent=1) + "\n")
+        (args.out / f"testbeds-{args.paper}-fitted.json").write_text(dumps(found))
         return 0
     try:
         worlds = {name: read_world(FOLDER / f"{name}.json") for name in args.worlds or _worlds_of(args.paper)}
@@ -56,7 +58,7 @@ def main(argv: Listed[str] | None = None) -> int:
         found |= {"flags": flags(args.paper, {name: world}), "took_s": round(perf_counter() - began_s, 1)}
         print(f"{name} took {found['took_s']:.0f} s.\n", flush=True)
         kind = [name, *([args.data] if args.data else []), *(["recorded"] if args.log else [])]
-        (args.out / f"testbeds-{'-'.join(kind)}.json").write_text(json.dumps(found, indent=1) + "\n")
+        (args.out / f"testbeds-{'-'.join(kind)}.json").write_text(dumps(found))
     return 0
 
 
@@ -95,16 +97,21 @@ def simulate(world: WorldSpec, args: argparse.Namespace) -> dict[str, Any]:
     print(drafts_table(drafts, length), flush=True)
     found: dict[str, Any] = {"world": world.model_dump(), "data": data, "drafts": drafts, "loads": {}}
     by_load: dict[str, dict[str, Figures]] = {}
+    arms = evaluation.arms(own)
+    first = alone(own, next(arm for arm in arms if arm.name == OFF), source(1, args.seed)[1], args.seed)
+    found["alone"] = {name: round(value, 4) for name, value in first._asdict().items()}
     for name, streams, arrivals_s in loads(args):
         count = len(arrivals_s) if arrivals_s else streams * max(WAVES, -(-FEWEST_TEXTS // streams))
         log, other = (source(count, seed)[1] for seed in (args.seed, args.seed + OTHER))
         rows = {}
-        for arm in evaluation.arms(own):
+        for arm in arms:
             best = tuned(own, arm, other, streams, args.seed + OTHER, arrivals_s)
             rows[arm.name] = play(own, best, log, streams, args.seed, arrivals_s)
         by_load[name] = rows
-        found["loads"][name] = {arm: _rounded(row) for arm, row in rows.items()}
+        found["loads"][name] = {arm: _rounded(row, first) for arm, row in rows.items()}
         print(arms_table(name, rows), flush=True)
+        details = {arm: row["details"] for arm, row in found["loads"][name].items()}
+        print(f"{requests_table(details)}\n{steps_table(details)}", flush=True)
     lines = {one.paper: [compared(one, rows) for rows in by_load.values()] for one in evaluation.comparisons}
     found["compared"] = {name: [value and round(value, 4) for value in values] for name, values in lines.items()}
     print(compared_table(world.paper, [*by_load], evaluation.comparisons, lines), flush=True)
@@ -195,9 +202,10 @@ def _recorded(world: WorldSpec, log: Log, mixture: str, _: int, seed: int) -> tu
     return over_recording(world, log, mixture)
 
 
-def _rounded(row: Figures) -> dict[str, Any]:
-    found = {name: round(own, 5) if isinstance(own, float) else own for name, own in asdict(row).items()}
-    return {**found, "cost": round(row.cost, 4)}
+def _rounded(row: Figures, first: RequestTimes) -> dict[str, Any]:
+    named = {one.name: getattr(row, one.name) for one in fields(row) if one.name != "details"}
+    found = {name: round(own, 5) if isinstance(own, float) else own for name, own in named.items()}
+    return {**found, "cost": round(row.cost, 4), "details": row.details.kept(first)}
 
 
 if __name__ == "__main__":

@@ -89,6 +89,9 @@ def test_a_small_study_goes_from_samples_to_a_file(
     quotients = [own["arms"]["cosine"]["tokens_per_s"] / own["arms"]["off"]["tokens_per_s"] for own in (first, second)]
     assert found["bands"]["tokens/s, cosine over off"]["median"] == pytest.approx(sum(quotients) / 2, rel=1e-3)
     assert [*found["sensitivity"]] == ["as it is", "acceptance.auc"]
+    details = first["arms"]["cosine"]["details"]
+    assert len(details["token_s"]) == 3 and set(details["slo"]) == {"1.5", "2", "3", "5"}
+    assert details["busy"]["target"] > 0.0 and "draft:physics" in details["busy"] and first["alone"]["first_s"] > 0.0
     assert found["variations"]["sure"] > 0.0 and found["variations"]["narrow"] is None
     assert {place: [*own] for place, own in found["facts moved"].items()} == {
         "acceptance.auc": ["length"],
@@ -96,6 +99,7 @@ def test_a_small_study_goes_from_samples_to_a_file(
     }
     printed = capsys.readouterr().out
     assert "| narrow | no world fits |" in printed and "Where the paper's numbers do not fit" in printed
+    assert "In the median world:" in printed and "| arm | drafted for a sequence |" in printed
     assert f"The study took {took_s:.0f} s." in printed and took_s > 0.0
     assert "| tokens/s, cosine over off | 1.30 |" in printed and "Worlds that fit: 6 of 6" in printed
 

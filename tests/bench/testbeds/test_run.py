@@ -40,9 +40,12 @@ def test_every_arm_runs_and_the_tables_have_all_of_them(
     assert found["took_s"] > 0.0 and found["flags"].startswith("Where the paper's numbers do not fit")
     assert all([*rows] == names for rows in found["loads"].values())
     printed = capsys.readouterr().out
-    assert all(printed.count(f"\n| {name} ") >= 2 for name in names) and "no verdict" in printed
+    assert all(printed.count(f"\n| {name} ") >= 6 for name in names) and "no verdict" in printed
     assert printed.startswith("Where the paper's numbers do not fit each other")
     assert found["loads"]["batch 2"]["vanilla"]["lengths"].removeprefix("fixed:") in ("2", "4")
+    assert "| arm | a request, s | first token, s |" in printed and found["alone"]["token_s"] > 0.0
+    details = found["loads"]["4/s, code"]["pace"]["details"]
+    assert len(details["request_s"]) == 3 and "0" in found["loads"]["batch 2"]["off"]["details"]["drafted a step"]
     assert None not in [value for values in found["compared"].values() for value in values]
 
 
