@@ -3,7 +3,7 @@
 The code that decides is the one that serves; devices, links, memory and prices are those of `bench/worlds`,
 drafts are made with stated statistics or recorded. Prints latency, throughput and cost by arm, and the
 paper's figures beside the same quotients here. Single worlds are points and no verdict; with `--fitted` worlds are
-sampled that fit the paper's baselines, and figures are bands (docs/testbeds.md).
+sampled that fit the paper's baselines, and figures are bands (docs/testbeds.md); `figures` draws them.
 """
 
 import argparse
@@ -25,12 +25,14 @@ from bench.simulate.load import RequestTimes
 from bench.simulate.log import Log
 from bench.testbeds.arms import ARMS, Comparison
 from bench.testbeds.details import dumps, requests_table, steps_table
+from bench.testbeds.figures import draw
 from bench.testbeds.fitted import OTHER, study
 from bench.testbeds.flags import flags
 from bench.testbeds.play import Figures, alone, compared, over_recording, play, tuned
 from bench.testbeds.texts import Wanted, made, statistics
 from bench.testbeds.worlds import FOLDER, WorldError, WorldSpec, read_world
 
+FIGURES, PICTURES = "figures", ROOT / "docs"
 DATA, RESULTS = ROOT / "bench" / "data", ROOT / "bench" / "results"
 TRACES = {name: DATA / f"azure-2023-{name}.csv.gz" for name in ("conversation", "code")}
 FEWEST_TEXTS, WAVES = 10, 2  # of a closed loop: so many, and so many for each stream
@@ -41,6 +43,8 @@ def main(argv: Listed[str] | None = None) -> int:
     """Simulate, print and write the tables; return the exit status."""
     args = parse_args(argv)
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.paper == FIGURES:
+        return _draw(args.out, args.pictures)
     if args.fitted:
         found = heading("bench testbeds", argv) | study(args.paper, args.seed)
         (args.out / f"testbeds-{args.paper}-fitted.json").write_text(dumps(found))
@@ -65,7 +69,9 @@ def main(argv: Listed[str] | None = None) -> int:
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     """Parse the command line; exit on a wrong one."""
     parser = parser_of("bench testbeds", __doc__)
-    parser.add_argument("paper", choices=sorted(ARMS), help="whose testbed")
+    parser.add_argument(
+        "paper", choices=[*sorted(ARMS), FIGURES], help="whose testbed; figures: draw both papers' bands"
+    )
     parser.add_argument("--fitted", action="store_true", help="bands over worlds that fit the paper's baselines")
     known = sorted(path.stem for path in FOLDER.glob("*.json"))
     parser.add_argument("--worlds", nargs="+", choices=known, help="default: all of the paper's")
@@ -78,6 +84,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--mixture", default="smol-general", help="the recording's drafter trained on the mixture")
     parser.add_argument("--seed", type=int, default=0, help="of texts, drafts and arrivals")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for a file testbeds-WORLD.json each")
+    parser.add_argument("--pictures", type=Path, default=PICTURES, help="folder for the figures, testbeds-PAPER.png")
     args = parser.parse_args(argv)
     if min([*args.batches, *args.rates], default=1) <= 0:
         parser.error("batches and rates are above 0")
@@ -181,6 +188,17 @@ def compared_table(
         values = " | ".join("" if value is None else f"{value:.2f}" for value in found[one.paper])
         lines.append(f"| {one.paper} | {paper.get(one.paper, '')} | {values} |")
     return "\n".join(lines) + "\n"
+
+
+def _draw(results: Path, pictures: Path) -> int:
+    """Draw what the studies of both papers wrote; return the exit status."""
+    try:
+        for path in draw(results, pictures, tuple(sorted(ARMS))):
+            print(f"drew {path}")
+    except FileNotFoundError as error:
+        print(f"paceline bench testbeds: no {error.filename}: run the paper with --fitted first", file=sys.stderr)
+        return 2
+    return 0
 
 
 def _worlds_of(paper: str) -> list[str]:
