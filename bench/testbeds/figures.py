@@ -52,7 +52,15 @@ def _panel(panel: Any, reading: Mapping[str, Any]) -> None:
     for row, name in enumerate(names):
         own = reading["bands"][name]
         label = "5 to 95 % over worlds, median" if row == 0 else None
-        panel.plot([own["low"], own["high"]], [row, row], color=BAND, linewidth=5, alpha=0.5, label=label)
+        panel.plot(
+            [own["low"], own["high"]],
+            [row, row],
+            color=BAND,
+            linewidth=5,
+            alpha=0.5,
+            solid_capstyle="butt",
+            label=label,
+        )
         panel.plot(own["median"], row, "o", color=BAND, markersize=4)
     stated = [(one["paper"], names.index(name)) for name, one in reading["verdicts"].items() if name in names]
     panel.plot([at for at, _ in stated], [row for _, row in stated], "D", color=NUMBER, label="the paper's headline")
