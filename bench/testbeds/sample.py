@@ -14,6 +14,7 @@ from bench.testbeds.cost_model import CostModel
 from bench.testbeds.worlds import WorldSpec
 
 Values = Mapping[str, float]
+PRICE = "price_per_h"
 WIDE = 8.0  # bounds whose quotient is larger are sampled by their logarithm
 
 
@@ -45,11 +46,14 @@ class Fit:
         return replace(self, fits=_fits(self.found, every), bounds=every)
 
     def chosen(self, count: int) -> list[int]:
-        """Return fitting worlds: that nearest to the median, then each the farthest from those before it."""
+        """Return fitting worlds: that nearest to the median, then each the farthest from those before it.
+
+        Prices count for nothing there, since they change no run.
+        """
         fitting = [int(i) for i in np.flatnonzero(self.fits)]
         if not fitting:
             return []
-        names = [*self.values[0]]
+        names = [name for name in self.values[0] if not name.endswith(PRICE)]
         points = np.array([[self.values[i][name] for name in names] for i in fitting])
         points = points.argsort(axis=0).argsort(axis=0) / max(1, len(fitting) - 1)  # ranks: bounds differ in scale
         chosen = [int(np.abs(points - 0.5).sum(axis=1).argmin())]

@@ -7,7 +7,7 @@ from bench.testbeds.arms import ARMS, Arm
 from bench.testbeds.cost_model import LENGTHS, CostModel
 from bench.testbeds.play import play, with_length
 from bench.testbeds.roofline import step_costs
-from bench.testbeds.sample import Fact, fitted, sampled
+from bench.testbeds.sample import Fact, Fit, fitted, sampled
 from bench.testbeds.texts import Wanted, made
 from bench.testbeds.worlds import FOLDER, WorldSpec, read_world
 
@@ -81,3 +81,9 @@ def test_worlds_fit_that_agree_with_all_facts_and_the_first_one_chosen_is_in_the
 def _arm(world: WorldSpec, name: str, length: int) -> Arm:
     arm = next(one for one in ARMS["cosine"].arms(world) if one.name == name)
     return with_length(arm, f"{arm.lengths[0].partition(':')[0]}:{length}") if arm.lengths else arm
+
+
+def test_prices_choose_no_world() -> None:
+    values = [{"a": float(i), "own.price_per_h": price} for i, price in enumerate((9.0, 9.0, 0.0, 9.0, 9.0, 5.0, 9.0))]
+    fit = Fit([], None, values, np.ones(7, bool), {}, {})  # type: ignore[arg-type]
+    assert fit.chosen(2) in ([3, 0], [3, 6])
