@@ -140,7 +140,6 @@ STUDIES = {
             "drafters.*.host_s",
             "exit.quality",
             "acceptance.mixture",
-            "shared.kappa",
         ),
         ("faser", "faser, lengths", "faser, lengths and exit", "vanilla of 6"),
         (
@@ -156,9 +155,9 @@ STUDIES = {
                 LESS_VERIFYING,
             ),
             Variation(
-                "the same, 64 at once",
+                "the same, 32 at once",
                 {**NO_CONTENTION, **SLOW_DRAFTER, "exit.quality": 1.0},
-                Load("humaneval", 64, 64),
+                Load("humaneval", 32, 32),
                 LESS_VERIFYING,
             ),
         ),
