@@ -10,7 +10,7 @@ from torch import nn
 
 from app.engine.drafters.guesser import is_greedy, likeliest, sampled
 from app.engine.drafters.loader import card_of, modules_of, parts_of
-from app.engine.gpu.load import checked_weights, load_weights
+from app.engine.gpu.load import checked_weights, load_weights, move
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import Weights
 from app.state import BatchEntry, CachedSequence, Guess, Tree
@@ -110,7 +110,7 @@ def _load(
         return DeviceGuesser(load_weights(folder, device, dtype), None, kv_bytes=kv_bytes, page_tokens=page_tokens)
     parts = parts_of(folder, target, card.get("embedding_sha256"))
     model: Any = modules_of(folder, parts, dtype)  # cast later, its rotation would be rounded, too
-    model.to(device)
+    move(model, device)
     if parts.features is not None:  # no state ever comes, so what stands for none is a part of every embedding
         embedding = model.get_input_embeddings()
         absent = torch.from_numpy(parts.features.absent).to(device, dtype)

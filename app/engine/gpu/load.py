@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from app.engine.cpu.equivalence import probe
+from app.engine.gpu.memory import DeviceMemory
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import Weights, take
 from app.engine.weights.families import NotFusable
@@ -30,7 +31,22 @@ def load_weights(folder: Path, device: torch.device, dtype: torch.dtype) -> Weig
     from app.engine.weights.hf_reader import read
 
     model: Any = read(folder, dtype)
-    return checked_weights(model.to(device))
+    move(model, device)
+    return checked_weights(model)
+
+
+def move(model: Any, device: torch.device) -> None:
+    """Move a model's tensors onto a device. Raises ModelRefused where a GPU has less memory free than they take."""
+    if device.type == "cuda":
+        memory = DeviceMemory(device)
+        memory.settle()
+        needed, free = sum(one.nbytes for one in (*model.parameters(), *model.buffers())), memory.free_bytes()
+        if needed > free:
+            raise ModelRefused(
+                f"{type(model).__name__} needs {needed / 1e9:.1f} GB, the GPU has {free / 1e9:.1f} GB free; "
+                "one model is served by one GPU"
+            )
+    model.to(device)
 
 
 @torch.inference_mode()

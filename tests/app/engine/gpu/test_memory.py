@@ -3,8 +3,11 @@
 from typing import Any
 
 import pytest
+import torch
 
 from app.engine.gpu.memory import free_for_pages
+from app.errors import ModelRefused
+from tests import fakes
 from tests.app.engine.gpu.fake_card import FakeCard
 
 TOTAL, WEIGHTS = 1000, 400
@@ -70,3 +73,22 @@ def test_the_device_is_asked_after_blocks_are_given_back(monkeypatch: pytest.Mon
     device.settle()
     assert device.free_bytes() == 7
     assert calls == ["collect", "synchronize", "empty", "ask"]
+
+
+@pytest.mark.parametrize(("free", "is_moved"), [(1.0, True), (0.5, False)])
+def test_a_model_larger_than_the_free_memory_is_refused_before_it_is_moved(
+    monkeypatch: pytest.MonkeyPatch, free: float, is_moved: bool
+) -> None:
+    load = pytest.importorskip("app.engine.gpu.load", reason="Triton is not made for this machine")
+    model: Any = fakes.tiny(tie_word_embeddings=True)
+    needed = sum(one.nbytes for one in (*model.parameters(), *model.buffers()))
+    card = FakeCard(int(needed * free), 0, left_over=int(needed * free))
+    moved: list[torch.device] = []
+    monkeypatch.setattr(load, "DeviceMemory", lambda device: card)
+    monkeypatch.setattr(model, "to", moved.append)
+    if is_moved:
+        load.move(model, torch.device("cuda"))
+    else:
+        with pytest.raises(ModelRefused, match=r"LlamaForCausalLM needs 0\.0 GB.* 0\.0 GB free; .* one GPU"):
+            load.move(model, torch.device("cuda"))
+    assert moved == [torch.device("cuda")] * is_moved
