@@ -9,10 +9,13 @@ import torch
 from transformers import LlamaConfig
 
 from app.assembly.devices import max_sequences, target_runner
+from app.assembly.verifier import measured_target
 from app.config import Settings
+from app.engine.early_exit.controller import EarlyExitController
 from app.engine.kv.pages import bytes_per_page
 from app.engine.kv.sizing import GPU_PART, PAGE_TOKENS, SLACK_TOKENS
 from app.errors import ModelRefused
+from app.estimates.step_costs import StepCosts
 from tests.app.engine.gpu.fake_card import FakeCard
 from tests.workers.tiny import CONTEXT_TOKENS, make_model
 
@@ -61,6 +64,18 @@ def test_sequences_at_once_follow_the_device_unless_set(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert max_sequences(Settings.model_validate({"device": device})) == usual
     assert max_sequences(Settings.model_validate({"device": device, "max_sequences": 7})) == 7
+
+
+@pytest.mark.parametrize(("device", "tokens"), [("cpu", 0), ("cuda", 2048)])
+def test_chunks_of_prompts_follow_the_device(monkeypatch: pytest.MonkeyPatch, device: str, tokens: int) -> None:
+    """On a GPU a verifier reads them as wide as the device's default, whatever the policy's own says."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("app.assembly.verifier.pruning", lambda *_: EarlyExitController())
+    monkeypatch.setattr("app.assembly.verifier.target_folder", lambda _: Path("target"))
+    tokenizer: Any = SimpleNamespace(vocab_size=8)
+    target: Any = SimpleNamespace()
+    chosen = Settings.model_validate({"device": device})
+    assert measured_target(chosen, target, StepCosts({1: 0.01}), tokenizer).chunk_tokens == tokens
 
 
 class Runner:
