@@ -1,15 +1,17 @@
 """Compare the figures with their bars: measured, bound, and whether it holds; None where figures
-are missing."""
+are missing. Gains of overlap have no bound and are stated."""
 
 from collections.abc import Callable
 from functools import partial
 from itertools import product
 
+from bench.gpu.sections.loop import DRAFTED
 from bench.gpu.setting import Figures, Setting
 
 ATTENTION = 0.7  # of the copy bandwidth, at least
 ONE_TOKEN = 1.25  # times its floor, at most
-EIGHT_TOKENS = 1.15  # times a step of one token, at most
+EIGHT_TOKENS = 1.10  # times a step of one token, at most
+DRAFTS = {1: 1.5, 16: 1.0}  # by requests at once, times the tokens/s without drafts, at least
 
 
 def measure(setting: Setting, found: Figures) -> None:
@@ -26,17 +28,26 @@ def measure(setting: Setting, found: Figures) -> None:
     for model in figures.get("exact", {}).keys() - {"seconds"}:
         name = f"{model}, exact mode: rows with other bits, and flips"
         found[name] = _bar(partial(_inexact, figures["exact"][model]), at_most=0.0)
+    for requests, bound in DRAFTS.items():
+        name = f"8B, drafts on / off, {requests} at once, tokens/s"
+        found[name] = _bar(partial(_drafts, figures, requests), at_least=bound)
+    for requests, drafted in product(DRAFTS, (0, DRAFTED)):
+        name = f"8B, the host beside the device / after it, {requests} at once, {drafted} drafts, tokens/s"
+        found[name] = _bar(partial(_hidden, figures, requests, drafted))
+    for batch, lines in figures.get("overlap", {}).get("batches", {}).items():
+        found[f"8B, drafting beside verifying / after it, batch {batch}, best division"] = _bar(partial(_gain, lines))
     for name, bar in found.items():
         print(f"{name:72} {bar}", flush=True)
 
 
 def _bar(figure: Callable[[], float], *, at_least: float | None = None, at_most: float | None = None) -> Figures:
-    bound: Figures = {"at_least": at_least} if at_least is not None else {"at_most": at_most}
+    bounds = {"at_least": at_least, "at_most": at_most}
+    bound: Figures = {name: value for name, value in bounds.items() if value is not None}
     try:
         value = figure()
     except (LookupError, ValueError):
         return {**bound, "measured": None, "holds": None}
-    holds = value >= at_least if at_least is not None else value <= (at_most or 0.0)
+    holds = value >= at_least if at_least is not None else value <= at_most if at_most is not None else None
     return {**bound, "measured": round(value, 3), "holds": holds}
 
 
@@ -63,3 +74,22 @@ def _inexact(figures: Figures) -> float:
     exact = figures["exact"]
     kinds = [kind for kind in exact["flips"].values() if isinstance(kind, dict)]
     return float(exact["rows_with_other_bits"] + sum(kind["flips_per_10000"] for kind in kinds))
+
+
+def _drafts(figures: Figures, requests: int) -> float:
+    drafting, plain = (_loop(figures, requests, drafted)["tokens_s"] for drafted in (DRAFTED, 0))
+    return float(drafting / plain)
+
+
+def _hidden(figures: Figures, requests: int, drafted: int) -> float:
+    line = _loop(figures, requests, drafted)
+    return float(line["tokens_s"] / line["serial_tokens_s"])
+
+
+def _loop(figures: Figures, requests: int, drafted: int) -> Figures:
+    wanted = {"requests": requests, "drafted": drafted}
+    return [line for line in figures["loop"]["8B"] if wanted.items() <= line.items()][0]
+
+
+def _gain(lines: list[Figures]) -> float:
+    return max(float(line["gain"]) for line in lines if "gain" in line)

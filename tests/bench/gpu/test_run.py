@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from bench.gpu.sections import bars
+from bench.gpu.sections.loop import DRAFTED
 from bench.gpu.setting import Setting
 from tests import fakes
 from tests.bench.gpu import bare
@@ -38,16 +39,25 @@ def test_all_sections_run_in_the_interpreter(tmp_path):
     assert figures["errors"] == {}
     assert figures["model"]["float32"]["same"] == 2
     assert figures["steps"]["tiny"]["steps"][0]["gpu_ms"] > 0
+    plain, drafting = figures["loop"]["tiny"]
+    assert plain["tokens_a_round"] == 1.0 and min(line["gpu_ms"] for line in (plain, drafting)) > 0
+    assert 1.0 <= drafting["tokens_a_round"] <= 1.0 + DRAFTED
 
 
 def test_bars_hold_fail_or_were_not_measured():
     lines = [
         {"context": 512, "batch": 1, "drafted": 0, "gpu / floor": 1.2, "wall / floor": 1.3},
         {"context": 512, "batch": 8, "drafted": 0, "gpu_ms": 4.0},
-        {"context": 512, "batch": 8, "drafted": 7, "gpu_ms": 5.0},
+        {"context": 512, "batch": 8, "drafted": 7, "gpu_ms": 4.5},
     ]
+    loop = [
+        {"requests": requests, "drafted": drafted, "tokens_s": pace, "serial_tokens_s": 100.0}
+        for requests, drafted, pace in ((1, 0, 200.0), (1, 4, 310.0), (16, 0, 3000.0), (16, 4, 2900.0))
+    ]
+    overlap = {8: [{"verify_ms": 5.0}, {"drafting": 0, "gain": 0.9}, {"drafting": 16, "gain": 1.1}]}
     attention = [{"context": 32768, "batch": batch, "of_copy": batch / 10} for batch in (1, 8, 64)]
     figures = {"steps": {"8B": {"steps": lines}}, "bandwidth": {"attention": attention}}
+    figures |= {"loop": {"8B": loop}, "overlap": {"batches": overlap}}
     found = {}
     bars.measure(Setting(torch.device("cpu"), False, None, figures), found)
     holds = {name: bar["holds"] for name, bar in found.items() if bar["holds"] is not None}
@@ -56,4 +66,9 @@ def test_bars_hold_fail_or_were_not_measured():
         "8B, one token / floor, gpu": True,
         "8B, one token / floor, wall": False,
         "8B, 8 tokens / 1 token, batch 8, 512 in the cache, gpu": False,
+        "8B, drafts on / off, 1 at once, tokens/s": True,
+        "8B, drafts on / off, 16 at once, tokens/s": False,
     }
+    stated = {name: bar["measured"] for name, bar in found.items() if bar.keys() == {"measured", "holds"}}
+    assert stated["8B, drafting beside verifying / after it, batch 8, best division"] == 1.1
+    assert stated["8B, the host beside the device / after it, 16 at once, 4 drafts, tokens/s"] == 29.0

@@ -16,6 +16,8 @@ from bench.gpu.run import SECTIONS
 from tests.bench.gpu import bare
 
 ROOT = Path(__file__).parents[3]
+QUICK_S = 60  # by the help of `run`
+LIMIT_S = 600
 IMPORT = "import importlib\nfor name in {names!r}: importlib.import_module('bench.gpu.sections.' + name)"
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not made for this")
 
@@ -70,3 +72,19 @@ def test_the_tree_leaves_room_for_the_wheels(tmp_path):
         pytest.skip("not a git clone")
     wheels.pack(tmp_path / "tree.tar")
     assert (tmp_path / "tree.tar").stat().st_size < wheels.MOST_BYTES - (16 << 20)
+
+
+def test_each_of_the_three_commands_ends_within_ten_minutes_and_keeps_its_figures():
+    """By the sections' times, with the machine's and the bars', which every run has."""
+    lines = [line.strip() for line in wheels.__doc__.replace("&&\n", "&&").splitlines()]
+    commands = [line for line in lines if line.startswith("python bench/gpu/run.py")]
+    assert len(commands) == 3
+    run: list[str] = []
+    for place, command in enumerate(commands, start=1):
+        *quick, full = (part.split()[2:] for part in command.split("&&"))
+        assert all(words[0] == "--quick" for words in quick)
+        only, names, (out, path) = full[0], full[1:-2], full[-2:]
+        assert (only, out, path) == ("--only", "--out", f"bench/results/gpu-{place}.json")
+        assert QUICK_S * len(quick) + sum(SECTIONS[name] for name in ("machine", *names, "bars")) < LIMIT_S
+        run += names
+    assert sorted(run) == sorted(SECTIONS.keys() - {"machine", "bars", "model"}), "each once; a model is not carried"
