@@ -39,6 +39,8 @@ def test_all_sections_run_in_the_interpreter(tmp_path):
     assert figures["errors"] == {}
     assert figures["model"]["float32"]["same"] == 2
     assert figures["steps"]["tiny"]["steps"][0]["gpu_ms"] > 0
+    compared = figures["parity"]["captured to eager"]
+    assert compared["rows_with_other_bits"] == 0 < compared["moved"] < compared["rows"]
     plain, drafting = figures["loop"]["tiny"]
     assert plain["tokens_a_round"] == 1.0 and min(line["gpu_ms"] for line in (plain, drafting)) > 0
     assert 1.0 <= drafting["tokens_a_round"] <= 1.0 + DRAFTED
