@@ -112,11 +112,14 @@ def ragged_attention(
     softcap: float = 0.0,
     tiling: AttentionTiling = VERIFY,
     out: torch.Tensor | None = None,  # (T, H, D) contiguous
+    fuses: bool = False,
 ) -> torch.Tensor:  # (T, H, D)
     """Attend all rows in `work`, which was listed for this tiling; read nothing back from the device.
 
     The result has the dtype of q. Rows that are not in `work` stay as they are in `out`; without
-    one they are zeros. Raises ValueError for shapes and layouts that the kernel does not know.
+    one they are zeros. `fuses`: a product and a sum may become one rounding, which is not so in both
+    loops of the kernel: then a row's bits depend on the rows beside it. Raises ValueError for shapes
+    and layouts that the kernel does not know.
     """
     num_packed, heads, head_dim = q.shape
     page_slots, key_heads = k_pages.shape[1:3]
@@ -137,7 +140,7 @@ def ragged_attention(
         num_warps=tiling.num_warps, num_stages=tiling.num_stages,
         # Else a product and a difference become one rounding in the loop without a mask, two in the other, and
         # which loop a row meets a key in depends on the rows beside it.
-        enable_fp_fusion=False,
+        enable_fp_fusion=fuses,
     )  # fmt: skip
     if work.num_parts:
         join_slices_kernel[(num_packed, triton.cdiv(heads, HEADS_JOINED))](

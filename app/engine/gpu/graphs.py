@@ -42,8 +42,12 @@ class Graphs:
     """The captured tiers."""
 
     @torch.inference_mode()
-    def __init__(self, weights: Weights, pages: Pages, method: Method, longest_tokens: int) -> None:
+    def __init__(
+        self, weights: Weights, pages: Pages, method: Method, longest_tokens: int, *, has_own_streams: bool = False
+    ) -> None:
         """Capture all tiers, the largest first. `longest_tokens`: of a sequence in a tier, its new rows included.
+
+        `has_own_streams`: capture each on a stream of its own, which shares no memory; there to be measured.
 
         Call it in the thread that replays: kernels captured on a stream of a part of the device's
         multiprocessors (`app.engine.gpu.sm_partition`) run there whenever they are replayed.
@@ -57,6 +61,7 @@ class Graphs:
             current = torch.cuda.current_stream()
             # Nothing can be captured on the default one.
             self._stream = torch.cuda.Stream() if current == torch.cuda.default_stream() else current
+            self._has_own_streams = has_own_streams
         self._tiers = {rows: self._tier(rows) for rows in reversed(TIERS)}
 
     def tier(self, size: Size) -> Tier | None:
@@ -80,15 +85,16 @@ class Graphs:
         return Tier(size, arrays, tensors, result, replay)
 
     def _captured(self, logits: torch.Tensor, step: Callable[[], StepOutput]) -> tuple[StepOutput, Callable[[], None]]:
+        stream = torch.cuda.Stream() if self._has_own_streams else self._stream
         with _CAPTURING:
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
                 for _ in range(WARM_UPS):
                     step()
-            torch.cuda.current_stream().wait_stream(self._stream)
+            torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             # On the stream that has its workspaces by now; other threads, a drafter's say, may launch meanwhile.
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
                 result = step()
         return result, graph.replay
 

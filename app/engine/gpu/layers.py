@@ -45,19 +45,21 @@ class Method:
     product: Product
     head: Product  # of the last product, whose result is float32: 16 bits would make ties of close logits
     cut: Cut
+    fuses: bool = False  # products and sums of attention's scores: then two loops of its kernel round differently
 
     @classmethod
-    def of(cls, dtype: torch.dtype, fold: int, *, is_exact: bool) -> "Method":
+    def of(cls, dtype: torch.dtype, fold: int, *, is_exact: bool, fuses: bool = False) -> "Method":
         """Return the method for weights of this dtype, of whose query heads `fold` share a key head.
 
         `is_exact`: one tile of products for any number of rows, one tile of attention for steps and
-        prompts.
+        prompts. `fuses`: with it no such promise holds; it is there to be timed.
         """
         verify = FLOAT32 if dtype == torch.float32 else VERIFY
         if is_exact:
             head = partial(fixed_linear, out_dtype=torch.float32)
-            return cls(fixed_linear, head, Cut(fold, verify, verify))
-        return cls(F.linear, float32_linear, Cut(fold, verify, FLOAT32 if dtype == torch.float32 else PREFILL))
+            return cls(fixed_linear, head, Cut(fold, verify, verify), fuses)
+        cut = Cut(fold, verify, FLOAT32 if dtype == torch.float32 else PREFILL)
+        return cls(F.linear, float32_linear, cut, fuses)
 
 
 def forward(weights: Weights, pages: Pages, rows: RowTensors, method: Method) -> torch.Tensor:
@@ -108,8 +110,9 @@ def _attend(
     out = q.new_zeros(q.shape)  # of rows of no sequence
     for part in rows.parts:
         ragged_attention(
-            q, keys, values, part.batch, part.work, weights.scale, layer.window, tiling=part.tiling, out=out
-        )
+            q, keys, values, part.batch, part.work, weights.scale, layer.window,
+            tiling=part.tiling, out=out, fuses=method.fuses,
+        )  # fmt: skip
     return out.view(len(qkv), -1)
 
 

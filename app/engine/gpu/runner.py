@@ -80,12 +80,15 @@ class DeviceRunner(PagedRunner):
         is_exact: bool = False,
         has_graphs: bool = True,
         longest_tokens: int | None = None,
+        fuses: bool = False,
+        has_own_streams: bool = False,
     ) -> None:
         """Allocate the cache: as many pages as `kv_bytes` holds, two at least.
 
         `is_exact`: a row's bits depend on nothing else in the batch; side branches of trees are not
         verified then. `has_graphs`: capture the steps of fixed size now. `longest_tokens`: of a
-        sequence with its tree, for these steps; None: as many as the cache holds.
+        sequence with its tree, for these steps; None: as many as the cache holds. `fuses`, `has_own_streams`: what
+        `Method` and `Graphs` do otherwise, so that benchmarks have both sides.
         """
         shape = (page_tokens, weights.num_key_heads, weights.head_dim)
         num_pages = max(2, kv_bytes // (page_tokens * weights.token_bytes))
@@ -93,11 +96,15 @@ class DeviceRunner(PagedRunner):
         keys, values = (weights.embedding.new_zeros(len(weights.layers), num_pages, *shape) for _ in range(2))
         self.pages = Pages(keys, values)
         self.weights, self.is_exact = weights, is_exact
-        self._method = Method.of(keys.dtype, weights.num_heads // weights.num_key_heads, is_exact=is_exact)
+        self._method = Method.of(keys.dtype, weights.num_heads // weights.num_key_heads, is_exact=is_exact, fuses=fuses)
         self._vocab_size = weights.head.weight.shape[0]
         self._commits = KVMoves(self.pages)
         self._longest_tokens = min(longest_tokens or self.capacity_tokens, len(weights.cos))
-        self._graphs = Graphs(weights, self.pages, self._method, self._longest_tokens) if has_graphs else None
+        self._graphs: Graphs | None = None
+        if has_graphs:
+            self._graphs = Graphs(
+                weights, self.pages, self._method, self._longest_tokens, has_own_streams=has_own_streams
+            )
 
     @property
     def page_bytes(self) -> int:

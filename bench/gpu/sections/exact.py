@@ -3,7 +3,8 @@ and its worth.
 
 Every prompt's text is generated alone; then the same texts are read again in a batch and as chains.
 A position whose token comes out otherwise is a flip. Random weights are the worst case: their best
-tokens are nearly level.
+tokens are nearly level. `exact, fused`: exact mode, but for attention's products and sums joined to one
+rounding, which is what `enable_fp_fusion=False` costs and is worth.
 """
 
 import random
@@ -38,19 +39,21 @@ def _model(setting: Setting, weights: Weights, vocab_size: int, found: Figures) 
     prompts = [[draw.randrange(vocab_size) for _ in range(prompt_tokens)] for _ in range(count)]
     points = [Point(24, 1, 0)] if setting.is_quick else [Point(512, batch, 0) for batch in (1, 8, 64)]
     tokens = max(room(count, prompt_tokens + length + 8), *(room(p.batch, p.context + 1) for p in points), room(3, 200))
-    for is_exact in (True, False):
-        name = "exact" if is_exact else "default"
-        runner = runner_of(weights, tokens, is_exact=is_exact)
-        checked = check_exactness(runner, vocab_size, CHECKS[:3] if setting.is_quick else CHECKS)
+    for name, is_exact, fuses in (("exact", True, False), ("default", False, False), ("exact, fused", True, True)):
+        runner = runner_of(weights, tokens, is_exact=is_exact, fuses=fuses)
+        checks = CHECKS[: 1 if fuses else 3] if setting.is_quick else CHECKS
+        checked = check_exactness(runner, vocab_size, checks)
         found[name] = {"rows": checked.rows, "rows_with_other_bits": checked.different}
         found[name]["step_ms"] = {p.batch: _step_ms(setting, runner, p, vocab_size) for p in points}
-        found[name]["flips"] = _flips_by_batch(setting, runner, prompts, length)
+        if not (setting.is_quick and fuses):
+            found[name]["flips"] = _flips_by_batch(setting, runner, prompts, length)
         print(f"{name:8} {found[name]}", flush=True)
         del runner
         setting.free()
-    cost = {batch: round(ms / found["default"]["step_ms"][batch], 3) for batch, ms in found["exact"]["step_ms"].items()}
-    found["exact / default"] = cost
-    print(f"exact / default, by batch: {cost}", flush=True)
+    for base in ("default", "exact, fused"):
+        pairs = found["exact"]["step_ms"].items()
+        cost = found[f"exact / {base}"] = {batch: round(ms / found[base]["step_ms"][batch], 3) for batch, ms in pairs}
+        print(f"exact / {base}, by batch: {cost}", flush=True)
 
 
 @torch.inference_mode()

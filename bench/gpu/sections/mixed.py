@@ -1,7 +1,8 @@
 """Time steps of every size in one process, as a server makes them: captures, memory, and the slowest.
 
 Each step has other sequences, drafts and contexts. All graphs are captured when the runner is built,
-so no step should take much longer than those of its size.
+so no step should take much longer than those of its size. `one stream` is the runner as it serves; `many
+streams` has captured each graph on a stream of its own.
 """
 
 import random
@@ -20,21 +21,33 @@ MOST_DRAFTED = 8
 
 
 def measure(setting: Setting, found: Figures) -> None:
-    """Write the seconds and bytes of all captures, and the steps' times, into `found`."""
+    """Write the seconds and bytes of all captures, and the steps' times, into `found`, for one stream and many."""
     shape, sequences, context, steps = (TINY, 2, 24, 3) if setting.is_quick else (EIGHT_B, 64, 1024, 3000)
     weights = take(random_model(setting, shape))
     setting.free()
-    random.seed(0)
-    _steps(setting, weights, shape.vocab, (sequences, context, steps), found)
-    print(found, flush=True)
+    sides = {"one stream": False, "many streams": True}
+    for name, has_own_streams in sides.items():
+        random.seed(0)
+        side = found[name] = {}
+        _steps(setting, weights, shape.vocab, (sequences, context, steps), side, has_own_streams=has_own_streams)
+        setting.free()
+        print(name, side, flush=True)
 
 
 @torch.inference_mode()
-def _steps(setting: Setting, weights: Weights, vocab_size: int, sizes: tuple[int, int, int], found: Figures) -> None:
+def _steps(
+    setting: Setting,
+    weights: Weights,
+    vocab_size: int,
+    sizes: tuple[int, int, int],
+    found: Figures,
+    *,
+    has_own_streams: bool,
+) -> None:
     sequences, context, steps = sizes
     found["weights_reserved_bytes"] = _reserved(setting)
     started = time.perf_counter()
-    runner = runner_of(weights, room(sequences, context + MOST_DRAFTED + 1))
+    runner = runner_of(weights, room(sequences, context + MOST_DRAFTED + 1), has_own_streams=has_own_streams)
     setting.wait()
     found |= {"captures_s": round(time.perf_counter() - started, 2), "page_bytes": runner.page_bytes}
     found["captured_reserved_bytes"] = _reserved(setting)

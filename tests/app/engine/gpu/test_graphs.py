@@ -79,12 +79,12 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     return Cuda(monkeypatch)
 
 
-def made(longest: int = LONGEST) -> Any:
+def made(longest: int = LONGEST, **rest: Any) -> Any:
     """Make graphs over pages that claim to lie on a GPU."""
     keys = SimpleNamespace(is_cuda=True, shape=(1, 2, 16, 1, 8), device=torch.device("cpu"))
     weights = SimpleNamespace(head=SimpleNamespace(weight=torch.zeros(VOCAB, 8)))
     method = SimpleNamespace(cut=Cut(4, VERIFY, PREFILL))
-    return graphs.Graphs(weights, SimpleNamespace(keys=keys), method, longest)
+    return graphs.Graphs(weights, SimpleNamespace(keys=keys), method, longest, **rest)
 
 
 def step(rows: int, keys: int = 100, items: int = 1, parts: int = 0) -> Size:
@@ -106,6 +106,11 @@ def test_all_tiers_are_captured_at_the_start_the_largest_first(cuda: Cuda) -> No
     assert len({tier.result.logits.data_ptr() for tier in found}) == 1
     assert tiers.tier(step(2)) is not tiers.tier(step(3)) and tiers.tier(step(3)) is tiers.tier(step(4))
     assert len(cuda.captures) == len(TIERS)
+
+
+def test_each_may_have_a_stream_of_its_own_to_be_measured(cuda: Cuda) -> None:
+    made(has_own_streams=True)
+    assert len({stream for _, stream, _ in cuda.captures}) == len(TIERS)
 
 
 def test_a_stream_of_a_part_of_the_gpu_is_captured_on_itself(cuda: Cuda) -> None:
