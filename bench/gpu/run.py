@@ -8,7 +8,7 @@ points out. Writes the traceback of a section that fails and goes on with the ot
 status then is 1. Writes the figures after every section, with the hardware and the versions: a run
 that is killed leaves what it has.
 
-    python bench/gpu/run.py --model FOLDER              all of it, some 16 minutes
+    python bench/gpu/run.py --model FOLDER              all of it, some 19 minutes
     python bench/gpu/run.py --only kernels parity       some sections; bench/gpu/wheels.py says them in three commands
     python bench/gpu/run.py --quick                     a minute on tiny models: does everything run here?
     TRITON_INTERPRET=1 python bench/gpu/run.py --quick --device cpu       the same without a GPU
@@ -31,14 +31,16 @@ if not __package__:
 SECTIONS = {  # name: seconds; the others need the first one's figures
     "machine": 20,
     "kernels": 100,
-    "bandwidth": 45,
+    "sanitizer": 60,
+    "bandwidth": 90,
     "parity": 80,
-    "steps": 110,
+    "steps": 130,
     "mixed": 130,
     "prompts": 60,
     "loop": 100,
     "exact": 110,
     "overlap": 45,
+    "products": 30,
     "model": 60,
     "peers": 95,
     "bars": 1,

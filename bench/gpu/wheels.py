@@ -9,9 +9,9 @@ lies beside them. Unpack it there, put the folder `build/gpu/` into it, and run:
     tar -xf build/gpu/tree.tar                  there, in an empty folder; build/gpu/ beside app/
 
     python bench/gpu/run.py --quick --out quick.json &&
-        python bench/gpu/run.py --only kernels parity --out bench/results/gpu-1.json
+        python bench/gpu/run.py --only kernels sanitizer parity --out bench/results/gpu-1.json
     python bench/gpu/run.py --only bandwidth steps loop --out bench/results/gpu-2.json
-    python bench/gpu/run.py --only mixed prompts exact overlap peers --out bench/results/gpu-3.json
+    python bench/gpu/run.py --only mixed prompts exact overlap products peers --out bench/results/gpu-3.json
 
 Each of the last three commands ends within ten minutes, and writes figures to be kept to `bench/results/`.
 """

@@ -2,7 +2,12 @@
 kernel's benchmark case.
 
 All timed with an empty cache. Attention is timed twice: with a program for each item of its work,
-and with the fixed number of programs that a captured step has.
+and with the fixed number of programs that a captured step has. Other tilings are timed on long contexts, and on
+one request's 512 keys, where slices of the usual length keep few multiprocessors at work; the bound beside
+them is torch's own attention on keys that lie side by side. What holds a launch up, Nsight Compute tells:
+
+    ncu --set full --kernel-name regex:ragged_attention --launch-skip 4 --launch-count 2 \
+        python bench/gpu/run.py --only bandwidth --out ncu.json
 """
 
 from collections.abc import Iterator
@@ -11,6 +16,7 @@ from functools import partial
 from itertools import product
 
 import torch
+from torch.nn import functional as F
 
 from app.engine.gpu.graphs import programs_of
 from app.engine.gpu.layers import Method
@@ -22,8 +28,10 @@ HEADS, KEY_HEADS, HEAD_DIM, PAGE = 32, 8, 128, 16  # of an 8B model
 FOLD = HEADS // KEY_HEADS
 TILINGS = (  # keys of a step, keys of a program, warps, steps under way
     (32, 1024, 4, 4), (64, 512, 4, 3), (64, 2048, 4, 3), (64, 1024, 4, 4), (64, 1024, 8, 3), (128, 1024, 4, 2),
-    (128, 2048, 8, 3),
+    (128, 2048, 8, 3), (64, 1024, 4, 5), (64, 1024, 4, 6), (32, 1024, 4, 6), (64, 256, 4, 3), (64, 256, 4, 5),
+    (64, 128, 4, 3), (32, 128, 4, 5),
 )  # fmt: skip
+TILED = ((8, 32768), (1, 512))  # sequences, keys
 
 
 def measure(setting: Setting, found: Figures) -> None:
@@ -36,7 +44,9 @@ def measure(setting: Setting, found: Figures) -> None:
         attention.append(_attention(setting, batch, context, rows))
         print(attention[-1], flush=True)
         setting.free()
-    found["tilings"] = _tilings(setting)
+    found["tilings"] = [
+        line for shape in ([(1, 40)] if setting.is_quick else TILED) for line in _tilings(setting, *shape)
+    ]
     kernels = found["kernels"] = []
     from kernels.bench_cases import all_cases  # needs numba, for the kernels for CPUs
 
@@ -73,9 +83,8 @@ def _attention(setting: Setting, batch: int, context: int, rows: int) -> Figures
     return line
 
 
-def _tilings(setting: Setting) -> list[Figures]:
-    """Time attention with other tilings; the present one comes first."""
-    batch, context = (1, 40) if setting.is_quick else (8, 32768)
+def _tilings(setting: Setting, batch: int, context: int) -> list[Figures]:
+    """Time attention with other tilings; the present one comes first, and torch's own on contiguous keys last."""
     kv, q = _inputs(setting, batch, context, 1)
     present = Method.of(setting.dtype, FOLD, is_exact=False).cut.narrow
     found = []
@@ -83,7 +92,7 @@ def _tilings(setting: Setting) -> list[Figures]:
         tiling = replace(present, keys=keys, split_keys=split, num_warps=warps, num_stages=stages) if keys else present
         laid, work = _batch(setting, batch, context, 1, tiling)
         run = partial(ragged_attention, q, kv[0], kv[1], laid, work, HEAD_DIM**-0.5, tiling=tiling)
-        line = asdict(tiling)
+        line = {"batch": batch, "context": context, **asdict(tiling)}
         try:
             ms = setting.device_ms(run, is_cold=True)
             line |= {"ms": round(ms, 4), **_rates(setting, 2 * batch * context * kv[0, 0, 0].nbytes, ms)}
@@ -91,7 +100,17 @@ def _tilings(setting: Setting) -> list[Figures]:
             line["error"] = f"{type(error).__name__}: {error}"[:200]
         found.append(line)
         print(line, flush=True)
+    found.append({"batch": batch, "context": context, **_contiguous(setting, kv, q, context)})
+    print(found[-1], flush=True)
     return found
+
+
+def _contiguous(setting: Setting, kv: torch.Tensor, q: torch.Tensor, context: int) -> Figures:
+    """Time torch's attention of one row of each sequence to keys and values that lie side by side."""
+    keys, values = (one.view(len(q), -1, KEY_HEADS, HEAD_DIM)[:, :context].transpose(1, 2).contiguous() for one in kv)
+    run = partial(F.scaled_dot_product_attention, q.view(len(q), HEADS, 1, HEAD_DIM), keys, values, enable_gqa=True)
+    ms = setting.device_ms(run, is_cold=True)
+    return {"kind": "contiguous keys", "ms": round(ms, 4), **_rates(setting, keys.nbytes + values.nbytes, ms)}
 
 
 def _inputs(setting: Setting, batch: int, context: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,13 +10,14 @@ import torch
 from app.system import installed
 from bench.gpu.setting import Figures, Setting
 
-PACKAGES = ("torch", "triton", "transformers", "numpy", "pydantic", "numba", "pytest")
+PACKAGES = ("torch", "triton", "transformers", "numpy", "pydantic", "numba", "llvmlite", "pytest")
 
 
 def measure(setting: Setting, found: Figures) -> None:
     """Write names, versions and rates into `found`."""
     found |= {"python": platform.python_version(), "host": platform.platform(), "cores": os.cpu_count()}
     found["packages"] = {name: installed(name) for name in PACKAGES}
+    found["gcc"] = said("gcc", "--version")  # Triton compiles its launchers with it
     found["cuda"] = torch.version.cuda
     if setting.device.type == "cuda":
         found |= _gpu()
@@ -28,24 +29,22 @@ def measure(setting: Setting, found: Figures) -> None:
 def _gpu() -> Figures:
     properties = torch.cuda.get_device_properties(0)
     asked = "driver_version,clocks.sm,clocks.mem,power.limit"
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-        )
-        driver = done.stdout.strip()
-    except (OSError, subprocess.SubprocessError) as error:
-        driver = f"unknown: {error}"
     return {
         "gpu": properties.name,
         "capability": f"{properties.major}.{properties.minor}",
         "multiprocessors": properties.multi_processor_count,
         "memory_bytes": properties.total_memory,
-        asked: driver,
+        asked: said("nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"),
     }
+
+
+def said(*command: str) -> str:
+    """Return the first line that a command prints; where it fails, why."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"unknown: {error}"
+    return done.stdout.strip().partition("\n")[0]
 
 
 def _bandwidths(setting: Setting) -> Figures:

@@ -3,7 +3,8 @@
 floor = (weights + keys and values) / bandwidth. `gpu_ms` is a captured step's replay by the
 device's own clock; `wall_ms` all of `forward`, with filling the arrays, sending them and reading
 the tokens back; `eager_ms` the same without a graph. `compute_ms` is the time of the products alone
-at the measured rate: the floor of large steps.
+at the measured rate: the floor of large steps. `kernels_us`, of a few steps: the time of each kernel in one
+replay, and how often it is launched.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from app.engine.cpu.equivalence import probe
 from app.engine.gpu.input_batch import fill, layout_of
@@ -30,6 +32,7 @@ from bench.gpu.random_models import (
 from bench.gpu.setting import Figures, Setting
 from bench.gpu.texts import chain, reserve
 
+PROFILED = 12  # kernels, those of most time
 REPLAYS = 4  # between two readings of the clock
 
 
@@ -40,6 +43,11 @@ class Point:
     context: int  # tokens in the cache of each sequence
     batch: int
     drafted: int  # of each sequence, a chain
+
+    @property
+    def is_profiled(self) -> bool:
+        """Tell whether the kernels of its step are timed one by one."""
+        return self.drafted == 0 and self.context <= 512 and self.batch in (1, 8, 64)
 
 
 def measure(setting: Setting, found: Figures) -> None:
@@ -101,11 +109,25 @@ def _time(setting: Setting, runner: DeviceRunner, point: Point, line: Figures, v
     if replay is not None:
         line["gpu_ms"] = round(setting.device_ms(replay, times=REPLAYS), 4)
         line["gpu / floor"] = round(line["gpu_ms"] / line["floor_ms"], 3)
+        if point.is_profiled:
+            line["kernels_us"] = _profiled(setting, replay)
     name = "eager_ms" if replay is None else "wall_ms"
     line[name] = round(setting.wall_ms(partial(runner.forward, works)), 4)
     line[name.replace("_ms", " / floor")] = round(line[name] / line["floor_ms"], 3)
     for work in works:
         runner.release(work.sequence)
+
+
+def _profiled(setting: Setting, replay: Callable[[], None]) -> dict[str, list[float]]:
+    """Return the microseconds of each kernel in one replay, all its launches together, and their number."""
+    is_cuda = setting.device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if is_cuda else ProfilerActivity.CPU]) as found:
+        replay()
+        setting.wait()
+    averages = found.key_averages()
+    taken = {e.key: (e.self_device_time_total if is_cuda else e.self_cpu_time_total, e.count) for e in averages}
+    ranked = sorted(taken, key=lambda name: -taken[name][0])[:PROFILED]
+    return {name[:80]: [round(taken[name][0], 1), taken[name][1]] for name in ranked}
 
 
 def works_of(runner: DeviceRunner, point: Point, vocab_size: int) -> list[BatchEntry]:

@@ -39,6 +39,14 @@ def test_all_sections_run_in_the_interpreter(tmp_path):
     assert figures["errors"] == {}
     assert figures["model"]["float32"]["same"] == 2
     assert figures["steps"]["tiny"]["steps"][0]["gpu_ms"] > 0
+    assert figures["steps"]["tiny"]["steps"][0]["kernels_us"]
+    assert "compute-sanitizer is not here" in figures["sanitizer"]["left_out"]
+    products = figures["products"]["products"]
+    assert len(products) == 5 and all(line["ms"] > 0 and ("fp8_ms" in line or line["fp8_error"]) for line in products)
+    machine = figures["machine"]
+    assert machine["gcc"].startswith(("gcc", "unknown: ")) and machine["packages"]["llvmlite"]
+    tilings = figures["bandwidth"]["tilings"]
+    assert tilings[-1]["kind"] == "contiguous keys" and min(line["ms"] for line in tilings) > 0
     compared = figures["parity"]["captured to eager"]
     assert compared["rows_with_other_bits"] == 0 < compared["moved"] < compared["rows"]
     plain, drafting = figures["loop"]["tiny"]
