@@ -1,15 +1,18 @@
 """Build a step's input on a GPU: named arrays in one buffer, written on the host, sent to the
 device in one copy.
 
-Goes in: batch entries; comes out: RowTensors on the device, attention's list of work among them.
+Goes in: batch entries, and the moves of the last step's accepted nodes; comes out: RowTensors on the device,
+attention's list of work among them.
 Knows no weights.
 """
 
 import math
+from array import array
 from bisect import bisect_left
 from collections.abc import Mapping
+from collections.abc import Sequence as Listed
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -109,6 +112,14 @@ SEEN = [(2 << row) - 1 for row in range(MAX_TREE_ROWS)]  # the rows that each ro
 GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "log_min_p": -np.inf, "seed": 0, "choice": 0}  # as `Limits`
 
 
+class Move(NamedTuple):
+    """The accepted path of a tree, whose nodes are to be moved behind their sequence's prefix."""
+
+    pages: "array[int]"  # from that of the first node on
+    below: int  # the first node's slot in them
+    path: list[int]  # accepted nodes, root's child first
+
+
 @dataclass(frozen=True, slots=True)
 class WorkRoom:
     """The room for attention's work on some sequences."""
@@ -128,11 +139,12 @@ class Size:
     narrow: WorkRoom | None  # sequences of at most 64 rows; None: there are none
     wide: WorkRoom | None
     wanted: int | None  # N, at least one; None: all rows
+    moves: int = 0  # M, of the last step's accepted nodes
 
     @property
     def tier(self) -> int:
-        """Return the rows of the smallest tier of as many rows; 0 where there is none."""
-        return (*TIERS, 0)[bisect_left(TIERS, self.rows)]
+        """Return the rows of the smallest tier of as many rows and moves; 0 where there is none."""
+        return (*TIERS, 0)[bisect_left(TIERS, max(self.rows, self.moves))]
 
     def holds(self, other: "Size") -> bool:
         """Tell whether a step of the other size fits, all of whose rows are wanted."""
@@ -140,6 +152,7 @@ class Size:
             other.rows <= self.rows
             and other.wanted == other.rows
             and other.keys <= self.keys
+            and other.moves <= self.moves
             and other.wide is None
             and self.narrow is not None
             and other.narrow is not None
@@ -199,7 +212,7 @@ def tier_size(rows: int, keys: int, cut: Cut, num_programs: int | None = None) -
     most = most_work(rows, keys, cut.fold, cut.narrow)
     least = most_work(rows, cut.narrow.keys, cut.fold, cut.narrow).items  # one slice of each
     room = WorkRoom(min(most.items, max(PARTS, least)), min(most.parts, PARTS), num_programs)
-    return Size(rows, rows, keys, narrow=room, wide=None, wanted=None)
+    return Size(rows, rows, keys, narrow=room, wide=None, wanted=None, moves=rows)
 
 
 def fields(size: Size, page_tokens: int) -> Fields:
@@ -207,6 +220,7 @@ def fields(size: Size, page_tokens: int) -> Fields:
     ints, longs, floats = torch.int32, torch.int64, torch.float32
     T, B = size.rows, size.sequences
     N = size.wanted or T
+    M, width = size.moves, moved_pages(page_tokens)
     table = -(-size.keys // page_tokens)
     rooms = {"narrow": size.narrow or WorkRoom(0, 0), "wide": size.wide or WorkRoom(0, 0)}
     lists = {
@@ -220,8 +234,15 @@ def fields(size: Size, page_tokens: int) -> Fields:
         "wanted": (ints, (N,)), "prefix": (ints, (B,)), "first_row": (ints, (B,)),
         "narrow": (ints, (B,)), "wide": (ints, (B,)),
         "top_k": (ints, (N,)), "temperature": (floats, (N,)), "top_p": (floats, (N,)), "log_min_p": (floats, (N,)),
-        **lists, "blocks": (ints, (B, table)),
+        **lists,
+        "move_below": (ints, (M,)), "move_length": (ints, (M,)), "move_path": (ints, (M, MAX_TREE_ROWS)),
+        "move_blocks": (ints, (M, width)), "blocks": (ints, (B, table)),
     }  # fmt: skip
+
+
+def moved_pages(page_tokens: int) -> int:
+    """Return the pages that a tree's rows may lie in, wherever the first begins."""
+    return (MAX_TREE_ROWS + page_tokens - 1) // page_tokens + 1
 
 
 def rows_of(arrays: Arrays, size: Size, cut: Cut) -> RowTensors:
@@ -248,8 +269,11 @@ def rows_of(arrays: Arrays, size: Size, cut: Cut) -> RowTensors:
     )
 
 
-def fill(arrays: Arrays, layout: RowLayout, page_tokens: int, vocab_size: int) -> None:
-    """Write the step's rows and work to the host's side and send it; what is left over is padding."""
+def fill(arrays: Arrays, layout: RowLayout, page_tokens: int, vocab_size: int, moves: Listed[Move] = ()) -> None:
+    """Write the step's rows and work, and the moves, to the host's side and send it; what is left over is padding.
+
+    Moves have none: `app.engine.gpu.kv_moves` launches as many as there are.
+    """
     host = arrays.turn()
     blocks, width = host["blocks"], host["blocks"].shape[1]
     for i, work in enumerate(layout.works):
@@ -268,6 +292,10 @@ def fill(arrays: Arrays, layout: RowLayout, page_tokens: int, vocab_size: int) -
         _put(host[f"{name}_place"], () if listed is None else listed.place, 0)
     _fill_rows(host, layout, page_tokens)
     _fill_choices(host, layout, vocab_size)
+    for i, (moved, below, path) in enumerate(moves):
+        host["move_blocks"][i, : len(moved)] = moved
+        host["move_below"][i], host["move_length"][i] = below, len(path)
+        host["move_path"][i, : len(path)] = path
     arrays.send(len(layout.works))
 
 

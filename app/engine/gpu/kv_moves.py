@@ -1,15 +1,13 @@
-"""Collect accepted paths of trees, and move all of a step's in one launch before the next step
-reads them.
+"""Collect accepted paths of trees; the next step carries them in its own transfer, and moves them in one launch
+before it reads them.
 """
 
 from array import array
+from typing import Final
 
-import torch
-
-from app.engine.gpu.input_batch import Arrays
+from app.engine.gpu.input_batch import Arrays, Move, moved_pages
 from app.engine.gpu.layers import Pages
 from kernels.attention.kv_commit import kv_commit
-from kernels.attention.ragged_attention import MAX_TREE_ROWS
 
 
 class KVMoves:
@@ -22,8 +20,8 @@ class KVMoves:
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
         self._page_tokens = pages.keys.shape[2]
-        self._table = (MAX_TREE_ROWS + self._page_tokens - 1) // self._page_tokens + 1
-        self._waiting: list[tuple[array[int], int, list[int]]] = []  # pages, slot of the first node in them, path
+        self._table = moved_pages(self._page_tokens)
+        self.waiting: Final[list[Move]] = []
 
     def add(self, pages: "array[int]", below: int, path: list[int]) -> None:
         """Add the path of a tree whose node i was written to slot below + i.
@@ -32,36 +30,18 @@ class KVMoves:
         """
         if path != list(range(len(path))):
             first = below // self._page_tokens
-            self._waiting.append((pages[first : first + self._table], below % self._page_tokens, path))
+            self.waiting.append(Move(pages[first : first + self._table], below % self._page_tokens, path))
 
-    def launch(self) -> None:
-        """Launch all moves that wait."""
-        if not self._waiting:
-            return
-        count = len(self._waiting)
-        arrays = self._arrays(count)
-        host = arrays.turn()
-        for i, (pages, below, path) in enumerate(self._waiting):
-            host["blocks"][i, : len(pages)] = pages
-            host["below"][i] = below
-            host["path"][i, : len(path)] = path
-            host["length"][i] = len(path)
-        arrays.send(count)
-        self._move(arrays)
-        self._waiting = []
+    def launch(self, arrays: Arrays) -> None:
+        """Launch all moves that wait, which `arrays` were filled and sent with."""
+        if self.waiting:
+            self._launch(arrays, len(self.waiting))
+            self.waiting.clear()
 
-    def rehearse(self) -> None:
-        """Launch a move of nothing."""
-        self._move(self._arrays(1))
+    def rehearse(self, arrays: Arrays) -> None:
+        """Launch a move of nothing; `arrays` have room for one, and were not filled."""
+        self._launch(arrays, 1)
 
-    def _arrays(self, count: int) -> Arrays:
-        ints = torch.int32
-        fields = {
-            "below": (ints, (count,)), "length": (ints, (count,)), "path": (ints, (count, MAX_TREE_ROWS)),
-            "blocks": (ints, (count, self._table)),
-        }  # fmt: skip
-        return Arrays(fields, self._pages.keys.device)
-
-    def _move(self, arrays: Arrays) -> None:
-        d = arrays.device
-        kv_commit(self._pages.keys, self._pages.values, d["blocks"], d["below"], d["path"], d["length"])
+    def _launch(self, arrays: Arrays, count: int) -> None:
+        names = ("move_blocks", "move_below", "move_path", "move_length")
+        kv_commit(self._pages.keys, self._pages.values, *(arrays.device[name][:count] for name in names))

@@ -4,7 +4,7 @@ device a step.
 
 import time
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
@@ -98,7 +98,7 @@ class DeviceRunner(PagedRunner):
         self.weights, self.is_exact = weights, is_exact
         self._method = Method.of(keys.dtype, weights.num_heads // weights.num_key_heads, is_exact=is_exact, fuses=fuses)
         self._vocab_size = weights.head.weight.shape[0]
-        self._commits = KVMoves(self.pages)
+        self._moves = KVMoves(self.pages)
         self._longest_tokens = min(longest_tokens or self.capacity_tokens, len(weights.cos))
         self._graphs: Graphs | None = None
         if has_graphs:
@@ -121,12 +121,12 @@ class DeviceRunner(PagedRunner):
         """
         cut = self._method.cut
         narrow, wide = (most_work(rows, self._longest_tokens, cut.fold, tiling) for tiling in (cut.narrow, cut.wide))
-        size = Size(rows, rows, self._longest_tokens, narrow, wide, min(rows, TIERS[-1]))
+        size = Size(rows, rows, self._longest_tokens, narrow, wide, min(rows, TIERS[-1]), moves=1)
         arrays = Arrays(fields(size, self.pool.page_tokens), self.pages.keys.device)
         arrays.device["slots"].fill_(NOWHERE)
         tensors = rows_of(arrays, size, cut)
         logits = run(self.weights, self.pages, tensors, self._method).logits[:1]
-        self._commits.rehearse()
+        self._moves.rehearse(arrays)
         edited = pack_edits([Row(Choice(0.0, 1.0, 0, 0.0, 0), 0, bias={0: 1.0})], self._vocab_size, logits.device)
         assert edited is not None
         choose(logits, tensors.choices.at(torch.zeros(1, dtype=torch.int64, device=logits.device), edited))
@@ -146,10 +146,8 @@ class DeviceRunner(PagedRunner):
     def launch(self, works: list[BatchEntry]) -> "DeviceStep":
         """Launch one packed pass, without waiting for the device."""
         _check(works, self.weights)
-        started = _recorded(self.pages.keys.device)
-        self._commits.launch()
         edited = self._edits(works)
-        result = self._run(works, edited)
+        started, result = self._run(works, edited)
         return DeviceStep(works, result, edited, started, _recorded(self.pages.keys.device))
 
     @torch.inference_mode()
@@ -160,8 +158,8 @@ class DeviceRunner(PagedRunner):
         No token is read back.
         """
         _check(works, self.weights)
-        self._commits.launch()
-        return self._run(works, None).logits[: _wanted(works)]
+        _, result = self._run(works, None)
+        return result.logits[: _wanted(works)]
 
     def try_reserve(self, work: BatchEntry) -> bool:
         """Reserve pages for a batch entry's rows.
@@ -180,28 +178,32 @@ class DeviceRunner(PagedRunner):
         """Keep the accepted nodes' keys and values, which the next step moves to their places, and
         release the rest."""
         below = work.start + len(work.tokens)
-        self._commits.add(work.sequence.pages, below, [node - 1 for node in path])
+        self._moves.add(work.sequence.pages, below, [node - 1 for node in path])
         self._keep(work, below + len(path))
 
-    def _run(self, works: list[BatchEntry], edited: EditedRows | None) -> StepOutput:
-        """Run the step, captured if a tier holds it; return the result of the wanted rows, in their
-        order."""
+    def _run(self, works: list[BatchEntry], edited: EditedRows | None) -> "tuple[torch.cuda.Event | float, StepOutput]":
+        """Run the step, captured if a tier holds it, behind the moves of the last one's accepted nodes.
+
+        Returns when the device began, and the result of the wanted rows, in their order.
+        """
         layout = layout_of(works, self._method.cut)
-        size = layout.size
+        size = replace(layout.size, moves=len(self._moves.waiting))
         tier = self._graphs.tier(size) if self._graphs else None
+        device = self.pages.keys.device
+        arrays = tier.arrays if tier else Arrays(fields(size, self.pool.page_tokens), device)
+        fill(arrays, layout, self.pool.page_tokens, self._vocab_size, self._moves.waiting)
+        started = _recorded(device)  # not before: a device that has no work would count the host's as its own
+        self._moves.launch(arrays)
         if tier is None:
-            arrays = Arrays(fields(size, self.pool.page_tokens), self.pages.keys.device)
-            fill(arrays, layout, self.pool.page_tokens, self._vocab_size)
             rows = rows_of(arrays, size, self._method.cut)
             result = run(self.weights, self.pages, rows, self._method)
         else:
-            fill(tier.arrays, layout, self.pool.page_tokens, self._vocab_size)
             tier.replay()
             rows, result = tier.rows, tier.result
         if edited is None:
-            return result
+            return started, result
         chosen = choose(result.logits[edited.places], rows.choices.at(edited.places, edited.edits))
-        return StepOutput(result.logits, result.chosen.index_copy(1, edited.places, chosen))
+        return started, StepOutput(result.logits, result.chosen.index_copy(1, edited.places, chosen))
 
     def _edits(self, works: list[BatchEntry]) -> EditedRows | None:
         """Return bias, penalties and masks of the wanted rows that have some; each node's penalties

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -125,6 +126,13 @@ def test_steps_beyond_all_tiers_run_eagerly(cuda: Cuda) -> None:
     assert tiers.tier(step(513)) is None
     assert tiers.tier(step(1, keys=LONGEST + 1)) is None  # a request from before the settings allowed less
     assert tiers.tier(Size(4, 4, 100, WorkRoom(4, 0), None, 3)) is None  # a short chunk that is not its prompt's last
+
+
+def test_more_moves_than_rows_take_the_tier_that_has_room_for_them(cuda: Cuda) -> None:
+    """Sequences whose trees were accepted may have ended since: others may share their pages."""
+    tiers = made()
+    assert tiers.tier(replace(step(1), moves=5)) is tiers.tier(step(8))
+    assert tiers.tier(replace(step(1), moves=513)) is None
 
 
 def test_the_results_that_wait_to_be_joined_are_bounded(cuda: Cuda) -> None:

@@ -9,6 +9,9 @@ import pytest
 import torch
 from triton.runtime import interpreter
 
+from app.engine.gpu import kv_moves
+from app.engine.gpu import runner as module
+from app.engine.gpu.input_batch import Arrays
 from app.engine.gpu.load import checked_weights
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.profile.profiler import CHECKS, check_exactness
@@ -79,6 +82,38 @@ def test_side_branches_are_kept_and_moved():
     stats = local.store.snapshot(one.id).stats
     assert stats.rounds < 8  # or nothing was ever moved
     assert runner.pool.num_free == runner.pool.num_pages
+
+
+@pytest.mark.parametrize("has_graphs", [True, False])
+def test_a_steps_moves_come_in_its_one_transfer_and_before_its_time_begins(monkeypatch, has_graphs):
+    _, runner = served(layers=1, has_graphs=has_graphs)
+    events = []
+    for owner, name in ((Arrays, "send"), (module, "_recorded"), (kv_moves, "kv_commit")):
+        monkeypatch.setattr(owner, name, noted(events, name, getattr(owner, name)))
+    sequence = fakes.cached(PROMPTS[0])
+    work = fakes.work(sequence, 0, drafts=fakes.tree([1, 2], [0, 0]))
+    assert runner.try_reserve(work)
+    runner.forward([work])
+    below, page = len(PROMPTS[0]), sequence.pages[0]
+    kept = runner.pages.keys[:, page, below + 1].clone()
+    assert not torch.equal(runner.pages.keys[:, page, below], kept)
+    runner.accept(work, [2])
+    sequence.tokens += [2, 3]
+    after = fakes.work(sequence, below + 1)
+    assert runner.try_reserve(after)
+    runner.forward([after])
+    assert torch.equal(runner.pages.keys[:, page, below], kept)
+    assert events == ["send", "_recorded", "_recorded", "send", "_recorded", "kv_commit", "_recorded"]
+
+
+def noted(events, name, call):
+    """Return a function that does what `call` does, and notes its name before."""
+
+    def run(*args):
+        events.append(name)
+        return call(*args)
+
+    return run
 
 
 def test_hostile_drafters_change_nothing():
