@@ -17,7 +17,7 @@ def measure(setting: Setting, found: Figures) -> None:
     """Write names, versions and rates into `found`."""
     found |= {"python": platform.python_version(), "host": platform.platform(), "cores": os.cpu_count()}
     found["packages"] = {name: installed(name) for name in PACKAGES}
-    found["gcc"] = said("gcc", "--version")  # Triton compiles its launchers with it
+    found["gcc"] = printed_by("gcc", "--version")  # Triton compiles its launchers with it
     found["cuda"] = torch.version.cuda
     if setting.device.type == "cuda":
         found |= _gpu()
@@ -34,11 +34,11 @@ def _gpu() -> Figures:
         "capability": f"{properties.major}.{properties.minor}",
         "multiprocessors": properties.multi_processor_count,
         "memory_bytes": properties.total_memory,
-        asked: said("nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"),
+        asked: printed_by("nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"),
     }
 
 
-def said(*command: str) -> str:
+def printed_by(*command: str) -> str:
     """Return the first line that a command prints; where it fails, why."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)

@@ -22,7 +22,7 @@ MOST_DRAFTED = 8
 
 def measure(setting: Setting, found: Figures) -> None:
     """Write the seconds and bytes of all captures, and the steps' times, into `found`, for one stream and many."""
-    shape, sequences, context, steps = (TINY, 2, 24, 3) if setting.is_quick else (EIGHT_B, 64, 1024, 3000)
+    shape, sequences, context, steps = (TINY, 2, 24, 2) if setting.is_quick else (EIGHT_B, 64, 1024, 3000)
     weights = take(random_model(setting, shape))
     setting.free()
     sides = {"one stream": False, "many streams": True}

@@ -89,7 +89,7 @@ def test_a_steps_moves_come_in_its_one_transfer_and_before_its_time_begins(monke
     _, runner = served(layers=1, has_graphs=has_graphs)
     events = []
     for owner, name in ((Arrays, "send"), (module, "_recorded"), (kv_moves, "kv_commit")):
-        monkeypatch.setattr(owner, name, noted(events, name, getattr(owner, name)))
+        monkeypatch.setattr(owner, name, recorded(events, name, getattr(owner, name)))
     sequence = fakes.cached(PROMPTS[0])
     work = fakes.work(sequence, 0, drafts=fakes.tree([1, 2], [0, 0]))
     assert runner.try_reserve(work)
@@ -106,8 +106,8 @@ def test_a_steps_moves_come_in_its_one_transfer_and_before_its_time_begins(monke
     assert events == ["send", "_recorded", "_recorded", "send", "_recorded", "kv_commit", "_recorded"]
 
 
-def noted(events, name, call):
-    """Return a function that does what `call` does, and notes its name before."""
+def recorded(events, name, call):
+    """Return a function that does what `call` does, and records its name before."""
 
     def run(*args):
         events.append(name)
