@@ -84,13 +84,18 @@ class PendingDrafts:
         overdue = self._overdue.get(message.request_id)
         if overdue is not None and overdue.base == message.base:
             del self._overdue[message.request_id]
+            if last is not None:
+                self._last[message.request_id] = last._replace(own_unread=last.base - overdue.base)
             self._update(message, overdue)  # or a wait that is too short would never be found so
         return False
 
     def unread(self, request_id: str) -> int:
-        """Return the tokens that drafters had to read for its last job, as long as no answer says that they have."""
+        """Return the tokens that drafters had to read for its last job, as long as no answer says that they have.
+
+        A few do not count: they are part of any draft.
+        """
         last = self._last.get(request_id)
-        return 0 if last is None else last.own_unread
+        return last.own_unread if last is not None and last.own_unread > FEW_UNREAD else 0
 
     def drafting_s(self, batch: int, depth: int) -> float:
         """Return the seconds that models take, the way to them left out; 0 before any draft.

@@ -12,6 +12,7 @@ from bench.cooperate.variants import OFF, Variant
 from bench.testbeds.worlds import WorldSpec
 
 COMMON = {"max_sequences": 512, "pruning": "off"}
+PATIENCE_S = 10.0  # that a paper's plan waits for drafts: what it asked for it verifies, however slow the drafters are
 LENGTHS = (1, 2, 3, 4, 5, 6, 8)  # of baselines, tried on other data than they are measured on
 ADASPEC_MOST = 8  # tokens that it drafts
 MICRO_RUNS = (1, 2, 3, 4)  # tokens of PipeInfer's
@@ -187,5 +188,7 @@ def _plan(
     changes: Mapping[str, object] = MappingProxyType({}),
     without: Literal["fusion"] | None = None,
 ) -> Variant:
-    settings = {**COMMON, "plan": plan, **changes} | ({"model_free": False} if plan == "pace" else {})
-    return Variant(name, settings, drafters=drafters, model_free=(), without=without)
+    if plan == "pace":
+        return Variant(name, {**COMMON, "plan": plan, **changes, "model_free": False}, drafters=drafters, model_free=())
+    settings, policy = {**COMMON, "plan": plan, **changes}, {"draft_wait_s": PATIENCE_S}
+    return Variant(name, settings, drafters=drafters, model_free=(), without=without, policy=policy)

@@ -417,6 +417,19 @@ def test_what_no_answer_says_was_read_is_still_to_be_read():
     assert sequence.due_s > NOW_S, "it has answered"
 
 
+def test_an_answer_that_is_always_a_round_late_says_what_was_read():
+    """Or every round would count as one of reading, and teach nothing of how long drafts take."""
+    one = parts(pages=256, clock=HandClock())
+    taught_to_read(one, token_s=0.001)
+    sequence = start(one, "r", length=200, generated=1)
+    for late in range(4):
+        one.speculation.jobs([sequence], [4], Policy(), worth_s=9.0)
+        if late:
+            one.speculation.receive(message(base=len(sequence.tokens) - 1, survival=(0.9, 0.8)))
+        sequence.kv.tokens += [7]
+    assert one.speculation.pending.unread("r") == 0
+
+
 def test_a_wait_that_is_too_short_is_found_so():
     """Drafters that take longer than the first wait answer when the next job is under way already."""
     one = parts(clock=(clock := HandClock()))
