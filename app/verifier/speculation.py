@@ -248,15 +248,15 @@ class Speculation:
 
         asked = [(s, depth, route_of(s)) for s, depth in zip(sequences, depths, strict=True) if depth]
         probing = [sequence for sequence, is_probe in zip(sequences, probes, strict=False) if is_probe]
-        if not is_model_free and self._is_reading_long(asked, worth_s):
-            asked, probing = [], [*probing, *(sequence for sequence, _, _ in asked)]
-        due_s = self._wait(asked, policy, worth_s, is_model_free)
+        unread = [0 if is_model_free else self._unread(sequence, route) for sequence, _, route in asked]
+        if any(unread) and self._is_reading_long(asked, sum(unread), worth_s):
+            asked, unread, probing = [], [], [*probing, *(sequence for sequence, _, _ in asked)]
+        due_s = self._wait(asked, unread, policy, worth_s, is_model_free)
         now_s = self._clock.monotonic()
         probes_asked = [(sequence, 1, route_of(sequence)) for sequence in probing]
-        unread = sum(self._unread(sequence, route) for sequence, _, route in probes_asked)
-        about = now_s, len(probing), 1, unread, inf, is_model_free, 0.0, True, self._split
-        for sequence, _, route in probes_asked:
-            own_unread = self._unread(sequence, route)
+        unread = [self._unread(sequence, route) for sequence, _, route in probes_asked]
+        about = now_s, len(probing), 1, sum(unread), inf, is_model_free, 0.0, True, self._split
+        for sequence, own_unread in zip(probing, unread, strict=True):
             self.pending.expect(sequence.record.id, PendingDraft(len(sequence.tokens), *about, own_unread))
         due = [due_s] * len(asked) + [self._clock.time() + policy.draft_wait_s] * len(probes_asked)
         asked += probes_asked
@@ -281,10 +281,10 @@ class Speculation:
             )
         ]
 
-    def _is_reading_long(self, asked: Listed[tuple[Sequence, int, Route]], worth_s: float) -> bool:
+    def _is_reading_long(self, asked: Listed[tuple[Sequence, int, Route]], unread: int, worth_s: float) -> bool:
         """Tell whether models must read so much before these drafts that they come when they are worth nothing."""
         costs = self.lengths.modes.with_models.costs
-        read_s = costs.read_s(sum(self._unread(sequence, route) for sequence, _, route in asked))
+        read_s = costs.read_s(unread)
         return read_s > 0.0 and read_s + costs.seconds(len(asked), max(depth for _, depth, _ in asked)) > worth_s
 
     def _runs_ahead(self, asked: Listed[tuple[Sequence, int, Route]]) -> bool:
@@ -338,23 +338,27 @@ class Speculation:
         return self._usual_costs.seconds(sequences, self._usual_depth) if self._usual_depth else 0.0
 
     def _wait(
-        self, asked: Listed[tuple[Sequence, int, Route]], policy: Policy, worth_s: float, is_model_free: bool
+        self,
+        asked: Listed[tuple[Sequence, int, Route]],
+        unread: Listed[int],
+        policy: Policy,
+        worth_s: float,
+        is_model_free: bool,
     ) -> float:
         """Let the sequences wait for their trees; return until when, by the wall clock."""
         deepest = max((depth for _, depth, _ in asked), default=0)
-        unread = sum(self._unread(sequence, route) for sequence, _, route in asked)
         modes = self.lengths.modes
         costs = (modes.model_free if is_model_free else modes.with_models).costs
         self._usual_depth, self._usual_costs = deepest, costs
-        usual_s = self._usual_s(len(asked)) + costs.read_s(unread)
+        usual_s = self._usual_s(len(asked)) + costs.read_s(sum(unread))
         if asked and not costs.is_known and self._first_waits < FIRST_WAITS:  # drafts that are late teach nothing
             usual_s = max(usual_s, MIN_WAIT_S * 2**self._first_waits)
             self._first_waits += 1
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
         due_s, now_s = self._clock.time() + wait_s, self._clock.monotonic()
-        about = now_s, len(asked), deepest, unread, wait_s, is_model_free, self._deciding_s, False, self._split
-        for sequence, _, route in asked:
-            sequence.due_s, own_unread = due_s, self._unread(sequence, route)
+        about = now_s, len(asked), deepest, sum(unread), wait_s, is_model_free, self._deciding_s, False, self._split
+        for (sequence, _, _), own_unread in zip(asked, unread, strict=True):
+            sequence.due_s = due_s
             self.pending.expect(sequence.record.id, PendingDraft(len(sequence.tokens), *about, own_unread))
         return due_s
 
