@@ -26,7 +26,7 @@ class DraftPath:
         context: Context,
         drafters: tuple[DraftKV, ...],
         steps: list[DraftStep],
-        least_survival: float = MIN_SURVIVAL,
+        least_survival: float,
     ) -> None:
         self.context = context
         self.drafters = drafters  # those that have not failed yet
@@ -87,8 +87,7 @@ class DraftPath:
 
     def drafts(self) -> list[Draft]:
         """Return a draft for every drafter that guessed, no deeper than the job asks for."""
-        wanted = self._steps[: self.context.max_draft_tokens]
-        return drafts_of(self.id, self.start, wanted, self._least_survival)
+        return drafts_of(self.id, self.start, self._steps[: self.context.max_draft_tokens])
 
     @property
     def _survival(self) -> float:

@@ -6,7 +6,6 @@ Steps go in, one draft for each drafter comes out. Knows no caches and no models
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.drafter.draft_kv import MIN_SURVIVAL
 from app.estimates.calibration import Calibration
 from app.messages import Draft
 from app.state import Guess
@@ -35,18 +34,10 @@ def fused_step(guesses: Mapping[str, Guess], calibration: Calibration) -> DraftS
     return DraftStep(guesses[winner].token, confidence[winner], dict(guesses))
 
 
-def drafts_of(
-    request_id: str, base: int, steps: Iterable[DraftStep], least_survival: float = MIN_SURVIVAL
-) -> list[Draft]:
-    """Make a draft for every drafter that guessed, of the steps after `base` that are likely enough."""
-    survival, kept = 1.0, []
-    for step in steps:
-        if survival < least_survival:
-            break
-        kept.append(step)
-        survival *= step.confidence
-    names = dict.fromkeys(name for step in kept for name in step.guesses)
-    return [_draft(request_id, base, name, kept) for name in names]
+def drafts_of(request_id: str, base: int, steps: list[DraftStep]) -> list[Draft]:
+    """Make a draft for every drafter that guessed, of the steps after `base`; a path ends where it is too unlikely."""
+    names = dict.fromkeys(name for step in steps for name in step.guesses)
+    return [_draft(request_id, base, name, steps) for name in names]
 
 
 @dataclass(slots=True)

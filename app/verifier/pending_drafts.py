@@ -32,7 +32,7 @@ class PendingDraft(NamedTuple):
     deciding_s: float = 0.0  # what finding the depth took: a part of what drafts cost
     is_probe: bool = False  # its sequence goes on without it
     split: int = 0  # of the machine, when it was sent
-    own_unread: int = 0  # of `unread`, the tokens of the request itself
+    own_unread: int = 0  # tokens of the request itself that no answer says its drafters have read
 
 
 class PendingDrafts:

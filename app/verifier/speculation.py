@@ -247,19 +247,19 @@ class Speculation:
             return route.without_models(self._pool.alone) if is_model_free else route
 
         asked = [(s, depth, route_of(s)) for s, depth in zip(sequences, depths, strict=True) if depth]
-        probing = [sequence for sequence, is_probe in zip(sequences, probes, strict=False) if is_probe]
+        probed = [(s, 1, route_of(s)) for s, is_probe in zip(sequences, probes, strict=False) if is_probe]
         unread = [0 if is_model_free else self._unread(sequence, route) for sequence, _, route in asked]
         if any(unread) and self._is_reading_long(asked, sum(unread), worth_s):
-            asked, unread, probing = [], [], [*probing, *(sequence for sequence, _, _ in asked)]
+            probed += [(sequence, 1, route) for sequence, _, route in asked]
+            asked, unread = [], []
         due_s = self._wait(asked, unread, policy, worth_s, is_model_free)
         now_s = self._clock.monotonic()
-        probes_asked = [(sequence, 1, route_of(sequence)) for sequence in probing]
-        unread = [self._unread(sequence, route) for sequence, _, route in probes_asked]
-        about = now_s, len(probing), 1, sum(unread), inf, is_model_free, 0.0, True, self._split
-        for sequence, own_unread in zip(probing, unread, strict=True):
+        unread = [self._unread(sequence, route) for sequence, _, route in probed]
+        about = now_s, len(probed), 1, sum(unread), inf, is_model_free, 0.0, True, self._split
+        for (sequence, _, _), own_unread in zip(probed, unread, strict=True):
             self.pending.expect(sequence.record.id, PendingDraft(len(sequence.tokens), *about, own_unread))
-        due = [due_s] * len(asked) + [self._clock.time() + policy.draft_wait_s] * len(probes_asked)
-        asked += probes_asked
+        due = [due_s] * len(asked) + [self._clock.time() + policy.draft_wait_s] * len(probed)
+        asked += probed
         for sequence, _, route in asked:
             self.router.record_asked(sequence.record, route)
             self.stats.metrics.record_asked(route.drafters)
@@ -314,6 +314,7 @@ class Speculation:
             model_free = [self._model_free_candidate(s, c, policy) for s, c in zip(sequences, full, strict=True)]
         self._is_together = self._overlap.goes_together(self._costs, len(self.sequences), self._usual_s)
         others = len(self.sequences) - len(sequences)
+        reads_prompts = others > 0 and self._is_together  # while these wait; else the other half is verified
         return DraftBatch(
             full,
             model_free,
@@ -321,8 +322,8 @@ class Speculation:
             lengths={s.record.id: len(s.tokens) for s in sequences},
             costs=self._costs,
             now_s=self._clock.monotonic(),
-            busy_s=0.0 if self._is_together else self._costs.seconds(others),
-            prompts_s=self._prompts_s(sequences, policy) if others and self._is_together else 0.0,
+            busy_s=self._costs.seconds(others) if others and not reads_prompts else 0.0,
+            prompts_s=self._prompts_s(sequences, policy) if reads_prompts else 0.0,
             core_share=pool.core_share,
             least=policy.min_draft_tokens,
             load=len(self.sequences),

@@ -10,7 +10,7 @@ from collections.abc import Sequence as Listed
 from typing import Any
 
 from bench.cooperate.systems import Run
-from bench.cooperate.variants import FULL, OFF, SINGLE, titled
+from bench.cooperate.variants import FULL, OFF, SINGLE, asked_cells
 from bench.stats import median, paired_ratio
 
 GENERATE, ASSISTED = "transformers generate", "transformers assisted"
@@ -143,8 +143,7 @@ def table(found: Figures) -> str:
         split = f"{ms['draft']} / {ms['verify']} / {ms['rest']}" if ms["all"] else ""
         rates = " | ".join(f"{arm['domains'][domain]['tokens_per_s']:.1f}" for domain in domains)
         length = f"{arm['accepted_length']:.2f}" if arm["accepted_length"] else ""
-        part = arm["model_rounds"]
-        asked, title = ("", name) if part is None else (f"{part:.0%}", titled(name, part))
+        title, asked = asked_cells(name, arm["model_rounds"])
         latency = f"{arm['latency_s']:.2f}"
         lines.append(f"| {title} | {arm['tokens_per_s']:.1f} | {latency} | {length} | {asked} | {split} | {rates} |")
     return "\n".join(lines)

@@ -140,6 +140,11 @@ def titled(name: str, model_rounds: float) -> str:
     return f"{name} (models in {model_rounds:.0%} of rounds)" if is_papers and model_rounds < MODELS_ASKED else name
 
 
+def asked_cells(name: str, model_rounds: float | None) -> tuple[str, str]:
+    """Return an arm's name (`titled`) and that part as a table has them; None: it was not counted."""
+    return (name, "") if model_rounds is None else (titled(name, model_rounds), f"{model_rounds:.0%}")
+
+
 def _takes(defaults: Settings, name: str, value: object) -> bool:
     if name not in Settings.model_fields:
         return False

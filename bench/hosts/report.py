@@ -13,7 +13,7 @@ from typing import Any
 
 from app.store.protocol import Snapshot
 from bench.cooperate.systems import by_drafter_of
-from bench.cooperate.variants import titled
+from bench.cooperate.variants import asked_cells
 from bench.stats import paired_ratio
 
 CLOSE = 0.10  # predictions within this part of the measured, and arms that differ by no more, are alike
@@ -93,8 +93,7 @@ def table(found: Mapping[str, Any]) -> str:
     for name, own in found["arms"].items():
         over = own["over off"]
         accepted = ", ".join(f"{drafter} {right}" for drafter, (_, right) in own["by_drafter"].items())
-        part = own.get("model_rounds")  # files from before it was counted have none
-        asked, title = ("", name) if part is None else (f"{part:.0%}", titled(name, part))
+        title, asked = asked_cells(name, own.get("model_rounds"))  # files from before it was counted have none
         beside = f"| {predicted[name]['stream_tokens_per_s']:.1f} | {ratios[name]:.2f} " if predicted else ""
         lines.append(
             f"| {title} | {own['stream_tokens_per_s']:.1f} | {over['mean']:.2f} ({over['lower']:.2f}) "

@@ -38,10 +38,10 @@ from bench.cooperate.variants import (
     OFF,
     SINGLE,
     Variant,
+    asked_cells,
     crowds,
     fixed,
     overlaps,
-    titled,
     variants,
 )
 from bench.help import Defaults
@@ -329,12 +329,13 @@ def table(setting: Setting, outcomes: dict[str, Outcome]) -> str:
         "|---" * 10 + "|",
     ]
     for name, o in outcomes.items():
+        title, part = asked_cells(name, o.model_rounds)
         busy = f"{o.verifier_busy:.0%}, {o.drafter_busy:.0%}"
         accepted = ", ".join(f"{drafter} {right}" for drafter, (_, right) in sorted(o.by_drafter.items()))
         lines.append(
-            f"| {titled(name, o.model_rounds)} | {o.stream_tokens_per_s:.1f} | {o.tokens_per_s:.1f} "
+            f"| {title} | {o.stream_tokens_per_s:.1f} | {o.tokens_per_s:.1f} "
             f"| {o.tokens_per_s / base:.2f} | {o.accepted_length:.2f} | {o.drafted:.2f} | {busy} "
-            f"| {o.model_rounds:.0%} | {o.asked:.2f} | {accepted} |"
+            f"| {part} | {o.asked:.2f} | {accepted} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -17,17 +17,16 @@ from app.stages.length.planner import DraftBatch, LengthDecision
 from app.state import Tree
 
 log = logging.getLogger(__name__)
-ASK_AFTER_STEPS = 128  # without models: then they are tried, whatever they seem to cost, unless that takes more
-TRIAL_SHARE = 0.01  # than this part of the steps since they drafted last; tried at the latest
-EARLY_TRIAL_SHARE = 0.05  # and this of those since any draft, however few trials there were
-LATEST_ASK_STEPS = 1024  # after so many
-FIRST_TRIAL_STEPS = 16  # without any draft: then drafting is tried, and after twice as many each time, up to the above
+ASK_AFTER_STEPS = 128  # without models: then they are tried, whatever they seem to cost
+LATEST_ASK_STEPS = 1024  # without models, after which they are tried however much of the steps that takes
+TRIAL_SHARE = 0.01  # of the steps since models drafted last, that a trial of them takes at most
+FIRST_TRIAL_STEPS = 16  # without any draft: then drafting is tried, and after twice as many each time, up to a bound
+EARLY_TRIAL_SHARE = 0.05  # of the steps since any draft, that such a trial takes at most
 TRIAL_TOKENS = 4  # of each sequence, in a trial
 QUIET_AFTER_STEPS = 8  # without any draft, at the same number of sequences: from then on lengths are decided
 QUIET_STEPS = 4  # only at each fourth step: estimates hardly change without drafts, and deciding takes time
 FIRST_FULL_ASKS = 8  # with models, before model-free drafters alone are chosen
-FULL_AFTER_ASKS = 32  # of model-free drafters alone: then models are asked once,
-# and after twice as many each time that they gained nothing, up to the steps of a trial
+FULL_AFTER_ASKS = 32  # of model-free drafters alone: then models are asked; twice as many if they gained nothing
 
 
 def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:
@@ -43,6 +42,12 @@ def trial_steps(candidates: list[Candidate], costs: StepCosts, drafting: DraftCo
     """Return how many plain steps take as long as a trial, reading included."""
     trial_s = drafting.seconds(len(candidates), TRIAL_TOKENS) + sum(c.read_s for c in candidates)
     return trial_s / costs.seconds(len(candidates))
+
+
+def most_steps(candidates: list[Candidate], costs: StepCosts, drafting: DraftCosts) -> int:
+    """Return the steps from one trial of models to the next: it takes TRIAL_SHARE at most, within the bounds above."""
+    steps = trial_steps(candidates, costs, drafting) / TRIAL_SHARE
+    return int(min(max(ASK_AFTER_STEPS, steps), LATEST_ASK_STEPS))
 
 
 class LengthController:
@@ -112,13 +117,16 @@ class LengthController:
         self._steps_without_models += 1
         # Or a cost that was once measured wrong would stay so.
         few_tried = model_free if self._trials % 2 == 0 else None  # models and model-free drafters in turn
-        model_steps = trial_steps(full, costs, self.modes.with_models.costs)
-        least_steps = trial_steps(few_tried, costs, self.modes.model_free.costs) if few_tried else model_steps
-        most_steps = int(min(max(ASK_AFTER_STEPS, model_steps / TRIAL_SHARE), LATEST_ASK_STEPS))
-        is_trial = self._silent_steps > max(self._trial_after, min(least_steps / EARLY_TRIAL_SHARE, LATEST_ASK_STEPS))
+        models = self.modes.with_models
+        tried_costs = (self.modes.model_free if few_tried else models).costs
+        is_trial = self._silent_steps > self._trial_after and self._silent_steps > min(
+            trial_steps(few_tried or full, costs, tried_costs) / EARLY_TRIAL_SHARE, LATEST_ASK_STEPS
+        )
         tries_few = is_trial and few_tried is not None
-        must_ask = (is_trial and not tries_few) or self._steps_without_models > most_steps
-
+        must_ask = (is_trial and not tries_few) or (
+            self._steps_without_models > ASK_AFTER_STEPS
+            and self._steps_without_models > most_steps(full, costs, models.costs)
+        )
         beside_s = max(0.0, prompts_s - costs.seconds(1))  # reading the weights is a part of either step
 
         def asked(
@@ -143,23 +151,26 @@ class LengthController:
                 model_free, self.modes.model_free, tries_few, 0.0, share=1.0
             )
         beat = 1.0 if must_ask or self._is_full_due else few_gain
-        depths, gain = asked(full, self.modes.with_models, must_ask, prompts_s, share, beat)
+        depths, gain = asked(full, models, must_ask, prompts_s, share, beat)
         chosen, is_model_free = full, False
         if model_free is not None and (few_gain >= gain and not must_ask) and not (any(depths) and self._is_full_due):
             depths, chosen, is_model_free = few, model_free, True
         depths = [max(depth, min(least, c.limit)) for depth, c in zip(depths, chosen, strict=True)]
         # Probes go with the rest, or to model-free drafters.
         is_model_free = is_model_free or (model_free is not None and not any(depths))
-        probing, mode = full, self.modes.with_models
+        probing, mode = full, models
         if model_free is not None and is_model_free:
             probing, mode = model_free, self.modes.model_free
         probes = probe(probing, depths, costs, mode.costs, share)
         if is_trial:
-            self._trials, self._trial_after = self._trials + 1, min(most_steps, 2 * self._trial_after)
+            self._trials += 1
+            self._trial_after = min(most_steps(full, costs, models.costs), 2 * self._trial_after)
         elif any(depths):
             self._trial_after = FIRST_TRIAL_STEPS
-        longer = min(most_steps, 2 * self._full_after) if few_gain >= gain else FULL_AFTER_ASKS
-        self._record(depths, is_model_free, longer)
+        if any(depths) and not is_model_free and self._model_free_rounds >= 0:
+            longer = 2 * self._full_after if few_gain >= gain else FULL_AFTER_ASKS
+            self._full_after = min(most_steps(full, costs, models.costs), longer)
+        self._record(depths, is_model_free)
         log.debug("draft tokens %s, model-free: %s", depths, is_model_free)
         for candidates in (full, model_free or []):
             for candidate, depth, is_probe in zip(candidates, depths, probes, strict=bool(candidates)):
@@ -174,10 +185,7 @@ class LengthController:
         """
         return not 0 <= self._model_free_rounds < self._full_after
 
-    def _record(self, depths: list[int], is_model_free: bool, full_after: int) -> None:
-        """Record a decision; `full_after`: the model-free rounds until models are due again if they draft now."""
-        if any(depths) and not is_model_free and self._model_free_rounds >= 0:
-            self._full_after = full_after
+    def _record(self, depths: list[int], is_model_free: bool) -> None:
         if any(depths):
             self._silent_steps = 0
             self._steps_without_models = self._steps_without_models if is_model_free else 0

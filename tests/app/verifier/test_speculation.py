@@ -383,17 +383,17 @@ def test_where_nothing_else_is_known_a_step_beside_drafts_had_half_of_the_time()
     assert one.draft_costs.seconds(1, 3) == pytest.approx(0.008, rel=0.1), "alone"
 
 
-def taught_to_read(one, token_s: float) -> None:
-    """Teach what drafting takes, and what models take to read a token."""
+def with_much_to_read():
+    """Make parts that know what drafting and reading take, and a sequence that no drafter has read: for 0.2 s."""
+    one, token_s = parts(pages=256, clock=HandClock()), 0.001
     for _ in range(8):
         one.draft_costs.update(1, 4, 0.010)
     one.draft_costs.update(1, 4, 0.010 + 1000 * token_s, 1000)
+    return one, start(one, "r", length=200, generated=1)
 
 
 def test_drafts_before_which_much_must_be_read_are_not_waited_for():
-    one = parts(pages=256, clock=HandClock())
-    taught_to_read(one, token_s=0.001)
-    sequence = start(one, "r", length=200, generated=1)
+    one, sequence = with_much_to_read()
     (job,) = one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
     assert sequence.due_s == 0.0 and (job.max_draft_tokens, job.start) == (1, 0)
     assert job.due_s == NOW_S + Policy().draft_wait_s, "drafters have time to read it for the rounds after"
@@ -403,9 +403,7 @@ def test_drafts_before_which_much_must_be_read_are_not_waited_for():
 
 
 def test_what_no_answer_says_was_read_is_still_to_be_read():
-    one = parts(pages=256, clock=HandClock())
-    taught_to_read(one, token_s=0.001)
-    sequence = start(one, "r", length=200, generated=1)
+    one, sequence = with_much_to_read()
     one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
     sequence.kv.tokens += [7]
     (job,) = one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
@@ -419,9 +417,7 @@ def test_what_no_answer_says_was_read_is_still_to_be_read():
 
 def test_an_answer_that_is_always_a_round_late_says_what_was_read():
     """Or every round would count as one of reading, and teach nothing of how long drafts take."""
-    one = parts(pages=256, clock=HandClock())
-    taught_to_read(one, token_s=0.001)
-    sequence = start(one, "r", length=200, generated=1)
+    one, sequence = with_much_to_read()
     for late in range(4):
         one.speculation.jobs([sequence], [4], Policy(), worth_s=9.0)
         if late:

@@ -52,16 +52,20 @@ def test_a_step_is_plain_where_the_mean_token_does_not_beat_none() -> None:
     assert drafted(own) == [0] and own._clock.now_s == pytest.approx(began_s + 0.1)
 
 
-def test_drafting_stops_where_the_next_token_would_lower_goodput() -> None:
-    """With c the confidence, token k + 1 pays while its survival c^k+1 is above the goodput times a step."""
-    confidence, token_s = 0.6, 5e-3
-    own = guesser(confidence, FREE, token_s)
-    own._sum, own._count = confidence, 1
+def best_length(confidence: float, token_s: float) -> int:
+    """Return the length of the most goodput: token k + 1 pays while its survival is above the goodput times a step."""
 
     def goodput(steps: int) -> float:
         return sum(confidence**i for i in range(steps + 1)) / (0.05 + steps * token_s)
 
-    best = max(range(9), key=goodput)
+    return max(range(9), key=goodput)
+
+
+def test_drafting_stops_where_the_next_token_would_lower_goodput() -> None:
+    confidence, token_s = 0.6, 5e-3
+    own = guesser(confidence, FREE, token_s)
+    own._sum, own._count = confidence, 1
+    best = best_length(confidence, token_s)
     assert 0 < best < 8 and drafted(own) == [best]
 
 
@@ -87,11 +91,7 @@ def test_a_node_drafts_what_the_rule_says_and_no_more() -> None:
     confidence, token_s = 0.75, 5e-3
     own = guesser(confidence, FREE, token_s)
     own._sum, own._count = confidence, 1
-
-    def goodput(steps: int) -> float:
-        return sum(confidence**i for i in range(steps + 1)) / (0.05 + steps * token_s)
-
-    best = max(range(9), key=goodput)
+    best = best_length(confidence, token_s)
     assert 0 < best < 6
     for known in (2, 5):
         began_s = own._clock.now_s
