@@ -22,10 +22,6 @@ class DraftDispatcher:
         self._shares_tokens = shares_tokens
         self._sent: dict[str, dict[Place, int]] = {}  # by request
 
-    def unread(self, sequence: Sequence, mailbox: str) -> int:
-        """Return how many of the sequence's tokens this node's drafters have not been sent."""
-        return len(sequence.tokens) - self._sent.get(sequence.record.id, {}).get((mailbox, False), 0)
-
     def jobs(
         self,
         sequence: Sequence,

@@ -5,10 +5,11 @@ tree, and decides nothing.
 """
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from app.clock import Clock
-from app.estimates.draft_costs import FEW_UNREAD, DraftCosts
+from app.estimates.draft_costs import DraftCosts
 from app.estimates.host_costs import HostCosts
 from app.estimates.mean_error import MeanError
 from app.messages import TreeMessage
@@ -19,20 +20,29 @@ HOPS = 16  # last answers by which the way to the drafters and back is known
 STEPS = 16  # last steps of the verifier, beside which drafts may have been made
 
 
-class PendingDraft(NamedTuple):
-    """Hold a job under way, one of a batch that was sent at once."""
+@dataclass(slots=True)
+class AskedBatch:
+    """Hold what the jobs share that were sent at once."""
 
-    base: int  # length of the sequence that it is for
     at_s: float  # monotonic
-    batch: int  # sequences of it
+    sequences: int
     depth: int  # tokens of the deepest draft
-    unread: int  # tokens of the batch that drafters had not seen
     patience_s: float  # longest wait for it: drafts that come later cost no more
     is_model_free: bool = False
     deciding_s: float = 0.0  # what finding the depth took: a part of what drafts cost
-    is_probe: bool = False  # its sequence goes on without it
+    is_probe: bool = False  # its sequences go on without it
     split: int = 0  # of the machine, when it was sent
-    own_unread: int = 0  # tokens of the request itself that no answer says its drafters have read
+    is_judged: bool = False  # an answer was compared with what was expected
+    is_read: bool = False  # an answer taught what reading takes
+
+
+class PendingDraft(NamedTuple):
+    """Hold a job under way."""
+
+    base: int  # length of the sequence that it is for
+    batch: AskedBatch
+    unread: int = 0  # tokens of the batch that the drafters of the slowest of its nodes had to read; 0: a few
+    is_held_up: bool = False  # they had others to read first: when its answer comes tells nothing
 
 
 class PendingDrafts:
@@ -49,7 +59,6 @@ class PendingDrafts:
         self._clock = clock
         self._hops_s = deque[float](maxlen=HOPS)  # from asking to receiving, beyond what that clock says
         self._steps = deque[tuple[float, float]](maxlen=STEPS)  # of the verifier on the same cores: launch, seconds
-        self._judged_s = 0.0  # when the batch was asked for that counts in `error` already
         self._last: dict[str, PendingDraft] = {}
         self._overdue: dict[str, PendingDraft] = {}  # the one before, where the sequence went on without its answer
 
@@ -84,18 +93,8 @@ class PendingDrafts:
         overdue = self._overdue.get(message.request_id)
         if overdue is not None and overdue.base == message.base:
             del self._overdue[message.request_id]
-            if last is not None:
-                self._last[message.request_id] = last._replace(own_unread=last.base - overdue.base)
             self._update(message, overdue)  # or a wait that is too short would never be found so
         return False
-
-    def unread(self, request_id: str) -> int:
-        """Return the tokens that drafters had to read for its last job, as long as no answer says that they have.
-
-        A few do not count: they are part of any draft.
-        """
-        last = self._last.get(request_id)
-        return last.own_unread if last is not None and last.own_unread > FEW_UNREAD else 0
 
     def drafting_s(self, batch: int, depth: int) -> float:
         """Return the seconds that models take, the way to them left out; 0 before any draft.
@@ -110,61 +109,67 @@ class PendingDrafts:
         self._overdue.pop(request_id, None)
 
     def _update(self, message: TreeMessage, pending: PendingDraft) -> None:
-        came_s = self._clock.monotonic() - pending.at_s
+        batch, unread = pending.batch, pending.unread
+        # What a batch had to read its first answer tells.
+        teaches = not pending.is_held_up and not (unread and batch.is_read)
+        came_s = self._clock.monotonic() - batch.at_s
         if 0.0 < message.models_s <= came_s:  # not trusted
-            self._learn_models(message, pending)
-            if not pending.is_probe:
+            if teaches:
+                self._learn_models(message, pending)
+            if not batch.is_probe:
                 self._hops_s.append(came_s - message.models_s)
             elif not self._hops_s:
                 return
             came_s = min(came_s, message.models_s + min(self._hops_s))  # a step in between is no draft's time
-        elif pending.is_probe:
+        elif batch.is_probe:
             return
-        took_s = min(pending.patience_s, came_s)
-        if not pending.is_probe:
+        took_s = min(batch.patience_s, came_s)
+        if not batch.is_probe:
             self._stats.record_wait(came_s)
             self._stats.metrics.record_tree(took_s)
-        if pending.split != self._modes.with_models.costs.split:
+        if batch.split != self._modes.with_models.costs.split:
             return  # what one split taught is not charged to another
-        seconds = took_s + pending.deciding_s + pending.batch * self._host_costs.tree_s
-        beside_s = 0.0 if pending.is_model_free else self._beside_s(pending, took_s)  # the verifier drafts those itself
-        if not pending.is_model_free and not message.skipped and not beside_s:
-            self._judge(pending, seconds)
-        self._modes.update_costs(
-            pending.batch,
-            pending.depth,
-            max(0.0, seconds - beside_s),
-            pending.unread,
-            share=1.0 / pending.batch,
-            is_beside=beside_s > 0.0,
-            is_model_free=pending.is_model_free,
-            skipped=message.skipped,
-        )
+        seconds = took_s + batch.deciding_s + batch.sequences * self._host_costs.tree_s
+        beside_s = 0.0 if batch.is_model_free else self._beside_s(batch, took_s)  # the verifier drafts those itself
+        if teaches:
+            if not (batch.is_model_free or message.skipped or beside_s or unread or batch.is_judged):
+                self._judge(batch, seconds)
+            self._modes.update_costs(
+                batch.sequences,
+                batch.depth,
+                max(0.0, seconds - beside_s),
+                unread,
+                share=1.0 / batch.sequences,
+                is_beside=beside_s > 0.0,
+                is_model_free=batch.is_model_free,
+                skipped=message.skipped,
+            )
+            batch.is_read = batch.is_read or (unread > 0 and not message.skipped)
 
     def _learn_models(self, message: TreeMessage, pending: PendingDraft) -> None:
-        if pending.split != self.model_costs.split:
+        batch = pending.batch
+        if batch.split != self.model_costs.split:
             return
-        beside_s = self._beside_s(pending, message.models_s)
+        beside_s = self._beside_s(batch, message.models_s)
         models_s, is_beside = max(0.0, message.models_s - beside_s), beside_s > 0.0
-        batch, unread, share = pending.batch, pending.unread, 1.0 / pending.batch
-        self.model_costs.update(batch, pending.depth, models_s, unread, share=share, is_beside=is_beside)
+        sequences, unread, share = batch.sequences, pending.unread, 1.0 / batch.sequences
+        self.model_costs.update(sequences, batch.depth, models_s, unread, share=share, is_beside=is_beside)
         if message.guessed and not message.skipped:
-            guessed = min(message.guessed, pending.depth)
-            if unread <= FEW_UNREAD * batch and not is_beside:
-                self.guess_error.update(self._modes.guessing.seconds(batch, guessed), models_s)
-            self._modes.guessing.update(batch, guessed, models_s, unread, share=share, is_beside=is_beside)
+            guessed = min(message.guessed, batch.depth)
+            if not unread and not is_beside:
+                self.guess_error.update(self._modes.guessing.seconds(sequences, guessed), models_s)
+            self._modes.guessing.update(sequences, guessed, models_s, unread, share=share, is_beside=is_beside)
 
-    def _beside_s(self, pending: PendingDraft, took_s: float) -> float:
+    def _beside_s(self, batch: AskedBatch, took_s: float) -> float:
         """Return what the verifier worked while drafts were made on its cores, if each side had its half of them.
 
         What it does once it waits no longer does not count, or a wait that is too short would never be found so.
         """
-        at_s, ended_s = pending.at_s, pending.at_s + min(took_s, pending.patience_s)
+        at_s, ended_s = batch.at_s, batch.at_s + min(took_s, batch.patience_s)
         return sum(min(own_s, (ended_s - begun_s) / 2.0) for begun_s, own_s in self._steps if at_s < begun_s < ended_s)
 
-    def _judge(self, pending: PendingDraft, seconds: float) -> None:
+    def _judge(self, batch: AskedBatch, seconds: float) -> None:
         """Count how far the expectation was off, by a batch's first answer: the others come with it."""
-        is_usual = pending.unread <= FEW_UNREAD * pending.batch and seconds > 0.0
-        if is_usual and pending.at_s != self._judged_s:
-            self._judged_s = pending.at_s
-            self.error.update(self._modes.with_models.costs.seconds(pending.batch, pending.depth), seconds)
+        batch.is_judged = True
+        if seconds > 0.0:
+            self.error.update(self._modes.with_models.costs.seconds(batch.sequences, batch.depth), seconds)

@@ -11,7 +11,7 @@ from typing import Final
 
 from app.clock import SYSTEM, Clock
 from app.estimates.acceptance import AcceptanceEstimate
-from app.estimates.draft_costs import DEFAULT_HOP_S
+from app.estimates.draft_costs import DEFAULT_HOP_S, FEW_UNREAD
 from app.estimates.host_costs import HostCosts
 from app.messages import DraftJob, TreeMessage
 from app.placement.interference import Interference
@@ -29,7 +29,8 @@ from app.state import Sequence, Tree
 from app.verifier.dispatch import DraftDispatcher
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.overlap import Overlap, Round
-from app.verifier.pending_drafts import PendingDraft, PendingDrafts
+from app.verifier.pending_drafts import AskedBatch, PendingDraft, PendingDrafts
+from app.verifier.read_tokens import ReadTokens
 from app.verifier.sequences import Sequences
 from app.verifier.stats import VerifierStats
 
@@ -37,6 +38,9 @@ FUSING_S = 0.002  # that drafts of several nodes take longer: a hop more, and th
 MODEL_FREE_TOKENS = 8  # that model-free drafters may draft, however few the policy allows, if any
 MIN_WAIT_S = 0.03  # the shortest wait for a tree, within the policy
 FIRST_WAITS = 4  # of which each is twice as long as the one before, while nothing is known of what drafts take
+
+Asked = tuple[Sequence, int, Route]  # with the tokens to draft, and by whom
+Unread = dict[str, dict[str, int]]  # tokens by node and request
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class Speculation:
         self._costs = measured.costs
         self._vocab_size = measured.vocab_size
         self._dispatcher = DraftDispatcher(mailbox, shares_tokens=strategies.shares_tokens)
+        self._read = ReadTokens()
         self._clock = clock
         self._draft_costs = self.lengths.modes.with_models.costs
         self._pool = DrafterPool()
@@ -114,6 +119,8 @@ class Speculation:
 
     def receive(self, message: TreeMessage) -> None:
         """Take a tree in if it is for a sequence's present length and sound; learn from one that is late."""
+        if self._pool.models:
+            self._read.record_answer(message)
         is_answer = self.pending.record_answer(message)
         sequence = self.sequences.get(message.request_id)
         tree = Tree.from_message(message, self._vocab_size)
@@ -147,6 +154,7 @@ class Speculation:
         self._model_free.discard(request_id)
         self._asked_models.discard(request_id)
         self.pending.remove(request_id)
+        self._read.remove(request_id)
         self._dispatcher.remove(request_id)
 
     def expect(self, split: int, measured: Interference) -> None:
@@ -239,7 +247,7 @@ class Speculation:
         They wait within the policy's bounds for as long as drafts usually take, and beyond that no
         longer than the trees are worth, `worth_s`. A probe is a job for one token without a wait;
         drafters have the policy's longest one for it. Where models must read for longer than the trees are
-        worth, all are probes: the reading pays later, and a wait for it never does.
+        worth, there is no wait either: the reading pays later, and a wait for it never does.
         """
 
         def route_of(sequence: Sequence) -> Route:
@@ -248,25 +256,28 @@ class Speculation:
 
         asked = [(s, depth, route_of(s)) for s, depth in zip(sequences, depths, strict=True) if depth]
         probed = [(s, 1, route_of(s)) for s, is_probe in zip(sequences, probes, strict=False) if is_probe]
-        unread = [0 if is_model_free else self._unread(sequence, route) for sequence, _, route in asked]
-        if any(unread) and self._is_reading_long(asked, sum(unread), worth_s):
-            probed += [(sequence, 1, route) for sequence, _, route in asked]
-            asked, unread = [], []
-        due_s = self._wait(asked, unread, policy, worth_s, is_model_free)
         now_s = self._clock.monotonic()
-        unread = [self._unread(sequence, route) for sequence, _, route in probed]
-        about = now_s, len(probed), 1, sum(unread), inf, is_model_free, 0.0, True, self._split
-        for (sequence, _, _), own_unread in zip(probed, unread, strict=True):
-            self.pending.expect(sequence.record.id, PendingDraft(len(sequence.tokens), *about, own_unread))
-        due = [due_s] * len(asked) + [self._clock.time() + policy.draft_wait_s] * len(probed)
-        asked += probed
-        for sequence, _, route in asked:
+        unread = self._unread_by_home(asked, now_s)
+        slow = self._slow_homes(asked, unread, worth_s, now_s)
+        behind = [one for one in asked if not slow.isdisjoint(one[2].homes.values())] if slow else []
+        if behind:
+            asked = [one for one in asked if slow.isdisjoint(one[2].homes.values())]
+            unread = self._unread_by_home(asked, now_s)
+        for sequence, _, route in asked + probed:
             self.router.record_asked(sequence.record, route)
-            self.stats.metrics.record_asked(route.drafters)
-            (self._model_free.add if is_model_free else self._model_free.discard)(sequence.record.id)
             if route.homes:
                 self._asked_models.add(sequence.record.id)
         run_ahead = bool(asked) and not is_model_free and self._runs_ahead(asked)
+        # Probed for one token, whose answer says that all before it is read: until then nothing more is sent.
+        probed += [(sequence, 1, route) for sequence, _, route in behind]
+        probed = [one for one in probed if not self._read.is_awaited(one[0].record.id, one[2].homes.values(), now_s)]
+        due = [self._wait(asked, unread, policy, worth_s, now_s, is_model_free)] * len(asked)
+        if probed:
+            due += [self._probe(probed, policy, now_s, is_model_free)] * len(probed)
+        asked = asked + probed
+        for sequence, _, route in asked:
+            self.stats.metrics.record_asked(route.drafters)
+            (self._model_free.add if is_model_free else self._model_free.discard)(sequence.record.id)
         return [
             job
             for (sequence, depth, route), own_due_s in zip(asked, due, strict=True)
@@ -281,13 +292,31 @@ class Speculation:
             )
         ]
 
-    def _is_reading_long(self, asked: Listed[tuple[Sequence, int, Route]], unread: int, worth_s: float) -> bool:
-        """Tell whether models must read so much before these drafts that they come when they are worth nothing."""
+    def _slow_homes(self, asked: Listed[Asked], unread: Unread, worth_s: float, now_s: float) -> set[str]:
+        """Choose the nodes whose drafters must read so much first that their drafts come when worth nothing."""
+        reading = {home: self._read.reading(home, now_s) for home in unread}
+        if not any(unread.values()) and not any(reading.values()):
+            return set()
         costs = self.lengths.modes.with_models.costs
-        read_s = costs.read_s(unread)
-        return read_s > 0.0 and read_s + costs.seconds(len(asked), max(depth for _, depth, _ in asked)) > worth_s
+        draft_s = costs.seconds(len(asked), max(depth for _, depth, _ in asked))
+        reads_s = {home: costs.read_s(sum({**reading[home], **own}.values())) for home, own in unread.items()}
+        return {home for home, read_s in reads_s.items() if read_s > 0.0 and read_s + draft_s > worth_s}
 
-    def _runs_ahead(self, asked: Listed[tuple[Sequence, int, Route]]) -> bool:
+    def _unread_by_home(self, asked: Listed[Asked], now_s: float) -> Unread:
+        """Return, for each node asked and by request, the tokens that its drafters must read; a few do not count."""
+        found: Unread = {}
+        if not self._pool.models:
+            return found
+        for sequence, _, route in asked:
+            record_id, length = sequence.record.id, len(sequence.tokens)
+            for home in route.homes.values():
+                own = found.setdefault(home, {})
+                unread = self._read.unread(record_id, length, home, now_s)
+                if unread > FEW_UNREAD:
+                    own[record_id] = unread
+        return found
+
+    def _runs_ahead(self, asked: Listed[Asked]) -> bool:
         """Tell whether model drafters run ahead of the verdict on these drafts."""
         if not self._pool.models:
             return False
@@ -308,7 +337,8 @@ class Speculation:
     def _batch(self, sequences: list[Sequence], limits: list[int], policy: Policy) -> DraftBatch:
         """Describe the sequences for the length planner, and form groups where that pays."""
         pool = self._pool
-        full = [self._candidate(s, policy, limit) for s, limit in zip(sequences, limits, strict=True)]
+        now_s = self._clock.monotonic()
+        full = [self._candidate(s, policy, limit, now_s) for s, limit in zip(sequences, limits, strict=True)]
         model_free = None
         if pool.model_free and pool.models:
             model_free = [self._model_free_candidate(s, c, policy) for s, c in zip(sequences, full, strict=True)]
@@ -318,10 +348,10 @@ class Speculation:
         return DraftBatch(
             full,
             model_free,
-            has_models=bool(pool.models),
+            has_models=any(pool.allows_models(s.record.speculation.drafters) for s in sequences),
             lengths={s.record.id: len(s.tokens) for s in sequences},
             costs=self._costs,
-            now_s=self._clock.monotonic(),
+            now_s=now_s,
             busy_s=self._costs.seconds(others) if others and not reads_prompts else 0.0,
             prompts_s=self._prompts_s(sequences, policy) if reads_prompts else 0.0,
             core_share=pool.core_share,
@@ -339,34 +369,53 @@ class Speculation:
         return self._usual_costs.seconds(sequences, self._usual_depth) if self._usual_depth else 0.0
 
     def _wait(
-        self,
-        asked: Listed[tuple[Sequence, int, Route]],
-        unread: Listed[int],
-        policy: Policy,
-        worth_s: float,
-        is_model_free: bool,
+        self, asked: Listed[Asked], unread: Unread, policy: Policy, worth_s: float, now_s: float, is_model_free: bool
     ) -> float:
         """Let the sequences wait for their trees; return until when, by the wall clock."""
-        deepest = max((depth for _, depth, _ in asked), default=0)
+        if not asked:
+            return 0.0
         modes = self.lengths.modes
         costs = (modes.model_free if is_model_free else modes.with_models).costs
+        deepest = max(depth for _, depth, _ in asked)
         self._usual_depth, self._usual_costs = deepest, costs
-        usual_s = self._usual_s(len(asked)) + costs.read_s(sum(unread))
-        if asked and not costs.is_known and self._first_waits < FIRST_WAITS:  # drafts that are late teach nothing
+        usual_s = self._usual_s(len(asked)) + costs.read_s(_most(unread, unread))
+        if not costs.is_known and self._first_waits < FIRST_WAITS:  # drafts that are late teach nothing
             usual_s = max(usual_s, MIN_WAIT_S * 2**self._first_waits)
             self._first_waits += 1
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
-        due_s, now_s = self._clock.time() + wait_s, self._clock.monotonic()
-        about = now_s, len(asked), deepest, sum(unread), wait_s, is_model_free, self._deciding_s, False, self._split
-        for (sequence, _, _), own_unread in zip(asked, unread, strict=True):
+        batch = AskedBatch(
+            now_s, len(asked), deepest, wait_s, is_model_free, deciding_s=self._deciding_s, split=self._split
+        )
+        self._expect(asked, batch, unread, policy)
+        due_s = self._clock.time() + wait_s
+        for sequence, _, _ in asked:
             sequence.due_s = due_s
-            self.pending.expect(sequence.record.id, PendingDraft(len(sequence.tokens), *about, own_unread))
         return due_s
 
-    def _candidate(self, sequence: Sequence, policy: Policy, limit: int) -> Candidate:
+    def _probe(self, probed: Listed[Asked], policy: Policy, now_s: float, is_model_free: bool) -> float:
+        """Expect answers that no sequence waits for; return until when drafters may work at them, by the wall clock."""
+        batch = AskedBatch(now_s, len(probed), 1, inf, is_model_free, is_probe=True, split=self._split)
+        return self._clock.time() + self._expect(probed, batch, self._unread_by_home(probed, now_s), policy)
+
+    def _expect(self, asked: Listed[Asked], batch: AskedBatch, unread: Unread, policy: Policy) -> float:
+        """Record the jobs of a batch; return the seconds within which drafters answer, if ever."""
+        now_s, most, few = batch.at_s, _most(unread, unread), FEW_UNREAD * len(asked)
+        held_up = {home for home in unread if self._read.reading(home, now_s)}
+        answer_s = policy.draft_wait_s + 2.0 * self._draft_costs.read_s(most)
+        for sequence, _, route in asked:
+            record_id, length, homes = sequence.record.id, len(sequence.tokens), route.homes
+            own = _most(unread, homes.values()) if most > few else 0
+            is_held_up = bool(held_up) and not held_up.isdisjoint(homes.values())
+            self.pending.expect(record_id, PendingDraft(length, batch, own if own > few else 0, is_held_up))
+            if homes:
+                self._read.record_sent(record_id, length, homes, route.fuser, now_s, now_s + answer_s)
+        return answer_s
+
+    def _candidate(self, sequence: Sequence, policy: Policy, limit: int, now_s: float) -> Candidate:
         record, unread = sequence.record, 0
         if limit and self._pool.models:
-            unread = self._unread(sequence, self._route(sequence, policy))
+            homes = self._route(sequence, policy).homes.values()
+            unread = max((self._read.unread(record.id, len(sequence.tokens), home, now_s) for home in homes), default=0)
         return Candidate(
             self.lengths.modes.with_models.of(record),
             limit,
@@ -404,7 +453,8 @@ class Speculation:
 
             def price(mailbox: str) -> float:
                 """Return the cost of drafting on that node, in plain-decoding tokens of all that wait for it."""
-                read_s = self._draft_costs.read_s(self._dispatcher.unread(sequence, mailbox))
+                unread = self._read.unread(record.id, len(sequence.tokens), mailbox, self._clock.monotonic())
+                read_s = self._draft_costs.read_s(unread)
                 return together * (pool.waiting.get(mailbox, 0) * waiting_s + read_s / rounds) / step_s
 
             least_gain = MIN_GAIN + FUSING_S / step_s  # all that go together wait for fusion once
@@ -413,9 +463,7 @@ class Speculation:
 
         return self.router.route(record, len(sequence.tokens), pool, terms)
 
-    def _unread(self, sequence: Sequence, route: Route) -> int:
-        """Return the tokens that some node of the route has not been sent, or not read: no answer says that it has."""
-        if not route.homes:
-            return 0
-        unsent = max(self._dispatcher.unread(sequence, mailbox) for mailbox in route.homes.values())
-        return unsent + self.pending.unread(sequence.record.id)
+
+def _most(unread: Unread, homes: Iterable[str]) -> int:
+    """Return the tokens that the slowest of these nodes must read."""
+    return max((sum(unread[home].values()) for home in homes), default=0)

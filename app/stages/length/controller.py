@@ -86,7 +86,14 @@ class LengthController:
         """
         full = batch.candidates
         found = self.decide(
-            full, batch.model_free, batch.costs, batch.busy_s, batch.core_share, batch.least, batch.prompts_s
+            full,
+            batch.model_free,
+            batch.costs,
+            batch.busy_s,
+            batch.core_share,
+            batch.least,
+            batch.prompts_s,
+            is_waiting=batch.has_models,
         )
         if len(full) == 1 and found.depths[0] and (found.is_model_free or not batch.has_models):
             lone = batch.model_free[0] if batch.model_free is not None and found.is_model_free else full[0]
@@ -106,12 +113,15 @@ class LengthController:
         share: float,
         least: int = 0,
         prompts_s: float = 0.0,
+        *,
+        is_waiting: bool = True,
     ) -> LengthDecision:
         """Decide for the candidates of both modes, sequence by sequence.
 
         `model_free` is None where there are no models or no model-free drafters. `busy_s`, `share`:
-        see `app.stages.length.marginal.draft_lengths`; `prompts_s`: see `DraftBatch`. Every sequence that
-        may asks for `least` tokens at least, whatever their expected gain.
+        see `app.stages.length.marginal.draft_lengths`; `prompts_s`: see `DraftBatch`. `is_waiting`:
+        whether the drafts of `full` are waited for, as those of models are; others the verifier makes itself.
+        Every sequence that may asks for `least` tokens at least, whatever their expected gain.
         """
         self._silent_steps, self._silent_crowd = self._silent_steps + 1, len(full)
         self._steps_without_models += 1
@@ -151,7 +161,7 @@ class LengthController:
                 model_free, self.modes.model_free, tries_few, 0.0, share=1.0
             )
         beat = 1.0 if must_ask or self._is_full_due else few_gain
-        depths, gain = asked(full, models, must_ask, prompts_s, share, beat)
+        depths, gain = asked(full, models, must_ask, prompts_s if is_waiting else 0.0, share, beat)
         chosen, is_model_free = full, False
         if model_free is not None and (few_gain >= gain and not must_ask) and not (any(depths) and self._is_full_due):
             depths, chosen, is_model_free = few, model_free, True

@@ -157,7 +157,9 @@ class _Price:
         draft_s = np.array(seconds)
         if self._between_s:
             slowed_s = self._share * np.minimum(draft_s, self._between_s)
-            return np.where(draft_s > 0.0, np.maximum(draft_s, self._between_s) + slowed_s, 0.0)
+            between_s = np.maximum(draft_s, self._between_s) + slowed_s
+            between_s[0] = between_s[:, 0] = 0.0  # nothing is drafted
+            return between_s
         return draft_s - np.minimum(draft_s, self._busy_s) * (1.0 - self._share)
 
     def reading_s(self, candidate: Candidate) -> float:

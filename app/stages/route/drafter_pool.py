@@ -55,6 +55,10 @@ class DrafterPool:
             away=frozenset(away),
         )
 
+    def allows_models(self, names: Iterable[str] | None) -> bool:
+        """Tell whether a model drafter may draft: any, or one of those that a request named."""
+        return bool(self.models) if names is None else not self.models.keys().isdisjoint(names)
+
     def allowed(self, names: Iterable[str] | None) -> tuple[str, ...]:
         """Return all drafters, or those of them that a request named."""
         alive = (*self.models, *self.model_free) if self.models else self.model_free

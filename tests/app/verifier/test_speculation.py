@@ -313,7 +313,7 @@ def test_a_probe_reaches_drafters_in_time_and_shows_what_one_token_takes():
         one.draft_costs.update(1, 1, 0.08)
     for _ in range(30):
         (job,) = one.speculation.jobs([sequence], [0], Policy(), [True])
-        assert in_time([job], clock.now_s + 0.1) == [job], "a drafter takes it, though nobody waits"
+        assert in_time([job], clock.now_s + 0.1) == [job], "a drafter takes it, though its sequence goes on"
         clock.now_s += 1.0  # the verifier was in a step meanwhile
         one.speculation.receive(message(base=len(sequence.tokens), models_s=0.02))
     assert one.draft_costs.seconds(1, 1) == pytest.approx(0.08, rel=0.1), "how long the way takes is not known"
@@ -396,34 +396,102 @@ def test_drafts_before_which_much_must_be_read_are_not_waited_for():
     one, sequence = with_much_to_read()
     (job,) = one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
     assert sequence.due_s == 0.0 and (job.max_draft_tokens, job.start) == (1, 0)
-    assert job.due_s == NOW_S + Policy().draft_wait_s, "drafters have time to read it for the rounds after"
+    read_s = 201 * 0.001
+    assert job.due_s == pytest.approx(NOW_S + Policy().draft_wait_s + 2 * read_s), "drafters have time to read it"
     other = start(one, "s", length=200, generated=1)
     one.speculation.jobs([other], [4], Policy(), worth_s=1.0)
     assert other.due_s > NOW_S, "worth the wait"
 
 
-def test_what_no_answer_says_was_read_is_still_to_be_read():
+def answer(base, **changes):
+    """Make the answer to the job at this length."""
+    return message(base=base, survival=(0.9, 0.8), confidence={"small": 0.9}, **changes)
+
+
+def test_while_drafters_read_a_sequence_it_goes_on_without_them():
     one, sequence = with_much_to_read()
     one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
-    sequence.kv.tokens += [7]
+    for token in range(5):
+        sequence.kv.tokens += [token]
+        assert one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050) == [], "the drafter is at the prompt yet"
+        assert sequence.due_s == 0.0
+    one.speculation.receive(answer(201))
     (job,) = one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
-    assert job.tokens == (7,) and sequence.due_s == 0.0, "the drafter is at the prompt yet"
-    one.speculation.receive(message(base=202, survival=(0.9, 0.8)))
-    sequence.tree = None
-    sequence.kv.tokens += [8]
+    assert sequence.due_s > NOW_S and job.tokens == tuple(range(5)), "it has answered, five rounds late"
+
+
+def test_a_drafter_that_never_answers_is_asked_again():
+    one, sequence = with_much_to_read()
     one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
-    assert sequence.due_s > NOW_S, "it has answered"
+    one.speculation._clock.now_s += Policy().draft_wait_s + 0.5
+    (job,) = one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
+    assert job.max_draft_tokens == 4 and sequence.due_s > NOW_S, "and waited for: its model may be too short to answer"
 
 
 def test_an_answer_that_is_always_a_round_late_says_what_was_read():
     """Or every round would count as one of reading, and teach nothing of how long drafts take."""
     one, sequence = with_much_to_read()
     for late in range(4):
-        one.speculation.jobs([sequence], [4], Policy(), worth_s=9.0)
+        sequence.due_s = 0.0
+        one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
+        assert (sequence.due_s > 0.0) == (late > 1)
         if late:
-            one.speculation.receive(message(base=len(sequence.tokens) - 1, survival=(0.9, 0.8)))
+            one.speculation.receive(answer(len(sequence.tokens) - 1))
         sequence.kv.tokens += [7]
-    assert one.speculation.pending.unread("r") == 0
+
+
+def test_a_late_answer_does_not_make_reading_look_free():
+    """The job after it had nothing left to read, and came at once."""
+    one, sequence = with_much_to_read()
+    before = one.draft_costs.read_s(1000)
+    one.speculation.jobs([sequence], [4], Policy(), worth_s=9.0)
+    one.speculation._clock.now_s += 0.3
+    sequence.kv.tokens += [7]
+    one.speculation.jobs([sequence], [4], Policy(), worth_s=9.0)
+    one.speculation.receive(answer(201, models_s=0.21))
+    one.speculation.receive(answer(202, models_s=0.001))
+    assert one.draft_costs.read_s(1000) == pytest.approx(before, rel=0.1)
+
+
+def test_a_batch_teaches_what_reading_takes_once():
+    one, _ = with_much_to_read()
+    sequences = [start(one, name, length=200, generated=1) for name in "stu"]
+    one.speculation.jobs(sequences, [4, 4, 4], Policy(draft_wait_s=9.0), worth_s=9.0)
+    one.speculation._clock.now_s += 0.3
+    for name in "stu":
+        one.speculation.receive(answer(201, request_id=name, models_s=0.29))
+    assert len(one.draft_costs._reading_s) == 2, "once before"
+
+
+def test_only_those_whose_node_reads_go_on_without_drafts():
+    one, sequence = with_much_to_read()
+    one.speculation.follow(DrafterPool({"small": "draft:1", "other": "draft:2"}, ()))
+    near, far = (
+        start(one, name, speculation=SpeculationBounds(drafters=(drafter,)))
+        for name, drafter in (("near", "small"), ("far", "other"))
+    )
+    reader = start(one, "reader", length=200, generated=1, speculation=SpeculationBounds(drafters=("small",)))
+    jobs = one.speculation.jobs([reader, near, far], [4, 4, 4], Policy(), worth_s=0.050)
+    assert {job.request_id: job.max_draft_tokens for job in jobs} == {"reader": 1, "near": 1, "far": 4}
+    assert (reader.due_s, near.due_s) == (0.0, 0.0) and far.due_s > NOW_S
+    near.kv.tokens += [7]
+    far.kv.tokens += [7]
+    one.speculation.receive(answer(5, request_id="near"))
+    jobs = one.speculation.jobs([near, far], [4, 4], Policy(), worth_s=0.050)
+    assert {job.request_id: job.max_draft_tokens for job in jobs} == {"near": 1, "far": 4}, "its node is at the prompt"
+    one.speculation.receive(answer(6, request_id="near"))
+    one.speculation.receive(answer(201, request_id="reader"))
+    assert [job.max_draft_tokens for job in one.speculation.jobs([near], [4], Policy(), worth_s=0.050)] == [4]
+
+
+def test_reading_is_no_wrong_draft_to_routing():
+    one, _ = with_much_to_read()
+    one.speculation.follow(DrafterPool({"small": "draft:1", "other": "draft:1"}, ()))
+    sequence = start(one, "reader", length=200, generated=1)
+    for _ in range(3):
+        one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
+        sequence.kv.tokens += [7]
+    assert not one.speculation.router.asked_rounds
 
 
 def test_a_wait_that_is_too_short_is_found_so():
@@ -480,7 +548,12 @@ def test_a_round_with_skipped_models_teaches_nothing_of_their_costs():
     one.speculation.jobs([sequence], [3], Policy())
     clock.now_s += 0.03
     one.speculation.receive(message(base=200))
-    assert one.draft_costs.read_s(200) == 0.0, "a job sent twice tells only what is new"
+    assert one.draft_costs.read_s(200) == pytest.approx(0.02), "a model that was not run had not read it"
+    sequence.tree = None
+    one.speculation.jobs([sequence], [3], Policy())
+    clock.now_s += 0.03
+    one.speculation.receive(message(base=200))
+    assert one.draft_costs.read_s(200) == pytest.approx(0.02), "a job sent twice tells only what is new"
     assert one.draft_costs.seconds(1, 3) != before[0]
 
 
@@ -501,7 +574,7 @@ def test_rounds_that_asked_models_are_counted():
     one = parts()
     sequence = start(one, "r", generated=0)
     one.speculation.record_verdict(sequence, [2])
-    assert (one.stats.later_rounds, one.stats.model_rounds) == (0, 0), "nobody can draft the first token"
+    assert (one.stats.later_rounds, one.stats.model_rounds) == (0, 0), "the first token has no draft"
     sequence.kv.tokens.append(2)
     for arrives, is_model_free, counts in (
         ({}, False, (1, 1)),
@@ -516,7 +589,7 @@ def test_rounds_that_asked_models_are_counted():
         assert (one.stats.later_rounds, one.stats.model_rounds) == counts
     one.speculation.record_verdict(sequence, [1])
     report = one.stats.report(one.sequences.all())
-    assert (report["later_rounds"], report["model_rounds"]) == (5, 2), "nobody was asked for the last one"
+    assert (report["later_rounds"], report["model_rounds"]) == (5, 2), "no drafter was asked for the last one"
 
 
 def test_the_first_waits_grow_until_it_is_known_what_drafts_take():

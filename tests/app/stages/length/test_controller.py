@@ -18,6 +18,7 @@ from app.stages.length.controller import (
     LengthController,
 )
 from app.stages.length.marginal import Candidate
+from app.stages.length.planner import DraftBatch
 from app.state import Tree
 from tests import fakes
 
@@ -68,6 +69,18 @@ def test_model_free_drafters_that_do_as_well_are_asked_alone(lengths):
         lengths.modes.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
     assert [decide(lengths) for _ in range(FULL_AFTER_ASKS)] == [True] * FULL_AFTER_ASKS
     assert decide(lengths) is False, "as soon as at first, since they gained meanwhile"
+
+
+def test_prompts_cost_nothing_where_drafts_are_not_waited_for(lengths):
+    """Without models the verifier drafts by itself, and does not read prompts meanwhile."""
+    for _ in range(30):
+        lengths.modes.with_models.of(RECORD).update(4, 1)
+    full = [Candidate(lengths.modes.with_models.of(RECORD), 4)]
+    for has_models in (True, False):
+        batch = DraftBatch(
+            full, None, has_models=has_models, lengths={RECORD.id: 9}, costs=COSTS, now_s=0.0, prompts_s=9.0
+        )
+        assert any(lengths.plan(batch).depths) != has_models
 
 
 def test_models_that_see_more_are_asked(lengths):
