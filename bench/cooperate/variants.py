@@ -30,7 +30,7 @@ class Variant:
     model_free: tuple[str, ...] | None = None  # names of model-free drafters; None: as its plan has it
     length: int | None = None  # draft tokens every round; None: as many as pay
     speculates: bool = True
-    without: Literal["fusion", "prompt priors"] | None = None  # an ablation that no setting names
+    without: Literal["fusion"] | None = None  # an ablation that no setting names
     # Simulated deployments only: whether beat steers, or the first policy holds; fields of the policy that stay so in
     # either case; and the most nodes of a tree.
     is_steered: bool = True
@@ -77,7 +77,6 @@ def variants(best: Variant | None, generalist: str | None) -> list[Variant]:
         Variant("cosine, batches in flight", {"plan": "cosine", "overlap": "groups"}),
         Variant("faser without overlap", {"plan": "faser", "overlap": "none"}),
         Variant("pace without tables", {"model_free": False}, model_free=()),
-        Variant("pace without tables or prompt priors", {"model_free": False}, model_free=(), without="prompt priors"),
         Variant(FULL),
         Variant("without routing", {"routing": "all"}),
         Variant("without fusion", without="fusion"),

@@ -6,7 +6,7 @@ them.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,7 +21,6 @@ from app.drafter.replicas import fetcher
 from app.drafter.token_fusion import TokenFusion
 from app.engine.drafters.token_similarity import embedding_agreement
 from app.engine.early_exit.controller import EarlyExitController
-from app.estimates.drafter_priors import DrafterPriors, Prior
 from app.estimates.step_costs import StepCosts
 from app.fuser.fuser import Fuser
 from app.messages import Record, ToVerifier, TreeMessage
@@ -177,7 +176,6 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
         world.store,
         owner=name,
         agreement=agreement_of(world),
-        experience=Overall() if world.variant.without == "prompt priors" else None,
         clock=clock,
         splits=world.device,
     )
@@ -188,14 +186,6 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
     verifier = SimVerifier(name, segment, target, clock, controller)
     world.verifiers.append(verifier)
     return verifier
-
-
-class Overall(DrafterPriors):
-    """Expect of a drafter on a prompt what it did on all prompts: an ablation."""
-
-    def priors(self, tenant: str, buckets: Listed[int], drafters: Iterable[str]) -> dict[str, Prior]:
-        """Return the priors by drafter, whatever the prompt's words."""
-        return super().priors(tenant, (), drafters)
 
 
 def agreement_of(world: World) -> Agreement:

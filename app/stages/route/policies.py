@@ -65,7 +65,7 @@ class Option:
     is_here: bool = False  # on the verifier's own cores
     match: float = 0.5  # its entry in CoSine's routing matrix
     rounds: int = 0  # in which it was asked
-    is_expected: bool = False  # `acceptance` rests on enough prompts like this one
+    is_expected: bool = False  # `acceptance` rests on enough requests
 
     def tokens(self, depth: int, acceptance: float | None = None) -> float:
         """Return the expected right tokens of a draft of `depth`."""

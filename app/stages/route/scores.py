@@ -1,4 +1,4 @@
-"""Score each drafter on each request, by recent verdicts and the priors of similar prompts.
+"""Score each drafter on each request, by recent verdicts and what came of the tenant's requests before.
 
 Takes outcomes in tokens right and tried, and gives chances; chooses no drafter.
 """
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
-from app.estimates.drafter_priors import DrafterPriors, Prior, buckets_of
+from app.estimates.drafter_priors import DrafterPriors, Prior
 from app.messages import Record
 
 DECAY = 0.95  # of a request's own past with each verdict: it remembers about 20 rounds
@@ -58,7 +58,6 @@ class RequestScores:
     """Hold the scores of all drafters on one request."""
 
     tenant: str
-    buckets: tuple[int, ...]
     by_drafter: dict[str, Score] = field(default_factory=dict)
     asked: tuple[str, ...] = ()  # drafters asked in the round that has no verdict yet
     accepted_length: float | None = None  # of recent rounds, the target's own token included
@@ -79,7 +78,7 @@ class RequestScores:
             score.new_right, score.new_tries = score.new_right + right, score.new_tries + tries
 
     def is_expected(self, drafter: str) -> bool:
-        """Tell whether the drafter's prior rests on enough prompts like this one."""
+        """Tell whether the drafter's prior rests on enough requests."""
         return self.by_drafter[drafter].prior.tries >= KNOWN_TRIES
 
     def match(self, drafter: str, value: float) -> None:
@@ -113,12 +112,12 @@ class DrafterScores:
         """Return the request's scores, with an entry for each of these drafters."""
         found = self._requests.get(record.id)
         if found is None:
-            found = self._requests[record.id] = RequestScores(record.tenant, buckets_of(record.prompt_ids))
+            found = self._requests[record.id] = RequestScores(record.tenant)
             while len(self._requests) > self._max_requests:
                 self.remove(next(iter(self._requests)))
         new = [drafter for drafter in drafters if drafter not in found.by_drafter]
         if new:
-            priors = self._experience.priors(record.tenant, found.buckets, new)
+            priors = self._experience.priors(record.tenant, new)
             found.by_drafter.update({drafter: Score(prior) for drafter, prior in priors.items()})
         return found
 
@@ -128,7 +127,7 @@ class DrafterScores:
 
     def report(self, scores: RequestScores) -> None:
         """Update the priors with what is new."""
-        self._experience.add(scores.tenant, scores.buckets, scores.drain())
+        self._experience.add(scores.tenant, scores.drain())
 
     def remove(self, request_id: str) -> None:
         """Remove an ended request; the priors keep what was learnt."""

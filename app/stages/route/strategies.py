@@ -45,12 +45,12 @@ class RoutingStrategy(Protocol):
 
 
 class LearnedRouting:
-    """Ask the drafters of the highest expected gain, by what they got right on requests like this one."""
+    """Ask the drafters of the highest expected gain, by what they got right on this request and on those before."""
 
     def choose(self, found: RoundOptions) -> list[str]:
         """Choose by the expected gain of each option (`policies.learned`)."""
         options, recent, limits = found.options, found.accepted_length, found.limits
-        if recent is None:  # a new request: expect what similar requests had
+        if recent is None:  # a new request: expect what those before had
             recent = max((1.0 + o.tokens(limits.depth) for o in options if o.is_expected), default=None)
         return learned(options, limits.depth, limits.most, is_exploring=is_short(recent), least_gain=limits.least_gain)
 

@@ -28,7 +28,7 @@ from bench.simulate.beat import (
 from bench.simulate.log import DEPTH, DrafterLog, Log, Text
 from bench.simulate.machines import build
 from bench.simulate.run import over, simulate
-from bench.simulate.world import Overall, Setting, World, agreement_of
+from bench.simulate.world import Setting, World, agreement_of
 
 STEP_S, TOKEN_S, LENGTH, TEXTS = 0.03, 0.001, 24, 6
 LEASE_S = 2.0
@@ -171,10 +171,3 @@ def test_cosine_rates_by_the_targets_embedding_where_that_is_named(log: Log, tmp
     plain, rated = (run(which, cosine, Setting(2)) for which in (log, named))
     scores = [w.verifiers[0].segment.speculation.router.asked_rounds for w in (plain, rated)]
     assert all(scores)
-
-
-def test_priors_without_words_are_those_of_all_prompts() -> None:
-    priors = Overall()
-    priors.add("", (1, 2), {"a": (8.0, 8.0)})
-    priors.add("", (3,), {"a": (0.0, 8.0)})
-    assert priors.priors("", (1, 2), ["a"]) == priors.priors("", (3,), ["a"])
