@@ -21,6 +21,7 @@ from pydantic import BaseModel, Field
 from app.errors import MessageError
 from app.request import Message, Sampling, SpeculationBounds, TokenId, TokenLogprobs
 
+LEAST_SURVIVAL = 0.12  # of a guess that drafting goes on from, where no cost says what one is worth
 TARGET = "target"  # the proposer of a token that no drafter guessed
 PUBLIC_TENANT = "public"  # the tenant of requests without an API key: Celery's tasks, or all where no keys are used
 
@@ -156,6 +157,8 @@ class DraftJob(HotMessage, frozen=True, kw_only=True):
     run_ahead: bool = False  # drafters share no cores with the verifier: they may run ahead while it works
     # Chance of the model-free drafters' first token from which on a node that fuses skips its models.
     skip_models_above: float = 1.0
+    # Of a guess that models go on from: what is less likely is not worth its time and its row; 0: all are.
+    least_survival: Annotated[float, Meta(ge=0, le=1)] = LEAST_SURVIVAL
     is_last: bool = False  # the sequence ended: learn from it and remove it, without a draft
     # Mailboxes of the drafter nodes that guess this round's tokens together, one at a time; empty: each drafts alone.
     sharing: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ import torch
 
 from app.assembly.devices import draft_device, forget_files, leave_cores_to, on_another_device
 from app.assembly.fuser import calibration
-from app.assembly.plans import Plan, plan_of
+from app.assembly.plans import plan_of
 from app.config import Activations, Settings
 from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
@@ -32,7 +32,7 @@ AnyGuesser: TypeAlias = "ModelGuesser | DeviceGuesser"
 
 def build_drafters(settings: Settings) -> list[ModelDrafter]:
     """Load the model drafters that the settings name. Raises ModelRefused."""
-    return drafters_over(load_guessers(settings), plan_of(settings))
+    return drafters_over(load_guessers(settings))
 
 
 def build_drafter_node(settings: Settings, models: list[ModelDrafter], fetch: Fetch, mailbox: str) -> DrafterNode:
@@ -59,12 +59,9 @@ def load_guessers(settings: Settings) -> dict[str, AnyGuesser]:
     return found
 
 
-def drafters_over(guessers: Mapping[str, AnyGuesser], plan: Plan) -> list[ModelDrafter]:
-    """Build a model drafter around each guesser, which drafts as the plan wants it."""
-    return [
-        ModelDrafter(name, guesser, guesser.max_context, guesser.reads_state, plan.drafts_whole)
-        for name, guesser in guessers.items()
-    ]
+def drafters_over(guessers: Mapping[str, AnyGuesser]) -> list[ModelDrafter]:
+    """Build a model drafter around each guesser."""
+    return [ModelDrafter(name, guesser, guesser.max_context, guesser.reads_state) for name, guesser in guessers.items()]
 
 
 def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuesser]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from app.assembly.devices import AnyRunner
 from app.assembly.drafter import AnyGuesser, build_drafter_node, drafters_over, load_guessers
 from app.assembly.fuser import build_fuser, model_free_names
-from app.assembly.plans import plan_of
 from app.assembly.verifier import agreement, load_target, measured_target, verifier_over
 from app.config import Settings
 from app.drafter.replicas import fetcher
@@ -54,6 +53,6 @@ def build_local(settings: Settings, models: Models | None = None) -> LocalPipeli
         readers=frozenset(name for name, guesser in models.guessers.items() if guesser.reads_state),
     )
     verifier.follow(pool, Policy(pruning=True))  # no controller runs here
-    node = build_drafter_node(settings, drafters_over(models.guessers, plan_of(settings)), fetcher(store), MAILBOX)
+    node = build_drafter_node(settings, drafters_over(models.guessers), fetcher(store), MAILBOX)
     fuser = build_fuser(settings, models.tokenizer, store, verifier.sequences.tokens)
     return LocalPipeline(verifier, node, fuser, store, models.tokenizer)

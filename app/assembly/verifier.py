@@ -125,6 +125,7 @@ def verifier_over(
         planner if isinstance(planner, JointController) else overlap(settings),
         sends_states=plan.states,
         shares_tokens=plan.fusion == "token",
+        drafts_whole=plan.drafts_whole,
         splits=splits,
     )
     stats = VerifierStats(measured, strategies.router, metrics or VerifierMetrics())

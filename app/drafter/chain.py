@@ -19,7 +19,7 @@ class DraftChain:
     """Draft chains with one drafter. Keeps every sequence's path, to go on from where a verdict confirms it."""
 
     def __init__(self, drafter: DraftKV) -> None:
-        self.paths: Final = DraftPaths(drafter.least_survival)
+        self.paths: Final = DraftPaths()
         self._drafter = drafter
 
     def draft(self, contexts: Listed[Context]) -> list[Draft]:
@@ -38,7 +38,8 @@ class DraftChain:
 
     def _extend(self, paths: list[DraftPath], depth: int, *, in_spare_time: bool = False) -> None:
         """Guess up to `depth` tokens for aligned paths."""
-        found = self._drafter.guess([path.id for path in paths], depth, in_spare_time=in_spare_time)
+        least = min((path.least_survival for path in paths), default=0.0)
+        found = self._drafter.guess([path.id for path in paths], depth, least, in_spare_time=in_spare_time)
         for path in paths:
             guesses = found.get(path.id, [])
             path.take(own_steps(self._drafter.name, guesses), (self._drafter,) if path.id in found else ())

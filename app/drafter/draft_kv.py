@@ -13,7 +13,6 @@ from app.stages.draft.protocol import Context
 from app.state import BatchEntry, CachedSequence, Guess, Tree
 
 log = logging.getLogger(__name__)
-MIN_SURVIVAL = 0.12  # least survival of a guess that drafting goes on from, unless all that is asked for is wanted
 CHUNK_TOKENS = 512  # prompt tokens a pass
 SPARE_TOKENS = 16  # tokens of a sequence that a step in spare time may read before its guess
 MAX_SEQUENCES = 1024  # known at once, far more than are ever in one round
@@ -49,10 +48,9 @@ class Guesser(Protocol):
 class DraftKV:
     """Guess for sequences, by their request's id: `align` sets the tokens to read, `advance` appends to them."""
 
-    def __init__(self, name: str, guesser: Guesser, max_context: int, least_survival: float = MIN_SURVIVAL) -> None:
+    def __init__(self, name: str, guesser: Guesser, max_context: int) -> None:
         self.name: Final = name
         self.max_context: Final = max_context
-        self.least_survival: Final = least_survival  # of a guess that drafting goes on from
         self._guesser = guesser
         self._sequences: OrderedDict[str, CachedSequence] = OrderedDict()
 
@@ -73,8 +71,10 @@ class DraftKV:
         sequence.tokens = list(tokens)
         sequence.state = context.state if len(tokens) == len(context.tokens) else None  # of committed tokens only
 
-    def guess(self, request_ids: Listed[str], depth: int, *, in_spare_time: bool = False) -> dict[str, list[Guess]]:
-        """Guess up to `depth` tokens in a chain for each aligned sequence.
+    def guess(
+        self, request_ids: Listed[str], depth: int, least_survival: float, *, in_spare_time: bool = False
+    ) -> dict[str, list[Guess]]:
+        """Guess up to `depth` tokens in a chain for each aligned sequence, fewer if no chain is as likely as stated.
 
         A sequence without room in memory, or whose logits are not finite, has no guesses. In spare time
         no other sequence loses its cache, and a sequence with too much to read first is skipped.
@@ -88,7 +88,7 @@ class DraftKV:
         ]
         busy = None if in_spare_time else set(request_ids)
         works = [work for work in works if self._try_reserve(work, busy, depth - 1)]
-        found = self._guess(works, depth)
+        found = self._guess(works, depth, least_survival)
         for work in works if found else ():
             self._guesser.cover(work.sequence, work.start + len(work.tokens))
         return {work.sequence.id: guesses for work, guesses in zip(works, found, strict=bool(found))}
@@ -113,14 +113,14 @@ class DraftKV:
             while s.uncached > CHUNK_TOKENS:
                 chunk = s.tokens[s.cached : s.cached + CHUNK_TOKENS]
                 work = BatchEntry(s, s.cached, chunk, Tree(), final=False)
-                if not self._try_reserve(work, busy, ahead=0) or not self._guess([work], 1):
+                if not self._try_reserve(work, busy, ahead=0) or not self._guess([work], 1, 0.0):
                     break
                 self._guesser.cover(s, s.cached + len(chunk))
 
-    def _guess(self, works: list[BatchEntry], depth: int) -> list[list[Guess]]:
+    def _guess(self, works: list[BatchEntry], depth: int, least_survival: float) -> list[list[Guess]]:
         """Run the model; if it computes numbers that are not finite, drop the caches and return no guesses."""
         try:
-            return self._guesser.guess(works, depth, self.least_survival) if works else []
+            return self._guesser.guess(works, depth, least_survival) if works else []
         except ArithmeticError as error:
             log.warning("drafter %s: %s", self.name, error)
             for work in works:

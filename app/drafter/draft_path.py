@@ -12,7 +12,7 @@ from collections.abc import Sequence as Listed
 from math import prod
 from typing import Protocol
 
-from app.drafter.draft_kv import MAX_SEQUENCES, MIN_SURVIVAL, DraftKV
+from app.drafter.draft_kv import MAX_SEQUENCES, DraftKV
 from app.drafter.draft_steps import DraftStep, drafts_of
 from app.messages import Draft
 from app.stages.draft.protocol import Context
@@ -26,7 +26,6 @@ class DraftPath:
         context: Context,
         drafters: tuple[DraftKV, ...],
         steps: list[DraftStep],
-        least_survival: float,
     ) -> None:
         self.context = context
         self.drafters = drafters  # those that have not failed yet
@@ -35,7 +34,7 @@ class DraftPath:
         self.tokens = [*context.tokens, *(step.token for step in steps)]
         self.is_ahead = False  # extended since the last job
         self._steps = steps
-        self._least_survival = least_survival
+        self.least_survival = context.least_survival
         self._limit = context.max_draft_tokens
 
     @property
@@ -51,13 +50,13 @@ class DraftPath:
     @property
     def is_done(self) -> bool:
         """Return whether it is as long as it may be, or too unlikely to go on."""
-        return self.room <= 0 or self._survival < self._least_survival
+        return self.room <= 0 or self._survival < self.least_survival
 
     @property
     def can_run_ahead(self) -> bool:
         """Return whether the next round could use a further step that the models have room for."""
         room = min((drafter.max_context for drafter in self.drafters), default=0) - len(self.tokens)
-        return room > 0 and len(self._steps) < self._furthest and self._survival >= self._least_survival
+        return room > 0 and len(self._steps) < self._furthest and self._survival >= self.least_survival
 
     def align(self) -> None:
         """Roll its drafters' caches back to the tokens that they share with it."""
@@ -110,9 +109,7 @@ class DraftSteps(Protocol):
 class DraftPaths:
     """The last path of every sequence; over MAX_SEQUENCES the least recently started are dropped."""
 
-    def __init__(self, least_survival: float = MIN_SURVIVAL) -> None:
-        """Let paths end behind a guess of less survival than this."""
-        self._least_survival = least_survival
+    def __init__(self) -> None:
         self._paths: OrderedDict[str, DraftPath] = OrderedDict()
         self._ahead_hits = self._ahead_misses = self._guessed = 0
 
@@ -147,7 +144,7 @@ class DraftPaths:
         if last and last.is_ahead:
             self._ahead_hits += bool(steps)
             self._ahead_misses += not steps
-        path = self._paths[context.request_id] = DraftPath(context, able, steps, self._least_survival)
+        path = self._paths[context.request_id] = DraftPath(context, able, steps)
         while len(self._paths) > MAX_SEQUENCES:
             self._paths.popitem(last=False)
         return path

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Listed
 from typing import Final
 
 from app.drafter.chain import DraftChain
-from app.drafter.draft_kv import MIN_SURVIVAL, DraftKV, Guesser
+from app.drafter.draft_kv import DraftKV, Guesser
 from app.messages import Draft
 from app.stages.draft.protocol import Context
 
@@ -22,12 +22,11 @@ class ModelDrafter:
         guesser: Guesser,
         max_context: int,
         reads_state: bool = False,
-        is_whole: bool = False,
     ) -> None:
-        """Draft with the model behind `guesser`; with `is_whole` all that is asked for, however unlikely it is."""
+        """Draft with the model behind `guesser`."""
         self.name = name
         self.reads_state: Final = reads_state  # the target's hidden state, which jobs then carry
-        self.draft_kv: Final = DraftKV(name, guesser, max_context, 0.0 if is_whole else MIN_SURVIVAL)
+        self.draft_kv: Final = DraftKV(name, guesser, max_context)
         self.chain: Final = DraftChain(self.draft_kv)
 
     def draft(self, contexts: Listed[Context]) -> list[Draft]:

@@ -65,7 +65,14 @@ class Replicas:
         if tokens is None:
             return None
         context = Context(
-            job.request_id, job.tenant, tokens, job.prompt_length, job.max_draft_tokens, job.sampling, _state(job)
+            job.request_id,
+            job.tenant,
+            tokens,
+            job.prompt_length,
+            job.max_draft_tokens,
+            job.sampling,
+            job.least_survival,
+            _state(job),
         )
         for drafter in self.drafters:
             drafter.update(context)

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from app.drafter.draft_kv import MAX_SEQUENCES, MIN_SURVIVAL, DraftKV
+from app.drafter.draft_kv import MAX_SEQUENCES, DraftKV
 from app.messages import SharedPath, TokenGuess
 from app.stages.draft.protocol import Context
 from app.state import Guess
@@ -28,7 +28,7 @@ class _Path:
     def is_waiting(self) -> bool:
         """Return whether it wants a guess of its next token."""
         is_next = self.guessed <= len(self.tokens) < self.context.max_draft_tokens
-        return is_next and self.survival >= MIN_SURVIVAL
+        return is_next and self.survival >= self.context.least_survival
 
 
 class SharedPaths:
@@ -78,7 +78,7 @@ def _guesses(drafter: DraftKV, waiting: Iterable[_Path]) -> list[TokenGuess]:
     own = {path.context.request_id: path for path in waiting if drafter in path.drafters}
     for path in own.values():
         drafter.align(path.context, [*path.context.tokens[: path.base], *path.tokens])
-    found = drafter.guess([*own], 1)
+    found = drafter.guess([*own], 1, 0.0)
     return [_message(own[request_id], drafter.name, guesses[0]) for request_id, guesses in found.items() if guesses]
 
 

@@ -57,9 +57,10 @@ class TokenFusion:
     def _extend(self, paths: list[DraftPath], depth: int, *, in_spare_time: bool = False) -> None:
         """Extend paths by up to `depth` tokens, more than one only for single drafters."""
         guesses: dict[str, dict[DraftKV, list[Guess]]] = {path.id: {} for path in paths}
+        least = min((path.least_survival for path in paths), default=0.0)
         for drafter in self._drafters:
             request_ids = [path.id for path in paths if drafter in path.drafters]
-            for request_id, found in drafter.guess(request_ids, depth, in_spare_time=in_spare_time).items():
+            for request_id, found in drafter.guess(request_ids, depth, least, in_spare_time=in_spare_time).items():
                 guesses[request_id][drafter] = found
         for path in paths:
             path.take(self._steps(guesses[path.id]), tuple(guesses[path.id]))

@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from app.drafter.draft_kv import MIN_SURVIVAL
 from app.drafter.draft_steps import DraftStep, drafts_of, fused_step
 from app.estimates.calibration import Calibration
 from app.messages import Draft, DraftJob, SharedPath, TokenGuess
@@ -36,7 +35,7 @@ class _Path:
     @property
     def is_done(self) -> bool:
         """Return whether it is as long as its job asks for, or too unlikely to go on."""
-        return len(self.steps) >= self.job.max_draft_tokens or self.survival < MIN_SURVIVAL
+        return len(self.steps) >= self.job.max_draft_tokens or self.survival < self.job.least_survival
 
     @property
     def due_s(self) -> float:

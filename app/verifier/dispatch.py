@@ -3,7 +3,7 @@
 from base64 import b64encode
 from collections.abc import Iterable, Set
 
-from app.messages import DraftJob, ToDrafter, ToFuser
+from app.messages import LEAST_SURVIVAL, DraftJob, ToDrafter, ToFuser
 from app.stages.route.router import Route
 from app.state import Sequence
 
@@ -31,6 +31,7 @@ class DraftDispatcher:
         *,
         readers: Set[str] = frozenset(),
         run_ahead: bool = False,
+        least_survival: float = LEAST_SURVIVAL,
         skip_models_above: float = 1.0,
     ) -> list[DraftJob]:
         """Make a job for each node that drafts and for the fuser.
@@ -60,6 +61,7 @@ class DraftDispatcher:
                 state=None if state is None or readers.isdisjoint(names) else state,
                 run_ahead=run_ahead,
                 skip_models_above=skip_models_above,
+                least_survival=least_survival,
                 sharing=nodes if len(nodes) > 1 else (),
             )
             jobs.append(job)

@@ -13,7 +13,7 @@ from app.clock import SYSTEM, Clock
 from app.estimates.acceptance import AcceptanceEstimate
 from app.estimates.draft_costs import DEFAULT_HOP_S, FEW_UNREAD
 from app.estimates.host_costs import HostCosts
-from app.messages import DraftJob, TreeMessage
+from app.messages import LEAST_SURVIVAL, DraftJob, TreeMessage
 from app.placement.interference import Interference
 from app.placement.splits import FixedSplits, Split, Splits
 from app.policy import Policy
@@ -48,7 +48,8 @@ class DraftStrategies:
     """Hold the rules by which a verifier asks for drafts: lengths, drafters, overlap.
 
     `sends_states`: jobs carry the target's hidden state to the drafters that read it. `shares_tokens`:
-    drafters on several nodes guess each token together. `splits`: the ways to divide the machine.
+    drafters on several nodes guess each token together. `drafts_whole`: models draft all that is asked for,
+    however unlikely it is. `splits`: the ways to divide the machine.
     """
 
     lengths: LengthPlanner
@@ -56,6 +57,7 @@ class DraftStrategies:
     overlap: Overlap
     sends_states: bool = True
     shares_tokens: bool = False
+    drafts_whole: bool = False
     splits: Splits = field(default_factory=FixedSplits)
 
 
@@ -80,6 +82,7 @@ class Speculation:
         self._splits = strategies.splits
         self._split = 0  # in use
         self._sends_states = strategies.sends_states
+        self._drafts_whole = strategies.drafts_whole
         self._costs = measured.costs
         self._vocab_size = measured.vocab_size
         self._dispatcher = DraftDispatcher(mailbox, shares_tokens=strategies.shares_tokens)
@@ -192,7 +195,15 @@ class Speculation:
             self._deciding_s = self._clock.perf_counter() - began_s
         depths = found.depths if found.is_model_free else self._chunked(batch.candidates, found.depths)
         worth_s = found.worth_s + batch.busy_s + batch.prompts_s
-        return self.jobs(sequences, depths, policy, found.probes, worth_s, is_model_free=found.is_model_free)
+        return self.jobs(
+            sequences,
+            depths,
+            policy,
+            found.probes,
+            worth_s,
+            least_survival=found.least_survival,
+            is_model_free=found.is_model_free,
+        )
 
     def _divide(self, split: int) -> None:
         """Divide the machine in another way from now on, and learn what steps and drafts cost then by themselves."""
@@ -240,6 +251,7 @@ class Speculation:
         probes: Iterable[bool] = (),
         worth_s: float = inf,
         *,
+        least_survival: float = LEAST_SURVIVAL,
         is_model_free: bool = False,
     ) -> list[DraftJob]:
         """Make the jobs of the sequences that ask for tokens, and let these wait for their trees.
@@ -248,6 +260,7 @@ class Speculation:
         longer than the trees are worth, `worth_s`. A probe is a job for one token without a wait;
         drafters have the policy's longest one for it. Where models must read for longer than the trees are
         worth, there is no wait either: the reading pays later, and a wait for it never does.
+        Models go on from guesses of `least_survival`.
         """
 
         def route_of(sequence: Sequence) -> Route:
@@ -288,6 +301,7 @@ class Speculation:
                 own_due_s,
                 readers=self._pool.readers if self._sends_states else frozenset(),
                 run_ahead=run_ahead,
+                least_survival=0.0 if self._drafts_whole else least_survival,
                 skip_models_above=self._skip_models_above(sequence, depth, len(asked)) if route.homes else 1.0,
             )
         ]

@@ -162,7 +162,7 @@ def _guesses(draft_kv: DraftKV, texts: Listed[Text], states: States) -> tuple[tu
     found: list[list[tuple[Guess, ...]]] = [[()] for _ in texts]  # no drafter guesses before the first token
     for at in range(1, max(len(text.tokens) for text in texts)):
         ids = [_align(draft_kv, i, text, states, at) for i, text in enumerate(texts) if at < len(text.tokens)]
-        guessed = draft_kv.guess(ids, DEPTH)
+        guessed = draft_kv.guess(ids, DEPTH, 0.0)
         for request_id in ids:
             found[int(request_id)].append(tuple(guessed.get(request_id, ())))
     return tuple(map(tuple, found))
@@ -174,7 +174,7 @@ def _token_s(draft_kv: DraftKV, texts: Listed[Text], states: States) -> float:
     for at in range(2, 2 + TIMED):
         ids = [_align(draft_kv, i, text, states, min(at, len(text.tokens) - 1)) for i, text in enumerate(texts)]
         started = time.perf_counter()
-        guessed = draft_kv.guess(ids, DEPTH)
+        guessed = draft_kv.guess(ids, DEPTH, 0.0)
         taken.append((time.perf_counter() - started) / max(1, *map(len, guessed.values())))
     return median(taken)
 
@@ -185,7 +185,7 @@ def _reading(draft_kv: DraftKV, texts: Listed[Text]) -> float:
     for i, text in enumerate(texts[:TIMED]):
         draft_kv.align(_context(i, text, 0, None), [*text.prompt_ids])
         started = time.perf_counter()
-        draft_kv.guess([str(i)], 1)
+        draft_kv.guess([str(i)], 1, 0.0)
         taken.append((time.perf_counter() - started) / len(text.prompt_ids))
     return median(taken)
 
@@ -198,4 +198,4 @@ def _align(draft_kv: DraftKV, i: int, text: Text, states: States, at: int) -> st
 
 def _context(i: int, text: Text, at: int, state: bytes | None) -> Context:
     tokens = [*text.prompt_ids, *text.tokens[:at]]
-    return Context(str(i), "public", tokens, len(text.prompt_ids), DEPTH, Sampling(seed=0), state)
+    return Context(str(i), "public", tokens, len(text.prompt_ids), DEPTH, Sampling(seed=0), state=state)

@@ -140,7 +140,7 @@ class DrafterThread(threading.Thread):
         """Draft once for no request, to load the machine as drafting does."""
         tokens = [*range(1, PROBE_TOKENS + 1)]
         for model in self._models:
-            model.draft([Context("probe", "probe", tokens, PROBE_TOKENS, 4, Sampling(), None)])
+            model.draft([Context("probe", "probe", tokens, PROBE_TOKENS, 4, Sampling(), state=None)])
             model.remove("probe")
 
     def _follow(self) -> None:
@@ -151,7 +151,7 @@ class DrafterThread(threading.Thread):
         try:
             self._sides.draft.enter()
             self._guessers = load_guessers(self._deployment.settings)
-            self._models = drafters_over(self._guessers, plan_of(self._deployment.settings))
+            self._models = drafters_over(self._guessers)
             service = draft.serve(
                 self._deployment, self._node, self._models, is_apart=self._sides.is_real, follow=self._follow
             )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.messages import Draft
+from app.messages import LEAST_SURVIVAL, Draft
 from app.request import Sampling
 
 
@@ -18,6 +18,7 @@ class Context:
     prompt_length: int
     max_draft_tokens: int
     sampling: Sampling
+    least_survival: float = LEAST_SURVIVAL  # of a guess that a model goes on from
     state: bytes | None = None  # the target's last hidden state where it chose the last token, d float16
 
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
-from app.messages import Record
+from app.messages import LEAST_SURVIVAL, Record
 from app.stages.length.draft_modes import DraftMode, DraftModes
-from app.stages.length.marginal import Candidate, draft_lengths, probe, warm_up, worth_s
+from app.stages.length.marginal import Candidate, draft_lengths, least_survival, probe, warm_up, worth_s
 from app.stages.length.planner import DraftBatch, LengthDecision
 from app.state import Tree
 
@@ -185,7 +185,8 @@ class LengthController:
         for candidates in (full, model_free or []):
             for candidate, depth, is_probe in zip(candidates, depths, probes, strict=bool(candidates)):
                 candidate.expectation.record_asked(depth or int(is_probe), is_probe)
-        return LengthDecision(depths, probes, is_model_free, worth_s(chosen, depths, costs))
+        enough = LEAST_SURVIVAL if is_model_free else least_survival(full, depths, costs, models.costs)
+        return LengthDecision(depths, probes, is_model_free, worth_s(chosen, depths, costs), least_survival=enough)
 
     @property
     def _is_full_due(self) -> bool:

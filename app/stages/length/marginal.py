@@ -12,12 +12,14 @@ import numpy as np
 from app.estimates.acceptance import AcceptanceEstimate
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
+from app.messages import LEAST_SURVIVAL
 from kernels.cpu.best_lengths import Search, best_lengths
 
 DEPTH_CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # draft lengths tried
 MIN_GAIN = 1.05  # least expected pace over plain decoding: costs and chances are estimates
 HYSTERESIS = 0.05  # by which a silent sequence's survivals count less, so that it does not flicker
 MIN_SURVIVAL = 0.02  # less likely tokens never pay; bounds the search
+MOST_LEAST = 0.5  # that models must be sure of a guess to go on from it: confidences are estimates
 HORIZON_TOKENS = 64  # that a sequence is expected to go on: its costs must pay off within them
 PROBE_CHANCE = 0.1  # that the text got easier since the sequence fell silent
 PROBE_ACCEPTANCE = 0.8  # of its drafts in that case
@@ -115,6 +117,30 @@ def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts
     with_s = costs.seconds(len(candidates) + sum(depths))
     with_s += reading.step_s((c.context, 1 + depth) for c, depth in zip(candidates, depths, strict=True))
     return max(0.0, plain_s * (1.0 + expected / len(candidates)) - with_s)
+
+
+def least_survival(
+    candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts, draft_costs: DraftCosts
+) -> float:
+    """Return the survival that a guess must have for one more token behind it to pay, in any sequence of the batch.
+
+    Right with chance p it adds p to the B + S tokens of a round, S being the expected survival of the n that are
+    requested for b candidates, d each at most; it takes one row more, and its part of a step of drafting. Those are
+    even at
+
+        p = (B + S) / (T(B + n) + D(b, d)) x ((T(B + 2n) - T(B + n)) / n + (D(b, 2d) - D(b, d)) / (d b)).
+
+    LEAST_SURVIVAL before any draft.
+    """
+    asked, rows, deepest = sum(map(bool, depths)), sum(depths), max(depths, default=0)
+    if not asked or not draft_costs.is_known:
+        return LEAST_SURVIVAL
+    expected = sum(sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))
+    step_s, draft_s = costs.seconds(len(candidates) + rows), draft_costs.seconds(asked, deepest)
+    row_s = (costs.seconds(len(candidates) + 2 * rows) - step_s) / rows
+    token_s = (draft_costs.seconds(asked, 2 * deepest) - draft_s) / (deepest * asked)
+    even = (len(candidates) + expected) / (step_s + draft_s) * (row_s + token_s)
+    return min(MOST_LEAST, max(MIN_SURVIVAL, even))
 
 
 def skip_models_above(full: Listed[float], model_free: Listed[float], round_s: float, model_s: float) -> float:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
-from app.messages import Record
+from app.messages import LEAST_SURVIVAL, Record
 from app.stages.length.draft_modes import DraftModes
 from app.stages.length.marginal import Candidate
 from app.state import Tree
@@ -40,7 +40,7 @@ class LengthDecision:
 
     `worth_s`: how long the drafts may take before going on without them is faster. `is_priced`: the
     time that deciding took counts as a part of the draft cost. `split`: the number of the machine's
-    split to use from now on (`app.placement.splits`).
+    split to use from now on (`app.placement.splits`). `least_survival`: of a guess that models go on from.
     """
 
     depths: list[int]
@@ -48,6 +48,7 @@ class LengthDecision:
     is_model_free: bool
     worth_s: float
     is_priced: bool = True
+    least_survival: float = LEAST_SURVIVAL
     split: int = 0
 
 

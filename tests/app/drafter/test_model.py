@@ -4,13 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.drafter import draft_kv as module
-from app.drafter.draft_kv import MIN_SURVIVAL
 from app.drafter.draft_steps import MIN_SECOND
 from app.drafter.model import ModelDrafter
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.kv.pages import bytes_per_page
-from app.messages import Draft
+from app.messages import LEAST_SURVIVAL, Draft
 from app.request import Sampling
 from app.stages.draft.protocol import Context
 from app.state import BatchEntry
@@ -38,14 +37,19 @@ class Guesser(ModelGuesser):
 GREEDY = Sampling()
 
 
-def drafter(guesser: Guesser | None = None, max_context: int = 256, is_whole: bool = False) -> ModelDrafter:
-    return ModelDrafter("small", guesser or Guesser(), max_context, is_whole=is_whole)
+def drafter(guesser: Guesser | None = None, max_context: int = 256) -> ModelDrafter:
+    return ModelDrafter("small", guesser or Guesser(), max_context)
 
 
 def context(
-    tokens: list[int], request_id: str = "r", depth: int = 4, sampling: Sampling = GREEDY, prompt_length: int = 1
+    tokens: list[int],
+    request_id: str = "r",
+    depth: int = 4,
+    sampling: Sampling = GREEDY,
+    prompt_length: int = 1,
+    least_survival: float = LEAST_SURVIVAL,
 ) -> Context:
-    return Context(request_id, "public", tokens, prompt_length, depth, sampling)
+    return Context(request_id, "public", tokens, prompt_length, depth, sampling, least_survival)
 
 
 def text(count: int, salt: int = 0) -> list[int]:
@@ -97,20 +101,29 @@ def test_a_draft_ends_at_the_asked_length_or_when_unlikely():
             (draft,) = drafter().draft([context(text(30, salt), depth=depth)])
             survival, steps = 1.0, 0
             for parent in dict.fromkeys(draft.parents):
-                assert survival >= MIN_SURVIVAL
+                assert survival >= LEAST_SURVIVAL
                 survival *= draft.confidences[draft.parents.index(parent)]
                 steps += 1
             assert steps <= depth
-            assert steps == depth or survival < MIN_SURVIVAL
+            assert steps == depth or survival < LEAST_SURVIVAL
 
 
 def test_a_draft_is_as_long_as_asked_where_no_guess_is_too_unlikely():
-    lengths, cut = [], []
+    lengths, cut, short = [], [], []
     for salt in range(12):
-        for found, is_whole in ((lengths, True), (cut, False)):
-            (draft,) = drafter(is_whole=is_whole).draft([context(text(30, salt), depth=9)])
+        for found, least in ((lengths, 0.0), (cut, LEAST_SURVIVAL), (short, 0.4)):
+            (draft,) = drafter().draft([context(text(30, salt), depth=9, least_survival=least)])
             found.append(len(chain(draft)))
-    assert lengths == [9] * 12 and min(cut) < 9
+    assert lengths == [9] * 12 and min(cut) < 9 and sum(short) < sum(cut)
+
+
+def test_the_drafts_of_a_batch_end_each_by_its_own_bound():
+    asked = [
+        context(text(30, salt), f"r{salt}", 9, least_survival=least) for salt, least in ((1, 0.0), (2, 0.4), (3, 0.1))
+    ]
+    alone = [drafter().draft([one])[0] for one in asked]
+    assert drafter().draft(asked) == alone
+    assert len(chain(alone[0])) == 9
 
 
 def test_drafts_do_not_depend_on_the_batch():

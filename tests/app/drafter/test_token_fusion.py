@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.drafter.draft_kv import MIN_SURVIVAL, DraftKV
+from app.drafter.draft_kv import DraftKV
 from app.drafter.token_fusion import TokenFusion
 from app.estimates.calibration import Calibration
-from app.messages import Draft, DraftJob
+from app.messages import LEAST_SURVIVAL, Draft, DraftJob
 from app.stages.draft.protocol import Context
 from app.stages.fuse import fuse
 from app.state import Guess, Tree
@@ -120,7 +120,7 @@ def test_a_drafter_that_overflows_leaves_the_others_drafting():
 
 def test_a_path_ends_when_it_became_unlikely():
     drafts = fusion(a=steady(1, 0.2), b=steady(2, 0.1)).draft([(context(depth=20), ("a", "b"))])
-    steps = next(n for n in range(1, 20) if 0.2**n < MIN_SURVIVAL)
+    steps = next(n for n in range(1, 20) if 0.2**n < LEAST_SURVIVAL)
     assert max(len(way) for draft in drafts for way in ways(draft.tokens, draft.parents)) == steps
 
 

@@ -13,7 +13,7 @@ STEP_S = 0.01
 
 
 def context(length: int, most: int = 4) -> Context:
-    return Context("r", "tenant", [FIRST_ID] * length, 8, most, Sampling(), None)
+    return Context("r", "tenant", [FIRST_ID] * length, 8, most, Sampling())
 
 
 def test_a_step_takes_its_time_and_says_the_known_text():

@@ -221,11 +221,11 @@ class Calls:
         from app.stages.draft.protocol import Context
 
         self.draft_kv = DraftKV(drafter, LogGuesser(drafter, log.texts, log.drafters[drafter], SimClock()), 1000)
-        self.context = Context("0", "public", [1, *log.texts[0].tokens[:4]], 1, 8, Sampling(seed=0), b"\0\0")
+        self.context = Context("0", "public", [1, *log.texts[0].tokens[:4]], 1, 8, Sampling(seed=0), state=b"\0\0")
 
     def after(self, *tokens: int) -> list[int]:
         self.draft_kv.align(self.context, [*self.context.tokens, *tokens])
-        return [guess.token for guess in self.draft_kv.guess(["0"], 3)["0"]]
+        return [guess.token for guess in self.draft_kv.guess(["0"], 3, 0.0)["0"]]
 
 
 def test_a_stand_in_goes_on_from_its_own_guesses(log: Log) -> None:

@@ -1,16 +1,20 @@
 """Test how many draft tokens are requested, and when a probe is worth its cost."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.estimates.acceptance import FIRST_PROBE_ROUNDS, MAX_PROBE_ROUNDS, AcceptanceEstimate
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import Reading, StepCosts
+from app.messages import LEAST_SURVIVAL
 from app.stages.length.marginal import (
     HORIZON_TOKENS,
     LEAST_ENOUGH,
     MIN_GAIN,
+    MOST_LEAST,
     Candidate,
+    least_survival,
     probe,
     skip_models_above,
     worth_s,
@@ -242,3 +246,24 @@ def test_a_long_context_asks_for_less() -> None:
     short, long = (Candidate(learnt(3), 8, context=context) for context in (50, 6000))
     assert ask([short], costs, drafter(0.0005)) == [3]
     assert ask([short, long], costs, drafter(0.0005)) == [3, 0]
+
+
+LINEAR = StepCosts({1: 0.030, 2: 0.0305, 64: 0.0615})
+
+
+def test_the_least_survival_is_where_one_more_token_neither_gains_nor_loses() -> None:
+    drafts, candidates, depths = drafter(0.002), some(learnt(3), learnt(2)), [3, 2]
+    least = least_survival(candidates, depths, LINEAR, drafts)
+    expected = sum(sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))
+    round_s = LINEAR.seconds(2 + 5) + drafts.seconds(2, 3)
+    one_more_s = LINEAR.seconds(2 + 6) - LINEAR.seconds(2 + 5) + 0.002 / 2  # every second one is another's, too
+    assert (2.0 + expected + least) / (round_s + one_more_s) == pytest.approx((2.0 + expected) / round_s, rel=0.01)
+
+
+def test_drafters_stop_the_sooner_the_more_their_tokens_and_rows_cost() -> None:
+    candidates, depths = some(learnt(3)), [3]
+    found = [least_survival(candidates, depths, LINEAR, drafter(step_s)) for step_s in (0.0001, 0.001, 0.004, 0.1)]
+    assert found == sorted(found) and found[-1] == MOST_LEAST and found[0] < LEAST_SURVIVAL < found[2]
+    assert least_survival(candidates, depths, MEASURED, drafter(0.001)) > found[1], "rows that cost more"
+    assert least_survival(candidates, depths, LINEAR, DraftCosts()) == LEAST_SURVIVAL, "nothing is known"
+    assert least_survival(candidates, [0], LINEAR, drafter(0.001)) == LEAST_SURVIVAL
