@@ -13,6 +13,7 @@ from workers.tasks import doorbell
 
 CONTROL_THREADS = 4
 MODULES = {"engine": "colocated"}  # of the roles whose module has another name
+GC_OBJECTS = 20_000  # made, and not freed, between two collections: a round makes thousands, nearly all freed at once
 log = logging.getLogger(__name__)
 
 
@@ -27,6 +28,7 @@ def serve(role: str, node: str, settings: Settings) -> None:
     doorbell.register(deployment.celery, service)
     gc.collect()
     gc.freeze()  # what is loaded stays: a full collection over it would stop requests for tenths of a second
+    gc.set_threshold(GC_OBJECTS)
     service.begin()
     for mailbox in service.doorbells:  # for mail that came while no worker was there
         deployment.ring(mailbox)

@@ -45,6 +45,9 @@ class PendingDraft(NamedTuple):
     is_held_up: bool = False  # they had others to read first: when its answer comes tells nothing
 
 
+_Answer = tuple[TreeMessage, PendingDraft]
+
+
 class PendingDrafts:
     """The drafts under way of a verifier's sequences: the last one of each, and the one before if it has no answer."""
 
@@ -60,6 +63,7 @@ class PendingDrafts:
         self._hops_s = deque[float](maxlen=HOPS)  # from asking to receiving, beyond what that clock says
         self._steps = deque[tuple[float, float]](maxlen=STEPS)  # of the verifier on the same cores: launch, seconds
         self._last: dict[str, PendingDraft] = {}
+        self._answered: list[_Answer] = []  # since the last `learn`
         self._overdue: dict[str, PendingDraft] = {}  # the one before, where the sequence went on without its answer
 
     def use(self, split: int) -> None:
@@ -84,17 +88,28 @@ class PendingDrafts:
         self._last[request_id] = pending
 
     def record_answer(self, message: TreeMessage) -> bool:
-        """Learn from an answer, once; tell whether it answers the request's last job."""
+        """Take an answer for `learn`, once; tell whether it answers the request's last job."""
         last = self._last.get(message.request_id)
         if last is not None and last.base == message.base:
             del self._last[message.request_id]
-            self._update(message, last)
+            self._answered.append((message, last))
             return True
         overdue = self._overdue.get(message.request_id)
         if overdue is not None and overdue.base == message.base:
             del self._overdue[message.request_id]
-            self._update(message, overdue)  # or a wait that is too short would never be found so
+            self._answered.append((message, overdue))  # or a wait that is too short would never be found so
         return False
+
+    def learn(self) -> None:
+        """Learn from the answers that just came, since the last call; once from those of a batch that say the same."""
+        groups: dict[tuple[object, ...], list[_Answer]] = {}
+        for message, pending in self._answered:
+            # Not by the batch itself: that is compared by its values.
+            key = id(pending.batch), pending[2:], message.models_s, message.guessed, bool(message.skipped)
+            groups.setdefault(key, []).append((message, pending))
+        self._answered.clear()
+        for group in groups.values():
+            self._update(*group[0], len(group))
 
     def drafting_s(self, batch: int, depth: int) -> float:
         """Return the seconds that models take, the way to them left out; 0 before any draft.
@@ -108,14 +123,15 @@ class PendingDrafts:
         self._last.pop(request_id, None)
         self._overdue.pop(request_id, None)
 
-    def _update(self, message: TreeMessage, pending: PendingDraft) -> None:
+    def _update(self, message: TreeMessage, pending: PendingDraft, answers: int) -> None:
+        """Learn from so many answers of a batch that say the same."""
         batch, unread = pending.batch, pending.unread
         # What a batch had to read its first answer tells.
         teaches = not pending.is_held_up and not (unread and batch.is_read)
         came_s = self._clock.monotonic() - batch.at_s
         if 0.0 < message.models_s <= came_s:  # not trusted
             if teaches:
-                self._learn_models(message, pending)
+                self._learn_models(message, pending, answers / batch.sequences)
             if not batch.is_probe:
                 self._hops_s.append(came_s - message.models_s)
             elif not self._hops_s:
@@ -125,8 +141,9 @@ class PendingDrafts:
             return
         took_s = min(batch.patience_s, came_s)
         if not batch.is_probe:
-            self._stats.record_wait(came_s)
-            self._stats.metrics.record_tree(took_s)
+            for _ in range(answers):
+                self._stats.record_wait(came_s)
+                self._stats.metrics.record_tree(took_s)
         if batch.split != self._modes.with_models.costs.split:
             return  # what one split taught is not charged to another
         seconds = took_s + batch.deciding_s + batch.sequences * self._host_costs.tree_s
@@ -139,20 +156,20 @@ class PendingDrafts:
                 batch.depth,
                 max(0.0, seconds - beside_s),
                 unread,
-                share=1.0 / batch.sequences,
+                share=answers / batch.sequences,
                 is_beside=beside_s > 0.0,
                 is_model_free=batch.is_model_free,
                 skipped=message.skipped,
             )
             batch.is_read = batch.is_read or (unread > 0 and not message.skipped)
 
-    def _learn_models(self, message: TreeMessage, pending: PendingDraft) -> None:
+    def _learn_models(self, message: TreeMessage, pending: PendingDraft, share: float) -> None:
         batch = pending.batch
         if batch.split != self.model_costs.split:
             return
         beside_s = self._beside_s(batch, message.models_s)
         models_s, is_beside = max(0.0, message.models_s - beside_s), beside_s > 0.0
-        sequences, unread, share = batch.sequences, pending.unread, 1.0 / batch.sequences
+        sequences, unread = batch.sequences, pending.unread
         self.model_costs.update(sequences, batch.depth, models_s, unread, share=share, is_beside=is_beside)
         if message.guessed and not message.skipped:
             guessed = min(message.guessed, batch.depth)

@@ -120,8 +120,13 @@ class Speculation:
         """Tell whether the sequences go in one batch; else one half drafts meanwhile."""
         return self._is_together
 
-    def receive(self, message: TreeMessage) -> None:
-        """Take a tree in if it is for a sequence's present length and sound; learn from one that is late."""
+    def receive(self, *messages: TreeMessage) -> None:
+        """Take in trees that are for a sequence's present length and sound; learn from those that are late."""
+        for message in messages:
+            self._receive(message)
+        self.pending.learn()
+
+    def _receive(self, message: TreeMessage) -> None:
         if self._pool.models:
             self._read.record_answer(message)
         is_answer = self.pending.record_answer(message)

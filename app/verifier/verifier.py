@@ -185,8 +185,7 @@ class Verifier:
 
     def receive(self, trees: Iterable[TreeMessage]) -> None:
         """Receive fused drafts."""
-        for tree in trees:
-            self.speculation.receive(tree)
+        self.speculation.receive(*trees)
 
     def wait_s(self, now_s: float) -> float | None:
         """Return the seconds until a sequence can go on: 0 if one can now, None if there is none.

@@ -355,6 +355,24 @@ def test_the_error_of_draft_costs_counts_a_batch_once():
     assert one.draft_costs.seconds(2, 3) > 1.05 * expected_s
 
 
+def test_answers_that_come_together_teach_what_they_teach_one_by_one():
+    found = []
+    for is_together in (True, False):
+        one = parts(clock=(clock := HandClock()))
+        sequences = [start(one, name) for name in "abcd"]
+        for _ in range(30):
+            one.draft_costs.update(4, 3, 0.04)
+        one.speculation.jobs(sequences, [3] * 4, Policy())
+        clock.now_s += 0.06
+        answers = [answer(5, request_id=name, models_s=0.05, guessed=3) for name in "abc"]
+        answers.append(answer(5, request_id="d", skipped=("small",)))
+        for some in [answers] if is_together else [[own] for own in answers]:
+            one.speculation.receive(*some)
+        pending = one.speculation.pending
+        found.append((one.draft_costs.seconds(4, 3), pending.model_costs.seconds(4, 3), one.stats._waits))
+    assert found[0] == pytest.approx(found[1], rel=0.02) and found[0][0] > 0.042
+
+
 @pytest.mark.parametrize("core_share", [1.0, 0.0])
 def test_what_drafters_take_beside_a_step_on_the_same_cores_is_not_what_drafting_takes(core_share):
     one = parts(clock=(clock := HandClock()), pool=DrafterPool({"small": "draft:1"}, core_share=core_share))
