@@ -55,16 +55,19 @@ class Router:
         self._scores = DrafterScores(self.experience)
         self._homes: dict[str, dict[str, str]] = {}  # by request and drafter: the node that has read it
         self._requests_at: Counter[str] = Counter()  # by mailbox: requests at home there
-        # By request, with the length and pool it was made for.
-        self._routes: dict[str, tuple[int, DrafterPool, Route]] = {}
+        # By request, with the pool it was made for, and the length where there was a choice.
+        self._routes: dict[str, tuple[int | None, DrafterPool, Route]] = {}
 
     def known(self, request_id: str, length: int, pool: DrafterPool) -> Route | None:
         """Return the request's route for the tokens after `length`; None: `route` is yet to find it."""
         known = self._routes.get(request_id)
-        return known[2] if known and known[0] == length and known[1] is pool else None
+        return known[2] if known and known[1] is pool and known[0] in (length, None) else None
 
     def route(self, record: Record, length: int, pool: DrafterPool, terms: Terms) -> Route:
-        """Route a request for the tokens after `length`, which is then `known` until the sequence has grown."""
+        """Route a request for the tokens after `length`, which is then `known` until the sequence has grown.
+
+        Where there is no choice it is known for as long as the pool stays.
+        """
         names = pool.allowed(record.speculation.drafters)
         models = [name for name in names if name in pool.models] if pool.models else []
         homes = {name: self._home(record.id, name, pool) for name in models}
@@ -76,7 +79,7 @@ class Router:
             names = tuple(name for name in names if name in chosen or name not in homes)
             homes = {name: box for name, box in homes.items() if name in chosen}
         route = Route(names, homes, pool.fuser_of(set(homes.values())), is_choice)
-        self._routes[record.id] = length, pool, route
+        self._routes[record.id] = length if is_choice else None, pool, route
         return route
 
     def record_asked(self, record: Record, route: Route) -> None:
