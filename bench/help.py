@@ -16,6 +16,17 @@ def parser(name: str, doc: str | None, epilog: str | None = None) -> argparse.Ar
     )
 
 
+def count(text: str) -> int:
+    """Read a number of things for a flag, at least 1. Raises ArgumentTypeError, which argparse shows."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    return number
+
+
 class Defaults(argparse.RawDescriptionHelpFormatter):
     """A help formatter that adds a flag's default to its help, where it has one and does not say so
     itself."""

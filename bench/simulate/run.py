@@ -44,7 +44,7 @@ from bench.cooperate.variants import (
     overlaps,
     variants,
 )
-from bench.help import Defaults
+from bench.help import Defaults, count
 from bench.help import parser as parser_of
 from bench.prompts import add_prompts_file
 from bench.report_header import heading
@@ -109,11 +109,11 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser = parser_of("bench simulate", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("record", help="write a log of real drafts; loads the models", formatter_class=Defaults)
-    one.add_argument("--prompts", type=int, default=8, help="of each domain")
-    one.add_argument("--max-tokens", type=int, default=64, help="tokens a text")
+    one.add_argument("--prompts", type=count, default=8, help="of each domain")
+    one.add_argument("--max-tokens", type=count, default=64, help="tokens a text")
     add_prompts_file(one)
     two = commands.add_parser("replay", help="run every way of drafting over a log", formatter_class=Defaults)
-    two.add_argument("--streams", type=int, nargs="+", default=[1, 8], help="sequences at once")
+    two.add_argument("--streams", type=count, nargs="+", default=[1, 8], help="sequences at once")
     two.add_argument("--generalist", default="smol-general", help="the drafter that was trained on the mixture")
     two.add_argument(
         "--experts",
@@ -124,7 +124,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
         "their mean)",
     )
     two.add_argument("--correlation", type=float, default=CORRELATION, help="of right tokens between these, 0 to 1")
-    two.add_argument("--repeats", type=int, default=1, help="times that each text comes: without tables, a longer run")
+    two.add_argument("--repeats", type=count, default=1, help="times that each text comes; a longer run")
     two.add_argument("--drafter-slowdown", type=float, nargs="+", default=[1.0], help="of the model drafters")
     two.add_argument("--ways", nargs="+", help="of the ways, only these (default: all)")
     instead = two.add_mutually_exclusive_group()
@@ -134,8 +134,8 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     three = commands.add_parser("load", help=summary, formatter_class=Defaults)
     three.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.3, 0.6, 1.0, 1.5, 2.5], help="requests/s")
     three.add_argument("--seconds", type=float, default=120.0, help="how long requests come")
-    three.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 5, 7], help="fixed draft lengths")
-    three.add_argument("--long", type=int, nargs="+", help="tokens before every other prompt, these in turn")
+    three.add_argument("--lengths", type=count, nargs="+", default=[1, 2, 3, 5, 7], help="fixed draft lengths")
+    three.add_argument("--long", type=count, nargs="+", help="tokens before every other prompt, these in turn")
     three.add_argument("--drafter-slowdown", type=float, default=1.0, help="of the model drafters")
     three.add_argument("--local", action="store_true", help="one process on the verifier's cores, no network")
     summary = "FASER part by part, on one device that the target and its drafter share"
@@ -144,7 +144,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     four.add_argument("--kappa", type=float, help="slowdown by the other side's reading (default: the costs' own)")
     four.add_argument("--drafter", default="smol-general", help="of the recording")
     four.add_argument("--acceptance", type=float, help="chance that its token is right (default: as recorded)")
-    four.add_argument("--streams", type=int, nargs="+", default=[1, 16, 128], help="sequences at once")
+    four.add_argument("--streams", type=count, nargs="+", default=[1, 16, 128], help="sequences at once")
     four.add_argument("--swing", type=float, nargs=2, default=[2.0, 40.0], metavar=("LOW", "HIGH"), help="requests/s")
     four.add_argument("--drafter-slowdown", type=float, default=1.0, help="of the drafter")
     four.add_argument("--seconds", type=float, default=60.0, help="of valley, peak and valley")
@@ -160,7 +160,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     for command in (five, six):
         command.add_argument("--rates", type=float, nargs="+", default=[1.0], help="requests/s; beat: the lowest")
         command.add_argument("--seconds", type=float, default=30.0, help="how long requests come")
-        command.add_argument("--seeds", type=int, default=2, help="times that each load comes, at other moments")
+        command.add_argument("--seeds", type=count, default=2, help="times that each load comes, at other moments")
         command.add_argument("--drafter-slowdown", type=float, default=1.0, help="of the model drafters")
     for command, slowdowns in ((two, [1.0, 5.0, 20.0]), (three, [1.0]), (five, [1.0]), (six, [1.0])):
         command.add_argument("--slowdown", type=float, nargs="+", default=slowdowns, help="of the verifier")
@@ -168,7 +168,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
         command.add_argument(
             "--drafter-ms", type=float, help="a guess of every drafter, in any batch, instead of the recorded"
         )
-        command.add_argument("--verifiers", type=int, default=1, help="how many there are")
+        command.add_argument("--verifiers", type=count, default=1, help="how many there are")
     names = ("simulate", "simulate-load", "simulate-shared", "simulate-beat", "simulate-frozen")
     for command, name in zip((two, three, four, five, six), names, strict=True):
         command.add_argument("--hop-ms", type=float, default=0.5, help="one way between two machines")

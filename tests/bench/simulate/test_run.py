@@ -17,7 +17,7 @@ from bench.simulate.load import arms, load
 from bench.simulate.log import DEPTH, DrafterLog, Log, Text, with_stated_drafters
 from bench.simulate.machines import FUSE_S, build
 from bench.simulate.models import LogGuesser, SimClock
-from bench.simulate.run import Outcome, acceptance, main, matrix, outcomes_of, simulate, table, ways
+from bench.simulate.run import Outcome, acceptance, main, matrix, outcomes_of, parse_args, simulate, table, ways
 from bench.simulate.world import Setting
 
 STEP_S, TOKEN_S, VOCAB = 0.05, 0.001, 2000
@@ -295,3 +295,11 @@ def test_made_chains_go_on_behind_their_first_wrong_token(log: Log) -> None:
     for at, chain in enumerate(chains[1:-DEPTH], start=1):
         hits = [guess.token == token for guess, token in zip(chain, tokens[at : at + DEPTH], strict=True)]
         assert hits == sorted(hits, reverse=True), "right, then wrong to its end"
+
+
+@pytest.mark.parametrize("flag", ["--repeats", "--streams", "--verifiers"])
+@pytest.mark.parametrize("number", ["0", "-1", "many"])
+def test_a_number_of_things_is_at_least_one(flag, number, capsys) -> None:
+    with pytest.raises(SystemExit):
+        parse_args(["replay", flag, number])
+    assert f"argument {flag}: {number!r} is no whole number from 1" in capsys.readouterr().err
