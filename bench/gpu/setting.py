@@ -102,6 +102,9 @@ def setting_of(device: str, is_quick: bool, folder: Path | None, figures: Figure
             "torch sees no GPU; without one: TRITON_INTERPRET=1 python bench/gpu/run.py --quick --device cpu"
         )
     if device == "cpu":
+        from kernels.interpreter import prepare_once  # reads TRITON_INTERPRET, which a GPU's run leaves unset
+
+        prepare_once()
         torch.set_num_threads(1)  # on matrices this small a second thread only costs
     return Setting(torch.device(device), is_quick, folder, figures)
 

@@ -11,6 +11,11 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("no GPU, and TRITON_INTERPRET=1 is not set", allow_module_level=True)
 
+if INTERPRETED:
+    from kernels.interpreter import prepare_once
+
+    prepare_once()
+
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 # The interpreter keeps bfloat16 as integers and is silently wrong with it.
 DTYPES = [torch.float32, torch.float16] if INTERPRETED else [torch.float32, torch.float16, torch.bfloat16]

@@ -1,0 +1,22 @@
+"""Let Triton's interpreter prepare itself once a process, and not at each call.
+
+It replaces the functions of `triton.language` by its own for each launch, and again for each call of a device
+function, which took a quarter of a launch's time and more.
+"""
+
+import functools
+
+import triton.language as tl
+from triton.language import core
+from triton.runtime import interpreter
+
+_LANGUAGE = (tl, core)  # the interpreter looks for both among a function's globals
+
+
+def prepare_once() -> None:
+    """Replace the functions of `triton.language` for as long as the process lives: nothing is compiled in it."""
+    interpreter._patch_lang(prepare_once)
+    interpreter._patch_lang = lambda _: interpreter._LangPatchScope()
+    of_type = interpreter._get_np_dtype  # makes a table of all types at each call
+    of_value = functools.cache(of_type)
+    interpreter._get_np_dtype = lambda kind: (of_type if kind.scalar.is_ptr() else of_value)(kind.scalar)
