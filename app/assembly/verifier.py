@@ -14,7 +14,6 @@ from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import refusing, target_folder
 from app.engine.weights.target_id import target_id
 from app.estimates.draft_costs import DraftCosts
-from app.estimates.drafter_priors import DrafterPriors
 from app.estimates.step_costs import StepCosts
 from app.placement.splits import FixedSplits, Splits
 from app.stages.length.baselines import BaselineController, length_policy, length_search
@@ -104,7 +103,6 @@ def verifier_over(
     target: str = "",
     tokenizer: Tokenizer | None = None,
     agreement: Agreement = same_tokens,
-    experience: DrafterPriors | None = None,
     metrics: VerifierMetrics | None = None,
     on_exhausted: Callable[[], None] | None = None,
     clock: Clock = SYSTEM,
@@ -113,15 +111,14 @@ def verifier_over(
     """Build a verifier around a target, with the strategies that the settings select.
 
     `target`: the target's id, which its requests keep. `agreement` rates drafts where CoSine's
-    routing is selected; `experience`: the drafters' priors, new ones by default. Without a tokenizer no request may
-    have stop strings or a form to keep.
+    routing is selected. Without a tokenizer no request may have stop strings or a form to keep.
     `splits`: how the machine can be divided; None: not at all.
     """
     plan, splits = plan_of(settings), splits or FixedSplits()
     planner = lengths(settings, splits)
     strategies = DraftStrategies(
         planner,
-        Router(routing(settings, agreement), plan.drafters_per_sequence, experience),
+        Router(routing(settings, agreement), plan.drafters_per_sequence),
         planner if isinstance(planner, JointController) else overlap(settings),
         sends_states=plan.states,
         shares_tokens=plan.fusion == "token",

@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 from app.state import Change
 
-GROUP = "experience:"  # of the store's sums, and the tenant
+GROUP = "drafters:"  # of the store's sums, and the tenant
 START = 0.5  # acceptance of a drafter before anything is known of any
 PRIOR_WEIGHT = 8.0  # tokens tried that the mean of all drafters counts for in one's mean
 DECAY = 0.99  # of a drafter's past with each new request
 MAX_TRIES = 8.0  # of one report that count: else a drafter's best prompts would outweigh all others
 MAX_TENANTS = 64  # least recently used first; they come back from the store
-FIELD = "*:"  # of the store's sums, and the drafter; older versions also kept sums by words of the prompt
 ALL = "*"  # the drafter that stands for all
 
 
@@ -25,7 +24,7 @@ class Prior(NamedTuple):
     """The acceptance to expect of a drafter: the chance that a token is right if its parents are."""
 
     acceptance: float
-    tries: float  # the tokens tried that this rests on, in those that the mean of all drafters counts for
+    tries: float  # the tokens tried that this rests on, divided by PRIOR_WEIGHT
 
 
 class DrafterPriors:
@@ -68,15 +67,15 @@ class DrafterPriors:
         """Take what a tenant's requests added since the last call (see `SharedStats`)."""
         with self._lock:
             sums = self._of(group.removeprefix(GROUP))
-            return {FIELD + drafter: own.take() for drafter, own in sums.items() if own.is_changed}
+            return {drafter: own.take() for drafter, own in sums.items() if own.is_changed}
 
     def absorb(self, group: str, sums: Mapping[str, Sequence[float]]) -> None:
         """Take over a tenant's sums as the store has them (see `SharedStats`)."""
         with self._lock:
             known = self._of(group.removeprefix(GROUP))
             for field, vector in sums.items():
-                if field.startswith(FIELD) and len(vector) == 2:
-                    _at(known, field.removeprefix(FIELD)).base = (vector[0], vector[1])
+                if len(vector) == 2:
+                    _at(known, field).base = (vector[0], vector[1])
 
     def _of(self, tenant: str) -> "dict[str, _Sum]":
         sums = self._tenants.setdefault(tenant, {})

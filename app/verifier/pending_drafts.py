@@ -43,6 +43,7 @@ class PendingDraft(NamedTuple):
     batch: AskedBatch
     unread: int = 0  # tokens of the batch that the drafters of the slowest of its nodes had to read; 0: a few
     is_held_up: bool = False  # they had others to read first: when its answer comes tells nothing
+    readers: frozenset[str] = frozenset()  # the drafters that `unread` is of
 
 
 _Answer = tuple[TreeMessage, PendingDraft]
@@ -64,6 +65,7 @@ class PendingDrafts:
         self._steps = deque[tuple[float, float]](maxlen=STEPS)  # of the verifier on the same cores: launch, seconds
         self._last: dict[str, PendingDraft] = {}
         self._answered: list[_Answer] = []  # since the last `learn`
+        self._readings: dict[str, list[PendingDraft]] = {}  # jobs that only let drafters read, beside these
         self._overdue: dict[str, PendingDraft] = {}  # the one before, where the sequence went on without its answer
 
     def use(self, split: int) -> None:
@@ -86,6 +88,22 @@ class PendingDrafts:
         if before is not None:
             self._overdue[request_id] = before
         self._last[request_id] = pending
+
+    def expect_reading(self, request_id: str, pending: PendingDraft) -> None:
+        """Record that a job was sent which only lets its readers read."""
+        readings = self._readings.setdefault(request_id, [])
+        readings[:] = [one for one in readings if one.readers != pending.readers]
+        readings.append(pending)
+
+    def record_reading(self, message: TreeMessage) -> bool:
+        """Take an answer for `learn`, once, if it is to a job that only lets drafters read; tell whether it is."""
+        readings = self._readings.get(message.request_id, [])
+        for pending in readings:
+            if pending.base == message.base and message.confidence and message.confidence.keys() <= pending.readers:
+                readings.remove(pending)
+                self._answered.append((message, pending))
+                return True
+        return False
 
     def record_answer(self, message: TreeMessage) -> bool:
         """Take an answer for `learn`, once; tell whether it answers the request's last job."""
@@ -122,12 +140,14 @@ class PendingDrafts:
         """Remove an ended request."""
         self._last.pop(request_id, None)
         self._overdue.pop(request_id, None)
+        self._readings.pop(request_id, None)
 
     def _update(self, message: TreeMessage, pending: PendingDraft, answers: int) -> None:
         """Learn from so many answers of a batch that say the same."""
         batch, unread = pending.batch, pending.unread
-        # What a batch had to read its first answer tells.
-        teaches = not pending.is_held_up and not (unread and batch.is_read)
+        # What a batch had to read its first answer tells, of those that read.
+        reads = not unread or not (batch.is_read or message.confidence.keys().isdisjoint(pending.readers))
+        teaches = reads and not pending.is_held_up
         came_s = self._clock.monotonic() - batch.at_s
         if 0.0 < message.models_s <= came_s:  # not trusted
             if teaches:

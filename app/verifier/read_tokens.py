@@ -3,11 +3,14 @@
 Jobs that are sent and trees that come go in; counts of tokens come out. Prices nothing, and sends nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from app.estimates.draft_costs import FEW_UNREAD
 from app.messages import TreeMessage
+
+TRIES: Final = 2  # without an answer in time, after which a node is not expected to answer: its model may be too short
 
 
 @dataclass(slots=True)
@@ -15,15 +18,20 @@ class _Place:
     """One sequence at one node: the tokens read there, and those sent."""
 
     read: int = 0
-    sent: int = 0
-    until_s: float = 0.0  # monotonic: what was sent is taken for read from then on
+    first: int = 0  # base of the first job under way
+    sent: int = 0  # base of the last; as `read` where none is under way
+    until_s: float = 0.0  # monotonic: an answer comes by then, if ever
+    late: int = 0  # times that none did, since the last answer
     drafters: Mapping[str, str] = field(default_factory=dict)  # that were asked, with the mailbox of each
     is_alone: bool = False  # the node fuses by itself, so that any answer is its own
 
     def update(self, now_s: float) -> None:
-        """Take what was sent for read where there was time enough: the node may be dead, or its model too short."""
-        if now_s >= self.until_s:
-            self.read = self.sent
+        """Give up the jobs under way where there was time enough for an answer."""
+        if self.sent > self.read and now_s >= self.until_s:
+            self.late += 1
+            if self.late >= TRIES:
+                self.read = self.sent
+            self.sent = self.read
 
 
 class ReadTokens:
@@ -38,13 +46,15 @@ class ReadTokens:
         self._reading: dict[str, dict[str, int]] = {}  # by mailbox and request: tokens of long readings under way
 
     def unread(self, request_id: str, length: int, mailbox: str, now_s: float) -> int:
-        """Return how many of its first `length` tokens the drafters there have not read."""
+        """Return how many of its first `length` tokens the drafters there have not read.
+
+        None where they are not expected to answer.
+        """
         place = self._places.get(request_id, {}).get(mailbox)
         if place is None:
             return length
-        if now_s >= place.until_s:
-            place.read = place.sent
-        return length - place.read
+        place.update(now_s)
+        return length - place.read if place.late < TRIES else 0
 
     def reading(self, mailbox: str, now_s: float) -> dict[str, int]:
         """Return, by request, the tokens sent there that drafters read before all else; a few do not count."""
@@ -57,20 +67,21 @@ class ReadTokens:
             self._note(request_id, mailbox, place)
         return dict(under_way)
 
-    def is_awaited(self, request_id: str, mailboxes: Iterable[str], now_s: float) -> bool:
-        """Tell whether one of the nodes still works at a job of the sequence."""
-        known = self._places.get(request_id, {})
-        places = [known[mailbox] for mailbox in mailboxes if mailbox in known]
-        for place in places:
-            place.update(now_s)
-        return any(place.read < place.sent for place in places)
+    def is_awaited(self, request_id: str, mailbox: str, now_s: float) -> bool:
+        """Tell whether the node still works at a job of the sequence."""
+        place = self._places.get(request_id, {}).get(mailbox)
+        if place is None:
+            return False
+        place.update(now_s)
+        return place.read < place.sent
 
     def record_sent(
         self, request_id: str, length: int, homes: Mapping[str, str], fuser: str, now_s: float, by_s: float
     ) -> None:
         """Record that jobs brought these drafters, at their mailboxes `homes`, up to `length` tokens.
 
-        By `by_s`, monotonic, they have read these if ever, unless an earlier job of the sequence is under way.
+        They answer by `by_s`, monotonic, if ever, unless an earlier job of the sequence is under way. A node that is
+        the `fuser` answers alone, and for its drafters even where they had no guess.
         """
         places = self._places.get(request_id)
         if places is None:
@@ -79,10 +90,9 @@ class ReadTokens:
             place = places.get(mailbox)
             if place is None:
                 place = places[mailbox] = _Place()
-            elif now_s >= place.until_s:
-                place.read = place.sent
-            if place.read == place.sent:
-                place.until_s = by_s
+            place.update(now_s)
+            if place.read >= place.sent:
+                place.first, place.until_s = length, by_s
             place.sent, place.drafters, place.is_alone = length, homes, mailbox == fuser
             if length - place.read > FEW_UNREAD or self._reading:
                 self._note(request_id, mailbox, place)
@@ -91,12 +101,12 @@ class ReadTokens:
         """Record what an answer shows, however late: its drafters have read what it follows."""
         places = self._places.get(message.request_id)
         for mailbox, place in places.items() if places else ():
-            if not place.read < message.base <= place.sent:
+            if not max(place.first, place.read) <= message.base <= place.sent:
                 continue
             if message.skipped and place.is_alone:
                 place.sent = place.read if message.base == place.sent else place.sent  # nor does it read now
-            elif place.is_alone or _is_from(mailbox, place, message):
-                place.read = message.base
+            elif _is_from(mailbox, place, message):
+                place.read, place.late = message.base, 0
             if self._reading:
                 self._note(message.request_id, mailbox, place)
 
@@ -107,7 +117,7 @@ class ReadTokens:
             self._note(request_id, mailbox, place)
 
     def _note(self, request_id: str, mailbox: str, place: _Place) -> None:
-        unread = place.sent - place.read
+        unread = place.sent - place.read if place.late < TRIES else 0
         if unread > FEW_UNREAD:
             self._reading.setdefault(mailbox, {})[request_id] = unread
         elif mailbox in self._reading:
@@ -117,5 +127,9 @@ class ReadTokens:
 
 
 def _is_from(mailbox: str, place: _Place, message: TreeMessage) -> bool:
-    """Tell whether a fused answer has drafts of that node's."""
-    return any(place.drafters.get(name) == mailbox for name in message.confidence)
+    """Tell whether an answer has drafts of that node's, or can have: it fuses by itself, and they had no guess."""
+    if not message.confidence:
+        return place.is_alone
+    return any(place.drafters.get(name) == mailbox for name in message.confidence) or (
+        place.is_alone and message.confidence.keys().isdisjoint(place.drafters)
+    )

@@ -3,10 +3,11 @@
 The only writer of a sequence's `tree` and `due_s`. Decides nothing about text.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from math import inf
+from types import MappingProxyType
 from typing import Final
 
 from app.clock import SYSTEM, Clock
@@ -129,6 +130,8 @@ class Speculation:
     def _receive(self, message: TreeMessage) -> None:
         if self._pool.models:
             self._read.record_answer(message)
+        if self.pending.record_reading(message):
+            return
         is_answer = self.pending.record_answer(message)
         sequence = self.sequences.get(message.request_id)
         tree = Tree.from_message(message, self._vocab_size)
@@ -263,8 +266,9 @@ class Speculation:
 
         They wait within the policy's bounds for as long as drafts usually take, and beyond that no
         longer than the trees are worth, `worth_s`. A probe is a job for one token without a wait;
-        drafters have the policy's longest one for it. Where models must read for longer than the trees are
-        worth, there is no wait either: the reading pays later, and a wait for it never does.
+        drafters have the policy's longest one for it. Where the models of a node must read for longer than
+        the trees are worth, the others draft without them. A sequence that it is to read gets a job for one
+        token there, whose answer says that all before it is read, and until then no other.
         Models go on from guesses of `least_survival`.
         """
 
@@ -272,54 +276,76 @@ class Speculation:
             route = self._route(sequence, policy)
             return route.without_models(self._pool.alone) if is_model_free else route
 
+        now_s = self._clock.monotonic()
         asked = [(s, depth, route_of(s)) for s, depth in zip(sequences, depths, strict=True) if depth]
         probed = [(s, 1, route_of(s)) for s, is_probe in zip(sequences, probes, strict=False) if is_probe]
-        now_s = self._clock.monotonic()
+        probed = [one for one in probed if not self._is_awaited(one, now_s)]
         unread = self._unread_by_home(asked, now_s)
         slow = self._slow_homes(asked, unread, worth_s, now_s)
-        behind = [one for one in asked if not slow.isdisjoint(one[2].homes.values())] if slow else []
-        if behind:
-            asked = [one for one in asked if slow.isdisjoint(one[2].homes.values())]
-            unread = self._unread_by_home(asked, now_s)
+        tabled: list[Asked] = []
+        readings: list[Asked] = []
+        if slow:
+            unread_at = [
+                (s, route, home) for s, _, route in asked for home in sorted(slow) if s.record.id in unread[home]
+            ]
+            readings = [(s, 1, route.only_at(home)) for s, route, home in unread_at]
+            readings = [one for one in readings if not self._is_awaited(one, now_s)]
+            left = [(s, depth, route.away_from(slow, self._pool)) for s, depth, route in asked]
+            asked = [one for one in left if one[2].homes]
+            tabled = [one for one in left if one[2].drafters and not one[2].homes]
         for sequence, _, route in asked + probed:
             self.router.record_asked(sequence.record, route)
+            (self._model_free.add if is_model_free else self._model_free.discard)(sequence.record.id)
             if route.homes:
                 self._asked_models.add(sequence.record.id)
+        self._model_free.update(sequence.record.id for sequence, _, _ in tabled)
+        due_of = (
+            (tabled, self._wait(tabled, policy, worth_s, now_s, is_model_free=True)),
+            (asked, self._wait(asked, policy, worth_s, now_s, is_model_free=is_model_free)),
+            (probed, self._probe(probed, policy, now_s, is_model_free=is_model_free)),
+            (readings, self._probe(readings, policy, now_s, is_reading=True)),
+        )
         run_ahead = bool(asked) and not is_model_free and self._runs_ahead(asked)
-        # Probed for one token, whose answer says that all before it is read: until then nothing more is sent.
-        probed += [(sequence, 1, route) for sequence, _, route in behind]
-        probed = [one for one in probed if not self._read.is_awaited(one[0].record.id, one[2].homes.values(), now_s)]
-        due = [self._wait(asked, unread, policy, worth_s, now_s, is_model_free)] * len(asked)
-        if probed:
-            due += [self._probe(probed, policy, now_s, is_model_free)] * len(probed)
-        asked = asked + probed
-        for sequence, _, route in asked:
-            self.stats.metrics.record_asked(route.drafters)
-            (self._model_free.add if is_model_free else self._model_free.discard)(sequence.record.id)
-        return [
-            job
-            for (sequence, depth, route), own_due_s in zip(asked, due, strict=True)
-            for job in self._dispatcher.jobs(
-                sequence,
-                route,
-                depth,
-                own_due_s,
-                readers=self._pool.readers if self._sends_states else frozenset(),
-                run_ahead=run_ahead,
-                least_survival=0.0 if self._drafts_whole else least_survival,
-                skip_models_above=self._skip_models_above(sequence, depth, len(asked)) if route.homes else 1.0,
-            )
-        ]
+        jobs: list[DraftJob] = []
+        for some, due_s in due_of:
+            for sequence, depth, route in some:
+                self.stats.metrics.record_asked(route.drafters)
+                may_skip = bool(route.homes) and some is not readings
+                jobs += self._dispatcher.jobs(
+                    sequence,
+                    route,
+                    depth,
+                    due_s,
+                    readers=self._pool.readers if self._sends_states else frozenset(),
+                    run_ahead=run_ahead,
+                    least_survival=0.0 if self._drafts_whole else least_survival,
+                    skip_models_above=self._skip_models_above(sequence, depth, len(asked)) if may_skip else 1.0,
+                )
+        return jobs
+
+    def _is_to_be_read(self, one: Asked, unread: Unread, now_s: float) -> bool:
+        """Tell whether the node of this route must read the sequence, and is not at it."""
+        sequence, _, route = one
+        return bool(route.homes) and sequence.record.id in unread[route.fuser] and not self._is_awaited(one, now_s)
+
+    def _is_awaited(self, one: Asked, now_s: float) -> bool:
+        """Tell whether a node that is to draft still works at an earlier job of the sequence."""
+        sequence, _, route = one
+        return any(self._read.is_awaited(sequence.record.id, home, now_s) for home in route.homes.values())
 
     def _slow_homes(self, asked: Listed[Asked], unread: Unread, worth_s: float, now_s: float) -> set[str]:
-        """Choose the nodes whose drafters must read so much first that their drafts come when worth nothing."""
+        """Choose the nodes whose drafters must read so much first that their drafts come when worth nothing.
+
+        This process's own is none: it is waited for in any case.
+        """
         reading = {home: self._read.reading(home, now_s) for home in unread}
         if not any(unread.values()) and not any(reading.values()):
             return set()
         costs = self.lengths.modes.with_models.costs
         draft_s = costs.seconds(len(asked), max(depth for _, depth, _ in asked))
-        reads_s = {home: costs.read_s(sum({**reading[home], **own}.values())) for home, own in unread.items()}
-        return {home for home, read_s in reads_s.items() if read_s > 0.0 and read_s + draft_s > worth_s}
+        reads_s = {home: costs.read_s(_total(own, reading[home])) for home, own in unread.items()}
+        slow = {home for home, read_s in reads_s.items() if read_s > 0.0 and read_s + draft_s > worth_s}
+        return slow - {self._pool.alone}
 
     def _unread_by_home(self, asked: Listed[Asked], now_s: float) -> Unread:
         """Return, for each node asked and by request, the tokens that its drafters must read; a few do not count."""
@@ -388,7 +414,7 @@ class Speculation:
         return self._usual_costs.seconds(sequences, self._usual_depth) if self._usual_depth else 0.0
 
     def _wait(
-        self, asked: Listed[Asked], unread: Unread, policy: Policy, worth_s: float, now_s: float, is_model_free: bool
+        self, asked: Listed[Asked], policy: Policy, worth_s: float, now_s: float, *, is_model_free: bool
     ) -> float:
         """Let the sequences wait for their trees; return until when, by the wall clock."""
         if not asked:
@@ -397,7 +423,8 @@ class Speculation:
         costs = (modes.model_free if is_model_free else modes.with_models).costs
         deepest = max(depth for _, depth, _ in asked)
         self._usual_depth, self._usual_costs = deepest, costs
-        usual_s = self._usual_s(len(asked)) + costs.read_s(_most(unread, unread))
+        unread = self._unread_by_home(asked, now_s)
+        usual_s = self._usual_s(len(asked)) + costs.read_s(max(map(_total, unread.values()), default=0))
         if not costs.is_known and self._first_waits < FIRST_WAITS:  # drafts that are late teach nothing
             usual_s = max(usual_s, MIN_WAIT_S * 2**self._first_waits)
             self._first_waits += 1
@@ -411,23 +438,44 @@ class Speculation:
             sequence.due_s = due_s
         return due_s
 
-    def _probe(self, probed: Listed[Asked], policy: Policy, now_s: float, is_model_free: bool) -> float:
+    def _probe(
+        self,
+        probed: Listed[Asked],
+        policy: Policy,
+        now_s: float,
+        *,
+        is_model_free: bool = False,
+        is_reading: bool = False,
+    ) -> float:
         """Expect answers that no sequence waits for; return until when drafters may work at them, by the wall clock."""
+        if not probed:
+            return 0.0
         batch = AskedBatch(now_s, len(probed), 1, inf, is_model_free, is_probe=True, split=self._split)
-        return self._clock.time() + self._expect(probed, batch, self._unread_by_home(probed, now_s), policy)
+        answer_s = self._expect(probed, batch, self._unread_by_home(probed, now_s), policy, is_reading=is_reading)
+        return self._clock.time() + answer_s
 
-    def _expect(self, asked: Listed[Asked], batch: AskedBatch, unread: Unread, policy: Policy) -> float:
+    def _expect(
+        self, asked: Listed[Asked], batch: AskedBatch, unread: Unread, policy: Policy, *, is_reading: bool = False
+    ) -> float:
         """Record the jobs of a batch; return the seconds within which drafters answer, if ever."""
-        now_s, most, few = batch.at_s, _most(unread, unread), FEW_UNREAD * len(asked)
-        held_up = {home for home in unread if self._read.reading(home, now_s)}
+        now_s, few = batch.at_s, FEW_UNREAD * len(asked)
+        reading = {home: self._read.reading(home, now_s) for home in unread}
+        own = {home: tokens for home in unread if (tokens := _total(unread[home])) > few}
+        most = max((_total(unread[home], reading[home]) for home in unread), default=0)
         answer_s = policy.draft_wait_s + 2.0 * self._draft_costs.read_s(most)
         for sequence, _, route in asked:
             record_id, length, homes = sequence.record.id, len(sequence.tokens), route.homes
-            own = _most(unread, homes.values()) if most > few else 0
-            is_held_up = bool(held_up) and not held_up.isdisjoint(homes.values())
-            self.pending.expect(record_id, PendingDraft(length, batch, own if own > few else 0, is_held_up))
+            pending = PendingDraft(length, batch)
+            if own:
+                slowest = max(homes.values(), key=lambda home: own.get(home, 0))
+                readers = frozenset(name for name, home in homes.items() if home == slowest)
+                pending = PendingDraft(length, batch, own.get(slowest, 0), readers=readers)
+            if any(reading[home] for home in homes.values()):
+                pending = pending._replace(is_held_up=True)
+            (self.pending.expect_reading if is_reading else self.pending.expect)(record_id, pending)
             if homes:
-                self._read.record_sent(record_id, length, homes, route.fuser, now_s, now_s + answer_s)
+                fuser = "" if is_reading else route.fuser  # that answers for its readers alone
+                self._read.record_sent(record_id, length, homes, fuser, now_s, now_s + answer_s)
         return answer_s
 
     def _candidate(self, sequence: Sequence, policy: Policy, limit: int, now_s: float) -> Candidate:
@@ -483,6 +531,6 @@ class Speculation:
         return self.router.route(record, len(sequence.tokens), pool, terms)
 
 
-def _most(unread: Unread, homes: Iterable[str]) -> int:
-    """Return the tokens that the slowest of these nodes must read."""
-    return max((sum(unread[home].values()) for home in homes), default=0)
+def _total(unread: Mapping[str, int], reading: Mapping[str, int] = MappingProxyType({})) -> int:
+    """Count the tokens of all requests: those to be read, and those that are read already."""
+    return sum({**reading, **unread}.values())

@@ -161,7 +161,8 @@ class LengthController:
                 model_free, self.modes.model_free, tries_few, 0.0, share=1.0
             )
         beat = 1.0 if must_ask or self._is_full_due else few_gain
-        depths, gain = asked(full, models, must_ask, prompts_s if is_waiting else 0.0, share, beat)
+        between_s = prompts_s if is_waiting else 0.0
+        depths, gain = asked(full, models, must_ask, between_s, share, beat)
         chosen, is_model_free = full, False
         if model_free is not None and (few_gain >= gain and not must_ask) and not (any(depths) and self._is_full_due):
             depths, chosen, is_model_free = few, model_free, True
@@ -185,7 +186,11 @@ class LengthController:
         for candidates in (full, model_free or []):
             for candidate, depth, is_probe in zip(candidates, depths, probes, strict=bool(candidates)):
                 candidate.expectation.record_asked(depth or int(is_probe), is_probe)
-        enough = LEAST_SURVIVAL if is_model_free else least_survival(full, depths, costs, models.costs)
+        enough = LEAST_SURVIVAL
+        if not is_model_free:
+            enough = least_survival(
+                full, depths, costs, models.costs, busy_s=busy_s, beside_s=beside_s, between_s=between_s, share=share
+            )
         return LengthDecision(depths, probes, is_model_free, worth_s(chosen, depths, costs), least_survival=enough)
 
     @property

@@ -19,7 +19,7 @@ DEPTH_CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # draft lengths tried
 MIN_GAIN = 1.05  # least expected pace over plain decoding: costs and chances are estimates
 HYSTERESIS = 0.05  # by which a silent sequence's survivals count less, so that it does not flicker
 MIN_SURVIVAL = 0.02  # less likely tokens never pay; bounds the search
-MOST_LEAST = 0.5  # that models must be sure of a guess to go on from it: confidences are estimates
+HIGHEST_LEAST_SURVIVAL = 0.5  # confidences are estimates
 HORIZON_TOKENS = 64  # that a sequence is expected to go on: its costs must pay off within them
 PROBE_CHANCE = 0.1  # that the text got easier since the sequence fell silent
 PROBE_ACCEPTANCE = 0.8  # of its drafts in that case
@@ -120,27 +120,40 @@ def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts
 
 
 def least_survival(
-    candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts, draft_costs: DraftCosts
+    candidates: Listed[Candidate],
+    depths: Listed[int],
+    costs: StepCosts,
+    draft_costs: DraftCosts,
+    *,
+    busy_s: float = 0.0,
+    beside_s: float = 0.0,
+    between_s: float = 0.0,
+    share: float = 0.0,
 ) -> float:
     """Return the survival that a guess must have for one more token behind it to pay, in any sequence of the batch.
 
     Right with chance p it adds p to the B + S tokens of a round, S being the expected survival of the n that are
-    requested for b candidates, d each at most; it takes one row more, and its part of a step of drafting. Those are
-    even at
+    requested for b of B candidates, d each at most; it takes one row more, and its part of a step of drafting. Those
+    are even at
 
-        p = (B + S) / (T(B + n) + D(b, d)) x ((T(B + 2n) - T(B + n)) / n + (D(b, 2d) - D(b, d)) / (d b)).
+        p = (B + S) / (T(B + n) + D(b, d)) x ((T(B + 2n) - T(B + n)) / n + (D(b, 2d) - D(b, d)) / (d b)),
 
-    LEAST_SURVIVAL before any draft.
+    T and the exposed draft time D being priced as `draft_lengths` does. LEAST_SURVIVAL before any draft.
     """
     asked, rows, deepest = sum(map(bool, depths)), sum(depths), max(depths, default=0)
     if not asked or not draft_costs.is_known:
         return LEAST_SURVIVAL
+    price = _Price(draft_costs, busy_s, share, beside_s, between_s)
     expected = sum(sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))
-    step_s, draft_s = costs.seconds(len(candidates) + rows), draft_costs.seconds(asked, deepest)
-    row_s = (costs.seconds(len(candidates) + 2 * rows) - step_s) / rows
-    token_s = (draft_costs.seconds(asked, 2 * deepest) - draft_s) / (deepest * asked)
+    rows_s, twice_s = (costs.seconds(len(candidates) + n) for n in (rows, 2 * rows))
+    draft_s, longer_s = (price.seconds(asked, depth) for depth in (deepest, 2 * deepest))
+    reading = costs.reading
+    step_s = rows_s + beside_s + reading.step_s((c.context, 1 + n) for c, n in zip(candidates, depths, strict=True))
+    context = sum(c.context * n for c, n in zip(candidates, depths, strict=True)) / rows
+    row_s = (twice_s - rows_s) / rows + context * reading.row_token_s
+    token_s = (longer_s - draft_s) / (deepest * asked)
     even = (len(candidates) + expected) / (step_s + draft_s) * (row_s + token_s)
-    return min(MOST_LEAST, max(MIN_SURVIVAL, even))
+    return min(HIGHEST_LEAST_SURVIVAL, max(MIN_SURVIVAL, even))
 
 
 def skip_models_above(full: Listed[float], model_free: Listed[float], round_s: float, model_s: float) -> float:
@@ -180,12 +193,17 @@ class _Price:
         """
         sizes = [1 << bits for bits in range(batch.bit_length())]
         seconds = [[self._draft_costs.seconds(size, tokens) for tokens in range(depth + 1)] for size in [0, *sizes]]
-        draft_s = np.array(seconds)
+        exposed_s = self._exposed_s(np.array(seconds))
+        exposed_s[0] = exposed_s[:, 0] = 0.0  # nothing is drafted
+        return exposed_s
+
+    def seconds(self, batch: int, depth: int) -> float:
+        """Return the exposed seconds of drafting `depth` tokens, at least one, for `batch` sequences."""
+        return float(self._exposed_s(np.array([self._draft_costs.seconds(batch, depth)]))[0])
+
+    def _exposed_s(self, draft_s: np.ndarray) -> np.ndarray:
         if self._between_s:
-            slowed_s = self._share * np.minimum(draft_s, self._between_s)
-            between_s = np.maximum(draft_s, self._between_s) + slowed_s
-            between_s[0] = between_s[:, 0] = 0.0  # nothing is drafted
-            return between_s
+            return np.maximum(draft_s, self._between_s) + self._share * np.minimum(draft_s, self._between_s)
         return draft_s - np.minimum(draft_s, self._busy_s) * (1.0 - self._share)
 
     def reading_s(self, candidate: Candidate) -> float:

@@ -4,7 +4,7 @@ The state around a routing strategy: scores, the nodes that have read a sequence
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 from zlib import crc32
@@ -34,6 +34,19 @@ class Route:
         """Return the same route without its model drafters, fused at `fuser`."""
         return Route(tuple(name for name in self.drafters if name not in self.homes), {}, fuser)
 
+    def away_from(self, nodes: Collection[str], pool: DrafterPool) -> "Route":
+        """Return the same route without the drafters at these mailboxes."""
+        homes = {name: box for name, box in self.homes.items() if box not in nodes}
+        if not homes:
+            return self.without_models(pool.alone)
+        names = tuple(name for name in self.drafters if name in homes or name not in self.homes)
+        return Route(names, homes, pool.fuser_of(set(homes.values())), self.is_choice)
+
+    def only_at(self, node: str) -> "Route":
+        """Return the route of its drafters at this mailbox alone, which fuses what they draft."""
+        homes = {name: box for name, box in self.homes.items() if box == node}
+        return Route(tuple(homes), homes, node)
+
     @property
     def recipients(self) -> dict[str, tuple[str, ...]]:
         """Return the drafters of each mailbox; the fuser's gets all of them."""
@@ -46,9 +59,9 @@ class Route:
 class Router:
     """Choose drafters round by round and learn from the verdicts. One model drafter is no choice, and no cost."""
 
-    def __init__(self, strategy: RoutingStrategy, most: int = 2, experience: DrafterPriors | None = None) -> None:
-        """Route by `strategy`, to at most `most` model drafters a sequence; `experience` has their priors."""
-        self.experience: Final = experience or DrafterPriors()
+    def __init__(self, strategy: RoutingStrategy, most: int = 2) -> None:
+        """Route by `strategy`, to at most `most` model drafters a sequence."""
+        self.experience: Final = DrafterPriors()
         self.asked_rounds: Final = Counter[str]()  # by drafter, where there was a choice
         self._strategy = strategy
         self._most = most

@@ -401,9 +401,9 @@ def test_where_nothing_else_is_known_a_step_beside_drafts_had_half_of_the_time()
     assert one.draft_costs.seconds(1, 3) == pytest.approx(0.008, rel=0.1), "alone"
 
 
-def with_much_to_read():
+def with_much_to_read(**settings):
     """Make parts that know what drafting and reading take, and a sequence that no drafter has read: for 0.2 s."""
-    one, token_s = parts(pages=256, clock=HandClock()), 0.001
+    one, token_s = parts(pages=256, clock=HandClock(), **settings), 0.001
     for _ in range(8):
         one.draft_costs.update(1, 4, 0.010)
     one.draft_costs.update(1, 4, 0.010 + 1000 * token_s, 1000)
@@ -412,49 +412,65 @@ def with_much_to_read():
 
 def test_drafts_before_which_much_must_be_read_are_not_waited_for():
     one, sequence = with_much_to_read()
-    (job,) = one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
-    assert sequence.due_s == 0.0 and (job.max_draft_tokens, job.start) == (1, 0)
+    own, reading = one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
+    assert (own.drafters, own.to, own.max_draft_tokens) == (("lookup",), "fuse", 4), "tables draft meanwhile"
+    assert (reading.drafters, reading.to, reading.start, reading.skip_models_above) == (("small",), "draft:1", 0, 1.0)
     read_s = 201 * 0.001
-    assert job.due_s == pytest.approx(NOW_S + Policy().draft_wait_s + 2 * read_s), "drafters have time to read it"
+    assert reading.due_s == pytest.approx(NOW_S + Policy().draft_wait_s + 2 * read_s), "it has time to read"
     other = start(one, "s", length=200, generated=1)
-    one.speculation.jobs([other], [4], Policy(), worth_s=1.0)
-    assert other.due_s > NOW_S, "worth the wait"
+    (own,) = one.speculation.jobs([other], [4], Policy(), worth_s=1.0)
+    assert other.due_s > NOW_S and own.drafters == ("small", "lookup"), "worth the wait"
 
 
 def answer(base, **changes):
     """Make the answer to the job at this length."""
-    return message(base=base, survival=(0.9, 0.8), confidence={"small": 0.9}, **changes)
+    values = {"base": base, "survival": (0.9, 0.8), "confidence": {"small": 0.9}}
+    return message(**{**values, **changes})
 
 
-def test_while_drafters_read_a_sequence_it_goes_on_without_them():
+def asked_of(jobs) -> dict[tuple[str, str], int]:
+    """Return the draft tokens by request and model drafter."""
+    return {(job.request_id, name): job.max_draft_tokens for job in jobs for name in job.drafters if name != "lookup"}
+
+
+def test_while_drafters_read_a_sequence_others_draft_for_it():
     one, sequence = with_much_to_read()
-    one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
+    assert asked_of(one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)) == {("r", "small"): 1}
+    one.speculation.receive(answer(201, confidence={"lookup": 0.9}, proposers=(("lookup",),) * 2))
+    assert sequence.tree is not None
+    one.speculation.record_verdict(sequence, [1, 7])
+    before = one.lengths.modes.with_models.of(sequence.record).survival(2)
     for token in range(5):
         sequence.kv.tokens += [token]
-        assert one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050) == [], "the drafter is at the prompt yet"
-        assert sequence.due_s == 0.0
+        (own,) = one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
+        assert own.drafters == ("lookup",), "the model is at the prompt yet"
+        one.speculation.receive(
+            answer(201 + token + 1, confidence={}, tokens=(), parents=(), survival=(), proposers=())
+        )
+    assert one.lengths.modes.with_models.of(sequence.record).survival(2) == before
     one.speculation.receive(answer(201))
+    assert sequence.tree is not None and not sequence.tree.tokens, "what it guessed there is of no use any more"
     (job,) = one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
-    assert sequence.due_s > NOW_S and job.tokens == tuple(range(5)), "it has answered, five rounds late"
+    assert job.drafters == ("small", "lookup") and job.tokens == tuple(range(5)), "it has answered, five rounds late"
 
 
 def test_a_drafter_that_never_answers_is_asked_again():
     one, sequence = with_much_to_read()
-    one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
-    one.speculation._clock.now_s += Policy().draft_wait_s + 0.5
-    (job,) = one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
-    assert job.max_draft_tokens == 4 and sequence.due_s > NOW_S, "and waited for: its model may be too short to answer"
+    depths = []
+    for _ in range(4):
+        depths += asked_of(one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)).values()
+        one.speculation._clock.now_s += Policy().draft_wait_s + 0.5
+    assert depths == [1, 1, 4, 4], "its model may be too short to answer"
 
 
 def test_an_answer_that_is_always_a_round_late_says_what_was_read():
     """Or every round would count as one of reading, and teach nothing of how long drafts take."""
     one, sequence = with_much_to_read()
     for late in range(4):
-        sequence.due_s = 0.0
-        one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
-        assert (sequence.due_s > 0.0) == (late > 1)
+        asked = asked_of(one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050))
+        assert asked == ({}, {("r", "small"): 4}, {("r", "small"): 1})[(late > 1) - (late == 0)]
         if late:
-            one.speculation.receive(answer(len(sequence.tokens) - 1))
+            one.speculation.receive(answer(201 + late - 1))
         sequence.kv.tokens += [7]
 
 
@@ -481,25 +497,40 @@ def test_a_batch_teaches_what_reading_takes_once():
     assert len(one.draft_costs._reading_s) == 2, "once before"
 
 
-def test_only_those_whose_node_reads_go_on_without_drafts():
-    one, sequence = with_much_to_read()
+def test_only_the_node_that_reads_is_left_out():
+    one, _ = with_much_to_read(routing="all")
     one.speculation.follow(DrafterPool({"small": "draft:1", "other": "draft:2"}, ()))
-    near, far = (
-        start(one, name, speculation=SpeculationBounds(drafters=(drafter,)))
-        for name, drafter in (("near", "small"), ("far", "other"))
-    )
-    reader = start(one, "reader", length=200, generated=1, speculation=SpeculationBounds(drafters=("small",)))
-    jobs = one.speculation.jobs([reader, near, far], [4, 4, 4], Policy(), worth_s=0.050)
-    assert {job.request_id: job.max_draft_tokens for job in jobs} == {"reader": 1, "near": 1, "far": 4}
-    assert (reader.due_s, near.due_s) == (0.0, 0.0) and far.due_s > NOW_S
-    near.kv.tokens += [7]
-    far.kv.tokens += [7]
-    one.speculation.receive(answer(5, request_id="near"))
-    jobs = one.speculation.jobs([near, far], [4, 4], Policy(), worth_s=0.050)
-    assert {job.request_id: job.max_draft_tokens for job in jobs} == {"near": 1, "far": 4}, "its node is at the prompt"
-    one.speculation.receive(answer(6, request_id="near"))
+
+    def begin(name, length=5, drafters=("small",)):
+        return start(one, name, length, generated=1, speculation=SpeculationBounds(drafters=drafters))
+
+    reader, near, far = begin("reader", 200), begin("near"), begin("far", drafters=("other",))
+    both = begin("both", drafters=("small", "other"))
+
+    def ask(*sequences):
+        return asked_of(one.speculation.jobs([*sequences], [4] * len(sequences), Policy(), worth_s=0.050))
+
+    asked = ask(reader, near, far, both)
+    assert asked == {("reader", "small"): 1, ("far", "other"): 4, ("both", "other"): 4}
+    assert (reader.due_s, near.due_s) == (0.0, 0.0) and far.due_s > NOW_S and both.due_s > NOW_S
+    assert ask(near, far, both) == {("far", "other"): 4, ("both", "other"): 4}, "its node is at the prompt"
     one.speculation.receive(answer(201, request_id="reader"))
-    assert [job.max_draft_tokens for job in one.speculation.jobs([near], [4], Policy(), worth_s=0.050)] == [4]
+    assert ask(near) == {("near", "small"): 4}
+
+
+def test_a_node_whose_drafts_miss_the_others_teaches_nothing_of_reading():
+    one, _ = with_much_to_read(routing="all")
+    one.speculation.follow(DrafterPool({"small": "draft:1", "other": "draft:2"}, (), core_share=0.0))
+    sequence = start(one, "s", length=40, generated=1)
+    for number in range(40):
+        one.speculation.jobs([sequence], [4], Policy())
+        one.speculation._clock.now_s += 0.012
+        guessed = {"small": 0.9, "other": 0.9} if number == 0 else {"small": 0.9}
+        one.speculation.receive(answer(len(sequence.tokens), request_id="s", models_s=0.011, confidence=guessed))
+        sequence.kv.tokens += [7]
+        if number == 0:
+            before = one.draft_costs.read_s(1000)
+    assert one.draft_costs.read_s(1000) == before
 
 
 def test_reading_is_no_wrong_draft_to_routing():
@@ -510,6 +541,16 @@ def test_reading_is_no_wrong_draft_to_routing():
         one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)
         sequence.kv.tokens += [7]
     assert not one.speculation.router.asked_rounds
+
+
+def test_a_probe_that_is_not_sent_is_no_wrong_draft_to_routing():
+    one = parts(pool=DrafterPool({"small": "draft:1", "other": "draft:1"}, ()))
+    sequence = start(one, "r")
+    sent = 0
+    for _ in range(3):
+        sent += len(one.speculation.jobs([sequence], [0], Policy(), [True]))
+        sequence.kv.tokens += [7]
+    assert sent == 1 == max(one.speculation.router.asked_rounds.values())
 
 
 def test_a_wait_that_is_too_short_is_found_so():
@@ -565,12 +606,12 @@ def test_a_round_with_skipped_models_teaches_nothing_of_their_costs():
     sequence.tree = None
     one.speculation.jobs([sequence], [3], Policy())
     clock.now_s += 0.03
-    one.speculation.receive(message(base=200))
+    one.speculation.receive(answer(200))
     assert one.draft_costs.read_s(200) == pytest.approx(0.02), "a model that was not run had not read it"
     sequence.tree = None
     one.speculation.jobs([sequence], [3], Policy())
     clock.now_s += 0.03
-    one.speculation.receive(message(base=200))
+    one.speculation.receive(answer(200))
     assert one.draft_costs.read_s(200) == pytest.approx(0.02), "a job sent twice tells only what is new"
     assert one.draft_costs.seconds(1, 3) != before[0]
 

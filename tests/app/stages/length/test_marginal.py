@@ -9,10 +9,10 @@ from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import Reading, StepCosts
 from app.messages import LEAST_SURVIVAL
 from app.stages.length.marginal import (
+    HIGHEST_LEAST_SURVIVAL,
     HORIZON_TOKENS,
     LEAST_ENOUGH,
     MIN_GAIN,
-    MOST_LEAST,
     Candidate,
     least_survival,
     probe,
@@ -251,19 +251,33 @@ def test_a_long_context_asks_for_less() -> None:
 LINEAR = StepCosts({1: 0.030, 2: 0.0305, 64: 0.0615})
 
 
-def test_the_least_survival_is_where_one_more_token_neither_gains_nor_loses() -> None:
-    drafts, candidates, depths = drafter(0.002), some(learnt(3), learnt(2)), [3, 2]
+def even(candidates: list[Candidate], depths: list[int], drafts: DraftCosts, exposed_s: float = 1.0) -> float:
+    """Return the chance at which one more token leaves the pace as it is, rows and drafting shared alike."""
+    expected = len(candidates) + sum(sum(c.expectation.survival(n)) for c, n in zip(candidates, depths, strict=True))
+    asked, rows = sum(map(bool, depths)), len(candidates) + sum(depths)
+    round_s = LINEAR.seconds(rows) + exposed_s * drafts.seconds(asked, max(depths))
+    token_s = drafts.seconds(asked, max(depths) + 1) - drafts.seconds(asked, max(depths))
+    return expected / round_s * (LINEAR.seconds(rows + 1) - LINEAR.seconds(rows) + exposed_s * token_s / asked)
+
+
+@pytest.mark.parametrize("depths", [[3, 2, 0], [1, 4, 4], [2, 0, 0]])
+def test_the_least_survival_is_where_one_more_token_neither_gains_nor_loses(depths: list[int]) -> None:
+    drafts, candidates = drafter(0.002), some(learnt(3), learnt(2), learnt(1))
     least = least_survival(candidates, depths, LINEAR, drafts)
-    expected = sum(sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))
-    round_s = LINEAR.seconds(2 + 5) + drafts.seconds(2, 3)
-    one_more_s = LINEAR.seconds(2 + 6) - LINEAR.seconds(2 + 5) + 0.002 / 2  # every second one is another's, too
-    assert (2.0 + expected + least) / (round_s + one_more_s) == pytest.approx((2.0 + expected) / round_s, rel=0.01)
+    assert least == pytest.approx(even(candidates, depths, drafts), rel=0.02)
+    hidden = least_survival(candidates, depths, LINEAR, drafts, busy_s=1.0, share=0.25)
+    assert hidden == pytest.approx(even(candidates, depths, drafts, 0.25), rel=0.02) and hidden < least
+    between = least_survival(candidates, depths, LINEAR, drafts, between_s=1.0)
+    assert between < hidden, "the verifier reads prompts meanwhile in any case"
+    long = [c._replace(context=8000) for c in candidates]
+    costs = StepCosts({1: 0.030, 2: 0.0305, 64: 0.0615}, reading=Reading(1e-7, 1e-7))
+    assert least_survival(long, depths, costs, drafts) > least, "each row reads the context"
 
 
 def test_drafters_stop_the_sooner_the_more_their_tokens_and_rows_cost() -> None:
     candidates, depths = some(learnt(3)), [3]
     found = [least_survival(candidates, depths, LINEAR, drafter(step_s)) for step_s in (0.0001, 0.001, 0.004, 0.1)]
-    assert found == sorted(found) and found[-1] == MOST_LEAST and found[0] < LEAST_SURVIVAL < found[2]
+    assert found == sorted(found) and found[-1] == HIGHEST_LEAST_SURVIVAL and found[0] < LEAST_SURVIVAL < found[2]
     assert least_survival(candidates, depths, MEASURED, drafter(0.001)) > found[1], "rows that cost more"
     assert least_survival(candidates, depths, LINEAR, DraftCosts()) == LEAST_SURVIVAL, "nothing is known"
     assert least_survival(candidates, [0], LINEAR, drafter(0.001)) == LEAST_SURVIVAL

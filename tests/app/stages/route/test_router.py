@@ -132,14 +132,6 @@ def test_a_new_process_starts_from_the_stored_priors(redis_client: redis.Redis) 
         assert Mix(new).run(f"new {i}", "prose", 50 + i)[0] == ["prose"]
 
 
-def test_sums_of_older_versions_are_not_taken_for_drafters() -> None:
-    """Those also kept sums by words of the prompt."""
-    priors = DrafterPriors()
-    priors.absorb("experience:us", {"17:code": [9.0, 9.0], "*:code": [1.0, 8.0], "*:*": [1.0, 8.0]})
-    assert priors.priors("us", ["code"])["code"].acceptance < 0.5
-    assert set(priors._tenants["us"]) == {"code", "*"}
-
-
 def test_the_same_requests_are_routed_the_same_way() -> None:
     runs = [[Mix(build()).run(f"r{i}", "qa", i) for i in range(3)] for _ in range(2)]
     assert runs[0] == runs[1]
@@ -203,8 +195,8 @@ def test_a_round_without_any_answer_is_a_miss() -> None:
         route = router.route(record, length, DrafterPool(NODES), lambda: (RoundLimits(DEPTH, 8), lambda _: 0.0))
         router.record_asked(record, route)
     router.remove("r")
-    changed = router.experience.changes("experience:public")
-    assert changed["*:*"] == ([1.0, 1.0], [0.0, 1.0])
+    changed = router.experience.changes("drafters:public")
+    assert changed["*"] == ([1.0, 1.0], [0.0, 1.0])
 
 
 class TestNodes:
@@ -288,4 +280,4 @@ def test_experience_is_bounded_by_its_least_used_tenant() -> None:
     experience = DrafterPriors(max_tenants=2)
     for tenant in ("a", "b", "a", "c"):
         experience.add(tenant, {"code": (1.0, 2.0)})
-    assert experience.groups() == ["experience:a", "experience:c"]
+    assert experience.groups() == ["drafters:a", "drafters:c"]
