@@ -5,12 +5,9 @@ Jobs that are sent and trees that come go in; counts of tokens come out. Prices 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from app.estimates.draft_costs import FEW_UNREAD
 from app.messages import TreeMessage
-
-TRIES: Final = 2  # without an answer in time, after which a node is not expected to answer: its model may be too short
 
 
 @dataclass(slots=True)
@@ -21,17 +18,14 @@ class _Place:
     first: int = 0  # base of the first job under way
     sent: int = 0  # base of the last; as `read` where none is under way
     until_s: float = 0.0  # monotonic: an answer comes by then, if ever
-    late: int = 0  # times that none did, since the last answer
+    is_silent: bool = False  # none came: what is sent is taken for read until one does
     drafters: Mapping[str, str] = field(default_factory=dict)  # that were asked, with the mailbox of each
     is_alone: bool = False  # the node fuses by itself, so that any answer is its own
 
     def update(self, now_s: float) -> None:
-        """Give up the jobs under way where there was time enough for an answer."""
+        """Give up the jobs under way where there was time enough: the node may be dead, or its model too short."""
         if self.sent > self.read and now_s >= self.until_s:
-            self.late += 1
-            if self.late >= TRIES:
-                self.read = self.sent
-            self.sent = self.read
+            self.read, self.is_silent = self.sent, True
 
 
 class ReadTokens:
@@ -54,7 +48,7 @@ class ReadTokens:
         if place is None:
             return length
         place.update(now_s)
-        return length - place.read if place.late < TRIES else 0
+        return 0 if place.is_silent else length - place.read
 
     def reading(self, mailbox: str, now_s: float) -> dict[str, int]:
         """Return, by request, the tokens sent there that drafters read before all else; a few do not count."""
@@ -106,7 +100,7 @@ class ReadTokens:
             if message.skipped and place.is_alone:
                 place.sent = place.read if message.base == place.sent else place.sent  # nor does it read now
             elif _is_from(mailbox, place, message):
-                place.read, place.late = message.base, 0
+                place.read, place.is_silent = message.base, False
             if self._reading:
                 self._note(message.request_id, mailbox, place)
 
@@ -117,7 +111,7 @@ class ReadTokens:
             self._note(request_id, mailbox, place)
 
     def _note(self, request_id: str, mailbox: str, place: _Place) -> None:
-        unread = place.sent - place.read if place.late < TRIES else 0
+        unread = 0 if place.is_silent else place.sent - place.read
         if unread > FEW_UNREAD:
             self._reading.setdefault(mailbox, {})[request_id] = unread
         elif mailbox in self._reading:

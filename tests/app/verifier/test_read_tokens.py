@@ -42,13 +42,11 @@ def test_a_node_that_fuses_for_itself_has_read_unless_its_models_were_skipped():
     assert unread(read, 100)[0] == 0, "though its drafters had no guess"
 
 
-def test_what_is_not_answered_in_time_is_given_up_twice_and_then_counts_for_nothing():
+def test_a_node_that_does_not_answer_in_time_counts_for_nothing_until_it_does():
     read = sent()
     assert read.reading("draft:1", 8.9) == {"r": 100} and read.is_awaited("r", "draft:1", 8.9)
-    assert unread(read, 103, now_s=9.0) == (103, 103), "it may have dropped the job"
+    assert unread(read, 103, now_s=9.0) == (0, 0), "it may be dead, or its model too short"
     assert not read.reading("draft:1", 9.0) and not read.is_awaited("r", "draft:1", 9.0)
-    read.record_sent("r", 103, HOMES, "fuse", now_s=9.0, by_s=19.0)
-    assert unread(read, 104, now_s=19.0) == (0, 0), "its model may be too short"
     read.record_sent("r", 200, HOMES, "fuse", now_s=20.0, by_s=29.0)
     assert unread(read, 200, now_s=20.0) == (0, 0) and not read.reading("draft:1", 20.0)
     read.record_answer(message(base=200, confidence={"small": 0.5}))
