@@ -127,7 +127,9 @@ class DeviceRunner(TabledRunner):
         left to be compiled.
         """
         cut = self._method.cut
-        narrow, wide = (most_work(rows, self._longest_tokens, cut.fold, tiling) for tiling in (cut.narrow, cut.wide))
+        # Several slices of keys, to be joined: a request from before the settings allowed less may have them.
+        keys = max(self._longest_tokens, cut.narrow.split_keys + 1)
+        narrow, wide = (most_work(rows, keys, cut.fold, tiling) for tiling in (cut.narrow, cut.wide))
         size = Size(rows, rows, narrow, wide, min(rows, TIERS[-1]), moves=1)
         arrays = Arrays(fields(size, self.pool.page_tokens), self.pages.keys.device)
         arrays.device["slots"].fill_(NOWHERE)
