@@ -60,7 +60,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> set[Variant]:
 
 
 def weights_of(family: str, dtype: torch.dtype) -> Any:
-    return take(fakes.tiny(family, num_hidden_layers=1, max_position_embeddings=POSITIONS).to(dtype))
+    model: Any = fakes.tiny(family, num_hidden_layers=1, max_position_embeddings=POSITIONS)
+    return take(model.to(dtype))
 
 
 def sampling(draw: random.Random) -> Sampling:
