@@ -3,6 +3,7 @@ device a step.
 """
 
 import time
+from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, replace
 from itertools import product
@@ -18,11 +19,12 @@ from app.engine.gpu.layers import Method, Pages
 from app.engine.gpu.page_table import PageTable, TabledRunner
 from app.engine.gpu.step import StepOutput, choose, run
 from app.engine.gpu.weights import Weights
+from app.engine.history import TokenCounts, TokenHistory
 from app.engine.kv.pages import PagePool
-from app.engine.sampling import is_shaped, row_of, token_logprobs
+from app.engine.sampling import is_penalised, is_shaped, row_of, token_logprobs
 from app.errors import GenerationFailed
 from app.request import Sampling, TokenLogprobs
-from app.state import BatchEntry
+from app.state import BatchEntry, CachedSequence
 from kernels.attention.ragged_attention import MAX_TREE_ROWS
 from kernels.sampling.choices import Edits, pack_edits
 from kernels.sampling.target_token import Choice, Row
@@ -106,6 +108,7 @@ class DeviceRunner(TabledRunner):
         self._method = Method.of(keys.dtype, weights.num_heads // weights.num_key_heads, is_exact=is_exact, fuses=fuses)
         self._vocab_size = weights.head.weight.shape[0]
         self._moves = KVMoves(self.pages)
+        self._counts = TokenCounts()
         self._longest_tokens = min(longest_tokens or self.capacity_tokens, positions)
         self._graphs: Graphs | None = None
         if has_graphs:
@@ -184,6 +187,11 @@ class DeviceRunner(TabledRunner):
             return False
         return self.pool.try_grow(work.sequence.pages, work.start + rows)
 
+    def release(self, sequence: CachedSequence) -> None:
+        """Give the sequence's pages and its row back, and forget its tokens."""
+        super().release(sequence)
+        self._counts.forget(sequence)
+
     def accept(self, work: BatchEntry, path: list[int]) -> None:
         """Keep the accepted nodes' keys and values, which the next step moves to their places, and
         release the rest."""
@@ -227,7 +235,7 @@ class DeviceRunner(TabledRunner):
             if not work.final:
                 continue
             if is_shaped(work.sequence.sampling) or work.mask:
-                rows += _rows(work)
+                rows += _rows(work, self._counts)
                 places += range(first, first + 1 + len(work.tree))
             first += 1 + len(work.tree)
         edits = pack_edits(rows, self._vocab_size, self.pages.keys.device)
@@ -300,12 +308,19 @@ def _wanted(works: list[BatchEntry]) -> int:
     return sum(1 + len(work.tree) for work in works if work.final)
 
 
-def _rows(work: BatchEntry) -> list[Row]:
+def _rows(work: BatchEntry, counts: TokenCounts) -> list[Row]:
     """Return the choice and edits of each of a final batch entry's rows."""
-    history = [work.sequence.tokens[: work.start] + work.tokens]
+    tokens, sampling = work.sequence.tokens, work.sequence.sampling
+    paths: list[list[int]] = [[]]
+    seen: list[Mapping[int, int]] = [counts.of(work.sequence) if is_penalised(sampling) else {}]
     for token, parent in zip(work.tree.tokens, work.tree.parents, strict=True):
-        history.append([*history[parent], token])
-    return [row_of(work.sequence.sampling, seen, _mask(work, seen)) for seen in history]
+        paths.append([*paths[parent], token])
+        above = seen[parent]
+        seen.append({**above, token: above.get(token, 0) + 1} if is_penalised(sampling) else above)
+    return [
+        row_of(sampling, len(tokens) + len(path), own, _mask(work, TokenHistory(tokens, path)))
+        for path, own in zip(paths, seen, strict=True)
+    ]
 
 
 def _mask(work: BatchEntry, history: Listed[int]) -> np.ndarray | None:

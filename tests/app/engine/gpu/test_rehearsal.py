@@ -25,6 +25,7 @@ from app.state import BatchEntry, CachedSequence, Tree
 from kernels.compile import NoGPU
 from kernels.sampling.top_logprobs import MAX_TOP
 from tests import fakes
+from tests.app.engine.counted_tokens import Counted
 from tests.fakes import VOCAB
 
 PAGE_TOKENS = 16
@@ -145,3 +146,20 @@ def test_a_drafters_guesses_ask_for_nothing_new(launched: set[Variant]) -> None:
             guesser._runner.logits(works)
             guesser.release(sequence)
     assert launched and sorted(launched - known) == []
+
+
+@pytest.mark.parametrize("edits", [{"presence_penalty": 0.5}, {"logit_bias": {3: 1.0}}], ids=lambda edits: [*edits][0])
+def test_rows_with_edits_read_no_more_than_a_texts_new_tokens(launched: set[Variant], edits: dict[str, Any]) -> None:
+    weights = weights_of("llama", torch.bfloat16)
+    own = DeviceRunner(weights, kv_bytes=8_000 * weights.token_bytes, page_tokens=PAGE_TOKENS, has_graphs=False)
+    tokens = Counted([1, 2] * 500)
+    sequence = CachedSequence("r", tokens, Sampling(**edits), cached=999)
+    for _ in range(2):
+        tokens.read = 0
+        tree = fakes.tree([3, 4, 5], [0, 0, 1])
+        work = BatchEntry(sequence, sequence.cached, [1], tree, final=True)
+        assert own.try_reserve(work)
+        own.forward([work])
+        own.accept(work, [])
+        tokens.append(1)
+    assert tokens.read <= 1
