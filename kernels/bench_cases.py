@@ -253,14 +253,14 @@ def _tokens(device: torch.device, num_rows: int, vocab_size: int) -> Iterator[Ca
     logits = torch.randn(num_rows, vocab_size, dtype=torch.bfloat16) * 3  # as a model of 16 bits gives them
     here = logits.to(device)
     plain = Choice(1.0, 1.0, 0, 0.0, 1)
-    tokens = range(0, vocab_size, max(1, vocab_size // 1000))
+    seen = dict.fromkeys(range(0, vocab_size, max(1, vocab_size // 1000)), 1)
     kinds = {
         "greedy": Row(plain._replace(temperature=0.0), 0),
         "sampled": Row(plain, 0),
         "top-p 0.9": Row(plain._replace(top_p=0.9), 0),
         "top-k 50": Row(plain._replace(top_k=50), 0),
         "top-k 20, top-p 0.8": Row(plain._replace(top_k=20, top_p=0.8, temperature=0.7), 0),
-        "sampled, 1000 penalties": Row(plain, 0, history=tokens, presence_penalty=1.0),
+        "sampled, 1000 penalties": Row(plain, 0, counts=seen, presence_penalty=1.0),
     }
     for name, row in kinds.items():
         rows = [replace(row, position=position) for position in range(num_rows)]

@@ -5,6 +5,11 @@ compiles, with the specialisation a real launch would get, and runs nothing. Poi
 aligned to 16 bytes, as torch's are. `python -m kernels.compile` prints one JSON line for each
 kernel a case launches. It needs a process of its own, in which TRITON_INTERPRET is not set: Triton
 reads that once, and the driver stays replaced.
+
+Another release of Triton than the pinned one is tried, with all checks of what it compiles, by
+
+    pip install --no-deps --target build/triton triton==3.6.0
+    PYTHONPATH=build/triton python -m pytest tests/kernels/test_compiled.py
 """
 
 import contextlib

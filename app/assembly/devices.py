@@ -187,6 +187,7 @@ def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device
             shares=settings.prefix_cache,
             is_exact=settings.gpu_exact,
             longest_tokens=longest,
+            max_sequences=max_sequences(settings),
         )
         runner.rehearse(Policy().max_batch_tokens)
         return runner

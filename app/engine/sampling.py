@@ -6,6 +6,7 @@ to `web.openai.requests`; no other file knows the parameters one by one.
 """
 
 import math
+from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 
 import numpy as np
@@ -20,16 +21,17 @@ def choice_of(sampling: Sampling) -> Choice:
     return Choice(s.temperature, s.top_p, s.top_k, s.min_p, s.seed or 0, s.choice)
 
 
-def row_of(sampling: Sampling, history: Listed[int], mask: np.ndarray | None) -> Row:
-    """Translate all parameters for the row after `history`, the tokens before the one to choose.
+def row_of(sampling: Sampling, position: int, counts: Mapping[int, int], mask: np.ndarray | None) -> Row:
+    """Translate all parameters for the row whose token is to stand at `position`.
 
-    `mask`: (V,) bool, the tokens that the request's grammar allows here; None: all.
+    `counts`: how often each token stands before it, read if `is_penalised`; `mask`: (V,) bool, the tokens
+    that the request's grammar allows here; None: all.
     """
     s = sampling
     return Row(
         choice_of(s),
-        len(history),
-        history,
+        position,
+        counts,
         s.frequency_penalty,
         s.presence_penalty,
         s.logit_bias,
@@ -40,8 +42,12 @@ def row_of(sampling: Sampling, history: Listed[int], mask: np.ndarray | None) ->
 
 def is_shaped(sampling: Sampling) -> bool:
     """Tell whether bias, penalties or allowed tokens change the logits before they are filtered."""
-    s = sampling
-    return bool(s.frequency_penalty or s.presence_penalty or s.logit_bias or s.allowed_token_ids)
+    return bool(is_penalised(sampling) or sampling.logit_bias or sampling.allowed_token_ids)
+
+
+def is_penalised(sampling: Sampling) -> bool:
+    """Tell whether logits depend on the tokens before."""
+    return bool(sampling.frequency_penalty or sampling.presence_penalty)
 
 
 def token_logprobs(own: float, ids: Listed[int], logprobs: Listed[float]) -> TokenLogprobs:

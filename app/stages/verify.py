@@ -4,11 +4,9 @@ A draft token is right if it equals the target's token at its place (design D1),
 how many tokens a verdict holds, and never which.
 """
 
-from collections.abc import Iterator
 from collections.abc import Sequence as Listed
-from itertools import chain
-from typing import overload
 
+from app.engine.history import TokenHistory
 from app.engine.target import TargetRows
 from app.errors import GenerationFailed
 from app.request import TokenLogprobs
@@ -29,7 +27,7 @@ def _walk(work: BatchEntry, rows: TargetRows) -> Verdict:
     node = 0
     path: list[int] = []
     tokens: list[int] = []
-    history = _Tokens(sequence.tokens, tokens)
+    history = TokenHistory(sequence.tokens, tokens)
     logprobs: list[TokenLogprobs] = []
     length, sampling, pruned = len(sequence.tokens), sequence.sampling, work.pruned
     while True:
@@ -47,25 +45,3 @@ def _walk(work: BatchEntry, rows: TargetRows) -> Verdict:
             return Verdict(path, tokens, logprobs, rows.state(node), cut=cut)
         path.append(child)
         node = child
-
-
-class _Tokens(Listed[int]):
-    """A sequence's tokens and those chosen after them. Nothing is copied until it is read: few requests need it."""
-
-    def __init__(self, known: Listed[int], chosen: Listed[int]) -> None:
-        self._known, self._chosen = known, chosen
-
-    def __len__(self) -> int:
-        return len(self._known) + len(self._chosen)
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[int]: ...
-
-    def __getitem__(self, index: int | slice) -> int | list[int]:
-        return [*self._known, *self._chosen][index]
-
-    def __iter__(self) -> Iterator[int]:
-        return chain(self._known, self._chosen)

@@ -6,6 +6,7 @@ scheduling, commits, mail, Redis. So what is left of a round beside the stated t
 
 import time
 from collections.abc import Sequence as Listed
+from dataclasses import replace
 from typing import Final
 from zlib import crc32
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from app.engine.gpu.input_batch import TIERS, Arrays, Cut, Size, fields, fill, layout_of, tier_size
-from app.engine.kv.block_manager import PagedRunner
+from app.engine.gpu.page_table import PageTable, TabledRunner
 from app.engine.kv.pages import PagePool
 from app.messages import Draft
 from app.request import Sampling, TokenLogprobs
@@ -25,6 +26,7 @@ PAGE_TOKENS = 16
 FIRST_ID = 256  # the tokens that are said: no control tokens among them
 IDS = 4096
 CUT = Cut(4, VERIFY, PREFILL)  # as an 8B model's attention is cut on a GPU
+DEVICE = torch.device("meta")
 ALIKE = 2**20  # a chance's steps
 
 
@@ -56,12 +58,14 @@ class StandInRows:
         return None
 
 
-class StandInTarget(PagedRunner):
+class StandInTarget(TabledRunner):
     """A target without a model: real pages and real input arrays, and a step of `step_s` whatever is in it."""
 
     def __init__(self, step_s: float, *, vocab_size: int, tokens: int, longest: int) -> None:
         """Have pages for `tokens` in all, and the arrays of a GPU's tiers for sequences of up to `longest` tokens."""
-        super().__init__(PagePool(tokens // PAGE_TOKENS, PAGE_TOKENS), shares=True)
+        pool = PagePool(tokens // PAGE_TOKENS, PAGE_TOKENS)
+        table = PageTable(pool.num_pages, longest, PAGE_TOKENS, DEVICE)  # each sequence has a page
+        super().__init__(pool, table, shares=True)
         sizes = {rows: tier_size(rows, longest, CUT) for rows in TIERS}
         self._tiers = {rows: (size, _arrays(size)) for rows, size in sizes.items()}
         self._vocab_size = vocab_size
@@ -71,12 +75,14 @@ class StandInTarget(PagedRunner):
 
     def launch(self, works: list[BatchEntry]) -> "StandInStep":
         """Fill the arrays; the step's time runs from then on, as on a device of its own."""
-        layout = layout_of(works, CUT)
-        size = layout.size
+        table = self.page_table
+        layout = layout_of(works, CUT, table.update(works))
+        size = replace(layout.size, changes=len(table.changes))
         tier, arrays = self._tiers.get(size.tier, (size, None))
         if arrays is None or not tier.holds(size):
             arrays = _arrays(size)
-        fill(arrays, layout, PAGE_TOKENS, self._vocab_size)
+        fill(arrays, layout, table.host, PAGE_TOKENS, self._vocab_size, table.changes)
+        table.launch(arrays)
         launched_s = time.perf_counter()
         self.exposed_s.append(launched_s - self._ended_s)
         self._ended_s = launched_s + self._step_s
@@ -97,7 +103,7 @@ class StandInTarget(PagedRunner):
 
 def _arrays(size: Size) -> Arrays:
     """Make the host side of a step's arrays; as on a GPU, sending them takes no time that grows with them."""
-    return Arrays(fields(size, PAGE_TOKENS), torch.device("meta"))
+    return Arrays(fields(size, PAGE_TOKENS), DEVICE)
 
 
 class StandInStep:

@@ -43,7 +43,7 @@ class Batch:
     first_row: torch.Tensor  # (B,), in the packed queries
     num_rows: torch.Tensor  # (B,), may be 0
     prefix: torch.Tensor  # (B,), keys before the new rows
-    blocks: torch.Tensor  # (B, N), page numbers
+    blocks: torch.Tensor  # (R, N), page numbers; which row is a sequence's, the work says
     ancestors: torch.Tensor | None  # (T,) int64, bit j: sees new row j, itself included; None: causal
     depth: torch.Tensor | None  # (T,), of a node below the tree's root; None: causal
 

@@ -61,6 +61,7 @@ def _attend_item(
     sequence,
     split,  # slice of the keys
     tile,
+    table_row,  # of the page table
     head,  # of the keys
     q_ptr,
     k_ptr,
@@ -96,7 +97,7 @@ def _attend_item(
     """Attend a tile of BLOCK_Q folded rows of one sequence and key head to a slice of its keys."""
     num_rows = tl.load(num_rows_ptr + sequence)
     first, prefix = tl.load(first_row_ptr + sequence), tl.load(prefix_ptr + sequence)
-    block_ptr += sequence.to(tl.int64) * blocks_stride
+    block_ptr += table_row.to(tl.int64) * blocks_stride
 
     folded = tile * BLOCK_Q + tl.arange(0, BLOCK_Q)
     row = folded // FOLD
@@ -197,12 +198,12 @@ def ragged_attention_kernel(
     lse_ptr,  # SPLIT: (parts, H) float32, log2 of the sum of the weights
     slices_ptr,  # (T,), read if SPLIT
     place_ptr,  # (T,), read if SPLIT
-    items_ptr,  # (W, 3)
+    items_ptr,  # (W, 4)
     count_ptr,  # (1,)
     first_row_ptr,  # (B,)
     num_rows_ptr,  # (B,)
     prefix_ptr,  # (B,)
-    block_ptr,  # (B, N)
+    block_ptr,  # (R, N)
     ancestors_ptr,  # (T,) int64, read if TREE
     depth_ptr,  # (T,), read if TREE
     scale,
@@ -224,9 +225,9 @@ def ragged_attention_kernel(
 ):
     """Attend item by item, each key head of one apart. Grid: any number of programs."""
     for work in range(tl.program_id(0), tl.load(count_ptr) * HK, tl.num_programs(0)):
-        item_ptr = items_ptr + work // HK * 3
+        item_ptr = items_ptr + work // HK * 4
         _attend_item(
-            tl.load(item_ptr), tl.load(item_ptr + 1), tl.load(item_ptr + 2), work % HK,
+            tl.load(item_ptr), tl.load(item_ptr + 1), tl.load(item_ptr + 2), tl.load(item_ptr + 3), work % HK,
             q_ptr, k_ptr, v_ptr, out_ptr, part_ptr, lse_ptr, slices_ptr, place_ptr,
             first_row_ptr, num_rows_ptr, prefix_ptr, block_ptr, ancestors_ptr, depth_ptr,
             scale, softcap, q_stride, blocks_stride,

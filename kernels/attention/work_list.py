@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-ITEM = 3  # numbers of an item: sequence, slice, tile
+ITEM = 4  # numbers of an item: sequence, slice, tile, row of the page table
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """The list on the device, and what the joining of slices needs. All int32."""
 
-    items: torch.Tensor  # (W, 3): sequence, slice of its keys, tile of its rows; none behind `count` is read
+    items: torch.Tensor  # (W, 4): sequence, slice of its keys, tile of its rows, its row of the page table; none
+    # behind `count` is read
     count: torch.Tensor  # (1,), items
     slices: torch.Tensor  # (T,), of each packed row's sequence; 0: the row has none here
     place: torch.Tensor  # (T,), of the row's first slice among the parts; read where it has several
@@ -32,7 +33,7 @@ class Work:
 class WorkList:
     """The list on the host."""
 
-    items: np.ndarray  # (W, 3) int32
+    items: np.ndarray  # (W, 4) int32
     slices: np.ndarray  # (T,) int32
     place: np.ndarray  # (T,) int32
     num_parts: int
@@ -52,12 +53,13 @@ def work_list(
     fold: int,
     tile_rows: int,
     split_keys: int,
+    table_rows: np.ndarray | None = None,
 ) -> WorkList:
     """Return the work of sequences with `counts` (B,) new rows from row `firsts` (B,) on, behind `prefixes` (B,) keys.
 
     num_packed: T, rows of no sequence included; fold: query heads of a key head; tile_rows: folded
-    rows of a tile; split_keys: keys of a slice, 0: all keys are one. Slices are cut at fixed places,
-    whatever else is in the batch.
+    rows of a tile; split_keys: keys of a slice, 0: all keys are one; table_rows: (B,), of the page table; None: each
+    sequence's own number. Slices are cut at fixed places, whatever else is in the batch.
     """
     tiles = -(-counts * fold // tile_rows)
     slices = -(-(prefixes + counts) // split_keys) if split_keys else np.ones_like(counts)
@@ -68,6 +70,7 @@ def work_list(
     # Tiles side by side: they read the same keys, at nearly the same time.
     items = np.empty((len(sequence), ITEM), np.int32)
     items[:, 0] = sequence
+    items[:, 3] = sequence if table_rows is None else table_rows[sequence]
     items[:, 1], items[:, 2] = np.divmod(within, tiles[sequence])
     packed = np.arange(int(counts.sum())) + (firsts - counts.cumsum() + counts).repeat(counts)
     of_rows = np.zeros(num_packed, np.int32)

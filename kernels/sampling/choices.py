@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from kernels.sampling.target_token import MIN_TEMPERATURE, Choice, Row
+from kernels.sampling.target_token import MIN_TEMPERATURE, Choice, Row, penalties
 
 MIN_TOP_P = 1e-37  # a smaller one would be 0 in float32, and no token would be kept
 
@@ -131,15 +131,13 @@ def _edit_row(row: Row, as_it_is: np.ndarray) -> tuple[torch.Tensor, torch.Tenso
         as_it_is[list(row.allowed)] = True
     if row.mask is not None:
         as_it_is &= row.mask
-    penalties: dict[int, float] = {}
+    amounts: dict[int, float] = {}
     if row.frequency_penalty or row.presence_penalty:
-        seen, counts = torch.tensor(row.history).unique(return_counts=True)
-        amounts = counts * row.frequency_penalty + row.presence_penalty
-        penalties = dict(zip(seen.tolist(), amounts.tolist(), strict=True))
-    tokens = sorted(token for token in row.bias.keys() | penalties.keys() if as_it_is[token])
+        amounts = dict(zip(row.counts, penalties(row)[1].tolist(), strict=True))
+    tokens = sorted(token for token in row.bias.keys() | amounts.keys() if as_it_is[token])
     as_it_is[tokens] = False
     add = torch.tensor([row.bias.get(token, 0.0) for token in tokens], dtype=torch.float32)
-    subtract = torch.tensor([penalties.get(token, 0.0) for token in tokens], dtype=torch.float32)
+    subtract = torch.tensor([amounts.get(token, 0.0) for token in tokens], dtype=torch.float32)
     return torch.tensor(tokens, dtype=torch.int64), add, subtract
 
 

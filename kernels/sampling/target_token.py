@@ -9,7 +9,7 @@ together and no sort order matters. One row at a time on purpose: the arithmetic
 rounding, cannot depend on the other rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ class Row:
 
     choice: Choice
     position: int  # of the token to choose
-    history: Sequence[int] = ()  # prompt, committed tokens and this node's ancestors
+    counts: Mapping[int, int] = field(default_factory=dict)  # of prompt, committed tokens and this node's ancestors
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     bias: Mapping[int, float] = field(default_factory=dict)
@@ -88,9 +88,16 @@ def shaped(logits: torch.Tensor, row: Row) -> torch.Tensor:
     if row.bias:
         z[torch.tensor(list(row.bias))] += torch.tensor(list(row.bias.values()))
     if row.frequency_penalty or row.presence_penalty:
-        seen, counts = torch.tensor(row.history).unique(return_counts=True)
-        z[seen] -= counts * row.frequency_penalty + row.presence_penalty
+        seen, amounts = penalties(row)
+        z[seen] -= amounts
     if row.allowed is not None:
         ids = torch.tensor(row.allowed)
         z = torch.full_like(z, -torch.inf).index_copy_(0, ids, z[ids])
     return z if row.mask is None else torch.where(torch.from_numpy(row.mask), z, -torch.inf)
+
+
+def penalties(row: Row) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the tokens that were seen, (n,) int64, and what each one's logit is lowered by, (n,) float32."""
+    counts = torch.tensor(list(row.counts.values()), dtype=torch.int64)
+    seen = torch.tensor(list(row.counts), dtype=torch.int64)
+    return seen, counts * row.frequency_penalty + row.presence_penalty

@@ -3,6 +3,7 @@
 The only file that builds tensors for the target. Knows no scheduler, no Redis and no text.
 """
 
+from collections import Counter
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ from app.engine.early_exit.rows import Decisions, RowPruner
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import KVCache, PagePool, bytes_per_page
 from app.engine.packing import PackedBatch, forks, plan
-from app.engine.sampling import choice_of, is_shaped, row_of, token_logprobs
+from app.engine.sampling import choice_of, is_penalised, is_shaped, row_of, token_logprobs
 from app.engine.target import StepOnCollect
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry
@@ -65,7 +66,8 @@ class CPURows:
         own = self.rows[self.row(node)]
         if mask is None and not is_shaped(sampling):
             return own
-        return shaped(own, row_of(sampling, history, mask))
+        counts = Counter(history) if is_penalised(sampling) else {}
+        return shaped(own, row_of(sampling, len(history), counts, mask))
 
     def state(self, node: int) -> bytes | None:
         """Return the node's hidden state as little-endian float16, d of them; None if states are

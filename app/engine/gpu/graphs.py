@@ -43,16 +43,25 @@ class Graphs:
 
     @torch.inference_mode()
     def __init__(
-        self, weights: Weights, pages: Pages, method: Method, longest_tokens: int, *, has_own_streams: bool = False
+        self,
+        weights: Weights,
+        pages: Pages,
+        page_table: torch.Tensor,
+        method: Method,
+        longest_tokens: int,
+        *,
+        has_own_streams: bool = False,
     ) -> None:
-        """Capture all tiers, the largest first. `longest_tokens`: of a sequence in a tier, its new rows included.
+        """Capture all tiers, the largest first.
 
+        page_table: (R, N) int32, on the device, where it stays. `longest_tokens`: of sequences in a tier, their new
+        rows included; where some are longer, others must be shorter.
         `has_own_streams`: capture each on a stream of its own, which shares no memory; there to be measured.
 
         Call it in the thread that replays: kernels captured on a stream of a part of the device's
         multiprocessors (`app.engine.gpu.sm_partition`) run there whenever they are replayed.
         """
-        self._weights, self._pages, self._method = weights, pages, method
+        self._weights, self._pages, self._page_table, self._method = weights, pages, page_table, method
         self._longest_tokens = longest_tokens
         self._logits = weights.head.weight.new_empty(TIERS[-1], len(weights.head.weight), dtype=torch.float32)
         self._capture = self._captured if pages.keys.is_cuda else _uncaptured
@@ -74,7 +83,7 @@ class Graphs:
         size = tier_size(rows, self._longest_tokens, cut, programs_of(self._pages.keys.device))
         arrays = Arrays(fields(size, self._pages.keys.shape[2]), self._pages.keys.device, buffers=2)
         arrays.device["slots"].fill_(NOWHERE)
-        tensors = rows_of(arrays, size, cut)
+        tensors = rows_of(arrays, size, cut, self._page_table)
         logits = self._logits[:rows]
 
         def step() -> StepOutput:

@@ -1,8 +1,8 @@
 """Build a step's input on a GPU: named arrays in one buffer, written on the host, sent to the
 device in one copy.
 
-Goes in: batch entries, and the moves of the last step's accepted nodes; comes out: RowTensors on the device,
-attention's list of work among them.
+Goes in: batch entries, changes of the page table, and the moves of the last step's accepted nodes; comes out:
+RowTensors on the device, attention's list of work among them.
 Knows no weights.
 """
 
@@ -25,6 +25,7 @@ from kernels.sampling.choices import RowChoices, limits_of
 
 ALIGNMENT = 16  # bytes: the widest load of a kernel
 TIERS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # rows of steps that have their arrays ready
+CHANGES = (64, 2)  # of the page table, that a tier has room for: so many, and more for each of its rows
 PARTS = 8192  # of a tier, the results of slices of keys that wait to be joined: 135 MB of an 8B model
 Fields = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 _NUMPY = {torch.int32: np.int32, torch.int64: np.int64, torch.float32: np.float32}
@@ -38,12 +39,11 @@ class Arrays:
     """
 
     def __init__(self, fields: Fields, device: torch.device, buffers: int = 1) -> None:
-        starts: dict[str, int] = {}
+        starts = self._starts = dict[str, int]()
         end = 0
         for name, (dtype, shape) in fields.items():
             starts[name] = end
             end += -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
-        self._last = starts[name]
         is_cuda = device.type == "cuda"
         self._buffers = [torch.zeros(end, dtype=torch.uint8, pin_memory=is_cuda) for _ in range(buffers)]
         self._copied: list[torch.cuda.Event | None] = [None] * buffers  # the last copy of each
@@ -66,14 +66,17 @@ class Arrays:
             copied.synchronize()
         return self._views[self._turn]
 
-    def send(self, rows: int) -> None:
-        """Copy the host's side to the device, in the order of the current stream; of the last array only `rows`."""
-        *_, last = self._views[self._turn].values()
-        end = self._last + rows * last[:1].nbytes
+    def send(self, last: str, count: int) -> int:
+        """Copy the host's side to the device, in the order of the current stream; return the bytes.
+
+        last: the last array that is copied, of which only the first `count` entries are.
+        """
+        end = self._starts[last] + self._views[self._turn][last][:count].nbytes
         self._device[:end].copy_(self._buffers[self._turn][:end], non_blocking=True)
         if self._device.is_cuda:
             event = self._copied[self._turn] = self._copied[self._turn] or torch.cuda.Event()
             event.record()
+        return end
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,24 +138,25 @@ class Size:
 
     rows: int  # T
     sequences: int  # B
-    keys: int  # a sequence's, at most
     narrow: WorkRoom | None  # sequences of at most 64 rows; None: there are none
     wide: WorkRoom | None
     wanted: int | None  # N, at least one; None: all rows
     moves: int = 0  # M, of the last step's accepted nodes
+    changes: int = 0  # C, of the page table
 
     @property
     def tier(self) -> int:
-        """Return the rows of the smallest tier of as many rows and moves; 0 where there is none."""
-        return (*TIERS, 0)[bisect_left(TIERS, max(self.rows, self.moves))]
+        """Return the rows of the smallest tier with room for as many rows, moves and changes; 0 where there is none."""
+        spare, each = CHANGES
+        return (*TIERS, 0)[bisect_left(TIERS, max(self.rows, self.moves, -(-(self.changes - spare) // each)))]
 
     def holds(self, other: "Size") -> bool:
         """Tell whether a step of the other size fits, all of whose rows are wanted."""
         return (
             other.rows <= self.rows
             and other.wanted == other.rows
-            and other.keys <= self.keys
             and other.moves <= self.moves
+            and other.changes <= self.changes
             and other.wide is None
             and self.narrow is not None
             and other.narrow is not None
@@ -169,6 +173,7 @@ class RowLayout:
     counts: np.ndarray  # (B,), rows of each
     starts: np.ndarray  # (B,), its cached tokens
     firsts: np.ndarray  # (B,), its first row
+    table_rows: np.ndarray  # (B,), its row of the page table
     narrow: WorkList | None
     wide: WorkList | None
 
@@ -178,15 +183,17 @@ class RowLayout:
         return Size(
             rows=int(self.counts.sum()),
             sequences=len(self.works),
-            keys=int((self.starts + self.counts).max()),
             narrow=None if self.narrow is None else WorkRoom(len(self.narrow.items), self.narrow.num_parts),
             wide=None if self.wide is None else WorkRoom(len(self.wide.items), self.wide.num_parts),
             wanted=max(1, sum([1 + len(work.tree.tokens) for work in self.works if work.final])),
         )
 
 
-def layout_of(works: list[BatchEntry], cut: Cut) -> RowLayout:
-    """Lay the batch entries' rows out, one entry after the other."""
+def layout_of(works: list[BatchEntry], cut: Cut, table_rows: np.ndarray) -> RowLayout:
+    """Lay the batch entries' rows out, one entry after the other.
+
+    table_rows: (B,), of the page table.
+    """
     counts = np.array([len(work.tokens) + len(work.tree.tokens) for work in works])
     starts = np.array([work.start for work in works])
     firsts = counts.cumsum() - counts
@@ -196,9 +203,11 @@ def layout_of(works: list[BatchEntry], cut: Cut) -> RowLayout:
         if not chosen.any():
             return None
         own = np.where(chosen, counts, 0)
-        return work_list(firsts, own, starts, int(counts.sum()), cut.fold, tiling.rows, tiling.split_keys)
+        rows = int(counts.sum())
+        return work_list(firsts, own, starts, rows, cut.fold, tiling.rows, tiling.split_keys, table_rows)
 
-    return RowLayout(works, counts, starts, firsts, listed(is_narrow, cut.narrow), listed(~is_narrow, cut.wide))
+    narrow, wide = listed(is_narrow, cut.narrow), listed(~is_narrow, cut.wide)
+    return RowLayout(works, counts, starts, firsts, table_rows, narrow, wide)
 
 
 def most_work(rows: int, keys: int, fold: int, tiling: AttentionTiling) -> WorkRoom:
@@ -212,16 +221,19 @@ def tier_size(rows: int, keys: int, cut: Cut, num_programs: int | None = None) -
     most = most_work(rows, keys, cut.fold, cut.narrow)
     least = most_work(rows, cut.narrow.keys, cut.fold, cut.narrow).items  # one slice of each
     room = WorkRoom(min(most.items, max(PARTS, least)), min(most.parts, PARTS), num_programs)
-    return Size(rows, rows, keys, narrow=room, wide=None, wanted=None, moves=rows)
+    spare, each = CHANGES
+    return Size(rows, rows, narrow=room, wide=None, wanted=None, moves=rows, changes=spare + each * rows)
 
 
 def fields(size: Size, page_tokens: int) -> Fields:
-    """Return the dtypes and shapes of the arrays that steps up to `size` need; of the last one only some is sent."""
+    """Return the dtypes and shapes of the arrays that steps up to `size` need.
+
+    The last ones are sent as far as a step has any: changes of the page table, behind them moves.
+    """
     ints, longs, floats = torch.int32, torch.int64, torch.float32
     T, B = size.rows, size.sequences
     N = size.wanted or T
-    M, width = size.moves, moved_pages(page_tokens)
-    table = -(-size.keys // page_tokens)
+    M, width, C = size.moves, moved_pages(page_tokens), size.changes
     rooms = {"narrow": size.narrow or WorkRoom(0, 0), "wide": size.wide or WorkRoom(0, 0)}
     lists = {
         f"{name}_{field}": (ints, shape)
@@ -235,8 +247,9 @@ def fields(size: Size, page_tokens: int) -> Fields:
         "narrow": (ints, (B,)), "wide": (ints, (B,)),
         "top_k": (ints, (N,)), "temperature": (floats, (N,)), "top_p": (floats, (N,)), "log_min_p": (floats, (N,)),
         **lists,
+        "change_page": (ints, (C,)), "change_at": (longs, (C,)),
         "move_below": (ints, (M,)), "move_length": (ints, (M,)), "move_path": (ints, (M, MAX_TREE_ROWS)),
-        "move_blocks": (ints, (M, width)), "blocks": (ints, (B, table)),
+        "move_blocks": (ints, (M, width)),
     }  # fmt: skip
 
 
@@ -245,15 +258,15 @@ def moved_pages(page_tokens: int) -> int:
     return (MAX_TREE_ROWS + page_tokens - 1) // page_tokens + 1
 
 
-def rows_of(arrays: Arrays, size: Size, cut: Cut) -> RowTensors:
-    """Return the device's side of the arrays as rows."""
+def rows_of(arrays: Arrays, size: Size, cut: Cut, page_table: torch.Tensor) -> RowTensors:
+    """Return the device's side of the arrays as rows. page_table: (R, N) int32, on the device."""
     d = arrays.device
 
     def part(name: str, room: WorkRoom, tiling: AttentionTiling, *, has_trees: bool) -> AttentionPart:
         tree = (d["ancestors"], d["depth"]) if has_trees else (None, None)
         items, count, slices, place = (d[f"{name}_{field}"] for field in ("items", "count", "slices", "place"))
         work = Work(items, count, slices, place, room.parts, room.num_programs)
-        return AttentionPart(Batch(d["first_row"], d[name], d["prefix"], d["blocks"], *tree), work, tiling)
+        return AttentionPart(Batch(d["first_row"], d[name], d["prefix"], page_table, *tree), work, tiling)
 
     narrow = [part("narrow", size.narrow, cut.narrow, has_trees=True)] if size.narrow else []
     wide = [part("wide", size.wide, cut.wide, has_trees=False)] if size.wide else []
@@ -269,16 +282,23 @@ def rows_of(arrays: Arrays, size: Size, cut: Cut) -> RowTensors:
     )
 
 
-def fill(arrays: Arrays, layout: RowLayout, page_tokens: int, vocab_size: int, moves: Listed[Move] = ()) -> None:
-    """Write the step's rows and work, and the moves, to the host's side and send it; what is left over is padding.
+def fill(
+    arrays: Arrays,
+    layout: RowLayout,
+    page_table: np.ndarray,
+    page_tokens: int,
+    vocab_size: int,
+    changes: Mapping[int, int],
+    moves: Listed[Move] = (),
+) -> None:
+    """Write the step's rows and work, changes of the page table and moves to the host's side and send it; of rows and
+    work what is left over is padding.
 
-    Moves have none: `app.engine.gpu.kv_moves` launches as many as there are.
+    page_table: (R, N) int32, the host's; changes: page by place in it, rows one after the other, for
+    `app.engine.gpu.page_table` to write to the device's; moves: for `app.engine.gpu.kv_moves` to launch. Both are sent
+    as far as there are any.
     """
     host = arrays.turn()
-    blocks, width = host["blocks"], host["blocks"].shape[1]
-    for i, work in enumerate(layout.works):
-        pages = work.sequence.pages[:width]
-        blocks[i, : len(pages)] = pages
     counts = layout.counts
     is_narrow = counts <= MAX_TREE_ROWS
     _put(host["first_row"], layout.firsts, 0)
@@ -290,16 +310,18 @@ def fill(arrays: Arrays, layout: RowLayout, page_tokens: int, vocab_size: int, m
         _put(host[f"{name}_items"], () if listed is None else listed.items, 0)
         _put(host[f"{name}_slices"], () if listed is None else listed.slices, 0)
         _put(host[f"{name}_place"], () if listed is None else listed.place, 0)
-    _fill_rows(host, layout, page_tokens)
+    _fill_rows(host, layout, page_table, page_tokens)
     _fill_choices(host, layout, vocab_size)
+    host["change_at"][: len(changes)] = np.fromiter(changes.keys(), np.int64, len(changes))
+    host["change_page"][: len(changes)] = np.fromiter(changes.values(), np.int32, len(changes))
     for i, (moved, below, path) in enumerate(moves):
         host["move_blocks"][i, : len(moved)] = moved
         host["move_below"][i], host["move_length"][i] = below, len(path)
         host["move_path"][i, : len(path)] = path
-    arrays.send(len(layout.works))
+    arrays.send(*("move_blocks", len(moves)) if moves else ("change_at", len(changes)))
 
 
-def _fill_rows(host: dict[str, np.ndarray], layout: RowLayout, page_tokens: int) -> None:
+def _fill_rows(host: dict[str, np.ndarray], layout: RowLayout, page_table: np.ndarray, page_tokens: int) -> None:
     ids: list[int] = []
     depths: list[int] = []
     ancestors: list[int] = []
@@ -314,7 +336,7 @@ def _fill_rows(host: dict[str, np.ndarray], layout: RowLayout, page_tokens: int)
     _put(host["depth"], depths, 0)
     _put(host["ancestors"], np.array(ancestors, np.uint64).view(np.int64), 0)
     _put(host["positions"], layout.starts[sequence] + depths, 0)
-    _put(host["slots"], host["blocks"][sequence, page] * page_tokens + offset, NOWHERE)
+    _put(host["slots"], page_table[layout.table_rows[sequence], page] * page_tokens + offset, NOWHERE)
 
 
 def _add_tree(work: BatchEntry, depths: list[int], ancestors: list[int]) -> None:

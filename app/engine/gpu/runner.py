@@ -3,6 +3,7 @@ device a step.
 """
 
 import time
+from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, replace
 from itertools import product
@@ -15,19 +16,21 @@ from app.engine.gpu.graphs import Graphs
 from app.engine.gpu.input_batch import NOWHERE, TIERS, Arrays, Size, fields, fill, layout_of, most_work, rows_of
 from app.engine.gpu.kv_moves import KVMoves
 from app.engine.gpu.layers import Method, Pages
+from app.engine.gpu.page_table import PageTable, TabledRunner
 from app.engine.gpu.step import StepOutput, choose, run
 from app.engine.gpu.weights import Weights
-from app.engine.kv.block_manager import PagedRunner
+from app.engine.history import TokenCounts, TokenHistory
 from app.engine.kv.pages import PagePool
-from app.engine.sampling import is_shaped, row_of, token_logprobs
+from app.engine.sampling import is_penalised, is_shaped, row_of, token_logprobs
 from app.errors import GenerationFailed
 from app.request import Sampling, TokenLogprobs
-from app.state import BatchEntry
+from app.state import BatchEntry, CachedSequence
 from kernels.attention.ragged_attention import MAX_TREE_ROWS
 from kernels.sampling.choices import Edits, pack_edits
 from kernels.sampling.target_token import Choice, Row
 from kernels.sampling.top_logprobs import top_logprobs
 
+MAX_SEQUENCES = 1024  # of a step, at least
 TOPS = (1, 2, 3, 5, 9, 17)  # one for each power of two up to MAX_TOP, which kernels are compiled for
 
 
@@ -67,7 +70,7 @@ class ChosenRows:
         return found.model_copy(update={"top": found.top[:top]})
 
 
-class DeviceRunner(PagedRunner):
+class DeviceRunner(TabledRunner):
     """A runner of batch entries over one model and its paged KV cache, on a GPU."""
 
     def __init__(
@@ -80,6 +83,7 @@ class DeviceRunner(PagedRunner):
         is_exact: bool = False,
         has_graphs: bool = True,
         longest_tokens: int | None = None,
+        max_sequences: int = MAX_SEQUENCES,
         fuses: bool = False,
         has_own_streams: bool = False,
     ) -> None:
@@ -87,23 +91,29 @@ class DeviceRunner(PagedRunner):
 
         `is_exact`: a row's bits depend on nothing else in the batch; side branches of trees are not
         verified then. `has_graphs`: capture the steps of fixed size now. `longest_tokens`: of a
-        sequence with its tree, for these steps; None: as many as the cache holds. `fuses`, `has_own_streams`: what
-        `Method` and `Graphs` do otherwise, so that benchmarks have both sides.
+        sequence with its tree, for these steps; None: as many as the cache holds. `max_sequences`: of a step,
+        where they may be more than MAX_SEQUENCES.
+        `fuses`, `has_own_streams`: what `Method` and `Graphs` do otherwise, so that benchmarks have both sides.
         """
         shape = (page_tokens, weights.num_key_heads, weights.head_dim)
         num_pages = max(2, kv_bytes // (page_tokens * weights.token_bytes))
-        super().__init__(PagePool(num_pages, page_tokens), shares=shares)
+        positions = len(weights.cos)
+        # Nodes of a tree may stand at one position; and a rehearsal's few pages have the table of those that serve.
+        sequences = max(max_sequences, MAX_SEQUENCES)
+        table = PageTable(sequences, positions + MAX_TREE_ROWS, page_tokens, weights.embedding.device)
+        super().__init__(PagePool(num_pages, page_tokens), table, shares=shares)
         keys, values = (weights.embedding.new_zeros(len(weights.layers), num_pages, *shape) for _ in range(2))
         self.pages = Pages(keys, values)
         self.weights, self.is_exact = weights, is_exact
         self._method = Method.of(keys.dtype, weights.num_heads // weights.num_key_heads, is_exact=is_exact, fuses=fuses)
         self._vocab_size = weights.head.weight.shape[0]
         self._moves = KVMoves(self.pages)
-        self._longest_tokens = min(longest_tokens or self.capacity_tokens, len(weights.cos))
+        self._counts = TokenCounts()
+        self._longest_tokens = min(longest_tokens or self.capacity_tokens, positions)
         self._graphs: Graphs | None = None
         if has_graphs:
             self._graphs = Graphs(
-                weights, self.pages, self._method, self._longest_tokens, has_own_streams=has_own_streams
+                weights, self.pages, table.device, self._method, self._longest_tokens, has_own_streams=has_own_streams
             )
 
     @property
@@ -120,13 +130,16 @@ class DeviceRunner(PagedRunner):
         left to be compiled.
         """
         cut = self._method.cut
-        narrow, wide = (most_work(rows, self._longest_tokens, cut.fold, tiling) for tiling in (cut.narrow, cut.wide))
-        size = Size(rows, rows, self._longest_tokens, narrow, wide, min(rows, TIERS[-1]), moves=1)
+        # Several slices of keys, to be joined: a request from before the settings allowed less may have them.
+        keys = max(self._longest_tokens, cut.narrow.split_keys + 1)
+        narrow, wide = (most_work(rows, keys, cut.fold, tiling) for tiling in (cut.narrow, cut.wide))
+        size = Size(rows, rows, narrow, wide, min(rows, TIERS[-1]), moves=1)
         arrays = Arrays(fields(size, self.pool.page_tokens), self.pages.keys.device)
         arrays.device["slots"].fill_(NOWHERE)
-        tensors = rows_of(arrays, size, cut)
+        tensors = rows_of(arrays, size, cut, self.page_table.device)
         logits = run(self.weights, self.pages, tensors, self._method).logits[:1]
         self._moves.rehearse(arrays)
+        self.page_table.rehearse()
         edited = pack_edits([Row(Choice(0.0, 1.0, 0, 0.0, 0), 0, bias={0: 1.0})], self._vocab_size, logits.device)
         assert edited is not None
         choose(logits, tensors.choices.at(torch.zeros(1, dtype=torch.int64, device=logits.device), edited))
@@ -174,6 +187,11 @@ class DeviceRunner(PagedRunner):
             return False
         return self.pool.try_grow(work.sequence.pages, work.start + rows)
 
+    def release(self, sequence: CachedSequence) -> None:
+        """Give the sequence's pages and its row back, and forget its tokens."""
+        super().release(sequence)
+        self._counts.forget(sequence)
+
     def accept(self, work: BatchEntry, path: list[int]) -> None:
         """Keep the accepted nodes' keys and values, which the next step moves to their places, and
         release the rest."""
@@ -186,16 +204,18 @@ class DeviceRunner(PagedRunner):
 
         Returns when the device began, and the result of the wanted rows, in their order.
         """
-        layout = layout_of(works, self._method.cut)
-        size = replace(layout.size, moves=len(self._moves.waiting))
+        table, moves = self.page_table, self._moves.waiting
+        layout = layout_of(works, self._method.cut, table.update(works))
+        size = replace(layout.size, moves=len(moves), changes=len(table.changes))
         tier = self._graphs.tier(size) if self._graphs else None
         device = self.pages.keys.device
         arrays = tier.arrays if tier else Arrays(fields(size, self.pool.page_tokens), device)
-        fill(arrays, layout, self.pool.page_tokens, self._vocab_size, self._moves.waiting)
+        fill(arrays, layout, table.host, self.pool.page_tokens, self._vocab_size, table.changes, moves)
         started = _recorded(device)  # not before: a device that has no work would count the host's as its own
         self._moves.launch(arrays)
+        table.launch(arrays)
         if tier is None:
-            rows = rows_of(arrays, size, self._method.cut)
+            rows = rows_of(arrays, size, self._method.cut, table.device)
             result = run(self.weights, self.pages, rows, self._method)
         else:
             tier.replay()
@@ -215,7 +235,7 @@ class DeviceRunner(PagedRunner):
             if not work.final:
                 continue
             if is_shaped(work.sequence.sampling) or work.mask:
-                rows += _rows(work)
+                rows += _rows(work, self._counts)
                 places += range(first, first + 1 + len(work.tree))
             first += 1 + len(work.tree)
         edits = pack_edits(rows, self._vocab_size, self.pages.keys.device)
@@ -288,12 +308,19 @@ def _wanted(works: list[BatchEntry]) -> int:
     return sum(1 + len(work.tree) for work in works if work.final)
 
 
-def _rows(work: BatchEntry) -> list[Row]:
+def _rows(work: BatchEntry, counts: TokenCounts) -> list[Row]:
     """Return the choice and edits of each of a final batch entry's rows."""
-    history = [work.sequence.tokens[: work.start] + work.tokens]
+    tokens, sampling = work.sequence.tokens, work.sequence.sampling
+    paths: list[list[int]] = [[]]
+    seen: list[Mapping[int, int]] = [counts.of(work.sequence) if is_penalised(sampling) else {}]
     for token, parent in zip(work.tree.tokens, work.tree.parents, strict=True):
-        history.append([*history[parent], token])
-    return [row_of(work.sequence.sampling, seen, _mask(work, seen)) for seen in history]
+        paths.append([*paths[parent], token])
+        above = seen[parent]
+        seen.append({**above, token: above.get(token, 0) + 1} if is_penalised(sampling) else above)
+    return [
+        row_of(sampling, len(tokens) + len(path), own, _mask(work, TokenHistory(tokens, path)))
+        for path, own in zip(paths, seen, strict=True)
+    ]
 
 
 def _mask(work: BatchEntry, history: Listed[int]) -> np.ndarray | None:

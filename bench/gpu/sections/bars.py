@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import product
 
+from bench.gpu.random_steps import ROWS
 from bench.gpu.sections.loop import DRAFTED
 from bench.gpu.setting import Figures, Setting
 
@@ -26,8 +27,10 @@ def measure(setting: Setting, found: Figures) -> None:
             name = f"{model}, 8 tokens / 1 token, batch 8, {context} in the cache, {kind}"
             found[name] = _bar(partial(_eight_tokens, figures, model, context, kind), at_most=EIGHT_TOKENS)
     for model in figures.get("exact", {}).keys() - {"seconds"}:
-        name = f"{model}, exact mode: rows with other bits, and flips"
+        name = f"{model}, exact mode: rows of {ROWS} with other bits, and flips"
         found[name] = _bar(partial(_inexact, figures["exact"][model]), at_most=0.0)
+        by_default = partial(_flips_by_default, figures["exact"][model])
+        found[f"{model}, default mode: flips per 10,000 rows in company"] = _bar(by_default)
     for requests, bound in DRAFTS.items():
         name = f"8B, drafts on / off, {requests} at once, tokens/s"
         found[name] = _bar(partial(_drafts, figures, requests), at_least=bound)
@@ -72,8 +75,15 @@ def _step(figures: Figures, model: str, context: int, batch: int, drafted: int) 
 
 def _inexact(figures: Figures) -> float:
     exact = figures["exact"]
+    if exact["in company"]["rows"] < ROWS:
+        raise LookupError("the section's time ran out before")
     kinds = [kind for kind in exact["flips"].values() if isinstance(kind, dict)]
-    return float(exact["rows_with_other_bits"] + sum(kind["flips_per_10000"] for kind in kinds))
+    others = exact["rows_with_other_bits"] + exact["in company"]["rows_with_other_bits"]
+    return float(others + sum(kind["flips_per_10000"] for kind in kinds))
+
+
+def _flips_by_default(figures: Figures) -> float:
+    return float(figures["default"]["in company"]["flips_per_10000"])
 
 
 def _drafts(figures: Figures, requests: int) -> float:

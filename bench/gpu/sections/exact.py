@@ -1,10 +1,11 @@
 """Measure exact mode, in which rows keep their bits in any batch (design D1): its truth, its cost
 and its worth.
 
-Every prompt's text is generated alone; then the same texts are read again in a batch and as chains.
-A position whose token comes out otherwise is a flip. Random weights are the worst case: their best
-tokens are nearly level. `exact, fused`: exact mode, but for attention's products and sums joined to one
-rounding, which is what `enable_fp_fusion=False` costs and is worth.
+Random steps are run together and each entry alone, on two runners: `in company` counts the rows, 10,000 of them, and
+those that came out with other bits or another token. Then every prompt's text is generated alone, and the same texts
+are read again in a batch and as chains. A position whose token comes out otherwise is a flip. Random weights are the
+worst case: their best tokens are nearly level. `exact, fused`: exact mode, but for attention's products and sums
+joined to one rounding, which is what `enable_fp_fusion=False` costs and is worth.
 """
 
 import random
@@ -17,10 +18,14 @@ from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import Weights, take
 from app.engine.profile.profiler import CHECKS, check_exactness
 from bench.gpu.random_models import ONE_B, TINY, random_model, room, runner_of
+from bench.gpu.random_steps import ROWS, RandomSteps, Sizes
 from bench.gpu.sections.model import loaded
 from bench.gpu.sections.steps import REPLAYS, Point, replay_of, works_of
 from bench.gpu.setting import Figures, Setting
 from bench.gpu.texts import Flip, flips, generate
+
+SIZES = Sizes(sequences=24, prompt=200, text=600, nodes=8, has_branches=False)  # side branches have no promise
+QUICK_ROWS, QUICK_SIZES = 4, Sizes(sequences=2, prompt=3, text=40, nodes=3, has_branches=False)
 
 
 def measure(setting: Setting, found: Figures) -> None:
@@ -45,6 +50,8 @@ def _model(setting: Setting, weights: Weights, vocab_size: int, found: Figures) 
         if not (setting.is_quick and fuses):
             checked = check_exactness(runner, vocab_size, CHECKS[:3] if setting.is_quick else CHECKS)
             found[name] |= {"rows": checked.rows, "rows_with_other_bits": checked.different}
+            if is_exact or not setting.is_quick:
+                found[name]["in company"] = _in_company(setting, weights, vocab_size, is_exact=is_exact, fuses=fuses)
             found[name]["flips"] = _flips_by_batch(setting, runner, prompts, length)
         print(f"{name:8} {found[name]}", flush=True)
         del runner
@@ -64,6 +71,21 @@ def _step_ms(setting: Setting, runner: DeviceRunner, point: Point, vocab_size: i
     for work in works:
         runner.release(work.sequence)
     return round(ms, 4)
+
+
+def _in_company(setting: Setting, weights: Weights, vocab_size: int, **rest: bool) -> Figures:
+    """Return how many of the rows of random steps have other bits, or another token, than the same rows alone."""
+    rows, sizes = (QUICK_ROWS, QUICK_SIZES) if setting.is_quick else (ROWS, SIZES)
+    together, alone = (runner_of(weights, room(sizes.sequences, sizes.text), **rest) for _ in range(2))
+    steps = RandomSteps([together, alone], vocab_size, sizes, apart=alone)
+    while setting.has_time() and steps.compared.rows < rows:
+        steps.run(1, setting.has_time)
+    compared = steps.compared
+    return {
+        "rows": compared.rows,
+        "rows_with_other_bits": compared.rows_with_other_bits,
+        "flips_per_10000": round(compared.flips * 1e4 / max(1, compared.rows), 2),
+    }
 
 
 def _flips_by_batch(setting: Setting, runner: DeviceRunner, prompts: Sequence[list[int]], length: int) -> Figures:

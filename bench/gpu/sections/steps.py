@@ -8,7 +8,7 @@ replay, and how often it is launched.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -144,9 +144,11 @@ def works_of(runner: DeviceRunner, point: Point, vocab_size: int) -> list[BatchE
 def replay_of(runner: DeviceRunner, works: list[BatchEntry], vocab_size: int) -> Callable[[], None] | None:
     """Return the captured step that the runner takes for these batch entries, filled and sent; None
     without graphs."""
-    layout = layout_of(works, runner._method.cut)  # what `forward` hides from its callers
-    tier = runner._graphs.tier(layout.size) if runner._graphs else None
+    table = runner.page_table
+    layout = layout_of(works, runner._method.cut, table.update(works))  # what `forward` hides from its callers
+    tier = runner._graphs.tier(replace(layout.size, changes=len(table.changes))) if runner._graphs else None
     if tier is None:
         return None
-    fill(tier.arrays, layout, PAGE_TOKENS, vocab_size)
+    fill(tier.arrays, layout, table.host, PAGE_TOKENS, vocab_size, table.changes)
+    table.launch(tier.arrays)
     return tier.replay

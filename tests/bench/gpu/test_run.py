@@ -49,6 +49,7 @@ def test_all_sections_run_in_the_interpreter(tmp_path):
     assert tilings[-1]["kind"] == "contiguous keys" and min(line["ms"] for line in tilings) > 0
     compared = figures["parity"]["captured to eager"]
     assert compared["rows_with_other_bits"] == 0 < compared["moved"] < compared["rows"]
+    assert figures["exact"]["tiny"]["exact"]["in company"]["rows"] > 0
     plain, drafting = figures["loop"]["tiny"]
     assert plain["tokens_a_round"] == 1.0 and min(line["gpu_ms"] for line in (plain, drafting)) > 0
     assert 1.0 <= drafting["tokens_a_round"] <= 1.0 + DRAFTED

@@ -15,7 +15,7 @@ from kernels.attention.ragged_attention import (
     ragged_attention_reference,
 )
 from kernels.attention.ragged_attention import ragged_attention as launch
-from kernels.attention.work_list import work_list
+from kernels.attention.work_list import ITEM, work_list
 from tests.kernels.device.places import DEVICE, DTYPES, INTERPRETED, TOLERANCE
 
 SMALL = AttentionTiling(rows=16, keys=32, split_keys=0, num_warps=4, num_stages=2)  # many steps in few keys
@@ -178,7 +178,7 @@ def test_bits_do_not_depend_on_programs_order_or_room(tree):
     expected = launch(q, k, v, batch, work, 0.2, tiling=SPLIT)
     assert work.num_parts > len(q), "some have several slices"
     items = work.items.flip(0)
-    beyond = torch.full((5, 3), 2**30, dtype=torch.int32, device=DEVICE)  # would be read from anywhere
+    beyond = torch.full((5, ITEM), 2**30, dtype=torch.int32, device=DEVICE)  # would be read from anywhere
     for programs in (1, 3, 999):
         roomy = dataclasses.replace(
             work, items=torch.cat([items, beyond]), num_parts=2 * work.num_parts, num_programs=programs
@@ -206,7 +206,7 @@ def test_a_list_covers_every_slice_of_every_row_once():
         slices = [-(-(p + n) // split) if split else 1 for p, n in zip(prefixes, counts, strict=True)]
         covered = [
             (sequence, part, one)
-            for sequence, part, tile in found.items.tolist()
+            for sequence, part, tile, _ in found.items.tolist()
             for one in range(tile * rows, min((tile + 1) * rows, counts[sequence] * fold))
         ]
         assert len(covered) == len({*covered})
@@ -219,6 +219,17 @@ def test_a_list_covers_every_slice_of_every_row_once():
         assert found.slices.tolist() == expected.tolist()
         places = [p + s for p, n in zip(found.place, found.slices, strict=True) if n > 1 for s in range(n)]
         assert places == list(range(found.num_parts))
+
+
+def test_a_sequences_pages_may_lie_in_any_row_of_the_table():
+    q, k, v, batch = inputs(CHAINS, (4, 2, 32), torch.float32)
+    rows = np.array([5, 0, 3, 1])
+    table = torch.full((6, batch.blocks.shape[1]), 1 << 20, dtype=torch.int32, device=DEVICE)
+    table[torch.from_numpy(rows).to(DEVICE)] = batch.blocks
+    integers = (x.cpu().numpy() for x in (batch.first_row, batch.num_rows, batch.prefix))
+    work = work_list(*integers, len(q), 2, SPLIT.rows, SPLIT.split_keys, rows).on_device(DEVICE)
+    found = launch(q, k, v, dataclasses.replace(batch, blocks=table), work, 0.2, tiling=SPLIT)
+    assert torch.equal(found, ragged_attention(q, k, v, batch, 0.2, tiling=SPLIT))
 
 
 def test_arguments_that_do_not_fit_are_refused():

@@ -1,6 +1,7 @@
 """Draw random rows of choices for the tests of this folder."""
 
 import random
+from collections import Counter
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ def row(draw: random.Random, vocab_size: int, filters: str = "all", edited: bool
     return Row(
         choice,
         draw.randrange(10**4),
-        history=[draw.randrange(vocab_size) for _ in range(draw.choice([1, 50, 3000]))],
+        counts=Counter(draw.randrange(vocab_size) for _ in range(draw.choice([1, 50, 3000]))),
         frequency_penalty=draw.choice([0.0, 0.5, -0.25]),
         presence_penalty=draw.choice([0.0, 0.75, -1.5]),
         bias={draw.randrange(vocab_size): draw.uniform(-9, 9) for _ in range(draw.choice([0, 1, 20]))},

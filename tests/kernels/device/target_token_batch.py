@@ -53,7 +53,7 @@ def test_tokens_of_edited_rows_equal_the_references(vocab_size, dtype):
 def test_edits_of_many_blocks(temperature):
     """A history so long that its edits fill more than a block, beside a row without any."""
     rows = [
-        Row(Choice(temperature, 1.0, 0, 0.0, 3), 5, history=range(4000), presence_penalty=1.0),
+        Row(Choice(temperature, 1.0, 0, 0.0, 3), 5, counts=dict.fromkeys(range(4000), 1), presence_penalty=1.0),
         Row(Choice(temperature, 0.9, 0, 0.0, 3), 5),
     ]
     check(random_logits(2, 4100, 1.0), rows)

@@ -1,4 +1,5 @@
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -125,7 +126,7 @@ def test_input_stays_as_it_was():
     before = logits.clone()
     target_token_reference(logits, choice(0.5, 0.9, 10, 0.1), 3)
     edits = {"frequency_penalty": 1.0, "presence_penalty": 0.5, "bias": {3: 9.0}, "allowed": (1, 3)}
-    shaped(logits, Row(choice(0.0), 3, [1, 1, 2], **edits))
+    shaped(logits, Row(choice(0.0), 3, {1: 2, 2: 1}, **edits))
     assert torch.equal(logits, before)
 
 
@@ -149,7 +150,7 @@ def test_shaping_is_bias_then_penalties_then_mask(history, frequency, presence, 
     row = Row(
         choice(0.0),
         len(history),
-        history,
+        Counter(history),
         frequency_penalty=frequency,
         presence_penalty=presence,
         bias=bias,

@@ -1,3 +1,5 @@
+from collections import Counter
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -99,7 +101,7 @@ def test_a_token_follows_the_definition(extra, temperature):
     row = Row(
         choice,
         12,
-        history,
+        Counter(history),
         frequency_penalty=sampling.frequency_penalty,
         presence_penalty=sampling.presence_penalty,
         bias=sampling.logit_bias,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 graphs = pytest.importorskip("app.engine.gpu.graphs", reason="Triton is not made for this machine")
-from app.engine.gpu.input_batch import PARTS, TIERS, Cut, Size, WorkRoom  # noqa: E402
+from app.engine.gpu.input_batch import CHANGES, PARTS, TIERS, Cut, Size, WorkRoom  # noqa: E402
 from app.engine.gpu.step import StepOutput  # noqa: E402
 from kernels.attention.ragged_attention import PREFILL, VERIFY  # noqa: E402
 
@@ -85,11 +85,11 @@ def made(longest: int = LONGEST, **rest: Any) -> Any:
     keys = SimpleNamespace(is_cuda=True, shape=(1, 2, 16, 1, 8), device=torch.device("cpu"))
     weights = SimpleNamespace(head=SimpleNamespace(weight=torch.zeros(VOCAB, 8)))
     method = SimpleNamespace(cut=Cut(4, VERIFY, PREFILL))
-    return graphs.Graphs(weights, SimpleNamespace(keys=keys), method, longest, **rest)
+    return graphs.Graphs(weights, SimpleNamespace(keys=keys), torch.zeros(2, 2), method, longest, **rest)
 
 
-def step(rows: int, keys: int = 100, items: int = 1, parts: int = 0) -> Size:
-    return Size(rows, min(rows, 4), keys, WorkRoom(items, parts), None, rows)
+def step(rows: int, items: int = 1, parts: int = 0) -> Size:
+    return Size(rows, min(rows, 4), WorkRoom(items, parts), None, rows)
 
 
 def test_all_tiers_are_captured_at_the_start_the_largest_first(cuda: Cuda) -> None:
@@ -122,10 +122,10 @@ def test_a_stream_of_a_part_of_the_gpu_is_captured_on_itself(cuda: Cuda) -> None
 
 def test_steps_beyond_all_tiers_run_eagerly(cuda: Cuda) -> None:
     tiers = made()
-    assert tiers.tier(Size(80, 1, 100, None, WorkRoom(20, 0), 80)) is None  # a prompt's chunk
+    assert tiers.tier(Size(80, 1, None, WorkRoom(20, 0), 80)) is None  # a prompt's chunk
     assert tiers.tier(step(513)) is None
-    assert tiers.tier(step(1, keys=LONGEST + 1)) is None  # a request from before the settings allowed less
-    assert tiers.tier(Size(4, 4, 100, WorkRoom(4, 0), None, 3)) is None  # a short chunk that is not its prompt's last
+    assert tiers.tier(step(1, items=6, parts=6)) is None  # a request from before the settings allowed less
+    assert tiers.tier(Size(4, 4, WorkRoom(4, 0), None, 3)) is None  # a short chunk that is not its prompt's last
 
 
 def test_more_moves_than_rows_take_the_tier_that_has_room_for_them(cuda: Cuda) -> None:
@@ -135,12 +135,22 @@ def test_more_moves_than_rows_take_the_tier_that_has_room_for_them(cuda: Cuda) -
     assert tiers.tier(replace(step(1), moves=513)) is None
 
 
+def test_more_changes_of_the_page_table_take_the_tier_that_has_room_for_them(cuda: Cuda) -> None:
+    """A long beginning that is found in the cache comes at once."""
+    tiers = made()
+    spare, each = CHANGES
+    for rows, changes in ((1, spare + each), (2, spare + each + 1), (512, spare + 512 * each)):
+        found = tiers.tier(replace(step(1), changes=changes))
+        assert found is tiers.tier(step(rows)) and len(found.arrays.device["change_at"]) >= changes
+    assert tiers.tier(replace(step(1), changes=spare + 512 * each + 1)) is None
+
+
 def test_the_results_that_wait_to_be_joined_are_bounded(cuda: Cuda) -> None:
     """512 rows of 131,072 keys would have 65,536 slices, a gigabyte in each step of an 8B model."""
     tiers = made(131_072)
     assert max(parts for _, parts in cuda.launches) == PARTS
-    assert tiers.tier(step(64, keys=131_072, items=2048, parts=PARTS)) is not None
-    assert tiers.tier(step(65, keys=131_072, items=2080, parts=65 * 128)) is None
+    assert tiers.tier(step(64, items=2048, parts=PARTS)) is not None
+    assert tiers.tier(step(65, items=2080, parts=65 * 128)) is None
     assert all(parts == 5 * rows for rows, (_, parts) in zip(reversed(TIERS), _own_launches(cuda), strict=True))
 
 

@@ -1,0 +1,119 @@
+"""Keep the sequences' page numbers on a device, in a table with a row for each, and send only what changed.
+
+Batch entries go in; each one's row comes out, and the changes that the next step carries in its own transfer. What a
+step costs here grows with its entries and with the pages that they got, not with those they have.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from app.engine.gpu.input_batch import Arrays
+from app.engine.kv.block_manager import PagedRunner
+from app.engine.kv.pages import PagePool
+from app.state import BatchEntry, CachedSequence
+
+
+@dataclass(slots=True)
+class _Row:
+    """A sequence's row: its first `known` entries are those of the sequence's pages; what is behind them is never
+    read."""
+
+    sequence: CachedSequence  # kept, so that no other gets its id
+    index: int
+    known: int
+
+
+class PageTable:
+    """The page numbers of sequences, on the host and on the device.
+
+    A sequence has a row from its first step on, until it is forgotten; where none is left, the one that was in no step
+    for longest loses its own. New pages are noticed by itself, taken ones are not (`cut`, `forget`).
+    """
+
+    def __init__(self, sequences: int, tokens: int, page_tokens: int, device: torch.device) -> None:
+        """Make rows for `sequences` of up to `tokens`."""
+        shape = (sequences, -(-tokens // page_tokens))
+        self.host: Final = np.zeros(shape, np.int32)
+        self.device: Final = torch.zeros(shape, dtype=torch.int32, device=device)
+        self.changes: Final[dict[int, int]] = {}  # page by place in the table, rows one after the other: not yet sent
+        self._free = list(reversed(range(sequences)))
+        self._rows: OrderedDict[int, _Row] = OrderedDict()  # by the sequence's id(), the last used at the end
+
+    def update(self, works: Listed[BatchEntry]) -> np.ndarray:
+        """Enter the pages that the entries' sequences got since their last step; return their rows (B,).
+
+        Raises ValueError for more entries than rows.
+        """
+        if len(works) > len(self.host):
+            raise ValueError(f"a step of {len(works)} sequences, on a page table of {len(self.host)}")
+        return np.array([self._entered(work.sequence) for work in works])
+
+    def cut(self, sequence: CachedSequence) -> None:
+        """Note that the sequence's last pages were taken from it."""
+        row = self._rows.get(id(sequence))
+        if row is not None:
+            row.known = min(row.known, len(sequence.pages))
+
+    def forget(self, sequence: CachedSequence) -> None:
+        """Give the sequence's row back, if it has one."""
+        row = self._rows.pop(id(sequence), None)
+        if row is not None:
+            self._free.append(row.index)
+
+    def launch(self, arrays: Arrays) -> None:
+        """Launch the writing of all changes to the device's table; `arrays` were filled and sent with them."""
+        if self.changes:
+            count = len(self.changes)
+            self._write(arrays.device["change_at"][:count], arrays.device["change_page"][:count])
+            self.changes.clear()
+
+    def rehearse(self) -> None:
+        """Launch the writing of an entry that stays as it is."""
+        first = self.device.view(-1)[:1].clone()
+        self._write(torch.zeros(1, dtype=torch.int64, device=first.device), first)
+
+    def _write(self, at: torch.Tensor, pages: torch.Tensor) -> None:
+        self.device.view(-1).scatter_(0, at, pages)
+
+    def _entered(self, sequence: CachedSequence) -> int:
+        row = self._row(sequence)
+        known, width = row.known, self.host.shape[1]
+        added = sequence.pages[known:width]
+        if added:
+            first = row.index * width + known
+            self.changes.update(zip(range(first, first + len(added)), added, strict=True))
+            row.known += len(added)
+            self.host[row.index, known : row.known] = added
+        return row.index
+
+    def _row(self, sequence: CachedSequence) -> _Row:
+        found = self._rows.get(id(sequence))
+        if found is None:
+            if not self._free:
+                self.forget(next(iter(self._rows.values())).sequence)
+            found = self._rows[id(sequence)] = _Row(sequence, self._free.pop(), 0)
+        self._rows.move_to_end(id(sequence))
+        return found
+
+
+class TabledRunner(PagedRunner):
+    """A paged runner that keeps its sequences' page numbers on a device."""
+
+    def __init__(self, pool: PagePool, page_table: PageTable, *, shares: bool) -> None:
+        """Manage the pages of `pool`, and their table."""
+        super().__init__(pool, shares=shares)
+        self.page_table: Final = page_table
+
+    def release(self, sequence: CachedSequence) -> None:
+        """Give the sequence's pages and its row back."""
+        self.page_table.forget(sequence)
+        super().release(sequence)
+
+    def _keep(self, work: BatchEntry, cached: int) -> None:
+        super()._keep(work, cached)
+        self.page_table.cut(work.sequence)
