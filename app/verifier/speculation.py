@@ -285,10 +285,8 @@ class Speculation:
         tabled: list[Asked] = []
         readings: list[Asked] = []
         if slow:
-            unread_at = [
-                (s, route, home) for s, _, route in asked for home in sorted(slow) if s.record.id in unread[home]
-            ]
-            readings = [(s, 1, route.only_at(home)) for s, route, home in unread_at]
+            at = [(s, route, home) for s, _, route in asked for home in sorted(slow) if s.record.id in unread[home]]
+            readings = [(s, 1, route.only_at(home)) for s, route, home in at]
             readings = [one for one in readings if not self._is_awaited(one, now_s)]
             left = [(s, depth, route.away_from(slow, self._pool)) for s, depth, route in asked]
             asked = [one for one in left if one[2].homes]
@@ -322,11 +320,6 @@ class Speculation:
                     skip_models_above=self._skip_models_above(sequence, depth, len(asked)) if may_skip else 1.0,
                 )
         return jobs
-
-    def _is_to_be_read(self, one: Asked, unread: Unread, now_s: float) -> bool:
-        """Tell whether the node of this route must read the sequence, and is not at it."""
-        sequence, _, route = one
-        return bool(route.homes) and sequence.record.id in unread[route.fuser] and not self._is_awaited(one, now_s)
 
     def _is_awaited(self, one: Asked, now_s: float) -> bool:
         """Tell whether a node that is to draft still works at an earlier job of the sequence."""
