@@ -42,7 +42,7 @@ class PendingDraft(NamedTuple):
     base: int  # length of the sequence that it is for
     batch: AskedBatch
     unread: int = 0  # tokens of the batch that the drafters of the slowest of its nodes had to read; 0: a few
-    is_held_up: bool = False  # they had others to read first: when its answer comes tells nothing
+    is_held_up: bool = False  # they were reading already: when its answer comes tells nothing of that
     readers: frozenset[str] = frozenset()  # the drafters that `unread` is of
 
 
@@ -145,13 +145,14 @@ class PendingDrafts:
     def _update(self, message: TreeMessage, pending: PendingDraft, answers: int) -> None:
         """Learn from so many answers of a batch that say the same."""
         batch, unread = pending.batch, pending.unread
-        # What a batch had to read its first answer tells, of those that read.
-        reads = not unread or not (batch.is_read or message.confidence.keys().isdisjoint(pending.readers))
-        teaches = reads and not pending.is_held_up
+        # Without its readers an answer says nothing of what they read, but how long drafts take at least. What a batch
+        # had to read its first answer tells, if its reading began with it.
+        unread = 0 if message.confidence.keys().isdisjoint(pending.readers) else unread
+        teaches = not (unread and (pending.is_held_up or batch.is_read))
         came_s = self._clock.monotonic() - batch.at_s
         if 0.0 < message.models_s <= came_s:  # not trusted
             if teaches:
-                self._learn_models(message, pending, answers / batch.sequences)
+                self._learn_models(message, batch, unread, answers / batch.sequences)
             if not batch.is_probe:
                 self._hops_s.append(came_s - message.models_s)
             elif not self._hops_s:
@@ -183,13 +184,12 @@ class PendingDrafts:
             )
             batch.is_read = batch.is_read or (unread > 0 and not message.skipped)
 
-    def _learn_models(self, message: TreeMessage, pending: PendingDraft, share: float) -> None:
-        batch = pending.batch
+    def _learn_models(self, message: TreeMessage, batch: AskedBatch, unread: int, share: float) -> None:
         if batch.split != self.model_costs.split:
             return
         beside_s = self._beside_s(batch, message.models_s)
         models_s, is_beside = max(0.0, message.models_s - beside_s), beside_s > 0.0
-        sequences, unread = batch.sequences, pending.unread
+        sequences = batch.sequences
         self.model_costs.update(sequences, batch.depth, models_s, unread, share=share, is_beside=is_beside)
         if message.guessed and not message.skipped:
             guessed = min(message.guessed, batch.depth)
