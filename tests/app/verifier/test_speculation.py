@@ -533,6 +533,21 @@ def test_a_node_whose_drafts_miss_the_others_teaches_nothing_of_reading():
     assert one.draft_costs.read_s(1000) == before
 
 
+def test_rounds_that_end_without_the_drafts_show_that_the_wait_is_too_short():
+    """Prompts are read meanwhile: waits must grow all the same, however long a node may take to answer."""
+    one = parts(pages=256, clock=(clock := HandClock()), routing="all")
+    one.speculation.follow(DrafterPool({"small": "draft:1", "other": "draft:2"}, (), core_share=0.0))
+    sequence = start(one, "s", length=200, generated=1)
+    for _ in range(FIRST_WAITS + 4):
+        one.speculation.jobs([sequence], [4], Policy(draft_wait_s=60.0))
+        waited_s = sequence.due_s - clock.now_s
+        clock.now_s = sequence.due_s
+        nothing = {"tokens": (), "parents": (), "survival": (), "proposers": (), "confidence": {}}
+        one.speculation.receive(answer(len(sequence.tokens), request_id="s", **nothing))
+        sequence.kv.tokens += [7]
+    assert waited_s > 20 * MIN_WAIT_S
+
+
 def test_reading_is_no_wrong_draft_to_routing():
     one, _ = with_much_to_read()
     one.speculation.follow(DrafterPool({"small": "draft:1", "other": "draft:1"}, ()))
