@@ -15,6 +15,9 @@ COLD_BYTES = 2 << 30  # written before a cold timing: empties the cache, and the
 WARM_UPS = 2
 
 
+DRAFTED = 4  # tokens of a scripted draft, in the serving loop
+
+
 @dataclass(slots=True)
 class Setting:
     """The device and limits of a run, given to each section; `ends_s` on `time.perf_counter`."""

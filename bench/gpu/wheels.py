@@ -13,7 +13,19 @@ lies beside them. Unpack it there, put the folder `build/gpu/` into it, and run:
     python bench/gpu/run.py --only bandwidth steps loop --out bench/results/gpu-2.json
     python bench/gpu/run.py --only mixed prompts exact overlap products peers --out bench/results/gpu-3.json
 
-Each of the last three commands ends within ten minutes, and writes figures to be kept to `bench/results/`.
+Each of the last three commands ends within ten minutes, and writes figures to be kept to `bench/results/`. One question
+at a time, with an `--out` of its own:
+
+    does everything run here                            --quick
+    kernels right, and bound by what they move          --only kernels sanitizer
+    captured steps equal to eager ones                  --only parity
+    a step's time against its floor, and verifying      --only steps
+    attention's bandwidth over contexts                 --only bandwidth
+    a serving loop with drafts and without              --only loop
+    steps of all sizes, on one stream and on many       --only mixed
+    prompts by chunks                                   --only prompts
+    the exact mode's bits, and the default's flips      --only exact
+    drafting beside verifying; FP8; transformers        --only overlap products peers
 """
 
 import argparse

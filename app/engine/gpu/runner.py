@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from app.engine.gpu.graphs import Graphs
-from app.engine.gpu.input_batch import NOWHERE, TIERS, Arrays, Size, fields, fill, layout_of, most_work, rows_of
+from app.engine.gpu.input_batch import NOWHERE, Arrays, Size, fields, fill, layout_of, most_work, rows_of
 from app.engine.gpu.kv_moves import KVMoves
 from app.engine.gpu.layers import Method, Pages
 from app.engine.gpu.page_table import PageTable, TabledRunner
@@ -133,7 +133,7 @@ class DeviceRunner(TabledRunner):
         # Several slices of keys, to be joined: a request from before the settings allowed less may have them.
         keys = max(self._longest_tokens, cut.narrow.split_keys + 1)
         narrow, wide = (most_work(rows, keys, cut.fold, tiling) for tiling in (cut.narrow, cut.wide))
-        size = Size(rows, rows, narrow, wide, min(rows, TIERS[-1]), moves=1)
+        size = Size(rows, rows, narrow, wide, rows, moves=1)
         arrays = Arrays(fields(size, self.pool.page_tokens), self.pages.keys.device)
         arrays.device["slots"].fill_(NOWHERE)
         tensors = rows_of(arrays, size, cut, self.page_table.device)

@@ -6,8 +6,7 @@ from functools import partial
 from itertools import product
 
 from bench.gpu.random_steps import ROWS
-from bench.gpu.sections.loop import DRAFTED
-from bench.gpu.setting import Figures, Setting
+from bench.gpu.setting import DRAFTED, Figures, Setting
 
 ATTENTION = 0.7  # of the copy bandwidth, at least
 ONE_TOKEN = 1.25  # times its floor, at most

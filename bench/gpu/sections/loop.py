@@ -38,11 +38,10 @@ from app.state import BatchEntry
 from app.store.memory import MemoryStore
 from app.verifier.measured_target import MeasuredTarget
 from bench.gpu.random_models import EIGHT_B, TINY, random_model, room, runner_of
-from bench.gpu.setting import Figures, Setting
+from bench.gpu.setting import DRAFTED, Figures, Setting
 from bench.scale.stand_in import FIRST_ID, IDS, StandInDrafter, StandInRows
 
 MAILBOX = "local"
-DRAFTED = 4
 RATE = 0.54  # of draft tokens that are right: 2.1 tokens a round
 MOST_A_ROUND = 3  # tokens, on average over all rounds
 SLACK = 64  # tokens that a sequence's last trees may reach beyond its text

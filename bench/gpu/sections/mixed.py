@@ -26,7 +26,9 @@ def measure(setting: Setting, found: Figures) -> None:
     weights = take(random_model(setting, shape))
     setting.free()
     sides = {"one stream": False, "many streams": True}
-    for name, has_own_streams in sides.items():
+    ends_s = setting.ends_s
+    for place, (name, has_own_streams) in enumerate(sides.items()):
+        setting.ends_s = ends_s - setting.left_s() / 2 if place == 0 else ends_s  # each has half of the time
         random.seed(0)
         side = found[name] = {}
         _steps(setting, weights, shape.vocab, (sequences, context, steps), side, has_own_streams=has_own_streams)
