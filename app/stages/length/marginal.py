@@ -19,7 +19,6 @@ DEPTH_CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # draft lengths tried
 MIN_GAIN = 1.05  # least expected pace over plain decoding: costs and chances are estimates
 HYSTERESIS = 0.05  # by which a silent sequence's survivals count less, so that it does not flicker
 MIN_SURVIVAL = 0.02  # less likely tokens never pay; bounds the search
-HIGHEST_LEAST_SURVIVAL = 0.5  # confidences are estimates
 HORIZON_TOKENS = 64  # that a sequence is expected to go on: its costs must pay off within them
 PROBE_CHANCE = 0.1  # that the text got easier since the sequence fell silent
 PROBE_ACCEPTANCE = 0.8  # of its drafts in that case
@@ -138,7 +137,8 @@ def least_survival(
 
         p = (B + S) / (T(B + n) + D(b, d)) x ((T(B + 2n) - T(B + n)) / n + (D(b, 2d) - D(b, d)) / (d b)),
 
-    T and the exposed draft time D being priced as `draft_lengths` does. LEAST_SURVIVAL before any draft.
+    T and the exposed draft time D being priced as `draft_lengths` does. It is LEAST_SURVIVAL at most, and before any
+    draft: a step of drafting that other chains of the round take in any case costs a chain nothing.
     """
     asked, rows, deepest = sum(map(bool, depths)), sum(depths), max(depths, default=0)
     if not asked or not draft_costs.is_known:
@@ -153,7 +153,7 @@ def least_survival(
     row_s = (twice_s - rows_s) / rows + context * reading.row_token_s
     token_s = (longer_s - draft_s) / (deepest * asked)
     even = (len(candidates) + expected) / (step_s + draft_s) * (row_s + token_s)
-    return min(HIGHEST_LEAST_SURVIVAL, max(MIN_SURVIVAL, even))
+    return min(LEAST_SURVIVAL, max(MIN_SURVIVAL, even))
 
 
 def skip_models_above(full: Listed[float], model_free: Listed[float], round_s: float, model_s: float) -> float:
