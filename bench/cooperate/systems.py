@@ -17,9 +17,11 @@ from msgspec import structs
 from app.assembly.local import Models, build_local
 from app.config import Settings
 from app.engine.cpu.runner import ModelRunner
+from app.engine.target import LaunchedStep, Target, TargetRows
 from app.messages import DraftJob, TreeMessage
 from app.pipeline import LocalPipeline
 from app.request import GenerateRequest, SpeculationBounds
+from app.state import BatchEntry
 from app.store.protocol import Snapshot
 from bench.cooperate.variants import Variant
 
@@ -65,7 +67,7 @@ class PipelineArm:
         self._settings = settings.model_copy(update=variant.settings)
         self._speculates = variant.speculates
         self._max_tokens = max_tokens
-        self._target = Timed(models.runner, "forward")
+        self._target = TimedTarget(models.runner)
         self._pipeline = _pipeline(variant, self._settings, replace(models, runner=cast(ModelRunner, self._target)))
         _set_up(self._pipeline, variant, models)
 
@@ -126,27 +128,43 @@ class PipelineArm:
         )
 
 
-class Timed:
-    """A stand-in for an object that adds up the calls and seconds of one of its methods."""
+class TimedTarget:
+    """A target that adds up its steps, and the seconds that it worked on them. All else is the inner one's."""
 
-    def __init__(self, inner: object, method: str) -> None:
-        self._inner, self._method = inner, method
+    def __init__(self, inner: Target) -> None:
+        self._inner = inner
         self.calls, self.seconds = 0, 0.0
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._inner, name)
-        return self._timed(value) if name == self._method else value
+        return getattr(self._inner, name)
 
-    def _timed(self, method: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            started = time.perf_counter()
-            try:
-                return method(*args, **kwargs)
-            finally:
-                self.calls += 1
-                self.seconds += time.perf_counter() - started
+    def launch(self, works: list[BatchEntry]) -> "TimedStep":
+        """Launch the inner target's step."""
+        return TimedStep(self, self._inner.launch(works))
 
-        return call
+
+class TimedStep:
+    """A step that its target counts once it is collected. Implements `LaunchedStep`."""
+
+    def __init__(self, target: TimedTarget, inner: LaunchedStep) -> None:
+        self._target, self._inner = target, inner
+
+    @property
+    def runs_beside(self) -> bool:
+        """Tell whether the step runs beside the caller."""
+        return self._inner.runs_beside
+
+    @property
+    def took_s(self) -> float:
+        """Return the seconds that the target worked on it; 0 before it is collected."""
+        return self._inner.took_s
+
+    def collect(self) -> Listed[TargetRows | None]:
+        """Wait for the step and return its rows."""
+        rows = self._inner.collect()
+        self._target.calls += 1
+        self._target.seconds += self._inner.took_s
+        return rows
 
 
 class ArmPipeline(LocalPipeline):

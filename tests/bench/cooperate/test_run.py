@@ -8,7 +8,7 @@ from app.messages import TreeMessage
 from bench.cooperate.peers import SpreadHead
 from bench.cooperate.report import bars, figures, table
 from bench.cooperate.run import check_same, groups
-from bench.cooperate.systems import Run, Timed, lone
+from bench.cooperate.systems import Run, TimedTarget, lone
 from bench.cooperate.variants import (
     FULL,
     OFF,
@@ -18,6 +18,7 @@ from bench.cooperate.variants import (
     titled,
     variants,
 )
+from tests import fakes
 
 #       a (both) - b (one) - c (one)
 #       d (other) - e (other)
@@ -101,10 +102,17 @@ def test_figures_pair_runs_of_the_same_prompts() -> None:
     }
 
 
-def test_timing_counts_one_method_and_hands_all_through() -> None:
-    timed = Timed([3, 1, 2], "sort")
-    timed.sort()
-    assert timed.index(1) == 0 and timed.calls == 1 and timed.seconds > 0.0
+def test_the_steps_that_a_verifier_makes_are_timed() -> None:
+    inner = fakes.served()
+    timed = TimedTarget(inner)
+    pipeline = fakes.pipeline(timed)
+    fakes.submit(pipeline, fakes.record([1, 2, 3], max_tokens=4))
+    rounds = 0
+    while pipeline.verifier.sequences:
+        pipeline.step()
+        rounds += 1
+    assert 4 <= timed.calls <= rounds and timed.seconds > 0.0
+    assert timed.pool is inner.pool, "all else is the inner one's"
 
 
 def test_a_spread_head_gives_every_token_of_the_vocabulary() -> None:
