@@ -6,7 +6,6 @@ scheduling, commits, mail, Redis. So what is left of a round beside the stated t
 
 import time
 from collections.abc import Sequence as Listed
-from dataclasses import replace
 from typing import Final
 from zlib import crc32
 
@@ -77,7 +76,7 @@ class StandInTarget(TabledRunner):
         """Fill the arrays; the step's time runs from then on, as on a device of its own."""
         table = self.page_table
         layout = layout_of(works, CUT, table.update(works))
-        size = replace(layout.size, changes=len(table.changes))
+        size = layout.size(changes=len(table.changes))
         tier, arrays = self._tiers.get(size.tier, (size, None))
         if arrays is None or not tier.holds(size):
             arrays = _arrays(size)

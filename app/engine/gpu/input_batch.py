@@ -177,15 +177,16 @@ class RowLayout:
     narrow: WorkList | None
     wide: WorkList | None
 
-    @property
-    def size(self) -> Size:
-        """Return the least size that the step fits in."""
+    def size(self, moves: int = 0, changes: int = 0) -> Size:
+        """Return the least size that the step fits in, with so many moves and changes of the page table."""
         return Size(
             rows=int(self.counts.sum()),
             sequences=len(self.works),
             narrow=None if self.narrow is None else WorkRoom(len(self.narrow.items), self.narrow.num_parts),
             wide=None if self.wide is None else WorkRoom(len(self.wide.items), self.wide.num_parts),
             wanted=max(1, sum([1 + len(work.tree.tokens) for work in self.works if work.final])),
+            moves=moves,
+            changes=changes,
         )
 
 

@@ -4,7 +4,7 @@ Batch entries go in; each one's row comes out, and the changes that the next ste
 step costs here grows with its entries and with the pages that they got, not with those they have.
 """
 
-from collections import OrderedDict
+from array import array
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +26,7 @@ class _Row:
     sequence: CachedSequence  # kept, so that no other gets its id
     index: int
     known: int
+    used: int = 0  # the last step that it was in
 
 
 class PageTable:
@@ -42,7 +43,8 @@ class PageTable:
         self.device: Final = torch.zeros(shape, dtype=torch.int32, device=device)
         self.changes: Final[dict[int, int]] = {}  # page by place in the table, rows one after the other: not yet sent
         self._free = list(reversed(range(sequences)))
-        self._rows: OrderedDict[int, _Row] = OrderedDict()  # by the sequence's id(), the last used at the end
+        self._rows: dict[int, _Row] = {}  # by the sequence's id()
+        self._turn = 0  # steps so far
 
     def update(self, works: Listed[BatchEntry]) -> np.ndarray:
         """Enter the pages that the entries' sequences got since their last step; return their rows (B,).
@@ -51,7 +53,18 @@ class PageTable:
         """
         if len(works) > len(self.host):
             raise ValueError(f"a step of {len(works)} sequences, on a page table of {len(self.host)}")
-        return np.array([self._entered(work.sequence) for work in works])
+        self._turn += 1
+        turn, rows = self._turn, self._rows
+        indexes: list[int] = []
+        for work in works:
+            sequence = work.sequence
+            key = id(sequence)
+            row = rows[key] if key in rows else self._new_row(key, sequence)
+            row.used = turn
+            if len(sequence.pages) > row.known:
+                self._enter(row, sequence.pages[row.known : self.host.shape[1]])
+            indexes += (row.index,)
+        return np.array(indexes)
 
     def cut(self, sequence: CachedSequence) -> None:
         """Note that the sequence's last pages were taken from it."""
@@ -80,24 +93,18 @@ class PageTable:
     def _write(self, at: torch.Tensor, pages: torch.Tensor) -> None:
         self.device.view(-1).scatter_(0, at, pages)
 
-    def _entered(self, sequence: CachedSequence) -> int:
-        row = self._row(sequence)
-        known, width = row.known, self.host.shape[1]
-        added = sequence.pages[known:width]
-        if added:
-            first = row.index * width + known
-            self.changes.update(zip(range(first, first + len(added)), added, strict=True))
-            row.known += len(added)
-            self.host[row.index, known : row.known] = added
-        return row.index
+    def _enter(self, row: _Row, added: "array[int]") -> None:
+        if not added:
+            return
+        first = row.index * self.host.shape[1] + row.known
+        self.changes.update(zip(range(first, first + len(added)), added, strict=True))
+        self.host[row.index, row.known : row.known + len(added)] = added
+        row.known += len(added)
 
-    def _row(self, sequence: CachedSequence) -> _Row:
-        found = self._rows.get(id(sequence))
-        if found is None:
-            if not self._free:
-                self.forget(next(iter(self._rows.values())).sequence)
-            found = self._rows[id(sequence)] = _Row(sequence, self._free.pop(), 0)
-        self._rows.move_to_end(id(sequence))
+    def _new_row(self, key: int, sequence: CachedSequence) -> _Row:
+        if not self._free:
+            self.forget(min(self._rows.values(), key=lambda row: row.used).sequence)
+        found = self._rows[key] = _Row(sequence, self._free.pop(), 0)
         return found
 
 
@@ -114,6 +121,5 @@ class TabledRunner(PagedRunner):
         self.page_table.forget(sequence)
         super().release(sequence)
 
-    def _keep(self, work: BatchEntry, cached: int) -> None:
-        super()._keep(work, cached)
-        self.page_table.cut(work.sequence)
+    def _note_trim(self, sequence: CachedSequence) -> None:
+        self.page_table.cut(sequence)

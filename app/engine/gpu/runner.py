@@ -5,7 +5,7 @@ device a step.
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
@@ -206,7 +206,7 @@ class DeviceRunner(TabledRunner):
         """
         table, moves = self.page_table, self._moves.waiting
         layout = layout_of(works, self._method.cut, table.update(works))
-        size = replace(layout.size, moves=len(moves), changes=len(table.changes))
+        size = layout.size(len(moves), len(table.changes))
         tier = self._graphs.tier(size) if self._graphs else None
         device = self.pages.keys.device
         arrays = tier.arrays if tier else Arrays(fields(size, self.pool.page_tokens), device)

@@ -85,7 +85,8 @@ class PagedRunner:
         others find them."""
         sequence, size = work.sequence, self.pool.page_tokens
         sequence.cached = cached
-        self.pool.trim(sequence.pages, cached)
+        if self.pool.trim(sequence.pages, cached):
+            self._note_trim(sequence)
         self.drop(work)
         if self._shares:
             first, full = sequence.named, min(cached, len(sequence.tokens)) // size
@@ -94,6 +95,9 @@ class PagedRunner:
             for page, name in zip(sequence.pages[first:full], names(sequence, first, full, size), strict=True):
                 self.pool.name(page, name)
             sequence.named = full
+
+    def _note_trim(self, sequence: CachedSequence) -> None:
+        """Note that the sequence's last pages were taken from it. Nothing here keeps them elsewhere."""
 
     def _clear(self, pages: list[int]) -> None:
         """Set pages of all layers to zero."""

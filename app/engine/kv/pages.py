@@ -53,17 +53,19 @@ class PagePool:
         """Take all of `pages` back and empty the list."""
         self.trim(pages, 0)
 
-    def trim(self, pages: "array[int]", tokens: int) -> None:
-        """Take back the pages beyond the first `tokens` tokens; the last first, so that beginnings
-        stay longest."""
+    def trim(self, pages: "array[int]", tokens: int) -> "array[int]":
+        """Take back the pages beyond the first `tokens` tokens, and return them; the last first, so that
+        beginnings stay longest."""
         keep = -(-tokens // self.page_tokens)
-        for page in reversed(pages[keep:]):
+        taken = pages[keep:]
+        for page in reversed(taken):
             self._holders[page] -= 1
             if self._holders[page] == 0 and page in self._names:
                 self._idle[page] = None
             elif self._holders[page] == 0:
                 heapq.heappush(self._free, page)
         del pages[keep:]
+        return taken
 
     def is_shared(self, page: int) -> bool:
         """Return whether more than one sequence holds the page."""

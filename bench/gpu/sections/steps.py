@@ -8,7 +8,7 @@ replay, and how often it is launched.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -146,7 +146,7 @@ def replay_of(runner: DeviceRunner, works: list[BatchEntry], vocab_size: int) ->
     without graphs."""
     table = runner.page_table
     layout = layout_of(works, runner._method.cut, table.update(works))  # what `forward` hides from its callers
-    tier = runner._graphs.tier(replace(layout.size, changes=len(table.changes))) if runner._graphs else None
+    tier = runner._graphs.tier(layout.size(changes=len(table.changes))) if runner._graphs else None
     if tier is None:
         return None
     fill(tier.arrays, layout, table.host, PAGE_TOKENS, vocab_size, table.changes)

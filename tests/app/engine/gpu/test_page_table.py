@@ -2,7 +2,6 @@
 
 import random
 from array import array
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,7 +45,7 @@ class Runner(TabledRunner):
     def step(self, works: list[BatchEntry]) -> RowLayout:
         table = self.page_table
         layout = layout_of(works, CUT, table.update(works))
-        size = replace(layout.size, moves=len(self.moves.waiting), changes=len(table.changes))
+        size = layout.size(len(self.moves.waiting), len(table.changes))
         self.arrays = self.in_tier if self.tier.holds(size) else Recorded(fields(size, PAGE_TOKENS), CPU)
         fill(self.arrays, layout, table.host, PAGE_TOKENS, VOCAB, table.changes, self.moves.waiting)
         table.launch(self.arrays)
